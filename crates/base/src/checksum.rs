@@ -1,0 +1,32 @@
+//! Checksums: XXH3-128 for blocks, kept in the block's parent; CRC-32C for log records.
+
+use twox_hash::XxHash3_128;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// XXH3-128 (seed 0) of a block or a run of bytes, little-endian.
+///
+/// It finds accidents (rot, torn and misdirected writes); it is no proof against an adversary.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct Checksum(pub [u8; 16]);
+
+impl Checksum {
+    /// The checksum of `bytes`.
+    #[inline]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(XxHash3_128::oneshot(bytes).to_le_bytes())
+    }
+}
+
+impl std::fmt::Debug for Checksum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", u128::from_le_bytes(self.0))
+    }
+}
+
+/// CRC-32C (Castagnoli) of `bytes`.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}

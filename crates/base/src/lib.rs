@@ -1,0 +1,18 @@
+//! Ids, units, checksums, clocks and random numbers: the words that every other crate uses.
+//!
+//! This crate does no I/O and imports nothing of ours.
+
+mod checksum;
+mod clock;
+mod id;
+mod rng;
+mod units;
+
+pub use checksum::{Checksum, crc32c};
+pub use clock::{Clock, ManualClock, Timestamp};
+pub use id::{FileId, Generation, InvalidVolumeId, Lba, SnapshotId, Vbn, VolumeId};
+pub use rng::Rng;
+pub use units::{ByteSize, Interval, InvalidByteSize, InvalidInterval};
+
+/// Bytes in a block: the unit of allocation, of checksums and of the image stream.
+pub const BLOCK_SIZE: usize = 4096;

@@ -1,0 +1,100 @@
+//! What can go wrong with a device, by kind.
+
+use std::io;
+use std::sync::Arc;
+
+/// What was being done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Opening or creating it.
+    Open,
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+    /// Making writes durable.
+    Flush,
+    /// Freeing.
+    Trim,
+    /// Writing zeroes.
+    WriteZeroes,
+    /// Asking for extents.
+    Extents,
+}
+
+impl std::fmt::Display for Action {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Action::Open => "open",
+            Action::Read => "read",
+            Action::Write => "write",
+            Action::Flush => "flush",
+            Action::Trim => "trim",
+            Action::WriteZeroes => "write zeroes",
+            Action::Extents => "query of extents",
+        })
+    }
+}
+
+/// Why an operation failed. Cloning is cheap, as one failure can end many operations.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum DeviceError {
+    /// The operating system or the hardware failed it.
+    #[error("{action} of {length} bytes at {offset} failed: {source}")]
+    Io {
+        /// What was being done.
+        action: Action,
+        /// Bytes.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+        /// The cause.
+        source: Arc<io::Error>,
+    },
+    /// No space is left for the write; nothing else suffers.
+    #[error("no space is left for {length} bytes at {offset}")]
+    NoSpace {
+        /// Bytes.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// The bytes are damaged: a checksum failed. They are not served.
+    #[error("the data at {offset} ({length} bytes) is damaged: its checksum does not match")]
+    Corrupt {
+        /// Bytes.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// The request reaches past the end.
+    #[error("{action} of {length} bytes at {offset} reaches past the end at {end}")]
+    OutOfRange {
+        /// What was asked.
+        action: Action,
+        /// Bytes.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+        /// Bytes.
+        end: u64,
+    },
+    /// Offset or length is no multiple of the device's alignment.
+    #[error("{action} of {length} bytes at {offset} is not aligned to {alignment}")]
+    Unaligned {
+        /// What was asked.
+        action: Action,
+        /// Bytes.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+        /// Bytes.
+        alignment: u32,
+    },
+    /// The device takes no writes.
+    #[error("the device is read-only")]
+    ReadOnly,
+    /// The device has failed or was closed; every request is refused until it is opened again.
+    #[error("the device is out of service")]
+    OutOfService,
+}

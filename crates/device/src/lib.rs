@@ -1,0 +1,115 @@
+//! Where bytes live: the waist of Cairn.
+//!
+//! A [`Device`] is an array of bytes that takes batches of operations. Everything that stores bytes is one
+//! (a file, a raw disk, memory, a LUN of a volume, a snapshot), and everything that serves bytes takes one.
+//! Data travels in [`Segments`]: pieces of reference-counted, aligned 4 KiB [`Block`]s, so that a block goes
+//! from a socket to a disk, or from the cache to a socket, without being copied.
+//!
+//! This is the only crate with `unsafe` code.
+
+mod block;
+mod error;
+mod operation;
+mod segments;
+
+pub use block::{Block, BlockMut};
+pub use error::{Action, DeviceError};
+pub use operation::{Operation, Request};
+pub use segments::{Segment, Segments};
+
+/// What a device is and what it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes; requests past it are refused with [`DeviceError::OutOfRange`].
+    pub length: u64,
+    /// Offsets and lengths of requests are multiples of this (1, 512 or 4096); others are refused.
+    pub alignment: u32,
+    /// Writes, trims and write-zeroes are refused with [`DeviceError::ReadOnly`].
+    pub read_only: bool,
+    /// Trim frees space; elsewhere it does nothing.
+    pub trims: bool,
+    /// Write-zeroes is faster than writing zeroes.
+    pub fast_zeroes: bool,
+}
+
+/// A stretch of a device, as `block status` of NBD and GET LBA STATUS of SCSI want it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes.
+    pub length: u64,
+    /// Nothing is allocated here.
+    pub hole: bool,
+    /// Reads as zeroes.
+    pub zero: bool,
+}
+
+/// An array of bytes with read, write, flush, trim and write-zeroes.
+///
+/// Callers' threads call in; a device starts no thread that a caller can notice. Operations of one batch may be
+/// done in any order and may overlap in time, except that a flush covers every operation before it in its batch
+/// and every operation that completed before the batch was given. Two writes to the same bytes in one batch
+/// have the outcome of the batch's order.
+pub trait Device: Send + Sync {
+    /// Size and limits as of now; the length can grow.
+    fn geometry(&self) -> Geometry;
+
+    /// Performs every operation of `batch` that is still pending and records its outcome in it. Returns when
+    /// all are done.
+    fn run(&self, batch: &mut [Operation]);
+
+    /// Performs those pending operations that need no waiting (they are in memory); the others stay pending.
+    /// It may do none. An operation that must come after one that stays pending (a flush) stays pending too.
+    fn run_ready(&self, _batch: &mut [Operation]) {}
+
+    /// The extents from `offset`, in order, covering at most `length` bytes, at most `limit` of them. Neighbours
+    /// of the same kind may come apart. The default says that all is data.
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        let _ = (offset, limit);
+        Ok(vec![Extent { length, hole: false, zero: false }])
+    }
+
+    /// Reads `length` bytes at `offset`.
+    fn read(&self, offset: u64, length: u32) -> Result<Segments, DeviceError> {
+        let mut batch = [Operation::read(offset, length)];
+        self.run(&mut batch);
+        let [operation] = batch;
+        operation.into_data()
+    }
+
+    /// Reads into `buffer` at `offset`.
+    fn read_into(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        for (index, chunk) in buffer.chunks_mut(MAX_CHUNK).enumerate() {
+            let at = offset + (index * MAX_CHUNK) as u64;
+            self.read(at, chunk.len() as u32)?.copy_to(chunk);
+        }
+        Ok(())
+    }
+
+    /// Writes `data` at `offset`; it is durable only after a flush.
+    fn write(&self, offset: u64, data: Segments) -> Result<(), DeviceError> {
+        self.one(Operation::write(offset, data))
+    }
+
+    /// Writes a copy of `bytes` at `offset`.
+    fn write_from(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        for (index, chunk) in bytes.chunks(MAX_CHUNK).enumerate() {
+            self.write(offset + (index * MAX_CHUNK) as u64, Segments::copy_of(chunk))?;
+        }
+        Ok(())
+    }
+
+    /// Makes every completed write, trim and write-zeroes durable.
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.one(Operation::flush())
+    }
+
+    /// Performs one operation.
+    fn one(&self, operation: Operation) -> Result<(), DeviceError> {
+        let mut batch = [operation];
+        self.run(&mut batch);
+        let [operation] = batch;
+        operation.into_outcome()
+    }
+}
+
+const MAX_CHUNK: usize = 1 << 20;

@@ -1,0 +1,123 @@
+//! One operation of a batch, and what became of it.
+
+use crate::{DeviceError, Segments};
+
+/// What to do. Offsets and lengths are bytes.
+#[derive(Debug, Clone)]
+pub enum Request {
+    /// Read into the operation's data.
+    Read {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: u32,
+    },
+    /// Write the data.
+    Write {
+        /// Where.
+        offset: u64,
+        /// What.
+        data: Segments,
+        /// It is durable when it completes.
+        fua: bool,
+    },
+    /// Make all durable that completed before, or stands before in the batch.
+    Flush,
+    /// The bytes are no longer wanted; they read as anything, in Cairn's own layers as zeroes.
+    Trim {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: u64,
+        /// It is durable when it completes.
+        fua: bool,
+    },
+    /// The bytes read as zeroes.
+    WriteZeroes {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: u64,
+        /// Space may be freed.
+        may_trim: bool,
+        /// It is durable when it completes.
+        fua: bool,
+    },
+    /// Bring the bytes into memory; advice only.
+    Prefetch {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: u64,
+    },
+}
+
+/// A request and its outcome.
+#[derive(Debug)]
+pub struct Operation {
+    request: Request,
+    outcome: Option<Result<Segments, DeviceError>>,
+}
+
+impl Operation {
+    /// An operation that is still to be done.
+    pub fn new(request: Request) -> Self {
+        Self { request, outcome: None }
+    }
+
+    /// A pending read.
+    pub fn read(offset: u64, length: u32) -> Self {
+        Self::new(Request::Read { offset, length })
+    }
+
+    /// A pending write without FUA.
+    pub fn write(offset: u64, data: Segments) -> Self {
+        Self::new(Request::Write { offset, data, fua: false })
+    }
+
+    /// A pending flush.
+    pub fn flush() -> Self {
+        Self::new(Request::Flush)
+    }
+
+    /// A pending trim without FUA.
+    pub fn trim(offset: u64, length: u64) -> Self {
+        Self::new(Request::Trim { offset, length, fua: false })
+    }
+
+    /// What is asked.
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// True until an outcome is recorded.
+    pub fn is_pending(&self) -> bool {
+        self.outcome.is_none()
+    }
+
+    /// Records success of anything but a read.
+    pub fn succeed(&mut self) {
+        self.finish(Ok(Segments::default()));
+    }
+
+    /// Records the outcome; `Ok` holds the bytes of a read and is empty for all else.
+    pub fn finish(&mut self, outcome: Result<Segments, DeviceError>) {
+        debug_assert!(self.is_pending(), "an operation has one outcome");
+        self.outcome = Some(outcome);
+    }
+
+    /// The outcome, once there is one.
+    pub fn outcome(&self) -> Option<&Result<Segments, DeviceError>> {
+        self.outcome.as_ref()
+    }
+
+    /// The bytes of a read. The operation must have been run.
+    pub fn into_data(self) -> Result<Segments, DeviceError> {
+        self.outcome.expect("a device records an outcome for every operation that it runs")
+    }
+
+    /// Success or failure. The operation must have been run.
+    pub fn into_outcome(self) -> Result<(), DeviceError> {
+        self.into_data().map(drop)
+    }
+}
