@@ -1,1 +1,45 @@
-//! (being written)
+//! The house rules that a machine can check, each a function from texts to findings.
+//!
+//! `tests/house.rs` runs them on this repository; `tests.rs` runs each on a tiny bad example, so that a rule which
+//! finds nothing is known to be able to find something. The tables that a rule goes by are at the head of its file.
+
+mod documents;
+mod format_tables;
+mod layers;
+mod layout;
+mod repository;
+mod source;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+pub use documents::{architecture_names_every_crate, dependencies, guarantees, links, readme};
+pub use format_tables::format_tables;
+pub use layers::{LAYERS, Package, layers};
+pub use layout::layout;
+pub use repository::{File, Repository};
+pub use source::source;
+
+/// One place where a rule does not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The file, from the root of the repository.
+    pub path: String,
+    /// The line, from 1; 0 when the finding concerns the whole file.
+    pub line: usize,
+    /// What is wrong and what to do instead.
+    pub message: String,
+}
+
+impl Finding {
+    fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), line, message: message.into() }
+    }
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.message)
+    }
+}

@@ -1,0 +1,209 @@
+//! docs/format.md against the structs of `crates/format`: each offset that the document states is the struct's own.
+//!
+//! A table belongs to the struct that the heading before it names in backticks, and is compared when its head has the
+//! columns `offset` and `field`, and (if it has one) `bytes`. Structs on disk have no implicit padding (zerocopy refuses to derive for those that do), so a
+//! field's offset is the sum of the sizes before it.
+
+use std::collections::HashMap;
+
+use crate::text::{backticked, cells, code_only, has_word, is_rule};
+use crate::{File, Finding};
+
+/// Sizes in bytes of what the structs are made of, besides each other.
+const SIZES: &[(&str, u64)] = &[
+    ("u8", 1),
+    ("i8", 1),
+    ("U16", 2),
+    ("u16", 2),
+    ("U32", 4),
+    ("u32", 4),
+    ("U64", 8),
+    ("u64", 8),
+    ("I64", 8),
+    ("U128", 16),
+    ("u128", 16),
+];
+
+/// Compares every table that names a struct; a document with no such table is a finding itself.
+pub fn format_tables(document: &File, files: &[File]) -> Vec<Finding> {
+    let layouts = Layouts::read(files.iter().filter(|file| file.is_rust() && !file.is_test()));
+    let mut findings = Vec::new();
+    let mut named: Option<&str> = None;
+    let mut compared = 0;
+    let mut lines = (1..).zip(document.text.lines()).peekable();
+    while let Some((number, line)) = lines.next() {
+        if line.starts_with('#') {
+            named = backticked(line).next();
+        }
+        let Some(head) = cells(line) else { continue };
+        let column = |word: &str| head.iter().position(|cell| cell.to_lowercase().starts_with(word));
+        let columns = (column("offset"), column("field"), column("bytes"));
+        let mut rows = Vec::new();
+        while let Some((number, row)) = lines.next_if(|(_, line)| cells(line).is_some()) {
+            rows.push((number, cells(row).unwrap_or_default()));
+        }
+        let ((Some(offset_at), Some(field_at), bytes_at), Some(name)) = (columns, named) else { continue };
+        let Some(layout) = layouts.fields(name) else {
+            let message =
+                format!("a table for `{name}`, but crates/format has no struct of known layout by that name");
+            findings.push(Finding::new(&document.path, number, message));
+            continue;
+        };
+        compared += 1;
+        let mut described = Vec::new();
+        for (number, row) in rows.iter().filter(|(_, row)| !is_rule(row)) {
+            let cell = |index: usize| row.get(index).copied().unwrap_or_default();
+            let Some(field) = backticked(cell(field_at)).next() else { continue };
+            described.push(field);
+            let Some(&(_, offset, bytes)) = layout.iter().find(|(name, ..)| name == field) else {
+                findings.push(Finding::new(
+                    &document.path,
+                    *number,
+                    format!("`{name}` has no field `{field}`"),
+                ));
+                continue;
+            };
+            let stated = |index: usize| integer(cell(index));
+            if stated(offset_at) != Some(offset) {
+                let message = format!("`{field}` is at {offset}, not at {}", cell(offset_at));
+                findings.push(Finding::new(&document.path, *number, message));
+            }
+            if let Some(index) = bytes_at
+                && stated(index) != Some(bytes)
+            {
+                let message = format!("`{field}` has {bytes} bytes, not {}", cell(index));
+                findings.push(Finding::new(&document.path, *number, message));
+            }
+        }
+        for (field, ..) in layout.iter().filter(|(field, ..)| !described.contains(&field.as_str())) {
+            findings.push(Finding::new(
+                &document.path,
+                number,
+                format!("`{name}` has a field `{field}` as well"),
+            ));
+        }
+    }
+    if compared == 0 {
+        findings.push(Finding::new(&document.path, 0, "has no table with the columns offset and field"));
+    }
+    findings
+}
+
+/// The structs of the format, as written.
+struct Layouts {
+    structs: HashMap<String, Vec<(String, String)>>,
+    constants: HashMap<String, String>,
+}
+
+impl Layouts {
+    fn read<'a>(files: impl Iterator<Item = &'a File>) -> Self {
+        let mut layouts = Self { structs: HashMap::new(), constants: HashMap::new() };
+        for file in files {
+            let ours = file.path.starts_with("crates/format/");
+            let code = code_only(&file.text);
+            for line in code.lines() {
+                let Some((declared, value)) = line.split_once('=').filter(|_| has_word(line, "const")) else {
+                    continue;
+                };
+                let Some((_, declared)) = declared.split_once("const ") else { continue };
+                let Some((name, _)) = declared.split_once(':') else { continue };
+                let value = value.split(';').next().unwrap_or_default().trim().to_owned();
+                layouts.constants.insert(name.trim().to_owned(), value);
+            }
+            for body in code.split("struct ").skip(1).filter(|_| ours) {
+                layouts.take(body);
+            }
+        }
+        layouts
+    }
+
+    /// Takes what follows the word `struct`: a name and its fields.
+    fn take(&mut self, body: &str) {
+        let name: String = body.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        let rest = body[name.len()..].trim_start();
+        let (inner, close) = match rest.chars().next() {
+            Some('{') => (&rest[1..], "\n}"),
+            Some('(') => (&rest[1..], ");"),
+            _ => return,
+        };
+        let Some(end) = inner.find(close).or_else(|| inner.find('}')) else { return };
+        let mut fields = Vec::new();
+        for (index, field) in inner[..end].split(",\n").flat_map(|line| line.split(", ")).enumerate() {
+            // Attributes and visibility come first.
+            let field = field.rsplit(']').next().filter(|_| !field.contains('[')).unwrap_or(field).trim();
+            let field = field.rsplit("pub ").next().unwrap_or(field).trim_start_matches("pub(crate) ");
+            let field = field.trim().trim_end_matches(',');
+            if field.is_empty() {
+                continue;
+            }
+            let (name, kind) = field.split_once(':').map_or((index.to_string(), field), |(name, kind)| {
+                (name.trim().rsplit(char::is_whitespace).next().unwrap_or_default().to_owned(), kind)
+            });
+            fields.push((name, kind.trim().to_owned()));
+        }
+        self.structs.insert(name, fields);
+    }
+
+    /// Name, offset and size of each field; none when a size is not known.
+    fn fields(&self, name: &str) -> Option<Vec<(String, u64, u64)>> {
+        let mut offset = 0;
+        let mut fields = Vec::new();
+        for (name, kind) in self.structs.get(name)? {
+            let bytes = self.size(kind, 0)?;
+            fields.push((name.clone(), offset, bytes));
+            offset += bytes;
+        }
+        Some(fields)
+    }
+
+    fn size(&self, kind: &str, depth: u32) -> Option<u64> {
+        if depth > 16 {
+            return None;
+        }
+        if let Some(array) = kind.strip_prefix('[').and_then(|kind| kind.strip_suffix(']')) {
+            let (element, count) = array.rsplit_once(';')?;
+            return Some(self.size(element.trim(), depth + 1)? * self.value(count.trim(), depth + 1)?);
+        }
+        let kind = kind.split('<').next()?.rsplit("::").next()?.trim();
+        if let Some((_, bytes)) = SIZES.iter().find(|(name, _)| *name == kind) {
+            return Some(*bytes);
+        }
+        self.structs.get(kind)?.iter().map(|(_, kind)| self.size(kind, depth + 1)).sum()
+    }
+
+    /// The value of an integer expression of literals, constants, `+`, `-`, `*`, `/`, without precedence beyond that.
+    fn value(&self, text: &str, depth: u32) -> Option<u64> {
+        if depth > 16 {
+            return None;
+        }
+        let text = text.replace(" as usize", "").replace(" as u64", "");
+        let both = |(left, right): (&str, &str)| {
+            Some((self.value(left.trim(), depth + 1)?, self.value(right.trim(), depth + 1)?))
+        };
+        if let Some(pair) = text.rsplit_once(" + ") {
+            return both(pair).map(|(a, b)| a + b);
+        }
+        if let Some(pair) = text.rsplit_once(" - ") {
+            return both(pair).and_then(|(a, b)| a.checked_sub(b));
+        }
+        if let Some(pair) = text.rsplit_once(" * ") {
+            return both(pair).map(|(a, b)| a * b);
+        }
+        if let Some(pair) = text.rsplit_once(" / ") {
+            return both(pair).and_then(|(a, b)| a.checked_div(b));
+        }
+        if let Some(kind) = text.split_once("size_of::<").and_then(|(_, rest)| rest.split_once(">()")) {
+            return self.size(kind.0, depth + 1);
+        }
+        integer(&text).or_else(|| self.value(self.constants.get(text.rsplit("::").next()?)?, depth + 1))
+    }
+}
+
+/// A number as a document or a program writes it: `4096`, `4_096`, `0x10`, `1 << 20` is not one.
+fn integer(text: &str) -> Option<u64> {
+    let digits = text.trim().trim_matches('`').replace(['_', ',', ' '], "");
+    match digits.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => digits.parse().ok(),
+    }
+}

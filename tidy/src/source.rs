@@ -1,0 +1,102 @@
+//! Rules on Rust text: the head of a file, its length, words that mean "not finished", `unsafe`, and real time,
+//! threads and randomness outside the layers that own them.
+
+use crate::text::{code_only, has_word};
+use crate::{File, Finding};
+
+/// Lines of code that are not tests, past which a file has more than one concept.
+const LINES_MAX: usize = 1000;
+
+/// Words that say that something is not finished. Written apart so that this file does not hold them.
+pub(crate) const UNFINISHED: &[&str] = &[
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("X", "XX"),
+    concat!("to", "do!"),
+    concat!("unimpl", "emented!"),
+    concat!("db", "g!"),
+];
+
+/// The one folder with code that the compiler does not check.
+const UNCHECKED_FOLDER: &str = "crates/device/";
+
+/// Where the program meets the machine: these own the threads and read the clock.
+const EDGES: &[&str] = &[
+    "crates/device/",
+    "crates/server/",
+    "crates/cli/",
+    "crates/frontend/",
+    "bench/",
+    "tidy/",
+    "sim/src/main.rs",
+];
+
+/// What the engine must be given instead of taking it, so that the simulator can give it something else.
+pub(crate) const FROM_THE_MACHINE: &[(&str, &str)] = &[
+    (concat!("SystemTime::", "now"), "take a `cairn_base::Clock` as a parameter"),
+    (concat!("Instant::", "now"), "take a `cairn_base::Clock` as a parameter"),
+    (concat!("thread::", "spawn"), "be called by the caller's threads; the server owns the threads"),
+    (concat!("thread::", "Builder"), "be called by the caller's threads; the server owns the threads"),
+    (concat!("thread::", "scope"), "be called by the caller's threads; the server owns the threads"),
+    (concat!("thread::", "sleep"), "wait on a condition with a limit that the caller gives"),
+    (concat!("rand::", "rng"), "take a `cairn_base::Rng` as a parameter"),
+    (concat!("thread_", "rng"), "take a `cairn_base::Rng` as a parameter"),
+];
+
+/// Runs every rule on one Rust file.
+pub fn source(file: &File) -> Vec<Finding> {
+    if !file.is_rust() {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    let code = code_only(&file.text);
+    let product = if file.is_test() { 0 } else { product_lines(&code) };
+    if !file.is_test() {
+        if !file.text.starts_with("//!") {
+            findings.push(Finding::new(
+                &file.path,
+                1,
+                "open with `//!`: what the file is, and its invariants",
+            ));
+        }
+        if product > LINES_MAX {
+            let message = format!("{product} lines of code that are no tests; split at {LINES_MAX}");
+            findings.push(Finding::new(&file.path, 0, message));
+        }
+    }
+    for (number, line) in (1..).zip(file.text.lines()) {
+        for word in UNFINISHED {
+            if has_word(line, word.trim_end_matches('!')) && line.contains(word) {
+                findings.push(Finding::new(
+                    &file.path,
+                    number,
+                    format!("`{word}`: finish it, or leave it out"),
+                ));
+            }
+        }
+    }
+    let at_an_edge = EDGES.iter().any(|folder| file.path.starts_with(folder));
+    for (number, line) in (1..).zip(code.lines()) {
+        if !file.path.starts_with(UNCHECKED_FOLDER) && has_word(line, concat!("un", "safe")) {
+            findings.push(Finding::new(&file.path, number, "unchecked code lives only in crates/device"));
+        }
+        if at_an_edge || number > product {
+            continue;
+        }
+        for (text, instead) in FROM_THE_MACHINE {
+            if has_word(line, text) {
+                findings.push(Finding::new(&file.path, number, format!("`{text}` here: {instead}")));
+            }
+        }
+    }
+    findings
+}
+
+/// Lines up to the first inline module of tests; all when there is none.
+fn product_lines(code: &str) -> usize {
+    let lines: Vec<&str> = code.lines().collect();
+    let tests = lines.windows(2).position(|pair| {
+        pair[0].trim() == "#[cfg(test)]" && pair[1].trim_start().starts_with("mod ") && pair[1].contains('{')
+    });
+    tests.unwrap_or(lines.len())
+}

@@ -1,0 +1,178 @@
+//! Each rule on a tiny bad example, and on a good one next to it.
+
+use super::*;
+
+fn file(path: &str, text: &str) -> File {
+    File { path: path.to_owned(), length: text.len() as u64, text: text.to_owned() }
+}
+
+fn package(name: &str, folder: &str, ours: &[(&str, bool)], foreign: &[&str]) -> Package {
+    Package {
+        name: name.to_owned(),
+        folder: folder.to_owned(),
+        ours: ours.iter().map(|(name, for_tests)| ((*name).to_owned(), *for_tests)).collect(),
+        foreign: foreign.iter().map(|name| (*name).to_owned()).collect(),
+    }
+}
+
+/// Exactly one finding, whose message contains `part`.
+#[track_caller]
+fn one(findings: &[Finding], part: &str) {
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(findings[0].message.contains(part), "{findings:?}");
+}
+
+#[test]
+fn import_upwards_is_found() {
+    let packages = |ours: &[(&str, bool)]| {
+        vec![
+            package("low", "crates/base", ours, &[]),
+            package("high", "crates/volume", &[("low", false)], &[]),
+        ]
+    };
+    assert_eq!(layers(&packages(&[])), []);
+    one(&layers(&packages(&[("high", false)])), "imports high");
+}
+
+#[test]
+fn tests_may_look_up_but_not_beside() {
+    let base = package("low", "crates/base", &[("high", true)], &[]);
+    let volume = package("high", "crates/volume", &[("beside", true)], &[]);
+    let sim = package("beside", "sim", &[], &[]);
+    one(&layers(&[base, volume, sim]), "imports beside");
+}
+
+#[test]
+fn crate_without_a_layer_is_found() {
+    one(&layers(&[package("new", "crates/new", &[], &[])]), "no place in LAYERS");
+}
+
+#[test]
+fn file_without_a_head_is_found_outside_tests() {
+    one(&source(&file("crates/volume/src/map.rs", "fn f() {}\n")), "//!");
+    assert_eq!(source(&file("crates/volume/src/map/tests.rs", "fn f() {}\n")), []);
+    assert_eq!(source(&file("crates/volume/src/map.rs", "//! Maps.\nfn f() {}\n")), []);
+}
+
+#[test]
+fn long_file_is_found_but_its_tests_do_not_count() {
+    let code = "fn f() {}\n".repeat(1001);
+    one(&source(&file("crates/volume/src/map.rs", &format!("//! Maps.\n{code}"))), "1002 lines");
+    let tests = format!("//! Maps.\n#[cfg(test)]\nmod tests {{\n{code}}}\n");
+    assert_eq!(source(&file("crates/volume/src/map.rs", &tests)), []);
+}
+
+#[test]
+fn every_unfinished_word_is_found() {
+    for word in source::UNFINISHED {
+        one(&source(&file("sim/src/lib.rs", &format!("//! Simulates.\n// {word}(later)\n"))), word);
+    }
+    assert_eq!(source(&file("sim/src/lib.rs", &format!("//! {}X\n", source::UNFINISHED[2]))), []);
+}
+
+#[test]
+fn unchecked_code_is_found_outside_device() {
+    let text = concat!("//! Bytes.\nfn f() { un", "safe { g() } }\n");
+    one(&source(&file("crates/volume/src/map.rs", text)), "crates/device");
+    assert_eq!(source(&file("crates/device/src/map.rs", text)), []);
+    let prose = concat!("//! Bytes, never un", "safe.\nconst A: &str = \"un", "safe\";\n");
+    assert_eq!(source(&file("crates/volume/src/map.rs", prose)), []);
+}
+
+#[test]
+fn real_time_threads_and_randomness_are_found_in_the_engine() {
+    for (text, _) in source::FROM_THE_MACHINE {
+        let text = format!("//! Works.\nfn f() {{ std::{text}(); }}\n");
+        one(&source(&file("crates/mirror/src/lib.rs", &text)), "here:");
+        assert_eq!(source(&file("crates/server/src/lib.rs", &text)), []);
+        assert_eq!(source(&file("crates/mirror/tests/two.rs", &text)), []);
+    }
+}
+
+#[test]
+fn folder_named_after_a_kind_is_found() {
+    one(&layout(&file("crates/volume/src/utils/map.rs", "")), "`utils`");
+    one(&layout(&file("crates/volume/src/types.rs", "")), "`types.rs`");
+    assert_eq!(layout(&file("crates/volume/src/map.rs", "")), []);
+}
+
+#[test]
+fn large_file_is_found() {
+    let large = File { length: (5 << 20) + 1, ..file("docs/picture.png", "") };
+    one(&layout(&large), "tracked");
+}
+
+#[test]
+fn link_to_nothing_is_found() {
+    let files = [file("docs/format.md", ""), file("crates/base/src/lib.rs", "")];
+    let text = "[a](format.md#x) [b](../crates/base) [c](https://example.org) [d](#here)\n```\n[e](f)\n```\n";
+    assert_eq!(links(&file("docs/a.md", text), &files), []);
+    one(&links(&file("docs/a.md", "[a](crates/base)"), &files), "leads nowhere");
+}
+
+#[test]
+fn first_screen_without_the_commands_is_found() {
+    let good = "# Cairn\n\nKeeps.\n\n```\npicture\n```\n\n`cargo run --release -- demo` `./test`\n";
+    assert_eq!(readme(&file("README.md", good)), []);
+    one(&readme(&file("README.md", &good.replace("./test", ""))), "./test");
+    one(&readme(&file("README.md", &good.replace("Keeps.\n\n", ""))), "one sentence");
+    one(&readme(&file("README.md", &good.replace("```", ""))), "picture");
+    let late = good.replace("picture", &"line\n".repeat(50));
+    assert!(!readme(&file("README.md", &late)).is_empty());
+}
+
+#[test]
+fn crate_that_architecture_leaves_out_is_found() {
+    let packages = [package("low", "crates/base", &[], &[])];
+    assert_eq!(architecture_names_every_crate(&file("A.md", "[base](crates/base)"), &packages), []);
+    one(&architecture_names_every_crate(&file("A.md", "base"), &packages), "crates/base");
+}
+
+#[test]
+fn dependency_without_a_line_and_line_without_a_dependency_are_found() {
+    let packages = [package("low", "crates/base", &[], &["libc"])];
+    assert_eq!(dependencies(&file("d.md", "| `libc` | why |\n"), &packages), []);
+    one(&dependencies(&file("d.md", ""), &packages), "`libc`");
+    one(&dependencies(&file("d.md", "| `libc` | why |\n| `gone` | why |\n"), &packages), "`gone`");
+}
+
+#[test]
+fn promise_without_a_test_is_found() {
+    let files = [file("sim/src/tests.rs", "#[test]\nfn survives_cut() {}\nfn no_test() {}\n")];
+    let table = |name: &str| file("g.md", &format!("| promise | test |\n|---|---|\n| flush | {name} |\n"));
+    assert_eq!(guarantees(&table("`sim::survives_cut`"), &files), []);
+    one(&guarantees(&table("`sim::survives_all`"), &files), "no test is called");
+    one(&guarantees(&table("`no_test`"), &files), "no test is called");
+    one(&guarantees(&table(""), &files), "without the name");
+    one(&guarantees(&file("g.md", "text"), &files), "no table");
+}
+
+#[test]
+fn offset_that_is_not_the_structs_is_found() {
+    let code = "//! x\nconst N: usize = 2 * 8;\n#[repr(C)]\npub struct Inner {\n    pub a: U32,\n    pub b: [u8; 4],\n}\n\
+                /// Outer.\npub struct Outer {\n    /// The magic.\n    pub magic: [u8; 8],\n    pub inner: Inner,\n    \
+                pub rest: [u8; N],\n    pub end: U16<LE>,\n}\n";
+    let files = [file("crates/format/src/outer.rs", code)];
+    let table = |end: u32| {
+        let rows = format!(
+            "| 0 | 8 | `magic` |\n| 8 | 8 | `inner` |\n| 16 | 16 | `rest` |\n| {end} | 2 | `end` |\n"
+        );
+        file("docs/format.md", &format!("## `Outer`\n\n| offset | bytes | field |\n|---|---|---|\n{rows}"))
+    };
+    assert_eq!(format_tables(&table(32), &files), []);
+    one(&format_tables(&table(33), &files), "`end` is at 32, not at 33");
+    let short = file("docs/format.md", &table(32).text.replace("| 32 | 2 | `end` |\n", ""));
+    one(&format_tables(&short, &files), "`end` as well");
+    let wrong = file("docs/format.md", &table(32).text.replace("| 16 | 16 |", "| 16 | 15 |"));
+    one(&format_tables(&wrong, &files), "16 bytes, not 15");
+    one(&format_tables(&file("docs/format.md", ""), &files), "no table");
+}
+
+#[test]
+fn code_only_blanks_prose_and_keeps_lines() {
+    let text = "a /* b /* c */ d */ e // f\n'g' 'h: \"i\\\"j\" r#\"k\"l\"# m\n";
+    let code = text::code_only(text);
+    assert_eq!(code.lines().count(), 2);
+    let words: Vec<&str> = code.split_whitespace().collect();
+    assert_eq!(words, ["a", "e", "'h:", "m"]);
+}
