@@ -7,13 +7,16 @@
 //!
 //! This is the only crate with `unsafe` code.
 
+mod admission;
 mod block;
 mod error;
+mod file;
 mod operation;
 mod segments;
 
 pub use block::{Block, BlockMut};
 pub use error::{Action, DeviceError};
+pub use file::{Direct, Engine, FileDevice, FileOptions, OpenError};
 pub use operation::{Operation, Request};
 pub use segments::{Segment, Segments};
 
@@ -64,8 +67,18 @@ pub trait Device: Send + Sync {
     /// The extents from `offset`, in order, covering at most `length` bytes, at most `limit` of them. Neighbours
     /// of the same kind may come apart. The default says that all is data.
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
-        let _ = (offset, limit);
+        self.geometry().admit_range(Action::Extents, offset, length)?;
+        if length == 0 || limit == 0 {
+            return Ok(Vec::new());
+        }
         Ok(vec![Extent { length, hole: false, zero: false }])
+    }
+
+    /// Makes room at `offset..offset + length` ahead of writes, so that a flush after them need not wait for the
+    /// layer below to record where they went. What is not yet written there becomes zeroes, and stays as it is
+    /// otherwise. Nobody may write there until it returns. The default does nothing.
+    fn prepare(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.geometry().admit_range(Action::Write, offset, length)
     }
 
     /// Reads `length` bytes at `offset`.
@@ -79,7 +92,7 @@ pub trait Device: Send + Sync {
     /// Reads into `buffer` at `offset`.
     fn read_into(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
         for (index, chunk) in buffer.chunks_mut(MAX_CHUNK).enumerate() {
-            let at = offset + (index * MAX_CHUNK) as u64;
+            let at = offset.saturating_add((index * MAX_CHUNK) as u64);
             self.read(at, chunk.len() as u32)?.copy_to(chunk);
         }
         Ok(())
@@ -93,7 +106,7 @@ pub trait Device: Send + Sync {
     /// Writes a copy of `bytes` at `offset`.
     fn write_from(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         for (index, chunk) in bytes.chunks(MAX_CHUNK).enumerate() {
-            self.write(offset + (index * MAX_CHUNK) as u64, Segments::copy_of(chunk))?;
+            self.write(offset.saturating_add((index * MAX_CHUNK) as u64), Segments::copy_of(chunk))?;
         }
         Ok(())
     }

@@ -1,0 +1,93 @@
+//! The system calls of a file device, each with its interruptions hidden, and the engine that does one transfer
+//! at a time with them.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use super::transfer::{Step, Transfer};
+
+/// `BLKDISCARD` of linux/fs.h; libc does not name it on all targets.
+const BLKDISCARD: u64 = 0x1277;
+
+/// Does `transfer` to its end.
+pub(super) fn run(file: &File, transfer: &mut Transfer) {
+    loop {
+        let (iovecs, count) = transfer.rest();
+        let (fd, offset, flags) = (file.as_raw_fd(), transfer.position() as i64, transfer.flags());
+        let result = if transfer.is_write() {
+            // SAFETY: the iovecs and the memory that they name stay valid, see `Transfer`.
+            unsafe { libc::pwritev2(fd, iovecs, count as i32, offset, flags) }
+        } else {
+            // SAFETY: as above, and nobody else has access to the memory that is written.
+            unsafe { libc::preadv2(fd, iovecs, count as i32, offset, flags) }
+        };
+        let result = if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as usize) };
+        if transfer.step(result) == Step::Done {
+            return;
+        }
+    }
+}
+
+/// `fallocate(2)`.
+pub(super) fn allocate(file: &File, mode: i32, offset: u64, length: u64) -> io::Result<()> {
+    // SAFETY: the call takes no memory of ours.
+    retry(|| unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, length as i64) })
+}
+
+/// Discards bytes of a disk; both numbers are multiples of its logical block.
+pub(super) fn discard(file: &File, offset: u64, length: u64) -> io::Result<()> {
+    let range = [offset, length];
+    // SAFETY: BLKDISCARD reads two u64 from the pointer, which outlives the call.
+    retry(|| unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD as libc::Ioctl, range.as_ptr()) })
+}
+
+/// The next data or hole at or after `offset` (`whence` is `SEEK_DATA` or `SEEK_HOLE`); `None` when there is none.
+pub(super) fn seek(file: &File, offset: u64, whence: i32) -> io::Result<Option<u64>> {
+    // SAFETY: the call takes no memory of ours. It moves the file position, which nothing here uses.
+    let at = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
+    if at >= 0 {
+        return Ok(Some(at as u64));
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::ENXIO) { Ok(None) } else { Err(error) }
+}
+
+/// Tells the page cache that the bytes will be wanted. Advice: a failure changes nothing.
+pub(super) fn advise(file: &File, offset: u64, length: u64) {
+    // SAFETY: the call takes no memory of ours.
+    unsafe {
+        libc::posix_fadvise(file.as_raw_fd(), offset as i64, length as i64, libc::POSIX_FADV_WILLNEED);
+    }
+}
+
+/// Takes the lock of the file without waiting: shared, or exclusive.
+pub(super) fn lock(file: &File, shared: bool) -> io::Result<()> {
+    let kind = if shared { libc::LOCK_SH } else { libc::LOCK_EX };
+    // SAFETY: the call takes no memory of ours.
+    retry(|| unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
+}
+
+/// Switches direct I/O on or off for this open file.
+pub(super) fn set_direct(file: &File, on: bool) -> io::Result<()> {
+    // SAFETY: the call takes no memory of ours.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let flags = if on { flags | libc::O_DIRECT } else { flags & !libc::O_DIRECT };
+    // SAFETY: as above.
+    retry(|| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) })
+}
+
+fn retry(mut call: impl FnMut() -> i32) -> io::Result<()> {
+    loop {
+        if call() >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! A regular file or a raw disk as a device.
+//!
+//! Direct I/O where the file system takes it, else through the page cache with the same promises. A batch goes to
+//! the kernel as vectored transfers on the calling thread's own io_uring, or with plain calls where rings are not
+//! allowed. A flush is `fdatasync`. When one fails the kernel has dropped what it could not write, so a later
+//! `fdatasync` proves nothing: the first failure stays and every later flush reports it.
+//!
+//! The file is locked (`flock`) while it is open. Its length changes by `grow` only; if somebody else cuts it,
+//! reads past its end fail, they never give made-up bytes.
+
+mod calls;
+mod open;
+mod stage;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod uring;
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once, OnceLock};
+
+use cairn_base::BLOCK_SIZE;
+
+pub use open::OpenError;
+
+use crate::{Action, Block, Device, DeviceError, Extent, Geometry, Operation, Request};
+use open::Opened;
+use stage::Stage;
+use transfer::Transfer;
+
+/// Bytes that are zeroed by one write.
+const ZERO_PIECE: u64 = (stage::IOVECS_MAX * BLOCK_SIZE) as u64;
+
+/// Whether to go past the page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Direct {
+    /// Where the file system takes it and the length is a multiple of 4096.
+    #[default]
+    Auto,
+    /// Through the page cache. Any offset and length is then allowed.
+    Never,
+}
+
+/// How requests reach the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Engine {
+    /// io_uring, or plain calls where it does not work.
+    #[default]
+    Auto,
+    /// `preadv` and `pwritev`, one after the other.
+    Calls,
+}
+
+/// How to open a file device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FileOptions {
+    /// Refuse writes; share the lock with other readers.
+    pub read_only: bool,
+    /// Whether to go past the page cache.
+    pub direct: Direct,
+    /// How requests reach the kernel.
+    pub engine: Engine,
+}
+
+/// A regular file or a raw disk.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    length: AtomicU64,
+    disk: bool,
+    direct: bool,
+    read_only: bool,
+    rings: bool,
+    trims: bool,
+    fast_zeroes: bool,
+    /// The first failed flush.
+    failed: OnceLock<DeviceError>,
+}
+
+impl FileDevice {
+    /// Creates a sparse file of `length` bytes that reads as zeroes. Fails if anything is there.
+    pub fn create(path: impl AsRef<Path>, length: u64) -> Result<Self, OpenError> {
+        Self::create_with(path, length, FileOptions::default())
+    }
+
+    /// Like `create`; `read_only` of the options means nothing.
+    pub fn create_with(path: impl AsRef<Path>, length: u64, options: FileOptions) -> Result<Self, OpenError> {
+        let options = FileOptions { read_only: false, ..options };
+        Ok(Self::new(open::create(path.as_ref(), length, &options)?, options))
+    }
+
+    /// Opens a regular file or a disk and locks it: alone, or shared with other readers when read-only.
+    pub fn open(path: impl AsRef<Path>, options: FileOptions) -> Result<Self, OpenError> {
+        Ok(Self::new(open::open(path.as_ref(), &options)?, options))
+    }
+
+    fn new(opened: Opened, options: FileOptions) -> Self {
+        let Opened { file, length, disk, direct, trims, fast_zeroes } = opened;
+        Self {
+            file,
+            length: AtomicU64::new(length),
+            disk,
+            direct,
+            read_only: options.read_only,
+            rings: options.engine == Engine::Auto && rings_work(),
+            trims,
+            fast_zeroes,
+            failed: OnceLock::new(),
+        }
+    }
+
+    /// Makes a file at least `length` bytes long; a disk must be that long already (it has been enlarged). It is
+    /// durable when it returns. A device that is long enough stays as it is.
+    pub fn grow(&self, length: u64) -> Result<(), DeviceError> {
+        let now = self.length.load(Ordering::Acquire);
+        if length <= now {
+            return Ok(());
+        }
+        let geometry = self.geometry();
+        Geometry { length, ..geometry }.admit(&Request::WriteZeroes {
+            offset: now,
+            length: length - now,
+            may_trim: true,
+            fua: false,
+        })?;
+        let error = |source: io::Error| device_error(Action::Open, now, length - now, &Arc::new(source));
+        let mut have = calls::seek(&self.file, 0, libc::SEEK_END).map_err(error)?.unwrap_or(0);
+        if have < length && !self.disk {
+            self.file.set_len(length).map_err(error)?;
+            have = length;
+        }
+        if have < length {
+            return Err(DeviceError::NoSpace { offset: now, length: length - now });
+        }
+        self.file.sync_all().map_err(error)?;
+        self.length.fetch_max(length, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// True when requests go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// True when requests go through io_uring.
+    pub fn uses_rings(&self) -> bool {
+        self.rings
+    }
+
+    /// Does all transfers to their end.
+    fn transfer(&self, transfers: &mut [Transfer]) {
+        if transfers.is_empty() || (self.rings && uring::run(&self.file, transfers).is_ok()) {
+            return;
+        }
+        transfers.iter_mut().for_each(|transfer| calls::run(&self.file, transfer));
+    }
+
+    /// Makes everything durable, or says what the first failure to do so was.
+    fn sync(&self) -> Result<(), DeviceError> {
+        self.latched()?;
+        if let Err(error) = self.file.sync_data() {
+            self.latch(&error);
+        }
+        self.latched()
+    }
+
+    /// Keeps `error` as the reason why no flush is believed any more.
+    fn latch(&self, error: &io::Error) {
+        let source = match error.raw_os_error() {
+            Some(code) => io::Error::from_raw_os_error(code),
+            None => error.kind().into(),
+        };
+        let length = self.length.load(Ordering::Relaxed);
+        self.failed.get_or_init(|| device_error(Action::Flush, 0, length, &Arc::new(source)));
+    }
+
+    fn latched(&self) -> Result<(), DeviceError> {
+        self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Does a trim or a write-zeroes.
+    fn clear(&self, request: &Request) -> Result<(), DeviceError> {
+        match *request {
+            Request::Trim { offset, length, .. } => {
+                let done = if self.trims { self.trim(offset, length) } else { Ok(()) };
+                done.map_err(|error| device_error(Action::Trim, offset, length, &Arc::new(error)))
+            }
+            Request::WriteZeroes { offset, length, may_trim, .. } => self.zero(offset, length, may_trim),
+            _ => Ok(()),
+        }
+    }
+
+    fn trim(&self, offset: u64, length: u64) -> io::Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let done = if self.disk {
+            // A disk discards whole logical blocks; the bytes around them may stay.
+            let block = BLOCK_SIZE as u64;
+            let end = (offset + length) / block * block;
+            let start = offset.next_multiple_of(block);
+            if start < end { calls::discard(&self.file, start, end - start) } else { Ok(()) }
+        } else if length > 0 {
+            calls::allocate(&self.file, mode, offset, length)
+        } else {
+            Ok(())
+        };
+        match done {
+            Err(error) if is_unsupported(&error) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn zero(&self, offset: u64, length: u64, may_trim: bool) -> Result<(), DeviceError> {
+        if length == 0 {
+            return Ok(());
+        }
+        let kind = if may_trim { libc::FALLOC_FL_PUNCH_HOLE } else { libc::FALLOC_FL_ZERO_RANGE };
+        match calls::allocate(&self.file, kind | libc::FALLOC_FL_KEEP_SIZE, offset, length) {
+            Ok(()) => Ok(()),
+            Err(error) if is_unsupported(&error) => self.write_zeroes(offset, length),
+            Err(error) => Err(device_error(Action::WriteZeroes, offset, length, &Arc::new(error))),
+        }
+    }
+
+    /// Writes zeroes as data. Aligned as the device wants it.
+    fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        let zero = Block::zero();
+        let end = offset + length;
+        let mut at = offset;
+        while at < end {
+            let piece = (end - at).min(ZERO_PIECE);
+            let mut rest = piece as usize;
+            let mut iovecs = Vec::with_capacity(rest.div_ceil(BLOCK_SIZE));
+            while rest > 0 {
+                let iov_len = rest.min(BLOCK_SIZE);
+                // The kernel only reads from it, and `zero` outlives the transfer.
+                iovecs.push(libc::iovec { iov_base: zero.as_ptr().cast_mut().cast(), iov_len });
+                rest -= iov_len;
+            }
+            let mut transfer = [Transfer::new(true, self.direct, at, iovecs)];
+            self.transfer(&mut transfer);
+            let [transfer] = transfer;
+            transfer
+                .into_outcome()
+                .map_err(|error| device_error(Action::WriteZeroes, at, piece, &Arc::new(error)))?;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    /// The next stretch from `at` on, up to `end`: where it ends, and whether it is a hole.
+    fn stretch(&self, at: u64, end: u64) -> Result<(u64, bool), DeviceError> {
+        if self.disk {
+            return Ok((end, false));
+        }
+        let found = calls::seek(&self.file, at, libc::SEEK_DATA).and_then(|data| {
+            Ok(match data {
+                None => (end, true),
+                Some(data) if data > at => (data, true),
+                Some(_) => (calls::seek(&self.file, at, libc::SEEK_HOLE)?.unwrap_or(end), false),
+            })
+        });
+        match found {
+            Ok((stop, hole)) => Ok((stop.min(end), hole)),
+            Err(error) if is_unsupported(&error) => Ok((end, false)),
+            Err(error) => Err(device_error(Action::Extents, at, end - at, &Arc::new(error))),
+        }
+    }
+}
+
+impl Device for FileDevice {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            length: self.length.load(Ordering::Acquire),
+            alignment: if self.direct { BLOCK_SIZE as u32 } else { 1 },
+            read_only: self.read_only,
+            trims: self.trims,
+            fast_zeroes: self.fast_zeroes,
+        }
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        let geometry = self.geometry();
+        let mut stage = Stage::default();
+        for index in 0..batch.len() {
+            if !batch[index].is_pending() {
+                continue;
+            }
+            if let Err(refusal) = geometry.admit(batch[index].request()) {
+                batch[index].finish(Err(refusal));
+                continue;
+            }
+            if let Request::Prefetch { offset, length } = *batch[index].request() {
+                if !self.direct {
+                    calls::advise(&self.file, offset, length);
+                }
+                batch[index].succeed();
+                continue;
+            }
+            if !stage.add(self, index, &batch[index]) {
+                std::mem::take(&mut stage).perform(self, batch);
+                let fits = stage.add(self, index, &batch[index]);
+                debug_assert!(fits, "an empty stage takes anything");
+            }
+        }
+        stage.perform(self, batch);
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        self.geometry().admit_range(Action::Extents, offset, length)?;
+        let end = offset + length;
+        let mut at = offset;
+        let mut extents = Vec::new();
+        while at < end && extents.len() < limit {
+            let (stop, hole) = self.stretch(at, end)?;
+            extents.push(Extent { length: stop - at, hole, zero: hole });
+            at = stop;
+        }
+        Ok(extents)
+    }
+
+    /// Allocates the holes in the range and writes zeroes into them. An allocated but unwritten extent would not
+    /// do: the first write into it changes the extent tree, and the next `fdatasync` waits for the file system's
+    /// journal.
+    fn prepare(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        if self.disk || length == 0 {
+            return self.geometry().admit_range(Action::Write, offset, length);
+        }
+        let fua = false;
+        self.geometry().admit(&Request::WriteZeroes { offset, length, may_trim: false, fua })?;
+        let end = offset + length;
+        let mut at = offset;
+        let mut changed = false;
+        while at < end {
+            let (stop, hole) = self.stretch(at, end)?;
+            if hole {
+                match calls::allocate(&self.file, 0, at, stop - at) {
+                    Err(error) if !is_unsupported(&error) => {
+                        return Err(device_error(Action::Write, at, stop - at, &Arc::new(error)));
+                    }
+                    _ => self.write_zeroes(at, stop - at)?,
+                }
+                changed = true;
+            }
+            at = stop;
+        }
+        if changed { self.sync() } else { Ok(()) }
+    }
+}
+
+/// True when io_uring works in this process; says so once if not.
+fn rings_work() -> bool {
+    static SAID: Once = Once::new();
+    match uring::probe() {
+        Ok(()) => true,
+        Err(error) => {
+            SAID.call_once(|| tracing::info!(%error, "io_uring does not work here; plain calls are used"));
+            false
+        }
+    }
+}
+
+/// True when the file system or the disk does not have the call; also for what it only does to whole blocks.
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENOTTY))
+}
+
+fn device_error(action: Action, offset: u64, length: u64, source: &Arc<io::Error>) -> DeviceError {
+    if is_no_space(source) {
+        return DeviceError::NoSpace { offset, length };
+    }
+    DeviceError::Io { action, offset, length, source: Arc::clone(source) }
+}
+
+fn is_no_space(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}

@@ -1,0 +1,192 @@
+//! Opening and creating: what the path is, whose it is, and what its file system can do.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use cairn_base::BLOCK_SIZE;
+
+use super::{Direct, FileOptions, calls};
+use crate::BlockMut;
+
+/// Why a file or disk could not be opened or created, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is nothing at the path.
+    #[error("{} does not exist: check the path, or create it first", path.display())]
+    Missing {
+        /// What was to be opened.
+        path: PathBuf,
+    },
+    /// There is something at the path already.
+    #[error("{} exists already and is not overwritten: choose another path, or remove it", path.display())]
+    Exists {
+        /// What was to be created.
+        path: PathBuf,
+    },
+    /// The path is a directory, a socket, a pipe or a terminal.
+    #[error("{} is neither a regular file nor a disk: name one of these", path.display())]
+    NotStorage {
+        /// What was to be opened.
+        path: PathBuf,
+    },
+    /// Another process, or this one, has it open; or it is a mounted disk.
+    #[error("{} is in use: stop the server that has it open, or unmount it", path.display())]
+    Busy {
+        /// What was to be opened.
+        path: PathBuf,
+    },
+    /// The file system takes no writes.
+    #[error("{} is on a read-only file system: remount it for writing, or open it read-only", path.display())]
+    ReadOnlyFileSystem {
+        /// What was to be opened or created.
+        path: PathBuf,
+    },
+    /// This user may not.
+    #[error("{} may not be opened by this user: change its owner or mode, or run as another user", path.display())]
+    Permission {
+        /// What was to be opened or created.
+        path: PathBuf,
+    },
+    /// The file system or the quota is full.
+    #[error("no space is left for {}: free some, or choose another file system", path.display())]
+    NoSpace {
+        /// What was to be created.
+        path: PathBuf,
+    },
+    /// The file system has no files of this length.
+    #[error("{} cannot be {length} bytes long on its file system: choose a smaller size", path.display())]
+    TooLong {
+        /// What was to be created.
+        path: PathBuf,
+        /// Bytes.
+        length: u64,
+    },
+    /// Anything else that the operating system said.
+    #[error("{} cannot be opened: {source}", path.display())]
+    Io {
+        /// What was to be opened or created.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    fn new(path: &Path, length: u64, source: io::Error) -> Self {
+        let path = path.to_path_buf();
+        match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR) => Self::Missing { path },
+            Some(libc::EEXIST) => Self::Exists { path },
+            Some(libc::EISDIR | libc::ENXIO | libc::ENODEV) => Self::NotStorage { path },
+            Some(libc::EBUSY | libc::EWOULDBLOCK | libc::ETXTBSY) => Self::Busy { path },
+            Some(libc::EROFS) => Self::ReadOnlyFileSystem { path },
+            Some(libc::EACCES | libc::EPERM) => Self::Permission { path },
+            Some(libc::ENOSPC | libc::EDQUOT) => Self::NoSpace { path },
+            Some(libc::EFBIG | libc::EINVAL | libc::EOVERFLOW) if length > 0 => {
+                Self::TooLong { path, length }
+            }
+            _ => Self::Io { path, source },
+        }
+    }
+}
+
+/// An open file or disk, locked, and what it can do.
+pub(super) struct Opened {
+    pub(super) file: File,
+    pub(super) length: u64,
+    pub(super) disk: bool,
+    pub(super) direct: bool,
+    pub(super) trims: bool,
+    pub(super) fast_zeroes: bool,
+}
+
+/// Creates a sparse file that is there after a crash as well.
+pub(super) fn create(path: &Path, length: u64, options: &FileOptions) -> Result<Opened, OpenError> {
+    let error = |source| OpenError::new(path, length, source);
+    let file =
+        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(error)?;
+    let made = (|| {
+        calls::lock(&file, false)?;
+        // Beyond this, set_len would see a negative length.
+        i64::try_from(length).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+        file.set_len(length)?;
+        file.sync_all()?;
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        File::open(folder)?.sync_all()
+    })();
+    match made.and_then(|()| probe(file, options)) {
+        Ok(opened) => Ok(opened),
+        Err(source) => {
+            // What remains is a file of this call's own making; the first error is the one to tell.
+            let _ = fs::remove_file(path);
+            Err(error(source))
+        }
+    }
+}
+
+/// Opens a file or a disk and locks it.
+pub(super) fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
+    let error = |source| OpenError::new(path, 0, source);
+    // A pipe would wait for its other end, so the kind is looked at before.
+    let kind = fs::metadata(path).map_err(error)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(OpenError::NotStorage { path: path.to_path_buf() });
+    }
+    // On a disk, O_EXCL refuses what is mounted or part of something else.
+    let exclusive = if kind.is_block_device() && !options.read_only { libc::O_EXCL } else { 0 };
+    let file = OpenOptions::new()
+        .read(true)
+        .write(!options.read_only)
+        .custom_flags(exclusive)
+        .open(path)
+        .map_err(error)?;
+    calls::lock(&file, options.read_only).map_err(error)?;
+    probe(file, options).map_err(error)
+}
+
+fn probe(mut file: File, options: &FileOptions) -> io::Result<Opened> {
+    let metadata = file.metadata()?;
+    let disk = metadata.file_type().is_block_device();
+    let length = file.seek(SeekFrom::End(0))?;
+    let direct =
+        options.direct == Direct::Auto && length.is_multiple_of(BLOCK_SIZE as u64) && enter_direct(&file)?;
+    let (trims, fast_zeroes) = if disk {
+        let number = metadata.rdev();
+        let limit = |name| queue_limit(number, name).is_some_and(|limit| limit > 0);
+        (limit("discard_max_bytes"), limit("write_zeroes_max_bytes"))
+    } else {
+        // Past the end there is nothing that the probe could harm.
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let punches = !options.read_only && calls::allocate(&file, mode, length, BLOCK_SIZE as u64).is_ok();
+        (punches, punches)
+    };
+    Ok(Opened { file, length, disk, direct, trims, fast_zeroes })
+}
+
+/// Switches direct I/O on when the file system takes it.
+fn enter_direct(file: &File) -> io::Result<bool> {
+    if calls::set_direct(file, true).is_err() {
+        return Ok(false);
+    }
+    // Some file systems take the flag and refuse the reads.
+    match file.read_at(&mut BlockMut::dirty()[..], 0) {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            calls::set_direct(file, false).map(|()| false)
+        }
+        // A bad first block is for the reader of that block, not for the one who opens.
+        Err(_) => Ok(true),
+    }
+}
+
+/// A limit of a disk's queue from sysfs; a partition has it one level up.
+fn queue_limit(number: u64, name: &str) -> Option<u64> {
+    let base = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
+    let read = |middle: &str| fs::read_to_string(format!("{base}/{middle}queue/{name}"));
+    read("").or_else(|_| read("../")).ok()?.trim().parse().ok()
+}

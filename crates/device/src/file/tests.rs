@@ -1,0 +1,184 @@
+//! What only a file device has: locks, errors of opening, both engines, preparing, growing.
+
+use std::path::PathBuf;
+
+use cairn_base::Rng;
+
+use super::*;
+use crate::{Segment, Segments};
+
+const MIB: u64 = 1 << 20;
+
+fn every_option() -> Vec<FileOptions> {
+    let mut all = Vec::new();
+    for direct in [Direct::Auto, Direct::Never] {
+        for engine in [Engine::Auto, Engine::Calls] {
+            all.push(FileOptions { read_only: false, direct, engine });
+        }
+    }
+    all
+}
+
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("device");
+    (folder, path)
+}
+
+fn random(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    Rng::new(seed).fill(&mut bytes);
+    bytes
+}
+
+#[test]
+fn large_requests_and_many_requests_come_back_as_written() {
+    for options in every_option() {
+        let (_folder, path) = place();
+        let device = FileDevice::create_with(&path, 16 * MIB, options).unwrap();
+        let bytes = random(1, 5 * MIB as usize);
+        device.write(MIB, Segments::copy_of(&bytes)).unwrap();
+        // More than fit in flight, out of order, not touching and touching.
+        let mut batch: Vec<Operation> = (0..700u64)
+            .map(|index| (index * 389) % 700)
+            .map(|index| Operation::write(8 * MIB + index * 8192, Segments::copy_of(&random(index, 4096))))
+            .collect();
+        batch.push(Operation::flush());
+        device.run(&mut batch);
+        batch.into_iter().for_each(|operation| operation.into_outcome().unwrap());
+        drop(device);
+
+        let device = FileDevice::open(&path, options).unwrap();
+        let mut batch = vec![Operation::read(MIB, 5 * MIB as u32)];
+        batch.extend((0..700u64).map(|index| Operation::read(8 * MIB + index * 8192, 8192)));
+        device.run(&mut batch);
+        for (index, operation) in batch.into_iter().enumerate() {
+            let data = operation.into_data().unwrap().to_vec();
+            match index {
+                0 => assert!(data == bytes, "{options:?}"),
+                _ => {
+                    let written = random(index as u64 - 1, 4096);
+                    assert!(data[..4096] == written && data[4096..] == [0; 4096], "{options:?} {index}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn direct_write_takes_pieces_that_are_not_whole_blocks() {
+    let (_folder, path) = place();
+    let device = FileDevice::create(&path, MIB).unwrap();
+    let bytes = random(2, 8192);
+    let data: Segments = [(0, 100), (100, 4000), (4000, 8192)]
+        .iter()
+        .flat_map(|(start, end)| {
+            Segments::copy_of(&bytes[*start..*end]).iter().cloned().collect::<Vec<Segment>>()
+        })
+        .collect();
+    device.write(4096, data).unwrap();
+    assert_eq!(device.read(4096, 8192).unwrap().to_vec(), bytes);
+}
+
+#[test]
+fn second_opener_is_told_that_it_is_busy_and_readers_share() {
+    let (_folder, path) = place();
+    let writer = FileDevice::create(&path, MIB).unwrap();
+    let read_only = FileOptions { read_only: true, ..FileOptions::default() };
+    assert!(matches!(FileDevice::open(&path, FileOptions::default()), Err(OpenError::Busy { .. })));
+    assert!(matches!(FileDevice::open(&path, read_only), Err(OpenError::Busy { .. })));
+    drop(writer);
+    let first = FileDevice::open(&path, read_only).unwrap();
+    let _second = FileDevice::open(&path, read_only).unwrap();
+    assert!(matches!(FileDevice::open(&path, FileOptions::default()), Err(OpenError::Busy { .. })));
+    assert!(matches!(first.write_from(0, &[1; 4096]), Err(DeviceError::ReadOnly)));
+}
+
+#[test]
+fn errors_of_opening_name_the_path_and_the_reason() {
+    let (folder, path) = place();
+    let missing = FileDevice::open(&path, FileOptions::default()).unwrap_err();
+    assert!(matches!(&missing, OpenError::Missing { path: named } if *named == path));
+    let directory = FileDevice::open(folder.path(), FileOptions::default()).unwrap_err();
+    assert!(matches!(directory, OpenError::NotStorage { .. }));
+    let terminal = FileDevice::open("/dev/null", FileOptions::default()).unwrap_err();
+    assert!(matches!(terminal, OpenError::NotStorage { .. }));
+    let too_long = FileDevice::create(&path, u64::MAX).unwrap_err();
+    assert!(matches!(too_long, OpenError::TooLong { .. }), "{too_long}");
+    assert!(!path.exists(), "a failed create leaves nothing");
+    std::fs::write(&path, b"mine").unwrap();
+    assert!(matches!(FileDevice::create(&path, MIB), Err(OpenError::Exists { .. })));
+    assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+}
+
+#[test]
+fn file_cut_by_somebody_else_fails_the_read_and_only_that_read() {
+    for options in every_option() {
+        let (_folder, path) = place();
+        let device = FileDevice::create_with(&path, MIB, options).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
+        // The two are neighbours and go to the kernel as one transfer.
+        let mut batch = [Operation::read(4096, 4096), Operation::read(8192, 4096)];
+        device.run(&mut batch);
+        let [inside, outside] = batch;
+        assert_eq!(inside.into_data().unwrap().to_vec(), [0; 4096]);
+        assert!(matches!(outside.into_data(), Err(DeviceError::Io { action: Action::Read, .. })));
+    }
+}
+
+#[test]
+fn file_of_odd_length_is_not_opened_direct() {
+    let (_folder, path) = place();
+    std::fs::write(&path, random(3, 10_000)).unwrap();
+    let device = FileDevice::open(&path, FileOptions::default()).unwrap();
+    assert!(!device.is_direct());
+    assert_eq!(device.read(9_990, 10).unwrap().to_vec(), random(3, 10_000)[9_990..]);
+}
+
+#[test]
+fn growth_is_seen_at_once_and_by_the_next_opener() {
+    let (_folder, path) = place();
+    let device = FileDevice::create(&path, MIB).unwrap();
+    device.write_from(MIB - 4096, &[7; 4096]).unwrap();
+    device.grow(4 * MIB).unwrap();
+    device.grow(2 * MIB).unwrap();
+    assert_eq!(device.geometry().length, 4 * MIB);
+    assert_eq!(device.read(MIB - 4096, 4096).unwrap().to_vec(), [7; 4096]);
+    assert_eq!(device.read(4 * MIB - 4096, 4096).unwrap().to_vec(), [0; 4096]);
+    drop(device);
+    let device = FileDevice::open(&path, FileOptions::default()).unwrap();
+    assert_eq!(device.geometry().length, 4 * MIB);
+}
+
+#[test]
+fn prepared_space_is_data_and_keeps_what_was_written() {
+    for options in every_option() {
+        let (_folder, path) = place();
+        let device = FileDevice::create_with(&path, 8 * MIB, options).unwrap();
+        device.write_from(3 * MIB, &[9; 4096]).unwrap();
+        device.flush().unwrap();
+        device.prepare(2 * MIB, 3 * MIB).unwrap();
+        assert_eq!(device.read(3 * MIB, 4096).unwrap().to_vec(), [9; 4096]);
+        assert_eq!(device.read(2 * MIB, MIB as u32).unwrap().to_vec(), vec![0; MIB as usize]);
+        let extents = device.extents(2 * MIB, 3 * MIB, 100).unwrap();
+        assert!(extents.iter().all(|extent| !extent.hole), "{extents:?}");
+    }
+}
+
+#[test]
+fn trimmed_space_becomes_a_hole() {
+    for options in every_option() {
+        let (_folder, path) = place();
+        let device = FileDevice::create_with(&path, 4 * MIB, options).unwrap();
+        device.write_from(0, &vec![5; 2 * MIB as usize]).unwrap();
+        device.flush().unwrap();
+        if !device.geometry().trims {
+            continue;
+        }
+        device.one(Operation::trim(MIB, MIB)).unwrap();
+        let extents = device.extents(0, 4 * MIB, 100).unwrap();
+        let data: u64 = extents.iter().filter(|extent| !extent.hole).map(|extent| extent.length).sum();
+        assert_eq!(data, MIB, "{extents:?}");
+        assert_eq!(device.read(MIB, 4096).unwrap().to_vec(), [0; 4096]);
+    }
+}
