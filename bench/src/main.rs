@@ -1,2 +1,146 @@
-//! (being written)
-fn main() {}
+//! The figures of docs/benchmarks.md: Cairn next to its peers, in one run, on one file system.
+//!
+//! `cargo run --release -p cairn-bench -- TABLE|all [--quick] [--only-peers] [--cairn PATH] [--dir PATH]` prints
+//! Markdown rows. Every figure is a ratio of medians: contenders take turns (A B A B), because a shared machine drifts,
+//! and only what was taken minutes apart can be compared. `--quick` shrinks data and durations until the figures mean
+//! nothing and only shows that everything runs.
+
+mod cairn;
+mod fio;
+mod machine;
+mod mirror_rows;
+mod peers;
+mod process;
+mod report;
+mod served_rows;
+mod snapshot_rows;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::report::Report;
+
+/// What a run is made with.
+pub(crate) struct Plan {
+    /// Data and durations too small to mean anything.
+    pub(crate) quick: bool,
+    /// Leaves Cairn out.
+    pub(crate) only_peers: bool,
+    /// The server under test.
+    pub(crate) cairn: PathBuf,
+    /// Where data goes: one file system for all.
+    pub(crate) folder: PathBuf,
+}
+
+impl Plan {
+    /// Bytes of every export.
+    pub(crate) fn export_bytes(&self) -> u64 {
+        if self.quick { 128 << 20 } else { 4 << 30 }
+    }
+
+    /// Bytes that "in cache" means: fits into Cairn's default cache with room for its metadata.
+    pub(crate) fn cached_bytes(&self) -> u64 {
+        if self.quick { 32 << 20 } else { 192 << 20 }
+    }
+
+    /// How often each contender takes its turn.
+    pub(crate) fn rounds(&self) -> usize {
+        if self.quick { 1 } else { 3 }
+    }
+
+    /// The length of one turn.
+    pub(crate) fn turn(&self) -> Duration {
+        Duration::from_secs(if self.quick { 1 } else { 10 })
+    }
+
+    /// The length of a turn that memory alone must not be able to carry.
+    pub(crate) fn long_turn(&self) -> Duration {
+        Duration::from_secs(if self.quick { 2 } else { 60 })
+    }
+}
+
+type Table = (&'static str, &'static str, fn(&Plan, &mut Report) -> Result<()>);
+
+/// Every table: its name on the command line, what it shows, and what runs it.
+const TABLES: &[Table] = &[
+    (
+        "served",
+        "reads and writes of a LUN next to block servers, with latency and server CPU",
+        served_rows::served,
+    ),
+    ("sustained", "60 s of random writes without a flush", served_rows::sustained),
+    ("snapshots", "random writes with 0, 1, 50 and 1,000 snapshots", snapshot_rows::writes),
+    (
+        "snapshot-create",
+        "latency of clients while snapshots are made; 10 against 10,000",
+        snapshot_rows::creation,
+    ),
+    ("mirror", "baseline against nbdcopy; bytes of an update", mirror_rows::mirror),
+    ("open", "opening after kill -9", mirror_rows::open_after_kill),
+];
+
+fn usage() -> String {
+    let mut text =
+        "usage: cairn-bench TABLE|all [--quick] [--only-peers] [--cairn PATH] [--dir PATH]\n".to_owned();
+    for (name, shows, _) in TABLES {
+        text.push_str(&format!("  {name:16} {shows}\n"));
+    }
+    text
+}
+
+fn main() -> Result<()> {
+    let mut plan = Plan {
+        quick: false,
+        only_peers: false,
+        cairn: machine::target_folder().join("release/cairn"),
+        folder: machine::target_folder(),
+    };
+    let mut wanted = None;
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut path =
+            || arguments.next().map(PathBuf::from).with_context(|| format!("{argument} needs a path"));
+        match argument.as_str() {
+            "--quick" => plan.quick = true,
+            "--only-peers" => plan.only_peers = true,
+            "--cairn" => plan.cairn = path()?,
+            "--dir" => plan.folder = path()?,
+            "--help" | "-h" => {
+                print!("{}", usage());
+                return Ok(());
+            }
+            name if !name.starts_with('-') && wanted.is_none() => wanted = Some(name.to_owned()),
+            _ => bail!("unknown argument {argument}\n{}", usage()),
+        }
+    }
+    let Some(wanted) = wanted else { bail!("which table?\n{}", usage()) };
+    let tables: Vec<&Table> = TABLES.iter().filter(|(name, ..)| wanted == "all" || wanted == *name).collect();
+    if tables.is_empty() {
+        bail!("no table is called {wanted}\n{}", usage());
+    }
+    if !plan.only_peers && !plan.cairn.is_file() {
+        bail!("{} is missing; build it with: cargo build --release -p cairn-cli", plan.cairn.display());
+    }
+    println!("{}", machine::describe(&plan)?);
+    let root = plan.folder.clone();
+    let mut failed = false;
+    for (name, shows, run) in tables {
+        // Removed with all its data before the next table fills the disk again.
+        let scratch = tempfile::Builder::new().prefix("bench-").tempdir_in(&root)?;
+        plan.folder = scratch.path().to_owned();
+        let mut report = Report::new();
+        eprintln!("== {name}: {shows}");
+        let outcome = run(&plan, &mut report);
+        println!("\n### {name}: {shows}\n\n{report}");
+        if let Err(error) = outcome {
+            failed = true;
+            println!("\nThe table ended early: {error:#}");
+        }
+    }
+    if failed {
+        bail!("a table ended early");
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Cairn as its users drive it: `cairn serve`, and the command line for everything else.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::Plan;
+use crate::process::{Server, run};
+
+/// The volume of every table.
+pub(crate) const VOLUME: &str = "vol0";
+
+/// A server with a data directory of its own.
+pub(crate) struct Cairn {
+    program: PathBuf,
+    data: PathBuf,
+    mirror: String,
+    server: Option<Server>,
+}
+
+impl Cairn {
+    /// Starts a server on an empty data directory. `mirror` is the address of its mirror listener, or `off`.
+    pub(crate) fn start(plan: &Plan, name: &str, mirror: &str) -> Result<Self> {
+        let data = plan.folder.join(name);
+        std::fs::create_dir(&data)?;
+        let mut cairn = Self { program: plan.cairn.clone(), data, mirror: mirror.to_owned(), server: None };
+        cairn.serve()?;
+        Ok(cairn)
+    }
+
+    /// Starts the server, which must not be running, and waits until it serves NBD.
+    pub(crate) fn serve(&mut self) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        command.arg("serve").arg("--data").arg(&self.data).args(["--nbd", "off", "--http", "off"]);
+        command.args(["--mirror", &self.mirror]);
+        self.server = Some(Server::start(command, &self.data.join("nbd.sock"))?);
+        Ok(())
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.server.take().map_or(Ok(()), Server::kill)
+    }
+
+    /// The running server.
+    pub(crate) fn server(&self) -> Result<&Server> {
+        self.server.as_ref().context("cairn is not running")
+    }
+
+    /// A command of the command line for this server, to be run.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).arg("--data").arg(&self.data);
+        command
+    }
+
+    /// Runs a command of the command line and gives what it printed.
+    pub(crate) fn cli(&self, arguments: &[&str]) -> Result<String> {
+        run(&mut self.command(arguments))
+    }
+
+    /// Runs a command with `--json` and gives the last object that it printed.
+    pub(crate) fn json(&self, arguments: &[&str]) -> Result<Value> {
+        let said = run(self.command(arguments).arg("--json"))?;
+        match serde_json::from_str(&said) {
+            Ok(value) => Ok(value),
+            // Long work prints an object a line, the summary last.
+            Err(_) => serde_json::from_str(said.lines().last().unwrap_or_default())
+                .with_context(|| format!("{arguments:?} did not print JSON: {said}")),
+        }
+    }
+
+    /// Makes the volume with a LUN `db`.
+    pub(crate) fn make_lun(&self, volume_bytes: u64, lun_bytes: u64) -> Result<()> {
+        self.cli(&["volume", "create", VOLUME, "--size", &volume_bytes.to_string()])?;
+        self.cli(&["lun", "create", "vol0/db", "--size", &lun_bytes.to_string()])?;
+        Ok(())
+    }
+
+    /// The NBD URI of the LUN.
+    pub(crate) fn lun(&self) -> Result<String> {
+        Ok(self.server()?.uri("vol0/db"))
+    }
+}
