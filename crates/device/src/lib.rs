@@ -9,14 +9,27 @@
 
 mod admission;
 mod block;
+mod clock;
+mod concat;
 mod error;
+mod fault;
 mod file;
+mod image;
+mod memory;
 mod operation;
 mod segments;
+#[cfg(any(test, feature = "suite"))]
+pub mod suite;
+#[cfg(test)]
+mod tests;
 
 pub use block::{Block, BlockMut};
+pub use clock::SystemClock;
+pub use concat::ConcatDevice;
 pub use error::{Action, DeviceError};
+pub use fault::{FaultDevice, LoggedKind, LoggedOperation};
 pub use file::{Direct, Engine, FileDevice, FileOptions, OpenError};
+pub use memory::MemoryDevice;
 pub use operation::{Operation, Request};
 pub use segments::{Segment, Segments};
 

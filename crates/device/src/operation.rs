@@ -90,6 +90,11 @@ impl Operation {
         &self.request
     }
 
+    /// True for a flush.
+    pub fn is_flush(&self) -> bool {
+        matches!(self.request, Request::Flush)
+    }
+
     /// True until an outcome is recorded.
     pub fn is_pending(&self) -> bool {
         self.outcome.is_none()

@@ -93,6 +93,35 @@ impl Segments {
         self.length == 0
     }
 
+    /// Adds all pieces of `other` at the end.
+    pub fn append(&mut self, other: Segments) {
+        self.length += other.length;
+        self.pieces.extend(other.pieces);
+    }
+
+    /// The bytes `start..start + length`, sharing the blocks; panics unless they are within.
+    pub fn slice(&self, start: usize, length: usize) -> Self {
+        assert!(start <= self.length && length <= self.length - start, "a slice lies within its segments");
+        let mut skip = start;
+        let mut left = length;
+        let mut slice = Self::default();
+        for piece in &self.pieces {
+            if left == 0 {
+                break;
+            }
+            if skip >= piece.len() {
+                skip -= piece.len();
+                continue;
+            }
+            let take = left.min(piece.len() - skip);
+            let from = usize::from(piece.start) + skip;
+            slice.push(Segment::new(piece.block.clone(), from, from + take));
+            skip = 0;
+            left -= take;
+        }
+        slice
+    }
+
     /// Copies all bytes into `buffer`, which must have their length.
     pub fn copy_to(&self, buffer: &mut [u8]) {
         assert_eq!(buffer.len(), self.length, "the buffer has the length of the segments");

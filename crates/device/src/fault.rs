@@ -1,0 +1,415 @@
+//! A device that loses power and spoils data, on purpose and repeatably.
+//!
+//! # The fault model
+//!
+//! The device is an image on a medium under a volatile cache. Reads see the cache. A write, trim or write-zeroes is
+//! volatile until a flush that comes after it completes; with FUA it is durable when it completes. Durable bytes
+//! survive any number of power cuts.
+//!
+//! **Must be survived.** When the power goes, each volatile write is, independently of all others, kept, lost, or
+//! torn at 512 bytes: each sector is then old or new, the sector itself never a mixture. The medium keeps no order:
+//! a later write can be kept and an earlier one lost, also in the same place. A cut falls between two operations or
+//! inside one: the operation at which it falls fails towards the caller, and so does the rest of its batch, but
+//! what stands in the batch before the next flush was on its way and can be kept too. A flush at which the cut falls
+//! makes nothing durable for certain.
+//!
+//! **Must be detected, and not more.** Media faults: bytes that rot, a read that fails, a write that is
+//! acknowledged and never reaches the medium, a write that lands elsewhere. The cache does not hide them: they show at once.
+//!
+//! Not modelled: a sector that is half written, a device that forgets what it acknowledged as flushed, and
+//! durable bytes that a power cut spoils although nothing was written near them.
+//!
+//! The same calls with the same seed give the same bytes.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use cairn_base::{BLOCK_SIZE, Rng};
+use parking_lot::Mutex;
+
+use crate::image::{self, Image};
+use crate::{Action, Device, DeviceError, Extent, Geometry, MemoryDevice, Operation, Request, Segments};
+
+/// What a disk writes as a whole or not at all, in bytes.
+const SECTOR: u64 = 512;
+
+/// A kind of operation that is logged and counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LoggedKind {
+    /// A write.
+    Write,
+    /// A trim.
+    Trim,
+    /// A write-zeroes.
+    WriteZeroes,
+    /// A flush.
+    Flush,
+}
+
+/// An operation as it came, for golden traces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LoggedOperation {
+    /// What was asked.
+    pub kind: LoggedKind,
+    /// Bytes; 0 for a flush.
+    pub offset: u64,
+    /// Bytes; 0 for a flush.
+    pub length: u64,
+    /// It was to be durable when it completes.
+    pub fua: bool,
+}
+
+/// A device with a volatile cache whose power can be cut, see the head of the file. Alignment 4096, as a disk
+/// with direct I/O has it.
+#[derive(Debug)]
+pub struct FaultDevice {
+    length: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What reads see.
+    current: Image,
+    /// What is durable, without the entries of `cache` that are certain.
+    durable: Image,
+    /// Changes since the last flush, in order.
+    cache: Vec<Change>,
+    operations: u64,
+    /// Operations until the power goes.
+    cut: Option<u64>,
+    off: bool,
+    unreadable: Vec<Range<u64>>,
+    next_fault: Option<WriteFault>,
+    next_error: Option<DeviceError>,
+    log: Vec<LoggedOperation>,
+}
+
+#[derive(Debug, Clone)]
+struct Change {
+    offset: u64,
+    content: Content,
+    /// It is on the medium whatever happens.
+    certain: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Content {
+    Data(Segments),
+    Zeroes(u64),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum WriteFault {
+    Lose,
+    Misdirect(i64),
+}
+
+impl FaultDevice {
+    /// A device of `length` bytes of zeroes; panics unless the length is a multiple of 4096.
+    pub fn new(length: u64) -> Self {
+        assert!(length.is_multiple_of(BLOCK_SIZE as u64), "the length is a multiple of the alignment");
+        Self { length, state: Mutex::default() }
+    }
+
+    /// Writes, trims, write-zeroes and flushes that were taken so far; reads do not count.
+    pub fn operations(&self) -> u64 {
+        self.state.lock().operations
+    }
+
+    /// The next `n` operations complete; at the one after them the power goes. From then on every request fails
+    /// with [`DeviceError::OutOfService`], until [`power_cycle`](Self::power_cycle).
+    pub fn cut_after(&self, n: u64) {
+        self.state.lock().cut = Some(n);
+    }
+
+    /// True when the power is gone.
+    pub fn is_off(&self) -> bool {
+        self.state.lock().off
+    }
+
+    /// The device as it is after the power went now (or at the cut) and came back. Unreadable places stay so; the
+    /// count of operations and the log start anew.
+    pub fn power_cycle(&self, rng: &mut Rng) -> FaultDevice {
+        let state = self.state.lock();
+        let mut medium = state.durable.clone();
+        let volatile = state.cache.iter().filter(|change| !change.certain).count() as u64;
+        // With many writes in the cache, independent choices would almost never keep all, none, or a prefix,
+        // and these are what real disks do most of the time.
+        let kept_until = match rng.below(6) {
+            0 => Some(0),
+            1 => Some(volatile),
+            2 => Some(rng.below(volatile + 1)),
+            _ => None,
+        };
+        let mut number = 0;
+        for change in &state.cache {
+            if change.certain {
+                change.apply(&mut medium);
+                continue;
+            }
+            match kept_until {
+                Some(limit) if number < limit => change.apply(&mut medium),
+                // The power went in the middle of the first one that is not kept.
+                Some(limit) if number == limit && limit > 0 => change.tear(&mut medium, rng),
+                Some(_) => {}
+                None => match rng.below(3) {
+                    0 => change.apply(&mut medium),
+                    1 => change.tear(&mut medium, rng),
+                    _ => {}
+                },
+            }
+            number += 1;
+        }
+        let next = State {
+            current: medium.clone(),
+            durable: medium,
+            unreadable: state.unreadable.clone(),
+            ..State::default()
+        };
+        FaultDevice { length: self.length, state: Mutex::new(next) }
+    }
+
+    /// What is on the medium for certain: every volatile write is lost.
+    pub fn durable_snapshot(&self) -> MemoryDevice {
+        let state = self.state.lock();
+        let mut medium = state.durable.clone();
+        state.cache.iter().filter(|change| change.certain).for_each(|change| change.apply(&mut medium));
+        MemoryDevice::with_image(self.length, medium)
+    }
+
+    /// Spoils every byte of the range, in the cache and on the medium.
+    pub fn corrupt(&self, offset: u64, length: u64, rng: &mut Rng) {
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.length), "the range is within");
+        let mut state = self.state.lock();
+        let mut bytes = state.current.read(offset, length).to_vec();
+        bytes.iter_mut().for_each(|byte| *byte ^= 1 + rng.below(255) as u8);
+        let content = Content::Data(Segments::copy_of(&bytes));
+        state.change(Change { offset, content, certain: true });
+    }
+
+    /// From now on every read that touches the range fails, also after a power cycle.
+    pub fn fail_reads(&self, range: Range<u64>) {
+        self.state.lock().unreadable.push(range);
+    }
+
+    /// The next write succeeds towards the caller and changes nothing.
+    pub fn lose_next_write(&self) {
+        self.state.lock().next_fault = Some(WriteFault::Lose);
+    }
+
+    /// The next write succeeds towards the caller and lands `by` bytes further (or before, when negative), as
+    /// far as that is on the device.
+    pub fn misdirect_next_write(&self, by: i64) {
+        self.state.lock().next_fault = Some(WriteFault::Misdirect(by));
+    }
+
+    /// The next operation that counts fails with `error` and changes nothing: a full or a failing disk.
+    pub fn fail_next_operation(&self, error: DeviceError) {
+        self.state.lock().next_error = Some(error);
+    }
+
+    /// Operations since the last call, in order.
+    pub fn take_log(&self) -> Vec<LoggedOperation> {
+        std::mem::take(&mut self.state.lock().log)
+    }
+}
+
+impl Device for FaultDevice {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            length: self.length,
+            alignment: BLOCK_SIZE as u32,
+            read_only: false,
+            trims: true,
+            fast_zeroes: true,
+        }
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        let geometry = self.geometry();
+        let mut state = self.state.lock();
+        // Set from the cut to the next flush of this batch: what is there was on its way.
+        let mut on_its_way = false;
+        for operation in batch {
+            if !operation.is_pending() {
+                continue;
+            }
+            let request = operation.request();
+            if matches!(request, Request::Flush) {
+                on_its_way = false;
+            }
+            if state.off {
+                if on_its_way && geometry.admit(request).is_ok() {
+                    state.leave_in_cache(request);
+                }
+                operation.finish(Err(DeviceError::OutOfService));
+                continue;
+            }
+            let outcome = geometry.admit(request).and_then(|()| state.perform(request, self.length));
+            on_its_way = state.off && !matches!(request, Request::Flush);
+            operation.finish(outcome);
+        }
+    }
+
+    fn run_ready(&self, batch: &mut [Operation]) {
+        self.run(batch);
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        self.geometry().admit_range(Action::Extents, offset, length)?;
+        let state = self.state.lock();
+        if state.off {
+            return Err(DeviceError::OutOfService);
+        }
+        Ok(image::extents(&state.current, offset, length, limit))
+    }
+}
+
+impl State {
+    fn perform(&mut self, request: &Request, length: u64) -> Result<Segments, DeviceError> {
+        if let Request::Read { offset, length } = *request {
+            return self.read(offset, u64::from(length));
+        }
+        let Some(logged) = LoggedOperation::of(request) else { return Ok(Segments::default()) };
+        self.log.push(logged);
+        if self.cut == Some(0) {
+            self.off = true;
+            self.leave_in_cache(request);
+            return Err(DeviceError::OutOfService);
+        }
+        self.cut = self.cut.map(|left| left - 1);
+        self.operations += 1;
+        if let Some(error) = self.next_error.take() {
+            return Err(error);
+        }
+        match Change::of(request, logged.fua) {
+            None => self.flush(),
+            Some(change) => self.write(change, length),
+        }
+        Ok(Segments::default())
+    }
+
+    fn read(&self, offset: u64, length: u64) -> Result<Segments, DeviceError> {
+        let end = offset + length;
+        if self.unreadable.iter().any(|range| range.start < end && offset < range.end) {
+            let source = Arc::new(io::Error::from_raw_os_error(libc::EIO));
+            return Err(DeviceError::Io { action: Action::Read, offset, length, source });
+        }
+        Ok(self.current.read(offset, length))
+    }
+
+    fn write(&mut self, change: Change, length: u64) {
+        let fault = match change.content {
+            Content::Data(_) => self.next_fault.take(),
+            Content::Zeroes(_) => None,
+        };
+        match fault {
+            None => self.change(change),
+            Some(WriteFault::Lose) => {}
+            Some(WriteFault::Misdirect(by)) => {
+                let to = change.offset.checked_add_signed(by);
+                let fits = |to: &u64| to.checked_add(change.length()).is_some_and(|end| end <= length);
+                if let Some(offset) = to.filter(fits) {
+                    self.change(Change { offset, ..change });
+                }
+            }
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.current);
+        if change.certain && self.cache.is_empty() {
+            change.apply(&mut self.durable);
+        } else {
+            self.cache.push(change);
+        }
+    }
+
+    /// Takes what the power cut caught on its way: it may be kept, whatever FUA said.
+    fn leave_in_cache(&mut self, request: &Request) {
+        self.cache.extend(Change::of(request, false));
+    }
+
+    fn flush(&mut self) {
+        for change in self.cache.drain(..) {
+            change.apply(&mut self.durable);
+        }
+    }
+}
+
+impl Change {
+    /// The change that a request makes, if it makes one.
+    fn of(request: &Request, certain: bool) -> Option<Self> {
+        let (offset, content) = match request {
+            Request::Write { offset, data, .. } => (*offset, Content::Data(data.clone())),
+            Request::Trim { offset, length, .. } | Request::WriteZeroes { offset, length, .. } => {
+                (*offset, Content::Zeroes(*length))
+            }
+            Request::Read { .. } | Request::Flush | Request::Prefetch { .. } => return None,
+        };
+        Some(Self { offset, content, certain })
+    }
+
+    fn length(&self) -> u64 {
+        match &self.content {
+            Content::Data(data) => data.len() as u64,
+            Content::Zeroes(length) => *length,
+        }
+    }
+
+    fn apply(&self, image: &mut Image) {
+        self.apply_part(image, 0, self.length());
+    }
+
+    fn apply_part(&self, image: &mut Image, skip: u64, length: u64) {
+        match &self.content {
+            Content::Data(data) => {
+                image.write(self.offset + skip, &data.slice(skip as usize, length as usize));
+            }
+            Content::Zeroes(_) => image.clear(self.offset + skip, length),
+        }
+    }
+
+    /// Applies some of the sectors: those before a random one, or each one or not at random.
+    fn tear(&self, image: &mut Image, rng: &mut Rng) {
+        let sectors = self.length().div_ceil(SECTOR);
+        let part = |sector: u64| (sector * SECTOR, SECTOR.min(self.length() - sector * SECTOR));
+        if rng.one_in(2) {
+            let kept = (rng.below(sectors + 1) * SECTOR).min(self.length());
+            self.apply_part(image, 0, kept);
+            return;
+        }
+        // A trim can be as long as the device; a run of sectors with one fate keeps that affordable.
+        let run = sectors.div_ceil(MAX_TORN_RUNS).max(1);
+        let mut sector = 0;
+        while sector < sectors {
+            let last = (sector + run).min(sectors) - 1;
+            if rng.one_in(2) {
+                let (skip, _) = part(sector);
+                let (start, length) = part(last);
+                self.apply_part(image, skip, start + length - skip);
+            }
+            sector = last + 1;
+        }
+    }
+}
+
+/// Runs of sectors that a torn operation is made of, at most: up to 2 MiB, each sector is one.
+const MAX_TORN_RUNS: u64 = 4096;
+
+impl LoggedOperation {
+    /// `None` for what is neither logged nor counted.
+    fn of(request: &Request) -> Option<Self> {
+        let (kind, fua) = match request {
+            Request::Write { fua, .. } => (LoggedKind::Write, *fua),
+            Request::Trim { fua, .. } => (LoggedKind::Trim, *fua),
+            Request::WriteZeroes { fua, .. } => (LoggedKind::WriteZeroes, *fua),
+            Request::Flush => (LoggedKind::Flush, false),
+            Request::Read { .. } | Request::Prefetch { .. } => return None,
+        };
+        let (offset, length) = request.range().map_or((0, 0), |(_, offset, length)| (offset, length));
+        Some(Self { kind, offset, length, fua })
+    }
+}

@@ -1,0 +1,74 @@
+//! A device in memory, sparse: for tests, and for what need not outlive the process.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::image::{self, Image};
+use crate::{Action, Device, DeviceError, Extent, Geometry, Operation, Request, Segments};
+
+/// Bytes in memory. Blocks that were never written, or were trimmed, take no space.
+#[derive(Debug)]
+pub struct MemoryDevice {
+    length: AtomicU64,
+    image: RwLock<Image>,
+}
+
+impl MemoryDevice {
+    /// `length` bytes of zeroes.
+    pub fn new(length: u64) -> Self {
+        Self::with_image(length, Image::default())
+    }
+
+    pub(crate) fn with_image(length: u64, image: Image) -> Self {
+        Self { length: AtomicU64::new(length), image: RwLock::new(image) }
+    }
+
+    /// Makes it at least `length` bytes long.
+    pub fn grow(&self, length: u64) {
+        self.length.fetch_max(length, Ordering::AcqRel);
+    }
+}
+
+impl Device for MemoryDevice {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            length: self.length.load(Ordering::Acquire),
+            alignment: 1,
+            read_only: false,
+            trims: true,
+            fast_zeroes: true,
+        }
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        let geometry = self.geometry();
+        for operation in batch {
+            if !operation.is_pending() {
+                continue;
+            }
+            let outcome = geometry.admit(operation.request()).map(|()| match operation.request() {
+                Request::Read { offset, length } => self.image.read().read(*offset, u64::from(*length)),
+                Request::Write { offset, data, .. } => {
+                    self.image.write().write(*offset, data);
+                    Segments::default()
+                }
+                Request::Trim { offset, length, .. } | Request::WriteZeroes { offset, length, .. } => {
+                    self.image.write().clear(*offset, *length);
+                    Segments::default()
+                }
+                Request::Flush | Request::Prefetch { .. } => Segments::default(),
+            });
+            operation.finish(outcome);
+        }
+    }
+
+    fn run_ready(&self, batch: &mut [Operation]) {
+        self.run(batch);
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        self.geometry().admit_range(Action::Extents, offset, length)?;
+        Ok(image::extents(&self.image.read(), offset, length, limit))
+    }
+}
