@@ -1,1 +1,37 @@
-//! (being written)
+//! NBD: sockets and sessions over any [`cairn_device::Device`], and a client.
+//!
+//! A thread serves a connection. It takes all requests that the client has pipelined, gives them to the device as one
+//! batch, and sends their replies straight from the blocks that the device gave: first what was in memory, then the
+//! rest. `docs/operations.md` tells how a server uses it; the wire is in `cairn-proto-nbd`.
+//!
+//! What a client is promised:
+//! - A flush covers every write, on whatever connection, that was answered before the flush was sent.
+//! - The size is the one at the time of connecting; a device that grew shows its new size after reconnecting.
+//!   Requests are checked against the size as of now.
+//! - A client that breaks the protocol, stalls or goes away harms no other session.
+
+mod address;
+mod client;
+mod device_error;
+mod exports;
+mod limits;
+mod listener;
+mod payload;
+mod registry;
+mod round;
+mod server;
+mod session;
+mod socket;
+mod status;
+#[cfg(test)]
+mod tests;
+mod transport;
+mod unaligned;
+
+pub use address::{Address, InvalidAddress};
+pub use cairn_proto_nbd::{ContextStatus, NbdError, ReplyMode, StatusExtent};
+pub use client::{Answer, Client, ClientError, ClientOptions, ClientRequest, Completion};
+pub use exports::{ChangedBlocks, Export, ExportInfo, Exports, OpenExportError};
+pub use listener::{ListenError, Listener};
+pub use registry::SessionInfo;
+pub use server::{NbdServer, ServerOptions, StartError};

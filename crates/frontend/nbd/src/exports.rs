@@ -1,0 +1,85 @@
+//! What a front end asks of the server: which exports there are, and the device behind each.
+
+use std::sync::Arc;
+
+use cairn_device::{Device, DeviceError};
+
+/// An export in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportInfo {
+    /// `VOLUME/LUN` or `VOLUME@SNAPSHOT/LUN`.
+    pub name: String,
+    /// For people; may be empty.
+    pub description: String,
+}
+
+/// Who knows the exports: the server. Called from the threads of sessions.
+pub trait Exports: Send + Sync {
+    /// All exports, as `NBD_OPT_LIST` shows them.
+    fn list(&self) -> Vec<ExportInfo>;
+
+    /// Opens one for a session (or for a client that only asks about it). "" is the default export, if there is
+    /// exactly one.
+    fn open(&self, name: &str) -> Result<Export, OpenExportError>;
+}
+
+/// An export that was opened.
+#[derive(Clone)]
+pub struct Export {
+    /// Where its bytes are. A session keeps it until it ends.
+    pub device: Arc<dyn Device>,
+    /// For people; may be empty.
+    pub description: String,
+    /// Writes are refused, whatever the device says.
+    pub read_only: bool,
+    /// A flush of the device covers writes completed on every connection, so that clients may use several.
+    pub multi_conn: bool,
+    /// Snapshots that can be named in `qemu:dirty-bitmap:SNAPSHOT`.
+    pub dirty_contexts: Vec<String>,
+    /// Who answers for `dirty_contexts`.
+    pub changed: Option<Arc<dyn ChangedBlocks>>,
+}
+
+/// Tells which bytes changed since a snapshot.
+pub trait ChangedBlocks: Send + Sync {
+    /// Stretches from `offset` in order: (bytes, whether they changed since `snapshot`), covering at most `length` bytes,
+    /// at most `limit` of them.
+    fn changed_since(
+        &self,
+        snapshot: &str,
+        offset: u64,
+        length: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, bool)>, DeviceError>;
+}
+
+/// Why an export was not opened. The text goes to the client.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum OpenExportError {
+    /// There is none of this name.
+    #[error("there is no export {name:?}; list the exports, and name one as VOLUME/LUN")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// The client named none, and there is not exactly one.
+    #[error("there are {count} exports and so no default one; name one as VOLUME/LUN")]
+    NoDefault {
+        /// How many there are.
+        count: usize,
+    },
+    /// It is being deleted, or the server stops.
+    #[error("the export {name:?} is going away; connect again later")]
+    GoingAway {
+        /// What was asked for.
+        name: String,
+    },
+    /// Opening it failed.
+    #[error("the export {name:?} can't be opened; the server's log and `cairn status` say why")]
+    Failed {
+        /// What was asked for.
+        name: String,
+        /// The cause; for the server's log.
+        source: DeviceError,
+    },
+}

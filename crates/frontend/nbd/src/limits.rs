@@ -1,0 +1,47 @@
+//! How much a session takes at once, and what happens past it.
+
+use std::time::Duration;
+
+/// Bytes taken from a socket in one call. Requests that did not fit come with the next.
+pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
+
+/// What is taken in one call beside the payload of a long write: the header of the next request, and little of its
+/// payload, since that would have to be copied.
+pub(crate) const RECEIVE_BYTES_BETWEEN_WRITES: usize = 512;
+
+/// Writes from this length on have the rest of their payload received straight into blocks.
+pub(crate) const LONG_WRITE_BYTES: u32 = 32 << 10;
+
+/// Memory that is set aside for the payload of one write before its bytes come.
+pub(crate) const PAYLOAD_BYTES_AHEAD: usize = 1 << 20;
+
+/// Operations in a batch; further requests wait for the next batch.
+pub(crate) const BATCH_OPERATIONS_MAX: usize = 256;
+
+/// Bytes read and written in a batch, unless its first request alone is longer.
+pub(crate) const BATCH_BYTES_MAX: u64 = 8 << 20;
+
+/// Pieces in one call that sends or receives (IOV_MAX of Linux); more go with the next call.
+pub(crate) const VECTORS_MAX: usize = 1024;
+
+/// Bytes that a socket buffers on its way out. The kernel gives less when its own limit is lower.
+pub(crate) const SOCKET_BUFFER_BYTES: usize = 1 << 20;
+
+/// A client that has not finished negotiating by then is closed.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Clients that negotiate at once; one more closes the oldest of them, so that silent clients keep no others out.
+pub(crate) const HANDSHAKES_MAX: usize = 64;
+
+/// Sessions at once by default; one more is refused with `NBD_REP_ERR_POLICY`.
+pub(crate) const SESSIONS_MAX: usize = 256;
+
+/// How long closing waits for sessions that are in the middle of an operation.
+pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Seconds without traffic before TCP asks whether the client is still there.
+pub(crate) const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// Seconds between such questions.
+pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Questions without an answer after which a connection is closed.
+pub(crate) const KEEPALIVE_PROBES: u32 = 4;

@@ -1,0 +1,180 @@
+//! The sessions of a server: who they are, what they did, and how to end them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX};
+use crate::round::Counters;
+use crate::socket::Socket;
+
+/// A session as others see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Never given twice by one server.
+    pub id: u64,
+    /// The client's address; "unix" for a unix socket.
+    pub peer: String,
+    /// The export in use.
+    pub export: String,
+    /// Requests done.
+    pub requests: u64,
+    /// Bytes read by the client.
+    pub read_bytes: u64,
+    /// Bytes written by the client.
+    pub written_bytes: u64,
+    /// It is encrypted.
+    pub tls: bool,
+}
+
+/// A connection, from its acceptance to its end.
+pub(crate) struct Entry {
+    pub(crate) id: u64,
+    pub(crate) peer: String,
+    pub(crate) counters: Counters,
+    /// Another handle on its socket, to end it.
+    socket: Socket,
+}
+
+#[derive(Default)]
+struct Table {
+    next_id: u64,
+    stopping: bool,
+    negotiating: BTreeMap<u64, Arc<Entry>>,
+    /// With the export and whether TLS is used.
+    established: BTreeMap<u64, (Arc<Entry>, String, bool)>,
+    partial_writes: HashMap<String, Weak<RwLock<()>>>,
+}
+
+/// All connections of a server. One lock, never held while anything waits.
+#[derive(Default)]
+pub(crate) struct Registry {
+    table: Mutex<Table>,
+    ended: Condvar,
+}
+
+/// Why a session was not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotLetIn {
+    TooMany,
+    Stopping,
+}
+
+impl Registry {
+    /// A client connected. `None` when the server stops.
+    pub(crate) fn connected(&self, peer: String, socket: Socket) -> Option<Arc<Entry>> {
+        let mut table = self.table.lock();
+        if table.stopping {
+            return None;
+        }
+        if table.negotiating.len() >= HANDSHAKES_MAX
+            && let Some((_, oldest)) = table.negotiating.pop_first()
+        {
+            tracing::warn!(
+                peer = oldest.peer,
+                "too many clients negotiate; closed the one that takes longest"
+            );
+            oldest.socket.close();
+        }
+        table.next_id += 1;
+        let id = table.next_id;
+        let entry = Arc::new(Entry { id, peer, counters: Counters::default(), socket });
+        table.negotiating.insert(id, Arc::clone(&entry));
+        Some(entry)
+    }
+
+    /// A client goes on to use an export.
+    pub(crate) fn establish(
+        &self,
+        entry: &Arc<Entry>,
+        export: &str,
+        tls: bool,
+        sessions_max: usize,
+    ) -> Result<(), NotLetIn> {
+        let mut table = self.table.lock();
+        if table.stopping {
+            return Err(NotLetIn::Stopping);
+        }
+        if table.established.len() >= sessions_max {
+            return Err(NotLetIn::TooMany);
+        }
+        table.negotiating.remove(&entry.id);
+        table.established.insert(entry.id, (Arc::clone(entry), export.to_owned(), tls));
+        Ok(())
+    }
+
+    /// A connection ended, and has let go of its export.
+    pub(crate) fn ended(&self, id: u64) {
+        let mut table = self.table.lock();
+        table.negotiating.remove(&id);
+        table.established.remove(&id);
+        table.partial_writes.retain(|_, lock| lock.strong_count() > 0);
+        self.ended.notify_all();
+    }
+
+    /// The lock of an export under which blocks are written in part.
+    pub(crate) fn partial_writes(&self, export: &str) -> Arc<RwLock<()>> {
+        let mut table = self.table.lock();
+        if let Some(lock) = table.partial_writes.get(export).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::new(RwLock::new(()));
+        table.partial_writes.insert(export.to_owned(), Arc::downgrade(&lock));
+        lock
+    }
+
+    /// All that use an export.
+    pub(crate) fn sessions(&self) -> Vec<SessionInfo> {
+        let table = self.table.lock();
+        let info = |(entry, export, tls): &(Arc<Entry>, String, bool)| SessionInfo {
+            id: entry.id,
+            peer: entry.peer.clone(),
+            export: export.clone(),
+            requests: entry.counters.requests.load(Ordering::Relaxed),
+            read_bytes: entry.counters.read_bytes.load(Ordering::Relaxed),
+            written_bytes: entry.counters.written_bytes.load(Ordering::Relaxed),
+            tls: *tls,
+        };
+        table.established.values().map(info).collect()
+    }
+
+    /// Ends the sessions of `export` and waits until they have let go of it; returns how many there were.
+    pub(crate) fn close_export(&self, export: &str) -> usize {
+        let mut table = self.table.lock();
+        let of_export: Vec<u64> = table
+            .established
+            .iter()
+            .filter(|(_, (_, name, _))| name == export)
+            .map(|(id, (entry, ..))| {
+                entry.socket.close();
+                *id
+            })
+            .collect();
+        let deadline = Instant::now() + CLOSE_PATIENCE;
+        while of_export.iter().any(|id| table.established.contains_key(id)) {
+            if self.ended.wait_until(&mut table, deadline).timed_out() {
+                tracing::warn!(export, "sessions are still in the middle of an operation of the device");
+                break;
+            }
+        }
+        of_export.len()
+    }
+
+    /// Ends all and lets nobody in; waits until they are gone.
+    pub(crate) fn stop(&self) {
+        let mut table = self.table.lock();
+        table.stopping = true;
+        table.negotiating.values().for_each(|entry| entry.socket.close());
+        table.established.values().for_each(|(entry, ..)| entry.socket.close());
+        let deadline = Instant::now() + CLOSE_PATIENCE;
+        while !(table.negotiating.is_empty() && table.established.is_empty()) {
+            if self.ended.wait_until(&mut table, deadline).timed_out() {
+                tracing::warn!("sessions are still in the middle of an operation of the device");
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The server: threads that take connections, and a thread for each connection.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::address::Address;
+use crate::exports::Exports;
+use crate::limits::SESSIONS_MAX;
+use crate::listener::Listener;
+use crate::registry::{Registry, SessionInfo};
+use crate::session::{self, SessionEnd};
+
+/// What a server allows.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// Certificate and key; without them there is no TLS.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Nothing is answered before TLS. Needs `tls`.
+    pub tls_required: bool,
+    /// Sessions at once; one more is refused.
+    pub max_sessions: usize,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self { tls: None, tls_required: false, max_sessions: SESSIONS_MAX }
+    }
+}
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// TLS is required and there is no certificate.
+    #[error("TLS is required, but there is no certificate; configure one, or do not require TLS")]
+    NoCertificate,
+    /// The system gave no thread or no socket.
+    #[error("can't start the NBD server: {0}")]
+    System(#[from] io::Error),
+}
+
+pub(crate) struct Shared {
+    pub(crate) exports: Arc<dyn Exports>,
+    pub(crate) options: ServerOptions,
+    pub(crate) registry: Registry,
+}
+
+/// A running server. Dropping it stops it.
+pub struct NbdServer {
+    shared: Arc<Shared>,
+    addresses: Vec<Address>,
+    /// Closing this end wakes the threads that take connections, and ends them.
+    wake: Mutex<Option<UnixStream>>,
+    acceptors: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl NbdServer {
+    /// Serves `exports` on `listeners`, on threads of its own.
+    pub fn start(
+        listeners: Vec<Listener>,
+        exports: Arc<dyn Exports>,
+        options: ServerOptions,
+    ) -> Result<Self, StartError> {
+        if options.tls_required && options.tls.is_none() {
+            return Err(StartError::NoCertificate);
+        }
+        let shared = Arc::new(Shared { exports, options, registry: Registry::default() });
+        let addresses = listeners.iter().map(Listener::address).collect();
+        let (wake, woken) = UnixStream::pair()?;
+        let server = Self {
+            shared: Arc::clone(&shared),
+            addresses,
+            wake: Mutex::new(Some(wake)),
+            acceptors: Mutex::new(Vec::new()),
+        };
+        for listener in listeners {
+            let woken = woken.try_clone()?;
+            let shared = Arc::clone(&shared);
+            let thread = std::thread::Builder::new()
+                .name("nbd-accept".to_owned())
+                .spawn(move || take_connections(&listener, &woken, &shared))?;
+            server.acceptors.lock().push(thread);
+        }
+        Ok(server)
+    }
+
+    /// Where it listens, with the ports that it got.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// The sessions that use an export now.
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        self.shared.registry.sessions()
+    }
+
+    /// Ends the sessions of an export and waits until they have let go of its device; returns how many there were.
+    /// Take the export out of [`Exports`] first, or clients come back.
+    pub fn close_export(&self, name: &str) -> usize {
+        self.shared.registry.close_export(name)
+    }
+
+    /// Takes no more connections, ends all sessions and waits for them. What a device has begun it finishes; what
+    /// was not flushed is as durable as the device makes it.
+    pub fn stop(&self) {
+        drop(self.wake.lock().take());
+        for acceptor in self.acceptors.lock().drain(..) {
+            if acceptor.join().is_err() {
+                tracing::error!("a thread that takes NBD connections panicked");
+            }
+        }
+        self.shared.registry.stop();
+    }
+}
+
+impl Drop for NbdServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// How long accepting pauses when the system is out of files or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+fn take_connections(listener: &Listener, woken: &UnixStream, shared: &Arc<Shared>) {
+    loop {
+        let mut waiting =
+            [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
+        match poll(&mut waiting, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                tracing::error!(address = %listener.address(), %error, "NBD connections can't be taken any more");
+                return;
+            }
+        }
+        if !waiting[1].revents().is_empty() {
+            return;
+        }
+        match listener.accept() {
+            Ok((peer, socket)) => {
+                if let Err(error) = start_session(shared, peer, socket) {
+                    tracing::warn!(%error, "a connection was dropped: there is no thread for it");
+                }
+            }
+            Err(error) if is_transient(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "a connection can't be taken; trying again");
+                let pause = Timespec { tv_sec: 0, tv_nsec: ACCEPT_PAUSE.subsec_nanos().into() };
+                // Ends early when the server stops; whatever it returns, the loop looks again.
+                let _ = poll(&mut [PollFd::new(woken, PollFlags::IN)], Some(&pause));
+            }
+        }
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::NotConnected
+    )
+}
+
+/// Takes a connection off the table of its server, also when its thread panics.
+struct Ending(Arc<Shared>, u64);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.registry.ended(self.1);
+    }
+}
+
+fn start_session(shared: &Arc<Shared>, peer: String, socket: crate::socket::Socket) -> io::Result<()> {
+    let Some(entry) = shared.registry.connected(peer, socket.another()?) else { return Ok(()) };
+    let ending = Ending(Arc::clone(shared), entry.id);
+    let shared = Arc::clone(shared);
+    std::thread::Builder::new().name(format!("nbd-{}", entry.id)).spawn(move || {
+        let _ending = ending;
+        match session::run(&shared, &entry, socket) {
+            Ok(()) => tracing::debug!(session = entry.id, peer = entry.peer, "session ended"),
+            Err(SessionEnd::Connection(error)) => {
+                tracing::debug!(session = entry.id, peer = entry.peer, %error, "the client went away");
+            }
+            Err(error) => tracing::info!(session = entry.id, peer = entry.peer, %error, "closed a session"),
+        }
+    })?;
+    Ok(())
+}

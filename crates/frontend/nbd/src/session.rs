@@ -1,0 +1,433 @@
+//! A session, on a thread of its own: negotiation, then rounds of requests until the client goes.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cairn_proto_nbd::{
+    Catalog, Command, Decoded, ExportDescription, ExportState, Handshake, NbdError, Negotiated, Refusal,
+    ReplyTo, Request, Step, TlsPolicy, Violation, decode_request, request_header_bytes,
+};
+use parking_lot::RwLock;
+
+use crate::exports::{Export, OpenExportError};
+use crate::limits::{HANDSHAKE_TIMEOUT, LONG_WRITE_BYTES, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN_WRITES};
+use crate::payload::Payload;
+use crate::registry::{Entry, NotLetIn};
+use crate::round::{Round, Surroundings};
+use crate::server::Shared;
+use crate::socket::Socket;
+use crate::transport::Transport;
+
+/// Why a session ended before the client said good-bye.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionEnd {
+    #[error("the connection failed: {0}")]
+    Connection(#[from] io::Error),
+    #[error("the client broke the protocol: {0}")]
+    Violation(#[from] Violation),
+    #[error("the client did not finish negotiating within {} s", HANDSHAKE_TIMEOUT.as_secs())]
+    HandshakeTimeout,
+    #[error("TLS failed: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// Serves one connection to its end.
+pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: Socket) -> Result<(), SessionEnd> {
+    let mut input = Input::default();
+    let Some(established) = negotiate(shared, entry, Transport::Plain(socket), &mut input)? else {
+        return Ok(());
+    };
+    let Established { mut transport, negotiated, name, export } = established;
+    let partial_writes = shared.registry.partial_writes(&name);
+    let mut session = Session {
+        entry,
+        negotiated,
+        name,
+        export,
+        partial_writes,
+        input,
+        incoming: None,
+        long_writes: false,
+        round: Round::default(),
+    };
+    let result = session.serve(&mut transport);
+    if result.is_ok() {
+        transport.finish();
+    }
+    result
+}
+
+/// Bytes that came in and wait to be looked at.
+#[derive(Default)]
+struct Input {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.start += count;
+        debug_assert!(self.start <= self.end);
+    }
+
+    /// Room for at least `room` more bytes, behind what waits.
+    fn room(&mut self, room: usize) -> &mut [u8] {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        if self.buffer.len() < self.end + room {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+            if self.buffer.len() < self.end + room {
+                self.buffer.resize((self.end + room).max(RECEIVE_BYTES), 0);
+            }
+        }
+        &mut self.buffer[self.end..]
+    }
+}
+
+struct Established {
+    transport: Transport,
+    negotiated: Negotiated,
+    name: String,
+    export: Export,
+}
+
+/// Brings a client to an export. `None` when it left.
+fn negotiate(
+    shared: &Shared,
+    entry: &Arc<Entry>,
+    mut transport: Transport,
+    input: &mut Input,
+) -> Result<Option<Established>, SessionEnd> {
+    let policy = match (&shared.options.tls, shared.options.tls_required) {
+        (None, _) => TlsPolicy::Unavailable,
+        (Some(_), false) => TlsPolicy::Offered,
+        (Some(_), true) => TlsPolicy::Required,
+    };
+    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    let mut out = Vec::new();
+    let mut handshake = Handshake::new(policy, &mut out);
+    let mut negotiation = Negotiation { shared, entry, tls: false, attached: None };
+    loop {
+        let (taken, step) = handshake.receive(input.bytes(), &mut negotiation, &mut out);
+        input.consume(taken);
+        if let Step::Again = step {
+            // Answers of many small options go out together, but not without end.
+            if out.len() < RECEIVE_BYTES {
+                continue;
+            }
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(SessionEnd::HandshakeTimeout);
+        }
+        transport.set_timeout(Some(left.max(Duration::from_millis(1))))?;
+        if !out.is_empty() {
+            transport.send_all(&mut [IoSlice::new(&out)]).map_err(timed_out)?;
+            out.clear();
+        }
+        match step {
+            Step::Again => {}
+            Step::More => {
+                let into = input.room(1);
+                match transport.receive(&mut [IoSliceMut::new(into)], true).map_err(timed_out)? {
+                    None | Some(0) => return Ok(None),
+                    Some(count) => input.end += count,
+                }
+            }
+            Step::StartTls => {
+                let Some(config) = &shared.options.tls else { return Ok(None) };
+                transport = transport.start_tls(Arc::clone(config))?;
+                handshake.tls_started();
+                negotiation.tls = true;
+            }
+            Step::Goodbye => {
+                transport.finish();
+                return Ok(None);
+            }
+            Step::Close(violation) => return Err(violation.into()),
+            Step::Transmit(negotiated) => {
+                let Some((name, export)) = negotiation.attached.take() else { return Ok(None) };
+                transport.set_timeout(None)?;
+                return Ok(Some(Established { transport, negotiated, name, export }));
+            }
+        }
+    }
+}
+
+fn timed_out(error: io::Error) -> SessionEnd {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => SessionEnd::HandshakeTimeout,
+        _ => SessionEnd::Connection(error),
+    }
+}
+
+/// Answers the handshake's questions about exports.
+struct Negotiation<'a> {
+    shared: &'a Shared,
+    entry: &'a Arc<Entry>,
+    tls: bool,
+    attached: Option<(String, Export)>,
+}
+
+impl Negotiation<'_> {
+    fn open(&self, name: &str) -> Result<(String, Export), (Refusal, String)> {
+        let export = self.shared.exports.open(name).map_err(|error| {
+            let refusal = match &error {
+                OpenExportError::Unknown { .. } | OpenExportError::NoDefault { .. } => Refusal::Unknown,
+                OpenExportError::GoingAway { .. } => Refusal::Shutdown,
+                OpenExportError::Failed { source, .. } => {
+                    tracing::warn!(export = name, %source, "an export can't be opened; the client was refused");
+                    Refusal::Failed
+                }
+            };
+            (refusal, error.to_string())
+        })?;
+        // The default export is told, listed and closed by its own name.
+        let canonical = match name {
+            "" => match self.shared.exports.list().as_slice() {
+                [only] => only.name.clone(),
+                _ => String::new(),
+            },
+            name => name.to_owned(),
+        };
+        Ok((canonical, export))
+    }
+}
+
+impl Catalog for Negotiation<'_> {
+    fn list(&mut self) -> Vec<(String, String)> {
+        self.shared.exports.list().into_iter().map(|export| (export.name, export.description)).collect()
+    }
+
+    fn describe(&mut self, name: &str) -> Result<ExportDescription, (Refusal, String)> {
+        self.open(name).map(|(name, export)| describe(name, &export))
+    }
+
+    fn attach(&mut self, name: &str) -> Result<ExportDescription, (Refusal, String)> {
+        let (name, export) = self.open(name)?;
+        let description = describe(name.clone(), &export);
+        let sessions_max = self.shared.options.max_sessions;
+        self.shared.registry.establish(self.entry, &name, self.tls, sessions_max).map_err(
+            |why| match why {
+                NotLetIn::TooMany => {
+                    tracing::warn!(
+                        peer = self.entry.peer,
+                        sessions_max,
+                        "refused a session: there are too many"
+                    );
+                    (Refusal::Policy, format!("the server has {sessions_max} sessions, as many as it may"))
+                }
+                NotLetIn::Stopping => (Refusal::Shutdown, "the server is stopping".to_owned()),
+            },
+        )?;
+        self.attached = Some((name, export));
+        Ok(description)
+    }
+}
+
+fn describe(name: String, export: &Export) -> ExportDescription {
+    let geometry = export.device.geometry();
+    ExportDescription {
+        name,
+        description: export.description.clone(),
+        size: geometry.length,
+        read_only: export.read_only || geometry.read_only,
+        multi_conn: export.multi_conn,
+        block_minimum: geometry.alignment.max(1),
+        block_preferred: geometry.alignment.max(4096),
+        snapshots: if export.changed.is_some() { export.dirty_contexts.clone() } else { Vec::new() },
+    }
+}
+
+/// A request whose payload is on its way.
+enum Incoming {
+    Write {
+        to: ReplyTo,
+        offset: u64,
+        fua: bool,
+        payload: Payload,
+    },
+    /// Refused, but its payload has to go somewhere.
+    Refused {
+        to: ReplyTo,
+        error: NbdError,
+        left: u64,
+    },
+}
+
+/// What ends the taking of requests for a round.
+enum Gathered {
+    /// Run them and come again.
+    Round,
+    /// Run them and end.
+    Last,
+    /// Run them and end with this.
+    Broken(Violation),
+}
+
+struct Session<'a> {
+    entry: &'a Arc<Entry>,
+    negotiated: Negotiated,
+    name: String,
+    export: Export,
+    partial_writes: Arc<RwLock<()>>,
+    input: Input,
+    incoming: Option<Incoming>,
+    /// The last write was long, so the next probably is.
+    long_writes: bool,
+    round: Round,
+}
+
+impl Session<'_> {
+    fn serve(&mut self, transport: &mut Transport) -> Result<(), SessionEnd> {
+        let mut round = std::mem::take(&mut self.round);
+        loop {
+            let gathered = self.gather(&mut round, transport)?;
+            let alignment = u64::from(self.export.device.geometry().alignment.max(1));
+            let around = self.surroundings(alignment);
+            round.run(&around, transport)?;
+            match gathered {
+                Gathered::Round => {}
+                Gathered::Last => return Ok(()),
+                Gathered::Broken(violation) => return Err(violation.into()),
+            }
+        }
+    }
+
+    fn surroundings(&self, alignment: u64) -> Surroundings<'_> {
+        Surroundings {
+            export: &self.export,
+            name: &self.name,
+            negotiated: &self.negotiated,
+            alignment,
+            partial_writes: &self.partial_writes,
+            counters: &self.entry.counters,
+        }
+    }
+
+    /// Takes requests until the round is full or no more are there; waits for the first only.
+    fn gather(&mut self, round: &mut Round, transport: &mut Transport) -> Result<Gathered, SessionEnd> {
+        let geometry = self.export.device.geometry();
+        let state = ExportState {
+            size: geometry.length,
+            read_only: self.export.read_only || geometry.read_only,
+            fast_zeroes: geometry.fast_zeroes,
+        };
+        let alignment = u64::from(geometry.alignment.max(1));
+        loop {
+            if let Some(end) = self.take_requests(round, state, alignment) {
+                return Ok(end);
+            }
+            // A long write that has begun is worth another look; else what is here is answered at once.
+            let write_began = matches!(self.incoming, Some(Incoming::Write { .. }));
+            if !round.is_empty() && !write_began {
+                return Ok(Gathered::Round);
+            }
+            match self.receive(transport, round.is_empty())? {
+                None => return Ok(Gathered::Round),
+                Some(0) => return Ok(Gathered::Last),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Takes what is complete in the input. `None` when more bytes are needed.
+    fn take_requests(&mut self, round: &mut Round, state: ExportState, alignment: u64) -> Option<Gathered> {
+        loop {
+            if round.is_full() {
+                return Some(Gathered::Round);
+            }
+            match self.incoming.take() {
+                None => {}
+                Some(Incoming::Write { to, offset, fua, mut payload }) => {
+                    let taken = payload.fill(self.input.bytes());
+                    self.input.consume(taken);
+                    if payload.missing() > 0 {
+                        self.incoming = Some(Incoming::Write { to, offset, fua, payload });
+                        return None;
+                    }
+                    round.write(&self.surroundings(alignment), to, offset, payload.finish(), fua);
+                    continue;
+                }
+                Some(Incoming::Refused { to, error, left }) => {
+                    let here = self.input.bytes().len();
+                    let taken = usize::try_from(left).unwrap_or(usize::MAX).min(here);
+                    self.input.consume(taken);
+                    let left = left - taken as u64;
+                    if left > 0 {
+                        self.incoming = Some(Incoming::Refused { to, error, left });
+                        return None;
+                    }
+                    round.refuse(&self.surroundings(alignment), to, error);
+                    continue;
+                }
+            }
+            match decode_request(self.input.bytes(), &self.negotiated, state) {
+                Decoded::Incomplete => return None,
+                Decoded::Close(violation) => return Some(Gathered::Broken(violation)),
+                Decoded::Request(taken, request) => {
+                    self.input.consume(taken);
+                    if request.command == Ok(Command::Disconnect) {
+                        return Some(Gathered::Last);
+                    }
+                    self.take_request(round, alignment, request);
+                }
+            }
+        }
+    }
+
+    fn take_request(&mut self, round: &mut Round, alignment: u64, request: Request) {
+        let to = ReplyTo { cookie: request.cookie, offset: request.offset };
+        match request.command {
+            Ok(Command::Write { offset, length, fua }) if length > 0 => {
+                self.long_writes = length >= LONG_WRITE_BYTES;
+                let payload = Payload::new(offset, length);
+                self.incoming = Some(Incoming::Write { to, offset, fua, payload });
+            }
+            Ok(command) => round.command(&self.surroundings(alignment), to, command),
+            Err(error) if request.payload_bytes > 0 => {
+                self.incoming = Some(Incoming::Refused { to, error, left: request.payload_bytes });
+            }
+            Err(error) => round.refuse(&self.surroundings(alignment), to, error),
+        }
+    }
+
+    /// Receives more; what belongs to a payload goes straight to its blocks.
+    fn receive(&mut self, transport: &mut Transport, wait: bool) -> Result<Option<usize>, SessionEnd> {
+        let header_bytes = request_header_bytes(self.negotiated.mode);
+        if let Some(Incoming::Write { payload, .. }) = &mut self.incoming
+            && payload.missing() >= LONG_WRITE_BYTES as usize / 8
+        {
+            // The input is empty here, as the payload took all of it.
+            let has_room_for_all = payload.has_room_for_all();
+            let behind = self.input.room(RECEIVE_BYTES);
+            let mut vectors = Vec::with_capacity(65);
+            payload.vectors(&mut vectors);
+            if has_room_for_all {
+                let behind_max = if self.long_writes { RECEIVE_BYTES_BETWEEN_WRITES } else { RECEIVE_BYTES };
+                vectors.push(IoSliceMut::new(&mut behind[..behind_max]));
+            }
+            let received = transport.receive(&mut vectors, wait)?;
+            drop(vectors);
+            if let Some(count) = received {
+                self.input.end += payload.received(count);
+            }
+            return Ok(received);
+        }
+        let into = self.input.room(header_bytes);
+        let received = transport.receive(&mut [IoSliceMut::new(into)], wait)?;
+        if let Some(count) = received {
+            self.input.end += count;
+        }
+        Ok(received)
+    }
+}

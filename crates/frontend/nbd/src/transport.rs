@@ -1,0 +1,91 @@
+//! A session's byte stream: a socket, or TLS over one.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use crate::socket::Socket;
+
+/// Where a session's bytes come from and go to.
+pub(crate) enum Transport {
+    /// As they are.
+    Plain(Socket),
+    /// Encrypted. Boxed, as the state of TLS is large.
+    Tls(Box<StreamOwned<ServerConnection, Socket>>),
+}
+
+impl Transport {
+    /// The same connection under TLS; its handshake happens with the first bytes.
+    pub(crate) fn start_tls(self, config: Arc<ServerConfig>) -> Result<Self, rustls::Error> {
+        match self {
+            Transport::Plain(socket) => {
+                let connection = ServerConnection::new(config)?;
+                Ok(Transport::Tls(Box::new(StreamOwned::new(connection, socket))))
+            }
+            tls @ Transport::Tls(_) => Ok(tls),
+        }
+    }
+
+    fn socket(&mut self) -> &mut Socket {
+        match self {
+            Transport::Plain(socket) => socket,
+            Transport::Tls(stream) => &mut stream.sock,
+        }
+    }
+
+    /// How long one call waits; `None` is for ever.
+    pub(crate) fn set_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.socket().set_timeout(timeout)
+    }
+
+    /// Receives into one buffer after the other. `Some(0)` is the end; `None` says that nothing is there, and comes
+    /// only when `wait` is false.
+    pub(crate) fn receive(&mut self, into: &mut [IoSliceMut<'_>], wait: bool) -> io::Result<Option<usize>> {
+        self.socket().impatient = !wait;
+        let received = match self {
+            Transport::Plain(socket) => match into {
+                [one] => socket.receive_one(one),
+                many => socket.receive(many),
+            },
+            Transport::Tls(stream) => stream.read_vectored(into),
+        };
+        self.socket().impatient = false;
+        match received {
+            Ok(count) => Ok(Some(count)),
+            Err(error) if !wait && error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            // A TLS peer that closes the socket without saying so ended the session all the same.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Some(0)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends all.
+    pub(crate) fn send_all(&mut self, mut from: &mut [IoSlice<'_>]) -> io::Result<()> {
+        while !from.is_empty() {
+            let sent = match self {
+                Transport::Plain(socket) => socket.send(from)?,
+                Transport::Tls(stream) => stream.write_vectored(from)?,
+            };
+            if sent == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            IoSlice::advance_slices(&mut from, sent);
+        }
+        if let Transport::Tls(stream) = self {
+            stream.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Says good-bye as far as the transport has a word for it.
+    pub(crate) fn finish(&mut self) {
+        if let Transport::Tls(stream) = self {
+            stream.conn.send_close_notify();
+            // The peer may be gone already.
+            let _ = stream.flush();
+        }
+        self.socket().shut(std::net::Shutdown::Write);
+    }
+}
