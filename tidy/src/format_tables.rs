@@ -1,7 +1,8 @@
 //! docs/format.md against the structs of `crates/format`: each offset that the document states is the struct's own.
 //!
-//! A table belongs to the struct that the heading before it names in backticks, and is compared when its head has the
-//! columns `offset` and `field`, and (if it has one) `bytes`. Structs on disk have no implicit padding (zerocopy refuses to derive for those that do), so a
+//! A table belongs to the struct that the heading before it names in backticks (`Name`, or its form on disk `RawName`),
+//! and is compared when its head has the columns `offset` and `field`, and (if it has one) `bytes`. A table with the
+//! columns `constant` and `value` is compared with the constants of the format. Structs on disk have no implicit padding (zerocopy refuses to derive for those that do), so a
 //! field's offset is the sum of the sizes before it.
 
 use std::collections::HashMap;
@@ -41,6 +42,20 @@ pub fn format_tables(document: &File, files: &[File]) -> Vec<Finding> {
         let mut rows = Vec::new();
         while let Some((number, row)) = lines.next_if(|(_, line)| cells(line).is_some()) {
             rows.push((number, cells(row).unwrap_or_default()));
+        }
+        if let (Some(constant_at), Some(value_at)) = (column("constant"), column("value")) {
+            compared += 1;
+            for (number, row) in rows.iter().filter(|(_, row)| !is_rule(row)) {
+                let Some(name) = row.get(constant_at).and_then(|cell| backticked(cell).next()) else {
+                    continue;
+                };
+                let value = layouts.value(name, 0);
+                let stated = row.get(value_at).and_then(|cell| integer(cell));
+                if value.is_none() || value != stated {
+                    let message = format!("`{name}` is {value:?} in crates/format, and {stated:?} here");
+                    findings.push(Finding::new(&document.path, *number, message));
+                }
+            }
         }
         let ((Some(offset_at), Some(field_at), bytes_at), Some(name)) = (columns, named) else { continue };
         let Some(layout) = layouts.fields(name) else {
@@ -148,7 +163,8 @@ impl Layouts {
     fn fields(&self, name: &str) -> Option<Vec<(String, u64, u64)>> {
         let mut offset = 0;
         let mut fields = Vec::new();
-        for (name, kind) in self.structs.get(name)? {
+        let on_disk = format!("Raw{name}");
+        for (name, kind) in self.structs.get(&on_disk).or_else(|| self.structs.get(name))? {
             let bytes = self.size(kind, 0)?;
             fields.push((name.clone(), offset, bytes));
             offset += bytes;
@@ -176,10 +192,14 @@ impl Layouts {
         if depth > 16 {
             return None;
         }
-        let text = text.replace(" as usize", "").replace(" as u64", "");
+        let text = text.replace(" as usize", "").replace(" as u64", "").replace(" as u32", "");
+        let text = text.trim().trim_start_matches('(').trim_end_matches(')').trim();
         let both = |(left, right): (&str, &str)| {
             Some((self.value(left.trim(), depth + 1)?, self.value(right.trim(), depth + 1)?))
         };
+        if let Some((value, by)) = text.rsplit_once(" << ") {
+            return self.value(value.trim(), depth + 1)?.checked_shl(u32::try_from(integer(by)?).ok()?);
+        }
         if let Some(pair) = text.rsplit_once(" + ") {
             return both(pair).map(|(a, b)| a + b);
         }
@@ -192,10 +212,10 @@ impl Layouts {
         if let Some(pair) = text.rsplit_once(" / ") {
             return both(pair).and_then(|(a, b)| a.checked_div(b));
         }
-        if let Some(kind) = text.split_once("size_of::<").and_then(|(_, rest)| rest.split_once(">()")) {
+        if let Some(kind) = text.split_once("size_of::<").and_then(|(_, rest)| rest.split_once(">(")) {
             return self.size(kind.0, depth + 1);
         }
-        integer(&text).or_else(|| self.value(self.constants.get(text.rsplit("::").next()?)?, depth + 1))
+        integer(text).or_else(|| self.value(self.constants.get(text.rsplit("::").next()?)?, depth + 1))
     }
 }
 

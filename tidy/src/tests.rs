@@ -169,6 +169,18 @@ fn offset_that_is_not_the_structs_is_found() {
 }
 
 #[test]
+fn constant_that_is_not_the_formats_is_found() {
+    let code = "//! x\npub const SLOTS: u64 = 1 << 4;\nconst BITS: u64 = (SLOTS as usize * 8) as u64;\n";
+    let files = [file("crates/format/src/layout.rs", code)];
+    let table = |bits: u32| {
+        let rows = format!("| `SLOTS` | 16 |\n| `BITS` | {bits} |\n");
+        file("docs/format.md", &format!("| constant | value |\n|---|---|\n{rows}"))
+    };
+    assert_eq!(format_tables(&table(128), &files), []);
+    one(&format_tables(&table(127), &files), "`BITS` is Some(128)");
+}
+
+#[test]
 fn code_only_blanks_prose_and_keeps_lines() {
     let text = "a /* b /* c */ d */ e // f\n'g' 'h: \"i\\\"j\" r#\"k\"l\"# m\n";
     let code = text::code_only(text);
