@@ -75,7 +75,7 @@ impl std::str::FromStr for VolumeId {
     type Err = InvalidVolumeId;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.len() != 32 || !text.is_ascii() {
+        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(InvalidVolumeId);
         }
         let mut id = [0; 16];

@@ -6,6 +6,8 @@ mod checksum;
 mod clock;
 mod id;
 mod rng;
+#[cfg(test)]
+mod tests;
 mod units;
 
 pub use checksum::{Checksum, crc32c};

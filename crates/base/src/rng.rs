@@ -14,6 +14,7 @@ impl Rng {
     }
 
     /// 64 uniform bits.
+    #[expect(clippy::should_implement_trait, reason = "an iterator would wrap every number in an Option")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -33,6 +33,11 @@ impl FromStr for ByteSize {
                 SUFFIXES.iter().find(|(_, s)| *s == letter).ok_or(InvalidByteSize)?.0
             }
         };
+        // What is displayed, `1.50 GiB`, has a space and is understood. Signs and exponents are not.
+        let digits = digits.trim_end();
+        if !digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+            return Err(InvalidByteSize);
+        }
         if let Ok(whole) = digits.parse::<u64>() {
             return whole.checked_mul(unit).map(ByteSize).ok_or(InvalidByteSize);
         }
@@ -51,7 +56,7 @@ impl fmt::Display for ByteSize {
             None => format!("{} B", self.0),
             Some((unit, letter)) => {
                 let value = self.0 as f64 / *unit as f64;
-                let digits = if value >= 100.0 || self.0 % unit == 0 {
+                let digits = if value >= 100.0 || self.0.is_multiple_of(*unit) {
                     0
                 } else if value >= 10.0 {
                     1
@@ -80,6 +85,9 @@ impl FromStr for Interval {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(InvalidInterval);
+        }
         let count: u64 = digits.parse().map_err(|_| InvalidInterval)?;
         let unit_ms = match &text[digits.len()..] {
             "ms" => 1,
@@ -100,7 +108,7 @@ impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.as_millis();
         let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
-        match units.iter().find(|(unit, _)| ms >= *unit && ms % unit == 0) {
+        match units.iter().find(|(unit, _)| ms >= *unit && ms.is_multiple_of(*unit)) {
             Some((unit, suffix)) => f.pad(&format!("{}{suffix}", ms / unit)),
             None => f.pad(&format!("{ms}ms")),
         }
