@@ -49,7 +49,7 @@ pub fn format_tables(document: &File, files: &[File]) -> Vec<Finding> {
                 let Some(name) = row.get(constant_at).and_then(|cell| backticked(cell).next()) else {
                     continue;
                 };
-                let value = layouts.value(name, 0);
+                let value = layouts.value(Seen { from: "", name }, 0);
                 let stated = row.get(value_at).and_then(|cell| integer(cell));
                 if value.is_none() || value != stated {
                     let message = format!("`{name}` is {value:?} in crates/format, and {stated:?} here");
@@ -59,8 +59,9 @@ pub fn format_tables(document: &File, files: &[File]) -> Vec<Finding> {
         }
         let ((Some(offset_at), Some(field_at), bytes_at), Some(name)) = (columns, named) else { continue };
         let Some(layout) = layouts.fields(name) else {
-            let message =
-                format!("a table for `{name}`, but crates/format has no struct of known layout by that name");
+            let message = format!(
+                "a table for `{name}`, but crates/format has no struct of known layout by that name, or several: then write `file::Name`"
+            );
             findings.push(Finding::new(&document.path, number, message));
             continue;
         };
@@ -104,36 +105,55 @@ pub fn format_tables(document: &File, files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// The structs of the format, as written.
+/// The structs and constants of the format, as written, each under the name of its file and its own.
 struct Layouts {
-    structs: HashMap<String, Vec<(String, String)>>,
-    constants: HashMap<String, String>,
+    structs: HashMap<(String, String), Vec<(String, String)>>,
+    constants: HashMap<(String, String), String>,
+}
+
+/// What is looked up: a name, as seen from a file.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    from: &'a str,
+    name: &'a str,
 }
 
 impl Layouts {
     fn read<'a>(files: impl Iterator<Item = &'a File>) -> Self {
         let mut layouts = Self { structs: HashMap::new(), constants: HashMap::new() };
-        for file in files {
-            let ours = file.path.starts_with("crates/format/");
+        let owners = ["crates/format/", "crates/base/"];
+        for file in files.filter(|file| owners.iter().any(|owner| file.path.starts_with(owner))) {
+            let stem =
+                file.path.rsplit('/').next().and_then(|name| name.strip_suffix(".rs")).unwrap_or_default();
             let code = code_only(&file.text);
-            for line in code.lines() {
-                let Some((declared, value)) = line.split_once('=').filter(|_| has_word(line, "const")) else {
-                    continue;
-                };
+            for line in code.lines().filter(|line| has_word(line, "const")) {
+                let Some((declared, value)) = line.split_once('=') else { continue };
                 let Some((_, declared)) = declared.split_once("const ") else { continue };
                 let Some((name, _)) = declared.split_once(':') else { continue };
-                let value = value.split(';').next().unwrap_or_default().trim().to_owned();
-                layouts.constants.insert(name.trim().to_owned(), value);
+                let value = value.split(';').next().unwrap_or_default().trim();
+                // An associated constant that repeats one of its file says nothing new.
+                if value != name.trim() {
+                    layouts.constants.insert((stem.to_owned(), name.trim().to_owned()), value.to_owned());
+                }
             }
-            for body in code.split("struct ").skip(1).filter(|_| ours) {
-                layouts.take(body);
+            for body in code.split("struct ").skip(1) {
+                layouts.take(stem, body);
             }
         }
         layouts
     }
 
+    /// The entry for `seen`: that of its own file, or else the only one of that name. A qualified name says the file.
+    fn find<'a, T>(map: &'a HashMap<(String, String), T>, seen: Seen<'_>) -> Option<(&'a str, &'a T)> {
+        let (from, name) = seen.name.rsplit_once("::").unwrap_or((seen.from, seen.name));
+        let own = map.get_key_value(&(from.to_owned(), name.to_owned()));
+        let mut others = map.iter().filter(|((_, other), _)| other == name);
+        let found = own.or_else(|| others.next().filter(|_| others.next().is_none()));
+        found.map(|((file, _), value)| (file.as_str(), value))
+    }
+
     /// Takes what follows the word `struct`: a name and its fields.
-    fn take(&mut self, body: &str) {
+    fn take(&mut self, stem: &str, body: &str) {
         let name: String = body.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
         let rest = body[name.len()..].trim_start();
         let (inner, close) = match rest.chars().next() {
@@ -156,67 +176,100 @@ impl Layouts {
             });
             fields.push((name, kind.trim().to_owned()));
         }
-        self.structs.insert(name, fields);
+        self.structs.insert((stem.to_owned(), name), fields);
     }
 
-    /// Name, offset and size of each field; none when a size is not known.
+    /// Name, offset and size of each field; none when a size is not known, or the name is that of several structs.
     fn fields(&self, name: &str) -> Option<Vec<(String, u64, u64)>> {
+        let (from, last) = name.rsplit_once("::").unwrap_or(("", name));
+        let on_disk = format!("Raw{last}");
+        let seen = |name| Self::find(&self.structs, Seen { from, name });
+        let (file, struct_fields) = seen(&on_disk).or_else(|| seen(last))?;
         let mut offset = 0;
         let mut fields = Vec::new();
-        let on_disk = format!("Raw{name}");
-        for (name, kind) in self.structs.get(&on_disk).or_else(|| self.structs.get(name))? {
-            let bytes = self.size(kind, 0)?;
+        for (name, kind) in struct_fields {
+            let bytes = self.size(Seen { from: file, name: kind }, 0)?;
             fields.push((name.clone(), offset, bytes));
             offset += bytes;
         }
         Some(fields)
     }
 
-    fn size(&self, kind: &str, depth: u32) -> Option<u64> {
+    fn size(&self, kind: Seen<'_>, depth: u32) -> Option<u64> {
         if depth > 16 {
             return None;
         }
-        if let Some(array) = kind.strip_prefix('[').and_then(|kind| kind.strip_suffix(']')) {
+        let Seen { from, name } = kind;
+        if let Some(array) = name.strip_prefix('[').and_then(|kind| kind.strip_suffix(']')) {
             let (element, count) = array.rsplit_once(';')?;
-            return Some(self.size(element.trim(), depth + 1)? * self.value(count.trim(), depth + 1)?);
+            let element = self.size(Seen { from, name: element.trim() }, depth + 1)?;
+            return Some(element * self.value(Seen { from, name: count.trim() }, depth + 1)?);
         }
-        let kind = kind.split('<').next()?.rsplit("::").next()?.trim();
-        if let Some((_, bytes)) = SIZES.iter().find(|(name, _)| *name == kind) {
+        let name = name.split('<').next()?.rsplit("::").next()?.trim();
+        if let Some((_, bytes)) = SIZES.iter().find(|(known, _)| *known == name) {
             return Some(*bytes);
         }
-        self.structs.get(kind)?.iter().map(|(_, kind)| self.size(kind, depth + 1)).sum()
+        let (from, fields) = Self::find(&self.structs, Seen { from, name })?;
+        fields.iter().map(|(_, kind)| self.size(Seen { from, name: kind }, depth + 1)).sum()
     }
 
-    /// The value of an integer expression of literals, constants, `+`, `-`, `*`, `/`, without precedence beyond that.
-    fn value(&self, text: &str, depth: u32) -> Option<u64> {
+    /// The value of an integer expression of literals, constants, brackets, `+`, `-`, `*`, `/` and `<<`.
+    fn value(&self, text: Seen<'_>, depth: u32) -> Option<u64> {
         if depth > 16 {
             return None;
         }
-        let text = text.replace(" as usize", "").replace(" as u64", "").replace(" as u32", "");
-        let text = text.trim().trim_start_matches('(').trim_end_matches(')').trim();
-        let both = |(left, right): (&str, &str)| {
-            Some((self.value(left.trim(), depth + 1)?, self.value(right.trim(), depth + 1)?))
-        };
-        if let Some((value, by)) = text.rsplit_once(" << ") {
-            return self.value(value.trim(), depth + 1)?.checked_shl(u32::try_from(integer(by)?).ok()?);
+        let from = text.from;
+        let text = text.name.replace(" as usize", "").replace(" as u64", "").replace(" as u32", "");
+        let text = text.trim();
+        let of = |name: &str| self.value(Seen { from, name }, depth + 1);
+        // The operator that binds least splits first, the last of equals before the others.
+        for operators in [&["<<"][..], &["+", "-"], &["*", "/"]] {
+            let Some((left, operator, right)) = split_outside_brackets(text, operators) else { continue };
+            let (left, right) = (of(left)?, of(right)?);
+            return match operator {
+                "<<" => left.checked_shl(u32::try_from(right).ok()?),
+                "+" => left.checked_add(right),
+                "-" => left.checked_sub(right),
+                "*" => left.checked_mul(right),
+                _ => left.checked_div(right),
+            };
         }
-        if let Some(pair) = text.rsplit_once(" + ") {
-            return both(pair).map(|(a, b)| a + b);
+        if let Some(inner) = text.strip_prefix('(').and_then(|text| text.strip_suffix(')')) {
+            return of(inner);
         }
-        if let Some(pair) = text.rsplit_once(" - ") {
-            return both(pair).and_then(|(a, b)| a.checked_sub(b));
+        if let Some((kind, _)) = text.split_once("size_of::<").and_then(|(_, rest)| rest.split_once(">(")) {
+            return self.size(Seen { from, name: kind }, depth + 1);
         }
-        if let Some(pair) = text.rsplit_once(" * ") {
-            return both(pair).map(|(a, b)| a * b);
-        }
-        if let Some(pair) = text.rsplit_once(" / ") {
-            return both(pair).and_then(|(a, b)| a.checked_div(b));
-        }
-        if let Some(kind) = text.split_once("size_of::<").and_then(|(_, rest)| rest.split_once(">(")) {
-            return self.size(kind.0, depth + 1);
-        }
-        integer(text).or_else(|| self.value(self.constants.get(text.rsplit("::").next()?)?, depth + 1))
+        integer(text).or_else(|| {
+            let (file, value) = Self::find(&self.constants, Seen { from, name: text })?;
+            self.value(Seen { from: file, name: value }, depth + 1)
+        })
     }
+}
+
+/// The last of `operators` in `text` that stands between spaces and outside brackets, and what is left and right of it.
+fn split_outside_brackets<'a>(
+    text: &'a str,
+    operators: &[&'static str],
+) -> Option<(&'a str, &'static str, &'a str)> {
+    let mut depth = 0;
+    let mut found = None;
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ' ' if depth == 0 => {
+                let rest = &text[at + 1..];
+                let operator =
+                    operators.iter().find(|op| rest.starts_with(**op) && rest[op.len()..].starts_with(' '));
+                if let Some(operator) = operator {
+                    found = Some((&text[..at], *operator, &rest[operator.len() + 1..]));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
 }
 
 /// A number as a document or a program writes it: `4096`, `4_096`, `0x10`, `1 << 20` is not one.

@@ -170,7 +170,8 @@ fn offset_that_is_not_the_structs_is_found() {
 
 #[test]
 fn constant_that_is_not_the_formats_is_found() {
-    let code = "//! x\npub const SLOTS: u64 = 1 << 4;\nconst BITS: u64 = (SLOTS as usize * 8) as u64;\n";
+    let code =
+        "//! x\npub const SLOTS: u64 = 1 << 4;\nconst BITS: u64 = ((SLOTS as usize + 16) / 2 * 8) as u64;\n";
     let files = [file("crates/format/src/layout.rs", code)];
     let table = |bits: u32| {
         let rows = format!("| `SLOTS` | 16 |\n| `BITS` | {bits} |\n");
