@@ -152,7 +152,8 @@ impl FileDevice {
 
     /// Does all transfers to their end.
     fn transfer(&self, transfers: &mut [Transfer]) {
-        if transfers.is_empty() || (self.rings && uring::run(&self.file, transfers).is_ok()) {
+        // One transfer alone has nothing to run beside, and a plain call is some microseconds faster.
+        if transfers.len() > 1 && self.rings && uring::run(&self.file, transfers).is_ok() {
             return;
         }
         transfers.iter_mut().for_each(|transfer| calls::run(&self.file, transfer));

@@ -117,10 +117,12 @@ fn file_cut_by_somebody_else_fails_the_read_and_only_that_read() {
         let (_folder, path) = place();
         let device = FileDevice::create_with(&path, MIB, options).unwrap();
         File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
-        // The two are neighbours and go to the kernel as one transfer.
-        let mut batch = [Operation::read(4096, 4096), Operation::read(8192, 4096)];
+        // The first two are neighbours and go to the kernel as one transfer; the third one is another.
+        let mut batch =
+            [Operation::read(4096, 4096), Operation::read(8192, 4096), Operation::read(MIB / 2, 4096)];
         device.run(&mut batch);
-        let [inside, outside] = batch;
+        let [inside, outside, far] = batch;
+        assert!(matches!(far.into_data(), Err(DeviceError::Io { action: Action::Read, .. })));
         assert_eq!(inside.into_data().unwrap().to_vec(), [0; 4096]);
         assert!(matches!(outside.into_data(), Err(DeviceError::Io { action: Action::Read, .. })));
     }
@@ -181,4 +183,59 @@ fn trimmed_space_becomes_a_hole() {
         assert_eq!(data, MIB, "{extents:?}");
         assert_eq!(device.read(MIB, 4096).unwrap().to_vec(), [0; 4096]);
     }
+}
+
+/// A transfer of 3 blocks at 4096, into memory that nothing reads.
+fn transfer(direct: bool) -> (Vec<crate::BlockMut>, Transfer) {
+    let mut blocks: Vec<crate::BlockMut> = (0..3).map(|_| crate::BlockMut::zeroed()).collect();
+    let iovec = |block: &mut crate::BlockMut| libc::iovec {
+        iov_base: block.as_mut_ptr().cast(),
+        iov_len: BLOCK_SIZE,
+    };
+    let iovecs = blocks.iter_mut().map(iovec).collect();
+    (blocks, Transfer::new(false, direct, 4096, iovecs))
+}
+
+#[test]
+fn short_transfer_goes_on_where_it_stopped() {
+    let (mut blocks, mut transfer) = transfer(false);
+    assert_eq!(transfer.step(Ok(5000)), transfer::Step::Again);
+    assert_eq!((transfer.position(), transfer.rest().1), (9096, 2));
+    // SAFETY: `rest` points to at least one iovec.
+    let first = unsafe { *transfer.rest().0 };
+    assert_eq!(first.iov_base.cast(), blocks[1][904..].as_mut_ptr());
+    assert_eq!(first.iov_len, BLOCK_SIZE - 904);
+    assert_eq!(transfer.step(Err(io::Error::from_raw_os_error(libc::EINTR))), transfer::Step::Again);
+    assert_eq!(transfer.step(Ok(12288 - 5000)), transfer::Step::Done);
+    assert!(transfer.into_outcome().is_ok());
+}
+
+#[test]
+fn short_direct_transfer_goes_on_at_a_block() {
+    let (_blocks, mut transfer) = transfer(true);
+    assert_eq!(transfer.step(Ok(5000)), transfer::Step::Again);
+    assert_eq!((transfer.position(), transfer.rest().1), (8192, 2));
+    assert_eq!(transfer.step(Ok(8192)), transfer::Step::Done);
+}
+
+#[test]
+fn transfer_that_never_moves_fails_in_the_end() {
+    let (_blocks, mut stuck) = transfer(true);
+    let steps = (0..100_000).take_while(|_| stuck.step(Ok(100)) == transfer::Step::Again).count();
+    assert!((1..100_000).contains(&steps));
+    assert!(stuck.into_outcome().is_err());
+    let (_blocks, mut ended) = transfer(false);
+    assert_eq!(ended.step(Ok(0)), transfer::Step::Done);
+    assert_eq!(ended.into_outcome().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn failed_flush_is_reported_by_every_later_flush() {
+    let (_folder, path) = place();
+    let device = FileDevice::create(&path, MIB).unwrap();
+    device.latch(&io::Error::from_raw_os_error(libc::EIO));
+    let fua = Request::Write { offset: 0, data: Segments::copy_of(&[1; 4096]), fua: true };
+    assert!(matches!(device.flush(), Err(DeviceError::Io { action: Action::Flush, .. })));
+    assert!(device.one(Operation::new(fua)).is_err());
+    assert!(device.read(0, 4096).is_ok(), "reads go on");
 }
