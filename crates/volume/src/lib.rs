@@ -1,1 +1,49 @@
-//! (being written)
+//! The write-anywhere volume: never overwrites, commits by switching one root, keeps snapshots, and knows its changed blocks.
+//!
+//! # Invariants
+//! 1. No block that the committed root or any snapshot reaches is ever written. Only the label area is overwritten.
+//! 2. A superblock is written only after every block that it reaches is durable. Both slots hold the newest one, written one after the other;
+//!    blocks that the one before reached are reused only when both are durable, so either slot alone opens a whole volume.
+//! 3. A block's bit in a root's active map is set if and only if that root reaches it.
+//! 4. A block is free if and only if neither the active root nor any snapshot has its bit, and no reader still sees it.
+//! 5. What was flushed is there after any crash.
+//!
+//! # A byte's path
+//! `write` puts blocks into the open generation's overlay; write-back or a flush gives them places and writes them in long runs (`write`);
+//! a flush names them in the intent log (`intent`); a consistency point merges them into new trees (`update`, `consistency`).
+//! A read looks into the overlays and then into the committed tree (`image`, `tree`), through one verified cache (`store`).
+
+mod check;
+mod compare;
+mod consistency;
+mod error;
+mod file;
+mod image;
+mod intent;
+mod limits;
+mod open;
+mod overlay;
+mod receive;
+mod snapshots;
+mod space;
+mod state;
+mod store;
+mod table;
+mod tree;
+mod update;
+mod used;
+mod volume;
+mod write;
+
+pub use cairn_format::Role;
+pub use check::{CheckProgress, CheckReport, Finding};
+pub use compare::Run;
+pub use error::{Place, VolumeError};
+pub use image::{BlockRead, FileExtent, Image};
+pub use open::{FormatOptions, OpenOptions};
+pub use receive::{ReceivedImage, Receiver};
+pub use snapshots::Changes;
+pub use volume::{Compound, ROOT_DIRECTORY, Snapshot, Volume, VolumeStatus};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! Why bytes from a disk were refused.
+
+/// What the bytes should have been.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Structure {
+    /// A superblock slot.
+    Superblock,
+    /// A node of a tree.
+    Node,
+    /// An inode.
+    Inode,
+    /// A block of the snapshot table.
+    SnapshotTable,
+    /// A block of the redirect map.
+    RedirectMap,
+    /// An index of label blocks.
+    LabelIndex,
+    /// A record of the intent log.
+    LogRecord,
+    /// An entry of a directory.
+    Directory,
+}
+
+impl std::fmt::Display for Structure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Structure::Superblock => "superblock",
+            Structure::Node => "tree node",
+            Structure::Inode => "inode",
+            Structure::SnapshotTable => "snapshot table block",
+            Structure::RedirectMap => "redirect map block",
+            Structure::LabelIndex => "label index block",
+            Structure::LogRecord => "intent log record",
+            Structure::Directory => "directory entry",
+        })
+    }
+}
+
+/// Bytes that are not what they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// The magic number is another: this is no such structure.
+    #[error("this is no {0}: its magic number is wrong")]
+    Magic(Structure),
+    /// Written by a newer program.
+    #[error("this {structure} has format version {found}; this program reads up to {supported}: use a newer cairn")]
+    Version {
+        /// What was read.
+        structure: Structure,
+        /// Its version.
+        found: u32,
+        /// The newest that is understood.
+        supported: u32,
+    },
+    /// The checksum inside the structure does not match.
+    #[error("this {0} is damaged: its checksum does not match")]
+    Checksum(Structure),
+    /// It belongs to another volume, place, file or level: a misdirected or stale write.
+    #[error("this {0} belongs somewhere else (a misdirected or stale write)")]
+    Misplaced(Structure),
+    /// A field has a value that is never written.
+    #[error("this {structure} has an impossible {field}")]
+    Field {
+        /// What was read.
+        structure: Structure,
+        /// Which field.
+        field: &'static str,
+    },
+}

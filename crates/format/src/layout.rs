@@ -1,0 +1,46 @@
+//! Where things are on a device, and the limits of the format. `docs/format.md` repeats this table and a test compares the two.
+
+use cairn_base::BLOCK_SIZE;
+
+/// The version that this program writes, and the newest that it reads.
+pub const VERSION: u32 = 1;
+/// First superblock slot, in blocks from the start of the device.
+pub const SUPERBLOCK_A: u64 = 0;
+/// Second superblock slot: 64 KiB away, so that one bad stretch of media does not take both.
+pub const SUPERBLOCK_B: u64 = 16;
+/// First block of the label space, where the tables of this copy live.
+pub const LABEL_START: u64 = 32;
+/// The block space starts at a multiple of this many blocks (1 MiB).
+pub const SPACE_ALIGNMENT: u64 = 256;
+
+/// Bits in a block of an active map or a since map: the region of block space that one map block describes.
+pub const BITS_PER_MAP_BLOCK: u64 = (BLOCK_SIZE * 8) as u64;
+/// Fewest blocks of block space: below, metadata would take all of it.
+pub const SPACE_BLOCKS_MIN: u64 = 1024;
+/// Most blocks of block space (4 PiB): what five levels of pointers and the segment table carry.
+pub const SPACE_BLOCKS_MAX: u64 = 1 << 40;
+
+/// Blocks of label space for a block space of `blocks`.
+pub const fn label_blocks(blocks: u64) -> u64 {
+    clamp(blocks / 256, 256, 8192)
+}
+
+/// Blocks of intent log for a block space of `blocks`: at most 64 MiB.
+pub const fn log_blocks(blocks: u64) -> u64 {
+    clamp(blocks / 64, 256, 16384)
+}
+
+/// First block of the block space on the device, for a block space of `blocks` at format.
+pub const fn space_start(blocks: u64) -> u64 {
+    (LABEL_START + label_blocks(blocks) + log_blocks(blocks)).next_multiple_of(SPACE_ALIGNMENT)
+}
+
+const fn clamp(value: u64, low: u64, high: u64) -> u64 {
+    if value < low {
+        low
+    } else if value > high {
+        high
+    } else {
+        value
+    }
+}

@@ -1,0 +1,207 @@
+//! Records of the intent log: what was written since the last consistency point, a few bytes a block.
+//!
+//! A record takes whole blocks and is never overwritten before a superblock has moved the tail past it. It
+//! says up to which sequence the log was durable when it was written, so that replay can tell a torn end of the log (a power cut, to
+//! be ignored) from damage in the middle of it (to be reported).
+
+use cairn_base::{BLOCK_SIZE, Checksum, FileId, Generation, Lba, Vbn, VolumeId, crc32c};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{FormatError, Structure, layout};
+
+/// Entries that fit beside the header into the first block of a record.
+pub const ENTRIES_PER_FIRST_BLOCK: usize = (BLOCK_SIZE - HEADER) / ENTRY;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"CLOG");
+const HEADER: usize = 64;
+const ENTRY: usize = 48;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawHeader {
+    magic: U32,
+    version: U16,
+    reserved: U16,
+    volume: [u8; 16],
+    sequence: U64,
+    generation: U64,
+    durable_through: U64,
+    entries: U32,
+    crc: U32,
+    reserved_end: [u8; 8],
+}
+
+const _: () = assert!(size_of::<RawHeader>() == HEADER);
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawEntry {
+    kind: u8,
+    reserved: [u8; 7],
+    file: U64,
+    lba: U64,
+    value: U64,
+    checksum: Checksum,
+}
+
+const _: () = assert!(size_of::<RawEntry>() == ENTRY);
+
+/// One change of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogEntry {
+    /// Block `lba` of `file` is now at `vbn`.
+    Write {
+        /// The file.
+        file: FileId,
+        /// The block in the file.
+        lba: Lba,
+        /// Where its new content is.
+        vbn: Vbn,
+        /// What that content sums up to.
+        checksum: Checksum,
+    },
+    /// `count` blocks from `lba` are now a hole.
+    Hole {
+        /// The file.
+        file: FileId,
+        /// First block.
+        lba: Lba,
+        /// Blocks.
+        count: u64,
+    },
+}
+
+/// What a record's header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRecordHeader {
+    /// The how many-th record of the volume's life; no gaps.
+    pub sequence: u64,
+    /// The generation that its changes belong to: a root of that generation or a later one has them.
+    pub generation: Generation,
+    /// Every record up to this one was durable when this one was written.
+    pub durable_through: u64,
+    /// Entries in it.
+    pub entries: u32,
+}
+
+impl LogRecordHeader {
+    /// Reads the header at the start of `bytes` and says how many blocks the record takes. Nothing but magic, version
+    /// and volume is checked: that is for [`LogRecord::parse`] with all of its bytes.
+    pub fn peek(bytes: &[u8], volume: VolumeId) -> Result<(Self, u64), FormatError> {
+        let structure = Structure::LogRecord;
+        let (raw, _) = RawHeader::ref_from_prefix(bytes).map_err(|_| FormatError::Magic(structure))?;
+        if raw.magic.get() != MAGIC {
+            return Err(FormatError::Magic(structure));
+        }
+        let version = u32::from(raw.version.get());
+        if version > layout::VERSION {
+            return Err(FormatError::Version { structure, found: version, supported: layout::VERSION });
+        }
+        if raw.volume != volume.0 {
+            return Err(FormatError::Misplaced(structure));
+        }
+        let header = Self {
+            sequence: raw.sequence.get(),
+            generation: Generation(raw.generation.get()),
+            durable_through: raw.durable_through.get(),
+            entries: raw.entries.get(),
+        };
+        Ok((header, LogRecord::blocks_for(header.entries as usize)))
+    }
+}
+
+/// A record: its header and its entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogRecord {
+    /// What it is.
+    pub header: LogRecordHeader,
+    /// What changed, in order.
+    pub entries: Vec<LogEntry>,
+}
+
+impl LogRecord {
+    /// Blocks that a record with `entries` takes.
+    pub fn blocks_for(entries: usize) -> u64 {
+        ((HEADER + entries * ENTRY) as u64).div_ceil(BLOCK_SIZE as u64)
+    }
+
+    /// The record as bytes: whole blocks.
+    pub fn to_bytes(&self, volume: VolumeId) -> Vec<u8> {
+        let mut bytes = vec![0; Self::blocks_for(self.entries.len()) as usize * BLOCK_SIZE];
+        for (place, entry) in bytes[HEADER..].chunks_exact_mut(ENTRY).zip(&self.entries) {
+            place.copy_from_slice(raw_entry(entry).as_bytes());
+        }
+        let mut raw = RawHeader {
+            magic: MAGIC.into(),
+            version: (layout::VERSION as u16).into(),
+            reserved: 0.into(),
+            volume: volume.0,
+            sequence: self.header.sequence.into(),
+            generation: self.header.generation.0.into(),
+            durable_through: self.header.durable_through.into(),
+            entries: (self.entries.len() as u32).into(),
+            crc: 0.into(),
+            reserved_end: [0; 8],
+        };
+        bytes[..HEADER].copy_from_slice(raw.as_bytes());
+        raw.crc = crc32c(&bytes).into();
+        bytes[..HEADER].copy_from_slice(raw.as_bytes());
+        bytes
+    }
+
+    /// Checks and reads the record that `bytes` (its whole blocks) hold.
+    pub fn parse(bytes: &[u8], volume: VolumeId) -> Result<Self, FormatError> {
+        let structure = Structure::LogRecord;
+        let (header, blocks) = LogRecordHeader::peek(bytes, volume)?;
+        let bytes = usize::try_from(blocks)
+            .ok()
+            .and_then(|blocks| bytes.get(..blocks.checked_mul(BLOCK_SIZE)?))
+            .ok_or(FormatError::Field { structure, field: "length" })?;
+        let (raw, _) = RawHeader::ref_from_prefix(bytes).map_err(|_| FormatError::Magic(structure))?;
+        let mut copy = bytes.to_vec();
+        // The checksum was taken with its own field zero.
+        copy[HEADER - 12..HEADER - 8].fill(0);
+        if crc32c(&copy) != raw.crc.get() {
+            return Err(FormatError::Checksum(structure));
+        }
+        let entries = bytes[HEADER..]
+            .chunks_exact(ENTRY)
+            .take(header.entries as usize)
+            .map(parse_entry)
+            .collect::<Result<Vec<_>, _>>()?;
+        if entries.len() != header.entries as usize {
+            return Err(FormatError::Field { structure, field: "entry count" });
+        }
+        Ok(Self { header, entries })
+    }
+}
+
+fn raw_entry(entry: &LogEntry) -> RawEntry {
+    let (kind, file, lba, value, checksum) = match *entry {
+        LogEntry::Write { file, lba, vbn, checksum } => (1, file, lba, vbn.0, checksum),
+        LogEntry::Hole { file, lba, count } => (2, file, lba, count, Checksum::default()),
+    };
+    RawEntry {
+        kind,
+        reserved: [0; 7],
+        file: file.0.into(),
+        lba: lba.0.into(),
+        value: value.into(),
+        checksum,
+    }
+}
+
+fn parse_entry(bytes: &[u8]) -> Result<LogEntry, FormatError> {
+    let field = |field| FormatError::Field { structure: Structure::LogRecord, field };
+    let raw = RawEntry::ref_from_bytes(bytes).map_err(|_| field("entry"))?;
+    if raw.reserved != [0; 7] {
+        return Err(field("reserved byte"));
+    }
+    let (file, lba) = (FileId(raw.file.get()), Lba(raw.lba.get()));
+    match raw.kind {
+        1 => Ok(LogEntry::Write { file, lba, vbn: Vbn(raw.value.get()), checksum: raw.checksum }),
+        2 => Ok(LogEntry::Hole { file, lba, count: raw.value.get() }),
+        _ => Err(field("entry kind")),
+    }
+}

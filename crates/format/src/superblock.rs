@@ -1,0 +1,332 @@
+//! The superblock: the one structure that is overwritten. Two slots alternate; the newest that verifies wins.
+
+use cairn_base::{Checksum, SnapshotId, Timestamp, VolumeId};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::label::RawLabelPointer;
+use crate::root::RawRoot;
+use crate::{BlockBytes, FormatError, LabelPointer, Root, Structure, layout};
+
+/// Segments that a superblock can name: a volume can grow this often, less where pieces join.
+pub const SEGMENTS_MAX: usize = 16;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNSB\x01");
+const INDEXES_MAX: usize = 32;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawSegment {
+    first: U64,
+    blocks: U64,
+    device_block: U64,
+    kind: U32,
+    reserved: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawTable {
+    entries: U64,
+    index_count: U32,
+    reserved: U32,
+    indexes: [RawLabelPointer; INDEXES_MAX],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawSuperblock {
+    magic: U64,
+    version: U32,
+    role: U32,
+    volume: [u8; 16],
+    address: U64,
+    sequence: U64,
+    label_start: U64,
+    label_blocks: U64,
+    log_start: U64,
+    log_blocks: U64,
+    log_position: U64,
+    log_sequence: U64,
+    parent: U64,
+    next_snapshot: U64,
+    cursor_snapshot: U64,
+    cursor_received_ns: U64,
+    root: RawRoot,
+    segment_count: U32,
+    reserved: U32,
+    segments: [RawSegment; SEGMENTS_MAX],
+    snapshots: RawTable,
+    redirects: RawTable,
+    reserved_end: [u8; 1704],
+    checksum: Checksum,
+}
+
+const _: () = assert!(size_of::<RawSuperblock>() == cairn_base::BLOCK_SIZE);
+const BODY: usize = cairn_base::BLOCK_SIZE - 16;
+
+/// What this copy of a volume is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Clients write to it.
+    Normal,
+    /// A mirror writes to it; clients read.
+    Destination,
+}
+
+/// What a stretch of the device is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentKind {
+    /// Block space.
+    Space,
+    /// Redirect area of a destination.
+    Redirect,
+    /// Have map of a destination: 16 bytes (a checksum) for each block of block space.
+    Have,
+}
+
+/// A stretch of the device: blocks `first..first + blocks` of its kind stand from `device_block`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// What it is for.
+    pub kind: SegmentKind,
+    /// The number, within its kind, of its first block.
+    pub first: u64,
+    /// How many blocks.
+    pub blocks: u64,
+    /// Where it starts on the device, in blocks.
+    pub device_block: u64,
+}
+
+/// Where everything is on the device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// First block of the label space.
+    pub label_start: u64,
+    /// Blocks of label space.
+    pub label_blocks: u64,
+    /// First block of the intent log.
+    pub log_start: u64,
+    /// Blocks of intent log.
+    pub log_blocks: u64,
+    /// Block space and redirect area.
+    pub segments: Vec<Segment>,
+}
+
+/// Where replay of the intent log starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LogTail {
+    /// Block in the log, from 0.
+    pub position: u64,
+    /// Sequence of the record there.
+    pub sequence: u64,
+}
+
+/// A table in the label space.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TableRef {
+    /// Entries in it.
+    pub entries: u64,
+    /// Its index blocks, at most 32.
+    pub indexes: Vec<LabelPointer>,
+}
+
+impl TableRef {
+    /// Most index blocks of a table.
+    pub const INDEXES_MAX: usize = INDEXES_MAX;
+}
+
+/// What a destination holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cursor {
+    /// The source's snapshot that the active root shows; 0 before the first.
+    pub snapshot: SnapshotId,
+    /// When it was committed here, by this side's clock.
+    pub received: Timestamp,
+}
+
+/// A superblock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Superblock {
+    /// The volume.
+    pub volume: VolumeId,
+    /// What this copy is.
+    pub role: Role,
+    /// Counts up with each superblock that is written.
+    pub sequence: u64,
+    /// Where things are.
+    pub layout: Layout,
+    /// Where replay starts.
+    pub log_tail: LogTail,
+    /// The active state.
+    pub root: Root,
+    /// The snapshot that the active state descends from; 0 for none.
+    pub parent: SnapshotId,
+    /// The number that the next snapshot gets.
+    pub next_snapshot: u64,
+    /// What a destination holds.
+    pub cursor: Cursor,
+    /// The snapshot table.
+    pub snapshots: TableRef,
+    /// The redirect map.
+    pub redirects: TableRef,
+}
+
+impl Superblock {
+    /// Checks and reads the slot that was read from block `address` of the device.
+    pub fn parse(bytes: &BlockBytes, address: u64) -> Result<Self, FormatError> {
+        let structure = Structure::Superblock;
+        let field = |field| FormatError::Field { structure, field };
+        let raw =
+            RawSuperblock::ref_from_bytes(bytes.as_slice()).map_err(|_| FormatError::Magic(structure))?;
+        if raw.magic.get() != MAGIC {
+            return Err(FormatError::Magic(structure));
+        }
+        if raw.version.get() > layout::VERSION {
+            return Err(FormatError::Version {
+                structure,
+                found: raw.version.get(),
+                supported: layout::VERSION,
+            });
+        }
+        if Checksum::of(&bytes[..BODY]) != raw.checksum {
+            return Err(FormatError::Checksum(structure));
+        }
+        if raw.address.get() != address {
+            return Err(FormatError::Misplaced(structure));
+        }
+        if raw.reserved.get() != 0 || raw.reserved_end.iter().any(|byte| *byte != 0) {
+            return Err(field("reserved byte"));
+        }
+        let segments = raw
+            .segments
+            .get(..raw.segment_count.get() as usize)
+            .ok_or(field("segment count"))?
+            .iter()
+            .map(|segment| parse_segment(segment).ok_or(field("segment")))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            volume: VolumeId(raw.volume),
+            role: match raw.role.get() {
+                0 => Role::Normal,
+                1 => Role::Destination,
+                _ => return Err(field("role")),
+            },
+            sequence: raw.sequence.get(),
+            layout: Layout {
+                label_start: raw.label_start.get(),
+                label_blocks: raw.label_blocks.get(),
+                log_start: raw.log_start.get(),
+                log_blocks: raw.log_blocks.get(),
+                segments,
+            },
+            log_tail: LogTail { position: raw.log_position.get(), sequence: raw.log_sequence.get() },
+            root: Root::parse(raw.root).ok_or(field("root"))?,
+            parent: SnapshotId(raw.parent.get()),
+            next_snapshot: raw.next_snapshot.get(),
+            cursor: Cursor {
+                snapshot: SnapshotId(raw.cursor_snapshot.get()),
+                received: Timestamp(raw.cursor_received_ns.get()),
+            },
+            snapshots: parse_table(&raw.snapshots).ok_or(field("snapshot table"))?,
+            redirects: parse_table(&raw.redirects).ok_or(field("redirect map"))?,
+        })
+    }
+
+    /// The superblock as bytes for the slot at block `address`.
+    pub fn write(&self, bytes: &mut BlockBytes, address: u64) {
+        let empty = RawSegment {
+            first: 0.into(),
+            blocks: 0.into(),
+            device_block: 0.into(),
+            kind: 0.into(),
+            reserved: 0.into(),
+        };
+        let mut segments = [empty; SEGMENTS_MAX];
+        for (raw, segment) in segments.iter_mut().zip(&self.layout.segments) {
+            raw.first = segment.first.into();
+            raw.blocks = segment.blocks.into();
+            raw.device_block = segment.device_block.into();
+            raw.kind = match segment.kind {
+                SegmentKind::Space => 1,
+                SegmentKind::Redirect => 2,
+                SegmentKind::Have => 3,
+            }
+            .into();
+        }
+        let raw = RawSuperblock {
+            magic: MAGIC.into(),
+            version: layout::VERSION.into(),
+            role: match self.role {
+                Role::Normal => 0,
+                Role::Destination => 1,
+            }
+            .into(),
+            volume: self.volume.0,
+            address: address.into(),
+            sequence: self.sequence.into(),
+            label_start: self.layout.label_start.into(),
+            label_blocks: self.layout.label_blocks.into(),
+            log_start: self.layout.log_start.into(),
+            log_blocks: self.layout.log_blocks.into(),
+            log_position: self.log_tail.position.into(),
+            log_sequence: self.log_tail.sequence.into(),
+            parent: self.parent.0.into(),
+            next_snapshot: self.next_snapshot.into(),
+            cursor_snapshot: self.cursor.snapshot.0.into(),
+            cursor_received_ns: self.cursor.received.0.into(),
+            root: self.root.into(),
+            segment_count: (self.layout.segments.len() as u32).into(),
+            reserved: 0.into(),
+            segments,
+            snapshots: raw_table(&self.snapshots),
+            redirects: raw_table(&self.redirects),
+            reserved_end: [0; 1704],
+            checksum: Checksum::default(),
+        };
+        bytes.copy_from_slice(raw.as_bytes());
+        let checksum = Checksum::of(&bytes[..BODY]);
+        bytes[BODY..].copy_from_slice(&checksum.0);
+    }
+}
+
+fn parse_segment(raw: &RawSegment) -> Option<Segment> {
+    let kind = match raw.kind.get() {
+        1 => SegmentKind::Space,
+        2 => SegmentKind::Redirect,
+        3 => SegmentKind::Have,
+        _ => return None,
+    };
+    let segment = Segment {
+        kind,
+        first: raw.first.get(),
+        blocks: raw.blocks.get(),
+        device_block: raw.device_block.get(),
+    };
+    let sane = [segment.first, segment.blocks, segment.device_block]
+        .iter()
+        .all(|value| *value <= layout::SPACE_BLOCKS_MAX * 4);
+    sane.then_some(segment)
+}
+
+fn parse_table(raw: &RawTable) -> Option<TableRef> {
+    let indexes = raw.indexes.get(..raw.index_count.get() as usize)?;
+    Some(TableRef {
+        entries: raw.entries.get(),
+        indexes: indexes.iter().map(|pointer| (*pointer).into()).collect(),
+    })
+}
+
+fn raw_table(table: &TableRef) -> RawTable {
+    assert!(table.indexes.len() <= INDEXES_MAX, "a table has at most {INDEXES_MAX} index blocks");
+    let mut indexes = [RawLabelPointer::from(LabelPointer::default()); INDEXES_MAX];
+    for (raw, pointer) in indexes.iter_mut().zip(&table.indexes) {
+        *raw = (*pointer).into();
+    }
+    RawTable {
+        entries: table.entries.into(),
+        index_count: (table.indexes.len() as u32).into(),
+        reserved: 0.into(),
+        indexes,
+    }
+}

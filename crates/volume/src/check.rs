@@ -1,0 +1,400 @@
+//! `cairn volume check`: every promise of the format, looked at from outside. It changes nothing.
+//!
+//! Roots are compared with their parents in the tree of descent, both by trees and by maps, so that what snapshots share is looked at once:
+//! the blocks that a root's tree adds must be those that its map adds, and the same for what is gone.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use cairn_base::{BLOCK_SIZE, Lba, SnapshotId, Vbn};
+use cairn_format::layout::{SUPERBLOCK_A, SUPERBLOCK_B};
+use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode, Root, Superblock, TreeRef};
+
+use crate::compare::{ACTIVE_MAP, INODE_FILE, Maps};
+use crate::error::{Place, VolumeError};
+use crate::image::Image;
+use crate::store::Wanted;
+use crate::tree::{BATCH, Tree, difference};
+use crate::volume::Volume;
+
+/// One thing that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// A superblock slot does not verify; the other one serves. It is written anew by the next consistency point.
+    SuperblockSlot {
+        /// Its block on the device.
+        address: u64,
+    },
+    /// A block does not have the checksum that its parent names, or can't be read. Reads of it fail.
+    DamagedBlock {
+        /// Where it is.
+        vbn: Vbn,
+        /// What it is.
+        place: Place,
+        /// The root that was walked; 0 for the active state.
+        snapshot: SnapshotId,
+    },
+    /// A root reaches a block that its active map does not have: it could be reused while it is needed.
+    BlockNotInMap {
+        /// The block.
+        vbn: Vbn,
+        /// What it is.
+        place: Place,
+        /// The root; 0 for the active state.
+        snapshot: SnapshotId,
+    },
+    /// A map has a block that its root does not reach: it can never be reused.
+    MapBitWithoutBlock {
+        /// The block.
+        vbn: Vbn,
+        /// The root; 0 for the active state.
+        snapshot: SnapshotId,
+    },
+    /// A root counts another number of blocks than its map has.
+    UsedCount {
+        /// The root; 0 for the active state.
+        snapshot: SnapshotId,
+        /// What the root says.
+        root: u64,
+        /// Bits in the map.
+        map: u64,
+    },
+    /// A block that a root reaches is free for allocation.
+    UsedBlockIsFree {
+        /// The block.
+        vbn: Vbn,
+    },
+    /// An inode is in the place of another one, or does not parse.
+    BadInode {
+        /// Its block in the inode file.
+        lba: Lba,
+        /// The root; 0 for the active state.
+        snapshot: SnapshotId,
+    },
+    /// A snapshot descends from one that does not exist.
+    OrphanSnapshot {
+        /// The snapshot.
+        snapshot: SnapshotId,
+        /// The missing one.
+        parent: SnapshotId,
+    },
+    /// Two redirects share a slot.
+    SharedRedirectSlot {
+        /// The slot.
+        slot: u64,
+    },
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let of = |snapshot: &SnapshotId| match snapshot.0 {
+            0 => "the active state".to_owned(),
+            id => format!("snapshot {id}"),
+        };
+        match self {
+            Finding::SuperblockSlot { address } => {
+                write!(f, "the superblock slot at block {address} is damaged; the other one serves")
+            }
+            Finding::DamagedBlock { vbn, place, snapshot } => {
+                write!(f, "block {vbn} is damaged: {place} in {} cannot be read", of(snapshot))
+            }
+            Finding::BlockNotInMap { vbn, place, snapshot } => {
+                write!(f, "block {vbn} ({place}) is reached by {} but not in its active map", of(snapshot))
+            }
+            Finding::MapBitWithoutBlock { vbn, snapshot } => {
+                write!(f, "block {vbn} is in the active map of {} but not reached", of(snapshot))
+            }
+            Finding::UsedCount { snapshot, root, map } => {
+                write!(f, "{} counts {root} blocks, its map has {map}", of(snapshot))
+            }
+            Finding::UsedBlockIsFree { vbn } => write!(f, "block {vbn} is needed but free for allocation"),
+            Finding::BadInode { lba, snapshot } => {
+                write!(f, "block {lba} of the inode file of {} has an inode that is wrong", of(snapshot))
+            }
+            Finding::OrphanSnapshot { snapshot, parent } => {
+                write!(f, "snapshot {snapshot} descends from {parent}, which does not exist")
+            }
+            Finding::SharedRedirectSlot { slot } => write!(f, "two redirected blocks share slot {slot}"),
+        }
+    }
+}
+
+/// How far a check is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckProgress {
+    /// Roots that were looked at.
+    pub roots: u64,
+    /// Roots in all.
+    pub roots_total: u64,
+    /// Blocks that were read and verified.
+    pub blocks: u64,
+    /// Blocks in use: an upper bound.
+    pub blocks_total: u64,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, Default)]
+pub struct CheckReport {
+    /// Empty when all is well.
+    pub findings: Vec<Finding>,
+    /// Roots that were looked at.
+    pub roots: u64,
+    /// Blocks that were read and verified.
+    pub blocks: u64,
+}
+
+/// Blocks of one root that its parent does not have, and the other way round.
+#[derive(Default)]
+struct Delta {
+    added: BTreeMap<Vbn, Place>,
+    gone: BTreeSet<Vbn>,
+}
+
+struct Checker<'a> {
+    volume: &'a Arc<Volume>,
+    report: CheckReport,
+    progress: &'a mut dyn FnMut(CheckProgress),
+    roots_total: u64,
+    blocks_total: u64,
+    snapshot: SnapshotId,
+}
+
+impl Volume {
+    /// Reads everything that the last consistency point and all snapshots reach, and compares trees, maps and tables. Clients are served meanwhile.
+    /// `progress` is called now and then.
+    ///
+    /// # Errors
+    /// Only when checking itself is impossible; what is wrong with the volume is in the report.
+    pub fn check(
+        self: &Arc<Self>,
+        progress: &mut dyn FnMut(CheckProgress),
+    ) -> Result<CheckReport, VolumeError> {
+        self.consistency_point_if_writable()?;
+        let active = self.image(None)?;
+        let (entries, parent, used_blocks) = {
+            let state = self.state.lock();
+            (state.snapshots.all(), state.parent, state.used.blocks() - state.used.free())
+        };
+        let mut checker = Checker {
+            volume: self,
+            report: CheckReport::default(),
+            progress,
+            roots_total: entries.len() as u64 + 1,
+            blocks_total: used_blocks,
+            snapshot: SnapshotId(0),
+        };
+        checker.slots();
+        let roots: BTreeMap<SnapshotId, Root> = entries.iter().map(|entry| (entry.id, entry.root)).collect();
+        for entry in &entries {
+            if entry.parent.0 != 0 && !roots.contains_key(&entry.parent) {
+                let (snapshot, parent) = (entry.id, entry.parent);
+                checker.report.findings.push(Finding::OrphanSnapshot { snapshot, parent });
+            }
+            // A snapshot that is deleted meanwhile is none of ours any more.
+            let Ok(image) = self.image(Some(entry.id)) else { continue };
+            checker.snapshot = entry.id;
+            checker.root(roots.get(&entry.parent), &image);
+        }
+        checker.snapshot = SnapshotId(0);
+        checker.root(roots.get(&parent), &active);
+        checker.redirects(&active);
+        Ok(checker.report)
+    }
+
+    fn consistency_point_if_writable(self: &Arc<Self>) -> Result<(), VolumeError> {
+        let writable = self.state.lock().check_writable().is_ok();
+        if writable { self.consistency_point().map(drop) } else { Ok(()) }
+    }
+}
+
+impl Checker<'_> {
+    fn slots(&mut self) {
+        for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
+            let mut bytes = [0; BLOCK_SIZE];
+            let read = self.volume.store.device().read_into(address * BLOCK_SIZE as u64, &mut bytes);
+            if read.is_err() || Superblock::parse(&bytes, address).is_err() {
+                self.report.findings.push(Finding::SuperblockSlot { address });
+            }
+        }
+    }
+
+    fn redirects(&mut self, active: &Image) {
+        let mut slots = HashSet::new();
+        for (_, slot) in active.redirects().each() {
+            if !slots.insert(slot) {
+                self.report.findings.push(Finding::SharedRedirectSlot { slot });
+            }
+        }
+    }
+
+    fn damaged(&mut self, error: VolumeError, vbn: Vbn, place: Place) {
+        let (vbn, place) = match error {
+            VolumeError::Damaged { vbn, place } => (vbn, place),
+            _ => (vbn, place),
+        };
+        let finding = Finding::DamagedBlock { vbn, place, snapshot: self.snapshot };
+        if !self.report.findings.contains(&finding) {
+            self.report.findings.push(finding);
+        }
+    }
+
+    /// Compares a root with its parent, which was looked at before.
+    fn root(&mut self, parent: Option<&Root>, image: &Image) {
+        let root = *image.root();
+        let mut delta = Delta::default();
+        let base = |own: TreeRef, pick: fn(&Root) -> TreeRef| parent.map_or(TreeRef::empty(own.length), pick);
+        let (old_map, old_inodes) =
+            (base(root.active_map, |root| root.active_map), base(root.inode_file, |root| root.inode_file));
+        let redirects = image.redirects().clone();
+        let store = &self.volume.store;
+        let tree = |file, tree| Tree { store, redirects: &redirects, file, tree };
+        self.tree(&tree(ACTIVE_MAP, old_map), &tree(ACTIVE_MAP, root.active_map), &mut delta);
+        let changed =
+            self.tree(&tree(INODE_FILE, old_inodes), &tree(INODE_FILE, root.inode_file), &mut delta);
+        for (at, old, new) in changed {
+            let old = self.inodes(at, old, &redirects);
+            for (slot, inode) in self.inodes(at, new, &redirects).into_iter().enumerate() {
+                let before = old.get(slot).copied().flatten();
+                if inode.is_some_and(|inode| Inode::place(inode.id) != (at, slot)) {
+                    let snapshot = self.snapshot;
+                    self.report.findings.push(Finding::BadInode { lba: Lba(at), snapshot });
+                    continue;
+                }
+                let file = inode.or(before).map(|inode| inode.id);
+                let of = |inode: Option<Inode>, other: Option<Inode>| {
+                    inode.map_or(TreeRef::empty(other.map_or(1, |other| other.tree.length)), |i| i.tree)
+                };
+                if let Some(file) = file {
+                    let (old, new) = (of(before, inode), of(inode, before));
+                    if old != new {
+                        self.tree(&tree(file, old), &tree(file, new), &mut delta);
+                    }
+                }
+            }
+        }
+        self.maps(parent, &root, &redirects, &delta);
+        self.report.roots += 1;
+        self.tell();
+    }
+
+    /// Walks what differs between two trees, verifies the new blocks and adds to the delta. Returns the data blocks that differ.
+    fn tree(
+        &mut self,
+        old: &Tree<'_>,
+        new: &Tree<'_>,
+        delta: &mut Delta,
+    ) -> Vec<(u64, BlockPointer, BlockPointer)> {
+        let mut data = Vec::new();
+        let outcome = difference(old, new, &mut |at, level, a, b| {
+            if !a.is_hole() {
+                delta.gone.insert(a.vbn);
+            }
+            if !b.is_hole() {
+                let place = match level {
+                    0 => Place::Data { file: new.file, lba: Lba(at) },
+                    _ => Place::Node(new.address(level, at)),
+                };
+                delta.added.insert(b.vbn, place);
+            }
+            if level == 0 {
+                data.push((at, a, b));
+            }
+        });
+        if let Err(error) = outcome {
+            self.damaged(error, new.tree.pointer.vbn, Place::Unknown);
+        }
+        for chunk in data.chunks(BATCH) {
+            let wanted: Vec<_> = chunk
+                .iter()
+                .filter(|(_, _, pointer)| !pointer.is_hole())
+                .map(|(at, _, pointer)| Wanted {
+                    pointer: *pointer,
+                    place: Place::Data { file: new.file, lba: Lba(*at) },
+                })
+                .collect();
+            self.report.blocks += wanted.len() as u64;
+            for (want, block) in wanted.iter().zip(new.store.load_past_cache(&wanted, new.redirects)) {
+                if let Err(error) = block {
+                    self.damaged(error, want.pointer.vbn, want.place);
+                }
+            }
+            self.tell();
+        }
+        data
+    }
+
+    fn inodes(
+        &mut self,
+        at: u64,
+        pointer: BlockPointer,
+        redirects: &crate::space::Redirects,
+    ) -> Vec<Option<Inode>> {
+        let place = Place::Data { file: INODE_FILE, lba: Lba(at) };
+        let Ok(block) = self.volume.store.load_one(Wanted { pointer, place }, redirects) else {
+            return vec![None; INODES_PER_BLOCK as usize];
+        };
+        let mut inodes = Vec::new();
+        for slot in 0..INODES_PER_BLOCK as usize {
+            inodes.push(Inode::parse(&block, slot).unwrap_or_else(|_| {
+                let snapshot = self.snapshot;
+                self.report.findings.push(Finding::BadInode { lba: Lba(at), snapshot });
+                None
+            }));
+        }
+        inodes
+    }
+
+    /// The bits that a root's map adds and drops must be the blocks that its trees add and drop.
+    fn maps(
+        &mut self,
+        parent: Option<&Root>,
+        root: &Root,
+        redirects: &crate::space::Redirects,
+        delta: &Delta,
+    ) {
+        let snapshot = self.snapshot;
+        let maps = Maps { store: &self.volume.store, redirects };
+        let parents: Vec<Root> = parent.copied().into_iter().collect();
+        let Ok(set) = maps.only_in(root, &parents) else { return };
+        let cleared = match parent {
+            Some(parent) => maps.only_in(parent, &[*root]).unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let each = |runs: &[crate::Run]| -> BTreeSet<Vbn> {
+            runs.iter().flat_map(|(first, count)| (0..*count).map(|n| Vbn(first.0 + n))).collect()
+        };
+        let (set, cleared) = (each(&set), each(&cleared));
+        for (vbn, place) in delta.added.iter().filter(|(vbn, _)| !set.contains(vbn)) {
+            // A block that the parent has too, at another place of its trees, is in both maps.
+            if !delta.gone.contains(vbn) {
+                self.report.findings.push(Finding::BlockNotInMap { vbn: *vbn, place: *place, snapshot });
+            }
+        }
+        for vbn in set.iter().filter(|vbn| !delta.added.contains_key(vbn)) {
+            self.report.findings.push(Finding::MapBitWithoutBlock { vbn: *vbn, snapshot });
+        }
+        for vbn in delta.gone.iter().filter(|vbn| !cleared.contains(vbn) && !delta.added.contains_key(vbn)) {
+            self.report.findings.push(Finding::MapBitWithoutBlock { vbn: *vbn, snapshot });
+        }
+        for vbn in cleared.iter().filter(|vbn| !delta.gone.contains(vbn)) {
+            self.report.findings.push(Finding::BlockNotInMap { vbn: *vbn, place: Place::Unknown, snapshot });
+        }
+        let before = parent.map_or(0, |parent| parent.used);
+        let map = before + set.len() as u64 - cleared.len() as u64;
+        if map != root.used {
+            self.report.findings.push(Finding::UsedCount { snapshot, root: root.used, map });
+        }
+        let state = self.volume.state.lock();
+        let free = delta.added.keys().filter(|vbn| !state.used.get(**vbn));
+        self.report.findings.extend(free.map(|vbn| Finding::UsedBlockIsFree { vbn: *vbn }));
+    }
+
+    fn tell(&mut self) {
+        (self.progress)(CheckProgress {
+            roots: self.report.roots,
+            roots_total: self.roots_total,
+            blocks: self.report.blocks,
+            blocks_total: self.blocks_total,
+        });
+    }
+}

@@ -1,0 +1,145 @@
+//! Comparing active maps: which blocks one root reaches and others do not. Shared map blocks are skipped.
+
+use cairn_base::{FileId, Vbn};
+use cairn_format::layout::BITS_PER_MAP_BLOCK;
+use cairn_format::{BlockPointer, Root, TreeRef};
+
+use crate::error::{Place, VolumeError};
+use crate::space::Redirects;
+use crate::store::{Store, Wanted};
+use crate::tree::{BATCH, Tree, difference};
+
+/// The file id under which the nodes of every active map are written.
+pub(crate) const ACTIVE_MAP: FileId = FileId(u64::MAX);
+/// The file id under which the nodes of every inode file are written.
+pub(crate) const INODE_FILE: FileId = FileId(u64::MAX - 1);
+
+/// A run of blocks: the first and how many.
+pub type Run = (Vbn, u64);
+
+/// Reads and compares the maps of one volume's roots.
+#[derive(Clone, Copy)]
+pub(crate) struct Maps<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) redirects: &'a Redirects,
+}
+
+impl<'a> Maps<'a> {
+    pub(crate) fn tree(&self, map: TreeRef) -> Tree<'a> {
+        Tree { store: self.store, redirects: self.redirects, file: ACTIVE_MAP, tree: map }
+    }
+
+    /// Blocks that `root` reaches and none of `others` does. The first of `others` is the one that shares most: regions whose map block
+    /// is the same in it are not looked at.
+    pub(crate) fn only_in(&self, root: &Root, others: &[Root]) -> Result<Vec<Run>, VolumeError> {
+        let mine = self.tree(root.active_map);
+        let nothing = TreeRef::empty(root.active_map.length);
+        let first = self.tree(others.first().map_or(nothing, |other| other.active_map));
+        let mut regions: Vec<(u64, BlockPointer, BlockPointer)> = Vec::new();
+        difference(&first, &mine, &mut |at, level, old, new| {
+            if level == 0 && !new.is_hole() {
+                regions.push((at, old, new));
+            }
+        })?;
+        regions.sort_unstable_by_key(|(at, _, _)| *at);
+        let mut runs = Vec::new();
+        for chunk in regions.chunks(BATCH) {
+            let lbas: Vec<_> = chunk.iter().map(|(at, _, _)| cairn_base::Lba(*at)).collect();
+            let mut masks = vec![chunk.iter().map(|(_, old, _)| *old).collect::<Vec<_>>()];
+            for other in others.iter().skip(1) {
+                let pointers: Result<Vec<_>, _> =
+                    self.tree(other.active_map).pointers(&lbas).into_iter().collect();
+                masks.push(pointers?);
+            }
+            let own = self.load(chunk.iter().map(|(at, _, new)| (*at, *new)))?;
+            let masks: Vec<_> = masks
+                .iter()
+                .map(|pointers| self.load(lbas.iter().zip(pointers).map(|(lba, pointer)| (lba.0, *pointer))))
+                .collect::<Result<_, _>>()?;
+            for (index, (at, _, _)) in chunk.iter().enumerate() {
+                let mut words = words_of(&own[index]);
+                for mask in &masks {
+                    for (word, other) in words.iter_mut().zip(words_of(&mask[index])) {
+                        *word &= !other;
+                    }
+                }
+                append_runs(&mut runs, at * BITS_PER_MAP_BLOCK, &words);
+            }
+        }
+        Ok(runs)
+    }
+
+    fn load(
+        &self,
+        blocks: impl Iterator<Item = (u64, BlockPointer)>,
+    ) -> Result<Vec<cairn_device::Block>, VolumeError> {
+        let wanted: Vec<_> = blocks
+            .map(|(at, pointer)| Wanted {
+                pointer,
+                place: Place::Data { file: ACTIVE_MAP, lba: cairn_base::Lba(at) },
+            })
+            .collect();
+        self.store.load(&wanted, self.redirects).into_iter().collect()
+    }
+
+    /// Calls `visit` with every block of `map` that is not a hole and whose vbn `seen` did not have: the region's number and its bits.
+    pub(crate) fn each_region(
+        &self,
+        map: TreeRef,
+        seen: &mut std::collections::HashSet<Vbn>,
+        visit: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(), VolumeError> {
+        let mut damage = None;
+        let mut regions: Vec<(u64, BlockPointer)> = Vec::new();
+        self.tree(map).walk(
+            &mut |pointer, level, at| {
+                let new = seen.insert(pointer.vbn);
+                if new && level == 0 {
+                    regions.push((at, *pointer));
+                }
+                new
+            },
+            &mut |error| damage = Some(error),
+        );
+        if let Some(error) = damage {
+            return Err(error);
+        }
+        for chunk in regions.chunks(BATCH) {
+            for ((at, _), block) in chunk.iter().zip(self.load(chunk.iter().copied())?) {
+                visit(*at, &block[..]);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bits of a map block as words.
+pub(crate) fn words_of(block: &[u8; cairn_base::BLOCK_SIZE]) -> [u64; (BITS_PER_MAP_BLOCK / 64) as usize] {
+    let mut words = [0; (BITS_PER_MAP_BLOCK / 64) as usize];
+    for (word, bytes) in words.iter_mut().zip(block.chunks_exact(8)) {
+        let mut raw = [0; 8];
+        raw.copy_from_slice(bytes);
+        *word = u64::from_le_bytes(raw);
+    }
+    words
+}
+
+/// Appends the set bits of `words`, counted from `base`, as runs; joins the last run where it touches.
+pub(crate) fn append_runs(runs: &mut Vec<Run>, base: u64, words: &[u64]) {
+    for (index, word) in words.iter().enumerate() {
+        let mut word = *word;
+        let mut shift = 0;
+        while word != 0 {
+            let skip = word.trailing_zeros();
+            let count = (word >> skip).trailing_ones();
+            let first = base + index as u64 * 64 + u64::from(shift + skip);
+            match runs.last_mut() {
+                Some((start, length)) if start.0 + *length == first => *length += u64::from(count),
+                _ => runs.push((Vbn(first), u64::from(count))),
+            }
+            let taken = skip + count;
+            shift += taken;
+            word = word.checked_shr(taken).unwrap_or(0);
+        }
+    }
+}

@@ -1,0 +1,635 @@
+//! Consistency points: from what is in memory to a new root on the device, atomically.
+//!
+//! 1. *Freeze*: the open generation becomes the frozen one; new writes go to the next.
+//! 2. *Drain*: its blocks without a place get one and are written.
+//! 3. *Merge*: its changes go into new nodes of the files' trees, then of the inode file, then of the maps, to a fixed point.
+//! 4. *Write*: nodes and table blocks, flush; superblock A, flush: this is the commit. Superblock B, flush.
+//! 5. *Install*: the new root is what readers see; what it no longer reaches can be reused.
+//!
+//! A cut before the commit leaves the old root with the intent log, which lacks nothing that was flushed. A cut after it leaves the new one.
+//! Blocks that the old root reaches are reused only after both slots name the new one, so either slot alone opens whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cairn_base::{FileId, Generation, SnapshotId, Vbn};
+use cairn_format::layout::{BITS_PER_MAP_BLOCK, SUPERBLOCK_A, SUPERBLOCK_B};
+use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode, LogTail, Root, SnapshotEntry, Superblock, TreeRef};
+use parking_lot::MutexGuard;
+
+use crate::compare::{ACTIVE_MAP, INODE_FILE, Maps};
+use crate::error::VolumeError;
+use crate::limits::{PLACE_BLOCKS, SNAPSHOTS_MAX};
+use crate::open::{map_blocks, write_slot};
+use crate::overlay::{FileOverlay, Overlay, Slot};
+use crate::space::{Space, grow_layout};
+use crate::state::{Committed, Frozen, Release, State};
+use crate::table::{PreparedTable, TableChange};
+use crate::update::{Gathered, TreeUpdate};
+use crate::volume::{Commit, ROOT_DIRECTORY, Volume};
+
+/// What rides on a consistency point.
+#[derive(Debug, Clone)]
+pub(crate) enum Rider {
+    /// Nothing.
+    None,
+    /// A snapshot of the new root.
+    Snapshot(String),
+    /// Deletion of snapshots.
+    Delete(Vec<SnapshotId>),
+    /// Another name or hold for a snapshot.
+    Change(SnapshotEntry),
+    /// The new root is a snapshot's, and what was written since is dropped.
+    Rollback(SnapshotId),
+    /// More block space.
+    Grow(u64),
+    /// The destination becomes writable.
+    Failover,
+}
+
+/// What a consistency point did.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) generation: Generation,
+    pub(crate) snapshot: Option<SnapshotEntry>,
+    pub(crate) freed: u64,
+}
+
+/// A generation that left the open state.
+struct FrozenPart {
+    overlay: Arc<Overlay>,
+    order: u64,
+    tail: LogTail,
+}
+
+impl Volume {
+    /// Commits everything that was written before the call. Returns the generation that has it; without changes, the present one.
+    pub fn consistency_point(self: &Arc<Self>) -> Result<Generation, VolumeError> {
+        self.commit_with(Rider::None).map(|done| done.generation)
+    }
+
+    pub(crate) fn commit_with(self: &Arc<Self>, rider: Rider) -> Result<Done, VolumeError> {
+        self.guarded(&mut self.commit.lock(), rider)
+    }
+
+    fn guarded(
+        self: &Arc<Self>,
+        commit: &mut MutexGuard<'_, Commit>,
+        rider: Rider,
+    ) -> Result<Done, VolumeError> {
+        let outcome = self.commit_locked(commit, rider);
+        if let Err(reason) = &outcome {
+            let mut state = self.state.lock();
+            // Refusals come before the freeze; whatever fails after it must not be tried again as if nothing had happened.
+            if state.frozen.is_some() {
+                state.latch(reason);
+            }
+            self.settled.notify_all();
+        }
+        outcome
+    }
+
+    /// A snapshot of what is there, named by its generation, and then the rollback, with nothing in between.
+    pub(crate) fn commit_rollback(
+        self: &Arc<Self>,
+        id: SnapshotId,
+        name: impl Fn(Generation) -> String,
+    ) -> Result<Done, VolumeError> {
+        let mut commit = self.commit.lock();
+        self.check_rider(&commit, &Rider::Rollback(id))?;
+        let mut name_of = name(Generation(self.state.lock().open.generation.0));
+        while self.snapshot_named(&name_of).is_some() {
+            name_of.push('+');
+        }
+        let kept = self.guarded(&mut commit, Rider::Snapshot(name_of))?;
+        self.guarded(&mut commit, Rider::Rollback(id))?;
+        let removed = self.image(None)?.inodes()?.into_iter().filter(|inode| inode.removed);
+        self.state.lock().removed = removed.map(|inode| inode.id).collect();
+        Ok(kept)
+    }
+
+    fn commit_locked(
+        self: &Arc<Self>,
+        commit: &mut MutexGuard<'_, Commit>,
+        rider: Rider,
+    ) -> Result<Done, VolumeError> {
+        self.check_rider(commit, &rider)?;
+        let frozen = self.freeze(matches!(rider, Rider::Rollback(_)))?;
+        let drops_changes = matches!(rider, Rider::Rollback(_));
+        let before = self.state.lock().committed.clone();
+        let mut gathered = Gathered {
+            generation: frozen.as_ref().map_or(before.root.generation, |part| part.overlay.generation),
+            allocated: Vec::new(),
+            freed: Vec::new(),
+            writes: Vec::new(),
+        };
+        let root = match (&frozen, &rider) {
+            (Some(part), Rider::Rollback(id)) => self.rolled_back_root(part, *id)?,
+            (Some(part), _) => self.merge(part, &before, &rider, &mut gathered)?,
+            (None, _) => before.root,
+        };
+        let mut superblock = commit.superblock.clone();
+        superblock.root = root;
+        superblock.sequence += 1;
+        if let Some(part) = &frozen {
+            superblock.log_tail = part.tail;
+        }
+        let mut done = Done { generation: root.generation, ..Done::default() };
+        // New nodes must be readable before a deletion compares the new map: they are in the cache or on the device.
+        self.write_gathered(&mut gathered)?;
+        let (table, exclusive) = self.ride(commit, &rider, &root, &before, &mut superblock, &mut done)?;
+        if frozen.is_none() && matches!(rider, Rider::None) {
+            return Ok(done);
+        }
+        if let Some(table) = &table {
+            superblock.snapshots = table.table.clone();
+            self.store.run(table.writes.operations())?;
+        }
+        self.store.device().flush()?;
+        self.write_superblock(&superblock)?;
+        drop(before);
+        let mut retired = Vec::new();
+        if drops_changes {
+            if let Some(part) = &frozen {
+                retired.extend(placed_blocks(&part.overlay));
+            }
+        }
+        self.install(commit, superblock, frozen, table, gathered, exclusive, retired);
+        Ok(done)
+    }
+
+    /// Refuses what can't be done, before anything is changed.
+    fn check_rider(&self, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
+        let state = self.state.lock();
+        let table_full = || !commit.label.has_room() || state.snapshots.len() >= SNAPSHOTS_MAX;
+        match rider {
+            Rider::None | Rider::Failover => state.check_open(),
+            Rider::Snapshot(name) => {
+                state.check_writable()?;
+                check_name(name)?;
+                if state.snapshots.by_name(name).is_some() {
+                    Err(VolumeError::NameTaken)
+                } else if table_full() {
+                    Err(VolumeError::TableFull)
+                } else {
+                    Ok(())
+                }
+            }
+            Rider::Delete(ids) => {
+                state.check_writable()?;
+                for id in ids {
+                    let entry = state.snapshots.get(*id).ok_or(VolumeError::NoSuchSnapshot(*id))?;
+                    if entry.held {
+                        return Err(VolumeError::Held(*id));
+                    }
+                }
+                Ok(())
+            }
+            Rider::Change(entry) => {
+                state.check_writable()?;
+                check_name(&entry.name)?;
+                match state.snapshots.by_name(&entry.name) {
+                    Some(other) if other != entry.id => Err(VolumeError::NameTaken),
+                    _ => state.snapshots.get(entry.id).map(drop).ok_or(VolumeError::NoSuchSnapshot(entry.id)),
+                }
+            }
+            Rider::Rollback(id) => {
+                state.check_writable()?;
+                state.snapshots.get(*id).map(drop).ok_or(VolumeError::NoSuchSnapshot(*id))
+            }
+            Rider::Grow(_) => state.check_open(),
+        }
+    }
+
+    /// Ends the open generation; `None` when it has no changes (unless `always`).
+    fn freeze(&self, always: bool) -> Result<Option<FrozenPart>, VolumeError> {
+        let mut state = self.state.lock();
+        state.check_open()?;
+        while state.compounds > 0 {
+            state.freezing = true;
+            self.settled.wait(&mut state);
+        }
+        state.freezing = true;
+        drop(state);
+        // No record may be under way while the generations change, or it would stand behind the new tail with the old number.
+        let log = self.log.lock();
+        let mut state = self.state.lock();
+        state.freezing = false;
+        if state.open.is_empty() && !always {
+            self.settled.notify_all();
+            return Ok(None);
+        }
+        let next = Generation(state.open.generation.0 + 1);
+        let frozen = std::mem::replace(&mut state.open, Overlay::new(next));
+        let generation = frozen.generation;
+        state.frozen = Some(Frozen::Draining(frozen));
+        state.changed_since = None;
+        let (order, tail) = (state.order, log.mark());
+        drop(log);
+        self.settled.notify_all();
+        // Drain.
+        loop {
+            let unplaced = state.overlay_mut(generation).map_or((0, 0), |o| (o.unplaced, o.flights));
+            if let Some(reason) = &state.latched {
+                return Err(VolumeError::Latched(Box::new(reason.clone())));
+            }
+            match unplaced {
+                (0, 0) => break,
+                (0, _) => self.settled.wait(&mut state),
+                _ => {
+                    drop(state);
+                    self.place(PLACE_BLOCKS, order)?;
+                    state = self.state.lock();
+                }
+            }
+        }
+        let Some(Frozen::Draining(mut overlay)) = state.frozen.take() else {
+            return Err(VolumeError::Closed);
+        };
+        state.frozen_unlogged = std::mem::take(&mut overlay.unlogged);
+        let overlay = Arc::new(overlay);
+        state.frozen = Some(Frozen::Settled(overlay.clone()));
+        Ok(Some(FrozenPart { overlay, order, tail }))
+    }
+
+    fn allocate(&self, count: usize) -> Result<Vec<Vbn>, VolumeError> {
+        let mut taken = Vec::with_capacity(count);
+        if count > 0 {
+            let mut state = self.state.lock();
+            if !state.used.allocate(count, &mut taken) {
+                return Err(VolumeError::NoSpace);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Merges a generation's changes into new trees and returns the new root.
+    fn merge(
+        &self,
+        part: &FrozenPart,
+        before: &Committed,
+        rider: &Rider,
+        gathered: &mut Gathered,
+    ) -> Result<Root, VolumeError> {
+        let overlay = &part.overlay;
+        let mut inodes: BTreeMap<FileId, Option<Inode>> = overlay.inodes.clone();
+        let files: BTreeSet<FileId> = overlay.files.keys().chain(overlay.inodes.keys()).copied().collect();
+        for file in files {
+            let old = self.committed_inode(before, file)?;
+            let new = match inodes.get(&file) {
+                Some(changed) => *changed,
+                None => old,
+            };
+            let empty = FileOverlay::default();
+            let changes = overlay.files.get(&file).unwrap_or(&empty);
+            let old_tree = old.map_or(TreeRef::empty(1), |inode| inode.tree);
+            match new {
+                Some(mut inode) => {
+                    inode.tree = self.merge_file(before, file, old_tree, inode.tree.length, changes, gathered)?;
+                    if Some(inode) != old {
+                        inodes.insert(file, Some(inode));
+                    }
+                }
+                // The file is gone (its tree was freed before) or never was: what was written to it goes nowhere.
+                None => {
+                    let tree = self.tree(before, file, old_tree);
+                    let mut update = TreeUpdate::regular(tree, old_tree.length);
+                    update.punch(0, old_tree.length, gathered, &mut |n| self.allocate(n))?;
+                    update.finish(gathered, &mut |n| self.allocate(n))?;
+                    let lost = slots_of(changes).map(|(_, pointer)| pointer);
+                    gathered.freed.extend(lost.clone());
+                    gathered.allocated.extend(lost.map(|pointer| pointer.vbn));
+                }
+            }
+        }
+        self.close_trees(part, before, inodes, rider, gathered)
+    }
+
+    fn merge_file(
+        &self,
+        before: &Committed,
+        file: FileId,
+        old: TreeRef,
+        length: u64,
+        changes: &FileOverlay,
+        gathered: &mut Gathered,
+    ) -> Result<TreeRef, VolumeError> {
+        let mut update = TreeUpdate::regular(self.tree(before, file, old), length);
+        let mut allocate = |count: usize| self.allocate(count);
+        for (start, end) in &changes.holes {
+            update.punch(*start, *end, gathered, &mut allocate)?;
+        }
+        if length < old.length {
+            update.punch(length, old.length, gathered, &mut allocate)?;
+        }
+        let mut slots: Vec<(u64, BlockPointer)> = slots_of(changes).collect();
+        slots.sort_unstable_by_key(|(lba, _)| *lba);
+        // Blocks past a new, smaller end have no place in the tree.
+        let within = slots.partition_point(|(lba, _)| *lba < length);
+        for (_, pointer) in slots.split_off(within) {
+            gathered.allocated.push(pointer.vbn);
+            gathered.freed.push(pointer);
+        }
+        let lbas: Vec<u64> = slots.iter().map(|(lba, _)| *lba).collect();
+        update.plan(&lbas, gathered, &mut allocate)?;
+        for (lba, pointer) in slots {
+            update.set(lba, pointer, gathered);
+        }
+        update.finish(gathered, &mut allocate)
+    }
+
+    /// The inode file and the active map: every place must be known before their content is, as the map describes its own blocks too.
+    fn close_trees(
+        &self,
+        part: &FrozenPart,
+        before: &Committed,
+        inodes: BTreeMap<FileId, Option<Inode>>,
+        rider: &Rider,
+        gathered: &mut Gathered,
+    ) -> Result<Root, VolumeError> {
+        let mut allocate = |count: usize| self.allocate(count);
+        let old = &before.root;
+        let blocks = match rider {
+            Rider::Grow(blocks) => *blocks,
+            _ => self.state.lock().used.blocks(),
+        };
+        let next_file = self.state.lock().next_file;
+        let inode_blocks = next_file.div_ceil(INODES_PER_BLOCK).max(1);
+        let mut inode_update =
+            TreeUpdate::closing(self.tree(before, INODE_FILE, old.inode_file), inode_blocks);
+        let mut changed: Vec<u64> = inodes.keys().map(|file| Inode::place(*file).0).collect();
+        changed.dedup();
+        inode_update.plan(&changed, gathered, &mut allocate)?;
+        let mut map_update =
+            TreeUpdate::closing(self.tree(before, ACTIVE_MAP, old.active_map), map_blocks(blocks));
+        let (mut allocated, mut freed) = (0, 0);
+        let mut planned = BTreeSet::new();
+        loop {
+            let news = gathered.allocated[allocated..].iter().chain(gathered.freed[freed..].iter().map(|p| &p.vbn));
+            let regions: BTreeSet<u64> =
+                news.map(|vbn| vbn.0 / BITS_PER_MAP_BLOCK).filter(|region| !planned.contains(region)).collect();
+            (allocated, freed) = (gathered.allocated.len(), gathered.freed.len());
+            if regions.is_empty() {
+                break;
+            }
+            let regions: Vec<u64> = regions.into_iter().collect();
+            map_update.plan(&regions, gathered, &mut allocate)?;
+            planned.extend(regions);
+        }
+        for (file, inode) in &inodes {
+            let (block, slot) = Inode::place(*file);
+            Inode::put(inode.as_ref(), inode_update.data(block), slot);
+        }
+        for vbn in &gathered.allocated {
+            let bits = map_update.data(vbn.0 / BITS_PER_MAP_BLOCK);
+            let (byte, mask) = bit(*vbn);
+            assert!(bits[byte] & mask == 0, "an allocated block was free in the map: {vbn:?}");
+            bits[byte] |= mask;
+        }
+        for pointer in &gathered.freed {
+            let bits = map_update.data(pointer.vbn.0 / BITS_PER_MAP_BLOCK);
+            let (byte, mask) = bit(pointer.vbn);
+            assert!(bits[byte] & mask != 0, "a freed block was set in the map: {:?}", pointer.vbn);
+            bits[byte] &= !mask;
+        }
+        let used = old.used + gathered.allocated.len() as u64 - gathered.freed.len() as u64;
+        let now = self.clock.now();
+        Ok(Root {
+            generation: part.overlay.generation,
+            created: now,
+            changed: now,
+            blocks,
+            used,
+            next_file,
+            inode_file: inode_update.finish(gathered, &mut allocate)?,
+            active_map: map_update.finish(gathered, &mut allocate)?,
+        })
+    }
+
+    /// The root of a snapshot, as the next generation of the active state.
+    fn rolled_back_root(&self, part: &FrozenPart, id: SnapshotId) -> Result<Root, VolumeError> {
+        let state = self.state.lock();
+        let snapshot = state.snapshots.get(id).ok_or(VolumeError::NoSuchSnapshot(id))?.root;
+        let now = self.clock.now();
+        Ok(Root {
+            generation: part.overlay.generation,
+            created: now,
+            changed: now,
+            blocks: state.used.blocks(),
+            next_file: state.next_file,
+            ..snapshot
+        })
+    }
+
+    fn write_gathered(&self, gathered: &mut Gathered) -> Result<(), VolumeError> {
+        let mut writes = std::mem::take(&mut gathered.writes);
+        writes.sort_unstable_by_key(|(vbn, _)| *vbn);
+        for chunk in writes.chunks(PLACE_BLOCKS) {
+            self.store.run(self.store.write_home(chunk))?;
+        }
+        Ok(())
+    }
+
+    /// Prepares what rides on the consistency point. Returns the change of the snapshot table and the blocks that only deleted snapshots
+    /// held, with the snapshot of each.
+    fn ride(
+        self: &Arc<Self>,
+        commit: &mut Commit,
+        rider: &Rider,
+        root: &Root,
+        before: &Committed,
+        superblock: &mut Superblock,
+        done: &mut Done,
+    ) -> Result<(Option<PreparedTable>, Vec<(SnapshotId, Vec<Vbn>)>), VolumeError> {
+        let mut exclusive = Vec::new();
+        let mut changes = Vec::new();
+        match rider {
+            Rider::None => {}
+            Rider::Snapshot(name) => {
+                let id = SnapshotId(superblock.next_snapshot);
+                let created = self.clock.now();
+                let entry = SnapshotEntry {
+                    id,
+                    parent: superblock.parent,
+                    held: false,
+                    name: name.clone(),
+                    root: Root { created, ..*root },
+                };
+                superblock.next_snapshot += 1;
+                superblock.parent = id;
+                done.snapshot = Some(entry.clone());
+                changes.push(TableChange::Put(entry));
+            }
+            Rider::Change(entry) => changes.push(TableChange::Put(entry.clone())),
+            Rider::Delete(ids) => {
+                (changes, exclusive) = self.deletion(ids, root, before, superblock)?;
+                done.freed = exclusive.iter().map(|(_, blocks)| blocks.len() as u64).sum();
+            }
+            Rider::Rollback(id) => superblock.parent = *id,
+            Rider::Grow(blocks) => {
+                let more = blocks - self.state.lock().used.blocks();
+                grow_layout(&mut superblock.layout, more);
+                if superblock.role == cairn_format::Role::Normal {
+                    superblock.root.blocks = *blocks;
+                }
+            }
+            Rider::Failover => superblock.role = cairn_format::Role::Normal,
+        }
+        if changes.is_empty() {
+            return Ok((None, exclusive));
+        }
+        let volume = self.id();
+        let table = self.state.lock().snapshots.prepare(changes, volume, &mut commit.label)?;
+        Ok((Some(table), exclusive))
+    }
+
+    /// Deletes snapshots from the tree of descent: a block that one holds and neither its parent nor any child does is free.
+    fn deletion(
+        &self,
+        ids: &[SnapshotId],
+        root: &Root,
+        before: &Committed,
+        superblock: &mut Superblock,
+    ) -> Result<(Vec<TableChange>, Vec<(SnapshotId, Vec<Vbn>)>), VolumeError> {
+        let maps = Maps { store: &self.store, redirects: &before.redirects };
+        let mut entries: BTreeMap<SnapshotId, Option<SnapshotEntry>> = BTreeMap::new();
+        let mut exclusive = Vec::new();
+        let get = |entries: &BTreeMap<SnapshotId, Option<SnapshotEntry>>, state: &State, id: SnapshotId| {
+            entries.get(&id).cloned().unwrap_or_else(|| state.snapshots.get(id).cloned())
+        };
+        let distinct: BTreeSet<SnapshotId> = ids.iter().copied().collect();
+        for id in distinct {
+            let (entry, mut neighbours, children) = {
+                let state = self.state.lock();
+                let Some(entry) = get(&entries, &state, id) else { continue };
+                let parent = get(&entries, &state, entry.parent).map(|parent| parent.root);
+                let changed = entries.values().flatten().filter(|e| e.parent == id).cloned();
+                let unchanged = state
+                    .snapshots
+                    .children_of(id)
+                    .into_iter()
+                    .filter(|child| !entries.contains_key(child))
+                    .filter_map(|child| state.snapshots.get(child).cloned());
+                let children: Vec<SnapshotEntry> = changed.chain(unchanged).collect();
+                (entry, parent.into_iter().collect::<Vec<Root>>(), children)
+            };
+            neighbours.extend(children.iter().map(|child| child.root));
+            if superblock.parent == id {
+                neighbours.push(*root);
+                superblock.parent = entry.parent;
+            }
+            let runs = maps.only_in(&entry.root, &neighbours)?;
+            let blocks = runs.iter().flat_map(|(first, count)| (0..*count).map(|n| Vbn(first.0 + n))).collect();
+            exclusive.push((id, blocks));
+            for child in children {
+                entries.insert(child.id, Some(SnapshotEntry { parent: entry.parent, ..child }));
+            }
+            entries.insert(id, None);
+        }
+        let changes = entries
+            .into_iter()
+            .map(|(id, entry)| match entry {
+                Some(entry) => TableChange::Put(entry),
+                None => TableChange::Remove(id),
+            })
+            .collect();
+        Ok((changes, exclusive))
+    }
+
+    /// Writes both slots. The first is the commit.
+    pub(crate) fn write_superblock(&self, superblock: &Superblock) -> Result<(), VolumeError> {
+        let device = self.store.device();
+        for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
+            write_slot(&**device, superblock, address)?;
+            device.flush()?;
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "everything that a committed consistency point leaves behind")]
+    fn install(
+        &self,
+        commit: &mut Commit,
+        superblock: Superblock,
+        frozen: Option<FrozenPart>,
+        table: Option<PreparedTable>,
+        gathered: Gathered,
+        exclusive: Vec<(SnapshotId, Vec<Vbn>)>,
+        retired: Vec<Vbn>,
+    ) {
+        if commit.superblock.layout != superblock.layout {
+            self.store.set_space(Space::new(&superblock.layout));
+        }
+        self.log.lock().release(superblock.log_tail);
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let mut unheld = state.unheld(&gathered.freed, state.parent);
+        if let Some(part) = &frozen {
+            state.durable_order = state.durable_order.max(part.order);
+            unheld.extend(&part.overlay.abandoned);
+            unheld.extend(retired);
+            state.frozen = None;
+            state.frozen_unlogged = Vec::new();
+        }
+        let blocks = self.store.space().blocks(cairn_format::SegmentKind::Space);
+        if state.used.blocks() < blocks {
+            state.used.grow(blocks);
+        }
+        let redirects = state.committed.redirects.clone();
+        let before = std::mem::replace(&mut state.committed, Committed::new(superblock.root, redirects));
+        state.readers.push(Arc::downgrade(&before));
+        state.readers.retain(|reader| reader.strong_count() > 0);
+        if !unheld.is_empty() {
+            state.releases.push_back(Release { readers: state.readers.clone(), blocks: unheld });
+        }
+        for (id, blocks) in exclusive {
+            let mut readers = state.readers.clone();
+            readers.extend(state.pins.remove(&id));
+            state.releases.push_back(Release { readers, blocks });
+        }
+        if let Some(table) = table {
+            commit.label.release(&table.writes.freed);
+            state.snapshots.apply(table);
+        }
+        state.role = superblock.role;
+        state.parent = superblock.parent;
+        state.next_snapshot = superblock.next_snapshot;
+        commit.superblock = superblock;
+        drop(before);
+        state.settle_releases();
+        self.consistency_points.fetch_add(1, Ordering::Relaxed);
+        self.settled.notify_all();
+    }
+}
+
+/// Every placed block of a file's changes.
+fn slots_of(changes: &FileOverlay) -> impl Iterator<Item = (u64, BlockPointer)> + Clone + '_ {
+    changes.slots.iter().map(|(lba, slot)| match slot {
+        Slot::Placed(pointer) => (*lba, *pointer),
+        Slot::Unplaced { .. } | Slot::InFlight { .. } => {
+            unreachable!("a settled generation has placed all of its blocks")
+        }
+    })
+}
+
+fn placed_blocks(overlay: &Overlay) -> Vec<Vbn> {
+    overlay.files.values().flat_map(slots_of).map(|(_, pointer)| pointer.vbn).collect()
+}
+
+/// Byte and mask of a block's bit in its map block.
+pub(crate) fn bit(vbn: Vbn) -> (usize, u8) {
+    let within = vbn.0 % BITS_PER_MAP_BLOCK;
+    ((within / 8) as usize, 1 << (within % 8))
+}
+
+fn check_name(name: &str) -> Result<(), VolumeError> {
+    let allowed = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
+    let good = (1..=cairn_format::MAX_SNAPSHOT_NAME).contains(&name.len())
+        && name.chars().all(allowed)
+        && !name.starts_with(['-', '.']);
+    if good { Ok(()) } else { Err(VolumeError::InvalidName) }
+}
+
+/// The root directory's file id is fixed; nothing else may take it.
+const _: () = assert!(ROOT_DIRECTORY.0 == 1);

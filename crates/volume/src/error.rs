@@ -1,0 +1,136 @@
+//! What can go wrong with a volume, by kind.
+
+use cairn_base::{FileId, Lba, SnapshotId, Vbn};
+use cairn_device::DeviceError;
+use cairn_format::{FormatError, NodeAddress, Role};
+
+/// Where a damaged block belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Block `lba` of a file.
+    Data {
+        /// The file.
+        file: FileId,
+        /// The block in it.
+        lba: Lba,
+    },
+    /// A node of a file's tree.
+    Node(NodeAddress),
+    /// A block that is known by its vbn alone.
+    Unknown,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Data { file, lba } => write!(f, "block {lba} of file {file}"),
+            Place::Node(node) => {
+                write!(f, "node {} at level {} of file {}", node.index, node.level, node.file)
+            }
+            Place::Unknown => f.write_str("a block of an unknown file"),
+        }
+    }
+}
+
+/// Why a volume refused or failed. Cloning is cheap: the first failure latches and is told again.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum VolumeError {
+    /// The device below failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The device holds no volume.
+    #[error("the device holds no Cairn volume: neither superblock verifies ({first}; the other: {second}). If it should, do not format it; check that this is the right device")]
+    NotAVolume {
+        /// Of the first slot.
+        first: FormatError,
+        /// Of the second slot.
+        second: FormatError,
+    },
+    /// The device holds a volume, or something else that formatting would destroy.
+    #[error("the device holds a volume already; delete that volume first or name another device")]
+    NotEmpty,
+    /// Shorter than what the superblock describes.
+    #[error("the device has {have} bytes and the volume needs {need}: name a larger device")]
+    DeviceTooSmall {
+        /// Bytes.
+        need: u64,
+        /// Bytes.
+        have: u64,
+    },
+    /// A size out of the format's range.
+    #[error("a volume has {min} to {max} blocks of 4 KiB, not {blocks}")]
+    Size {
+        /// Asked.
+        blocks: u64,
+        /// Fewest.
+        min: u64,
+        /// Most.
+        max: u64,
+    },
+    /// A block does not have the checksum that its parent names, or is no such structure. It is not served.
+    #[error("block {vbn} is damaged: {place} cannot be read; restore it from a snapshot's export or the mirror")]
+    Damaged {
+        /// Where it is.
+        vbn: Vbn,
+        /// What it is.
+        place: Place,
+    },
+    /// A structure in the label area is damaged.
+    #[error("the label area is damaged: {0}; run `cairn volume check`")]
+    Label(FormatError),
+    /// The intent log is damaged before its end: flushed writes would be lost.
+    #[error("the intent log is damaged at record {sequence}, before its end: opening would lose flushed writes. Fail over to the mirror, or restore the device")]
+    LogDamaged {
+        /// The record.
+        sequence: u64,
+    },
+    /// No block is free.
+    #[error("the volume is full: delete snapshots or LUNs, trim, or grow it with `cairn volume grow`")]
+    NoSpace,
+    /// The snapshot table or the redirect map is full.
+    #[error("the label area has no room for another entry: delete snapshots that are no longer needed")]
+    TableFull,
+    /// No such file in this image.
+    #[error("file {0} does not exist")]
+    NoSuchFile(FileId),
+    /// No such snapshot.
+    #[error("snapshot {0} does not exist; `cairn snapshot list` shows those that do")]
+    NoSuchSnapshot(SnapshotId),
+    /// A snapshot of that name exists.
+    #[error("a snapshot of that name exists; choose another name or delete it first")]
+    NameTaken,
+    /// Empty, too long, or with a character that names may not have.
+    #[error("a name has 1 to 128 bytes of letters, digits, '.', '_', '-' and ':', and does not start with '-' or '.'")]
+    InvalidName,
+    /// It is held.
+    #[error("snapshot {0} is held: a mirror or its owner needs it; release it first")]
+    Held(SnapshotId),
+    /// Writes to a destination, or receiving into a normal volume.
+    #[error("this volume is {}", match .0 { Role::Destination => "the destination of a mirror and read-only; `cairn mirror failover` makes it writable", Role::Normal => "not the destination of a mirror" })]
+    WrongRole(Role),
+    /// Someone receives already.
+    #[error("another transfer into this volume is in progress; wait for it or abort it")]
+    TransferInProgress,
+    /// What was received does not fit together.
+    #[error("the transfer was refused: {0}; nothing of it was kept")]
+    Refused(&'static str),
+    /// A write or flush of metadata failed; the volume takes no more writes.
+    #[error("the volume is read-only since a write to its device failed ({0}); mend the device and restart the server")]
+    Latched(Box<VolumeError>),
+    /// It was closed.
+    #[error("the volume is closed")]
+    Closed,
+}
+
+impl VolumeError {
+    /// As a device's clients hear it, for a request of `length` bytes at `offset`.
+    pub fn to_device(&self, offset: u64, length: u64) -> DeviceError {
+        match self {
+            VolumeError::Device(error) => error.clone(),
+            VolumeError::NoSpace | VolumeError::TableFull => DeviceError::NoSpace { offset, length },
+            VolumeError::Damaged { .. } | VolumeError::Label(_) => DeviceError::Corrupt { offset, length },
+            VolumeError::WrongRole(_) | VolumeError::Latched(_) => DeviceError::ReadOnly,
+            _ => DeviceError::OutOfService,
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Files: made, resized and removed. A removed file's blocks are freed in rounds, so that no consistency point takes long.
+
+use std::sync::Arc;
+
+use cairn_base::{BLOCK_SIZE, FileId, Lba};
+use cairn_device::Block;
+use cairn_format::{FileKind, Inode, TreeRef};
+
+use crate::error::VolumeError;
+use crate::limits::REMOVE_BLOCKS;
+use crate::volume::{Compound, ROOT_DIRECTORY, Volume};
+
+impl Compound<'_> {
+    /// Makes a file of `length_bytes`, all holes. It exists from the next consistency point on.
+    pub fn create(&self, kind: FileKind, length_bytes: u64) -> Result<FileId, VolumeError> {
+        let volume = self.volume();
+        let mut state = volume.state.lock();
+        state.check_writable()?;
+        if !state.has_room(8) {
+            return Err(VolumeError::NoSpace);
+        }
+        let id = match kind {
+            FileKind::Directory => ROOT_DIRECTORY,
+            _ => {
+                let id = FileId(state.next_file);
+                state.next_file += 1;
+                id
+            }
+        };
+        let inode = Inode {
+            kind,
+            removed: false,
+            id,
+            length_bytes,
+            created: volume.clock.now(),
+            relationship: 0,
+            tree: TreeRef::empty(blocks_of(length_bytes)),
+        };
+        state.open.inodes.insert(id, Some(inode));
+        volume.note_change(&mut state);
+        Ok(id)
+    }
+
+    /// Gives a file another length; what lies past a smaller one is freed.
+    pub fn resize(&self, file: FileId, length_bytes: u64) -> Result<(), VolumeError> {
+        let inode = self.volume().inode(file)?;
+        self.put(Inode {
+            length_bytes,
+            tree: TreeRef { length: blocks_of(length_bytes), ..inode.tree },
+            ..inode
+        })
+    }
+
+    /// Takes a file's name away: it is freed in the background, also after a restart.
+    pub fn remove(&self, file: FileId) -> Result<(), VolumeError> {
+        let inode = self.volume().inode(file)?;
+        self.put(Inode { removed: true, ..inode })?;
+        self.volume().state.lock().removed.push(file);
+        self.volume().work.notify_one();
+        Ok(())
+    }
+
+    /// Writes one block of a directory. It is taken from the reserve where need be, so it never waits.
+    pub fn write(&self, file: FileId, lba: Lba, block: Block) -> Result<(), VolumeError> {
+        let mut state = self.volume().state.lock();
+        state.check_writable()?;
+        state.order += 1;
+        let order = state.order;
+        state.open.write(file, lba.0, block, order);
+        self.volume().note_change(&mut state);
+        Ok(())
+    }
+
+    fn put(&self, inode: Inode) -> Result<(), VolumeError> {
+        let mut state = self.volume().state.lock();
+        state.check_writable()?;
+        state.open.inodes.insert(inode.id, Some(inode));
+        self.volume().note_change(&mut state);
+        Ok(())
+    }
+}
+
+/// Blocks that `bytes` take; a file has at least one.
+fn blocks_of(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK_SIZE as u64).max(1)
+}
+
+impl Volume {
+    /// Frees the next part of a removed file, from its end; at the end, its inode.
+    pub(crate) fn free_removed(self: &Arc<Self>, file: FileId) -> Result<(), VolumeError> {
+        let inode = match self.inode(file) {
+            Ok(inode) if inode.removed => inode,
+            // A rollback brought it back, or it is gone.
+            Ok(_) | Err(VolumeError::NoSuchFile(_)) => {
+                self.state.lock().removed.retain(|removed| *removed != file);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let keep = inode.tree.length.saturating_sub(REMOVE_BLOCKS);
+        {
+            let compound = self.compound();
+            if keep == 0 || inode.tree.pointer.is_hole() {
+                let mut state = self.state.lock();
+                state.open.inodes.insert(file, None);
+                self.note_change(&mut state);
+                state.removed.retain(|removed| *removed != file);
+            } else {
+                compound.resize(file, keep * BLOCK_SIZE as u64)?;
+            }
+        }
+        self.consistency_point().map(drop)
+    }
+}

@@ -1,0 +1,355 @@
+//! Making a volume and opening one: superblocks, tables, the used map, replay of the intent log.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use cairn_base::{BLOCK_SIZE, Checksum, Clock, Generation, SnapshotId, Timestamp, VolumeId};
+use cairn_device::{Block, BlockMut, Device, Segments};
+use cairn_format::layout::{SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN, SUPERBLOCK_A, SUPERBLOCK_B};
+use cairn_format::{
+    BlockPointer, Cursor, FormatError, LogEntry, LogRecord, LogTail, Role, Root, SegmentKind, Superblock,
+    TableRef, TreeRef,
+};
+use parking_lot::{Condvar, Mutex};
+
+use crate::compare::Maps;
+use crate::error::VolumeError;
+use crate::intent::{LogWriter, Replay, replay};
+use crate::overlay::Overlay;
+use crate::space::{Space, device_blocks, fresh_layout};
+use crate::state::{Committed, State};
+use crate::store::Store;
+use crate::table::{LabelSpace, SnapshotTable, load_redirects};
+use crate::used::UsedMap;
+use crate::volume::{Commit, ROOT_DIRECTORY, Volume};
+
+/// What to make.
+#[derive(Debug, Clone, Copy)]
+pub struct FormatOptions {
+    /// Its name for ever; a destination takes its source's.
+    pub id: VolumeId,
+    /// Block space in blocks of 4 KiB.
+    pub blocks: u64,
+    /// A destination gets a redirect area and a have map besides.
+    pub role: Role,
+}
+
+/// How to open.
+pub struct OpenOptions {
+    /// Bytes of block cache.
+    pub cache_bytes: u64,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Volume {
+    /// Bytes of device that a volume of `blocks` needs.
+    pub fn device_bytes(blocks: u64, role: Role) -> u64 {
+        device_blocks(&fresh_layout(blocks, role == Role::Destination)) * BLOCK_SIZE as u64
+    }
+
+    /// The largest block space, in blocks, that fits on a device of `bytes`; 0 when none does.
+    pub fn blocks_for(bytes: u64, role: Role) -> u64 {
+        let (mut low, mut high) = (0, (bytes / BLOCK_SIZE as u64).min(SPACE_BLOCKS_MAX));
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if Self::device_bytes(middle, role) <= bytes {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        if low < SPACE_BLOCKS_MIN { 0 } else { low }
+    }
+
+    /// Makes an empty volume on `device`. A device that holds a volume is left alone.
+    pub fn format(device: &dyn Device, options: &FormatOptions, clock: &dyn Clock) -> Result<(), VolumeError> {
+        let blocks = options.blocks;
+        if !(SPACE_BLOCKS_MIN..=SPACE_BLOCKS_MAX).contains(&blocks) {
+            return Err(VolumeError::Size { blocks, min: SPACE_BLOCKS_MIN, max: SPACE_BLOCKS_MAX });
+        }
+        let layout = fresh_layout(blocks, options.role == Role::Destination);
+        let need = device_blocks(&layout) * BLOCK_SIZE as u64;
+        let have = device.geometry().length;
+        if have < need {
+            return Err(VolumeError::DeviceTooSmall { need, have });
+        }
+        let [first, second] = read_slots(device)?;
+        if first.is_ok() || second.is_ok() {
+            return Err(VolumeError::NotEmpty);
+        }
+        // A log of an earlier life would be refused by its volume id; its blocks are zeroed all the same, so that check
+        // never sees them.
+        let log = (layout.log_start * BLOCK_SIZE as u64, layout.log_blocks * BLOCK_SIZE as u64);
+        device.one(cairn_device::Operation::new(cairn_device::Request::WriteZeroes {
+            offset: log.0,
+            length: log.1,
+            may_trim: false,
+            fua: false,
+        }))?;
+        let now = clock.now();
+        let superblock = Superblock {
+            volume: options.id,
+            role: options.role,
+            sequence: 1,
+            layout,
+            log_tail: LogTail { position: 0, sequence: 1 },
+            root: Root {
+                generation: Generation(1),
+                created: now,
+                blocks,
+                used: 0,
+                next_file: ROOT_DIRECTORY.0 + 1,
+                changed: now,
+                inode_file: TreeRef::empty(1),
+                active_map: TreeRef::empty(map_blocks(blocks)),
+            },
+            parent: SnapshotId(0),
+            next_snapshot: 1,
+            cursor: Cursor { snapshot: SnapshotId(0), received: Timestamp(0) },
+            snapshots: TableRef::default(),
+            redirects: TableRef::default(),
+        };
+        device.flush()?;
+        for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
+            write_slot(device, &superblock, address)?;
+        }
+        device.flush()?;
+        Ok(())
+    }
+
+    /// Opens the volume on `device`: the newest superblock that verifies, then the intent log. What was flushed is there.
+    pub fn open(device: Arc<dyn Device>, options: OpenOptions) -> Result<Arc<Self>, VolumeError> {
+        let superblock = newest_superblock(&*device)?;
+        let need = device_blocks(&superblock.layout) * BLOCK_SIZE as u64;
+        let have = device.geometry().length;
+        if have < need {
+            return Err(VolumeError::DeviceTooSmall { need, have });
+        }
+        let space = Space::new(&superblock.layout);
+        let blocks = space.blocks(SegmentKind::Space);
+        let store = Store::new(device.clone(), superblock.volume, space, options.cache_bytes);
+        let mut label = LabelSpace::new(&superblock.layout);
+        let snapshots = SnapshotTable::load(&*device, superblock.volume, &mut label, &superblock.snapshots)?;
+        let (redirects, redirect_blocks) =
+            load_redirects(&*device, superblock.volume, &mut label, &superblock.redirects)?;
+        let redirects = Arc::new(redirects);
+        let roots = snapshots.iter().map(|entry| &entry.root);
+        let mut used = load_used(&store, &redirects, blocks, &superblock.root, roots)?;
+        let mut stuck = HashSet::new();
+        if superblock.role == Role::Normal {
+            stuck.extend(redirects.each().map(|(vbn, _)| vbn).filter(|vbn| used.set(*vbn)));
+        }
+        let committed = Committed::new(superblock.root, redirects);
+        let open = Overlay::new(Generation(superblock.root.generation.0 + 1));
+        let found = replay(&*device, superblock.volume, &superblock.layout, superblock.log_tail)?;
+        let mut state = State {
+            role: superblock.role,
+            committed,
+            readers: Vec::new(),
+            pins: HashMap::new(),
+            parent: superblock.parent,
+            next_snapshot: superblock.next_snapshot,
+            cursor: superblock.cursor,
+            snapshots,
+            open,
+            frozen: None,
+            frozen_unlogged: Vec::new(),
+            used,
+            releases: VecDeque::new(),
+            stuck,
+            next_file: superblock.root.next_file,
+            order: 0,
+            durable_order: 0,
+            flying: 0,
+            compounds: 0,
+            freezing: false,
+            removed: Vec::new(),
+            changed_since: None,
+            since_maps: 0,
+            latched: None,
+            closed: false,
+            receiving: false,
+        };
+        let head = apply_log(&store, &mut state, found)?;
+        if !state.open.is_empty() {
+            state.changed_since = Some(options.clock.monotonic());
+        }
+        // Both slots must name this state before anything that the older one shows is reused.
+        for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
+            if read_slot(&*device, address)?.ok().as_ref() != Some(&superblock) {
+                write_slot(&*device, &superblock, address)?;
+                device.flush()?;
+            }
+        }
+        let log = LogWriter::new(superblock.volume, &superblock.layout, superblock.log_tail, head);
+        let volume = Arc::new(Self {
+            store,
+            clock: options.clock,
+            commit: Mutex::new(Commit { superblock, label, redirect_blocks }),
+            log: Mutex::new(log),
+            state: Mutex::new(state),
+            settled: Condvar::new(),
+            work: Condvar::new(),
+            flushes: AtomicU64::new(0),
+            consistency_points: AtomicU64::new(0),
+        });
+        volume.find_special_files()?;
+        Ok(volume)
+    }
+}
+
+/// Blocks of an active map over `blocks` of block space.
+pub(crate) fn map_blocks(blocks: u64) -> u64 {
+    blocks.div_ceil(cairn_format::layout::BITS_PER_MAP_BLOCK)
+}
+
+fn read_slot(device: &dyn Device, address: u64) -> Result<Result<Superblock, FormatError>, VolumeError> {
+    let structure = cairn_format::Structure::Superblock;
+    let offset = address * BLOCK_SIZE as u64;
+    let have = device.geometry().length;
+    if have < offset + BLOCK_SIZE as u64 {
+        return Err(VolumeError::DeviceTooSmall { need: Volume::device_bytes(SPACE_BLOCKS_MIN, Role::Normal), have });
+    }
+    let mut bytes = [0; BLOCK_SIZE];
+    // A slot that can't be read is like one that does not verify: the other one serves.
+    if device.read_into(offset, &mut bytes).is_err() {
+        return Ok(Err(FormatError::Checksum(structure)));
+    }
+    Ok(Superblock::parse(&bytes, address))
+}
+
+fn read_slots(device: &dyn Device) -> Result<[Result<Superblock, FormatError>; 2], VolumeError> {
+    Ok([read_slot(device, SUPERBLOCK_A)?, read_slot(device, SUPERBLOCK_B)?])
+}
+
+/// The newest slot that verifies.
+pub(crate) fn newest_superblock(device: &dyn Device) -> Result<Superblock, VolumeError> {
+    match read_slots(device)? {
+        [Ok(first), Ok(second)] => Ok(if second.sequence > first.sequence { second } else { first }),
+        [Ok(only), Err(reason)] | [Err(reason), Ok(only)] => {
+            tracing::warn!(%reason, "one superblock slot is damaged; the other one serves, and both are written anew");
+            Ok(only)
+        }
+        [Err(version @ FormatError::Version { .. }), _] | [_, Err(version @ FormatError::Version { .. })] => {
+            Err(VolumeError::Label(version))
+        }
+        [Err(first), Err(second)] => Err(VolumeError::NotAVolume { first, second }),
+    }
+}
+
+pub(crate) fn write_slot(device: &dyn Device, superblock: &Superblock, address: u64) -> Result<(), VolumeError> {
+    let mut bytes = BlockMut::zeroed();
+    superblock.write(&mut bytes, address);
+    device.write(address * BLOCK_SIZE as u64, Segments::from(bytes.freeze()))?;
+    Ok(())
+}
+
+/// The OR of all maps; each shared map block is read once.
+pub(crate) fn load_used<'a>(
+    store: &Store,
+    redirects: &crate::space::Redirects,
+    blocks: u64,
+    root: &Root,
+    snapshots: impl Iterator<Item = &'a Root>,
+) -> Result<UsedMap, VolumeError> {
+    let mut used = UsedMap::new(blocks);
+    let mut seen = HashSet::new();
+    let maps = Maps { store, redirects };
+    for map in std::iter::once(root.active_map).chain(snapshots.map(|root| root.active_map)) {
+        maps.each_region(map, &mut seen, &mut |region, bits| used.merge(region, bits))?;
+    }
+    Ok(used)
+}
+
+/// Puts the log's changes on top of the committed root. Returns where writing goes on.
+fn apply_log(store: &Store, state: &mut State, found: Replay) -> Result<LogTail, VolumeError> {
+    let mut head = found.head;
+    let mut remains = found.remains;
+    let committed = state.committed.root.generation;
+    for (record, position) in found.records.iter().zip(&found.positions) {
+        let sequence = record.header.sequence;
+        if head.sequence <= sequence {
+            remains.push(*position);
+            continue;
+        }
+        let surely_durable = sequence <= found.durable_through;
+        if record.header.generation <= committed {
+            continue;
+        }
+        if !surely_durable && !data_is_there(store, record) {
+            // The power was cut in the flush that wrote this record: nobody was told that it is durable.
+            head = LogTail { position: *position, sequence };
+            remains.push(*position);
+            continue;
+        }
+        for entry in &record.entries {
+            apply_entry(state, entry);
+        }
+    }
+    erase(store, &remains)?;
+    Ok(head)
+}
+
+fn apply_entry(state: &mut State, entry: &LogEntry) {
+    match *entry {
+        LogEntry::Write { file, lba, vbn, checksum } => {
+            state.used.set(vbn);
+            let birth = state.open.generation;
+            state.open.replay_write(file, lba.0, BlockPointer { vbn, birth, checksum });
+        }
+        LogEntry::Hole { file, lba, count } => state.open.punch(file, lba.0, count, 0, false),
+    }
+}
+
+fn data_is_there(store: &Store, record: &LogRecord) -> bool {
+    let named: Vec<_> = record
+        .entries
+        .iter()
+        .filter_map(|entry| match entry {
+            LogEntry::Write { vbn, checksum, .. } => Some((*vbn, *checksum)),
+            LogEntry::Hole { .. } => None,
+        })
+        .collect();
+    let vbns: Vec<_> = named.iter().map(|(vbn, _)| *vbn).collect();
+    store
+        .read_numbers(&vbns, &crate::space::Redirects::default())
+        .into_iter()
+        .zip(named)
+        .all(|(block, (_, checksum))| block.is_ok_and(|block: Block| Checksum::of(&block[..]) == checksum))
+}
+
+/// Overwrites the first block of records that must never be read again.
+fn erase(store: &Store, positions: &[u64]) -> Result<(), VolumeError> {
+    if positions.is_empty() {
+        return Ok(());
+    }
+    let start = newest_superblock(&**store.device())?.layout.log_start;
+    for position in positions {
+        store.device().write((start + position) * BLOCK_SIZE as u64, Segments::from(Block::zero()))?;
+    }
+    store.device().flush()?;
+    Ok(())
+}
+
+impl Volume {
+    /// Finds removed files whose space is still to be freed, and since maps.
+    fn find_special_files(self: &Arc<Self>) -> Result<(), VolumeError> {
+        let image = self.image(None)?;
+        let mut removed = Vec::new();
+        let mut since_maps = 0;
+        for inode in image.inodes()? {
+            if inode.removed {
+                removed.push(inode.id);
+            }
+            if inode.kind.is_since_map() {
+                since_maps += 1;
+            }
+        }
+        let mut state = self.state.lock();
+        state.removed = removed;
+        state.since_maps = since_maps;
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+//! What one generation has changed so far, above the committed tree: per file, blocks and holes.
+//!
+//! A block goes through three states: *unplaced* (only in memory), *in flight* (it has a vbn, the write is
+//! under way) and *placed* (written at its final place, not yet durable). Orders count arrivals; a flush
+//! covers a prefix of them, and the intent log is written in their order, so that replay gives what clients saw.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use cairn_base::{FileId, Generation, Lba, Vbn};
+use cairn_device::Block;
+use cairn_format::{BlockPointer, Inode, LogEntry};
+
+/// Multiplies by a large odd constant: block numbers are no adversary's choice that matters here (a LUN's client can
+/// only slow down its own LUN), and SipHash costs more than the rest of a lookup.
+#[derive(Default)]
+pub(crate) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+pub(crate) type NumberMap<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
+
+/// A block that this generation has written.
+#[derive(Clone, Debug)]
+pub(crate) enum Slot {
+    /// In memory only; `order` is that of the first write that it stands for.
+    Unplaced { block: Block, order: u64 },
+    /// On its way to its place. The checksum in the pointer is set when the write is submitted.
+    InFlight { block: Block, pointer: BlockPointer },
+    /// At its place.
+    Placed(BlockPointer),
+}
+
+/// What an overlay knows of a block.
+pub(crate) enum Seen {
+    /// It is here, in memory.
+    Block(Block),
+    /// It is on the device.
+    Pointer(BlockPointer),
+    /// It reads as zeroes.
+    Hole,
+    /// Nothing: look below.
+    Below,
+}
+
+/// One file's changes.
+#[derive(Default, Debug)]
+pub(crate) struct FileOverlay {
+    pub(crate) slots: NumberMap<Slot>,
+    /// Start and end of ranges that were punched; slots are newer than holes.
+    pub(crate) holes: BTreeMap<u64, u64>,
+}
+
+impl FileOverlay {
+    #[inline]
+    pub(crate) fn see(&self, lba: u64) -> Seen {
+        match self.slots.get(&lba) {
+            Some(Slot::Unplaced { block, .. } | Slot::InFlight { block, .. }) => Seen::Block(block.clone()),
+            Some(Slot::Placed(pointer)) => Seen::Pointer(*pointer),
+            None if self.is_hole(lba) => Seen::Hole,
+            None => Seen::Below,
+        }
+    }
+
+    fn is_hole(&self, lba: u64) -> bool {
+        self.holes.range(..=lba).next_back().is_some_and(|(_, end)| lba < *end)
+    }
+
+    /// Adds `start..end` to the holes, joined with those that it touches.
+    fn add_hole(&mut self, mut start: u64, mut end: u64) {
+        while let Some((&s, &e)) = self.holes.range(..=end).next_back() {
+            if e < start {
+                break;
+            }
+            start = start.min(s);
+            end = end.max(e);
+            self.holes.remove(&s);
+        }
+        self.holes.insert(start, end);
+    }
+}
+
+/// A log entry that is not in the log yet, by arrival.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unlogged {
+    pub(crate) order: u64,
+    pub(crate) entry: LogEntry,
+}
+
+/// One generation's changes.
+#[derive(Debug)]
+pub(crate) struct Overlay {
+    pub(crate) generation: Generation,
+    pub(crate) files: HashMap<FileId, FileOverlay>,
+    /// Created, changed and (as `None`) deleted inodes.
+    pub(crate) inodes: BTreeMap<FileId, Option<Inode>>,
+    /// Keys of unplaced blocks with the order of their arrival, which sorts them. A key whose slot is gone or has another
+    /// order is stale.
+    pub(crate) queue: VecDeque<(FileId, u64, u64)>,
+    /// Unplaced blocks.
+    pub(crate) unplaced: u64,
+    /// Slots and holes in all: what the consistency point will have to merge.
+    pub(crate) changes: u64,
+    pub(crate) unlogged: Vec<Unlogged>,
+    /// Blocks that this generation allocated and gave up again.
+    pub(crate) abandoned: Vec<Vbn>,
+    /// Batches of blocks in flight.
+    pub(crate) flights: u64,
+}
+
+/// Files whose changes are in no log record: they are made durable by consistency points alone.
+pub(crate) type IsLogged<'a> = &'a dyn Fn(FileId) -> bool;
+
+impl Overlay {
+    pub(crate) fn new(generation: Generation) -> Self {
+        Self {
+            generation,
+            files: HashMap::new(),
+            inodes: BTreeMap::new(),
+            queue: VecDeque::new(),
+            unplaced: 0,
+            changes: 0,
+            unlogged: Vec::new(),
+            abandoned: Vec::new(),
+            flights: 0,
+        }
+    }
+
+    /// True when a consistency point has nothing to do for it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes == 0 && self.inodes.is_empty() && self.abandoned.is_empty() && self.flights == 0
+    }
+
+    #[inline]
+    pub(crate) fn see(&self, file: FileId, lba: u64) -> Seen {
+        self.files.get(&file).map_or(Seen::Below, |overlay| overlay.see(lba))
+    }
+
+    /// Takes a block of a file. A block that was unplaced already keeps its order, so that a flush which waits for the older write covers this one.
+    pub(crate) fn write(&mut self, file: FileId, lba: u64, block: Block, order: u64) {
+        let slots = &mut self.files.entry(file).or_default().slots;
+        match slots.get_mut(&lba) {
+            Some(Slot::Unplaced { block: old, .. }) => *old = block,
+            Some(slot) => {
+                let (Slot::InFlight { pointer, .. } | Slot::Placed(pointer)) = slot else { return };
+                self.abandoned.push(pointer.vbn);
+                *slot = Slot::Unplaced { block, order };
+                self.queue.push_back((file, lba, order));
+                self.unplaced += 1;
+            }
+            None => {
+                slots.insert(lba, Slot::Unplaced { block, order });
+                self.queue.push_back((file, lba, order));
+                self.unplaced += 1;
+                self.changes += 1;
+            }
+        }
+    }
+
+    /// Makes `count` blocks from `lba` a hole.
+    pub(crate) fn punch(&mut self, file: FileId, lba: u64, count: u64, order: u64, logged: bool) {
+        let overlay = self.files.entry(file).or_default();
+        let end = lba + count;
+        let gone: Vec<u64> = if count < overlay.slots.len() as u64 {
+            (lba..end).filter(|n| overlay.slots.contains_key(n)).collect()
+        } else {
+            overlay.slots.keys().copied().filter(|n| (lba..end).contains(n)).collect()
+        };
+        for number in gone {
+            match overlay.slots.remove(&number) {
+                Some(Slot::Unplaced { .. }) => self.unplaced -= 1,
+                Some(Slot::InFlight { pointer, .. } | Slot::Placed(pointer)) => {
+                    self.abandoned.push(pointer.vbn)
+                }
+                None => {}
+            }
+            self.changes -= 1;
+        }
+        let before = overlay.holes.len() as u64;
+        overlay.add_hole(lba, end);
+        self.changes = self.changes + overlay.holes.len() as u64 - before;
+        if logged {
+            self.unlogged.push(Unlogged { order, entry: LogEntry::Hole { file, lba: Lba(lba), count } });
+        }
+    }
+
+    /// Takes up to `limit` unplaced blocks that arrived up to `order` out of the queue: their keys and content. Their slots stay unplaced until
+    /// [`Overlay::launch`].
+    pub(crate) fn next_unplaced(&mut self, limit: usize, order: u64) -> Vec<(FileId, u64)> {
+        let mut keys = Vec::new();
+        while keys.len() < limit {
+            let Some(&(file, lba, arrived)) = self.queue.front() else { break };
+            if arrived > order {
+                break;
+            }
+            self.queue.pop_front();
+            let slot = self.files.get(&file).and_then(|overlay| overlay.slots.get(&lba));
+            if matches!(slot, Some(Slot::Unplaced { order, .. }) if *order == arrived) {
+                keys.push((file, lba));
+            }
+        }
+        // By place in the file, so that neighbours stay neighbours; a key can stand twice (written, punched and written in one call).
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
+    /// Gives an unplaced block its place; returns the block and its order. The key must come from [`Overlay::next_unplaced`].
+    pub(crate) fn launch(&mut self, file: FileId, lba: u64, vbn: Vbn) -> Option<(Block, u64)> {
+        let slot = self.files.get_mut(&file)?.slots.get_mut(&lba)?;
+        let Slot::Unplaced { block, order } = slot else { return None };
+        let (block, order) = (block.clone(), *order);
+        let pointer = BlockPointer { vbn, birth: self.generation, checksum: Default::default() };
+        *slot = Slot::InFlight { block: block.clone(), pointer };
+        self.unplaced -= 1;
+        Some((block, order))
+    }
+
+    /// The write of a block has finished. Its log entry is due even when the slot has moved on: a flush that was waiting for it
+    /// must find it, or what replaced it, in the log.
+    pub(crate) fn land(
+        &mut self,
+        file: FileId,
+        lba: u64,
+        pointer: BlockPointer,
+        order: u64,
+        log: Option<IsLogged<'_>>,
+    ) {
+        if let Some(slot) = self.files.get_mut(&file).and_then(|overlay| overlay.slots.get_mut(&lba)) {
+            if matches!(slot, Slot::InFlight { pointer: flying, .. } if flying.vbn == pointer.vbn) {
+                *slot = Slot::Placed(pointer);
+            }
+        }
+        if log.is_some_and(|is_logged| is_logged(file)) {
+            let entry =
+                LogEntry::Write { file, lba: Lba(lba), vbn: pointer.vbn, checksum: pointer.checksum };
+            self.unlogged.push(Unlogged { order, entry });
+        }
+    }
+
+    /// Puts back what replay of the log says: a placed block.
+    pub(crate) fn replay_write(&mut self, file: FileId, lba: u64, pointer: BlockPointer) {
+        let slots = &mut self.files.entry(file).or_default().slots;
+        match slots.insert(lba, Slot::Placed(pointer)) {
+            Some(Slot::Placed(old)) => self.abandoned.push(old.vbn),
+            _ => self.changes += 1,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Snapshots: made and deleted in the time of a consistency point, however many there are; and what changed between them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cairn_base::{BLOCK_SIZE, SnapshotId, Vbn};
+use cairn_device::Block;
+use cairn_format::layout::SPACE_BLOCKS_MAX;
+use cairn_format::{Role, SEGMENTS_MAX, SegmentKind, SnapshotEntry};
+
+use crate::compare::{Maps, Run};
+use crate::consistency::Rider;
+use crate::error::VolumeError;
+use crate::space::{device_blocks, grow_layout};
+use crate::volume::{Snapshot, Volume};
+
+/// Blocks that a destination lacks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Runs of blocks in order of vbn.
+    pub runs: Vec<Run>,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Snapshots that the destination lacks, by id; the last is the target.
+    pub snapshots: Vec<SnapshotEntry>,
+}
+
+impl Volume {
+    /// Makes a snapshot of everything that was written before the call.
+    pub fn create_snapshot(self: &Arc<Self>, name: &str) -> Result<Snapshot, VolumeError> {
+        let done = self.commit_with(Rider::Snapshot(name.to_owned()))?;
+        done.snapshot.as_ref().map(Snapshot::from).ok_or(VolumeError::Closed)
+    }
+
+    /// All snapshots, oldest first.
+    pub fn snapshots(&self) -> Vec<Snapshot> {
+        self.state.lock().snapshots.all().iter().map(Snapshot::from).collect()
+    }
+
+    /// The snapshot of that name.
+    pub fn snapshot_named(&self, name: &str) -> Option<Snapshot> {
+        let state = self.state.lock();
+        state.snapshots.by_name(name).and_then(|id| state.snapshots.get(id)).map(Snapshot::from)
+    }
+
+    /// The snapshot with that id.
+    pub fn snapshot(&self, id: SnapshotId) -> Option<Snapshot> {
+        self.state.lock().snapshots.get(id).map(Snapshot::from)
+    }
+
+    /// The snapshot that the active state descends from; 0 for none.
+    pub fn active_parent(&self) -> SnapshotId {
+        self.state.lock().parent
+    }
+
+    /// The entries of the snapshot table, as a stream carries them.
+    pub fn snapshot_entries(&self) -> Vec<SnapshotEntry> {
+        self.state.lock().snapshots.all()
+    }
+
+    /// Deletes snapshots and returns how many blocks only they held. An export that is open keeps its blocks until it is closed.
+    pub fn delete_snapshots(self: &Arc<Self>, ids: &[SnapshotId]) -> Result<u64, VolumeError> {
+        self.commit_with(Rider::Delete(ids.to_vec())).map(|done| done.freed)
+    }
+
+    /// Gives a snapshot another name.
+    pub fn rename_snapshot(self: &Arc<Self>, id: SnapshotId, name: &str) -> Result<(), VolumeError> {
+        let entry = self.entry(id)?;
+        self.commit_with(Rider::Change(SnapshotEntry { name: name.to_owned(), ..entry })).map(drop)
+    }
+
+    /// Holds a snapshot (it can't be deleted) or lets it go.
+    pub fn hold_snapshot(self: &Arc<Self>, id: SnapshotId, held: bool) -> Result<(), VolumeError> {
+        let entry = self.entry(id)?;
+        if entry.held == held {
+            return Ok(());
+        }
+        self.commit_with(Rider::Change(SnapshotEntry { held, ..entry })).map(drop)
+    }
+
+    fn entry(&self, id: SnapshotId) -> Result<SnapshotEntry, VolumeError> {
+        self.state.lock().snapshots.get(id).cloned().ok_or(VolumeError::NoSuchSnapshot(id))
+    }
+
+    /// Makes a snapshot's content the active one. What was there before is kept in a new snapshot, which is returned: rolling back to it undoes the
+    /// rollback. Later snapshots stay.
+    pub fn rollback(self: &Arc<Self>, id: SnapshotId) -> Result<Snapshot, VolumeError> {
+        let target = self.entry(id)?;
+        let done = self.commit_rollback(id, |generation| format!("before-rollback-{generation}"))?;
+        let before = done.snapshot.as_ref().map(Snapshot::from).ok_or(VolumeError::Closed)?;
+        tracing::info!(to = %target.name, before = %before.name, "rolled back");
+        Ok(before)
+    }
+
+    /// What a destination that has the snapshots `have` lacks to get all snapshots up to `target`. Only snapshots that still exist here count: the blocks
+    /// of a deleted one may have been reused.
+    pub fn changed_blocks(
+        self: &Arc<Self>,
+        have: &[SnapshotId],
+        target: SnapshotId,
+    ) -> Result<Changes, VolumeError> {
+        let (entries, redirects) = {
+            let state = self.state.lock();
+            (state.snapshots.all(), state.committed.redirects.clone())
+        };
+        let goal =
+            entries.iter().find(|entry| entry.id == target).ok_or(VolumeError::NoSuchSnapshot(target))?;
+        let have: BTreeSet<SnapshotId> = have.iter().copied().collect();
+        let maps = Maps { store: &self.store, redirects: &redirects };
+        let mut changes = Changes::default();
+        let mut runs = Vec::new();
+        let newer = goal.id;
+        for entry in entries.iter().filter(|entry| entry.id <= newer && !have.contains(&entry.id)) {
+            let parent: Vec<_> =
+                entries.iter().filter(|other| other.id == entry.parent).map(|other| other.root).collect();
+            runs.extend(maps.only_in(&entry.root, &parent)?);
+            changes.snapshots.push(entry.clone());
+        }
+        changes.runs = join(runs);
+        changes.blocks = changes.runs.iter().map(|(_, count)| count).sum();
+        Ok(changes)
+    }
+
+    /// Reads runs of blocks as they are on the device, in order, past the cache. They are not verified here: whoever takes them
+    /// checks them against the tree that they belong to.
+    pub fn read_blocks(&self, runs: &[Run]) -> Result<Vec<Block>, VolumeError> {
+        let redirects = self.state.lock().committed.redirects.clone();
+        let vbns: Vec<Vbn> =
+            runs.iter().flat_map(|(first, count)| (0..*count).map(|n| Vbn(first.0 + n))).collect();
+        self.store
+            .read_numbers(&vbns, &redirects)
+            .into_iter()
+            .map(|block| block.map_err(VolumeError::from))
+            .collect()
+    }
+
+    /// Grows the block space to `blocks`. The device must have [`Volume::device_bytes_after_growth`] by then.
+    pub fn grow(self: &Arc<Self>, blocks: u64) -> Result<(), VolumeError> {
+        let need = self.device_bytes_after_growth(blocks)?;
+        let have = self.store.device().geometry().length;
+        if have < need {
+            return Err(VolumeError::DeviceTooSmall { need, have });
+        }
+        self.commit_with(Rider::Grow(blocks)).map(drop)
+    }
+
+    /// Bytes of device that this volume needs with a block space of `blocks`.
+    ///
+    /// # Errors
+    /// [`VolumeError::Size`] when that is no growth, or more than the format carries.
+    pub fn device_bytes_after_growth(&self, blocks: u64) -> Result<u64, VolumeError> {
+        let mut layout = self.commit.lock().superblock.layout.clone();
+        let now = self.store.space().blocks(SegmentKind::Space);
+        if blocks <= now || blocks > SPACE_BLOCKS_MAX {
+            return Err(VolumeError::Size { blocks, min: now + 1, max: SPACE_BLOCKS_MAX });
+        }
+        grow_layout(&mut layout, blocks - now);
+        if layout.segments.len() > SEGMENTS_MAX {
+            return Err(VolumeError::TableFull);
+        }
+        Ok(device_blocks(&layout) * BLOCK_SIZE as u64)
+    }
+
+    /// Makes a destination a normal volume, with the last image that was committed.
+    pub fn failover(self: &Arc<Self>) -> Result<(), VolumeError> {
+        {
+            let state = self.state.lock();
+            if state.role == Role::Normal {
+                return Err(VolumeError::WrongRole(Role::Normal));
+            }
+            if state.receiving {
+                return Err(VolumeError::TransferInProgress);
+            }
+        }
+        self.commit_with(Rider::Failover).map(drop)?;
+        self.work.notify_all();
+        Ok(())
+    }
+}
+
+/// Sorts runs and joins those that touch.
+fn join(mut runs: Vec<Run>) -> Vec<Run> {
+    runs.sort_unstable();
+    let mut joined: Vec<Run> = Vec::with_capacity(runs.len());
+    for (first, count) in runs {
+        match joined.last_mut() {
+            Some((start, length)) if start.0 + *length >= first.0 => {
+                *length = (*length).max(first.0 + count - start.0);
+            }
+            _ => joined.push((first, count)),
+        }
+    }
+    joined
+}

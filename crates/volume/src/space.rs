@@ -1,0 +1,154 @@
+//! Where the blocks of a volume are on its device: segments and redirects.
+
+use std::collections::BTreeMap;
+
+use cairn_base::{BLOCK_SIZE, Vbn};
+use cairn_format::{Layout, RedirectRun, Segment, SegmentKind, layout};
+
+/// Finds the place of a block number on the device.
+#[derive(Debug, Clone)]
+pub(crate) struct Space {
+    segments: Vec<Segment>,
+}
+
+impl Space {
+    pub(crate) fn new(layout: &Layout) -> Self {
+        Self { segments: layout.segments.clone() }
+    }
+
+    /// Bytes from the start of the device for block `number` of `kind`, and how many blocks follow it there without a
+    /// break (itself included); `None` past the end.
+    pub(crate) fn locate(&self, kind: SegmentKind, number: u64) -> Option<(u64, u64)> {
+        self.segments
+            .iter()
+            .find(|s| s.kind == kind && number >= s.first && number - s.first < s.blocks)
+            .map(|s| {
+                let within = number - s.first;
+                ((s.device_block + within) * BLOCK_SIZE as u64, s.blocks - within)
+            })
+    }
+
+    /// Blocks of `kind` in all.
+    pub(crate) fn blocks(&self, kind: SegmentKind) -> u64 {
+        self.segments.iter().filter(|s| s.kind == kind).map(|s| s.blocks).sum()
+    }
+}
+
+/// The layout of a fresh device for a block space of `blocks`, with a redirect area and a have map for a destination.
+pub(crate) fn fresh_layout(blocks: u64, destination: bool) -> Layout {
+    let label_blocks = layout::label_blocks(blocks);
+    let mut fresh = Layout {
+        label_start: layout::LABEL_START,
+        label_blocks,
+        log_start: layout::LABEL_START + label_blocks,
+        log_blocks: layout::log_blocks(blocks),
+        segments: vec![Segment {
+            kind: SegmentKind::Space,
+            first: 0,
+            blocks,
+            device_block: layout::space_start(blocks),
+        }],
+    };
+    if destination {
+        append_segment(&mut fresh, SegmentKind::Have, have_blocks(blocks));
+        append_segment(&mut fresh, SegmentKind::Redirect, blocks);
+    }
+    fresh
+}
+
+/// Blocks of have map for a block space of `blocks`: 16 bytes for each.
+pub(crate) fn have_blocks(blocks: u64) -> u64 {
+    blocks.div_ceil(BLOCK_SIZE as u64 / 16)
+}
+
+/// Adds `blocks` of `kind` at the end of the device, joined to the last segment where both kind and place allow.
+pub(crate) fn append_segment(layout: &mut Layout, kind: SegmentKind, blocks: u64) {
+    let first = layout.segments.iter().filter(|s| s.kind == kind).map(|s| s.blocks).sum();
+    let end = device_blocks(layout);
+    match layout.segments.last_mut() {
+        Some(last) if last.kind == kind => last.blocks += blocks,
+        _ => layout.segments.push(Segment { kind, first, blocks, device_block: end }),
+    }
+}
+
+/// Adds `more` blocks of block space, and of the areas of a destination where there are any.
+pub(crate) fn grow_layout(layout: &mut Layout, more: u64) {
+    let has = |layout: &Layout, kind| layout.segments.iter().any(|segment| segment.kind == kind);
+    let of = |layout: &Layout, kind| -> u64 {
+        layout.segments.iter().filter(|s| s.kind == kind).map(|s| s.blocks).sum()
+    };
+    append_segment(layout, SegmentKind::Space, more);
+    if has(layout, SegmentKind::Have) {
+        let need = have_blocks(of(layout, SegmentKind::Space));
+        let missing = need.saturating_sub(of(layout, SegmentKind::Have));
+        if missing > 0 {
+            append_segment(layout, SegmentKind::Have, missing);
+        }
+    }
+    if has(layout, SegmentKind::Redirect) {
+        append_segment(layout, SegmentKind::Redirect, more);
+    }
+}
+
+/// Blocks of device that `layout` needs.
+pub(crate) fn device_blocks(layout: &Layout) -> u64 {
+    let fixed = layout.log_start + layout.log_blocks;
+    layout.segments.iter().map(|s| s.device_block + s.blocks).max().unwrap_or(fixed)
+}
+
+/// Blocks whose content stands in the redirect area instead of at home (a destination's collisions).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Redirects {
+    /// By first vbn: count and first slot.
+    runs: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Redirects {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    pub(crate) fn insert(&mut self, run: RedirectRun) {
+        if let Some((first, (count, slot))) = self.runs.range_mut(..run.vbn.0).next_back() {
+            if first + *count == run.vbn.0 && *slot + *count == run.slot {
+                *count += run.count;
+                return;
+            }
+        }
+        self.runs.insert(run.vbn.0, (run.count, run.slot));
+    }
+
+    /// The slot that holds `vbn`.
+    pub(crate) fn get(&self, vbn: Vbn) -> Option<u64> {
+        let (first, (count, slot)) = self.runs.range(..=vbn.0).next_back()?;
+        (vbn.0 - first < *count).then(|| slot + (vbn.0 - first))
+    }
+
+    /// Takes `vbn` out; true if it was in.
+    pub(crate) fn remove(&mut self, vbn: Vbn) -> bool {
+        let Some((&first, &(count, slot))) = self.runs.range(..=vbn.0).next_back() else {
+            return false;
+        };
+        let within = vbn.0 - first;
+        if within >= count {
+            return false;
+        }
+        self.runs.remove(&first);
+        if within > 0 {
+            self.runs.insert(first, (within, slot));
+        }
+        if within + 1 < count {
+            self.runs.insert(vbn.0 + 1, (count - within - 1, slot + within + 1));
+        }
+        true
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = RedirectRun> + '_ {
+        self.runs.iter().map(|(vbn, (count, slot))| RedirectRun { vbn: Vbn(*vbn), slot: *slot, count: *count })
+    }
+
+    /// Every redirected vbn with its slot.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (Vbn, u64)> + '_ {
+        self.iter().flat_map(|run| (0..run.count).map(move |n| (Vbn(run.vbn.0 + n), run.slot + n)))
+    }
+}

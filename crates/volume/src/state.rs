@@ -1,0 +1,210 @@
+//! What a volume has in memory, under one lock that is never held across device I/O.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use cairn_base::{FileId, Generation, SnapshotId, Vbn};
+use cairn_format::layout::BITS_PER_MAP_BLOCK;
+use cairn_format::{BlockPointer, Cursor, Inode, Role, Root};
+use parking_lot::Mutex;
+
+use crate::error::VolumeError;
+use crate::limits::RESERVE_MIN;
+use crate::overlay::{Overlay, Seen, Unlogged};
+use crate::space::Redirects;
+use crate::table::SnapshotTable;
+use crate::used::UsedMap;
+
+/// A root that can be read. While someone holds it, the blocks that it reaches are not reused.
+pub(crate) struct Committed {
+    pub(crate) root: Root,
+    pub(crate) redirects: Arc<Redirects>,
+    /// Inodes that were looked up before.
+    pub(crate) inodes: Mutex<HashMap<FileId, Option<Inode>>>,
+}
+
+impl Committed {
+    pub(crate) fn new(root: Root, redirects: Arc<Redirects>) -> Arc<Self> {
+        Arc::new(Self { root, redirects, inodes: Mutex::new(HashMap::new()) })
+    }
+}
+
+/// The generation that a consistency point is committing.
+pub(crate) enum Frozen {
+    /// Some of its blocks are still in memory or in flight.
+    Draining(Overlay),
+    /// All blocks have their place; nothing changes any more.
+    Settled(Arc<Overlay>),
+}
+
+impl Frozen {
+    pub(crate) fn overlay(&self) -> &Overlay {
+        match self {
+            Frozen::Draining(overlay) => overlay,
+            Frozen::Settled(overlay) => overlay,
+        }
+    }
+}
+
+/// Blocks that are free once nobody reads the roots that still show them.
+pub(crate) struct Release {
+    pub(crate) readers: Vec<Weak<Committed>>,
+    pub(crate) blocks: Vec<Vbn>,
+}
+
+/// Everything in memory.
+pub(crate) struct State {
+    pub(crate) role: Role,
+    pub(crate) committed: Arc<Committed>,
+    /// Earlier roots that someone may still read.
+    pub(crate) readers: Vec<Weak<Committed>>,
+    /// Snapshots that someone reads.
+    pub(crate) pins: HashMap<SnapshotId, Weak<Committed>>,
+    pub(crate) parent: SnapshotId,
+    pub(crate) next_snapshot: u64,
+    pub(crate) cursor: Cursor,
+    pub(crate) snapshots: SnapshotTable,
+    pub(crate) open: Overlay,
+    pub(crate) frozen: Option<Frozen>,
+    /// Log entries of the settled generation that are not in the log yet.
+    pub(crate) frozen_unlogged: Vec<Unlogged>,
+    pub(crate) used: UsedMap,
+    pub(crate) releases: VecDeque<Release>,
+    /// Released blocks that wait for the redirect map to forget them.
+    pub(crate) stuck: HashSet<Vbn>,
+    /// The number that the next new file gets.
+    pub(crate) next_file: u64,
+    /// Arrivals so far.
+    pub(crate) order: u64,
+    /// Arrivals up to here are durable.
+    pub(crate) durable_order: u64,
+    /// Blocks being written.
+    pub(crate) flying: u64,
+    /// Changes of several parts that must be in the same generation.
+    pub(crate) compounds: u32,
+    /// A freeze waits for the compounds to end.
+    pub(crate) freezing: bool,
+    /// Removed files whose blocks are still to be freed.
+    pub(crate) removed: Vec<FileId>,
+    /// When the open generation got its first change.
+    pub(crate) changed_since: Option<Duration>,
+    /// Trees of since maps: each new block goes into every one of them.
+    pub(crate) since_maps: u64,
+    pub(crate) latched: Option<VolumeError>,
+    pub(crate) closed: bool,
+    /// A transfer into this volume is in progress.
+    pub(crate) receiving: bool,
+}
+
+impl State {
+    pub(crate) fn check_open(&self) -> Result<(), VolumeError> {
+        if self.closed {
+            return Err(VolumeError::Closed);
+        }
+        match &self.latched {
+            Some(reason) => Err(VolumeError::Latched(Box::new(reason.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<(), VolumeError> {
+        self.check_open()?;
+        match self.role {
+            Role::Normal => Ok(()),
+            Role::Destination => Err(VolumeError::WrongRole(Role::Destination)),
+        }
+    }
+
+    /// The first failure of a metadata write or flush makes the volume read-only for good.
+    pub(crate) fn latch(&mut self, reason: &VolumeError) {
+        if self.latched.is_none() {
+            tracing::error!(%reason, "a write or flush failed; the volume is read-only from now on");
+            self.latched = Some(reason.clone());
+        }
+    }
+
+    /// What the generations in memory know of a block, the newest first.
+    #[inline]
+    pub(crate) fn see(&self, file: FileId, lba: u64) -> Seen {
+        match self.open.see(file, lba) {
+            Seen::Below => match &self.frozen {
+                Some(frozen) => frozen.overlay().see(file, lba),
+                None => Seen::Below,
+            },
+            seen => seen,
+        }
+    }
+
+    /// The inode of a file as changed in memory; `None` when it was not changed.
+    pub(crate) fn changed_inode(&self, file: FileId) -> Option<Option<Inode>> {
+        self.open
+            .inodes
+            .get(&file)
+            .or_else(|| self.frozen.as_ref().and_then(|frozen| frozen.overlay().inodes.get(&file)))
+            .copied()
+    }
+
+    pub(crate) fn overlay_mut(&mut self, generation: Generation) -> Option<&mut Overlay> {
+        if self.open.generation == generation {
+            return Some(&mut self.open);
+        }
+        match &mut self.frozen {
+            Some(Frozen::Draining(overlay)) if overlay.generation == generation => Some(overlay),
+            _ => None,
+        }
+    }
+
+    /// Blocks kept back, so that a consistency point, a delete and a snapshot's deletion always succeed: all map blocks
+    /// once over, for the active map and each since map, and some nodes.
+    pub(crate) fn reserve(&self) -> u64 {
+        let regions = self.used.blocks().div_ceil(BITS_PER_MAP_BLOCK);
+        (regions + regions / 64 + 4) * (1 + self.since_maps) + RESERVE_MIN
+    }
+
+    /// Blocks that the changes in memory will still take when they are committed, at most: those without a place, and a leaf
+    /// with its share of nodes above for every change.
+    pub(crate) fn promised(&self, more: u64) -> u64 {
+        let frozen = self.frozen.as_ref().map(Frozen::overlay);
+        let changes = self.open.changes + frozen.map_or(0, |overlay| overlay.changes) + more;
+        let unplaced = self.open.unplaced + frozen.map_or(0, |overlay| overlay.unplaced) + more;
+        unplaced + changes + changes / 32
+    }
+
+    /// True when `more` blocks can be taken without touching the reserve.
+    pub(crate) fn has_room(&self, more: u64) -> bool {
+        self.used.free() >= self.promised(more) + self.reserve()
+    }
+
+    /// Makes released blocks allocatable, as far as nobody reads the roots that show them.
+    pub(crate) fn settle_releases(&mut self) {
+        while let Some(front) = self.releases.front() {
+            if front.readers.iter().any(|reader| reader.strong_count() > 0) {
+                return;
+            }
+            for vbn in self.releases.pop_front().map(|release| release.blocks).unwrap_or_default() {
+                // While the redirect map names it, new content at home would not be found.
+                if !self.committed.redirects.is_empty() && self.committed.redirects.get(vbn).is_some() {
+                    self.stuck.insert(vbn);
+                } else {
+                    self.used.clear(vbn);
+                }
+            }
+        }
+    }
+
+    /// Blocks that the redirect map names no longer: those that were released meanwhile are free now.
+    pub(crate) fn unstick(&mut self, vbns: &[Vbn]) {
+        for vbn in vbns {
+            if self.stuck.remove(vbn) {
+                self.used.clear(*vbn);
+            }
+        }
+    }
+
+    /// Freed pointers that nothing else holds: a block born after the snapshot that the active state descends from is in no snapshot.
+    pub(crate) fn unheld(&self, freed: &[BlockPointer], parent: SnapshotId) -> Vec<Vbn> {
+        let held_through = self.snapshots.get(parent).map_or(Generation(0), |entry| entry.root.generation);
+        freed.iter().filter(|pointer| pointer.birth > held_through).map(|pointer| pointer.vbn).collect()
+    }
+}

@@ -1,0 +1,277 @@
+//! Blocks by pointer: the cache in front of the device, and the rule that nothing unverified passes.
+
+use std::sync::Arc;
+
+use cairn_base::{BLOCK_SIZE, Checksum, Vbn, VolumeId};
+use cairn_device::{Block, Device, DeviceError, Operation, Segments};
+use cairn_format::{BlockPointer, Node, NodeAddress, SegmentKind};
+use parking_lot::RwLock;
+use quick_cache::sync::Cache;
+
+use crate::error::{Place, VolumeError};
+use crate::space::{Redirects, Space};
+
+/// Blocks that one device operation carries at most: 1 MiB.
+const RUN_BLOCKS_MAX: u64 = 256;
+
+/// A block to load: its pointer, and what it must be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) pointer: BlockPointer,
+    pub(crate) place: Place,
+}
+
+/// A cached block with the checksum that it was verified against. A vbn is reused, so a hit counts only when the
+/// pointer names the same checksum: the cache never needs to be told of a free.
+#[derive(Clone)]
+struct Cached {
+    checksum: Checksum,
+    block: Block,
+}
+
+/// The blocks of a volume.
+pub(crate) struct Store {
+    device: Arc<dyn Device>,
+    volume: VolumeId,
+    space: RwLock<Arc<Space>>,
+    cache: Cache<u64, Cached>,
+}
+
+impl Store {
+    pub(crate) fn new(device: Arc<dyn Device>, volume: VolumeId, space: Space, cache_bytes: u64) -> Self {
+        let blocks = (cache_bytes as usize / BLOCK_SIZE).max(64);
+        Self { device, volume, space: RwLock::new(Arc::new(space)), cache: Cache::new(blocks) }
+    }
+
+    pub(crate) fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
+    pub(crate) fn space(&self) -> Arc<Space> {
+        self.space.read().clone()
+    }
+
+    pub(crate) fn set_space(&self, space: Space) {
+        *self.space.write() = Arc::new(space);
+    }
+
+    /// The block if it is in memory. A hole is zeroes.
+    #[inline]
+    pub(crate) fn cached(&self, pointer: &BlockPointer) -> Option<Block> {
+        if pointer.is_hole() {
+            return Some(Block::zero());
+        }
+        let cached = self.cache.get(&pointer.vbn.0)?;
+        (cached.checksum == pointer.checksum).then_some(cached.block)
+    }
+
+    /// Remembers a block that was just made or verified.
+    pub(crate) fn remember(&self, vbn: Vbn, checksum: Checksum, block: Block) {
+        self.cache.insert(vbn.0, Cached { checksum, block });
+    }
+
+    /// Loads every wanted block, from memory or the device, and verifies it.
+    pub(crate) fn load(&self, wanted: &[Wanted], redirects: &Redirects) -> Vec<Result<Block, VolumeError>> {
+        let mut loaded: Vec<Option<Result<Block, VolumeError>>> = Vec::with_capacity(wanted.len());
+        let mut missing = Vec::new();
+        for (index, want) in wanted.iter().enumerate() {
+            let cached = self.cached(&want.pointer);
+            if cached.is_none() {
+                missing.push(index);
+            }
+            loaded.push(cached.map(Ok));
+        }
+        if !missing.is_empty() {
+            missing.sort_unstable_by_key(|index| wanted[*index].pointer.vbn);
+            missing.dedup_by_key(|index| wanted[*index].pointer);
+            let places: Vec<_> =
+                missing.iter().map(|index| self.locate(wanted[*index].pointer.vbn, redirects)).collect();
+            for (index, read) in missing.iter().zip(self.read_places(&places)) {
+                let want = &wanted[*index];
+                let verified = read.map_err(VolumeError::from).and_then(|block| self.verify(want, block));
+                loaded[*index] = Some(verified);
+            }
+        }
+        // What is still open is a pointer that is wanted twice.
+        let first_of = |pointer: &BlockPointer| {
+            missing.iter().copied().find(|index| wanted[*index].pointer == *pointer)
+        };
+        (0..wanted.len())
+            .map(|index| match loaded[index].clone() {
+                Some(result) => result,
+                None => first_of(&wanted[index].pointer)
+                    .and_then(|first| loaded[first].clone())
+                    .unwrap_or(Err(VolumeError::Closed)),
+            })
+            .collect()
+    }
+
+    /// Reads and verifies blocks from the device whatever the cache holds, and does not fill it.
+    pub(crate) fn load_past_cache(
+        &self,
+        wanted: &[Wanted],
+        redirects: &Redirects,
+    ) -> Vec<Result<(), VolumeError>> {
+        let places: Vec<_> = wanted.iter().map(|want| self.locate(want.pointer.vbn, redirects)).collect();
+        self.read_places(&places)
+            .into_iter()
+            .zip(wanted)
+            .map(|(read, want)| {
+                let block = read?;
+                if Checksum::of(&block[..]) == want.pointer.checksum {
+                    Ok(())
+                } else {
+                    Err(VolumeError::Damaged { vbn: want.pointer.vbn, place: want.place })
+                }
+            })
+            .collect()
+    }
+
+    /// Loads one block.
+    pub(crate) fn load_one(&self, wanted: Wanted, redirects: &Redirects) -> Result<Block, VolumeError> {
+        if let Some(block) = self.cached(&wanted.pointer) {
+            return Ok(block);
+        }
+        match self.load(&[wanted], redirects).pop() {
+            Some(result) => result,
+            None => Err(VolumeError::Closed),
+        }
+    }
+
+    /// Loads one node.
+    pub(crate) fn load_node(
+        &self,
+        pointer: BlockPointer,
+        address: NodeAddress,
+        redirects: &Redirects,
+    ) -> Result<Block, VolumeError> {
+        self.load_one(Wanted { pointer, place: Place::Node(address) }, redirects)
+    }
+
+    fn verify(&self, want: &Wanted, block: Block) -> Result<Block, VolumeError> {
+        let damaged = || VolumeError::Damaged { vbn: want.pointer.vbn, place: want.place };
+        if Checksum::of(&block[..]) != want.pointer.checksum {
+            tracing::error!(vbn = want.pointer.vbn.0, place = %want.place, "a block is damaged; it is not served");
+            return Err(damaged());
+        }
+        if let Place::Node(address) = want.place {
+            Node::parse(&block, self.volume, address, want.pointer.vbn).map_err(|_| damaged())?;
+        }
+        self.remember(want.pointer.vbn, want.pointer.checksum, block.clone());
+        Ok(block)
+    }
+
+    /// Bytes from the start of the device where `vbn` is read.
+    fn locate(&self, vbn: Vbn, redirects: &Redirects) -> Option<u64> {
+        let space = self.space.read();
+        if !redirects.is_empty() {
+            if let Some(slot) = redirects.get(vbn) {
+                return space.locate(SegmentKind::Redirect, slot).map(|(offset, _)| offset);
+            }
+        }
+        space.locate(SegmentKind::Space, vbn.0).map(|(offset, _)| offset)
+    }
+
+    /// Reads blocks at places on the device, in one batch, neighbours in one operation; unverified.
+    fn read_places(&self, places: &[Option<u64>]) -> Vec<Result<Block, DeviceError>> {
+        let mut operations: Vec<Operation> = Vec::new();
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for offset in places.iter().flatten() {
+            match runs.last_mut() {
+                Some((start, blocks))
+                    if *start + *blocks * BLOCK_SIZE as u64 == *offset && *blocks < RUN_BLOCKS_MAX =>
+                {
+                    *blocks += 1;
+                }
+                _ => runs.push((*offset, 1)),
+            }
+        }
+        operations
+            .extend(runs.iter().map(|(offset, n)| Operation::read(*offset, (*n * BLOCK_SIZE as u64) as u32)));
+        self.device.run(&mut operations);
+        let mut outcomes = operations.into_iter().zip(runs).flat_map(|(operation, (_, count))| {
+            let outcome = operation.into_data();
+            (0..count as usize).map(move |n| match &outcome {
+                Ok(data) => whole_block(data, n),
+                Err(error) => Err(error.clone()),
+            })
+        });
+        places
+            .iter()
+            .map(|place| match place {
+                Some(_) => outcomes.next().unwrap_or(Err(DeviceError::OutOfService)),
+                None => Err(DeviceError::OutOfService),
+            })
+            .collect()
+    }
+
+    /// Reads blocks by number, past the cache, unverified, in the order asked.
+    pub(crate) fn read_numbers(&self, vbns: &[Vbn], redirects: &Redirects) -> Vec<Result<Block, DeviceError>> {
+        let places: Vec<_> = vbns.iter().map(|vbn| self.locate(*vbn, redirects)).collect();
+        self.read_places(&places)
+    }
+
+    /// Operations that write blocks home, neighbours in one operation. `writes` is best sorted by vbn.
+    pub(crate) fn write_home(&self, writes: &[(Vbn, Block)]) -> Vec<Operation> {
+        self.write_kind(SegmentKind::Space, writes.iter().map(|(vbn, block)| (vbn.0, block)))
+    }
+
+    /// Operations that write numbered blocks of a kind of segment, neighbours in one operation.
+    pub(crate) fn write_kind<'a>(
+        &self,
+        kind: SegmentKind,
+        writes: impl Iterator<Item = (u64, &'a Block)>,
+    ) -> Vec<Operation> {
+        let space = self.space.read();
+        let mut operations = Vec::new();
+        let mut run: Option<(u64, Segments, u64)> = None;
+        for (number, block) in writes {
+            let (offset, _) = space.locate(kind, number).expect("blocks are allocated within the space");
+            match &mut run {
+                Some((start, data, blocks))
+                    if *start + data.len() as u64 == offset && *blocks < RUN_BLOCKS_MAX =>
+                {
+                    data.push_block(block.clone());
+                    *blocks += 1;
+                }
+                _ => {
+                    if let Some((start, data, _)) = run.take() {
+                        operations.push(Operation::write(start, data));
+                    }
+                    run = Some((offset, Segments::from(block.clone()), 1));
+                }
+            }
+        }
+        if let Some((start, data, _)) = run {
+            operations.push(Operation::write(start, data));
+        }
+        operations
+    }
+
+    /// Runs operations and returns the first failure.
+    pub(crate) fn run(&self, mut operations: Vec<Operation>) -> Result<(), VolumeError> {
+        if !operations.is_empty() {
+            self.device.run(&mut operations);
+        }
+        operations.into_iter().try_for_each(|operation| operation.into_outcome().map_err(VolumeError::from))
+    }
+}
+
+/// Block `n` of data that was read in whole blocks.
+fn whole_block(data: &Segments, n: usize) -> Result<Block, DeviceError> {
+    // A device answers an aligned read in whole blocks; where one does not, the bytes are put together.
+    match data.iter().nth(n).and_then(|piece| piece.as_whole()) {
+        Some(block) if data.iter().len() * BLOCK_SIZE == data.len() => Ok(block.clone()),
+        _ => {
+            let bytes = data.to_vec();
+            let slice = bytes.get(n * BLOCK_SIZE..(n + 1) * BLOCK_SIZE).ok_or(DeviceError::OutOfService)?;
+            let mut block = cairn_device::BlockMut::zeroed();
+            block.copy_from_slice(slice);
+            Ok(block.freeze())
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Reading trees: from a block number in a file to its pointer, many at a time, level by level.
+
+use cairn_base::{FileId, Lba};
+use cairn_device::Block;
+use cairn_format::{BlockPointer, FANOUT, Node, NodeAddress, TreeRef};
+
+use crate::error::{Place, VolumeError};
+use crate::space::Redirects;
+use crate::store::{Store, Wanted};
+
+/// Nodes that one batch of reads asks for at most.
+pub(crate) const BATCH: usize = 512;
+
+/// The tree of one file of one root.
+#[derive(Clone, Copy)]
+pub(crate) struct Tree<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) redirects: &'a Redirects,
+    pub(crate) file: FileId,
+    pub(crate) tree: TreeRef,
+}
+
+/// Blocks of file under one pointer of a node at `level`.
+pub(crate) fn span(level: u8) -> u64 {
+    FANOUT.saturating_pow(u32::from(level) - 1)
+}
+
+/// The pointers of a node that is in memory already.
+pub(crate) fn pointer_in(block: &Block, slot: usize) -> BlockPointer {
+    Node::trusted(block).map_or(BlockPointer::HOLE, |node| node.pointer(slot))
+}
+
+impl Tree<'_> {
+    /// The address of the node at `level` over `lba`.
+    pub(crate) fn address(&self, level: u8, lba: u64) -> NodeAddress {
+        NodeAddress { file: self.file, level, index: lba / span(level).saturating_mul(FANOUT) }
+    }
+
+    /// The pointer of `lba` if all nodes on the way are in memory.
+    #[inline]
+    pub(crate) fn pointer_ready(&self, lba: Lba) -> Option<BlockPointer> {
+        if lba.0 >= self.tree.length {
+            return Some(BlockPointer::HOLE);
+        }
+        let mut pointer = self.tree.pointer;
+        for level in (1..=self.tree.height).rev() {
+            if pointer.is_hole() {
+                return Some(pointer);
+            }
+            let node = self.store.cached(&pointer)?;
+            pointer = pointer_in(&node, (lba.0 / span(level) % FANOUT) as usize);
+        }
+        Some(pointer)
+    }
+
+    /// The pointers of many blocks; nodes that are not in memory are read together.
+    pub(crate) fn pointers(&self, lbas: &[Lba]) -> Vec<Result<BlockPointer, VolumeError>> {
+        let mut found: Vec<Result<BlockPointer, VolumeError>> = lbas
+            .iter()
+            .map(|lba| Ok(if lba.0 < self.tree.length { self.tree.pointer } else { BlockPointer::HOLE }))
+            .collect();
+        for level in (1..=self.tree.height).rev() {
+            let mut wanted: Vec<Wanted> = Vec::new();
+            let mut of: Vec<Option<usize>> = Vec::with_capacity(lbas.len());
+            for (lba, pointer) in lbas.iter().zip(&found) {
+                of.push(match pointer {
+                    Ok(pointer) if !pointer.is_hole() => {
+                        let want =
+                            Wanted { pointer: *pointer, place: Place::Node(self.address(level, lba.0)) };
+                        // Neighbours mostly share their node.
+                        if wanted.last().is_none_or(|last| last.pointer != want.pointer) {
+                            wanted.push(want);
+                        }
+                        Some(wanted.len() - 1)
+                    }
+                    _ => None,
+                });
+            }
+            let nodes = self.store.load(&wanted, self.redirects);
+            for ((lba, pointer), node) in lbas.iter().zip(&mut found).zip(of) {
+                if let Some(node) = node {
+                    *pointer = nodes[node]
+                        .clone()
+                        .map(|node| pointer_in(&node, (lba.0 / span(level) % FANOUT) as usize));
+                }
+            }
+        }
+        found
+    }
+
+    /// Calls `visit` with each block of the tree that is not a hole: its pointer, its level (0 is data) and the number of its first
+    /// block of file, top down. `enter` says whether to go below a node; the children of a damaged node are skipped and the
+    /// damage is handed to `damaged`.
+    pub(crate) fn walk(
+        &self,
+        enter: &mut dyn FnMut(&BlockPointer, u8, u64) -> bool,
+        damaged: &mut dyn FnMut(VolumeError),
+    ) {
+        let mut level_nodes: Vec<(BlockPointer, u64)> = Vec::new();
+        if !self.tree.pointer.is_hole() && enter(&self.tree.pointer, self.tree.height, 0) {
+            level_nodes.push((self.tree.pointer, 0));
+        }
+        for level in (1..=self.tree.height).rev() {
+            let mut below = Vec::new();
+            for chunk in level_nodes.chunks(BATCH) {
+                let wanted: Vec<_> = chunk
+                    .iter()
+                    .map(|(pointer, first)| Wanted {
+                        pointer: *pointer,
+                        place: Place::Node(self.address(level, *first)),
+                    })
+                    .collect();
+                for ((_, first), node) in chunk.iter().zip(self.store.load(&wanted, self.redirects)) {
+                    let node = match node {
+                        Ok(node) => node,
+                        Err(error) => {
+                            damaged(error);
+                            continue;
+                        }
+                    };
+                    for slot in 0..FANOUT {
+                        let pointer = pointer_in(&node, slot as usize);
+                        let at = first + slot * span(level);
+                        if !pointer.is_hole() && enter(&pointer, level - 1, at) && level > 1 {
+                            below.push((pointer, at));
+                        }
+                    }
+                }
+            }
+            level_nodes = below;
+        }
+    }
+}
+
+/// Differences between two trees of the same file: calls `differ` with (number of the first block of file, level, old, new) for every block, node or
+/// data, whose pointers are not the same. Where both point to the same block nothing below is looked at: the cost is what changed.
+/// Trees of different height are compared from the lower one's top.
+pub(crate) fn difference(
+    old: &Tree<'_>,
+    new: &Tree<'_>,
+    differ: &mut dyn FnMut(u64, u8, BlockPointer, BlockPointer),
+) -> Result<(), VolumeError> {
+    let height = old.tree.height.max(new.tree.height);
+    // Pairs at one level: first block of file and the two pointers.
+    let mut pairs = vec![(0u64, BlockPointer::HOLE, BlockPointer::HOLE)];
+    for level in (0..=height).rev() {
+        for (at, a, b) in &mut pairs {
+            if *at == 0 {
+                if level == old.tree.height {
+                    *a = old.tree.pointer;
+                }
+                if level == new.tree.height {
+                    *b = new.tree.pointer;
+                }
+            }
+        }
+        // A tree that is lower than the other stands below its first blocks: keep that path alive.
+        let waiting = level > old.tree.height || level > new.tree.height;
+        pairs.retain(|(at, a, b)| a != b || (waiting && *at == 0));
+        for (at, a, b) in &pairs {
+            if a != b {
+                differ(*at, level, *a, *b);
+            }
+        }
+        if level == 0 {
+            break;
+        }
+        let mut below = Vec::new();
+        for chunk in pairs.chunks(BATCH) {
+            let load = |tree: &Tree<'_>, pick: &dyn Fn(&(u64, BlockPointer, BlockPointer)) -> BlockPointer| {
+                let wanted: Vec<_> = chunk
+                    .iter()
+                    .map(|pair| Wanted {
+                        pointer: pick(pair),
+                        place: Place::Node(tree.address(level, pair.0)),
+                    })
+                    .collect();
+                tree.store.load(&wanted, tree.redirects)
+            };
+            let (olds, news) = (load(old, &|pair| pair.1), load(new, &|pair| pair.2));
+            for (((at, a, b), old_node), new_node) in chunk.iter().zip(olds).zip(news) {
+                let (old_node, new_node) = (old_node?, new_node?);
+                let side = |pointer: &BlockPointer, node: &Block, slot: usize| {
+                    if pointer.is_hole() { BlockPointer::HOLE } else { pointer_in(node, slot) }
+                };
+                for slot in 0..FANOUT {
+                    let first = at + slot * span(level);
+                    let (a, b) = (side(a, &old_node, slot as usize), side(b, &new_node, slot as usize));
+                    if a != b || (waiting && first == 0) {
+                        below.push((first, a, b));
+                    }
+                }
+            }
+        }
+        pairs = below;
+    }
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! The volume: what it is made of, and the threads' ways into it.
+//!
+//! Lock order: `commit`, then `log`, then `state`. Only `commit` and `log` are held across device I/O: `commit` is taken by
+//! consistency points and what rides on them, `log` by flushes. Reads and writes take `state` alone, for memory operations.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use cairn_base::{Clock, FileId, Generation, SnapshotId, Timestamp, VolumeId};
+use cairn_format::{Cursor, Role, Root, SnapshotEntry, Superblock};
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::VolumeError;
+use crate::intent::LogWriter;
+use crate::limits::{CHANGES_SOFT, CONSISTENCY_INTERVAL, PLACE_BLOCKS, WRITE_BACK_AT};
+use crate::state::State;
+use crate::store::Store;
+use crate::table::LabelSpace;
+
+/// The directory that names the LUNs of a volume.
+pub const ROOT_DIRECTORY: FileId = FileId(1);
+
+/// What only consistency points touch.
+pub(crate) struct Commit {
+    /// The one that both slots hold.
+    pub(crate) superblock: Superblock,
+    pub(crate) label: LabelSpace,
+    /// Blocks of the label space that hold the redirect map.
+    pub(crate) redirect_blocks: Vec<u64>,
+}
+
+/// A write-anywhere volume on a device. Callers' threads call in; it starts none.
+pub struct Volume {
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) commit: Mutex<Commit>,
+    pub(crate) log: Mutex<LogWriter>,
+    pub(crate) state: Mutex<State>,
+    /// Writes landed, a consistency point ended, or the volume latched.
+    pub(crate) settled: Condvar,
+    /// There is background work.
+    pub(crate) work: Condvar,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) consistency_points: AtomicU64,
+}
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its number, never given again.
+    pub id: SnapshotId,
+    /// Its name, unique in the volume.
+    pub name: String,
+    /// The consistency point that it is.
+    pub generation: Generation,
+    /// When it was made, by the clock of the volume's owner at the time.
+    pub created: Timestamp,
+    /// The snapshot that it descends from; 0 for none.
+    pub parent: SnapshotId,
+    /// Where its tree starts.
+    pub root: Root,
+    /// It may not be deleted.
+    pub held: bool,
+}
+
+impl From<&SnapshotEntry> for Snapshot {
+    fn from(entry: &SnapshotEntry) -> Self {
+        Self {
+            id: entry.id,
+            name: entry.name.clone(),
+            generation: entry.root.generation,
+            created: entry.root.created,
+            parent: entry.parent,
+            root: entry.root,
+            held: entry.held,
+        }
+    }
+}
+
+/// How a volume is.
+#[derive(Debug, Clone)]
+pub struct VolumeStatus {
+    /// Which volume.
+    pub id: VolumeId,
+    /// Owner of its data, or destination of a mirror.
+    pub role: Role,
+    /// The last consistency point.
+    pub generation: Generation,
+    /// When its content last changed, as of the last consistency point.
+    pub changed: Timestamp,
+    /// Block space, in blocks.
+    pub blocks: u64,
+    /// Blocks in use by the active state or snapshots.
+    pub used: u64,
+    /// Blocks that writes can take.
+    pub free: u64,
+    /// Blocks that the active state reaches.
+    pub active: u64,
+    /// Blocks kept back for consistency points and deletes.
+    pub reserve: u64,
+    /// Changes in memory that no consistency point has.
+    pub dirty: u64,
+    /// How many snapshots.
+    pub snapshots: u64,
+    /// Blocks of intent log in use.
+    pub log_used: u64,
+    /// Flushes that the log made durable, since opening.
+    pub flushes: u64,
+    /// Consistency points since opening.
+    pub consistency_points: u64,
+    /// Blocks of a destination that are not at home yet.
+    pub redirected: u64,
+    /// What a destination holds.
+    pub cursor: Cursor,
+    /// Why the volume is read-only.
+    pub latched: Option<VolumeError>,
+}
+
+impl Volume {
+    /// Which volume.
+    pub fn id(&self) -> VolumeId {
+        self.store.volume()
+    }
+
+    /// How it is.
+    pub fn status(&self) -> VolumeStatus {
+        let log_used = self.log.lock().used();
+        let state = self.state.lock();
+        let root = &state.committed.root;
+        VolumeStatus {
+            id: self.id(),
+            role: state.role,
+            generation: root.generation,
+            changed: root.changed,
+            blocks: root.blocks,
+            used: state.used.blocks() - state.used.free(),
+            free: state.used.free().saturating_sub(state.promised(0) + state.reserve()),
+            active: root.used,
+            reserve: state.reserve(),
+            dirty: state.open.changes + state.frozen.as_ref().map_or(0, |f| f.overlay().changes),
+            snapshots: state.snapshots.len() as u64,
+            log_used,
+            flushes: self.flushes.load(std::sync::atomic::Ordering::Relaxed),
+            consistency_points: self.consistency_points.load(std::sync::atomic::Ordering::Relaxed),
+            redirected: state.committed.redirects.iter().map(|run| run.count).sum(),
+            cursor: state.cursor,
+            latched: state.latched.clone(),
+        }
+    }
+
+    /// One round of background work: writes blocks that wait in memory, runs a consistency point that is due, frees removed files,
+    /// moves redirected blocks home. Waits at most `patience` when there is nothing to do.
+    ///
+    /// # Errors
+    /// The failure that latched the volume; there is nothing more to do for it.
+    pub fn background(self: &Arc<Self>, patience: Duration) -> Result<(), VolumeError> {
+        let mut state = self.state.lock();
+        state.check_open()?;
+        if state.role == Role::Destination {
+            if !state.receiving && !state.committed.redirects.is_empty() {
+                drop(state);
+                if self.move_home()? > 0 {
+                    return Ok(());
+                }
+                state = self.state.lock();
+            }
+            self.work.wait_for(&mut state, patience);
+            return Ok(());
+        }
+        state.settle_releases();
+        if state.open.unplaced >= WRITE_BACK_AT {
+            drop(state);
+            return self.place(PLACE_BLOCKS, u64::MAX).map(drop);
+        }
+        if self.is_due(&state) {
+            drop(state);
+            return self.consistency_point().map(drop);
+        }
+        if let Some(file) = state.removed.first().copied() {
+            drop(state);
+            return self.free_removed(file);
+        }
+        if !state.committed.redirects.is_empty() {
+            drop(state);
+            if self.move_home()? > 0 {
+                return Ok(());
+            }
+            state = self.state.lock();
+        }
+        let until_due = match state.changed_since {
+            Some(since) => (since + CONSISTENCY_INTERVAL).saturating_sub(self.clock.monotonic()),
+            None => patience,
+        };
+        self.work.wait_for(&mut state, patience.min(until_due));
+        Ok(())
+    }
+
+    /// Whether a consistency point should run now: by age, by the number of changes, by the log, or as space runs short.
+    fn is_due(&self, state: &State) -> bool {
+        if state.open.is_empty() {
+            return false;
+        }
+        let aged = state
+            .changed_since
+            .is_some_and(|since| self.clock.monotonic().saturating_sub(since) >= CONSISTENCY_INTERVAL);
+        let short = state.used.free() < 2 * state.promised(0) + 2 * state.reserve();
+        let log_pressed = self.log.try_lock().is_some_and(|log| log.is_pressed());
+        aged || state.open.changes >= CHANGES_SOFT || log_pressed || (short && state.open.changes > 1024)
+    }
+
+    /// Commits what is in memory; afterwards every call fails.
+    pub fn close(self: &Arc<Self>) -> Result<(), VolumeError> {
+        let latched = self.state.lock().latched.is_some();
+        let outcome = if latched { Ok(()) } else { self.consistency_point().map(drop) };
+        self.state.lock().closed = true;
+        self.work.notify_all();
+        self.settled.notify_all();
+        outcome
+    }
+
+    /// Keeps changes of several parts (a directory entry and its inode) in one generation: while the guard lives no generation ends.
+    pub fn compound(self: &Arc<Self>) -> Compound<'_> {
+        let mut state = self.state.lock();
+        while state.freezing {
+            self.settled.wait(&mut state);
+        }
+        state.compounds += 1;
+        Compound { volume: self }
+    }
+}
+
+/// Keeps the open generation open; see [`Volume::compound`]. Not to be held across [`Volume::write`] of more than a few
+/// blocks, which may need a consistency point.
+pub struct Compound<'a> {
+    volume: &'a Arc<Volume>,
+}
+
+impl<'a> Compound<'a> {
+    pub(crate) fn volume(&self) -> &'a Arc<Volume> {
+        self.volume
+    }
+}
+
+impl Drop for Compound<'_> {
+    fn drop(&mut self) {
+        self.volume.state.lock().compounds -= 1;
+        self.volume.settled.notify_all();
+    }
+}

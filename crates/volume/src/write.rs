@@ -1,0 +1,328 @@
+//! The path of a write: into memory, to its place, into the log.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cairn_base::{Checksum, FileId, Generation, Lba, Vbn};
+use cairn_device::{Block, Operation};
+use cairn_format::{BlockPointer, LogEntry};
+
+use crate::error::VolumeError;
+use crate::limits::{CHANGES_HARD, DIRTY_MAX, PLACE_BLOCKS, WRITE_BACK_AT};
+use crate::overlay::Unlogged;
+use crate::state::{Frozen, State};
+use crate::volume::{ROOT_DIRECTORY, Volume};
+
+/// A block on its way to its place.
+struct Flight {
+    file: FileId,
+    lba: u64,
+    order: u64,
+    block: Block,
+    pointer: BlockPointer,
+}
+
+impl Flight {
+    fn unlogged(&self) -> Unlogged {
+        let (vbn, checksum) = (self.pointer.vbn, self.pointer.checksum);
+        let entry = LogEntry::Write { file: self.file, lba: Lba(self.lba), vbn, checksum };
+        Unlogged { order: self.order, entry }
+    }
+}
+
+/// A batch of one generation's blocks that have places but are not written yet.
+pub(crate) struct Batch {
+    generation: Generation,
+    flights: Vec<Flight>,
+}
+
+/// Directories are made durable by consistency points alone: their blocks change together with inodes.
+fn is_logged(file: FileId) -> bool {
+    file != ROOT_DIRECTORY
+}
+
+impl Volume {
+    /// Takes whole blocks of a file. They are in memory when this returns, and durable after a flush. Waits when memory or the
+    /// log of changes is full.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoSpace`] when nothing of it was taken; the volume's other states.
+    pub fn write(
+        self: &Arc<Self>,
+        file: FileId,
+        blocks: &mut dyn ExactSizeIterator<Item = (Lba, Block)>,
+    ) -> Result<(), VolumeError> {
+        let count = blocks.len() as u64;
+        let mut state = self.admit(count)?;
+        state.order += 1;
+        let order = state.order;
+        for (lba, block) in blocks {
+            state.open.write(file, lba.0, block, order);
+        }
+        self.note_change(&mut state);
+        if state.open.unplaced >= WRITE_BACK_AT {
+            self.work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Makes `count` blocks from `lba` a hole; their space is free after the next consistency point, unless a snapshot holds them.
+    pub fn punch(self: &Arc<Self>, file: FileId, lba: Lba, count: u64) -> Result<(), VolumeError> {
+        if count == 0 {
+            return Ok(());
+        }
+        let mut state = self.admit_punch()?;
+        state.order += 1;
+        let order = state.order;
+        state.open.punch(file, lba.0, count, order, is_logged(file));
+        self.note_change(&mut state);
+        Ok(())
+    }
+
+    pub(crate) fn note_change(&self, state: &mut State) {
+        if state.changed_since.is_none() {
+            state.changed_since = Some(self.clock.monotonic());
+        }
+    }
+
+    /// Waits until `count` more blocks fit into memory and into the volume.
+    fn admit(self: &Arc<Self>, count: u64) -> Result<parking_lot::MutexGuard<'_, State>, VolumeError> {
+        let mut tried = false;
+        loop {
+            let mut state = self.state.lock();
+            state.check_writable()?;
+            if state.open.unplaced + state.flying > DIRTY_MAX {
+                if state.open.unplaced > 0 {
+                    drop(state);
+                    self.place(PLACE_BLOCKS, u64::MAX)?;
+                } else {
+                    self.settled.wait(&mut state);
+                }
+                continue;
+            }
+            if state.open.changes > CHANGES_HARD && state.frozen.is_some() {
+                self.settled.wait(&mut state);
+                continue;
+            }
+            if state.has_room(count) && state.open.changes <= CHANGES_HARD {
+                return Ok(state);
+            }
+            state.settle_releases();
+            if state.has_room(count) && state.open.changes <= CHANGES_HARD {
+                return Ok(state);
+            }
+            // A consistency point turns promises into exact numbers and frees what was overwritten. Blocks that a reader still
+            // holds come free when it ends, which is not for a writer to wait for.
+            let nothing_to_gain = state.open.is_empty() && state.frozen.is_none();
+            if nothing_to_gain || (tried && !state.has_room(count) && state.promised(0) == 0) {
+                return Err(VolumeError::NoSpace);
+            }
+            if tried && state.open.changes == 0 && state.frozen.is_none() {
+                return Err(VolumeError::NoSpace);
+            }
+            drop(state);
+            self.consistency_point()?;
+            tried = true;
+        }
+    }
+
+    /// A hole takes no block for itself, and the reserve covers the nodes that it changes.
+    fn admit_punch(self: &Arc<Self>) -> Result<parking_lot::MutexGuard<'_, State>, VolumeError> {
+        let state = self.state.lock();
+        state.check_writable()?;
+        if state.has_room(1) || state.open.is_empty() {
+            return Ok(state);
+        }
+        drop(state);
+        self.consistency_point()?;
+        let state = self.state.lock();
+        state.check_writable()?;
+        if state.used.free() < state.promised(1) + state.reserve() / 2 {
+            return Err(VolumeError::NoSpace);
+        }
+        Ok(state)
+    }
+
+    /// Gives up to `limit` unplaced blocks that arrived up to `order` their places, without writing them. The generation being committed
+    /// goes first.
+    fn launch(&self, state: &mut State, limit: usize, order: u64) -> Result<Option<Batch>, VolumeError> {
+        let draining = match &state.frozen {
+            Some(Frozen::Draining(overlay)) if overlay.unplaced > 0 => Some(overlay.generation),
+            _ => None,
+        };
+        let generation = draining.unwrap_or(state.open.generation);
+        let Some(overlay) = state.overlay_mut(generation) else { return Ok(None) };
+        let keys = overlay.next_unplaced(limit, order);
+        if keys.is_empty() {
+            return Ok(None);
+        }
+        let mut vbns = Vec::with_capacity(keys.len());
+        if !state.used.allocate(keys.len(), &mut vbns) {
+            // Admission keeps a place for every block that it takes: this is a bug, and losing the blocks would be worse than stopping.
+            state.latch(&VolumeError::NoSpace);
+            return Err(VolumeError::NoSpace);
+        }
+        let Some(overlay) = state.overlay_mut(generation) else { return Ok(None) };
+        let mut flights = Vec::with_capacity(keys.len());
+        for ((file, lba), vbn) in keys.into_iter().zip(vbns) {
+            let (block, order) = overlay.launch(file, lba, vbn).expect("keys name unplaced blocks, under one lock");
+            let pointer = BlockPointer { vbn, birth: generation, checksum: Checksum::default() };
+            flights.push(Flight { file, lba, order, block, pointer });
+        }
+        overlay.flights += 1;
+        state.flying += flights.len() as u64;
+        Ok(Some(Batch { generation, flights }))
+    }
+
+    /// Checksums a batch and makes its operations.
+    fn operations(&self, batch: &mut Batch) -> Vec<Operation> {
+        let mut writes: Vec<(Vbn, Block)> = Vec::with_capacity(batch.flights.len());
+        for flight in &mut batch.flights {
+            flight.pointer.checksum = Checksum::of(&flight.block[..]);
+            self.store.remember(flight.pointer.vbn, flight.pointer.checksum, flight.block.clone());
+            writes.push((flight.pointer.vbn, flight.block.clone()));
+        }
+        self.store.write_home(&writes)
+    }
+
+    /// A batch is written (or has failed, which latches).
+    fn land(&self, state: &mut State, batch: Batch, outcome: &Result<(), VolumeError>, log: bool) {
+        state.flying -= batch.flights.len() as u64;
+        if let Err(reason) = outcome {
+            state.latch(reason);
+        }
+        if let Some(overlay) = state.overlay_mut(batch.generation) {
+            for flight in &batch.flights {
+                let log: Option<crate::overlay::IsLogged<'_>> = if log { Some(&is_logged) } else { None };
+                overlay.land(flight.file, flight.lba, flight.pointer, flight.order, log);
+            }
+            overlay.flights -= 1;
+        }
+        self.settled.notify_all();
+    }
+
+    /// Writes up to `limit` unplaced blocks that arrived up to `order` to their places. Returns how many.
+    pub(crate) fn place(&self, limit: usize, order: u64) -> Result<usize, VolumeError> {
+        let batch = self.launch(&mut self.state.lock(), limit, order)?;
+        let Some(mut batch) = batch else { return Ok(0) };
+        let count = batch.flights.len();
+        let operations = self.operations(&mut batch);
+        let outcome = self.store.run(operations);
+        self.land(&mut self.state.lock(), batch, &outcome, true);
+        outcome.map(|()| count)
+    }
+
+    /// Makes every write, hole and change of a file that was taken before the call durable.
+    ///
+    /// # Errors
+    /// After an error nothing is promised for them, and the volume takes no more writes.
+    pub fn flush(self: &Arc<Self>) -> Result<(), VolumeError> {
+        let cut = {
+            let state = self.state.lock();
+            state.check_open()?;
+            if state.durable_order >= state.order {
+                return Ok(());
+            }
+            state.order
+        };
+        let mut log = self.log.lock();
+        let mut state = self.state.lock();
+        state.check_open()?;
+        // Someone else's flush may have covered this one while it waited.
+        if state.durable_order >= cut {
+            return Ok(());
+        }
+        // What arrived meanwhile is covered as well, for those who wait for the next turn.
+        let cut = state.order;
+        let mut batches: Vec<Batch> = Vec::new();
+        while let Some(batch) = self.launch(&mut state, usize::MAX, cut)? {
+            batches.push(batch);
+        }
+        drop(state);
+        let mut operations: Vec<Operation> =
+            batches.iter_mut().flat_map(|batch| self.operations(batch)).collect();
+        let mut state = self.state.lock();
+        // Blocks that others are writing must be there before a record names them.
+        let own = |generation| batches.iter().filter(|batch| batch.generation == generation).count() as u64;
+        loop {
+            let frozen_flights = match &state.frozen {
+                Some(Frozen::Draining(overlay)) => overlay.flights - own(overlay.generation),
+                _ => 0,
+            };
+            if frozen_flights == 0 && state.open.flights == own(state.open.generation) {
+                break;
+            }
+            self.settled.wait(&mut state);
+            if let Some(reason) = state.latched.clone() {
+                for batch in batches {
+                    self.land(&mut state, batch, &Err(reason.clone()), false);
+                }
+                return Err(VolumeError::Latched(Box::new(reason)));
+            }
+        }
+        let parts = collect_unlogged(&mut state, &batches, cut);
+        drop(state);
+        let appended = log.append(&parts);
+        let outcome = match &appended {
+            Some(appended) => {
+                operations.extend(appended.operations.iter().map(|o| Operation::new(o.request().clone())));
+                operations.push(Operation::flush());
+                self.store.run(operations)
+            }
+            None => self.store.run(operations),
+        };
+        if let (Ok(()), Some(appended)) = (&outcome, &appended) {
+            let (head, next_sequence) = appended.end();
+            log.appended(head, next_sequence);
+        }
+        let mut state = self.state.lock();
+        for batch in batches {
+            self.land(&mut state, batch, &outcome, false);
+        }
+        outcome?;
+        if appended.is_some() {
+            state.durable_order = state.durable_order.max(cut);
+            self.flushes.fetch_add(1, Ordering::Relaxed);
+            if log.is_pressed() {
+                self.work.notify_one();
+            }
+            return Ok(());
+        }
+        // The log is full: a consistency point makes all durable without it.
+        drop(state);
+        drop(log);
+        self.consistency_point().map(drop)
+    }
+}
+
+/// The entries of the log for everything that arrived up to `cut`, in order, by generation: what landed before, and the batches that go
+/// along.
+fn collect_unlogged(state: &mut State, batches: &[Batch], cut: u64) -> Vec<(Generation, Vec<LogEntry>)> {
+    let mut parts = Vec::new();
+    let State { open, frozen, frozen_unlogged, .. } = state;
+    if let Some(frozen) = frozen {
+        let generation = frozen.overlay().generation;
+        let due = match frozen {
+            Frozen::Draining(overlay) => take_due(&mut overlay.unlogged, cut),
+            Frozen::Settled(_) => take_due(frozen_unlogged, cut),
+        };
+        parts.push((generation, due));
+    }
+    parts.push((open.generation, take_due(&mut open.unlogged, cut)));
+    for (generation, due) in &mut parts {
+        let flights = batches.iter().filter(|batch| batch.generation == *generation).flat_map(|b| &b.flights);
+        due.extend(flights.filter(|flight| is_logged(flight.file)).map(Flight::unlogged));
+        due.sort_by_key(|unlogged| unlogged.order);
+    }
+    parts
+        .into_iter()
+        .filter(|(_, due)| !due.is_empty())
+        .map(|(generation, due)| (generation, due.into_iter().map(|unlogged| unlogged.entry).collect()))
+        .collect()
+}
+
+fn take_due(unlogged: &mut Vec<Unlogged>, cut: u64) -> Vec<Unlogged> {
+    let (due, later) = std::mem::take(unlogged).into_iter().partition(|entry| entry.order <= cut);
+    *unlogged = later;
+    due
+}
