@@ -1,0 +1,297 @@
+//! Sessions over real sockets, spoken to by our own client and by hand-made bytes.
+
+mod harness;
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+
+use cairn_base::Rng;
+use cairn_frontend_nbd::{
+    Address, Client, ClientError, ClientOptions, ClientRequest, ListenError, Listener, NbdError, ReplyMode,
+    ServerOptions, StatusExtent,
+};
+use harness::{SIZE, TestServer, eventually, is_closed, pattern};
+
+const MODES: [ReplyMode; 3] = [ReplyMode::Simple, ReplyMode::Structured, ReplyMode::Extended];
+
+fn nbd_error<T: std::fmt::Debug>(result: Result<T, ClientError>) -> NbdError {
+    match result {
+        Err(ClientError::Failed { error, .. }) => error,
+        other => panic!("expected a failed request, got {other:?}"),
+    }
+}
+
+#[test]
+fn random_requests_match_a_model_whatever_the_mode_and_the_alignment() {
+    let server = TestServer::plain();
+    for (seed, mode) in MODES.into_iter().enumerate() {
+        for export in ["v/plain", "v/aligned"] {
+            let mut client = server.client(export, mode);
+            assert_eq!(client.offer().block_minimum, if export == "v/plain" { 1 } else { 4096 });
+            let mut rng = Rng::new(seed as u64);
+            let span = 256 << 10;
+            let base = rng.below(SIZE - span);
+            let mut model = vec![0xa5; span as usize];
+            client.write(base, &model).unwrap();
+            for step in 0..300 {
+                let offset = rng.below(span);
+                let length = 1 + rng.below((span - offset).min(40_000));
+                let range = offset as usize..(offset + length) as usize;
+                match rng.below(5) {
+                    0 | 1 => {
+                        let data = pattern(step, range.len());
+                        client.write(base + offset, &data).unwrap();
+                        model[range].copy_from_slice(&data);
+                    }
+                    2 => {
+                        let no_hole = rng.one_in(2);
+                        let request = ClientRequest::WriteZeroes {
+                            offset: base + offset,
+                            length,
+                            no_hole,
+                            fast: false,
+                        };
+                        client.perform(request).unwrap();
+                        model[range].fill(0);
+                    }
+                    3 => client
+                        .perform(ClientRequest::Cache { offset: base + offset, length })
+                        .map(drop)
+                        .unwrap(),
+                    _ => assert_eq!(
+                        client.read(base + offset, length as u32).unwrap(),
+                        model[range],
+                        "step {step}"
+                    ),
+                }
+            }
+            client.flush().unwrap();
+            assert_eq!(client.read(base, span as u32).unwrap(), model);
+            client.disconnect().unwrap();
+        }
+    }
+}
+
+#[test]
+fn many_requests_in_flight_are_all_answered_with_their_own_data() {
+    let server = TestServer::plain();
+    let bytes = pattern(1, 8 << 20);
+    for (export, address) in [("v/plain", server.unix()), ("v/aligned", server.tcp.clone())] {
+        for (piece, depth) in [(4096, 64), (128 << 10, 32), (5000, 16), (3 << 20, 4)] {
+            let mut client = Client::connect(&address, &ClientOptions::new(export)).unwrap();
+            client.write_all(4096, &bytes, piece, depth).unwrap();
+            let mut back = vec![0; bytes.len()];
+            client.read_all(4096, &mut back, piece, depth).unwrap();
+            assert!(back == bytes, "{export} in pieces of {piece}");
+        }
+    }
+}
+
+#[test]
+fn the_longest_payload_goes_both_ways_and_one_byte_more_is_refused() {
+    let server = TestServer::plain();
+    let mut client = server.client("v/plain", ReplyMode::Structured);
+    let bytes = pattern(2, 32 << 20);
+    client.write(1, &bytes).unwrap();
+    assert!(client.read(1, 32 << 20).unwrap() == bytes);
+    assert_eq!(nbd_error(client.read(0, (32 << 20) + 1)), NbdError::Overflow);
+    assert_eq!(nbd_error(client.write(0, &vec![1; (32 << 20) + 1])), NbdError::Overflow);
+    assert_eq!(client.read(1, 16).unwrap(), bytes[..16]);
+}
+
+#[test]
+fn refused_requests_leave_the_session_usable() {
+    let server = TestServer::plain();
+    for mode in MODES {
+        let mut client = server.client("v/plain", mode);
+        assert_eq!(nbd_error(client.read(SIZE, 1)), NbdError::Invalid);
+        assert_eq!(nbd_error(client.write(SIZE - 1, &[1, 2])), NbdError::NoSpace);
+        assert_eq!(
+            nbd_error(client.perform(ClientRequest::Trim { offset: 1, length: SIZE })),
+            NbdError::Invalid
+        );
+        client.write(0, b"fine").unwrap();
+        let mut snapshot = server.client("v@s1/plain", mode);
+        assert_eq!(nbd_error(snapshot.write(0, &pattern(3, 100_000))), NbdError::NotPermitted);
+        assert_eq!(snapshot.read(0, 4).unwrap(), b"fine");
+    }
+}
+
+#[test]
+fn requests_without_bytes_succeed() {
+    let server = TestServer::plain();
+    for mode in MODES {
+        let mut client = server.client("v/aligned", mode);
+        assert_eq!(client.read(5, 0).unwrap(), b"");
+        client.write(5, b"").unwrap();
+        client.perform(ClientRequest::Trim { offset: 5, length: 0 }).unwrap();
+        client
+            .perform(ClientRequest::WriteZeroes { offset: 5, length: 0, no_hole: false, fast: false })
+            .unwrap();
+    }
+}
+
+#[test]
+fn block_status_tells_holes_and_changed_blocks_in_the_selected_contexts() {
+    let server = TestServer::plain();
+    for mode in [ReplyMode::Structured, ReplyMode::Extended] {
+        let mut client = server.client("v/plain", mode);
+        client.perform(ClientRequest::Trim { offset: 0, length: SIZE }).unwrap();
+        client.write(1 << 20, &pattern(4, 1 << 20)).unwrap();
+        let status = client.block_status(0, SIZE).unwrap();
+        let of = |name: &str| {
+            let (id, _) = client.offer().contexts.iter().find(|(_, context)| context == name).unwrap();
+            status.iter().find(|status| status.context == *id).unwrap().extents.clone()
+        };
+        let mib = 1u64 << 20;
+        let extent = |length, flags| StatusExtent { length, flags };
+        assert_eq!(of("base:allocation"), [extent(mib, 3), extent(mib, 0), extent(SIZE - 2 * mib, 3)]);
+        assert_eq!(of("qemu:dirty-bitmap:s1"), [extent(mib, 1), extent(SIZE - mib, 0)]);
+        assert_eq!(of("qemu:dirty-bitmap:s2"), [extent(SIZE, 0)]);
+
+        let one = ClientRequest::BlockStatus { offset: 512, length: SIZE - 512, one: true, only: &[] };
+        let status = client.perform(one).unwrap().status;
+        assert!(status.iter().all(|status| status.extents.len() == 1) && status.len() == 3);
+    }
+    let mut client = server.client("v/plain", ReplyMode::Extended);
+    let request = ClientRequest::BlockStatus { offset: 0, length: 4096, one: false, only: &[2] };
+    let status = client.perform(request).unwrap().status;
+    assert_eq!(status.iter().map(|status| status.context).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn connections_see_what_others_wrote_and_part_blocks_do_not_lose_neighbours() {
+    let server = TestServer::plain();
+    std::thread::scope(|scope| {
+        // Eight writers share each 4 KiB block of a device that takes only whole ones.
+        for lane in 0..8u64 {
+            let server = &server;
+            scope.spawn(move || {
+                let mut client = server.client("v/aligned", ReplyMode::Structured);
+                for block in 0..64u64 {
+                    client.write(block * 4096 + lane * 512, &[lane as u8 + 1; 512]).unwrap();
+                }
+                client.flush().unwrap();
+            });
+        }
+    });
+    let bytes = server.client("v/aligned", ReplyMode::Simple).read(0, 64 * 4096).unwrap();
+    for (index, piece) in bytes.chunks(512).enumerate() {
+        assert!(piece.iter().all(|byte| *byte == (index % 8) as u8 + 1), "piece {index}");
+    }
+}
+
+#[test]
+fn hostile_sessions_end_and_harm_nobody() {
+    let server = TestServer::plain();
+    let mut witness = server.client("v/plain", ReplyMode::Extended);
+    witness.write(0, b"still here").unwrap();
+    let mut rng = Rng::new(5);
+    for round in 0..60 {
+        let mut stream = if round % 2 == 0 { server.raw() } else { server.raw_session("v/plain") };
+        let mut garbage = vec![0; 1 + rng.below(2000) as usize];
+        rng.fill(&mut garbage);
+        // The server may have closed it already.
+        let _ = stream.write_all(&garbage);
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let mut stream = server.raw_session("v/plain");
+    stream.write_all(&[0xff; 28]).unwrap();
+    assert!(is_closed(&mut stream));
+    assert_eq!(witness.read(0, 10).unwrap(), b"still here");
+    drop(witness);
+    eventually("the end of all sessions", || server.server.sessions().is_empty());
+}
+
+#[test]
+fn a_client_that_goes_away_in_the_middle_of_a_reply_is_not_noticed_by_others() {
+    let server = TestServer::plain();
+    let mut witness = server.client("v/plain", ReplyMode::Structured);
+    for _ in 0..10 {
+        let mut stream = server.raw_session("v/plain");
+        let mut read = 0x2560_9513u32.to_be_bytes().to_vec();
+        read.extend([0, 0, 0, 0]);
+        read.extend([7; 8]);
+        read.extend(0u64.to_be_bytes());
+        read.extend((16u32 << 20).to_be_bytes());
+        for _ in 0..4 {
+            stream.write_all(&read).unwrap();
+        }
+        stream.read_exact(&mut [0; 100]).unwrap();
+        drop(stream);
+        witness.write(0, b"x").unwrap();
+    }
+    eventually("the end of the others", || server.server.sessions().len() == 1);
+}
+
+#[test]
+fn a_stalled_client_does_not_stall_others() {
+    let server = TestServer::plain();
+    let mut stalled = server.raw_session("v/plain");
+    let mut write = 0x2560_9513u32.to_be_bytes().to_vec();
+    write.extend([0, 0, 0, 1]);
+    write.extend([7; 16]);
+    write[16..24].fill(0);
+    write.extend((1u32 << 20).to_be_bytes());
+    write.extend([1; 5000]);
+    stalled.write_all(&write).unwrap();
+    let _silent: Vec<_> = (0..100).map(|_| server.raw()).collect();
+    let mut client = server.client("v/plain", ReplyMode::Extended);
+    client.write(1 << 20, b"served").unwrap();
+    assert_eq!(client.read(1 << 20, 6).unwrap(), b"served");
+}
+
+#[test]
+fn sessions_are_limited_listed_and_closed_by_export() {
+    let server = TestServer::start(ServerOptions { max_sessions: 2, ..ServerOptions::default() });
+    let mut first = server.client("v/plain", ReplyMode::Extended);
+    let mut second = server.client("v/aligned", ReplyMode::Extended);
+    let refused = Client::connect(&server.unix(), &ClientOptions::new("v/plain"));
+    assert!(matches!(refused, Err(ClientError::Handshake(_))));
+    first.write(0, &[1; 1000]).unwrap();
+    first.read(0, 500).unwrap();
+    let sessions = server.server.sessions();
+    let info = sessions.iter().find(|session| session.export == "v/plain").unwrap();
+    assert_eq!((info.requests, info.written_bytes, info.read_bytes), (2, 1000, 500));
+
+    assert_eq!(server.server.close_export("v/plain"), 1);
+    assert!(first.read(0, 1).is_err());
+    second.write(0, b"unharmed").unwrap();
+    assert_eq!(server.server.sessions().len(), 1);
+
+    server.server.stop();
+    assert!(second.flush().is_err());
+    assert!(!server.socket.exists(), "a stopped server leaves no socket behind");
+}
+
+#[test]
+fn unknown_and_default_exports_are_refused_with_the_reason() {
+    let server = TestServer::plain();
+    for name in ["", "v/none"] {
+        match Client::connect(&server.unix(), &ClientOptions::new(name)) {
+            Err(ClientError::Handshake(failure)) => {
+                assert!(failure.to_string().contains("VOLUME/LUN"), "{failure}")
+            }
+            other => panic!("{:?}", other.map(|_| ())),
+        }
+    }
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nbd.sock");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let address = Address::Unix(path.clone());
+    let listener = Listener::bind(&address).unwrap();
+    assert!(matches!(Listener::bind(&address), Err(ListenError::InUse { .. })));
+    drop(listener);
+    assert!(!path.exists());
+    std::fs::write(&path, "precious").unwrap();
+    assert!(matches!(Listener::bind(&address), Err(ListenError::NotASocket { .. })));
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+
+    let tcp = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
+    assert!(matches!(Listener::bind(&tcp.address()), Err(ListenError::InUse { .. })));
+}
