@@ -547,12 +547,13 @@ proptest! {
         mode in any_mode(), command in 0u16..10, flags in 0u16..64, offset in any::<u64>(), length in any::<u64>(),
     ) {
         let bytes = request(mode, command, flags, offset, length);
-        if let Decoded::Request(_, request) = decode_request(&bytes, &negotiated(mode), STATE) {
-            if let Ok(Command::Trim { offset, length, .. } | Command::Cache { offset, length }
-                | Command::WriteZeroes { offset, length, .. } | Command::BlockStatus { offset, length, .. }) = request.command
-            {
-                prop_assert!(offset.checked_add(length).is_some_and(|end| end <= SIZE));
-            }
+        let Decoded::Request(_, request) = decode_request(&bytes, &negotiated(mode), STATE) else { return Ok(()) };
+        if let Ok(
+            Command::Trim { offset, length, .. } | Command::Cache { offset, length }
+            | Command::WriteZeroes { offset, length, .. } | Command::BlockStatus { offset, length, .. },
+        ) = request.command
+        {
+            prop_assert!(offset.checked_add(length).is_some_and(|end| end <= SIZE));
         }
     }
 
