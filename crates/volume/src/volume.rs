@@ -123,6 +123,11 @@ impl Volume {
         self.store.volume()
     }
 
+    /// What this copy is, as of now.
+    pub fn status_role(&self) -> Role {
+        self.state.lock().role
+    }
+
     /// How it is.
     pub fn status(&self) -> VolumeStatus {
         let log_used = self.log.lock().used();

@@ -1,0 +1,161 @@
+//! LUNs by name: made, listed, resized, deleted and opened.
+
+use std::sync::Arc;
+
+use cairn_base::{BLOCK_SIZE, FileId, Timestamp};
+use cairn_device::Device;
+use cairn_format::{DirectoryEntry, FileKind, Inode, MAX_FILE_NAME};
+use cairn_volume::{Image, Volume, VolumeError};
+use parking_lot::Mutex;
+
+use crate::directory::Directory;
+use crate::error::FilesError;
+use crate::lun_device::LunDevice;
+
+/// Smallest LUN, and the unit of sizes: a sector on the wire.
+const SECTOR: u64 = 512;
+/// Largest LUN: 16 TiB.
+const LUN_BYTES_MAX: u64 = 16 << 40;
+
+/// A LUN.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LunInfo {
+    /// Its name in the volume.
+    pub name: String,
+    /// Its file.
+    pub file: FileId,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// When it was created.
+    pub created: Timestamp,
+}
+
+/// The LUNs of a volume. There must be one of these for a volume, as it orders changes of names.
+pub struct Luns {
+    volume: Arc<Volume>,
+    changes: Mutex<()>,
+}
+
+impl Luns {
+    /// The LUNs of `volume`.
+    pub fn new(volume: Arc<Volume>) -> Self {
+        Self { volume, changes: Mutex::new(()) }
+    }
+
+    /// Makes a LUN of `bytes`, all zeroes. It is durable when this returns.
+    pub fn create(&self, name: &str, bytes: u64) -> Result<(), FilesError> {
+        check_name(name)?;
+        check_size(bytes)?;
+        let _changes = self.changes.lock();
+        let directory = Directory::read(&self.volume)?;
+        if directory.entries()?.iter().any(|(_, entry)| entry.name == name) {
+            return Err(FilesError::NameTaken);
+        }
+        {
+            let compound = self.volume.compound();
+            let file = compound.create(FileKind::Lun, bytes)?;
+            let entry = DirectoryEntry { file, name: name.to_owned() };
+            directory.put(&compound, directory.free_place(), Some(&entry))?;
+        }
+        self.volume.consistency_point()?;
+        Ok(())
+    }
+
+    /// All LUNs, by name.
+    pub fn list(&self) -> Result<Vec<LunInfo>, FilesError> {
+        list(&Directory::read(&self.volume)?, &|file| self.volume.inode(file))
+    }
+
+    /// All LUNs of an image, by name.
+    pub fn list_in(&self, image: &Image) -> Result<Vec<LunInfo>, FilesError> {
+        list(&Directory::read_in(image)?, &|file| image.inode(file))
+    }
+
+    /// Changes the size. A smaller one destroys what lies past the new end and needs `allow_shrink`. Clients see it when they connect again.
+    pub fn resize(&self, name: &str, bytes: u64, allow_shrink: bool) -> Result<(), FilesError> {
+        check_size(bytes)?;
+        let _changes = self.changes.lock();
+        let lun = self.find(name)?;
+        if bytes < lun.bytes && !allow_shrink {
+            return Err(FilesError::WouldShrink { bytes: lun.bytes });
+        }
+        if bytes < lun.bytes && bytes % BLOCK_SIZE as u64 != 0 {
+            // What is cut off of the last block must read as zeroes if the LUN grows again.
+            let end = bytes.next_multiple_of(BLOCK_SIZE as u64).min(lun.bytes);
+            LunDevice::active(self.volume.clone(), lun.file)
+                .one(cairn_device::Operation::trim(bytes, end - bytes))
+                .map_err(VolumeError::from)?;
+        }
+        self.volume.compound().resize(lun.file, bytes)?;
+        self.volume.consistency_point()?;
+        Ok(())
+    }
+
+    /// Deletes a LUN. Its name is gone when this returns; its space is freed in the background, as far as no snapshot holds it.
+    pub fn delete(&self, name: &str) -> Result<(), FilesError> {
+        let _changes = self.changes.lock();
+        let directory = Directory::read(&self.volume)?;
+        let entries = directory.entries()?;
+        let (place, entry) =
+            entries.iter().find(|(_, entry)| entry.name == name).ok_or(FilesError::NoSuchLun)?;
+        {
+            let compound = self.volume.compound();
+            directory.put(&compound, *place, None)?;
+            compound.remove(entry.file)?;
+        }
+        self.volume.consistency_point()?;
+        Ok(())
+    }
+
+    /// A LUN of the active state.
+    pub fn find(&self, name: &str) -> Result<LunInfo, FilesError> {
+        self.list()?.into_iter().find(|lun| lun.name == name).ok_or(FilesError::NoSuchLun)
+    }
+
+    /// A LUN of an image.
+    pub fn find_in(&self, image: &Image, name: &str) -> Result<LunInfo, FilesError> {
+        self.list_in(image)?.into_iter().find(|lun| lun.name == name).ok_or(FilesError::NoSuchLun)
+    }
+
+    /// The LUN as a device; read-only while the volume is a destination.
+    pub fn open(&self, name: &str) -> Result<Arc<dyn Device>, FilesError> {
+        Ok(Arc::new(LunDevice::active(self.volume.clone(), self.find(name)?.file)))
+    }
+
+    /// A LUN of an image as a read-only device. It holds the image: its content stays as it is, whatever is deleted or transferred
+    /// meanwhile.
+    pub fn open_in(&self, image: &Image, name: &str) -> Result<Arc<dyn Device>, FilesError> {
+        Ok(Arc::new(LunDevice::frozen(image.clone(), self.find_in(image, name)?.file)))
+    }
+}
+
+fn list(
+    directory: &Directory,
+    inode: &dyn Fn(FileId) -> Result<Inode, VolumeError>,
+) -> Result<Vec<LunInfo>, FilesError> {
+    let mut luns = Vec::new();
+    for (_, entry) in directory.entries()? {
+        let inode = inode(entry.file)?;
+        luns.push(LunInfo {
+            name: entry.name,
+            file: entry.file,
+            bytes: inode.length_bytes,
+            created: inode.created,
+        });
+    }
+    luns.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(luns)
+}
+
+fn check_name(name: &str) -> Result<(), FilesError> {
+    let allowed = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
+    let good = (1..=MAX_FILE_NAME).contains(&name.len())
+        && name.chars().all(allowed)
+        && !name.starts_with(['-', '.']);
+    if good { Ok(()) } else { Err(FilesError::InvalidName) }
+}
+
+fn check_size(bytes: u64) -> Result<(), FilesError> {
+    let good = (SECTOR..=LUN_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(SECTOR);
+    if good { Ok(()) } else { Err(FilesError::Size { bytes }) }
+}

@@ -1,0 +1,139 @@
+//! LUNs as devices pass what every device passes; names survive a crash.
+
+use std::sync::Arc;
+
+use cairn_base::{ManualClock, Timestamp, VolumeId};
+use cairn_device::{MemoryDevice, Operation, Segments};
+use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
+
+use crate::{FilesError, Luns};
+
+const MIB: u64 = 1 << 20;
+
+fn open(device: Arc<MemoryDevice>) -> Arc<Volume> {
+    let clock = Arc::new(ManualClock::new(Timestamp(1)));
+    Volume::open(device, OpenOptions { cache_bytes: 4 * MIB, clock }).unwrap()
+}
+
+fn formatted(blocks: u64) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(blocks, Role::Normal)));
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Normal };
+    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1))).unwrap();
+    device
+}
+
+fn findings(volume: &Arc<Volume>) -> Vec<String> {
+    volume.check(&mut |_| {}).unwrap().findings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn lun_passes_the_suite_of_devices() {
+    cairn_device::suite::run_suite(&|length| {
+        let volume = open(formatted(length / 4096 * 2 + 4096));
+        let luns = Luns::new(volume);
+        luns.create("disk", length).unwrap();
+        luns.open("disk").unwrap()
+    });
+}
+
+#[test]
+fn names_and_flushed_bytes_survive_a_crash() {
+    let device = formatted(4096);
+    let luns = Luns::new(open(device.clone()));
+    for n in 0..40 {
+        luns.create(&format!("lun{n}"), MIB).unwrap();
+    }
+    luns.delete("lun3").unwrap();
+    luns.resize("lun5", 2 * MIB, false).unwrap();
+    let lun = luns.open("lun5").unwrap();
+    lun.write_from(MIB + 700, b"after the old end").unwrap();
+    lun.flush().unwrap();
+    drop((lun, luns));
+
+    let volume = open(device);
+    assert_eq!(findings(&volume), Vec::<String>::new());
+    let luns = Luns::new(volume.clone());
+    let list = luns.list().unwrap();
+    assert_eq!(list.len(), 39);
+    assert!(list.iter().all(|lun| lun.name != "lun3"));
+    let mut bytes = [0; 17];
+    luns.open("lun5").unwrap().read_into(MIB + 700, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"after the old end");
+    assert_eq!(findings(&volume), Vec::<String>::new());
+}
+
+#[test]
+fn shrinking_needs_to_be_allowed_and_zeroes_what_it_cuts() {
+    let luns = Luns::new(open(formatted(4096)));
+    luns.create("disk", MIB).unwrap();
+    let lun = luns.open("disk").unwrap();
+    lun.write_from(0, &vec![9; MIB as usize]).unwrap();
+    assert!(matches!(luns.resize("disk", 5120, false), Err(FilesError::WouldShrink { .. })));
+    luns.resize("disk", 5120, true).unwrap();
+    luns.resize("disk", MIB, false).unwrap();
+    let data = lun.read(0, 65536).unwrap().to_vec();
+    assert!(data[..5120].iter().all(|byte| *byte == 9));
+    assert!(data[5120..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn bad_names_and_sizes_are_refused() {
+    let luns = Luns::new(open(formatted(4096)));
+    for name in ["", "-x", ".hidden", "a/b", "a@b", "a b", &"x".repeat(113)] {
+        assert!(matches!(luns.create(name, MIB), Err(FilesError::InvalidName)), "{name}");
+    }
+    for bytes in [0, 100, 513, u64::MAX] {
+        assert!(matches!(luns.create("disk", bytes), Err(FilesError::Size { .. })), "{bytes}");
+    }
+    luns.create("disk", MIB).unwrap();
+    assert!(matches!(luns.create("disk", MIB), Err(FilesError::NameTaken)));
+    assert!(matches!(luns.delete("other"), Err(FilesError::NoSuchLun)));
+}
+
+#[test]
+fn deleted_lun_gives_its_space_back() {
+    let device = formatted(8192);
+    let volume = open(device);
+    let luns = Luns::new(volume.clone());
+    luns.create("keep", MIB).unwrap();
+    volume.consistency_point().unwrap();
+    let before = volume.status().used;
+    luns.create("disk", 8 * MIB).unwrap();
+    luns.open("disk").unwrap().write_from(0, &vec![1; 8 * MIB as usize]).unwrap();
+    volume.consistency_point().unwrap();
+    assert!(volume.status().used >= before + 2048);
+    luns.delete("disk").unwrap();
+    for _ in 0..8 {
+        volume.background(std::time::Duration::ZERO).unwrap();
+    }
+    volume.consistency_point().unwrap();
+    volume.consistency_point().unwrap();
+    let after = volume.status().used;
+    assert!(after <= before + 8, "{before} blocks before, {after} after");
+    assert_eq!(findings(&volume), Vec::<String>::new());
+}
+
+#[test]
+fn image_stays_as_it_is_while_the_lun_changes() {
+    let volume = open(formatted(4096));
+    let luns = Luns::new(volume.clone());
+    luns.create("disk", MIB).unwrap();
+    let lun = luns.open("disk").unwrap();
+    lun.write_from(0, &[1; 8192]).unwrap();
+    let snapshot = volume.create_snapshot("one").unwrap();
+    let image = volume.image(Some(snapshot.id)).unwrap();
+    let old = luns.open_in(&image, "disk").unwrap();
+    lun.write_from(0, &[2; 4096]).unwrap();
+    volume.delete_snapshots(&[snapshot.id]).unwrap();
+    for round in 3..40 {
+        lun.write_from(4096, &[round; 4096]).unwrap();
+        volume.consistency_point().unwrap();
+    }
+    assert_eq!(old.read(0, 8192).unwrap().to_vec(), vec![1; 8192]);
+    assert!(old.one(Operation::write(0, Segments::copy_of(&[0; 4096]))).is_err());
+    let extents = lun.extents(0, MIB, 10).unwrap();
+    assert_eq!(
+        extents.iter().map(|e| (e.length, e.hole)).collect::<Vec<_>>(),
+        [(8192, false), (MIB - 8192, true)]
+    );
+}
