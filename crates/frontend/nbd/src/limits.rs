@@ -1,5 +1,6 @@
 //! How much a session takes at once, and what happens past it.
 
+use std::ops::Range;
 use std::time::Duration;
 
 /// Bytes taken from a socket in one call. Requests that did not fit come with the next.
@@ -45,3 +46,13 @@ pub(crate) const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// Questions without an answer after which a connection is closed.
 pub(crate) const KEEPALIVE_PROBES: u32 = 4;
+
+/// How long a session looks for the next request before it sleeps.
+pub(crate) const LOOK_DURATION: Duration = Duration::from_micros(40);
+
+/// A sleep that took less was no wake-up of an idle core; one that took more is not worth burning a core for.
+pub(crate) const SLEEP_WORTH_AVOIDING: Range<Duration> =
+    Duration::from_micros(15)..Duration::from_micros(120);
+
+/// Requests that are looked for after a sleep worth avoiding, until another sleep probes how things are.
+pub(crate) const LOOKS: u32 = 64;

@@ -11,7 +11,10 @@ use cairn_proto_nbd::{
 use parking_lot::RwLock;
 
 use crate::exports::{Export, OpenExportError};
-use crate::limits::{HANDSHAKE_TIMEOUT, LONG_WRITE_BYTES, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN_WRITES};
+use crate::limits::{
+    HANDSHAKE_TIMEOUT, LONG_WRITE_BYTES, LOOK_DURATION, LOOKS, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN_WRITES,
+    SLEEP_WORTH_AVOIDING,
+};
 use crate::payload::Payload;
 use crate::registry::{Entry, NotLetIn};
 use crate::round::{Round, Surroundings};
@@ -50,6 +53,7 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: Socket) -> Result
         incoming: None,
         long_writes: false,
         round: Round::default(),
+        patience: Patience::default(),
     };
     let result = session.serve(&mut transport);
     if result.is_ok() {
@@ -285,6 +289,7 @@ struct Session<'a> {
     /// The last write was long, so the next probably is.
     long_writes: bool,
     round: Round,
+    patience: Patience,
 }
 
 impl Session<'_> {
@@ -424,10 +429,44 @@ impl Session<'_> {
             return Ok(received);
         }
         let into = self.input.room(header_bytes);
-        let received = transport.receive(&mut [IoSliceMut::new(into)], wait)?;
+        let received = if wait {
+            Some(self.patience.receive(transport, into)?)
+        } else {
+            transport.receive(&mut [IoSliceMut::new(into)], false)?
+        };
         if let Some(count) = received {
             self.input.end += count;
         }
         Ok(received)
+    }
+}
+
+/// How a session waits for its client: asleep, or by looking again and again.
+///
+/// Waking a thread on a core that is idle takes longer than many a client needs for its next request, so a client that
+/// keeps one request in flight gets its replies sooner when the session stays awake. Where both share a busy core it is the
+/// other way round: the session must sleep for the client to run. How long the last sleep took tells which it is.
+#[derive(Default)]
+struct Patience {
+    /// How often to look before the next sleep is a probe again.
+    looks_left: u32,
+}
+
+impl Patience {
+    fn receive(&mut self, transport: &mut Transport, into: &mut [u8]) -> io::Result<usize> {
+        if self.looks_left > 0 {
+            self.looks_left -= 1;
+            let start = Instant::now();
+            while start.elapsed() < LOOK_DURATION {
+                if let Some(count) = transport.receive(&mut [IoSliceMut::new(into)], false)? {
+                    return Ok(count);
+                }
+                std::thread::yield_now();
+            }
+        }
+        let start = Instant::now();
+        let received = transport.receive(&mut [IoSliceMut::new(into)], true)?;
+        self.looks_left = if SLEEP_WORTH_AVOIDING.contains(&start.elapsed()) { LOOKS } else { 0 };
+        Ok(received.unwrap_or(0))
     }
 }
