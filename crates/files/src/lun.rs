@@ -79,7 +79,7 @@ impl Luns {
         if bytes < lun.bytes && !allow_shrink {
             return Err(FilesError::WouldShrink { bytes: lun.bytes });
         }
-        if bytes < lun.bytes && bytes % BLOCK_SIZE as u64 != 0 {
+        if bytes < lun.bytes && !bytes.is_multiple_of(BLOCK_SIZE as u64) {
             // What is cut off of the last block must read as zeroes if the LUN grows again.
             let end = bytes.next_multiple_of(BLOCK_SIZE as u64).min(lun.bytes);
             LunDevice::active(self.volume.clone(), lun.file)

@@ -1,13 +1,15 @@
 //! Comparing active maps: which blocks one root reaches and others do not. Shared map blocks are skipped.
 
-use cairn_base::{FileId, Vbn};
+use std::collections::HashSet;
+
+use cairn_base::{FileId, Lba, Vbn};
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
-use cairn_format::{BlockPointer, Root, TreeRef};
+use cairn_format::{BlockPointer, FANOUT, NodeAddress, Root, TreeRef};
 
 use crate::error::{Place, VolumeError};
 use crate::space::Redirects;
 use crate::store::{Store, Wanted};
-use crate::tree::{BATCH, Tree, difference};
+use crate::tree::{BATCH, Tree, difference, pointer_in, span};
 
 /// The file id under which the nodes of every active map are written.
 pub(crate) const ACTIVE_MAP: FileId = FileId(u64::MAX);
@@ -44,7 +46,7 @@ impl<'a> Maps<'a> {
         regions.sort_unstable_by_key(|(at, _, _)| *at);
         let mut runs = Vec::new();
         for chunk in regions.chunks(BATCH) {
-            let lbas: Vec<_> = chunk.iter().map(|(at, _, _)| cairn_base::Lba(*at)).collect();
+            let lbas: Vec<_> = chunk.iter().map(|(at, _, _)| Lba(*at)).collect();
             let mut masks = vec![chunk.iter().map(|(_, old, _)| *old).collect::<Vec<_>>()];
             for other in others.iter().skip(1) {
                 let pointers: Result<Vec<_>, _> =
@@ -73,44 +75,52 @@ impl<'a> Maps<'a> {
         &self,
         blocks: impl Iterator<Item = (u64, BlockPointer)>,
     ) -> Result<Vec<cairn_device::Block>, VolumeError> {
-        let wanted: Vec<_> = blocks
-            .map(|(at, pointer)| Wanted {
-                pointer,
-                place: Place::Data { file: ACTIVE_MAP, lba: cairn_base::Lba(at) },
-            })
-            .collect();
+        let wanted: Vec<_> = blocks.map(|(at, pointer)| wanted(pointer, 0, at)).collect();
         self.store.load(&wanted, self.redirects).into_iter().collect()
     }
 
-    /// Calls `visit` with every block of `map` that is not a hole and whose vbn `seen` did not have: the region's number and its bits.
+    /// Calls `visit` with every block of every map, its region and its bits; a block that several maps share comes once. All maps are
+    /// walked together, so that each round of reads is one large batch in order of place.
     pub(crate) fn each_region(
         &self,
-        map: TreeRef,
-        seen: &mut std::collections::HashSet<Vbn>,
+        maps: impl Iterator<Item = TreeRef>,
         visit: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(), VolumeError> {
-        let mut damage = None;
-        let mut regions: Vec<(u64, BlockPointer)> = Vec::new();
-        self.tree(map).walk(
-            &mut |pointer, level, at| {
-                let new = seen.insert(pointer.vbn);
-                if new && level == 0 {
-                    regions.push((at, *pointer));
+        let mut seen: HashSet<Vbn> = HashSet::new();
+        let mut round: Vec<(BlockPointer, u8, u64)> =
+            maps.filter(|map| !map.pointer.is_hole()).map(|map| (map.pointer, map.height, 0)).collect();
+        while !round.is_empty() {
+            round.retain(|(pointer, _, _)| seen.insert(pointer.vbn));
+            round.sort_unstable_by_key(|(pointer, _, _)| pointer.vbn);
+            let mut below = Vec::new();
+            for chunk in round.chunks(8 * BATCH) {
+                let wanted: Vec<_> =
+                    chunk.iter().map(|(pointer, level, at)| wanted(*pointer, *level, *at)).collect();
+                for ((_, level, at), block) in chunk.iter().zip(self.store.load(&wanted, self.redirects)) {
+                    let block = block?;
+                    if *level == 0 {
+                        visit(*at, &block[..]);
+                        continue;
+                    }
+                    let children = (0..FANOUT)
+                        .map(|slot| (pointer_in(&block, slot as usize), level - 1, at + slot * span(*level)))
+                        .filter(|(pointer, _, _)| !pointer.is_hole() && !seen.contains(&pointer.vbn));
+                    below.extend(children);
                 }
-                new
-            },
-            &mut |error| damage = Some(error),
-        );
-        if let Some(error) = damage {
-            return Err(error);
-        }
-        for chunk in regions.chunks(BATCH) {
-            for ((at, _), block) in chunk.iter().zip(self.load(chunk.iter().copied())?) {
-                visit(*at, &block[..]);
             }
+            round = below;
         }
         Ok(())
     }
+}
+
+/// A block of a map's tree: a node, or at level 0 the bits of region `at`.
+fn wanted(pointer: BlockPointer, level: u8, at: u64) -> Wanted {
+    let place = match level {
+        0 => Place::Data { file: ACTIVE_MAP, lba: Lba(at) },
+        _ => Place::Node(NodeAddress { file: ACTIVE_MAP, level, index: at / (span(level) * FANOUT) }),
+    };
+    Wanted { pointer, place }
 }
 
 /// The bits of a map block as words.

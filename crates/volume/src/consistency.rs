@@ -15,7 +15,9 @@ use std::sync::atomic::Ordering;
 
 use cairn_base::{FileId, Generation, SnapshotId, Vbn};
 use cairn_format::layout::{BITS_PER_MAP_BLOCK, SUPERBLOCK_A, SUPERBLOCK_B};
-use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode, LogTail, Root, SnapshotEntry, Superblock, TreeRef};
+use cairn_format::{
+    BlockPointer, INODES_PER_BLOCK, Inode, LogTail, Root, SnapshotEntry, Superblock, TreeRef,
+};
 use parking_lot::MutexGuard;
 
 use crate::compare::{ACTIVE_MAP, INODE_FILE, Maps};
@@ -55,6 +57,9 @@ pub(crate) struct Done {
     pub(crate) snapshot: Option<SnapshotEntry>,
     pub(crate) freed: u64,
 }
+
+/// Blocks that only a deleted snapshot held, by snapshot.
+type Exclusive = Vec<(SnapshotId, Vec<Vbn>)>;
 
 /// A generation that left the open state.
 struct FrozenPart {
@@ -150,10 +155,8 @@ impl Volume {
         self.write_superblock(&superblock)?;
         drop(before);
         let mut retired = Vec::new();
-        if drops_changes {
-            if let Some(part) = &frozen {
-                retired.extend(placed_blocks(&part.overlay));
-            }
+        if drops_changes && let Some(part) = &frozen {
+            retired.extend(placed_blocks(&part.overlay));
         }
         self.install(commit, superblock, frozen, table, gathered, exclusive, retired);
         Ok(done)
@@ -286,7 +289,8 @@ impl Volume {
             let old_tree = old.map_or(TreeRef::empty(1), |inode| inode.tree);
             match new {
                 Some(mut inode) => {
-                    inode.tree = self.merge_file(before, file, old_tree, inode.tree.length, changes, gathered)?;
+                    inode.tree =
+                        self.merge_file(before, file, old_tree, inode.tree.length, changes, gathered)?;
                     if Some(inode) != old {
                         inodes.insert(file, Some(inode));
                     }
@@ -366,9 +370,12 @@ impl Volume {
         let (mut allocated, mut freed) = (0, 0);
         let mut planned = BTreeSet::new();
         loop {
-            let news = gathered.allocated[allocated..].iter().chain(gathered.freed[freed..].iter().map(|p| &p.vbn));
-            let regions: BTreeSet<u64> =
-                news.map(|vbn| vbn.0 / BITS_PER_MAP_BLOCK).filter(|region| !planned.contains(region)).collect();
+            let news =
+                gathered.allocated[allocated..].iter().chain(gathered.freed[freed..].iter().map(|p| &p.vbn));
+            let regions: BTreeSet<u64> = news
+                .map(|vbn| vbn.0 / BITS_PER_MAP_BLOCK)
+                .filter(|region| !planned.contains(region))
+                .collect();
             (allocated, freed) = (gathered.allocated.len(), gathered.freed.len());
             if regions.is_empty() {
                 break;
@@ -441,7 +448,7 @@ impl Volume {
         before: &Committed,
         superblock: &mut Superblock,
         done: &mut Done,
-    ) -> Result<(Option<PreparedTable>, Vec<(SnapshotId, Vec<Vbn>)>), VolumeError> {
+    ) -> Result<(Option<PreparedTable>, Exclusive), VolumeError> {
         let mut exclusive = Vec::new();
         let mut changes = Vec::new();
         match rider {
@@ -491,7 +498,7 @@ impl Volume {
         root: &Root,
         before: &Committed,
         superblock: &mut Superblock,
-    ) -> Result<(Vec<TableChange>, Vec<(SnapshotId, Vec<Vbn>)>), VolumeError> {
+    ) -> Result<(Vec<TableChange>, Exclusive), VolumeError> {
         let maps = Maps { store: &self.store, redirects: &before.redirects };
         let mut entries: BTreeMap<SnapshotId, Option<SnapshotEntry>> = BTreeMap::new();
         let mut exclusive = Vec::new();
@@ -520,7 +527,8 @@ impl Volume {
                 superblock.parent = entry.parent;
             }
             let runs = maps.only_in(&entry.root, &neighbours)?;
-            let blocks = runs.iter().flat_map(|(first, count)| (0..*count).map(|n| Vbn(first.0 + n))).collect();
+            let blocks =
+                runs.iter().flat_map(|(first, count)| (0..*count).map(|n| Vbn(first.0 + n))).collect();
             exclusive.push((id, blocks));
             for child in children {
                 entries.insert(child.id, Some(SnapshotEntry { parent: entry.parent, ..child }));
@@ -547,7 +555,10 @@ impl Volume {
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "everything that a committed consistency point leaves behind")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "everything that a committed consistency point leaves behind"
+    )]
     fn install(
         &self,
         commit: &mut Commit,
@@ -555,7 +566,7 @@ impl Volume {
         frozen: Option<FrozenPart>,
         table: Option<PreparedTable>,
         gathered: Gathered,
-        exclusive: Vec<(SnapshotId, Vec<Vbn>)>,
+        exclusive: Exclusive,
         retired: Vec<Vbn>,
     ) {
         if commit.superblock.layout != superblock.layout {

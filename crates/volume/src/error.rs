@@ -39,7 +39,9 @@ pub enum VolumeError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The device holds no volume.
-    #[error("the device holds no Cairn volume: neither superblock verifies ({first}; the other: {second}). If it should, do not format it; check that this is the right device")]
+    #[error(
+        "the device holds no Cairn volume: neither superblock verifies ({first}; the other: {second}). If it should, do not format it; check that this is the right device"
+    )]
     NotAVolume {
         /// Of the first slot.
         first: FormatError,
@@ -68,7 +70,9 @@ pub enum VolumeError {
         max: u64,
     },
     /// A block does not have the checksum that its parent names, or is no such structure. It is not served.
-    #[error("block {vbn} is damaged: {place} cannot be read; restore it from a snapshot's export or the mirror")]
+    #[error(
+        "block {vbn} is damaged: {place} cannot be read; restore it from a snapshot's export or the mirror"
+    )]
     Damaged {
         /// Where it is.
         vbn: Vbn,
@@ -79,7 +83,9 @@ pub enum VolumeError {
     #[error("the label area is damaged: {0}; run `cairn volume check`")]
     Label(FormatError),
     /// The intent log is damaged before its end: flushed writes would be lost.
-    #[error("the intent log is damaged at record {sequence}, before its end: opening would lose flushed writes. Fail over to the mirror, or restore the device")]
+    #[error(
+        "the intent log is damaged at record {sequence}, before its end: opening would lose flushed writes. Fail over to the mirror, or restore the device"
+    )]
     LogDamaged {
         /// The record.
         sequence: u64,
@@ -100,7 +106,9 @@ pub enum VolumeError {
     #[error("a snapshot of that name exists; choose another name or delete it first")]
     NameTaken,
     /// Empty, too long, or with a character that names may not have.
-    #[error("a name has 1 to 128 bytes of letters, digits, '.', '_', '-' and ':', and does not start with '-' or '.'")]
+    #[error(
+        "a name has 1 to 128 bytes of letters, digits, '.', '_', '-' and ':', and does not start with '-' or '.'"
+    )]
     InvalidName,
     /// It is held.
     #[error("snapshot {0} is held: a mirror or its owner needs it; release it first")]
@@ -115,7 +123,9 @@ pub enum VolumeError {
     #[error("the transfer was refused: {0}; nothing of it was kept")]
     Refused(&'static str),
     /// A write or flush of metadata failed; the volume takes no more writes.
-    #[error("the volume is read-only since a write to its device failed ({0}); mend the device and restart the server")]
+    #[error(
+        "the volume is read-only since a write to its device failed ({0}); mend the device and restart the server"
+    )]
     Latched(Box<VolumeError>),
     /// It was closed.
     #[error("the volume is closed")]

@@ -11,7 +11,7 @@ use crate::error::{Place, VolumeError};
 use crate::overlay::Seen;
 use crate::state::Committed;
 use crate::store::Wanted;
-use crate::tree::{Tree, difference, pointer_in, span};
+use crate::tree::{NodeMemo, Tree, difference, pointer_in, span};
 use crate::volume::Volume;
 
 /// A request for whole blocks of a file.
@@ -155,9 +155,10 @@ impl Volume {
         let blocks = if wait {
             self.blocks_from(committed, file, tree.as_ref(), sources)
         } else {
+            let mut memo = NodeMemo::default();
             sources
                 .into_iter()
-                .map(|(lba, seen)| self.block_ready(tree.as_ref(), lba, seen).map(Ok))
+                .map(|(lba, seen)| self.block_ready(tree.as_ref(), lba, seen, &mut memo).map(Ok))
                 .collect()
         };
         let mut blocks = blocks.into_iter();
@@ -178,13 +179,19 @@ impl Volume {
     }
 
     /// A block if everything that leads to it is in memory.
-    fn block_ready(&self, tree: Option<&Tree<'_>>, lba: Lba, seen: Seen) -> Option<Block> {
+    fn block_ready(
+        &self,
+        tree: Option<&Tree<'_>>,
+        lba: Lba,
+        seen: Seen,
+        memo: &mut NodeMemo,
+    ) -> Option<Block> {
         match seen {
             Seen::Block(block) => Some(block),
             Seen::Hole => Some(Block::zero()),
             Seen::Pointer(pointer) => self.store.cached(&pointer),
             Seen::Below => match tree {
-                Some(tree) => self.store.cached(&tree.pointer_ready(lba)?),
+                Some(tree) => self.store.cached(&tree.pointer_ready(lba, memo)?),
                 None => Some(Block::zero()),
             },
         }
@@ -296,12 +303,8 @@ const EXTENT_WINDOW: u64 = 1 << 20;
 
 /// Lays `start..end` over what is there.
 fn mark(map: &mut std::collections::BTreeMap<u64, (u64, bool)>, start: u64, end: u64, hole: bool) {
-    let overlapping: Vec<u64> = map
-        .range(..end)
-        .rev()
-        .take_while(|(_, (e, _))| *e > start)
-        .map(|(s, _)| *s)
-        .collect();
+    let overlapping: Vec<u64> =
+        map.range(..end).rev().take_while(|(_, (e, _))| *e > start).map(|(s, _)| *s).collect();
     for s in overlapping {
         let Some((e, h)) = map.remove(&s) else { continue };
         if s < start {

@@ -173,10 +173,10 @@ pub(crate) fn replay(
     for position in 0..layout.log_blocks {
         match LogRecordHeader::peek(block(position), volume) {
             Ok((header, _)) if header.sequence >= found.head.sequence => {
-                if let Ok(record) = LogRecord::parse(block(position), volume) {
-                    if record.header.durable_through >= found.head.sequence {
-                        return Err(VolumeError::LogDamaged { sequence: found.head.sequence });
-                    }
+                if let Ok(record) = LogRecord::parse(block(position), volume)
+                    && record.header.durable_through >= found.head.sequence
+                {
+                    return Err(VolumeError::LogDamaged { sequence: found.head.sequence });
                 }
                 found.remains.push(position);
             }

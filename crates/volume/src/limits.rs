@@ -8,7 +8,7 @@ pub(crate) const PLACE_BLOCKS: usize = 1024;
 pub(crate) const WRITE_BACK_AT: u64 = 512;
 /// Unplaced and flying blocks of memory: 64 MiB. Past it a writer places blocks itself.
 pub(crate) const DIRTY_MAX: u64 = 16_384;
-/// Changes of a generation that ask for a consistency point: 512 MiB of data. 
+/// Changes of a generation that ask for a consistency point: 512 MiB of data.
 pub(crate) const CHANGES_SOFT: u64 = 131_072;
 /// Changes of the open generation past which writers wait for the consistency point in progress.
 pub(crate) const CHANGES_HARD: u64 = 3 * CHANGES_SOFT;

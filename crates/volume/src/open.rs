@@ -64,7 +64,11 @@ impl Volume {
     }
 
     /// Makes an empty volume on `device`. A device that holds a volume is left alone.
-    pub fn format(device: &dyn Device, options: &FormatOptions, clock: &dyn Clock) -> Result<(), VolumeError> {
+    pub fn format(
+        device: &dyn Device,
+        options: &FormatOptions,
+        clock: &dyn Clock,
+    ) -> Result<(), VolumeError> {
         let blocks = options.blocks;
         if !(SPACE_BLOCKS_MIN..=SPACE_BLOCKS_MAX).contains(&blocks) {
             return Err(VolumeError::Size { blocks, min: SPACE_BLOCKS_MIN, max: SPACE_BLOCKS_MAX });
@@ -210,7 +214,10 @@ fn read_slot(device: &dyn Device, address: u64) -> Result<Result<Superblock, For
     let offset = address * BLOCK_SIZE as u64;
     let have = device.geometry().length;
     if have < offset + BLOCK_SIZE as u64 {
-        return Err(VolumeError::DeviceTooSmall { need: Volume::device_bytes(SPACE_BLOCKS_MIN, Role::Normal), have });
+        return Err(VolumeError::DeviceTooSmall {
+            need: Volume::device_bytes(SPACE_BLOCKS_MIN, Role::Normal),
+            have,
+        });
     }
     let mut bytes = [0; BLOCK_SIZE];
     // A slot that can't be read is like one that does not verify: the other one serves.
@@ -239,7 +246,11 @@ pub(crate) fn newest_superblock(device: &dyn Device) -> Result<Superblock, Volum
     }
 }
 
-pub(crate) fn write_slot(device: &dyn Device, superblock: &Superblock, address: u64) -> Result<(), VolumeError> {
+pub(crate) fn write_slot(
+    device: &dyn Device,
+    superblock: &Superblock,
+    address: u64,
+) -> Result<(), VolumeError> {
     let mut bytes = BlockMut::zeroed();
     superblock.write(&mut bytes, address);
     device.write(address * BLOCK_SIZE as u64, Segments::from(bytes.freeze()))?;
@@ -255,11 +266,8 @@ pub(crate) fn load_used<'a>(
     snapshots: impl Iterator<Item = &'a Root>,
 ) -> Result<UsedMap, VolumeError> {
     let mut used = UsedMap::new(blocks);
-    let mut seen = HashSet::new();
-    let maps = Maps { store, redirects };
-    for map in std::iter::once(root.active_map).chain(snapshots.map(|root| root.active_map)) {
-        maps.each_region(map, &mut seen, &mut |region, bits| used.merge(region, bits))?;
-    }
+    let roots = std::iter::once(root.active_map).chain(snapshots.map(|root| root.active_map));
+    Maps { store, redirects }.each_region(roots, &mut |region, bits| used.merge(region, bits))?;
     Ok(used)
 }
 

@@ -241,14 +241,13 @@ impl Overlay {
         order: u64,
         log: Option<IsLogged<'_>>,
     ) {
-        if let Some(slot) = self.files.get_mut(&file).and_then(|overlay| overlay.slots.get_mut(&lba)) {
-            if matches!(slot, Slot::InFlight { pointer: flying, .. } if flying.vbn == pointer.vbn) {
-                *slot = Slot::Placed(pointer);
-            }
+        if let Some(slot) = self.files.get_mut(&file).and_then(|overlay| overlay.slots.get_mut(&lba))
+            && matches!(slot, Slot::InFlight { pointer: flying, .. } if flying.vbn == pointer.vbn)
+        {
+            *slot = Slot::Placed(pointer);
         }
         if log.is_some_and(|is_logged| is_logged(file)) {
-            let entry =
-                LogEntry::Write { file, lba: Lba(lba), vbn: pointer.vbn, checksum: pointer.checksum };
+            let entry = LogEntry::Write { file, lba: Lba(lba), vbn: pointer.vbn, checksum: pointer.checksum };
             self.unlogged.push(Unlogged { order, entry });
         }
     }

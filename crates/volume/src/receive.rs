@@ -184,17 +184,19 @@ impl Receiver {
 
     /// A slot of the redirect area for `vbn`; the one that it has if it came before in this transfer.
     fn redirect(&mut self, vbn: Vbn) -> Result<u64, VolumeError> {
-        if self.has(vbn) {
-            if let Some(slot) = self.redirects.get(vbn) {
-                return Ok(slot);
-            }
+        if self.has(vbn)
+            && let Some(slot) = self.redirects.get(vbn)
+        {
+            return Ok(slot);
         }
         let area = self.volume.store.space().blocks(SegmentKind::Redirect);
         while self.slots_used.contains(&self.next_slot) {
             self.next_slot += 1;
         }
         if self.next_slot >= area {
-            return Err(VolumeError::Refused("the redirect area is full; close exports of older images here"));
+            return Err(VolumeError::Refused(
+                "the redirect area is full; close exports of older images here",
+            ));
         }
         let slot = self.next_slot;
         self.slots_used.insert(slot);
@@ -325,8 +327,7 @@ impl Receiver {
         commit.redirect_blocks = addresses;
         commit.superblock = superblock.clone();
         state.snapshots.apply(prepared);
-        let before =
-            std::mem::replace(&mut state.committed, Committed::new(target.root, redirects.clone()));
+        let before = std::mem::replace(&mut state.committed, Committed::new(target.root, redirects.clone()));
         state.readers.push(Arc::downgrade(&before));
         state.readers.retain(|reader| reader.strong_count() > 0);
         state.parent = superblock.parent;
@@ -365,7 +366,9 @@ impl Receiver {
         for entry in &image.snapshots {
             if let Some(here) = known.get(&entry.id) {
                 if here.root != entry.root {
-                    return Err(VolumeError::Refused("a snapshot here has another content than at the source"));
+                    return Err(VolumeError::Refused(
+                        "a snapshot here has another content than at the source",
+                    ));
                 }
                 continue;
             }
@@ -382,7 +385,7 @@ impl Receiver {
         redirects: &Arc<Redirects>,
     ) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
-        let tree = |file, tree| Tree { store: &volume.store, redirects: &**redirects, file, tree };
+        let tree = |file, tree| Tree { store: &volume.store, redirects: redirects, file, tree };
         let base = |own: TreeRef, pick: fn(&Root) -> TreeRef| parent.map_or(TreeRef::empty(own.length), pick);
         let old_map = tree(ACTIVE_MAP, base(root.active_map, |root| root.active_map));
         self.verify_tree(old_map, tree(ACTIVE_MAP, root.active_map), &mut |_, _| {})?;
@@ -426,7 +429,12 @@ impl Receiver {
                 match self.arrived_as(&b) {
                     Ok(true) => {}
                     Ok(false) => {
-                        tracing::error!(vbn = b.vbn.0, file = new.file.0, level, "a block did not arrive as its tree says");
+                        tracing::error!(
+                            vbn = b.vbn.0,
+                            file = new.file.0,
+                            level,
+                            "a block did not arrive as its tree says"
+                        );
                         failure = Some(VolumeError::Refused(
                             "a block is missing or damaged: run `cairn volume check` at the source",
                         ));

@@ -19,13 +19,12 @@ impl Space {
     /// Bytes from the start of the device for block `number` of `kind`, and how many blocks follow it there without a
     /// break (itself included); `None` past the end.
     pub(crate) fn locate(&self, kind: SegmentKind, number: u64) -> Option<(u64, u64)> {
-        self.segments
-            .iter()
-            .find(|s| s.kind == kind && number >= s.first && number - s.first < s.blocks)
-            .map(|s| {
+        self.segments.iter().find(|s| s.kind == kind && number >= s.first && number - s.first < s.blocks).map(
+            |s| {
                 let within = number - s.first;
                 ((s.device_block + within) * BLOCK_SIZE as u64, s.blocks - within)
-            })
+            },
+        )
     }
 
     /// Blocks of `kind` in all.
@@ -109,11 +108,12 @@ impl Redirects {
     }
 
     pub(crate) fn insert(&mut self, run: RedirectRun) {
-        if let Some((first, (count, slot))) = self.runs.range_mut(..run.vbn.0).next_back() {
-            if first + *count == run.vbn.0 && *slot + *count == run.slot {
-                *count += run.count;
-                return;
-            }
+        if let Some((first, (count, slot))) = self.runs.range_mut(..run.vbn.0).next_back()
+            && first + *count == run.vbn.0
+            && *slot + *count == run.slot
+        {
+            *count += run.count;
+            return;
         }
         self.runs.insert(run.vbn.0, (run.count, run.slot));
     }
@@ -144,7 +144,11 @@ impl Redirects {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = RedirectRun> + '_ {
-        self.runs.iter().map(|(vbn, (count, slot))| RedirectRun { vbn: Vbn(*vbn), slot: *slot, count: *count })
+        self.runs.iter().map(|(vbn, (count, slot))| RedirectRun {
+            vbn: Vbn(*vbn),
+            slot: *slot,
+            count: *count,
+        })
     }
 
     /// Every redirected vbn with its slot.

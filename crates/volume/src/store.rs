@@ -97,9 +97,8 @@ impl Store {
             }
         }
         // What is still open is a pointer that is wanted twice.
-        let first_of = |pointer: &BlockPointer| {
-            missing.iter().copied().find(|index| wanted[*index].pointer == *pointer)
-        };
+        let first_of =
+            |pointer: &BlockPointer| missing.iter().copied().find(|index| wanted[*index].pointer == *pointer);
         (0..wanted.len())
             .map(|index| match loaded[index].clone() {
                 Some(result) => result,
@@ -168,10 +167,10 @@ impl Store {
     /// Bytes from the start of the device where `vbn` is read.
     fn locate(&self, vbn: Vbn, redirects: &Redirects) -> Option<u64> {
         let space = self.space.read();
-        if !redirects.is_empty() {
-            if let Some(slot) = redirects.get(vbn) {
-                return space.locate(SegmentKind::Redirect, slot).map(|(offset, _)| offset);
-            }
+        if !redirects.is_empty()
+            && let Some(slot) = redirects.get(vbn)
+        {
+            return space.locate(SegmentKind::Redirect, slot).map(|(offset, _)| offset);
         }
         space.locate(SegmentKind::Space, vbn.0).map(|(offset, _)| offset)
     }
@@ -210,7 +209,11 @@ impl Store {
     }
 
     /// Reads blocks by number, past the cache, unverified, in the order asked.
-    pub(crate) fn read_numbers(&self, vbns: &[Vbn], redirects: &Redirects) -> Vec<Result<Block, DeviceError>> {
+    pub(crate) fn read_numbers(
+        &self,
+        vbns: &[Vbn],
+        redirects: &Redirects,
+    ) -> Vec<Result<Block, DeviceError>> {
         let places: Vec<_> = vbns.iter().map(|vbn| self.locate(*vbn, redirects)).collect();
         self.read_places(&places)
     }

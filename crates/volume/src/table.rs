@@ -236,7 +236,10 @@ impl SnapshotTable {
     }
 
     pub(crate) fn children_of(&self, id: SnapshotId) -> Vec<SnapshotId> {
-        self.children.range((id, SnapshotId(0))..=(id, SnapshotId(u64::MAX))).map(|(_, child)| *child).collect()
+        self.children
+            .range((id, SnapshotId(0))..=(id, SnapshotId(u64::MAX)))
+            .map(|(_, child)| *child)
+            .collect()
     }
 
     /// Gives the changed blocks new addresses. `changes` name each snapshot at most once.
@@ -385,8 +388,7 @@ pub(crate) fn prepare_redirects(
     let mut pointers = Vec::new();
     for chunk in runs.chunks(RUNS_PER_BLOCK) {
         pointers.push(
-            writes
-                .add(label, none, |bytes, address| RedirectBlock::write(bytes, volume, address, chunk))?,
+            writes.add(label, none, |bytes, address| RedirectBlock::write(bytes, volume, address, chunk))?,
         );
     }
     let mut indexes = Vec::new();

@@ -20,6 +20,20 @@ pub(crate) struct Tree<'a> {
     pub(crate) tree: TreeRef,
 }
 
+/// Nodes that the reads of one batch have passed: they mostly pass the same ones, and this is cheaper to ask than the shared cache.
+#[derive(Default)]
+pub(crate) struct NodeMemo([Option<(BlockPointer, Block)>; 16]);
+
+impl NodeMemo {
+    fn get(&mut self, pointer: &BlockPointer, store: &Store) -> Option<&Block> {
+        let entry = &mut self.0[(pointer.vbn.0 % 16) as usize];
+        if entry.as_ref().is_none_or(|(known, _)| known != pointer) {
+            *entry = Some((*pointer, store.cached(pointer)?));
+        }
+        entry.as_ref().map(|(_, block)| block)
+    }
+}
+
 /// Blocks of file under one pointer of a node at `level`.
 pub(crate) fn span(level: u8) -> u64 {
     FANOUT.saturating_pow(u32::from(level) - 1)
@@ -36,9 +50,9 @@ impl Tree<'_> {
         NodeAddress { file: self.file, level, index: lba / span(level).saturating_mul(FANOUT) }
     }
 
-    /// The pointer of `lba` if all nodes on the way are in memory.
+    /// The pointer of `lba` if all nodes on the way are in memory. `memo` keeps nodes from one call to the next.
     #[inline]
-    pub(crate) fn pointer_ready(&self, lba: Lba) -> Option<BlockPointer> {
+    pub(crate) fn pointer_ready(&self, lba: Lba, memo: &mut NodeMemo) -> Option<BlockPointer> {
         if lba.0 >= self.tree.length {
             return Some(BlockPointer::HOLE);
         }
@@ -47,8 +61,8 @@ impl Tree<'_> {
             if pointer.is_hole() {
                 return Some(pointer);
             }
-            let node = self.store.cached(&pointer)?;
-            pointer = pointer_in(&node, (lba.0 / span(level) % FANOUT) as usize);
+            let node = memo.get(&pointer, self.store)?;
+            pointer = pointer_in(node, (lba.0 / span(level) % FANOUT) as usize);
         }
         Some(pointer)
     }
@@ -167,16 +181,17 @@ pub(crate) fn difference(
         }
         let mut below = Vec::new();
         for chunk in pairs.chunks(BATCH) {
-            let load = |tree: &Tree<'_>, pick: &dyn Fn(&(u64, BlockPointer, BlockPointer)) -> BlockPointer| {
-                let wanted: Vec<_> = chunk
-                    .iter()
-                    .map(|pair| Wanted {
-                        pointer: pick(pair),
-                        place: Place::Node(tree.address(level, pair.0)),
-                    })
-                    .collect();
-                tree.store.load(&wanted, tree.redirects)
-            };
+            let load =
+                |tree: &Tree<'_>, pick: &dyn Fn(&(u64, BlockPointer, BlockPointer)) -> BlockPointer| {
+                    let wanted: Vec<_> = chunk
+                        .iter()
+                        .map(|pair| Wanted {
+                            pointer: pick(pair),
+                            place: Place::Node(tree.address(level, pair.0)),
+                        })
+                        .collect();
+                    tree.store.load(&wanted, tree.redirects)
+                };
             let (olds, news) = (load(old, &|pair| pair.1), load(new, &|pair| pair.2));
             for (((at, a, b), old_node), new_node) in chunk.iter().zip(olds).zip(news) {
                 let (old_node, new_node) = (old_node?, new_node?);

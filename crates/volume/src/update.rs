@@ -197,8 +197,10 @@ impl<'a> TreeUpdate<'a> {
             let width = span(level);
             let first_node = start / (width.saturating_mul(FANOUT));
             let last_node = last / (width.saturating_mul(FANOUT));
-            let planned: Vec<u64> =
-                self.levels[usize::from(level)].range(first_node..=last_node).map(|(index, _)| *index).collect();
+            let planned: Vec<u64> = self.levels[usize::from(level)]
+                .range(first_node..=last_node)
+                .map(|(index, _)| *index)
+                .collect();
             let mut doomed = Vec::new();
             for index in planned {
                 for slot in 0..FANOUT {
@@ -309,7 +311,9 @@ impl<'a> TreeUpdate<'a> {
             self.tree.pointer = pointer;
             return;
         }
-        let parent = self.levels[level + 1].get_mut(&(index / FANOUT)).expect("the parent of a planned node is planned");
+        let parent = self.levels[level + 1]
+            .get_mut(&(index / FANOUT))
+            .expect("the parent of a planned node is planned");
         NodeMut::of(&mut parent.bytes).set((index % FANOUT) as usize, pointer);
     }
 }

@@ -162,10 +162,10 @@ impl UsedMap {
             range.max_by_key(|region| (self.region_free[*region], std::cmp::Reverse(*region)))
         };
         let touched = emptiest(0..self.touched);
-        if let Some(region) = touched {
-            if u64::from(self.region_free[region]) * 2 >= BITS_PER_MAP_BLOCK {
-                return region;
-            }
+        if let Some(region) = touched
+            && u64::from(self.region_free[region]) * 2 >= BITS_PER_MAP_BLOCK
+        {
+            return region;
         }
         if self.touched < self.region_free.len() && self.region_free[self.touched] > 0 {
             return self.touched;

@@ -165,7 +165,8 @@ impl Volume {
         let Some(overlay) = state.overlay_mut(generation) else { return Ok(None) };
         let mut flights = Vec::with_capacity(keys.len());
         for ((file, lba), vbn) in keys.into_iter().zip(vbns) {
-            let (block, order) = overlay.launch(file, lba, vbn).expect("keys name unplaced blocks, under one lock");
+            let (block, order) =
+                overlay.launch(file, lba, vbn).expect("keys name unplaced blocks, under one lock");
             let pointer = BlockPointer { vbn, birth: generation, checksum: Checksum::default() };
             flights.push(Flight { file, lba, order, block, pointer });
         }
