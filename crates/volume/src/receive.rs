@@ -385,7 +385,7 @@ impl Receiver {
         redirects: &Arc<Redirects>,
     ) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
-        let tree = |file, tree| Tree { store: &volume.store, redirects: redirects, file, tree };
+        let tree = |file, tree| Tree { store: &volume.store, redirects, file, tree };
         let base = |own: TreeRef, pick: fn(&Root) -> TreeRef| parent.map_or(TreeRef::empty(own.length), pick);
         let old_map = tree(ACTIVE_MAP, base(root.active_map, |root| root.active_map));
         self.verify_tree(old_map, tree(ACTIVE_MAP, root.active_map), &mut |_, _| {})?;
