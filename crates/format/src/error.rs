@@ -19,6 +19,10 @@ pub enum Structure {
     LogRecord,
     /// An entry of a directory.
     Directory,
+    /// The start of an image stream.
+    StreamHeader,
+    /// A record of an image stream.
+    StreamRecord,
 }
 
 impl std::fmt::Display for Structure {
@@ -32,6 +36,8 @@ impl std::fmt::Display for Structure {
             Structure::LabelIndex => "label index block",
             Structure::LogRecord => "intent log record",
             Structure::Directory => "directory entry",
+            Structure::StreamHeader => "image stream",
+            Structure::StreamRecord => "record of an image stream",
         })
     }
 }
@@ -43,7 +49,9 @@ pub enum FormatError {
     #[error("this is no {0}: its magic number is wrong")]
     Magic(Structure),
     /// Written by a newer program.
-    #[error("this {structure} has format version {found}; this program reads up to {supported}: use a newer cairn")]
+    #[error(
+        "this {structure} has format version {found}; this program reads up to {supported}: use a newer cairn"
+    )]
     Version {
         /// What was read.
         structure: Structure,

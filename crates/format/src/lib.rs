@@ -1,4 +1,4 @@
-//! Every struct on a Cairn disk: bytes to types and back, no I/O. `docs/format.md` is its prose, and normative.
+//! Every struct on a Cairn disk and in an image stream: bytes to types and back, no I/O. `docs/format.md` is its prose, and normative.
 //!
 //! All structs are fixed, little-endian, without implicit padding; reserved bytes are zero and checked. Bytes
 //! that come from a disk are parsed into checked types or refused with a [`FormatError`]; nothing here panics on them.
@@ -12,20 +12,23 @@ mod log;
 mod node;
 mod pointer;
 mod root;
+pub mod stream;
 mod superblock;
 
 pub use directory::{DirectoryEntry, ENTRIES_PER_BLOCK, MAX_FILE_NAME};
 pub use error::{FormatError, Structure};
 pub use inode::{FileKind, INODES_PER_BLOCK, Inode};
 pub use label::{
-    IndexBlock, LabelPointer, MAX_SNAPSHOT_NAME, POINTERS_PER_INDEX, RedirectRun, RedirectBlock, RUNS_PER_BLOCK,
-    SNAPSHOTS_PER_BLOCK, SnapshotBlock, SnapshotEntry,
+    IndexBlock, LabelPointer, MAX_SNAPSHOT_NAME, POINTERS_PER_INDEX, RUNS_PER_BLOCK, RedirectBlock,
+    RedirectRun, SNAPSHOTS_PER_BLOCK, SnapshotBlock, SnapshotEntry,
 };
-pub use log::{LogEntry, LogRecord, LogRecordHeader, ENTRIES_PER_FIRST_BLOCK};
+pub use log::{ENTRIES_PER_FIRST_BLOCK, LogEntry, LogRecord, LogRecordHeader};
 pub use node::{FANOUT, Node, NodeAddress, NodeMut};
 pub use pointer::{BlockPointer, TreeRef};
 pub use root::Root;
-pub use superblock::{Cursor, Layout, LogTail, Role, SEGMENTS_MAX, Segment, SegmentKind, Superblock, TableRef};
+pub use superblock::{
+    Cursor, Layout, LogTail, Role, SEGMENTS_MAX, Segment, SegmentKind, Superblock, TableRef,
+};
 
 /// A block as bytes.
 pub type BlockBytes = [u8; cairn_base::BLOCK_SIZE];

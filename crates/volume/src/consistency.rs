@@ -227,6 +227,7 @@ impl Volume {
         let frozen = std::mem::replace(&mut state.open, Overlay::new(next));
         let generation = frozen.generation;
         state.frozen = Some(Frozen::Draining(frozen));
+        state.note_first_change(generation, &*self.clock);
         state.changed_since = None;
         let (order, tail) = (state.order, log.mark());
         drop(log);

@@ -1,6 +1,6 @@
 //! Making a volume and opening one: superblocks, tables, the used map, replay of the intent log.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -171,6 +171,7 @@ impl Volume {
             freezing: false,
             removed: Vec::new(),
             changed_since: None,
+            first_changes: BTreeMap::new(),
             since_maps: 0,
             latched: None,
             closed: false,
@@ -343,7 +344,7 @@ fn erase(store: &Store, positions: &[u64]) -> Result<(), VolumeError> {
 
 impl Volume {
     /// Finds removed files whose space is still to be freed, and since maps.
-    fn find_special_files(self: &Arc<Self>) -> Result<(), VolumeError> {
+    pub(crate) fn find_special_files(self: &Arc<Self>) -> Result<(), VolumeError> {
         let image = self.image(None)?;
         let mut removed = Vec::new();
         let mut since_maps = 0;

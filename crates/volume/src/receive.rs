@@ -147,22 +147,35 @@ impl Receiver {
 
     /// Takes blocks from `first` on. Best called with long runs, in order of vbn.
     pub fn write(&mut self, first: Vbn, blocks: Vec<Block>) -> Result<(), VolumeError> {
+        self.write_runs(vec![(first, blocks)])
+    }
+
+    /// Takes several runs of blocks, best in order of vbn, and writes them as one batch.
+    pub fn write_runs(&mut self, runs: Vec<(Vbn, Vec<Block>)>) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
-        let limit = volume.store.space().blocks(SegmentKind::Space);
-        if first.0 == 0 || first.0.saturating_add(blocks.len() as u64) > limit {
+        // The volume may have grown since the transfer began; its source's image is not longer than it was then.
+        let limit = volume.store.space().blocks(SegmentKind::Space).min(self.received.len() as u64 * 64);
+        let outside = |first: &Vbn, blocks: &Vec<Block>| {
+            first.0 == 0 || first.0.saturating_add(blocks.len() as u64) > limit
+        };
+        if runs.iter().any(|(first, blocks)| outside(first, blocks)) {
             return Err(VolumeError::Refused("a block lies outside of the destination's block space"));
         }
+        let blocks: Vec<(Vbn, Block)> = runs
+            .into_iter()
+            .flat_map(|(first, blocks)| (first.0..).map(Vbn).zip(blocks))
+            .collect();
         let (mut home, mut redirected) = (Vec::new(), Vec::new());
         {
             let state = volume.state.lock();
             state.check_open()?;
-            for (vbn, block) in (first.0..).map(Vbn).zip(&blocks) {
-                if state.used.get(vbn) {
-                    redirected.push((vbn, block.clone()));
+            for (vbn, block) in &blocks {
+                if state.used.get(*vbn) {
+                    redirected.push((*vbn, block.clone()));
                 } else {
                     // What the redirect map still says of it is of a content that nobody needs.
-                    self.redirects.remove(vbn);
-                    home.push((vbn, block.clone()));
+                    self.redirects.remove(*vbn);
+                    home.push((*vbn, block.clone()));
                 }
             }
         }
@@ -174,9 +187,9 @@ impl Receiver {
         operations.extend(
             volume.store.write_kind(SegmentKind::Redirect, slots.iter().map(|(slot, block)| (*slot, block))),
         );
-        for (vbn, block) in (first.0..).zip(&blocks) {
-            operations.extend(self.note(vbn, Checksum::of(&block[..]))?);
-            self.received[(vbn / 64) as usize] |= 1 << (vbn % 64);
+        for (vbn, block) in &blocks {
+            operations.extend(self.note(vbn.0, Checksum::of(&block[..]))?);
+            self.received[(vbn.0 / 64) as usize] |= 1 << (vbn.0 % 64);
         }
         self.blocks += blocks.len() as u64;
         volume.store.run(operations)
@@ -290,11 +303,24 @@ impl Receiver {
         if image.snapshots.iter().any(|entry| entry.root.blocks > space) {
             return Err(VolumeError::Refused("the source is larger than the destination: grow it first"));
         }
-        let redirects = Arc::new(std::mem::take(&mut self.redirects));
+        let mut redirects = Arc::new(std::mem::take(&mut self.redirects));
         self.verify(&image, &redirects)?;
 
         let mut commit = volume.commit.lock();
         let commit = &mut *commit;
+        if volume.state.lock().role != Role::Destination {
+            return Err(VolumeError::WrongRole(Role::Normal));
+        }
+        // The new map of blocks in use, found before anything is committed. What the redirect map says of other blocks is of a
+        // content that only older images show, and they have a redirect map of their own.
+        let space = volume.store.space().blocks(SegmentKind::Space);
+        let roots = image.snapshots.iter().map(|entry| &entry.root);
+        let used = load_used(&volume.store, &redirects, space, &target.root, roots)?;
+        let stale: Vec<Vbn> = redirects.each().map(|(vbn, _)| vbn).filter(|vbn| !used.get(*vbn)).collect();
+        let kept = Arc::make_mut(&mut redirects);
+        for vbn in &stale {
+            kept.remove(*vbn);
+        }
         let mut superblock = commit.superblock.clone();
         superblock.sequence += 1;
         superblock.root = target.root;
@@ -307,14 +333,23 @@ impl Receiver {
             volume.id(),
             &mut commit.label,
         )?;
-        let (table, addresses, tables) =
-            prepare_redirects(&redirects, &commit.redirect_blocks, volume.id(), &mut commit.label)?;
+        let prepared_redirects =
+            prepare_redirects(&redirects, &commit.redirect_blocks, volume.id(), &mut commit.label);
+        let (table, addresses, tables) = match prepared_redirects {
+            Ok(prepared) => prepared,
+            Err(reason) => {
+                commit.label.release(&prepared.writes.addresses());
+                return Err(reason);
+            }
+        };
         superblock.snapshots = prepared.table.clone();
         superblock.redirects = table;
-        volume.store.run(prepared.writes.operations())?;
-        volume.store.run(tables.operations())?;
-        volume.store.device().flush()?;
-        let written = volume.write_superblock(&superblock);
+        let written = volume
+            .store
+            .run(prepared.writes.operations())
+            .and_then(|()| volume.store.run(tables.operations()))
+            .and_then(|()| volume.store.device().flush().map_err(VolumeError::from))
+            .and_then(|()| volume.write_superblock(&superblock));
 
         let mut guard = volume.state.lock();
         let state = &mut *guard;
@@ -327,29 +362,23 @@ impl Receiver {
         commit.redirect_blocks = addresses;
         commit.superblock = superblock.clone();
         state.snapshots.apply(prepared);
-        let before = std::mem::replace(&mut state.committed, Committed::new(target.root, redirects.clone()));
+        let before = std::mem::replace(&mut state.committed, Committed::new(target.root, redirects));
         state.readers.push(Arc::downgrade(&before));
+        drop(before);
         state.readers.retain(|reader| reader.strong_count() > 0);
         state.parent = superblock.parent;
         state.next_snapshot = superblock.next_snapshot;
         state.cursor = superblock.cursor;
         state.next_file = target.root.next_file;
         state.open.generation = cairn_base::Generation(target.root.generation.0 + 1);
-        drop(guard);
-        drop(before);
-
-        // The new map of blocks in use; what only older images show stays in use while they are read.
-        let state = volume.state.lock();
-        let snapshots = state.snapshots.all();
-        drop(state);
-        let roots = snapshots.iter().map(|entry| &entry.root);
-        let used = load_used(&volume.store, &redirects, space, &target.root, roots)?;
-        let mut guard = volume.state.lock();
-        let state = &mut *guard;
+        // What only older images show stays in use while they are read; what waited for a reader already is part of it, less
+        // what the new image took up again.
         let gone = state.used.replace(used);
+        state.pins.retain(|_, pin| pin.strong_count() > 0);
         let mut readers = state.readers.clone();
         readers.extend(state.pins.values().cloned());
-        state.pins.retain(|_, pin| pin.strong_count() > 0);
+        readers.extend(state.releases.drain(..).flat_map(|release| release.readers));
+        state.stuck.clear();
         state.releases.push_back(Release { readers, blocks: gone });
         state.settle_releases();
         volume.work.notify_one();

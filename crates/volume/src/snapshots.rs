@@ -173,6 +173,8 @@ impl Volume {
             }
         }
         self.commit_with(Rider::Failover).map(drop)?;
+        // Files that the source had removed and not yet freed are freed here from now on.
+        self.find_special_files()?;
         self.work.notify_all();
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! What a volume has in memory, under one lock that is never held across device I/O.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cairn_base::{FileId, Generation, SnapshotId, Vbn};
+use cairn_base::{FileId, Generation, SnapshotId, Timestamp, Vbn};
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
 use cairn_format::{BlockPointer, Cursor, Inode, Role, Root};
 use parking_lot::Mutex;
@@ -89,6 +89,8 @@ pub(crate) struct State {
     pub(crate) removed: Vec<FileId>,
     /// When the open generation got its first change.
     pub(crate) changed_since: Option<Duration>,
+    /// When the generations of this run of the program got their first change.
+    pub(crate) first_changes: BTreeMap<Generation, Timestamp>,
     /// Trees of since maps: each new block goes into every one of them.
     pub(crate) since_maps: u64,
     pub(crate) latched: Option<VolumeError>,

@@ -79,6 +79,11 @@ pub(crate) struct TableWrites {
 }
 
 impl TableWrites {
+    /// Where the new blocks are: to be released when the change is not committed.
+    pub(crate) fn addresses(&self) -> Vec<u64> {
+        self.blocks.iter().map(|(address, _)| *address).collect()
+    }
+
     pub(crate) fn operations(&self) -> Vec<Operation> {
         self.blocks
             .iter()
