@@ -71,6 +71,22 @@ impl<'a> Maps<'a> {
         Ok(runs)
     }
 
+    /// Which of `vbns` the root reaches.
+    pub(crate) fn holds(&self, root: &Root, vbns: &[Vbn]) -> Result<Vec<bool>, VolumeError> {
+        let mut regions: Vec<Lba> = vbns.iter().map(|vbn| Lba(vbn.0 / BITS_PER_MAP_BLOCK)).collect();
+        regions.sort_unstable();
+        regions.dedup();
+        let pointers: Vec<BlockPointer> =
+            self.tree(root.active_map).pointers(&regions).into_iter().collect::<Result<_, _>>()?;
+        let blocks = self.load(regions.iter().zip(pointers).map(|(region, pointer)| (region.0, pointer)))?;
+        let held = vbns.iter().map(|vbn| {
+            let within = vbn.0 % BITS_PER_MAP_BLOCK;
+            let region = regions.binary_search(&Lba(vbn.0 / BITS_PER_MAP_BLOCK));
+            region.is_ok_and(|region| blocks[region][(within / 8) as usize] >> (within % 8) & 1 == 1)
+        });
+        Ok(held.collect())
+    }
+
     fn load(
         &self,
         blocks: impl Iterator<Item = (u64, BlockPointer)>,

@@ -86,8 +86,9 @@ impl Volume {
         let outcome = self.commit_locked(commit, rider);
         if let Err(reason) = &outcome {
             let mut state = self.state.lock();
-            // Refusals come before the freeze; whatever fails after it must not be tried again as if nothing had happened.
-            if state.frozen.is_some() {
+            // Refusals come before the freeze; whatever fails after it must not be tried again as if nothing had happened. Without changes to freeze a
+            // snapshot's table and the superblock are written all the same, and the device may have failed there.
+            if state.frozen.is_some() || matches!(reason, VolumeError::Device(_)) {
                 state.latch(reason);
             }
             self.settled.notify_all();
@@ -105,7 +106,7 @@ impl Volume {
         self.check_rider(&commit, &Rider::Rollback(id))?;
         let mut name_of = name(Generation(self.state.lock().open.generation.0));
         while self.snapshot_named(&name_of).is_some() {
-            name_of.push('+');
+            name_of.push('_');
         }
         let kept = self.guarded(&mut commit, Rider::Snapshot(name_of))?;
         self.guarded(&mut commit, Rider::Rollback(id))?;
@@ -143,6 +144,7 @@ impl Volume {
         let mut done = Done { generation: root.generation, ..Done::default() };
         // New nodes must be readable before a deletion compares the new map: they are in the cache or on the device.
         self.write_gathered(&mut gathered)?;
+        let mut unheld = self.unheld(&gathered.freed, &before)?;
         let (table, exclusive) = self.ride(commit, &rider, &root, &before, &mut superblock, &mut done)?;
         if frozen.is_none() && matches!(rider, Rider::None) {
             return Ok(done);
@@ -154,11 +156,10 @@ impl Volume {
         self.store.device().flush()?;
         self.write_superblock(&superblock)?;
         drop(before);
-        let mut retired = Vec::new();
         if drops_changes && let Some(part) = &frozen {
-            retired.extend(placed_blocks(&part.overlay));
+            unheld.extend(placed_blocks(&part.overlay));
         }
-        self.install(commit, superblock, frozen, table, gathered, exclusive, retired);
+        self.install(commit, superblock, frozen, table, exclusive, unheld);
         Ok(done)
     }
 
@@ -368,6 +369,8 @@ impl Volume {
         inode_update.plan(&changed, gathered, &mut allocate)?;
         let mut map_update =
             TreeUpdate::closing(self.tree(before, ACTIVE_MAP, old.active_map), map_blocks(blocks));
+        // Without changes too: a map that grows taller needs places for its new top.
+        map_update.plan(&[], gathered, &mut allocate)?;
         let (mut allocated, mut freed) = (0, 0);
         let mut planned = BTreeSet::new();
         loop {
@@ -439,6 +442,25 @@ impl Volume {
         Ok(())
     }
 
+    /// Which blocks that the active state gave up no snapshot holds. Those born before the snapshot that it descends from are in that one; later ones
+    /// can only be in its siblings, and there only when an ancestor of both was deleted.
+    fn unheld(&self, freed: &[BlockPointer], before: &Committed) -> Result<Vec<Vbn>, VolumeError> {
+        let (mut free, siblings) = {
+            let state = self.state.lock();
+            (state.born_since_parent(freed), state.siblings())
+        };
+        let maps = Maps { store: &self.store, redirects: &before.redirects };
+        for sibling in siblings {
+            let (older, mut kept): (Vec<_>, Vec<_>) =
+                free.into_iter().partition(|pointer| pointer.birth <= sibling.generation);
+            let vbns: Vec<Vbn> = older.iter().map(|pointer| pointer.vbn).collect();
+            let held = maps.holds(&sibling, &vbns)?;
+            kept.extend(older.into_iter().zip(held).filter(|(_, held)| !held).map(|(pointer, _)| pointer));
+            free = kept;
+        }
+        Ok(free.into_iter().map(|pointer| pointer.vbn).collect())
+    }
+
     /// Prepares what rides on the consistency point. Returns the change of the snapshot table and the blocks that only deleted snapshots
     /// held, with the snapshot of each.
     fn ride(
@@ -492,7 +514,8 @@ impl Volume {
         Ok((Some(table), exclusive))
     }
 
-    /// Deletes snapshots from the tree of descent: a block that one holds and neither its parent nor any child does is free.
+    /// Deletes snapshots from the tree of descent: a block that one holds and none of its neighbours does is free. Neighbours are its parent,
+    /// its children and its siblings: the children of a deleted snapshot become siblings, and may share blocks that their new parent lacks.
     fn deletion(
         &self,
         ids: &[SnapshotId],
@@ -512,19 +535,25 @@ impl Volume {
                 let state = self.state.lock();
                 let Some(entry) = get(&entries, &state, id) else { continue };
                 let parent = get(&entries, &state, entry.parent).map(|parent| parent.root);
-                let changed = entries.values().flatten().filter(|e| e.parent == id).cloned();
-                let unchanged = state
-                    .snapshots
-                    .children_of(id)
-                    .into_iter()
-                    .filter(|child| !entries.contains_key(child))
-                    .filter_map(|child| state.snapshots.get(child).cloned());
-                let children: Vec<SnapshotEntry> = changed.chain(unchanged).collect();
-                (entry, parent.into_iter().collect::<Vec<Root>>(), children)
+                let below = |id: SnapshotId| -> Vec<SnapshotEntry> {
+                    let changed = entries.values().flatten().filter(|e| e.parent == id).cloned();
+                    let unchanged = state
+                        .snapshots
+                        .children_of(id)
+                        .into_iter()
+                        .filter(|child| !entries.contains_key(child))
+                        .filter_map(|child| state.snapshots.get(child).cloned());
+                    changed.chain(unchanged).collect()
+                };
+                let siblings = below(entry.parent).into_iter().filter(|sibling| sibling.id != id);
+                let siblings = siblings.map(|sibling| sibling.root);
+                (entry.clone(), parent.into_iter().chain(siblings).collect::<Vec<Root>>(), below(id))
             };
             neighbours.extend(children.iter().map(|child| child.root));
-            if superblock.parent == id {
+            if superblock.parent == id || superblock.parent == entry.parent {
                 neighbours.push(*root);
+            }
+            if superblock.parent == id {
                 superblock.parent = entry.parent;
             }
             let runs = maps.only_in(&entry.root, &neighbours)?;
@@ -566,9 +595,8 @@ impl Volume {
         superblock: Superblock,
         frozen: Option<FrozenPart>,
         table: Option<PreparedTable>,
-        gathered: Gathered,
         exclusive: Exclusive,
-        retired: Vec<Vbn>,
+        mut unheld: Vec<Vbn>,
     ) {
         if commit.superblock.layout != superblock.layout {
             self.store.set_space(Space::new(&superblock.layout));
@@ -576,11 +604,9 @@ impl Volume {
         self.log.lock().release(superblock.log_tail);
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let mut unheld = state.unheld(&gathered.freed, state.parent);
         if let Some(part) = &frozen {
             state.durable_order = state.durable_order.max(part.order);
             unheld.extend(&part.overlay.abandoned);
-            unheld.extend(retired);
             state.frozen = None;
             state.frozen_unlogged = Vec::new();
         }
@@ -592,17 +618,23 @@ impl Volume {
         let before = std::mem::replace(&mut state.committed, Committed::new(superblock.root, redirects));
         state.readers.push(Arc::downgrade(&before));
         state.readers.retain(|reader| reader.strong_count() > 0);
-        if !unheld.is_empty() {
-            state.releases.push_back(Release { readers: state.readers.clone(), blocks: unheld });
-        }
-        for (id, blocks) in exclusive {
-            let mut readers = state.readers.clone();
-            readers.extend(state.pins.remove(&id));
-            state.releases.push_back(Release { readers, blocks });
+        // Nothing but its readers holds the blocks of a deleted snapshot from here on: what the active state gives up later waits for them too.
+        let pins: Vec<_> = exclusive.iter().filter_map(|(id, _)| state.pins.remove(id)).collect();
+        state.readers.extend(pins);
+        let freed = unheld.into_iter().chain(exclusive.into_iter().flat_map(|(_, blocks)| blocks));
+        let blocks: Vec<Vbn> = freed.collect();
+        if !blocks.is_empty() {
+            state.releases.push_back(Release { readers: state.readers.clone(), blocks });
         }
         if let Some(table) = table {
             commit.label.release(&table.writes.freed);
             state.snapshots.apply(table);
+        }
+        if state.role != superblock.role {
+            // From now on blocks are allocated here: not those whose home the redirect map still points away from.
+            let redirected: Vec<Vbn> = state.committed.redirects.each().map(|(vbn, _)| vbn).collect();
+            let free = redirected.into_iter().filter(|vbn| state.used.set(*vbn));
+            state.stuck.extend(free);
         }
         state.role = superblock.role;
         state.parent = superblock.parent;

@@ -44,11 +44,16 @@ impl Compound<'_> {
     /// Gives a file another length; what lies past a smaller one is freed.
     pub fn resize(&self, file: FileId, length_bytes: u64) -> Result<(), VolumeError> {
         let inode = self.volume().inode(file)?;
-        self.put(Inode {
-            length_bytes,
-            tree: TreeRef { length: blocks_of(length_bytes), ..inode.tree },
-            ..inode
-        })
+        let (old, length) = (inode.tree.length, blocks_of(length_bytes));
+        self.put(Inode { length_bytes, tree: TreeRef { length, ..inode.tree }, ..inode })?;
+        if length < old {
+            // The file may grow again in the same generation, and must not show again what was cut off.
+            let mut state = self.volume().state.lock();
+            state.order += 1;
+            let order = state.order;
+            state.open.punch(file, length, old - length, order, false);
+        }
+        Ok(())
     }
 
     /// Takes a file's name away: it is freed in the background, also after a restart.

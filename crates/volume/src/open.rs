@@ -302,6 +302,9 @@ fn apply_log(store: &Store, state: &mut State, found: Replay) -> Result<LogTail,
 }
 
 fn apply_entry(state: &mut State, entry: &LogEntry) {
+    let (LogEntry::Write { file, .. } | LogEntry::Hole { file, .. }) = *entry;
+    // A file whose creation no consistency point has seen is lost, and its number must not be given to another one that would show its blocks.
+    state.next_file = state.next_file.max(file.0.saturating_add(1));
     match *entry {
         LogEntry::Write { file, lba, vbn, checksum } => {
             state.used.set(vbn);

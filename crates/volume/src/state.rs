@@ -173,6 +173,15 @@ impl State {
         unplaced + changes + changes / 32
     }
 
+    /// Entries that found no room in the log are still to be logged, unless a consistency point has covered them.
+    pub(crate) fn put_back_unlogged(&mut self, generation: Generation, due: Vec<Unlogged>) {
+        if let Some(overlay) = self.overlay_mut(generation) {
+            overlay.unlogged.extend(due);
+        } else if self.frozen.as_ref().is_some_and(|frozen| frozen.overlay().generation == generation) {
+            self.frozen_unlogged.extend(due);
+        }
+    }
+
     /// True when `more` blocks can be taken without touching the reserve.
     pub(crate) fn has_room(&self, more: u64) -> bool {
         self.used.free() >= self.promised(more) + self.reserve()
@@ -204,9 +213,15 @@ impl State {
         }
     }
 
-    /// Freed pointers that nothing else holds: a block born after the snapshot that the active state descends from is in no snapshot.
-    pub(crate) fn unheld(&self, freed: &[BlockPointer], parent: SnapshotId) -> Vec<Vbn> {
-        let held_through = self.snapshots.get(parent).map_or(Generation(0), |entry| entry.root.generation);
-        freed.iter().filter(|pointer| pointer.birth > held_through).map(|pointer| pointer.vbn).collect()
+    /// Freed pointers that the snapshot from which the active state descends does not hold: they were born after it.
+    pub(crate) fn born_since_parent(&self, freed: &[BlockPointer]) -> Vec<BlockPointer> {
+        let held_through = self.snapshots.get(self.parent).map_or(Generation(0), |entry| entry.root.generation);
+        freed.iter().filter(|pointer| pointer.birth > held_through).copied().collect()
+    }
+
+    /// The roots of the snapshots that descend from the same one as the active state does.
+    pub(crate) fn siblings(&self) -> Vec<Root> {
+        let ids = self.snapshots.children_of(self.parent).into_iter();
+        ids.filter_map(|id| self.snapshots.get(id)).map(|entry| entry.root).collect()
     }
 }

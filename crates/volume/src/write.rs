@@ -261,8 +261,12 @@ impl Volume {
                 return Err(VolumeError::Latched(Box::new(reason)));
             }
         }
-        let parts = collect_unlogged(&mut state, &batches, cut);
+        let due = collect_unlogged(&mut state, &batches, cut);
         drop(state);
+        let parts: Vec<(Generation, Vec<LogEntry>)> = due
+            .iter()
+            .map(|(generation, due)| (*generation, due.iter().map(|unlogged| unlogged.entry).collect()))
+            .collect();
         let appended = log.append(&parts);
         let outcome = match &appended {
             Some(appended) => {
@@ -280,7 +284,11 @@ impl Volume {
         for batch in batches {
             self.land(&mut state, batch, &outcome, false);
         }
-        outcome?;
+        if let Err(reason) = outcome {
+            // The entries are gone from memory, with or without a batch beside them.
+            state.latch(&reason);
+            return Err(reason);
+        }
         if appended.is_some() {
             state.durable_order = state.durable_order.max(cut);
             self.flushes.fetch_add(1, Ordering::Relaxed);
@@ -289,7 +297,10 @@ impl Volume {
             }
             return Ok(());
         }
-        // The log is full: a consistency point makes all durable without it.
+        // The log is full: a consistency point makes all durable without it. Until it has, the next flush of someone else must find the entries.
+        for (generation, due) in due {
+            state.put_back_unlogged(generation, due);
+        }
         drop(state);
         drop(log);
         self.consistency_point().map(drop)
@@ -298,7 +309,7 @@ impl Volume {
 
 /// The entries of the log for everything that arrived up to `cut`, in order, by generation: what landed before, and the batches that go
 /// along.
-fn collect_unlogged(state: &mut State, batches: &[Batch], cut: u64) -> Vec<(Generation, Vec<LogEntry>)> {
+fn collect_unlogged(state: &mut State, batches: &[Batch], cut: u64) -> Vec<(Generation, Vec<Unlogged>)> {
     let mut parts = Vec::new();
     let State { open, frozen, frozen_unlogged, .. } = state;
     if let Some(frozen) = frozen {
@@ -315,11 +326,8 @@ fn collect_unlogged(state: &mut State, batches: &[Batch], cut: u64) -> Vec<(Gene
         due.extend(flights.filter(|flight| is_logged(flight.file)).map(Flight::unlogged));
         due.sort_by_key(|unlogged| unlogged.order);
     }
+    parts.retain(|(_, due)| !due.is_empty());
     parts
-        .into_iter()
-        .filter(|(_, due)| !due.is_empty())
-        .map(|(generation, due)| (generation, due.into_iter().map(|unlogged| unlogged.entry).collect()))
-        .collect()
 }
 
 fn take_due(unlogged: &mut Vec<Unlogged>, cut: u64) -> Vec<Unlogged> {
