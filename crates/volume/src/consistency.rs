@@ -337,12 +337,19 @@ impl Volume {
             gathered.allocated.push(pointer.vbn);
             gathered.freed.push(pointer);
         }
-        let lbas: Vec<u64> = slots.iter().map(|(lba, _)| *lba).collect();
-        update.plan(&lbas, gathered, &mut allocate)?;
-        for (lba, pointer) in slots {
-            update.set(lba, pointer, gathered);
+        let mut tree = update.finish(gathered, &mut allocate)?;
+        // In rounds, as every block may need a leaf of its own in memory. The few nodes that two rounds share are written twice.
+        for round in slots.chunks(self.memory.merge_changes) {
+            self.write_gathered(gathered)?;
+            let mut update = TreeUpdate::regular(self.tree(before, file, tree), length);
+            let lbas: Vec<u64> = round.iter().map(|(lba, _)| *lba).collect();
+            update.plan(&lbas, gathered, &mut allocate)?;
+            for (lba, pointer) in round {
+                update.set(*lba, *pointer, gathered);
+            }
+            tree = update.finish(gathered, &mut allocate)?;
         }
-        update.finish(gathered, &mut allocate)
+        Ok(tree)
     }
 
     /// The inode file and the active map: every place must be known before their content is, as the map describes its own blocks too.
@@ -585,10 +592,6 @@ impl Volume {
         Ok(())
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "everything that a committed consistency point leaves behind"
-    )]
     fn install(
         &self,
         commit: &mut Commit,

@@ -29,7 +29,8 @@ pub struct Behind {
 impl State {
     /// Notes, at a freeze, when the frozen generation got its first change.
     pub(crate) fn note_first_change(&mut self, generation: Generation, clock: &dyn Clock) {
-        let age = self.changed_since.map_or_else(Default::default, |since| clock.monotonic().saturating_sub(since));
+        let age =
+            self.changed_since.map_or_else(Default::default, |since| clock.monotonic().saturating_sub(since));
         let at = Timestamp(clock.now().0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
         self.first_changes.insert(generation, at);
         while self.first_changes.len() > FIRST_CHANGES_MAX {
@@ -49,7 +50,9 @@ impl Volume {
             let next = Generation(base.generation.0 + 1);
             let open = state.changed_since.map(|since| {
                 let age = self.clock.monotonic().saturating_sub(since);
-                Timestamp(self.clock.now().0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)))
+                Timestamp(
+                    self.clock.now().0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
+                )
             });
             let first_change = if state.committed.root.generation == base.generation && clean {
                 None

@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
+use cairn_base::BLOCK_SIZE;
+
 /// Blocks of one batch of write-back: 4 MiB in few large operations.
 pub(crate) const PLACE_BLOCKS: usize = 1024;
 /// Unplaced blocks that wake the background thread: 2 MiB.
 pub(crate) const WRITE_BACK_AT: u64 = 512;
-/// Unplaced and flying blocks of memory: 64 MiB. Past it a writer places blocks itself.
-pub(crate) const DIRTY_MAX: u64 = 16_384;
-/// Changes of a generation that ask for a consistency point: 512 MiB of data.
-pub(crate) const CHANGES_SOFT: u64 = 131_072;
-/// Changes of the open generation past which writers wait for the consistency point in progress.
-pub(crate) const CHANGES_HARD: u64 = 3 * CHANGES_SOFT;
 /// A change waits no longer than this for a consistency point.
 pub(crate) const CONSISTENCY_INTERVAL: Duration = Duration::from_secs(10);
 /// Blocks of a removed file that one round of background work frees: 4 GiB, some 8,000 nodes.
@@ -20,3 +16,35 @@ pub(crate) const REMOVE_BLOCKS: u64 = 1 << 20;
 pub(crate) const RESERVE_MIN: u64 = 128;
 /// Snapshots of a volume: what the index in the superblock reaches. Past it `TableFull`.
 pub(crate) const SNAPSHOTS_MAX: usize = 32 * 168 * 12 - 12;
+
+/// How the memory that a volume was given is divided. What is not named here is slack for the allocator and for requests under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// Bytes of block cache: half.
+    pub(crate) cache: u64,
+    /// Unplaced and flying blocks: an eighth. Past it a writer places blocks itself.
+    pub(crate) dirty_blocks: u64,
+    /// Changes of a generation that ask for a consistency point. Each takes some 200 bytes, and two generations are in memory.
+    pub(crate) changes_soft: u64,
+    /// Changes of the open generation past which writers wait for the consistency point in progress.
+    pub(crate) changes_hard: u64,
+    /// Changes that one round of merging takes into a tree: in the worst case each needs a node in memory. A sixteenth.
+    pub(crate) merge_changes: usize,
+}
+
+impl Memory {
+    pub(crate) fn of(bytes: u64) -> Self {
+        let blocks = bytes / BLOCK_SIZE as u64;
+        let changes_soft = blocks.max(2048);
+        Self {
+            cache: bytes / 2,
+            dirty_blocks: (blocks / 8).max(256),
+            changes_soft,
+            changes_hard: 2 * changes_soft,
+            merge_changes: (blocks / 16).max(256) as usize,
+        }
+    }
+}
+
+// Write-back has something to write before writers have to wait for it.
+const _: () = assert!(WRITE_BACK_AT <= 2 * 256);

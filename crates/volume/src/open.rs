@@ -15,7 +15,9 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::compare::Maps;
 use crate::error::VolumeError;
+
 use crate::intent::{LogWriter, Replay, replay};
+use crate::limits::Memory;
 use crate::overlay::Overlay;
 use crate::space::{Space, device_blocks, fresh_layout};
 use crate::state::{Committed, State};
@@ -37,7 +39,8 @@ pub struct FormatOptions {
 
 /// How to open.
 pub struct OpenOptions {
-    /// Bytes of block cache.
+    /// Bytes of memory for blocks and changes: half is block cache, the rest is for writes on their way. The map of blocks in use
+    /// (32 MiB per TiB) comes on top.
     pub cache_bytes: u64,
     /// What time it is.
     pub clock: Arc<dyn Clock>,
@@ -133,7 +136,8 @@ impl Volume {
         }
         let space = Space::new(&superblock.layout);
         let blocks = space.blocks(SegmentKind::Space);
-        let store = Store::new(device.clone(), superblock.volume, space, options.cache_bytes);
+        let memory = Memory::of(options.cache_bytes);
+        let store = Store::new(device.clone(), superblock.volume, space, memory.cache);
         let mut label = LabelSpace::new(&superblock.layout);
         let snapshots = SnapshotTable::load(&*device, superblock.volume, &mut label, &superblock.snapshots)?;
         let (redirects, redirect_blocks) =
@@ -192,6 +196,7 @@ impl Volume {
         let volume = Arc::new(Self {
             store,
             clock: options.clock,
+            memory,
             commit: Mutex::new(Commit { superblock, label, redirect_blocks }),
             log: Mutex::new(log),
             state: Mutex::new(state),

@@ -161,10 +161,8 @@ impl Receiver {
         if runs.iter().any(|(first, blocks)| outside(first, blocks)) {
             return Err(VolumeError::Refused("a block lies outside of the destination's block space"));
         }
-        let blocks: Vec<(Vbn, Block)> = runs
-            .into_iter()
-            .flat_map(|(first, blocks)| (first.0..).map(Vbn).zip(blocks))
-            .collect();
+        let blocks: Vec<(Vbn, Block)> =
+            runs.into_iter().flat_map(|(first, blocks)| (first.0..).map(Vbn).zip(blocks)).collect();
         let (mut home, mut redirected) = (Vec::new(), Vec::new());
         {
             let state = volume.state.lock();

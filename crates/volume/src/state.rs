@@ -215,7 +215,8 @@ impl State {
 
     /// Freed pointers that the snapshot from which the active state descends does not hold: they were born after it.
     pub(crate) fn born_since_parent(&self, freed: &[BlockPointer]) -> Vec<BlockPointer> {
-        let held_through = self.snapshots.get(self.parent).map_or(Generation(0), |entry| entry.root.generation);
+        let held_through =
+            self.snapshots.get(self.parent).map_or(Generation(0), |entry| entry.root.generation);
         freed.iter().filter(|pointer| pointer.birth > held_through).copied().collect()
     }
 

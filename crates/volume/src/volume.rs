@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::VolumeError;
 use crate::intent::LogWriter;
-use crate::limits::{CHANGES_SOFT, CONSISTENCY_INTERVAL, PLACE_BLOCKS, WRITE_BACK_AT};
+use crate::limits::{CONSISTENCY_INTERVAL, Memory, PLACE_BLOCKS, WRITE_BACK_AT};
 use crate::state::State;
 use crate::store::Store;
 use crate::table::LabelSpace;
@@ -34,6 +34,7 @@ pub(crate) struct Commit {
 pub struct Volume {
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) memory: Memory,
     pub(crate) commit: Mutex<Commit>,
     pub(crate) log: Mutex<LogWriter>,
     pub(crate) state: Mutex<State>,
@@ -174,7 +175,7 @@ impl Volume {
             return Ok(());
         }
         state.settle_releases();
-        if state.open.unplaced >= WRITE_BACK_AT {
+        if state.open.unplaced >= WRITE_BACK_AT.min(self.memory.dirty_blocks / 2) {
             drop(state);
             return self.place(PLACE_BLOCKS, u64::MAX).map(drop);
         }
@@ -211,7 +212,9 @@ impl Volume {
             .is_some_and(|since| self.clock.monotonic().saturating_sub(since) >= CONSISTENCY_INTERVAL);
         let short = state.used.free() < 2 * state.promised(0) + 2 * state.reserve();
         let log_pressed = self.log.try_lock().is_some_and(|log| log.is_pressed());
-        aged || state.open.changes >= CHANGES_SOFT || log_pressed || (short && state.open.changes > 1024)
+        aged || state.open.changes >= self.memory.changes_soft
+            || log_pressed
+            || (short && state.open.changes > 1024)
     }
 
     /// Commits what is in memory; afterwards every call fails.

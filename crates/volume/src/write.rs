@@ -8,7 +8,7 @@ use cairn_device::{Block, Operation};
 use cairn_format::{BlockPointer, LogEntry};
 
 use crate::error::VolumeError;
-use crate::limits::{CHANGES_HARD, DIRTY_MAX, PLACE_BLOCKS, WRITE_BACK_AT};
+use crate::limits::{PLACE_BLOCKS, WRITE_BACK_AT};
 use crate::overlay::Unlogged;
 use crate::state::{Frozen, State};
 use crate::volume::{ROOT_DIRECTORY, Volume};
@@ -60,7 +60,7 @@ impl Volume {
             state.open.write(file, lba.0, block, order);
         }
         self.note_change(&mut state);
-        if state.open.unplaced >= WRITE_BACK_AT {
+        if state.open.unplaced >= WRITE_BACK_AT.min(self.memory.dirty_blocks / 2) {
             self.work.notify_one();
         }
         Ok(())
@@ -91,7 +91,7 @@ impl Volume {
         loop {
             let mut state = self.state.lock();
             state.check_writable()?;
-            if state.open.unplaced + state.flying > DIRTY_MAX {
+            if state.open.unplaced + state.flying > self.memory.dirty_blocks {
                 if state.open.unplaced > 0 {
                     drop(state);
                     self.place(PLACE_BLOCKS, u64::MAX)?;
@@ -100,15 +100,15 @@ impl Volume {
                 }
                 continue;
             }
-            if state.open.changes > CHANGES_HARD && state.frozen.is_some() {
+            if state.open.changes > self.memory.changes_hard && state.frozen.is_some() {
                 self.settled.wait(&mut state);
                 continue;
             }
-            if state.has_room(count) && state.open.changes <= CHANGES_HARD {
+            if state.has_room(count) && state.open.changes <= self.memory.changes_hard {
                 return Ok(state);
             }
             state.settle_releases();
-            if state.has_room(count) && state.open.changes <= CHANGES_HARD {
+            if state.has_room(count) && state.open.changes <= self.memory.changes_hard {
                 return Ok(state);
             }
             // A consistency point turns promises into exact numbers and frees what was overwritten. Blocks that a reader still
