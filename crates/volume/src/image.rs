@@ -189,9 +189,9 @@ impl Volume {
         match seen {
             Seen::Block(block) => Some(block),
             Seen::Hole => Some(Block::zero()),
-            Seen::Pointer(pointer) => self.store.cached(&pointer),
+            Seen::Pointer(pointer) => self.store.cached_data(&pointer),
             Seen::Below => match tree {
-                Some(tree) => self.store.cached(&tree.pointer_ready(lba, memo)?),
+                Some(tree) => self.store.cached_data(&tree.pointer_ready(lba, memo)?),
                 None => Some(Block::zero()),
             },
         }

@@ -20,8 +20,11 @@ pub(crate) const SNAPSHOTS_MAX: usize = 32 * 168 * 12 - 12;
 /// How the memory that a volume was given is divided. What is not named here is slack for the allocator and for requests under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// Bytes of block cache: half.
-    pub(crate) cache: u64,
+    /// Bytes of cache for data: five sixteenths.
+    pub(crate) data_cache: u64,
+    /// Bytes of cache for nodes, inodes and maps: three sixteenths. A cache of their own, as a stream of data would push out the
+    /// nodes that the next consistency point needs.
+    pub(crate) node_cache: u64,
     /// Unplaced and flying blocks: an eighth. Past it a writer places blocks itself.
     pub(crate) dirty_blocks: u64,
     /// Changes of a generation that ask for a consistency point. Each takes some 200 bytes, and two generations are in memory.
@@ -37,7 +40,8 @@ impl Memory {
         let blocks = bytes / BLOCK_SIZE as u64;
         let changes_soft = blocks.max(2048);
         Self {
-            cache: bytes / 2,
+            data_cache: bytes / 16 * 5,
+            node_cache: bytes / 16 * 3,
             dirty_blocks: (blocks / 8).max(256),
             changes_soft,
             changes_hard: 2 * changes_soft,

@@ -137,7 +137,7 @@ impl Volume {
         let space = Space::new(&superblock.layout);
         let blocks = space.blocks(SegmentKind::Space);
         let memory = Memory::of(options.cache_bytes);
-        let store = Store::new(device.clone(), superblock.volume, space, memory.cache);
+        let store = Store::new(device.clone(), superblock.volume, space, &memory);
         let mut label = LabelSpace::new(&superblock.layout);
         let snapshots = SnapshotTable::load(&*device, superblock.volume, &mut label, &superblock.snapshots)?;
         let (redirects, redirect_blocks) =

@@ -8,7 +8,9 @@ use cairn_format::{BlockPointer, Node, NodeAddress, SegmentKind};
 use parking_lot::RwLock;
 use quick_cache::sync::Cache;
 
+use crate::compare::INODE_FILE;
 use crate::error::{Place, VolumeError};
+use crate::limits::Memory;
 use crate::space::{Redirects, Space};
 
 /// Blocks that one device operation carries at most: 1 MiB.
@@ -34,13 +36,15 @@ pub(crate) struct Store {
     device: Arc<dyn Device>,
     volume: VolumeId,
     space: RwLock<Arc<Space>>,
-    cache: Cache<u64, Cached>,
+    data: Cache<u64, Cached>,
+    nodes: Cache<u64, Cached>,
 }
 
 impl Store {
-    pub(crate) fn new(device: Arc<dyn Device>, volume: VolumeId, space: Space, cache_bytes: u64) -> Self {
-        let blocks = (cache_bytes as usize / BLOCK_SIZE).max(64);
-        Self { device, volume, space: RwLock::new(Arc::new(space)), cache: Cache::new(blocks) }
+    pub(crate) fn new(device: Arc<dyn Device>, volume: VolumeId, space: Space, memory: &Memory) -> Self {
+        let cache = |bytes: u64| Cache::new((bytes as usize / BLOCK_SIZE).max(64));
+        let (data, nodes) = (cache(memory.data_cache), cache(memory.node_cache));
+        Self { device, volume, space: RwLock::new(Arc::new(space)), data, nodes }
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn Device> {
@@ -59,19 +63,33 @@ impl Store {
         *self.space.write() = Arc::new(space);
     }
 
-    /// The block if it is in memory. A hole is zeroes.
+    /// A block of data if it is in memory. A hole is zeroes.
     #[inline]
-    pub(crate) fn cached(&self, pointer: &BlockPointer) -> Option<Block> {
-        if pointer.is_hole() {
-            return Some(Block::zero());
-        }
-        let cached = self.cache.get(&pointer.vbn.0)?;
-        (cached.checksum == pointer.checksum).then_some(cached.block)
+    pub(crate) fn cached_data(&self, pointer: &BlockPointer) -> Option<Block> {
+        cached_in(&self.data, pointer)
     }
 
-    /// Remembers a block that was just made or verified.
-    pub(crate) fn remember(&self, vbn: Vbn, checksum: Checksum, block: Block) {
-        self.cache.insert(vbn.0, Cached { checksum, block });
+    /// A node, or a block of inodes or of a map, if it is in memory.
+    #[inline]
+    pub(crate) fn cached_node(&self, pointer: &BlockPointer) -> Option<Block> {
+        cached_in(&self.nodes, pointer)
+    }
+
+    /// Remembers a block of data that was just written.
+    pub(crate) fn remember_data(&self, vbn: Vbn, checksum: Checksum, block: Block) {
+        self.data.insert(vbn.0, Cached { checksum, block });
+    }
+
+    /// Remembers a node, or a block of inodes or of a map, that was just made.
+    pub(crate) fn remember_node(&self, vbn: Vbn, checksum: Checksum, block: Block) {
+        self.nodes.insert(vbn.0, Cached { checksum, block });
+    }
+
+    fn cache_of(&self, place: &Place) -> &Cache<u64, Cached> {
+        match place {
+            Place::Data { file, .. } if *file < INODE_FILE => &self.data,
+            _ => &self.nodes,
+        }
     }
 
     /// Loads every wanted block, from memory or the device, and verifies it.
@@ -79,7 +97,7 @@ impl Store {
         let mut loaded: Vec<Option<Result<Block, VolumeError>>> = Vec::with_capacity(wanted.len());
         let mut missing = Vec::new();
         for (index, want) in wanted.iter().enumerate() {
-            let cached = self.cached(&want.pointer);
+            let cached = cached_in(self.cache_of(&want.place), &want.pointer);
             if cached.is_none() {
                 missing.push(index);
             }
@@ -132,7 +150,7 @@ impl Store {
 
     /// Loads one block.
     pub(crate) fn load_one(&self, wanted: Wanted, redirects: &Redirects) -> Result<Block, VolumeError> {
-        if let Some(block) = self.cached(&wanted.pointer) {
+        if let Some(block) = cached_in(self.cache_of(&wanted.place), &wanted.pointer) {
             return Ok(block);
         }
         match self.load(&[wanted], redirects).pop() {
@@ -160,7 +178,8 @@ impl Store {
         if let Place::Node(address) = want.place {
             Node::parse(&block, self.volume, address, want.pointer.vbn).map_err(|_| damaged())?;
         }
-        self.remember(want.pointer.vbn, want.pointer.checksum, block.clone());
+        let cached = Cached { checksum: want.pointer.checksum, block: block.clone() };
+        self.cache_of(&want.place).insert(want.pointer.vbn.0, cached);
         Ok(block)
     }
 
@@ -262,6 +281,15 @@ impl Store {
         }
         operations.into_iter().try_for_each(|operation| operation.into_outcome().map_err(VolumeError::from))
     }
+}
+
+#[inline]
+fn cached_in(cache: &Cache<u64, Cached>, pointer: &BlockPointer) -> Option<Block> {
+    if pointer.is_hole() {
+        return Some(Block::zero());
+    }
+    let cached = cache.get(&pointer.vbn.0)?;
+    (cached.checksum == pointer.checksum).then_some(cached.block)
 }
 
 /// Block `n` of data that was read in whole blocks.

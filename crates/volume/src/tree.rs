@@ -28,7 +28,7 @@ impl NodeMemo {
     fn get(&mut self, pointer: &BlockPointer, store: &Store) -> Option<&Block> {
         let entry = &mut self.0[(pointer.vbn.0 % 16) as usize];
         if entry.as_ref().is_none_or(|(known, _)| known != pointer) {
-            *entry = Some((*pointer, store.cached(pointer)?));
+            *entry = Some((*pointer, store.cached_node(pointer)?));
         }
         entry.as_ref().map(|(_, block)| block)
     }

@@ -298,7 +298,7 @@ impl<'a> TreeUpdate<'a> {
                 }
                 let block = planned.bytes.freeze();
                 let checksum = Checksum::of(&block[..]);
-                self.store.remember(vbn, checksum, block.clone());
+                self.store.remember_node(vbn, checksum, block.clone());
                 gathered.writes.push((vbn, block));
                 self.point(level, index, BlockPointer { vbn, birth: gathered.generation, checksum });
             }

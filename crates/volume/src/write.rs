@@ -180,7 +180,7 @@ impl Volume {
         let mut writes: Vec<(Vbn, Block)> = Vec::with_capacity(batch.flights.len());
         for flight in &mut batch.flights {
             flight.pointer.checksum = Checksum::of(&flight.block[..]);
-            self.store.remember(flight.pointer.vbn, flight.pointer.checksum, flight.block.clone());
+            self.store.remember_data(flight.pointer.vbn, flight.pointer.checksum, flight.block.clone());
             writes.push((flight.pointer.vbn, flight.block.clone()));
         }
         self.store.write_home(&writes)
