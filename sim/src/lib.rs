@@ -1,1 +1,20 @@
-//! (being written)
+//! The simulator: whole lives of volumes and mirrors on one thread, with a clock and devices of its own, from one seed.
+//!
+//! A seed gives the sizes, the actions and the faults. After every power cut the volume is opened, checked and compared with a plain model
+//! (`model`). The same seed gives the same run, to the last observation: a failure is replayed by its seed.
+
+mod actions;
+mod content;
+mod media;
+mod mirror;
+mod model;
+mod recovery;
+mod runs;
+mod timeline;
+mod world;
+
+pub use runs::{Kind, Outcome, run};
+pub use timeline::{HEAD, LEGEND, Timeline};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! Media that rot: what is damaged is reported, and never served as if it were right.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use cairn_base::{BLOCK_SIZE, Rng, SnapshotId};
+use cairn_device::Device;
+use cairn_volume::{Finding, Role, VolumeError};
+
+use crate::content::Tag;
+use crate::timeline::Timeline;
+use crate::world::{Config, World};
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// A life without cuts, then damage: one block at random, a superblock slot, a record of the log.
+pub fn run(seed: u64, timeline: &mut Timeline, config: Config) -> Result<()> {
+    let mut rng = Rng::new(seed ^ 0x006d_6564_6961);
+    let mut world = World::new("vol", &mut rng, Config { cut_every: 0, ..config }, Role::Normal)?;
+    for _ in 0..60 + rng.below(60) {
+        world.live(timeline)?;
+    }
+    match seed % 3 {
+        0 => damaged_block(&mut world, &mut rng, timeline),
+        1 => damaged_slot(&mut world, &mut rng, timeline),
+        _ => damaged_log(&mut world, &mut rng, timeline),
+    }
+}
+
+/// Opens what is durable anew, with nothing in the cache.
+fn power_cycle(world: &mut World) -> Result<(), VolumeError> {
+    world.held.clear();
+    world.volume = None;
+    world.device = Arc::new(world.device.power_cycle(&mut world.fault_rng));
+    world.volume = Some(world.open()?);
+    Ok(())
+}
+
+fn damaged_block(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<()> {
+    world.close_and_open()?;
+    let space = world.device.geometry().length / BLOCK - world.blocks.min(world.device.geometry().length / BLOCK);
+    let mut damaged = Vec::new();
+    for _ in 0..1 + rng.below(12) {
+        let block = space.min(512) + rng.below(world.blocks);
+        world.device.corrupt(block * BLOCK, BLOCK, rng);
+        damaged.push(block);
+    }
+    world.note(timeline, &format!("! blocks {damaged:?} of the device rot"));
+    match power_cycle(world) {
+        Ok(()) => {}
+        Err(VolumeError::Damaged { vbn, .. }) => {
+            timeline.observe(vbn.0.to_le_bytes());
+            world.note(timeline, &format!("= opening is refused: block {vbn} is damaged"));
+            return Ok(());
+        }
+        Err(error) => return Err(error).context("opening a volume with damaged blocks"),
+    }
+    let mut refused = 0;
+    let volume = world.volume();
+    let files: Vec<_> = world.model.files().map(|(id, file)| (id, file.length())).collect();
+    for (file, length) in files {
+        for lba in 0..length {
+            match crate::world::read_active(&volume, file, lba, 1) {
+                Ok(seen) => {
+                    let expected = world.model.file(file).tag(lba);
+                    ensure!(seen == [Some(expected)], "wrong bytes were served: {file:?} {lba}: {seen:?}");
+                }
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    let ids: Vec<SnapshotId> = world.snapshots.keys().copied().collect();
+    for id in ids {
+        let image = volume.image(Some(id))?;
+        let content = world.snapshots[&id].content.clone();
+        for (file, expected) in &content.files {
+            for lba in 0..expected.blocks {
+                let mut reads = [cairn_volume::BlockRead::new(cairn_base::Lba(lba), 1)];
+                image.read(*file, &mut reads, true);
+                let [read] = reads;
+                match read.outcome {
+                    Some(Ok(bytes)) => {
+                        let seen = Tag::of(&bytes.to_vec());
+                        ensure!(seen == Some(expected.tag(lba)), "snapshot {id} serves wrong bytes: {seen:?}");
+                    }
+                    Some(Err(_)) => refused += 1,
+                    None => bail!("a read that may wait has no outcome"),
+                }
+            }
+        }
+    }
+    let findings = volume.check(&mut |_| {}).map(|report| report.findings.len()).unwrap_or(1);
+    ensure!(refused == 0 || findings > 0, "{refused} reads were refused and check found nothing");
+    world.note(timeline, &format!("= {refused} reads refused, none wrong, check has {findings} findings"));
+    Ok(())
+}
+
+fn damaged_slot(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<()> {
+    let slot = 16 * rng.below(2);
+    world.volume().consistency_point()?;
+    world.committed();
+    world.device.corrupt(slot * BLOCK + rng.below(8) * 512, 512, rng);
+    let report = world.volume().check(&mut |_| {})?;
+    let expected = Finding::SuperblockSlot { address: slot };
+    ensure!(report.findings == [expected], "check finds {:?}", report.findings);
+    power_cycle(world).context("opening with one slot")?;
+    world.note(timeline, &format!("! the slot at block {slot} was damaged, the other one served"));
+    world.compare_all()?;
+    world.check()
+}
+
+fn damaged_log(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<()> {
+    world.volume().consistency_point()?;
+    world.committed();
+    let file = world.pick_lun().context("a life leaves a file")?;
+    let length = world.model.file(file).length();
+    // At least three flushes: damage before the last record is damage before the end.
+    let mut records = Vec::new();
+    for _ in 0..3 + rng.below(4) {
+        let lba = rng.below(length);
+        let tag = world.tag();
+        world.device.take_log();
+        let mut one = std::iter::once((cairn_base::Lba(lba), tag.block()));
+        match world.volume().write(file, &mut one) {
+            Ok(()) => {}
+            Err(VolumeError::NoSpace) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        let generation = world.open_generation();
+        world.model.write(file, lba, tag, generation);
+        world.device.take_log();
+        let before = world.volume().status().log_used;
+        world.volume().flush()?;
+        world.model.flushed();
+        if world.volume().status().log_used <= before {
+            return Ok(());
+        }
+        let writes = world.device.take_log();
+        // The record is the write below the block space: the label area comes first on the device.
+        let Some(record) = writes.iter().filter(|write| write.length > 0).min_by_key(|write| write.offset) else {
+            bail!("a flush wrote nothing");
+        };
+        records.push(record.offset);
+    }
+    let victim = rng.below(records.len() as u64 - 1) as usize;
+    world.device.corrupt(records[victim], 512, rng);
+    match power_cycle(world) {
+        Err(VolumeError::LogDamaged { sequence }) => {
+            timeline.observe(sequence.to_le_bytes());
+            world.note(timeline, &format!("! record {victim} of {} was damaged; opening says so", records.len()));
+            Ok(())
+        }
+        Ok(()) => bail!("record {victim} of {} was damaged, and the volume opened as if it were not", records.len()),
+        Err(error) => Err(error).context("opening with a damaged log"),
+    }
+}

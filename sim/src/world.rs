@@ -1,0 +1,291 @@
+//! One volume on a fault device, the model that it must match, and the actions that clients and owners take.
+//!
+//! The actions stand in `actions`, what happens when the power goes in `recovery`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use cairn_base::{Clock, FileId, Generation, Lba, ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
+use cairn_device::FaultDevice;
+use cairn_volume::{ROOT_DIRECTORY, BlockRead, FormatOptions, Image, OpenOptions, Role, Volume, VolumeError};
+
+use crate::content::{Seen, Tag};
+use crate::model::{Frozen, Model};
+use crate::timeline::{Standing, Timeline};
+
+/// Block cache of a simulated volume: small, so that much is read from the device.
+const CACHE_BYTES: u64 = 128 << 10;
+
+/// What kind of life a volume leads.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// Blocks of block space at format.
+    pub blocks: u64,
+    /// Blocks that it may grow to.
+    pub blocks_max: u64,
+    /// Most files at a time.
+    pub files: usize,
+    /// Blocks of the longest file; may be more than the volume has.
+    pub file_blocks: u64,
+    /// Most snapshots at a time.
+    pub snapshots: usize,
+    /// The power goes about once in so many actions; 0 for never.
+    pub cut_every: u64,
+}
+
+/// A snapshot as it must be.
+#[derive(Debug, Clone)]
+pub struct SnapshotModel {
+    /// Its name.
+    pub name: String,
+    /// It may not be deleted.
+    pub held: bool,
+    /// What it shows.
+    pub content: Arc<Frozen>,
+}
+
+/// An action that a power cut may have caught half way.
+#[derive(Debug, Clone)]
+pub enum Pending {
+    /// Nothing whose outcome is open.
+    Nothing,
+    /// A new snapshot.
+    Snapshot { name: String, content: Arc<Frozen> },
+    /// Deletion, of all or none.
+    Delete(Vec<SnapshotId>),
+    /// Another name.
+    Rename(SnapshotId, String),
+    /// Hold or release.
+    Hold(SnapshotId, bool),
+    /// Back to a snapshot; `before` is kept as a new one.
+    Rollback { target: SnapshotId, before: Arc<Frozen> },
+    /// More block space.
+    Grow(u64),
+}
+
+/// A volume and its model.
+pub struct World {
+    pub(crate) side: &'static str,
+    pub(crate) rng: Rng,
+    pub(crate) fault_rng: Rng,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) config: Config,
+    pub(crate) device: Arc<FaultDevice>,
+    pub(crate) volume: Option<Arc<Volume>>,
+    pub(crate) model: Model,
+    pub(crate) snapshots: BTreeMap<SnapshotId, SnapshotModel>,
+    pub(crate) blocks: u64,
+    pub(crate) pending: Pending,
+    /// Images held open, with what they must show for as long as they are.
+    pub(crate) held: Vec<(Image, Arc<Frozen>)>,
+    pub(crate) next_tag: u64,
+    pub(crate) next_name: u64,
+    /// Power cuts so far.
+    pub cuts: u64,
+    /// Refusals for want of space so far.
+    pub full: u64,
+}
+
+/// The id of every simulated volume: a mirror has its source's.
+pub const VOLUME: VolumeId = VolumeId(*b"simulated volume");
+
+impl World {
+    /// Formats and opens a volume.
+    pub fn new(side: &'static str, rng: &mut Rng, config: Config, role: Role) -> Result<Self> {
+        let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+        let device = Arc::new(FaultDevice::new(Volume::device_bytes(config.blocks_max + 1024, role)));
+        let options = FormatOptions { id: VOLUME, blocks: config.blocks, role };
+        Volume::format(&*device, &options, &*clock)?;
+        let mut world = Self {
+            side,
+            rng: rng.fork(),
+            fault_rng: rng.fork(),
+            clock,
+            config,
+            device,
+            volume: None,
+            model: Model::default(),
+            snapshots: BTreeMap::new(),
+            blocks: config.blocks,
+            pending: Pending::Nothing,
+            held: Vec::new(),
+            next_tag: 0,
+            next_name: 0,
+            cuts: 0,
+            full: 0,
+        };
+        world.volume = Some(world.open()?);
+        Ok(world)
+    }
+
+    pub(crate) fn open(&self) -> Result<Arc<Volume>, VolumeError> {
+        let clock: Arc<dyn Clock> = self.clock.clone();
+        Volume::open(self.device.clone(), OpenOptions { cache_bytes: CACHE_BYTES, clock })
+    }
+
+    pub(crate) fn volume(&self) -> Arc<Volume> {
+        self.volume.clone().expect("a volume is open between actions")
+    }
+
+    /// The generation that changes of now go into.
+    pub(crate) fn open_generation(&self) -> Generation {
+        Generation(self.volume().status().generation.0 + 1)
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        let operations = self.device.operations();
+        match &self.volume {
+            None => Standing { operations, ..Standing::default() },
+            Some(volume) => {
+                let status = volume.status();
+                Standing { operations, generation: status.generation.0, free: status.free }
+            }
+        }
+    }
+
+    pub(crate) fn note(&self, timeline: &mut Timeline, what: &str) {
+        timeline.note(self.side, self.standing(), what);
+    }
+
+    pub(crate) fn tag(&mut self) -> Tag {
+        self.next_tag += 1;
+        // Sides of a mirror never write the same content by chance.
+        Tag(self.next_tag << 8 | u64::from(self.side.as_bytes()[0]))
+    }
+
+    pub(crate) fn name(&mut self) -> String {
+        self.next_name += 1;
+        format!("s{}", self.next_name)
+    }
+
+    pub(crate) fn pick_file(&mut self) -> Option<FileId> {
+        let files: Vec<FileId> = self.model.files().map(|(id, _)| id).collect();
+        (!files.is_empty()).then(|| files[self.rng.below(files.len() as u64) as usize])
+    }
+
+    /// A file that clients write to.
+    pub(crate) fn pick_lun(&mut self) -> Option<FileId> {
+        let files: Vec<FileId> =
+            self.model.files().map(|(id, _)| id).filter(|id| *id != ROOT_DIRECTORY).collect();
+        (!files.is_empty()).then(|| files[self.rng.below(files.len() as u64) as usize])
+    }
+
+    pub(crate) fn pick_snapshot(&mut self) -> Option<SnapshotId> {
+        let ids: Vec<SnapshotId> = self.snapshots.keys().copied().collect();
+        (!ids.is_empty()).then(|| ids[self.rng.below(ids.len() as u64) as usize])
+    }
+
+    pub(crate) fn advance(&mut self) {
+        let step = self.rng.below(4000);
+        self.clock.advance(Duration::from_millis(step));
+    }
+
+    /// Compares the active state with the model, all of it or one file.
+    pub fn compare_active(&mut self, only: Option<FileId>) -> Result<()> {
+        let volume = self.volume();
+        for (id, file) in self.model.files().filter(|(id, _)| only.is_none_or(|only| only == *id)) {
+            let inode = volume.inode(id)?;
+            ensure!(inode.tree.length == file.length().max(1), "{id:?} has length {}", inode.tree.length);
+            let seen = read_active(&volume, id, 0, file.length())?;
+            for (lba, seen) in (0..).zip(seen) {
+                let expected = file.tag(lba);
+                ensure!(seen == Some(expected), "{id:?} block {lba} reads {seen:?}, expected {expected:?}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares a snapshot with what it must show.
+    pub fn compare_snapshot(&self, id: SnapshotId) -> Result<()> {
+        let image = self.volume().image(Some(id))?;
+        compare_image(&image, &self.snapshots[&id].content)
+            .map_err(|error| error.context(format!("in snapshot {id} ({})", self.snapshots[&id].name)))
+    }
+
+    /// Compares everything that there is.
+    pub fn compare_all(&mut self) -> Result<()> {
+        self.compare_active(None)?;
+        let listed: BTreeMap<SnapshotId, (String, bool)> =
+            self.volume().snapshots().into_iter().map(|s| (s.id, (s.name, s.held))).collect();
+        let expected: BTreeMap<SnapshotId, (String, bool)> =
+            self.snapshots.iter().map(|(id, s)| (*id, (s.name.clone(), s.held))).collect();
+        ensure!(listed == expected, "snapshots are {listed:?}, expected {expected:?}");
+        for id in self.snapshots.keys() {
+            self.compare_snapshot(*id)?;
+        }
+        self.compare_held()
+    }
+
+    /// Images that are held open show what they showed.
+    pub fn compare_held(&self) -> Result<()> {
+        for (image, content) in &self.held {
+            compare_image(image, content).map_err(|error| error.context("in an image that is held open"))?;
+        }
+        Ok(())
+    }
+
+    /// `check` must find nothing.
+    pub fn check(&mut self) -> Result<()> {
+        let volume = self.volume();
+        let report = volume.check(&mut |_| {})?;
+        if volume.status().role == Role::Normal {
+            self.model.committed(volume.status().generation);
+        }
+        if let Some(finding) = report.findings.first() {
+            bail!("check finds {} things, first: {finding} ({finding:?})", report.findings.len());
+        }
+        Ok(())
+    }
+}
+
+/// Blocks of a file of the active state, as they read.
+pub(crate) fn read_active(volume: &Arc<Volume>, file: FileId, lba: u64, count: u64) -> Result<Seen> {
+    let mut reads = requests(lba, count);
+    volume.read(file, &mut reads, false);
+    volume.read(file, &mut reads, true);
+    tags(reads)
+}
+
+/// Blocks of a file of an image, as they read.
+pub(crate) fn read_image(image: &Image, file: FileId, count: u64) -> Result<Seen> {
+    let mut reads = requests(0, count);
+    image.read(file, &mut reads, true);
+    tags(reads)
+}
+
+fn requests(lba: u64, count: u64) -> Vec<BlockRead> {
+    (lba..lba + count).step_by(32).map(|at| BlockRead::new(Lba(at), 32.min(lba + count - at))).collect()
+}
+
+fn tags(reads: Vec<BlockRead>) -> Result<Seen> {
+    let mut seen = Vec::new();
+    for read in reads {
+        let Some(outcome) = read.outcome else { bail!("a read that may wait has no outcome") };
+        let bytes = outcome?.to_vec();
+        ensure!(bytes.len() as u64 == read.count * 4096, "a read of {} blocks gave {} bytes", read.count, bytes.len());
+        seen.extend(bytes.chunks_exact(4096).map(Tag::of));
+    }
+    Ok(seen)
+}
+
+/// Compares an image with what it must show: files, lengths, every block.
+pub fn compare_image(image: &Image, expected: &Frozen) -> Result<()> {
+    let found: BTreeMap<FileId, u64> = image
+        .inodes()?
+        .into_iter()
+        .filter(|inode| !inode.removed)
+        .map(|inode| (inode.id, inode.tree.length))
+        .collect();
+    let lengths: BTreeMap<FileId, u64> =
+        expected.files.iter().map(|(id, file)| (*id, file.blocks)).collect();
+    ensure!(found == lengths, "files and their blocks are {found:?}, expected {lengths:?}");
+    for (id, file) in &expected.files {
+        for (lba, seen) in (0..).zip(read_image(image, *id, file.blocks)?) {
+            let expected = file.tag(lba);
+            ensure!(seen == Some(expected), "{id:?} block {lba} reads {seen:?}, expected {expected:?}");
+        }
+    }
+    Ok(())
+}
