@@ -1,1 +1,30 @@
-//! (being written)
+//! Mirrors: the protocol between a source and a destination, and what each side keeps of their relationship.
+//!
+//! The destination drives. On any `Read + Write` that the caller has connected and authenticated it says hello
+//! ([`Client::hello`]), asks what to provision ([`Client::provision_info`]), and updates ([`Destination::update`]); the source answers with
+//! [`Source::serve_session`] until the other side hangs up. An update is: the destination lists its snapshots, the source takes a held
+//! snapshot `mirror.<peer>-<relationship>.<n>`, streams what changed, the destination commits, acknowledges, and the source
+//! lets the older base go. An acknowledgement that is lost shows in the next update's list.
+//!
+//! No threads, no sockets, no clock of its own: times are by the clock of the volume at each end. Resume, throttle, failback and
+//! continuous mode have their place in the request (`message.rs`: a message's version) and in the have map of a destination.
+
+mod client;
+mod destination;
+mod error;
+mod lag;
+mod message;
+mod relationship;
+mod source;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use cairn_stream::{Compression, Threads};
+pub use client::{Client, Provision};
+pub use destination::{Destination, DestinationState, TransferKind, TransferProgress, TransferReport, Work};
+pub use error::{MirrorError, NackReason, Refusal};
+pub use lag::{Contact, Lag, Loss, SourceStatus};
+pub use message::PROTOCOL_VERSION;
+pub use relationship::{InvalidPeerName, PeerName, Relationship};
+pub use source::{MirrorAtSource, Source, SourceVolumes};

@@ -1,1 +1,23 @@
-//! (being written)
+//! The image stream: what a mirror sends, made from a volume's maps and applied to a destination. Any `Read` or `Write` carries it.
+//!
+//! [`Plan`] finds the changed blocks and pins their snapshots; [`produce`] reads them in order of vbn, past the cache, and writes the
+//! stream; [`apply`] verifies record by record and feeds a [`cairn_volume::Receiver`], which commits the image as a whole or not at
+//! all. No thread is started here: where the caller brings [`Threads`], disk and wire work at the same time.
+//!
+//! The structs are in `cairn_format::stream`.
+
+mod apply;
+mod consume;
+mod error;
+mod plan;
+mod produce;
+#[cfg(test)]
+mod tests;
+mod work;
+
+pub use apply::{Applied, apply};
+pub use consume::{Consumer, Record};
+pub use error::{AbortReason, StreamError};
+pub use plan::{Have, MIRROR_PREFIX, Plan};
+pub use produce::{Compression, Produced, abort, produce};
+pub use work::{Progress, Threads, Work};

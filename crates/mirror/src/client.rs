@@ -1,0 +1,85 @@
+//! The destination's end of a conversation.
+
+use std::io::{Read, Write};
+
+use cairn_base::{Checksum, SnapshotId, VolumeId};
+
+use crate::error::MirrorError;
+use crate::lag::SourceStatus;
+use crate::message::{Answer, PROTOCOL_VERSION, Request};
+use crate::wire::{read_frame, write_frame};
+
+/// What a destination must have before its baseline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Provision {
+    /// The volume; the destination gets the same id.
+    pub id: VolumeId,
+    /// Its block space, in blocks; the destination's is at least as long.
+    pub blocks: u64,
+    /// Blocks in use: what a baseline sends.
+    pub used: u64,
+    /// How many snapshots.
+    pub snapshots: u64,
+}
+
+/// A conversation with a source that has said hello.
+pub struct Client<'a, S: Read + Write + ?Sized> {
+    pub(crate) stream: &'a mut S,
+}
+
+impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
+    /// Says hello on a stream that is connected and authenticated.
+    ///
+    /// # Errors
+    /// [`MirrorError::Version`] with both versions when they differ.
+    pub fn hello(stream: &'a mut S) -> Result<Self, MirrorError> {
+        let mut client = Self { stream };
+        match client.ask(&Request::Hello { version: PROTOCOL_VERSION })? {
+            Answer::Hello { version: PROTOCOL_VERSION } => Ok(client),
+            Answer::Hello { version } => {
+                Err(MirrorError::Version { theirs: version, ours: PROTOCOL_VERSION })
+            }
+            _ => Err(MirrorError::Protocol("it does not answer a hello")),
+        }
+    }
+
+    /// Asks what a destination of `volume` needs.
+    pub fn provision_info(&mut self, volume: &str) -> Result<Provision, MirrorError> {
+        match self.ask(&Request::ProvisionInfo { volume: volume.to_owned() })? {
+            Answer::Provision { id, blocks, used, snapshots } => {
+                Ok(Provision { id, blocks, used, snapshots })
+            }
+            answer => Err(unexpected(answer)),
+        }
+    }
+
+    pub(crate) fn status(
+        &mut self,
+        volume: &str,
+        base: SnapshotId,
+        base_root: Checksum,
+    ) -> Result<SourceStatus, MirrorError> {
+        match self.ask(&Request::Status { volume: volume.to_owned(), base, base_root })? {
+            Answer::Status(status) => Ok(status),
+            answer => Err(unexpected(answer)),
+        }
+    }
+
+    pub(crate) fn ask(&mut self, request: &Request) -> Result<Answer, MirrorError> {
+        self.tell(request)?;
+        let gone = MirrorError::from(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
+        Answer::parse(&read_frame(self.stream)?.ok_or(gone)?)
+    }
+
+    pub(crate) fn tell(&mut self, request: &Request) -> Result<(), MirrorError> {
+        let (kind, body) = request.encode();
+        write_frame(self.stream, kind, &body)
+    }
+}
+
+pub(crate) fn unexpected(answer: Answer) -> MirrorError {
+    match answer {
+        Answer::Refused(refusal) => MirrorError::Refused(refusal),
+        _ => MirrorError::Protocol("its answer is to another question"),
+    }
+}

@@ -1,0 +1,156 @@
+//! Why a conversation between a source and a destination failed.
+
+use std::io;
+use std::sync::Arc;
+
+use cairn_base::{SnapshotId, VolumeId};
+use cairn_stream::StreamError;
+use cairn_volume::VolumeError;
+
+/// Why a source says no.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It has no such volume, or this peer may not have it.
+    #[error("the source has no such volume, or does not allow it to this peer")]
+    NoSuchVolume,
+    /// The volume is itself the destination of a mirror.
+    #[error("the source's volume is itself the destination of a mirror; mirror its source, or fail it over")]
+    NotASource,
+    /// The volume of that name is another one than the mirror was made from.
+    #[error(
+        "the source's volume of that name is {found}, and this mirror is of volume {expected}: it was made anew; delete the mirror and create it again"
+    )]
+    WrongVolume {
+        /// What the mirror is of.
+        expected: VolumeId,
+        /// What is there.
+        found: VolumeId,
+    },
+    /// Nothing is common; only a new baseline helps.
+    #[error(
+        "the source has none of the snapshots of this mirror any more: nothing is common; delete the mirror and create it again"
+    )]
+    NoCommonBase,
+    /// The same snapshot has another content on the two sides.
+    #[error(
+        "snapshot {0} has another content on the two sides: they have diverged; keep one, delete the mirror and create it again"
+    )]
+    Diverged(SnapshotId),
+    /// The destination's block space is too short.
+    #[error(
+        "the source has grown to {need} blocks and the destination has {have}: grow it with `cairn volume grow`"
+    )]
+    DestinationTooSmall {
+        /// Blocks.
+        need: u64,
+        /// Blocks.
+        have: u64,
+    },
+    /// No room for another snapshot at the source.
+    #[error("the source's volume is full: delete snapshots or LUNs there, trim, or grow it")]
+    SourceFull,
+    /// Its volume has failed; its own log says how.
+    #[error("the source's volume has failed; see `cairn status` there")]
+    SourceFailed,
+    /// A later session of the same mirror took over.
+    #[error("a later session of this mirror took over")]
+    Superseded,
+    /// A reason or request that one side does not know.
+    #[error("the source does not know this request")]
+    Unknown,
+}
+
+/// Why a destination gave a transfer up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NackReason {
+    /// What arrived was damaged or did not fit together.
+    Damaged,
+    /// Its volume failed.
+    VolumeFailed,
+    /// It was told to stop.
+    Cancelled,
+    /// A reason that this version does not know.
+    Other,
+}
+
+impl std::fmt::Display for NackReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            NackReason::Damaged => "what arrived is damaged; run `cairn volume check` at the source",
+            NackReason::VolumeFailed => "its volume failed",
+            NackReason::Cancelled => "it was told to stop",
+            NackReason::Other => "it did not say why",
+        })
+    }
+}
+
+/// Why a conversation failed. The destination shows what it showed before.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum MirrorError {
+    /// The connection.
+    #[error("the connection to the other side broke off: {0}")]
+    Io(Arc<io::Error>),
+    /// The versions differ.
+    #[error(
+        "the other side speaks mirror protocol version {theirs} and this one {ours}: install the same cairn on both"
+    )]
+    Version {
+        /// Theirs.
+        theirs: u32,
+        /// Ours.
+        ours: u32,
+    },
+    /// Not what the protocol allows.
+    #[error("the other side does not speak the mirror protocol: {0}")]
+    Protocol(&'static str),
+    /// The source said no.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The stream.
+    #[error(transparent)]
+    Stream(StreamError),
+    /// The volume at this end.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// The destination gave up.
+    #[error("the destination gave the transfer up: {0}")]
+    Nack(NackReason),
+    /// A transfer of this mirror is in progress.
+    #[error("an update of this mirror is in progress; wait for it or abort it")]
+    Busy,
+    /// The mirror was failed over and follows nobody.
+    #[error("this mirror was failed over: it takes writes and follows no source")]
+    FailedOver,
+    /// This side was told to stop.
+    #[error("the transfer was cancelled; the last image is whole")]
+    Cancelled,
+}
+
+impl From<io::Error> for MirrorError {
+    fn from(error: io::Error) -> Self {
+        MirrorError::Io(Arc::new(error))
+    }
+}
+
+impl From<StreamError> for MirrorError {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::Io(error) => MirrorError::Io(error),
+            StreamError::Volume(error) => MirrorError::Volume(error),
+            StreamError::Cancelled => MirrorError::Cancelled,
+            StreamError::TooSmall { need, have } => Refusal::DestinationTooSmall { need, have }.into(),
+            StreamError::Diverged { snapshot } => Refusal::Diverged(snapshot).into(),
+            other => MirrorError::Stream(other),
+        }
+    }
+}
+
+impl From<&VolumeError> for Refusal {
+    fn from(error: &VolumeError) -> Self {
+        match error {
+            VolumeError::NoSpace | VolumeError::TableFull => Refusal::SourceFull,
+            VolumeError::WrongRole(_) => Refusal::NotASource,
+            _ => Refusal::SourceFailed,
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! How far behind a mirror is, and what a failover would lose: only what is known, and since when it is known.
+
+use std::time::Duration;
+
+use cairn_base::{BLOCK_SIZE, SnapshotId, Timestamp};
+
+/// What a source says of itself and of a mirror's lag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourceStatus {
+    /// The source's clock.
+    pub now: Timestamp,
+    /// Its block space, in blocks.
+    pub blocks: u64,
+    /// Blocks in use there by anything.
+    pub used: u64,
+    /// The snapshot that the lag is counted from.
+    pub base: SnapshotId,
+    /// When the base was taken, by the source's clock; `None` when the source does not have it, and then it knows no lag.
+    pub base_taken: Option<Timestamp>,
+    /// The first change after the base, by the source's clock; none when nothing changed.
+    pub first_change: Option<Timestamp>,
+    /// Blocks that changed since the base.
+    pub blocks_behind: u64,
+}
+
+/// The last that a destination heard of its source. Kept by the server, so that it survives a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contact {
+    /// When, by the destination's clock.
+    pub at: Timestamp,
+    /// What.
+    pub status: SourceStatus,
+}
+
+/// How far behind a mirror is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lag {
+    /// Since the first change that the destination lacks; grows while the source is silent.
+    pub age: Duration,
+    /// Bytes of changes as of `as_of`.
+    pub bytes: u64,
+    /// When the source last said so, by this side's clock.
+    pub as_of: Timestamp,
+    /// The source has said nothing since `as_of`: there may be more changes, and the age counts them from then on.
+    pub silent: Duration,
+}
+
+impl SourceStatus {
+    /// The lag at the moment of this status.
+    pub fn age(&self) -> Duration {
+        self.first_change.map_or(Duration::ZERO, |first| self.now.since(first))
+    }
+
+    /// Bytes of changes.
+    pub fn bytes(&self) -> u64 {
+        self.blocks_behind.saturating_mul(BLOCK_SIZE as u64)
+    }
+}
+
+impl Contact {
+    /// The lag as a destination knows it at `now`.
+    pub fn lag(&self, now: Timestamp) -> Lag {
+        let silent = now.since(self.at);
+        Lag { age: self.status.age() + silent, bytes: self.status.bytes(), as_of: self.at, silent }
+    }
+}
+
+/// What a failover loses. What the source did after the last contact nobody here can know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// The snapshot that is kept; 0 when none has arrived.
+    pub image: SnapshotId,
+    /// Its name.
+    pub image_name: String,
+    /// When it was taken, by the source's clock.
+    pub image_taken: Timestamp,
+    /// Changes at the source that were not transferred, as of the last contact, in bytes; none when there was no contact.
+    pub bytes_known: Option<u64>,
+    /// From the first change that is lost to the last contact.
+    pub age_known: Option<Duration>,
+    /// From the last contact to now: whatever the source wrote in it is lost besides.
+    pub silent: Option<Duration>,
+}
+
+impl Loss {
+    /// Everything that is lost was written within this long before now, at most; none when there was no contact.
+    pub fn age_at_most(&self) -> Option<Duration> {
+        Some(self.age_known? + self.silent?)
+    }
+}

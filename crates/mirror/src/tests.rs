@@ -1,0 +1,5 @@
+//! Two volumes in memory and a socket pair between them.
+
+mod harness;
+mod hostile;
+mod transfers;

@@ -1,0 +1,1 @@
+//! Bytes of a hostile other side.

@@ -1,0 +1,156 @@
+//! Applying a stream to a destination: blocks as they come, then the snapshot table, the root and the cursor in one commit.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use cairn_base::{SnapshotId, Vbn};
+use cairn_device::Block;
+use cairn_format::SnapshotEntry;
+use cairn_format::stream::{StreamHeader, StreamKind, root_digest, table_digest};
+use cairn_volume::{ReceivedImage, Receiver, Volume, VolumeError};
+
+use crate::consume::{Consumer, Record};
+use crate::error::StreamError;
+use crate::work::{Progress, Work};
+
+/// Records that wait to be written, at most; past it the wire waits.
+const RECORDS_AHEAD: usize = 8;
+
+/// What a stream brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied {
+    /// The snapshot that is shown now.
+    pub target: SnapshotId,
+    /// Its name.
+    pub name: String,
+    /// From nothing, or from a base.
+    pub kind: StreamKind,
+    /// Bytes of the stream.
+    pub bytes: u64,
+    /// Blocks in it.
+    pub blocks: u64,
+}
+
+type Runs = Vec<(Vbn, Vec<Block>)>;
+
+/// The snapshot table as records change it.
+struct Table {
+    entries: BTreeMap<SnapshotId, SnapshotEntry>,
+}
+
+/// Reads a stream to its end and commits its image to `volume`. On any error the volume shows what it showed before.
+pub fn apply(
+    input: &mut dyn Read,
+    volume: &Arc<Volume>,
+    work: &mut Work<'_>,
+) -> Result<Applied, StreamError> {
+    let mut consumer = Consumer::open(input)?;
+    let header = consumer.header().clone();
+    let here = volume.snapshot_entries();
+    check_header(&header, volume, &here)?;
+    let mut table = Table { entries: here.into_iter().map(|entry| (entry.id, entry)).collect() };
+    let mut receiver = volume.receive()?;
+    match work.threads {
+        None => {
+            let mut write = |runs: Runs| receiver.write_runs(runs).map_err(StreamError::from);
+            take_records(&mut consumer, &mut table, &mut write, work)?;
+        }
+        Some(threads) => {
+            let (ahead, queue) = sync_channel::<Runs>(RECORDS_AHEAD);
+            let (mut ahead, mut queue) = (Some(ahead), Some(queue));
+            let (mut written, mut read) = (Ok(()), Ok(()));
+            let writer: &mut Receiver = &mut receiver;
+            threads.beside(
+                &mut || {
+                    if let Some(queue) = queue.take() {
+                        written = queue.iter().try_for_each(|runs| writer.write_runs(runs));
+                    }
+                },
+                &mut || {
+                    if let Some(ahead) = ahead.take() {
+                        // The other side is gone only when it has failed, and says why below.
+                        let mut write = |runs: Runs| ahead.send(runs).map_err(|_| StreamError::Cancelled);
+                        read = take_records(&mut consumer, &mut table, &mut write, work);
+                    }
+                },
+            );
+            written?;
+            read?;
+        }
+    }
+    let entries: Vec<SnapshotEntry> = table.entries.into_values().collect();
+    let name = check_table(&header, &entries)?;
+    receiver.commit(ReceivedImage { target: header.target, snapshots: entries })?;
+    Ok(Applied {
+        target: header.target,
+        name,
+        kind: header.kind,
+        bytes: consumer.bytes(),
+        blocks: consumer.blocks(),
+    })
+}
+
+fn check_header(header: &StreamHeader, volume: &Volume, here: &[SnapshotEntry]) -> Result<(), StreamError> {
+    if header.volume != volume.id() {
+        return Err(StreamError::WrongVolume { expected: volume.id(), found: header.volume });
+    }
+    let have = volume.space_blocks();
+    if header.space_blocks > have {
+        return Err(StreamError::TooSmall { need: header.space_blocks, have });
+    }
+    let base = here.iter().find(|entry| entry.id == header.base);
+    match (header.kind, base) {
+        (StreamKind::Full, _) => Ok(()),
+        (StreamKind::Incremental, Some(base)) if root_digest(base) == header.base_digest => Ok(()),
+        (StreamKind::Incremental, Some(_)) => Err(StreamError::Diverged { snapshot: header.base }),
+        (StreamKind::Incremental, None) => Err(StreamError::BaseMissing { base: header.base }),
+    }
+}
+
+fn take_records(
+    consumer: &mut Consumer<'_>,
+    table: &mut Table,
+    write: &mut dyn FnMut(Runs) -> Result<(), StreamError>,
+    work: &mut Work<'_>,
+) -> Result<(), StreamError> {
+    let blocks_total = consumer.header().changed_blocks;
+    loop {
+        work.go_on()?;
+        match consumer.record()? {
+            Record::Extents(runs) => write(runs)?,
+            Record::Entries(entries) => {
+                table.entries.extend(entries.into_iter().map(|entry| (entry.id, entry)))
+            }
+            Record::Gone(ids) => ids.iter().for_each(|id| drop(table.entries.remove(id))),
+            Record::Trailer(trailer) => {
+                if table_digest(table.entries.values()) != trailer.table_digest {
+                    return Err(StreamError::Inconsistent("the snapshots here and there are not the same"));
+                }
+                return Ok(());
+            }
+        }
+        let (blocks, bytes) = (consumer.blocks(), consumer.bytes());
+        (work.progress)(Progress { blocks, blocks_total, bytes });
+    }
+}
+
+/// What no checksum proves: ids, names and descent as a volume makes them. Returns the target's name.
+fn check_table(header: &StreamHeader, entries: &[SnapshotEntry]) -> Result<String, StreamError> {
+    let mut names = HashSet::new();
+    for entry in entries {
+        if entry.id > header.target || entry.parent >= entry.id || entry.root.blocks > header.space_blocks {
+            return Err(StreamError::Inconsistent("a snapshot is out of order"));
+        }
+        if !names.insert(entry.name.as_str()) {
+            return Err(StreamError::Inconsistent("two snapshots have the same name"));
+        }
+    }
+    let target = entries.last().filter(|entry| entry.id == header.target);
+    let target = target.ok_or(VolumeError::NoSuchSnapshot(header.target))?;
+    if root_digest(target) != header.target_digest {
+        return Err(StreamError::Inconsistent("its last snapshot is not the one that it announced"));
+    }
+    Ok(target.name.clone())
+}

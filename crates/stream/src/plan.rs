@@ -1,0 +1,190 @@
+//! What a stream will carry: found by comparing maps, exact before a byte is sent, and pinned until it is.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId};
+use cairn_format::SnapshotEntry;
+use cairn_format::stream::{
+    RECORD_BLOCKS_MAX, RECORD_SNAPSHOTS_MAX, RecordHeader, StreamHeader, StreamKind, StreamRun,
+    StreamTrailer, entry_digest, root_digest, table_digest,
+};
+use cairn_volume::{Image, Run, Volume, VolumeError};
+
+use crate::error::StreamError;
+
+/// A snapshot that the reader of a stream has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Have {
+    /// Which.
+    pub id: SnapshotId,
+    /// What is in it: [`root_digest`].
+    pub root: Checksum,
+    /// What is in it and what it is called.
+    pub label: Checksum,
+    /// Everything that the snapshot table says of it: [`entry_digest`].
+    pub entry: Checksum,
+    /// A mirror made it for itself: it comes and goes with updates.
+    pub mirror: bool,
+}
+
+/// How the names of the snapshots that mirrors make for themselves begin.
+pub const MIRROR_PREFIX: &str = "mirror.";
+
+impl Have {
+    /// The snapshots of a volume.
+    pub fn of(volume: &Volume) -> Vec<Have> {
+        volume.snapshot_entries().iter().map(Have::from).collect()
+    }
+}
+
+impl From<&SnapshotEntry> for Have {
+    fn from(entry: &SnapshotEntry) -> Self {
+        let label = SnapshotEntry { parent: SnapshotId(0), held: false, ..entry.clone() };
+        Have {
+            id: entry.id,
+            root: root_digest(entry),
+            label: entry_digest(&label),
+            entry: entry_digest(entry),
+            mirror: entry.name.starts_with(MIRROR_PREFIX),
+        }
+    }
+}
+
+/// A stream before it is written.
+pub struct Plan {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) header: StreamHeader,
+    pub(crate) runs: Vec<Run>,
+    pub(crate) put: Vec<SnapshotEntry>,
+    pub(crate) gone: Vec<SnapshotId>,
+    pub(crate) table_digest: Checksum,
+    /// Blocks of these images stay where they are until the plan is dropped, also when a snapshot is deleted meanwhile.
+    _pinned: Vec<Image>,
+}
+
+impl Plan {
+    /// Finds what a reader that has `have` lacks to get `target` and every snapshot before it. A snapshot counts as common only
+    /// when its root is the same on both sides.
+    ///
+    /// # Errors
+    /// [`StreamError::Diverged`] when a snapshot has the same id and another content; the volume's errors.
+    pub fn new(volume: &Arc<Volume>, have: &[Have], target: SnapshotId) -> Result<Self, StreamError> {
+        // Pinned before anything is compared: what is deleted from here on stays readable.
+        let mut pinned = Vec::new();
+        for entry in volume.snapshot_entries().iter().filter(|entry| entry.id <= target) {
+            match volume.image(Some(entry.id)) {
+                Ok(image) => pinned.push(image),
+                Err(VolumeError::NoSuchSnapshot(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let theirs: HashMap<SnapshotId, &Have> = have.iter().map(|have| (have.id, have)).collect();
+        let mut common = Vec::new();
+        for entry in volume.snapshot_entries().iter().filter(|entry| entry.id <= target) {
+            match theirs.get(&entry.id) {
+                Some(have) if have.root == root_digest(entry) => common.push(entry.clone()),
+                Some(_) => return Err(StreamError::Diverged { snapshot: entry.id }),
+                None => {}
+            }
+        }
+        let ids: Vec<SnapshotId> = common.iter().map(|entry| entry.id).collect();
+        let changes = volume.changed_blocks(&ids, target)?;
+        pinned.retain(|image| image.snapshot().is_some_and(|id| !ids.contains(&id) || id == target));
+        // Taken after the comparison: a snapshot that is deleted in between is in the blocks and not in the list, never the other way round.
+        let table: Vec<SnapshotEntry> =
+            volume.snapshot_entries().into_iter().filter(|entry| entry.id <= target).collect();
+        let goal =
+            table.iter().find(|entry| entry.id == target).ok_or(VolumeError::NoSuchSnapshot(target))?;
+        let base = common.last();
+        let header = StreamHeader {
+            volume: volume.id(),
+            kind: if base.is_some() { StreamKind::Incremental } else { StreamKind::Full },
+            base: base.map_or(SnapshotId(0), |entry| entry.id),
+            base_digest: base.map_or(Checksum::default(), root_digest),
+            target,
+            target_digest: root_digest(goal),
+            space_blocks: table.iter().map(|entry| entry.root.blocks).max().unwrap_or(0),
+            changed_blocks: changes.blocks,
+            created: goal.root.created,
+        };
+        let listed = |id: &SnapshotId| table.binary_search_by_key(id, |entry| entry.id).is_ok();
+        let gone = have.iter().map(|have| have.id).filter(|id| !listed(id)).collect();
+        let same = |entry: &SnapshotEntry| {
+            theirs.get(&entry.id).is_some_and(|have| have.entry == entry_digest(entry))
+        };
+        let put = table.iter().filter(|entry| !same(entry)).cloned().collect();
+        Ok(Self {
+            volume: volume.clone(),
+            header,
+            runs: changes.runs,
+            put,
+            gone,
+            table_digest: table_digest(table.iter()),
+            _pinned: pinned,
+        })
+    }
+
+    /// How the stream begins.
+    pub fn header(&self) -> &StreamHeader {
+        &self.header
+    }
+
+    /// Blocks that it carries.
+    pub fn blocks(&self) -> u64 {
+        self.header.changed_blocks
+    }
+
+    /// Bytes of the stream when nothing is compressed: exact.
+    pub fn bytes(&self) -> u64 {
+        let extents: u64 = self
+            .records()
+            .map(|runs| {
+                let blocks: u64 = runs.iter().map(|(_, count)| *count).sum();
+                (RecordHeader::SIZE + runs.len() * StreamRun::SIZE) as u64 + blocks * BLOCK_SIZE as u64
+            })
+            .sum();
+        let lists = |items: usize, size: usize| {
+            (items.div_ceil(RECORD_SNAPSHOTS_MAX) * RecordHeader::SIZE + items * size) as u64
+        };
+        let ends = (StreamHeader::SIZE + RecordHeader::SIZE + StreamTrailer::SIZE) as u64;
+        ends + extents + lists(self.put.len(), SnapshotEntry::SIZE) + lists(self.gone.len(), 8)
+    }
+
+    /// The runs of each extents record.
+    pub(crate) fn records(&self) -> Records<'_> {
+        Records { runs: &self.runs, taken: 0 }
+    }
+}
+
+/// Cuts runs into records of at most [`RECORD_BLOCKS_MAX`] blocks.
+pub(crate) struct Records<'a> {
+    runs: &'a [Run],
+    /// Blocks of the first run that earlier records have.
+    taken: u64,
+}
+
+impl Iterator for Records<'_> {
+    type Item = Vec<Run>;
+
+    fn next(&mut self) -> Option<Vec<Run>> {
+        let mut record = Vec::new();
+        let mut room = RECORD_BLOCKS_MAX as u64;
+        while room > 0 {
+            let Some(((first, count), rest)) = self.runs.split_first() else { break };
+            let left = count - self.taken;
+            let take = left.min(room);
+            if take > 0 {
+                record.push((cairn_base::Vbn(first.0 + self.taken), take));
+            }
+            room -= take;
+            if take == left {
+                self.runs = rest;
+                self.taken = 0;
+            } else {
+                self.taken += take;
+            }
+        }
+        (!record.is_empty()).then_some(record)
+    }
+}
