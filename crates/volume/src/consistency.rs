@@ -38,6 +38,12 @@ pub(crate) enum Rider {
     None,
     /// A snapshot of the new root.
     Snapshot(String),
+    /// A snapshot of the new root for a mirror relationship: what accumulated since its base is in flight from here on.
+    SnapshotSince(String, u64),
+    /// What was in flight for a relationship has arrived.
+    AcknowledgeSince(u64),
+    /// The end of a relationship's since maps.
+    DeleteSince(u64),
     /// Deletion of snapshots.
     Delete(Vec<SnapshotId>),
     /// Another name or hold for a snapshot.
@@ -48,6 +54,15 @@ pub(crate) enum Rider {
     Grow(u64),
     /// The destination becomes writable.
     Failover,
+}
+
+impl Rider {
+    /// It changes the trees itself, so there is a new generation also without changes in memory.
+    fn changes_trees(&self) -> bool {
+        let since =
+            matches!(self, Rider::SnapshotSince(..) | Rider::AcknowledgeSince(_) | Rider::DeleteSince(_));
+        since || matches!(self, Rider::Rollback(_))
+    }
 }
 
 /// What a consistency point did.
@@ -75,10 +90,11 @@ impl Volume {
     }
 
     pub(crate) fn commit_with(self: &Arc<Self>, rider: Rider) -> Result<Done, VolumeError> {
-        self.guarded(&mut self.commit.lock(), rider)
+        self.commit_holding(&mut self.commit.lock(), rider)
     }
 
-    fn guarded(
+    /// A consistency point for a caller that has looked at what only consistency points change.
+    pub(crate) fn commit_holding(
         self: &Arc<Self>,
         commit: &mut MutexGuard<'_, Commit>,
         rider: Rider,
@@ -104,12 +120,14 @@ impl Volume {
     ) -> Result<Done, VolumeError> {
         let mut commit = self.commit.lock();
         self.check_rider(&commit, &Rider::Rollback(id))?;
+        // A snapshot that can't be read is refused here, before anything is frozen.
+        self.stale_since_maps(id)?;
         let mut name_of = name(Generation(self.state.lock().open.generation.0));
         while self.snapshot_named(&name_of).is_some() {
             name_of.push('_');
         }
-        let kept = self.guarded(&mut commit, Rider::Snapshot(name_of))?;
-        self.guarded(&mut commit, Rider::Rollback(id))?;
+        let kept = self.commit_holding(&mut commit, Rider::Snapshot(name_of))?;
+        self.commit_holding(&mut commit, Rider::Rollback(id))?;
         let removed = self.image(None)?.inodes()?.into_iter().filter(|inode| inode.removed);
         self.state.lock().removed = removed.map(|inode| inode.id).collect();
         Ok(kept)
@@ -121,7 +139,7 @@ impl Volume {
         rider: Rider,
     ) -> Result<Done, VolumeError> {
         self.check_rider(commit, &rider)?;
-        let frozen = self.freeze(matches!(rider, Rider::Rollback(_)))?;
+        let frozen = self.freeze(rider.changes_trees())?;
         let drops_changes = matches!(rider, Rider::Rollback(_));
         let before = self.state.lock().committed.clone();
         let mut gathered = Gathered {
@@ -131,7 +149,7 @@ impl Volume {
             writes: Vec::new(),
         };
         let root = match (&frozen, &rider) {
-            (Some(part), Rider::Rollback(id)) => self.rolled_back_root(part, *id)?,
+            (Some(part), Rider::Rollback(id)) => self.rolled_back_root(part, *id, &mut gathered)?,
             (Some(part), _) => self.merge(part, &before, &rider, &mut gathered)?,
             (None, _) => before.root,
         };
@@ -144,7 +162,8 @@ impl Volume {
         let mut done = Done { generation: root.generation, ..Done::default() };
         // New nodes must be readable before a deletion compares the new map: they are in the cache or on the device.
         self.write_gathered(&mut gathered)?;
-        let mut unheld = self.unheld(&gathered.freed, &before)?;
+        // What a rollback leaves out of the snapshot's trees that snapshot still has.
+        let mut unheld = if drops_changes { Vec::new() } else { self.unheld(&gathered.freed, &before)? };
         let (table, exclusive) = self.ride(commit, &rider, &root, &before, &mut superblock, &mut done)?;
         if frozen.is_none() && matches!(rider, Rider::None) {
             return Ok(done);
@@ -169,8 +188,9 @@ impl Volume {
         let table_full = || !commit.label.has_room() || state.snapshots.len() >= SNAPSHOTS_MAX;
         match rider {
             Rider::None | Rider::Failover => state.check_open(),
-            Rider::Snapshot(name) => {
+            Rider::Snapshot(name) | Rider::SnapshotSince(name, _) => {
                 state.check_writable()?;
+                state.check_room_for_since(rider)?;
                 check_name(name)?;
                 if state.snapshots.by_name(name).is_some() {
                     Err(VolumeError::NameTaken)
@@ -198,8 +218,10 @@ impl Volume {
                     _ => state.snapshots.get(entry.id).map(drop).ok_or(VolumeError::NoSuchSnapshot(entry.id)),
                 }
             }
+            Rider::AcknowledgeSince(_) | Rider::DeleteSince(_) => state.check_writable(),
             Rider::Rollback(id) => {
                 state.check_writable()?;
+                state.check_room_for_since(rider)?;
                 state.snapshots.get(*id).map(drop).ok_or(VolumeError::NoSuchSnapshot(*id))
             }
             Rider::Grow(_) => state.check_open(),
@@ -258,7 +280,7 @@ impl Volume {
         Ok(Some(FrozenPart { overlay, order, tail }))
     }
 
-    fn allocate(&self, count: usize) -> Result<Vec<Vbn>, VolumeError> {
+    pub(crate) fn allocate(&self, count: usize) -> Result<Vec<Vbn>, VolumeError> {
         let mut taken = Vec::with_capacity(count);
         if count > 0 {
             let mut state = self.state.lock();
@@ -357,7 +379,7 @@ impl Volume {
         &self,
         part: &FrozenPart,
         before: &Committed,
-        inodes: BTreeMap<FileId, Option<Inode>>,
+        mut inodes: BTreeMap<FileId, Option<Inode>>,
         rider: &Rider,
         gathered: &mut Gathered,
     ) -> Result<Root, VolumeError> {
@@ -367,6 +389,7 @@ impl Volume {
             Rider::Grow(blocks) => *blocks,
             _ => self.state.lock().used.blocks(),
         };
+        let mut since = self.since_update(before, rider, blocks, &mut inodes, gathered)?;
         let next_file = self.state.lock().next_file;
         let inode_blocks = next_file.div_ceil(INODES_PER_BLOCK).max(1);
         let mut inode_update =
@@ -387,14 +410,18 @@ impl Volume {
                 .map(|vbn| vbn.0 / BITS_PER_MAP_BLOCK)
                 .filter(|region| !planned.contains(region))
                 .collect();
+            let to_record =
+                gathered.allocated[allocated..].iter().map(|vbn| vbn.0 / BITS_PER_MAP_BLOCK).collect();
             (allocated, freed) = (gathered.allocated.len(), gathered.freed.len());
-            if regions.is_empty() {
+            since.plan(&to_record, gathered, &mut allocate)?;
+            if regions.is_empty() && gathered.allocated.len() == allocated {
                 break;
             }
             let regions: Vec<u64> = regions.into_iter().collect();
             map_update.plan(&regions, gathered, &mut allocate)?;
             planned.extend(regions);
         }
+        let since_maps = since.finish(gathered, &mut allocate, &mut inodes)?;
         for (file, inode) in &inodes {
             let (block, slot) = Inode::place(*file);
             Inode::put(inode.as_ref(), inode_update.data(block), slot);
@@ -412,11 +439,13 @@ impl Volume {
             bits[byte] &= !mask;
         }
         let used = old.used + gathered.allocated.len() as u64 - gathered.freed.len() as u64;
+        self.state.lock().since_maps = since_maps;
         let now = self.clock.now();
+        let only_since = part.overlay.is_empty() && !matches!(rider, Rider::Rollback(_));
         Ok(Root {
             generation: part.overlay.generation,
             created: now,
-            changed: now,
+            changed: if only_since { old.changed } else { now },
             blocks,
             used,
             next_file,
@@ -425,19 +454,32 @@ impl Volume {
         })
     }
 
-    /// The root of a snapshot, as the next generation of the active state.
-    fn rolled_back_root(&self, part: &FrozenPart, id: SnapshotId) -> Result<Root, VolumeError> {
-        let state = self.state.lock();
-        let snapshot = state.snapshots.get(id).ok_or(VolumeError::NoSuchSnapshot(id))?.root;
-        let now = self.clock.now();
-        Ok(Root {
-            generation: part.overlay.generation,
-            created: now,
-            changed: now,
-            blocks: state.used.blocks(),
-            next_file: state.next_file,
-            ..snapshot
-        })
+    /// The root of a snapshot, as the next generation of the active state, with the since maps of today.
+    fn rolled_back_root(
+        self: &Arc<Self>,
+        part: &FrozenPart,
+        id: SnapshotId,
+        gathered: &mut Gathered,
+    ) -> Result<Root, VolumeError> {
+        let stale = self.stale_since_maps(id)?;
+        let (snapshot, redirects) = {
+            let state = self.state.lock();
+            let snapshot = state.snapshots.get(id).ok_or(VolumeError::NoSuchSnapshot(id))?.root;
+            if stale.is_empty() && state.since_maps.is_empty() {
+                let now = self.clock.now();
+                return Ok(Root {
+                    generation: part.overlay.generation,
+                    created: now,
+                    changed: now,
+                    blocks: state.used.blocks(),
+                    next_file: state.next_file,
+                    ..snapshot
+                });
+            }
+            (snapshot, state.committed.redirects.clone())
+        };
+        let snapshot = Committed::new(snapshot, redirects);
+        self.close_trees(part, &snapshot, stale, &Rider::Rollback(id), gathered)
     }
 
     fn write_gathered(&self, gathered: &mut Gathered) -> Result<(), VolumeError> {
@@ -482,8 +524,8 @@ impl Volume {
         let mut exclusive = Vec::new();
         let mut changes = Vec::new();
         match rider {
-            Rider::None => {}
-            Rider::Snapshot(name) => {
+            Rider::None | Rider::AcknowledgeSince(_) | Rider::DeleteSince(_) => {}
+            Rider::Snapshot(name) | Rider::SnapshotSince(name, _) => {
                 let id = SnapshotId(superblock.next_snapshot);
                 let created = self.clock.now();
                 let entry = SnapshotEntry {

@@ -25,6 +25,7 @@ mod limits;
 mod open;
 mod overlay;
 mod receive;
+mod since;
 mod snapshots;
 mod space;
 mod state;
@@ -44,6 +45,7 @@ pub use image::{BlockRead, FileExtent, Image};
 pub use lag::Behind;
 pub use open::{FormatOptions, OpenOptions};
 pub use receive::{ReceivedImage, Receiver};
+pub use since::SinceRelationship;
 pub use snapshots::Changes;
 pub use volume::{Compound, ROOT_DIRECTORY, Snapshot, Volume, VolumeStatus};
 

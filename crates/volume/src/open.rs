@@ -19,6 +19,7 @@ use crate::error::VolumeError;
 use crate::intent::{LogWriter, Replay, replay};
 use crate::limits::Memory;
 use crate::overlay::Overlay;
+use crate::since::SinceMap;
 use crate::space::{Space, device_blocks, fresh_layout};
 use crate::state::{Committed, State};
 use crate::store::Store;
@@ -176,7 +177,7 @@ impl Volume {
             removed: Vec::new(),
             changed_since: None,
             first_changes: BTreeMap::new(),
-            since_maps: 0,
+            since_maps: Vec::new(),
             latched: None,
             closed: false,
             receiving: false,
@@ -355,14 +356,12 @@ impl Volume {
     pub(crate) fn find_special_files(self: &Arc<Self>) -> Result<(), VolumeError> {
         let image = self.image(None)?;
         let mut removed = Vec::new();
-        let mut since_maps = 0;
+        let mut since_maps = Vec::new();
         for inode in image.inodes()? {
             if inode.removed {
                 removed.push(inode.id);
             }
-            if inode.kind.is_since_map() {
-                since_maps += 1;
-            }
+            since_maps.extend(SinceMap::of(&inode));
         }
         let mut state = self.state.lock();
         state.removed = removed;

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use cairn_base::{FileId, Generation, SnapshotId, Timestamp, Vbn};
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
-use cairn_format::{BlockPointer, Cursor, Inode, Role, Root};
+use cairn_format::{BlockPointer, Cursor, FileKind, Inode, Role, Root};
 use parking_lot::Mutex;
 
 use crate::error::VolumeError;
 use crate::limits::RESERVE_MIN;
 use crate::overlay::{Overlay, Seen, Unlogged};
+use crate::since::SinceMap;
 use crate::space::Redirects;
 use crate::table::SnapshotTable;
 use crate::used::UsedMap;
@@ -91,8 +92,8 @@ pub(crate) struct State {
     pub(crate) changed_since: Option<Duration>,
     /// When the generations of this run of the program got their first change.
     pub(crate) first_changes: BTreeMap<Generation, Timestamp>,
-    /// Trees of since maps: each new block goes into every one of them.
-    pub(crate) since_maps: u64,
+    /// The since maps: each new block goes into every accumulating one.
+    pub(crate) since_maps: Vec<SinceMap>,
     pub(crate) latched: Option<VolumeError>,
     pub(crate) closed: bool,
     /// A transfer into this volume is in progress.
@@ -158,10 +159,22 @@ impl State {
     }
 
     /// Blocks kept back, so that a consistency point, a delete and a snapshot's deletion always succeed: all map blocks
-    /// once over, for the active map and each since map, and some nodes.
+    /// once over and some nodes, for the active map; and twice for each accumulating since map, which grows besides.
     pub(crate) fn reserve(&self) -> u64 {
+        let accumulating =
+            self.since_maps.iter().filter(|map| map.kind == FileKind::SinceAccumulating).count();
+        self.map_cost() * (1 + 2 * accumulating as u64) + RESERVE_MIN
+    }
+
+    /// Blocks that writing all of one map takes at most.
+    fn map_cost(&self) -> u64 {
         let regions = self.used.blocks().div_ceil(BITS_PER_MAP_BLOCK);
-        (regions + regions / 64 + 4) * (1 + self.since_maps) + RESERVE_MIN
+        regions + regions / 64 + 4
+    }
+
+    /// True when a consistency point can write the active map and `more` maps in full, out of the reserve.
+    pub(crate) fn has_room_for_maps(&self, more: u64) -> bool {
+        self.used.free() >= self.promised(0) + self.map_cost() * (1 + more) + RESERVE_MIN / 2
     }
 
     /// Blocks that the changes in memory will still take when they are committed, at most: those without a place, and a leaf

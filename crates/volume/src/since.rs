@@ -1,0 +1,521 @@
+//! Since maps: which blocks came into the active state since a mirror's base was acknowledged, so that the base need not be held.
+//!
+//! Each mirror relationship has an *accumulating* map, and between a snapshot for the destination and its acknowledgement an *in-flight* one. They
+//! are files of the volume (bits over block space, like the active map) that every consistency point writes along, so a crash loses none of it.
+//!
+//! # Invariants
+//! 1. Every block that came into the active state after the consistency point that began an accumulating map, newly allocated or
+//!    brought back by a rollback, has its bit there; blocks of the map itself too. So `target & in flight` is all that a destination with the base lacks.
+//! 2. In the root that began an accumulating map, and in no root with other content, that map is one hole. So the maps themselves tell which snapshot
+//!    they began at, and the number of a map's file (numbers only grow) which snapshots are older.
+//! 3. A root shares blocks with its parent in the tree of descent or with nobody: a rollback copies the maps of today over those of the
+//!    snapshot. Were they shared with the state before, deleting that one would free them.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use cairn_base::{BLOCK_SIZE, FileId, Lba, SnapshotId, Vbn};
+use cairn_device::Block;
+use cairn_format::layout::BITS_PER_MAP_BLOCK;
+use cairn_format::{BlockPointer, FileKind, Inode, Root, TreeRef};
+
+use crate::compare::{Maps, append_runs, words_of};
+use crate::consistency::{Rider, bit};
+use crate::error::{Place, VolumeError};
+use crate::open::map_blocks;
+use crate::snapshots::Changes;
+use crate::state::{Committed, State};
+use crate::store::Wanted;
+use crate::tree::{BATCH, Tree, difference};
+use crate::update::{Allocate, Gathered, TreeUpdate};
+use crate::volume::{Snapshot, Volume};
+
+/// The file of a since map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SinceMap {
+    pub(crate) file: FileId,
+    pub(crate) kind: FileKind,
+    pub(crate) relationship: u64,
+}
+
+impl SinceMap {
+    /// The map that a file is, if it is one.
+    pub(crate) fn of(inode: &Inode) -> Option<Self> {
+        let Inode { id: file, kind, relationship, .. } = *inode;
+        kind.is_since_map().then_some(Self { file, kind, relationship })
+    }
+}
+
+/// A mirror relationship that has since maps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SinceRelationship {
+    /// Its number, as its owner gave it.
+    pub relationship: u64,
+    /// A snapshot was made for it that is not acknowledged.
+    pub in_flight: bool,
+}
+
+/// A since map that a consistency point writes anew.
+struct Changing<'a> {
+    inode: Inode,
+    update: TreeUpdate<'a>,
+    /// It gets the blocks that the consistency point allocates.
+    records: bool,
+}
+
+/// What a consistency point does to the since maps.
+pub(crate) struct SinceUpdate<'a> {
+    changing: Vec<Changing<'a>>,
+    /// The maps that there are afterwards.
+    maps: Vec<SinceMap>,
+}
+
+impl SinceUpdate<'_> {
+    /// Plans the regions of newly allocated blocks. That allocates in turn.
+    pub(crate) fn plan(
+        &mut self,
+        allocated: &BTreeSet<u64>,
+        gathered: &mut Gathered,
+        allocate: Allocate<'_>,
+    ) -> Result<(), VolumeError> {
+        let regions: Vec<u64> = allocated.iter().copied().collect();
+        for changing in self.changing.iter_mut().filter(|changing| changing.records) {
+            changing.update.plan(&regions, gathered, allocate)?;
+        }
+        Ok(())
+    }
+
+    /// Notes the allocated blocks, whose regions are planned, and puts the new trees into `inodes`.
+    pub(crate) fn finish(
+        self,
+        gathered: &mut Gathered,
+        allocate: Allocate<'_>,
+        inodes: &mut BTreeMap<FileId, Option<Inode>>,
+    ) -> Result<Vec<SinceMap>, VolumeError> {
+        for Changing { mut inode, mut update, records } in self.changing {
+            if records {
+                gathered.allocated.iter().for_each(|vbn| set(&mut update, *vbn));
+            }
+            inode.tree = update.finish(gathered, allocate)?;
+            inode.length_bytes = inode.tree.length * BLOCK_SIZE as u64;
+            inodes.insert(inode.id, Some(inode));
+        }
+        Ok(self.maps)
+    }
+}
+
+fn set(update: &mut TreeUpdate<'_>, vbn: Vbn) {
+    let (byte, mask) = bit(vbn);
+    update.data(vbn.0 / BITS_PER_MAP_BLOCK)[byte] |= mask;
+}
+
+impl State {
+    fn since_map(&self, relationship: u64, kind: FileKind) -> Option<SinceMap> {
+        self.since_maps.iter().find(|map| map.relationship == relationship && map.kind == kind).copied()
+    }
+
+    /// Refuses a snapshot for a relationship, or a rollback while there are since maps, when the volume is so full that
+    /// their consistency point could fail half-way, or would use up what later deletions need.
+    pub(crate) fn check_room_for_since(&self, rider: &Rider) -> Result<(), VolumeError> {
+        let maps = self.since_maps.len() as u64;
+        let room = match rider {
+            Rider::SnapshotSince(_, relationship) => {
+                match self.since_map(*relationship, FileKind::SinceAccumulating) {
+                    Some(_) => self.has_room_for_maps(maps),
+                    None => self.has_room_for_maps(maps + 3) && self.has_room(0),
+                }
+            }
+            Rider::Rollback(_) => maps == 0 || self.has_room_for_maps(maps),
+            _ => true,
+        };
+        if room { Ok(()) } else { Err(VolumeError::NoSpace) }
+    }
+}
+
+impl Volume {
+    /// Makes a snapshot of everything that was written before the call, for the destination of a relationship (a number of the owner's choice, not 0). What was
+    /// allocated since the base, this snapshot's own blocks included, is in flight from now on; later blocks accumulate for the next one.
+    /// What is in flight still, for an earlier snapshot whose acknowledgement was lost, stays in flight along with it.
+    ///
+    /// The first snapshot of a relationship is its baseline: nothing is in flight, and the destination needs all of it
+    /// ([`Volume::changed_blocks`] without a base). Until it has that, the relationship must be begun again ([`Volume::delete_since`]) rather
+    /// than gone on with.
+    ///
+    /// # Errors
+    /// As [`Volume::create_snapshot`]; [`VolumeError::NoSpace`] when the volume is too full to keep the map.
+    pub fn create_snapshot_since(
+        self: &Arc<Self>,
+        name: &str,
+        relationship: u64,
+    ) -> Result<Snapshot, VolumeError> {
+        if relationship == 0 {
+            return Err(VolumeError::Refused("a mirror relationship has a number above 0"));
+        }
+        let done = self.commit_with(Rider::SnapshotSince(name.to_owned(), relationship))?;
+        done.snapshot.as_ref().map(Snapshot::from).ok_or(VolumeError::Closed)
+    }
+
+    /// The destination holds `target` durably: it is the new base, and the in-flight map is freed. True when that was done. False when nothing is
+    /// in flight, or when an acknowledgement comes so late that a newer snapshot is in flight: its map has the blocks of
+    /// both and stays. To be called before `target` is deleted.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoSuchSnapshot`]; [`VolumeError::Refused`] without such a relationship.
+    pub fn acknowledge_since(
+        self: &Arc<Self>,
+        relationship: u64,
+        target: SnapshotId,
+    ) -> Result<bool, VolumeError> {
+        let mut commit = self.commit.lock();
+        let (committed, accumulating, in_flight, root) = {
+            let state = self.state.lock();
+            let accumulating = state.since_map(relationship, FileKind::SinceAccumulating);
+            let accumulating = accumulating.ok_or(NO_RELATIONSHIP)?;
+            let in_flight = state.since_map(relationship, FileKind::SinceInFlight);
+            let entry = state.snapshots.get(target).ok_or(VolumeError::NoSuchSnapshot(target))?;
+            (state.committed.clone(), accumulating, in_flight, entry.root)
+        };
+        if in_flight.is_none() || !self.began_at(&committed, &root, accumulating)? {
+            return Ok(false);
+        }
+        self.commit_holding(&mut commit, Rider::AcknowledgeSince(relationship)).map(|_| true)
+    }
+
+    /// Ends a relationship: its maps are freed. Without such a relationship nothing happens.
+    pub fn delete_since(self: &Arc<Self>, relationship: u64) -> Result<(), VolumeError> {
+        let mut commit = self.commit.lock();
+        let known = self.state.lock().since_maps.iter().any(|map| map.relationship == relationship);
+        if !known {
+            return self.state.lock().check_writable();
+        }
+        self.commit_holding(&mut commit, Rider::DeleteSince(relationship)).map(drop)
+    }
+
+    /// The relationships that have since maps, by number.
+    pub fn since_relationships(&self) -> Vec<SinceRelationship> {
+        let state = self.state.lock();
+        let numbers: BTreeSet<u64> = state.since_maps.iter().map(|map| map.relationship).collect();
+        let in_flight = |relationship| state.since_map(relationship, FileKind::SinceInFlight).is_some();
+        numbers
+            .into_iter()
+            .map(|relationship| SinceRelationship { relationship, in_flight: in_flight(relationship) })
+            .collect()
+    }
+
+    /// What a destination that has the base of a relationship lacks to get `target` and the snapshots between the two, which still exist
+    /// or not. The base itself is listed among the snapshots while it exists, without blocks of its own.
+    ///
+    /// # Errors
+    /// [`VolumeError::Refused`] when nothing is in flight (the baseline, or `target` was acknowledged), or when `target` is newer than what is.
+    pub fn changed_blocks_since(
+        self: &Arc<Self>,
+        relationship: u64,
+        target: SnapshotId,
+    ) -> Result<Changes, VolumeError> {
+        let (committed, entries, accumulating, in_flight) = {
+            let state = self.state.lock();
+            let accumulating = state.since_map(relationship, FileKind::SinceAccumulating);
+            let in_flight = state.since_map(relationship, FileKind::SinceInFlight);
+            let accumulating = accumulating.ok_or(NO_RELATIONSHIP)?;
+            let in_flight = in_flight.ok_or(VolumeError::Refused(
+                "nothing is in flight for this mirror: make a snapshot for it, or send the whole baseline",
+            ))?;
+            (state.committed.clone(), state.snapshots.all(), accumulating, in_flight)
+        };
+        let goal =
+            entries.iter().find(|entry| entry.id == target).ok_or(VolumeError::NoSuchSnapshot(target))?;
+        if goal.root.next_file > accumulating.file.0
+            && !self.began_at(&committed, &goal.root, accumulating)?
+        {
+            return Err(VolumeError::Refused("the snapshot is newer than the one in flight for this mirror"));
+        }
+        let mut changes = Changes::default();
+        let mut roots = Vec::new();
+        for entry in entries.iter().filter(|entry| entry.id <= target) {
+            if entry.root.next_file <= in_flight.file.0 && entry.id != target {
+                continue;
+            }
+            if !self.began_at(&committed, &entry.root, in_flight)? {
+                roots.push(entry.root);
+            }
+            changes.snapshots.push(entry.clone());
+        }
+        // While the root of the map is held, so are the blocks of every snapshot that existed along with it.
+        let map = self.since_inode(&committed, in_flight.file)?;
+        changes.runs = self.reached_and_marked(&committed, &roots, &map)?;
+        changes.blocks = changes.runs.iter().map(|(_, count)| count).sum();
+        Ok(changes)
+    }
+
+    /// Blocks that any of `roots` reaches and a since map has. Only the map's regions are looked at.
+    fn reached_and_marked(
+        &self,
+        committed: &Committed,
+        roots: &[Root],
+        map: &Inode,
+    ) -> Result<Vec<crate::Run>, VolumeError> {
+        let maps = Maps { store: &self.store, redirects: &committed.redirects };
+        let mut runs = Vec::new();
+        for chunk in self.marked_regions(committed, map)?.chunks(BATCH) {
+            let lbas: Vec<Lba> = chunk.iter().map(|(region, _)| Lba(*region)).collect();
+            let mut reached = vec![[0; (BITS_PER_MAP_BLOCK / 64) as usize]; chunk.len()];
+            let mut seen = HashSet::new();
+            for root in roots {
+                let tree = maps.tree(root.active_map);
+                let pointers: Vec<BlockPointer> =
+                    tree.pointers(&lbas).into_iter().collect::<Result<_, _>>()?;
+                let fresh: Vec<(usize, BlockPointer)> = pointers
+                    .into_iter()
+                    .enumerate()
+                    .filter(|(_, pointer)| !pointer.is_hole() && seen.insert(pointer.vbn))
+                    .collect();
+                let wanted = fresh.iter().map(|(index, pointer)| (lbas[*index].0, *pointer));
+                let blocks = self.load_regions(committed, tree.file, wanted)?;
+                for ((index, _), block) in fresh.iter().zip(blocks) {
+                    for (word, own) in reached[*index].iter_mut().zip(words_of(&block)) {
+                        *word |= own;
+                    }
+                }
+            }
+            let marked = self.load_regions(committed, map.id, chunk.iter().copied())?;
+            for ((region, _), (reached, marked)) in chunk.iter().zip(reached.iter_mut().zip(marked)) {
+                for (word, own) in reached.iter_mut().zip(words_of(&marked)) {
+                    *word &= own;
+                }
+                append_runs(&mut runs, region * BITS_PER_MAP_BLOCK, reached);
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Whether a root is the one that began a map, or has the same content.
+    fn began_at(&self, committed: &Committed, root: &Root, map: SinceMap) -> Result<bool, VolumeError> {
+        let at = Committed::new(*root, committed.redirects.clone());
+        let inode = self.committed_inode(&at, map.file)?;
+        Ok(inode
+            .is_some_and(|inode| inode.kind == FileKind::SinceAccumulating && inode.tree.pointer.is_hole()))
+    }
+
+    fn since_inode(&self, committed: &Committed, file: FileId) -> Result<Inode, VolumeError> {
+        self.committed_inode(committed, file)?.ok_or(VolumeError::NoSuchFile(file))
+    }
+
+    /// The blocks of a map that are not holes, by region.
+    fn marked_regions(
+        &self,
+        committed: &Committed,
+        map: &Inode,
+    ) -> Result<Vec<(u64, BlockPointer)>, VolumeError> {
+        let nothing = self.tree(committed, map.id, TreeRef::empty(map.tree.length));
+        let regions = differing_regions(&nothing, &self.tree(committed, map.id, map.tree))?;
+        Ok(regions.into_iter().collect())
+    }
+
+    fn load_regions(
+        &self,
+        committed: &Committed,
+        file: FileId,
+        regions: impl Iterator<Item = (u64, BlockPointer)>,
+    ) -> Result<Vec<Block>, VolumeError> {
+        let wanted: Vec<_> = regions
+            .map(|(region, pointer)| Wanted { pointer, place: Place::Data { file, lba: Lba(region) } })
+            .collect();
+        self.store.load(&wanted, &committed.redirects).into_iter().collect()
+    }
+
+    /// Begins the update of the since maps by a consistency point whose base is `before` (for a rollback the snapshot), and puts each
+    /// inode that it will change into `inodes`.
+    pub(crate) fn since_update<'a>(
+        &'a self,
+        before: &'a Committed,
+        rider: &Rider,
+        blocks: u64,
+        inodes: &mut BTreeMap<FileId, Option<Inode>>,
+        gathered: &mut Gathered,
+    ) -> Result<SinceUpdate<'a>, VolumeError> {
+        let current = self.state.lock().since_maps.clone();
+        if let Rider::Rollback(_) = rider {
+            return self.carry_over(before, current, blocks, inodes, gathered);
+        }
+        let mut update = SinceUpdate { changing: Vec::new(), maps: Vec::new() };
+        let (mine, rotates) = match rider {
+            Rider::SnapshotSince(_, relationship) => (*relationship, true),
+            Rider::AcknowledgeSince(relationship) | Rider::DeleteSince(relationship) => {
+                (*relationship, false)
+            }
+            _ => (0, false),
+        };
+        let in_flight =
+            current.iter().any(|map| map.relationship == mine && map.kind == FileKind::SinceInFlight);
+        for map in current {
+            let mut inode = self.since_inode(before, map.file)?;
+            let accumulates = map.kind == FileKind::SinceAccumulating;
+            let ends = match rider {
+                Rider::AcknowledgeSince(_) => !accumulates,
+                Rider::DeleteSince(_) => true,
+                _ => rotates && accumulates && in_flight,
+            };
+            if map.relationship == mine && ends {
+                self.free_map(before, &inode, gathered)?;
+                inodes.insert(map.file, None);
+                continue;
+            }
+            let rotated = rotates && map.relationship == mine;
+            if accumulates || rotated {
+                let tree = self.tree(before, map.file, inode.tree);
+                let mut changed = TreeUpdate::closing(tree, map_blocks(blocks));
+                if rotated && !accumulates {
+                    self.add_accumulated(before, mine, &mut changed, gathered)?;
+                }
+                if rotated {
+                    inode.kind = FileKind::SinceInFlight;
+                }
+                inodes.insert(map.file, Some(inode));
+                update.changing.push(Changing { inode, update: changed, records: true });
+            }
+            update.maps.extend(SinceMap::of(&inode));
+        }
+        if rotates {
+            let inode = self.new_map(mine, blocks);
+            inodes.insert(inode.id, Some(inode));
+            update.maps.extend(SinceMap::of(&inode));
+        }
+        Ok(update)
+    }
+
+    /// An empty accumulating map.
+    fn new_map(&self, relationship: u64, blocks: u64) -> Inode {
+        let mut state = self.state.lock();
+        let id = FileId(state.next_file);
+        state.next_file += 1;
+        Inode {
+            kind: FileKind::SinceAccumulating,
+            removed: false,
+            id,
+            length_bytes: map_blocks(blocks) * BLOCK_SIZE as u64,
+            created: self.clock.now(),
+            relationship,
+            tree: TreeRef::empty(map_blocks(blocks)),
+        }
+    }
+
+    /// ORs what a relationship has accumulated into its map in flight.
+    fn add_accumulated(
+        &self,
+        before: &Committed,
+        relationship: u64,
+        in_flight: &mut TreeUpdate<'_>,
+        gathered: &mut Gathered,
+    ) -> Result<(), VolumeError> {
+        let map = self.state.lock().since_map(relationship, FileKind::SinceAccumulating);
+        let Some(map) = map else { return Ok(()) };
+        let accumulated = self.since_inode(before, map.file)?;
+        let regions = self.marked_regions(before, &accumulated)?;
+        let numbers: Vec<u64> = regions.iter().map(|(region, _)| *region).collect();
+        in_flight.plan(&numbers, gathered, &mut |count| self.allocate(count))?;
+        for chunk in regions.chunks(BATCH) {
+            let blocks = self.load_regions(before, map.file, chunk.iter().copied())?;
+            for ((region, _), block) in chunk.iter().zip(blocks) {
+                for (byte, more) in in_flight.data(*region).iter_mut().zip(block.iter()) {
+                    *byte |= more;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn free_map(
+        &self,
+        before: &Committed,
+        inode: &Inode,
+        gathered: &mut Gathered,
+    ) -> Result<(), VolumeError> {
+        let mut update = TreeUpdate::regular(self.tree(before, inode.id, inode.tree), inode.tree.length);
+        let mut allocate = |count: usize| self.allocate(count);
+        update.punch(0, inode.tree.length, gathered, &mut allocate)?;
+        update.finish(gathered, &mut allocate).map(drop)
+    }
+
+    /// The maps of today on top of those of a snapshot that is rolled back to. Each becomes a copy: where it differs from what the snapshot has
+    /// under its number, new blocks get its content. Blocks that come back with the snapshot count as allocated.
+    fn carry_over<'a>(
+        &'a self,
+        snapshot: &'a Committed,
+        maps: Vec<SinceMap>,
+        blocks: u64,
+        inodes: &mut BTreeMap<FileId, Option<Inode>>,
+        gathered: &mut Gathered,
+    ) -> Result<SinceUpdate<'a>, VolumeError> {
+        let today = self.state.lock().committed.clone();
+        let stale: Vec<FileId> = inodes.keys().copied().collect();
+        for file in stale {
+            self.free_map(snapshot, &self.since_inode(snapshot, file)?, gathered)?;
+        }
+        let reader = Maps { store: &self.store, redirects: &today.redirects };
+        let returning: Vec<Vbn> = match maps.is_empty() {
+            true => Vec::new(),
+            false => reader
+                .only_in(&snapshot.root, &[today.root])?
+                .iter()
+                .flat_map(|(first, count)| (first.0..first.0 + count).map(Vbn))
+                .collect(),
+        };
+        let mut update = SinceUpdate { changing: Vec::new(), maps: maps.clone() };
+        for map in maps {
+            let inode = self.since_inode(&today, map.file)?;
+            let records = map.kind == FileKind::SinceAccumulating;
+            let old = self.committed_inode(snapshot, map.file)?;
+            let old = old.map_or(TreeRef::empty(inode.tree.length), |inode| inode.tree);
+            let old = self.tree(snapshot, map.file, old);
+            let length = if records { map_blocks(blocks) } else { inode.tree.length };
+            let differing = differing_regions(&old, &self.tree(&today, map.file, inode.tree))?;
+            let mut regions: BTreeSet<u64> = differing.keys().copied().collect();
+            if records {
+                regions.extend(returning.iter().map(|vbn| vbn.0 / BITS_PER_MAP_BLOCK));
+            }
+            let regions: Vec<u64> = regions.into_iter().collect();
+            let mut copy = TreeUpdate::closing(old, length);
+            copy.plan(&regions, gathered, &mut |count| self.allocate(count))?;
+            let differing: Vec<(u64, BlockPointer)> = differing.into_iter().collect();
+            for chunk in differing.chunks(BATCH) {
+                let blocks = self.load_regions(&today, map.file, chunk.iter().copied())?;
+                for ((region, _), block) in chunk.iter().zip(blocks) {
+                    copy.data(*region).copy_from_slice(&block[..]);
+                }
+            }
+            if records {
+                returning.iter().for_each(|vbn| set(&mut copy, *vbn));
+            }
+            inodes.insert(map.file, Some(inode));
+            update.changing.push(Changing { inode, update: copy, records });
+        }
+        Ok(update)
+    }
+
+    /// Since maps in a snapshot that the active state has no more: a rollback must not bring them back, as they know nothing of
+    /// what was allocated meanwhile.
+    pub(crate) fn stale_since_maps(
+        self: &Arc<Self>,
+        snapshot: SnapshotId,
+    ) -> Result<BTreeMap<FileId, Option<Inode>>, VolumeError> {
+        let current = self.state.lock().since_maps.clone();
+        let inodes = self.image(Some(snapshot))?.inodes()?;
+        let maps = inodes.iter().filter_map(SinceMap::of).map(|map| map.file);
+        let stale = maps.filter(|file| current.iter().all(|map| map.file != *file));
+        Ok(stale.map(|file| (file, None)).collect())
+    }
+}
+
+const NO_RELATIONSHIP: VolumeError =
+    VolumeError::Refused("the volume has no since map for this mirror: begin with a baseline");
+
+/// The regions in which two maps differ, with the new one's pointers.
+fn differing_regions(old: &Tree<'_>, new: &Tree<'_>) -> Result<BTreeMap<u64, BlockPointer>, VolumeError> {
+    let mut regions = BTreeMap::new();
+    difference(old, new, &mut |at, level, _, pointer| {
+        if level == 0 {
+            regions.insert(at, pointer);
+        }
+    })?;
+    Ok(regions)
+}
