@@ -7,6 +7,7 @@ use cairn_base::{Checksum, SnapshotId, Vbn, VolumeId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::layout::SPACE_BLOCKS_MAX;
 use crate::root::RawRoot;
 use crate::{BlockBytes, FormatError, Root, Structure, layout};
 
@@ -72,18 +73,32 @@ fn check_header(
     if header.magic.get() != MAGIC || header.kind != kind_code(structure) {
         return Err(FormatError::Magic(structure));
     }
-    let version = u32::from(header.version.get());
-    if version > layout::VERSION {
-        return Err(FormatError::Version { structure, found: version, supported: layout::VERSION });
-    }
+    layout::check_version(structure, header.version.get().into())?;
     if header.volume != volume.0 || header.address.get() != address {
         return Err(FormatError::Misplaced(structure));
+    }
+    if header.reserved != 0 || header.reserved_end != [0; 28] {
+        return Err(FormatError::Field { structure, field: "reserved byte" });
     }
     let count = header.count.get() as usize;
     if count > count_max {
         return Err(FormatError::Field { structure, field: "count" });
     }
     Ok((count, payload))
+}
+
+/// The `count` entries of 24 bytes at the start of `payload`; what follows them must be zero.
+fn entries(
+    structure: Structure,
+    count: usize,
+    payload: &[u8],
+) -> Result<impl Iterator<Item = &[u8]>, FormatError> {
+    let refused = FormatError::Field { structure, field: "unused entry" };
+    let (used, unused) = payload.split_at_checked(count * 24).ok_or(refused)?;
+    if unused.iter().any(|byte| *byte != 0) {
+        return Err(refused);
+    }
+    Ok(used.chunks_exact(24))
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
@@ -268,23 +283,33 @@ impl RedirectBlock {
         bytes.fill(0);
         write_header(bytes, Structure::RedirectMap, volume, address, runs.len());
         for (place, run) in bytes[64..].chunks_exact_mut(24).zip(runs) {
-            let raw =
-                RawRedirect { vbn: run.vbn.0.into(), slot: run.slot.into(), count: run.count.into() };
+            let raw = RawRedirect { vbn: run.vbn.0.into(), slot: run.slot.into(), count: run.count.into() };
             place.copy_from_slice(raw.as_bytes());
         }
     }
 
     /// The runs of the block that was read from `address`.
-    pub fn parse(bytes: &BlockBytes, volume: VolumeId, address: u64) -> Result<Vec<RedirectRun>, FormatError> {
+    pub fn parse(
+        bytes: &BlockBytes,
+        volume: VolumeId,
+        address: u64,
+    ) -> Result<Vec<RedirectRun>, FormatError> {
         let structure = Structure::RedirectMap;
         let (count, payload) = check_header(bytes, structure, volume, address, RUNS_PER_BLOCK)?;
-        payload
-            .chunks_exact(24)
-            .take(count)
+        let mut end = 1;
+        entries(structure, count, payload)?
             .map(|bytes| {
-                let raw = RawRedirect::ref_from_bytes(bytes)
-                    .map_err(|_| FormatError::Field { structure, field: "run" })?;
-                Ok(RedirectRun { vbn: Vbn(raw.vbn.get()), slot: raw.slot.get(), count: raw.count.get() })
+                let refused = FormatError::Field { structure, field: "run" };
+                let raw = RawRedirect::ref_from_bytes(bytes).map_err(|_| refused)?;
+                let run =
+                    RedirectRun { vbn: Vbn(raw.vbn.get()), slot: raw.slot.get(), count: raw.count.get() };
+                // In order and apart from each other, and short enough to be counted through.
+                let limit = |first: u64| first.checked_add(run.count).filter(|end| *end <= SPACE_BLOCKS_MAX);
+                if run.count == 0 || run.vbn.0 < end || limit(run.slot).is_none() {
+                    return Err(refused);
+                }
+                end = limit(run.vbn.0).ok_or(refused)?;
+                Ok(run)
             })
             .collect()
     }
@@ -305,12 +330,14 @@ impl IndexBlock {
     }
 
     /// The pointers of the block that was read from `address`.
-    pub fn parse(bytes: &BlockBytes, volume: VolumeId, address: u64) -> Result<Vec<LabelPointer>, FormatError> {
+    pub fn parse(
+        bytes: &BlockBytes,
+        volume: VolumeId,
+        address: u64,
+    ) -> Result<Vec<LabelPointer>, FormatError> {
         let structure = Structure::LabelIndex;
         let (count, payload) = check_header(bytes, structure, volume, address, POINTERS_PER_INDEX)?;
-        payload
-            .chunks_exact(24)
-            .take(count)
+        entries(structure, count, payload)?
             .map(|bytes| {
                 RawLabelPointer::read_from_bytes(bytes)
                     .map(LabelPointer::from)

@@ -2,6 +2,8 @@
 
 use cairn_base::BLOCK_SIZE;
 
+use crate::{FormatError, Structure};
+
 /// The version that this program writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
 /// First superblock slot, in blocks from the start of the device.
@@ -17,7 +19,7 @@ pub const SPACE_ALIGNMENT: u64 = 256;
 pub const BITS_PER_MAP_BLOCK: u64 = (BLOCK_SIZE * 8) as u64;
 /// Fewest blocks of block space: below, metadata would take all of it.
 pub const SPACE_BLOCKS_MIN: u64 = 1024;
-/// Most blocks of block space (4 PiB): what five levels of pointers and the segment table carry.
+/// Most blocks of block space (4 PiB): what six levels of nodes reach.
 pub const SPACE_BLOCKS_MAX: u64 = 1 << 40;
 
 /// Blocks of label space for a block space of `blocks`.
@@ -33,6 +35,15 @@ pub const fn log_blocks(blocks: u64) -> u64 {
 /// First block of the block space on the device, for a block space of `blocks` at format.
 pub const fn space_start(blocks: u64) -> u64 {
     (LABEL_START + label_blocks(blocks) + log_blocks(blocks)).next_multiple_of(SPACE_ALIGNMENT)
+}
+
+/// What a version field says, unless it is one that this program reads.
+pub(crate) fn check_version(structure: Structure, found: u32) -> Result<(), FormatError> {
+    match found {
+        0 => Err(FormatError::Field { structure, field: "version" }),
+        1..=VERSION => Ok(()),
+        _ => Err(FormatError::Version { structure, found, supported: VERSION }),
+    }
 }
 
 const fn clamp(value: u64, low: u64, high: u64) -> u64 {

@@ -94,10 +94,7 @@ impl LogRecordHeader {
         if raw.magic.get() != MAGIC {
             return Err(FormatError::Magic(structure));
         }
-        let version = u32::from(raw.version.get());
-        if version > layout::VERSION {
-            return Err(FormatError::Version { structure, found: version, supported: layout::VERSION });
-        }
+        layout::check_version(structure, raw.version.get().into())?;
         if raw.volume != volume.0 {
             return Err(FormatError::Misplaced(structure));
         }
@@ -165,14 +162,16 @@ impl LogRecord {
         if crc32c(&copy) != raw.crc.get() {
             return Err(FormatError::Checksum(structure));
         }
+        let unused = bytes.get(HEADER + header.entries as usize * ENTRY..).unwrap_or(&[]);
+        let reserved = raw.reserved.get() == 0 && raw.reserved_end == [0; 8];
+        if !reserved || unused.iter().any(|byte| *byte != 0) {
+            return Err(FormatError::Field { structure, field: "reserved byte" });
+        }
         let entries = bytes[HEADER..]
             .chunks_exact(ENTRY)
             .take(header.entries as usize)
             .map(parse_entry)
             .collect::<Result<Vec<_>, _>>()?;
-        if entries.len() != header.entries as usize {
-            return Err(FormatError::Field { structure, field: "entry count" });
-        }
         Ok(Self { header, entries })
     }
 }
@@ -182,14 +181,7 @@ fn raw_entry(entry: &LogEntry) -> RawEntry {
         LogEntry::Write { file, lba, vbn, checksum } => (1, file, lba, vbn.0, checksum),
         LogEntry::Hole { file, lba, count } => (2, file, lba, count, Checksum::default()),
     };
-    RawEntry {
-        kind,
-        reserved: [0; 7],
-        file: file.0.into(),
-        lba: lba.0.into(),
-        value: value.into(),
-        checksum,
-    }
+    RawEntry { kind, reserved: [0; 7], file: file.0.into(), lba: lba.0.into(), value: value.into(), checksum }
 }
 
 fn parse_entry(bytes: &[u8]) -> Result<LogEntry, FormatError> {
@@ -198,10 +190,12 @@ fn parse_entry(bytes: &[u8]) -> Result<LogEntry, FormatError> {
     if raw.reserved != [0; 7] {
         return Err(field("reserved byte"));
     }
-    let (file, lba) = (FileId(raw.file.get()), Lba(raw.lba.get()));
+    let (file, lba, value) = (FileId(raw.file.get()), Lba(raw.lba.get()), raw.value.get());
     match raw.kind {
-        1 => Ok(LogEntry::Write { file, lba, vbn: Vbn(raw.value.get()), checksum: raw.checksum }),
-        2 => Ok(LogEntry::Hole { file, lba, count: raw.value.get() }),
+        1 if value == 0 => Err(field("block number")),
+        1 => Ok(LogEntry::Write { file, lba, vbn: Vbn(value), checksum: raw.checksum }),
+        2 if lba.0.checked_add(value).is_none() || raw.checksum != Checksum::default() => Err(field("hole")),
+        2 => Ok(LogEntry::Hole { file, lba, count: value }),
         _ => Err(field("entry kind")),
     }
 }

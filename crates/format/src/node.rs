@@ -58,14 +58,7 @@ impl<'a> Node<'a> {
         if raw.magic.get() != MAGIC {
             return Err(FormatError::Magic(Structure::Node));
         }
-        let version = u32::from(raw.version.get());
-        if version > layout::VERSION {
-            return Err(FormatError::Version {
-                structure: Structure::Node,
-                found: version,
-                supported: layout::VERSION,
-            });
-        }
+        layout::check_version(Structure::Node, raw.version.get().into())?;
         let here = raw.volume == volume.0
             && raw.vbn.get() == vbn.0
             && raw.file.get() == address.file.0
@@ -73,6 +66,13 @@ impl<'a> Node<'a> {
             && raw.index.get() == address.index;
         if !here {
             return Err(FormatError::Misplaced(Structure::Node));
+        }
+        let field = |field| FormatError::Field { structure: Structure::Node, field };
+        if raw.reserved != 0 || raw.reserved_end != [0; 8] {
+            return Err(field("reserved byte"));
+        }
+        if !raw.pointers.iter().all(|pointer| BlockPointer::from(*pointer).is_canonical()) {
+            return Err(field("hole"));
         }
         Ok(Self(raw))
     }

@@ -30,6 +30,11 @@ impl BlockPointer {
     pub const HOLE: BlockPointer =
         BlockPointer { vbn: Vbn(0), birth: Generation(0), checksum: Checksum([0; 16]) };
 
+    /// False for a hole that is not all zeroes: two such holes would seem to differ.
+    pub(crate) fn is_canonical(&self) -> bool {
+        !self.is_hole() || *self == Self::HOLE
+    }
+
     /// True when there is no block.
     pub fn is_hole(&self) -> bool {
         self.vbn.0 == 0
@@ -95,7 +100,7 @@ impl TreeRef {
     pub(crate) fn parse(raw: RawTreeRef) -> Option<Self> {
         let tree = Self { pointer: raw.pointer.into(), height: raw.height, length: raw.length.get() };
         let fits = tree.height <= HEIGHT_MAX && tree.height >= Self::height_for(tree.length);
-        (fits && raw.reserved == [0; 7]).then_some(tree)
+        (fits && tree.pointer.is_canonical() && raw.reserved == [0; 7]).then_some(tree)
     }
 }
 

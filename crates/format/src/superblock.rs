@@ -1,4 +1,4 @@
-//! The superblock: the one structure that is overwritten. Two slots alternate; the newest that verifies wins.
+//! The superblock: the one structure that is overwritten. Both slots are written, one after the other; the newest that verifies wins.
 
 use cairn_base::{Checksum, SnapshotId, Timestamp, VolumeId};
 use zerocopy::little_endian::{U32, U64};
@@ -182,13 +182,7 @@ impl Superblock {
         if raw.magic.get() != MAGIC {
             return Err(FormatError::Magic(structure));
         }
-        if raw.version.get() > layout::VERSION {
-            return Err(FormatError::Version {
-                structure,
-                found: raw.version.get(),
-                supported: layout::VERSION,
-            });
-        }
+        layout::check_version(structure, raw.version.get())?;
         if Checksum::of(&bytes[..BODY]) != raw.checksum {
             return Err(FormatError::Checksum(structure));
         }
@@ -198,13 +192,28 @@ impl Superblock {
         if raw.reserved.get() != 0 || raw.reserved_end.iter().any(|byte| *byte != 0) {
             return Err(field("reserved byte"));
         }
-        let segments = raw
-            .segments
-            .get(..raw.segment_count.get() as usize)
-            .ok_or(field("segment count"))?
+        let (used, unused) =
+            raw.segments.split_at_checked(raw.segment_count.get() as usize).ok_or(field("segment count"))?;
+        if unused.iter().any(|segment| segment.as_bytes() != [0; size_of::<RawSegment>()]) {
+            return Err(field("unused segment"));
+        }
+        let segments = used
             .iter()
             .map(|segment| parse_segment(segment).ok_or(field("segment")))
             .collect::<Result<Vec<_>, _>>()?;
+        let layout = Layout {
+            label_start: raw.label_start.get(),
+            label_blocks: raw.label_blocks.get(),
+            log_start: raw.log_start.get(),
+            log_blocks: raw.log_blocks.get(),
+            segments,
+        };
+        if !layout.is_sane() {
+            return Err(field("layout"));
+        }
+        if raw.log_position.get() >= layout.log_blocks {
+            return Err(field("log position"));
+        }
         Ok(Self {
             volume: VolumeId(raw.volume),
             role: match raw.role.get() {
@@ -213,13 +222,7 @@ impl Superblock {
                 _ => return Err(field("role")),
             },
             sequence: raw.sequence.get(),
-            layout: Layout {
-                label_start: raw.label_start.get(),
-                label_blocks: raw.label_blocks.get(),
-                log_start: raw.log_start.get(),
-                log_blocks: raw.log_blocks.get(),
-                segments,
-            },
+            layout,
             log_tail: LogTail { position: raw.log_position.get(), sequence: raw.log_sequence.get() },
             root: Root::parse(raw.root).ok_or(field("root"))?,
             parent: SnapshotId(raw.parent.get()),
@@ -235,6 +238,8 @@ impl Superblock {
 
     /// The superblock as bytes for the slot at block `address`.
     pub fn write(&self, bytes: &mut BlockBytes, address: u64) {
+        let count = self.layout.segments.len();
+        assert!(count <= SEGMENTS_MAX, "a superblock names at most {SEGMENTS_MAX} segments");
         let empty = RawSegment {
             first: 0.into(),
             blocks: 0.into(),
@@ -276,7 +281,7 @@ impl Superblock {
             cursor_snapshot: self.cursor.snapshot.0.into(),
             cursor_received_ns: self.cursor.received.0.into(),
             root: self.root.into(),
-            segment_count: (self.layout.segments.len() as u32).into(),
+            segment_count: (count as u32).into(),
             reserved: 0.into(),
             segments,
             snapshots: raw_table(&self.snapshots),
@@ -297,23 +302,53 @@ fn parse_segment(raw: &RawSegment) -> Option<Segment> {
         3 => SegmentKind::Have,
         _ => return None,
     };
-    let segment = Segment {
-        kind,
-        first: raw.first.get(),
-        blocks: raw.blocks.get(),
-        device_block: raw.device_block.get(),
-    };
-    let sane = [segment.first, segment.blocks, segment.device_block]
-        .iter()
-        .all(|value| *value <= layout::SPACE_BLOCKS_MAX * 4);
-    sane.then_some(segment)
+    let (first, blocks, device_block) = (raw.first.get(), raw.blocks.get(), raw.device_block.get());
+    (raw.reserved.get() == 0).then_some(Segment { kind, first, blocks, device_block })
+}
+
+/// Blocks of a device with the largest block space and the areas of a destination, and more.
+const DEVICE_BLOCKS_MAX: u64 = layout::SPACE_BLOCKS_MAX * 4;
+
+impl Layout {
+    /// True when no two parts overlap, each kind of segment is counted through from 0, and nothing is larger than it ever gets:
+    /// what is made of these numbers can be added up and held in memory.
+    fn is_sane(&self) -> bool {
+        let areas = (layout::label_blocks(0)..=layout::label_blocks(u64::MAX)).contains(&self.label_blocks)
+            && (layout::log_blocks(0)..=layout::log_blocks(u64::MAX)).contains(&self.log_blocks)
+            && (layout::LABEL_START..DEVICE_BLOCKS_MAX).contains(&self.label_start)
+            && (self.label_start + self.label_blocks..DEVICE_BLOCKS_MAX).contains(&self.log_start);
+        if !areas {
+            return false;
+        }
+        let mut end = self.log_start + self.log_blocks;
+        let (mut space, mut redirect, mut have) = (0, 0, 0);
+        for segment in &self.segments {
+            let counted = match segment.kind {
+                SegmentKind::Space => &mut space,
+                SegmentKind::Redirect => &mut redirect,
+                SegmentKind::Have => &mut have,
+            };
+            let small = segment.blocks > 0
+                && segment.blocks <= layout::SPACE_BLOCKS_MAX
+                && segment.device_block <= DEVICE_BLOCKS_MAX;
+            if !small || segment.first != *counted || segment.device_block < end {
+                return false;
+            }
+            *counted += segment.blocks;
+            end = segment.device_block + segment.blocks;
+        }
+        (layout::SPACE_BLOCKS_MIN..=layout::SPACE_BLOCKS_MAX).contains(&space)
+            && redirect <= layout::SPACE_BLOCKS_MAX
+            && have <= layout::SPACE_BLOCKS_MAX
+    }
 }
 
 fn parse_table(raw: &RawTable) -> Option<TableRef> {
-    let indexes = raw.indexes.get(..raw.index_count.get() as usize)?;
-    Some(TableRef {
+    let (used, unused) = raw.indexes.split_at_checked(raw.index_count.get() as usize)?;
+    let zero = unused.iter().all(|pointer| LabelPointer::from(*pointer) == LabelPointer::default());
+    (zero && raw.reserved.get() == 0).then(|| TableRef {
         entries: raw.entries.get(),
-        indexes: indexes.iter().map(|pointer| (*pointer).into()).collect(),
+        indexes: used.iter().map(|pointer| (*pointer).into()).collect(),
     })
 }
 

@@ -1,0 +1,22 @@
+//! The bytes of each sample, as a hash. When this fails, the format changed: read "Changing the format" in docs/format.md first.
+
+use super::*;
+
+#[test]
+fn bytes_of_every_struct_are_those_of_format_1() {
+    let golden: &[(&str, &str)] = &[
+        ("superblock", "c2380f89f38acf4bcd4a5dea8c294073"),
+        ("superblock of a destination", "049ed72ed4217f345e99edb24df716be"),
+        ("node", "2c07dbc65ead0970090268772536aff3"),
+        ("inode", "4dc7507c7c854c21768ab3a6bf04343b"),
+        ("directory entry", "466dd5f965b377cef6b4683bcd6a7775"),
+        ("snapshot table block", "97cb988ecf9759d9d7860b5dcb7b7707"),
+        ("redirect map block", "ac4cdfd5c07e3a4c1c769a73ad619873"),
+        ("label index block", "f42aa5f1921d49236be11cbe73285120"),
+        ("log record", "2af89504e75afa69edc69abc9d29fd1c"),
+    ];
+    let now: Vec<(&str, String)> =
+        samples().iter().map(|sample| (sample.name, format!("{:?}", Checksum::of(&sample.bytes)))).collect();
+    let now: Vec<(&str, &str)> = now.iter().map(|(name, hash)| (*name, hash.as_str())).collect();
+    assert_eq!(now, golden);
+}

@@ -1,0 +1,196 @@
+//! Structs of the image stream: what a socket or a file brings is refused, or read as exactly what it is.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::stream::*;
+
+fn header() -> StreamHeader {
+    StreamHeader {
+        volume: VOLUME,
+        kind: StreamKind::Incremental,
+        base: SnapshotId(4),
+        base_digest: root_digest(&snapshot(4)),
+        target: SnapshotId(6),
+        target_digest: root_digest(&snapshot(6)),
+        space_blocks: 8192,
+        changed_blocks: 77,
+        created: Timestamp(1_700_000_000_000_000_000),
+    }
+}
+
+fn record(kind: RecordKind, encoding: Encoding, items: u32, blocks: u32, payload: u32) -> RecordHeader {
+    RecordHeader { kind, encoding, sequence: 5, items, blocks, payload, checksum: checksum(1) }
+}
+
+/// One of each kind, and extents in both encodings.
+fn records() -> [RecordHeader; 6] {
+    let entries = 2 * SnapshotEntry::SIZE as u32;
+    [
+        record(RecordKind::Extents, Encoding::Plain, 2, 3, 2 * StreamRun::SIZE as u32 + 3 * 4096),
+        record(RecordKind::Extents, Encoding::Zstd, 2, 3, 2 * StreamRun::SIZE as u32 + 100),
+        record(RecordKind::Entries, Encoding::Plain, 2, 0, entries),
+        record(RecordKind::Gone, Encoding::Plain, 3, 0, 24),
+        record(RecordKind::Trailer, Encoding::Plain, 0, 0, StreamTrailer::SIZE as u32),
+        record(RecordKind::Abort, Encoding::Plain, 1, 0, 0),
+    ]
+}
+
+fn trailer() -> StreamTrailer {
+    StreamTrailer { records: 9, blocks: 77, digest: checksum(2), table_digest: checksum(3) }
+}
+
+fn seal_header(bytes: &mut [u8; StreamHeader::SIZE]) {
+    let at = document::field("stream::RawStreamHeader", "checksum").0;
+    let sum = Checksum::of(&bytes[..at]);
+    bytes[at..].copy_from_slice(&sum.0);
+}
+
+fn seal_record(bytes: &mut [u8; RecordHeader::SIZE]) {
+    let at = document::field("stream::RawRecordHeader", "crc").0;
+    bytes[at..at + 4].fill(0);
+    let crc = crc32c(bytes).to_le_bytes();
+    bytes[at..at + 4].copy_from_slice(&crc);
+}
+
+#[test]
+fn stream_structs_come_back() {
+    assert_eq!(StreamHeader::parse(&header().to_bytes()), Ok(header()));
+    for record in records() {
+        assert_eq!(RecordHeader::parse(&record.to_bytes()), Ok(record));
+    }
+    assert_eq!(StreamTrailer::parse(&trailer().to_bytes()), Ok(trailer()));
+    let runs = [(Vbn(7), 1), (Vbn(9), 2)];
+    let bytes: Vec<u8> =
+        runs.iter().flat_map(|(first, count)| StreamRun::new(*first, *count).bytes().to_vec()).collect();
+    assert_eq!(StreamRun::parse_all(&records()[0], &bytes), Ok(runs.to_vec()));
+}
+
+#[test]
+fn no_flipped_bit_passes_in_a_stream() {
+    for bit in 0..StreamHeader::SIZE * 8 {
+        let mut bytes = header().to_bytes();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(StreamHeader::parse(&bytes).is_err(), "{bit}");
+    }
+    for record in records() {
+        for bit in 0..RecordHeader::SIZE * 8 {
+            let mut bytes = record.to_bytes();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(RecordHeader::parse(&bytes).is_err(), "{bit}");
+        }
+    }
+}
+
+#[test]
+fn newer_stream_is_refused_and_named() {
+    let at = document::field("stream::RawStreamHeader", "version").0;
+    let mut bytes = header().to_bytes();
+    bytes[at] = STREAM_VERSION as u8 + 1;
+    let error = StreamHeader::parse(&bytes).expect_err("it is newer");
+    assert!(
+        matches!(error, FormatError::Version { found, supported, .. }
+            if found == STREAM_VERSION + 1 && supported == STREAM_VERSION),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn reserved_bytes_of_a_stream_header_are_checked() {
+    let (offset, count) = document::field("stream::RawStreamHeader", "reserved");
+    for at in offset..offset + count {
+        let mut bytes = header().to_bytes();
+        bytes[at] = 1;
+        seal_header(&mut bytes);
+        assert!(matches!(StreamHeader::parse(&bytes), Err(FormatError::Field { .. })), "{at}");
+    }
+}
+
+#[test]
+fn record_with_impossible_counts_is_refused_before_its_payload_is_read() {
+    let (plain, runs) = (Encoding::Plain, StreamRun::SIZE as u32);
+    let wrong = [
+        record(RecordKind::Extents, plain, 0, 0, 0),
+        record(RecordKind::Extents, plain, 2, 1, 2 * runs + 4096),
+        record(RecordKind::Extents, plain, 1, 257, runs + 257 * 4096),
+        record(RecordKind::Extents, plain, 1, 1, runs + 4095),
+        record(RecordKind::Extents, Encoding::Zstd, 1, 1, runs),
+        record(RecordKind::Extents, Encoding::Zstd, 1, 1, runs + 4096),
+        record(RecordKind::Extents, plain, u32::MAX, u32::MAX, u32::MAX),
+        record(RecordKind::Entries, plain, 1025, 0, 1025 * SnapshotEntry::SIZE as u32),
+        record(RecordKind::Entries, plain, 1, 1, SnapshotEntry::SIZE as u32),
+        record(RecordKind::Entries, Encoding::Zstd, 1, 0, SnapshotEntry::SIZE as u32),
+        record(RecordKind::Gone, plain, u32::MAX, 0, u32::MAX),
+        record(RecordKind::Trailer, plain, 0, 0, 0),
+        record(RecordKind::Abort, plain, 0, 0, 1),
+    ];
+    for record in wrong {
+        let outcome = RecordHeader::parse(&record.to_bytes());
+        assert!(matches!(outcome, Err(FormatError::Field { .. })), "{record:?}: {outcome:?}");
+    }
+}
+
+#[test]
+fn impossible_runs_are_refused() {
+    let parse = |runs: &[(u64, u32)]| {
+        let bytes: Vec<u8> = runs
+            .iter()
+            .flat_map(|(first, count)| StreamRun::new(Vbn(*first), *count).bytes().to_vec())
+            .collect();
+        StreamRun::parse_all(&records()[0], &bytes)
+    };
+    assert!(parse(&[(7, 1), (9, 2)]).is_ok());
+    let wrong: [&[(u64, u32)]; 6] = [
+        &[(7, 1)],
+        &[(0, 1), (9, 2)],
+        &[(7, 0), (9, 3)],
+        &[(7, 1), (9, 3)],
+        &[(7, u32::MAX), (9, 4)],
+        &[(u64::MAX, 1), (9, 2)],
+    ];
+    for runs in wrong {
+        assert!(parse(runs).is_err(), "{runs:?}");
+    }
+}
+
+#[test]
+fn bytes_of_stream_structs_are_those_of_version_1() {
+    let extents = StreamRun::new(Vbn(7), 3);
+    let parts: Vec<Vec<u8>> = [header().to_bytes().to_vec()]
+        .into_iter()
+        .chain(records().map(|record| record.to_bytes().to_vec()))
+        .chain([trailer().to_bytes().to_vec(), extents.bytes().to_vec()])
+        .collect();
+    let hash = format!("{:?}", Checksum::of(&parts.concat()));
+    assert_eq!(
+        hash, "34f7a3e55a5ff5af2cbab2e48d5e384c",
+        "the stream changed: read \"Changing the format\" in docs/format.md"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+    #[test]
+    fn changed_stream_bytes_never_panic_and_are_never_ignored(
+        at in 0..StreamHeader::SIZE,
+        noise in prop::collection::vec(any::<u8>(), 1..32),
+        number in 0..6usize,
+    ) {
+        let change = |bytes: &mut [u8], at: usize| {
+            bytes[at..].iter_mut().zip(&noise).for_each(|(place, byte)| *place = *byte);
+        };
+        let mut bytes = header().to_bytes();
+        change(&mut bytes, at);
+        seal_header(&mut bytes);
+        if let Ok(read) = StreamHeader::parse(&bytes) {
+            prop_assert_eq!(read.to_bytes(), bytes);
+        }
+        let mut bytes = records()[number].to_bytes();
+        change(&mut bytes, at % RecordHeader::SIZE);
+        seal_record(&mut bytes);
+        if let Ok(read) = RecordHeader::parse(&bytes) {
+            prop_assert_eq!(read.to_bytes(), bytes);
+        }
+    }
+}
