@@ -94,10 +94,12 @@ impl LogRecordHeader {
         if raw.magic.get() != MAGIC {
             return Err(FormatError::Magic(structure));
         }
-        layout::check_version(structure, raw.version.get().into())?;
+        // The volume first: a later block of a record may begin with numbers that a client chose, and those must not look like a
+        // newer version, which would keep the volume from opening.
         if raw.volume != volume.0 {
             return Err(FormatError::Misplaced(structure));
         }
+        layout::check_version(structure, raw.version.get().into())?;
         let header = Self {
             sequence: raw.sequence.get(),
             generation: Generation(raw.generation.get()),
