@@ -4,22 +4,23 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cairn_base::{Checksum, Clock, FileId, Lba, ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
+use cairn_base::{Checksum, FileId, Lba, ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
 use cairn_device::{Block, BlockMut, Device, MemoryDevice};
 use cairn_format::FileKind;
 use cairn_stream::Compression;
 use cairn_volume::{BlockRead, FormatOptions, Image, OpenOptions, Role, Volume};
 
 use crate::{
-    Client, Destination, MirrorError, PeerName, Refusal, Relationship, Source, SourceVolumes, Threads,
-    TransferReport, Work,
+    Client, Destination, Lag, MirrorError, PeerName, Refusal, Relationship, Source, SourceVolumes, Threads,
+    TransferProgress, TransferReport, Work,
 };
 
 pub(super) const BLOCKS: u64 = 8192;
 const FILE_BLOCKS: u64 = 300;
+const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Scoped;
 
@@ -46,7 +47,6 @@ pub(super) struct Pair {
     pub(super) clock: Arc<ManualClock>,
     pub(super) source: Arc<Volume>,
     pub(super) destination: Arc<Volume>,
-    pub(super) source_device: Arc<dyn Device>,
     pub(super) destination_device: Arc<dyn Device>,
     pub(super) registry: Source,
     pub(super) files: Vec<FileId>,
@@ -128,7 +128,6 @@ impl Pair {
             clock,
             source,
             destination,
-            source_device,
             destination_device,
             registry: Source::new(),
             files: Vec::new(),
@@ -159,6 +158,10 @@ impl Pair {
         mut trouble: Trouble<'_>,
     ) -> Result<TransferReport, MirrorError> {
         let (near, far) = UnixStream::pair().expect("a socket pair");
+        // As the server does: a spoiled length must not make both sides wait for each other.
+        for end in [&near, &far] {
+            end.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        }
         let cancel = AtomicBool::new(false);
         let threads: Option<&dyn Threads> = trouble.threads.then_some(&Scoped as &dyn Threads);
         std::thread::scope(|scope| {
@@ -187,6 +190,47 @@ impl Pair {
             let mut work = Work { cancel, progress: &mut |_| {}, threads };
             let mut client = Client::hello(&mut near)?;
             mirror.update(&mut client, &mut work)
+        })
+    }
+
+    /// Talks to a source that serves on another thread.
+    fn converse<T>(
+        &self,
+        talk: impl FnOnce(&mut Client<'_, UnixStream>) -> Result<T, MirrorError>,
+    ) -> Result<T, MirrorError> {
+        let (mut near, mut far) = UnixStream::pair().expect("a socket pair");
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let cancel = AtomicBool::new(false);
+                let mut work = cairn_stream::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
+                let peer = PeerName::new("peer1").expect("a good name");
+                let _ = self.registry.serve_session(&mut far, &One(self.source.clone()), &peer, &mut work);
+            });
+            let outcome = talk(&mut Client::hello(&mut near)?);
+            drop(near);
+            outcome
+        })
+    }
+
+    pub(super) fn refresh(&self, mirror: &Destination) -> Result<Lag, MirrorError> {
+        self.converse(|client| mirror.refresh(client))
+    }
+
+    /// An update that is cancelled after so many records.
+    pub(super) fn update_cancelled_after(
+        &self,
+        limit: u64,
+        records: &AtomicU64,
+    ) -> Result<TransferReport, MirrorError> {
+        let cancel = AtomicBool::new(false);
+        self.converse(|client| {
+            let mut progress = |at: &TransferProgress| {
+                if at.blocks > 0 && records.fetch_add(1, Ordering::Relaxed) + 1 >= limit {
+                    cancel.store(true, Ordering::Relaxed);
+                }
+            };
+            let mut work = Work { cancel: &cancel, progress: &mut progress, threads: None };
+            self.mirror().update(client, &mut work)
         })
     }
 
@@ -304,8 +348,4 @@ pub(super) fn fingerprint(volume: &Arc<Volume>) -> BTreeMap<String, Content> {
         .collect();
     shown.insert("(active)".to_owned(), content(&volume.image(None).expect("an image")));
     shown
-}
-
-pub(super) fn seconds(clock: &ManualClock) -> u64 {
-    clock.now().0 / 1_000_000_000
 }

@@ -1,1 +1,139 @@
-//! Bytes of a hostile other side.
+//! Bytes of a hostile or foreign other side: an error, never a panic, and nothing of the volume changes.
+
+use std::io::{Cursor, Read, Write};
+use std::sync::atomic::AtomicBool;
+
+use cairn_base::{Checksum, Rng, SnapshotId, VolumeId};
+use cairn_stream::{Compression, Have};
+
+use super::harness::{One, Pair};
+use crate::message::{Answer, PROTOCOL_VERSION, Request, Update};
+use crate::relationship::split;
+use crate::wire::{Frame, read_frame, write_frame};
+use crate::{Client, MirrorError, PeerName, Refusal, Relationship, Work};
+
+/// Says what was put in, and swallows what it is told.
+struct Says(Cursor<Vec<u8>>);
+
+impl Read for Says {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Says {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn frame(bytes: &mut Vec<u8>, (kind, body): (u8, Vec<u8>)) {
+    write_frame(bytes, kind, &body).expect("a short frame");
+}
+
+fn serve(pair: &Pair, bytes: Vec<u8>) -> Result<(), MirrorError> {
+    let cancel = AtomicBool::new(false);
+    let mut work = cairn_stream::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
+    let peer = PeerName::new("peer1").expect("a good name");
+    let mut says = Says(Cursor::new(bytes));
+    pair.registry.serve_session(&mut says, &One(pair.source.clone()), &peer, &mut work)
+}
+
+fn an_update() -> Request {
+    let have = Have {
+        id: SnapshotId(3),
+        root: Checksum([1; 16]),
+        label: Checksum([2; 16]),
+        entry: Checksum([3; 16]),
+        mirror: true,
+    };
+    Request::Update(Update {
+        volume: "vol0".to_owned(),
+        id: VolumeId([7; 16]),
+        relationship: Relationship(5),
+        blocks: 9000,
+        compression: Compression::Zstd,
+        have: vec![have],
+    })
+}
+
+#[test]
+fn messages_come_out_as_they_went_in() {
+    let (kind, body) = an_update().encode();
+    assert_eq!(Request::parse(&Frame { kind, body }).expect("it parses"), an_update());
+    for refusal in
+        [Refusal::NoCommonBase, Refusal::DestinationTooSmall { need: 5, have: 3 }, Refusal::Superseded]
+    {
+        let (kind, body) = Answer::Refused(refusal.clone()).encode();
+        assert_eq!(Answer::parse(&Frame { kind, body }).expect("it parses"), Answer::Refused(refusal));
+    }
+}
+
+#[test]
+fn another_version_is_told_with_both_numbers() {
+    let pair = Pair::new(0);
+    let mut bytes = Vec::new();
+    frame(&mut bytes, Request::Hello { version: PROTOCOL_VERSION + 1 }.encode());
+    let error = serve(&pair, bytes.clone()).expect_err("another version");
+    assert!(matches!(error, MirrorError::Version { theirs: 2, ours: 1 }), "{error:?}");
+    let error = Client::hello(&mut Says(Cursor::new(bytes))).map(drop).expect_err("another version");
+    assert!(matches!(error, MirrorError::Version { theirs: 2, ours: 1 }), "{error:?}");
+}
+
+#[test]
+fn nothing_is_answered_before_a_hello_and_a_length_takes_no_memory() {
+    let pair = Pair::new(0);
+    let mut bytes = Vec::new();
+    frame(&mut bytes, Request::ProvisionInfo { volume: "vol0".to_owned() }.encode());
+    assert!(matches!(serve(&pair, bytes), Err(MirrorError::Protocol(_))));
+    assert!(matches!(serve(&pair, b"\xff\xff\xff\xff\x01".to_vec()), Err(MirrorError::Protocol(_))));
+    assert!(matches!(serve(&pair, b"GET / HTTP/1.1\r\n\r\n".to_vec()), Err(MirrorError::Protocol(_))));
+}
+
+#[test]
+fn random_bytes_and_spoiled_messages_never_panic() {
+    let pair = Pair::new(0);
+    let mut rng = Rng::new(9);
+    for _ in 0..3000 {
+        let mut bytes = Vec::new();
+        frame(&mut bytes, Request::Hello { version: PROTOCOL_VERSION }.encode());
+        frame(&mut bytes, an_update().encode());
+        for _ in 0..1 + rng.below(3) {
+            let at = rng.below(bytes.len() as u64) as usize;
+            match rng.below(3) {
+                0 => bytes[at] = rng.next() as u8,
+                1 => bytes.truncate(at.max(1)),
+                _ => bytes.insert(at, rng.next() as u8),
+            }
+        }
+        let _ = serve(&pair, bytes.clone());
+        let mut reader = Cursor::new(bytes);
+        while let Ok(Some(frame)) = read_frame(&mut reader) {
+            let _ = (Request::parse(&frame), Answer::parse(&frame));
+        }
+        let mirror = pair.mirror();
+        let mut noise = vec![0; 200];
+        rng.fill(&mut noise);
+        let mut answers = Vec::new();
+        frame(&mut answers, Answer::Hello { version: PROTOCOL_VERSION }.encode());
+        answers.extend(noise);
+        let mut says = Says(Cursor::new(answers));
+        let mut client = Client::hello(&mut says).expect("a good hello");
+        let cancel = AtomicBool::new(false);
+        let mut work = Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
+        mirror.update(&mut client, &mut work).expect_err("noise is no update");
+    }
+    assert_eq!(pair.destination.status().cursor.snapshot.0, 0);
+}
+
+#[test]
+fn names_of_mirrors_can_not_be_taken_for_those_of_others() {
+    assert!(PeerName::new("a.b").is_err() && PeerName::new("").is_err() && PeerName::new("é").is_err());
+    assert_eq!(split("mirror.peer1-0000000000000abc.12"), Some(("mirror.peer1-0000000000000abc.", 12)));
+    assert_eq!(split("mirror.12"), None);
+    assert_eq!(split("daily.12"), None);
+}

@@ -1,12 +1,15 @@
 //! What a mirror promises, one test each.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cairn_base::Rng;
-use cairn_volume::Role;
+use cairn_base::{ManualClock, Rng, Timestamp};
+use cairn_device::{Device, FaultDevice, MemoryDevice};
+use cairn_volume::{Role, Volume};
 
-use super::harness::{BLOCKS, Pair, Trouble, assert_clean, content, fingerprint};
-use crate::{DestinationState, MirrorError, TransferKind};
+use super::harness::{BLOCKS, Pair, Trouble, assert_clean, content, fingerprint, open};
+use crate::{DestinationState, MirrorError, Refusal, TransferKind};
 
 #[test]
 fn first_update_brings_everything_and_the_next_brings_changes() {
@@ -24,6 +27,400 @@ fn first_update_brings_everything_and_the_next_brings_changes() {
     let limit = second.blocks * 4096 * 101 / 100 + 2048;
     assert!(second.bytes <= limit, "{} bytes for {} blocks", second.bytes, second.blocks);
     pair.assert_mirrored();
-    let own = pair.source.snapshots().into_iter().filter(|s| s.name.starts_with("mirror.")).count();
-    assert_eq!(own, 1, "the source keeps one base");
+    assert_eq!(bases(&pair), 1, "the source keeps one base");
+}
+
+fn bases(pair: &Pair) -> usize {
+    pair.source.snapshots().into_iter().filter(|s| s.name.starts_with("mirror.")).count()
+}
+
+#[test]
+fn scattered_single_blocks_cost_less_than_one_percent() {
+    let pair = Pair::new(0);
+    let mut rng = Rng::new(2);
+    pair.write(pair.files[0], 0, 300, &mut rng);
+    pair.write(pair.files[1], 0, 300, &mut rng);
+    pair.update().expect("a baseline");
+    for lba in (0..300).step_by(2) {
+        pair.write(pair.files[0], lba, 1, &mut rng);
+    }
+    let report = pair.update().expect("an update");
+    let limit = report.blocks * 4096 * 101 / 100 + 2048;
+    assert!(report.bytes <= limit, "{} bytes for {} blocks", report.bytes, report.blocks);
+}
+
+#[test]
+fn nothing_is_sent_when_nothing_changed() {
+    let pair = Pair::new(1);
+    let mut rng = Rng::new(3);
+    pair.write(pair.files[0], 0, 20, &mut rng);
+    pair.update().expect("a baseline");
+    pair.source.create_snapshot("kept").expect("a snapshot");
+    let report = pair.update().expect("an update that brings a snapshot");
+    assert_eq!((report.kind, report.blocks), (TransferKind::Update, 0));
+    let snapshots = pair.source.snapshots();
+    for _ in 0..3 {
+        let report = pair.update().expect("nothing to do");
+        assert_eq!((report.kind, report.bytes), (TransferKind::UpToDate, 0));
+        assert_eq!(pair.source.snapshots(), snapshots);
+    }
+    pair.source
+        .rename_snapshot(pair.source.snapshot_named("kept").expect("it exists").id, "other")
+        .expect("renamed");
+    assert_eq!(pair.update().expect("an update").kind, TransferKind::Update);
+    assert!(pair.destination.snapshot_named("other").is_some());
+}
+
+/// Random work, updates, moving home, reopening; with and without threads.
+#[test]
+fn every_snapshot_is_the_same_on_both_sides_after_every_update() {
+    for seed in 0..12 {
+        let mut pair = Pair::new(seed);
+        let mut rng = Rng::new(seed);
+        for round in 0..14 {
+            for _ in 0..rng.below(30) {
+                pair.work(&mut rng);
+            }
+            let trouble = Trouble { threads: rng.one_in(2), ..Trouble::default() };
+            let mirror = pair.mirror();
+            match pair.update_with(&mirror, trouble) {
+                Ok(_) => pair.assert_mirrored(),
+                Err(error) => panic!("seed {seed} round {round}: {error}"),
+            }
+            match rng.below(4) {
+                0 => {
+                    pair.move_home();
+                    pair.assert_mirrored();
+                }
+                1 => {
+                    pair.reopen_destination();
+                    pair.assert_mirrored();
+                }
+                2 => pair.add_file(),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn the_source_changes_and_loses_snapshots_while_an_update_runs() {
+    for seed in 100..108 {
+        let pair = Pair::new(seed);
+        let mut rng = Rng::new(seed);
+        for round in 0..8 {
+            for _ in 0..25 {
+                pair.work(&mut rng);
+            }
+            let mut adversary = rng.fork();
+            let mut meanwhile = || (0..10).for_each(|_| pair.work(&mut adversary));
+            let trouble =
+                Trouble { threads: round % 2 == 0, meanwhile: Some(&mut meanwhile), ..Trouble::default() };
+            pair.update_with(&pair.mirror(), trouble)
+                .unwrap_or_else(|error| panic!("seed {seed} round {round}: {error}"));
+            assert_clean(&pair.destination);
+            let shown = pair.destination.status().cursor.snapshot;
+            let there = pair.source.image(Some(shown)).expect("the target is held");
+            let here = pair.destination.image(None).expect("an image");
+            assert_eq!(content(&there), content(&here), "seed {seed} round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_anywhere_leaves_the_image_before() {
+    let pair = Pair::new(4);
+    let mut rng = Rng::new(4);
+    for _ in 0..40 {
+        pair.work(&mut rng);
+    }
+    pair.update().expect("a baseline");
+    let mut cut_after = 1;
+    let mut cuts = 0;
+    loop {
+        for _ in 0..4 {
+            pair.work(&mut rng);
+        }
+        let before = fingerprint(&pair.destination);
+        let mirror = pair.mirror();
+        let trouble = Trouble { cut_after: Some(cut_after), threads: cuts % 2 == 0, ..Trouble::default() };
+        let outcome = pair.update_with(&mirror, trouble);
+        match outcome {
+            Err(_) => {
+                cuts += 1;
+                assert_eq!(fingerprint(&pair.destination), before, "cut after {cut_after} bytes");
+                // A cut in the hello (17 bytes) comes before the update begins.
+                let failed = matches!(mirror.state(), DestinationState::Failed(_));
+                assert!(failed || cut_after < 17, "{:?}", mirror.state());
+            }
+            Ok(report) if report.confirmed => break,
+            // The acknowledgement was lost.
+            Ok(_) => pair.assert_mirrored(),
+        }
+        assert!(bases(&pair) <= 2, "bases do not pile up");
+        cut_after = (cut_after * 5 / 4).max(cut_after + 9);
+    }
+    assert!(cuts > 20, "{cuts} cuts");
+    pair.update().expect("the next update succeeds");
+    pair.assert_mirrored();
+    assert_eq!(bases(&pair), 1);
+}
+
+#[test]
+fn a_cut_in_the_baseline_leaves_nothing_and_the_next_one_succeeds() {
+    let pair = Pair::new(5);
+    let mut rng = Rng::new(5);
+    pair.write(pair.files[0], 0, 300, &mut rng);
+    for cut_after in [30, 300, 3000, 300_000] {
+        let trouble = Trouble { cut_after: Some(cut_after), ..Trouble::default() };
+        pair.update_with(&pair.mirror(), trouble).expect_err("it was cut");
+        assert_eq!(pair.destination.status().cursor.snapshot.0, 0);
+        assert!(bases(&pair) <= 1, "bases do not pile up");
+    }
+    assert_eq!(pair.update().expect("a baseline").kind, TransferKind::Baseline);
+    pair.assert_mirrored();
+}
+
+#[test]
+fn a_spoiled_byte_is_refused() {
+    let pair = Pair::new(6);
+    let mut rng = Rng::new(6);
+    pair.write(pair.files[0], 0, 100, &mut rng);
+    pair.update().expect("a baseline");
+    let mut refused = 0;
+    for at in (0..420_000).step_by(7001) {
+        pair.write(pair.files[0], 0, 100, &mut rng);
+        let before = fingerprint(&pair.destination);
+        let trouble = Trouble { spoil_at: Some(at), ..Trouble::default() };
+        match pair.update_with(&pair.mirror(), trouble) {
+            Err(_) => {
+                refused += 1;
+                assert_eq!(fingerprint(&pair.destination), before, "byte {at}");
+            }
+            // The byte was not sent, or not part of the image (a name, a status).
+            Ok(_) => pair.assert_mirrored(),
+        }
+    }
+    assert!(refused > 50, "{refused} were refused");
+}
+
+#[test]
+fn a_damaged_block_at_the_source_is_not_spread() {
+    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    let fault = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    let far: Arc<dyn Device> = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Destination)));
+    let pair = Pair::on(fault.clone(), far, clock, 0);
+    let mut rng = Rng::new(7);
+    pair.write(pair.files[0], 0, 100, &mut rng);
+    pair.update().expect("a baseline");
+    let before = fingerprint(&pair.destination);
+    pair.write(pair.files[0], 0, 50, &mut rng);
+    let first_write = {
+        fault.take_log();
+        pair.source.flush().expect("a flush");
+        let data = fault.take_log().into_iter().find(|op| op.length >= 4096 * 50);
+        data.expect("the blocks went to the device").offset
+    };
+    fault.corrupt(first_write + 4096 * 7, 10, &mut rng);
+    let error = pair.update().expect_err("the block is damaged");
+    assert!(matches!(error, MirrorError::Volume(_)), "{error:?}");
+    assert_eq!(fingerprint(&pair.destination), before);
+}
+
+#[test]
+fn a_base_deleted_by_hand_is_replaced_by_another_common_snapshot() {
+    let pair = Pair::new(8);
+    let mut rng = Rng::new(8);
+    pair.write(pair.files[0], 0, 300, &mut rng);
+    pair.source.create_snapshot("daily").expect("a snapshot");
+    pair.update().expect("a baseline");
+    delete_bases(&pair);
+    pair.write(pair.files[0], 0, 20, &mut rng);
+    let report = pair.update().expect("an update from the other snapshot");
+    assert_eq!(report.kind, TransferKind::Update);
+    assert!(report.blocks < 100, "{report:?}");
+    pair.assert_mirrored();
+    let daily = pair.source.snapshot_named("daily").expect("it exists").id;
+    pair.source.delete_snapshots(&[daily]).expect("deleted");
+    delete_bases(&pair);
+    let before = fingerprint(&pair.destination);
+    let error = pair.update().expect_err("nothing is common, and nothing is sent silently");
+    assert!(matches!(error, MirrorError::Refused(Refusal::NoCommonBase)), "{error:?}");
+    assert_eq!(fingerprint(&pair.destination), before);
+}
+
+fn delete_bases(pair: &Pair) {
+    for base in pair.source.snapshots().into_iter().filter(|s| s.held) {
+        pair.source.hold_snapshot(base.id, false).expect("released");
+        pair.source.delete_snapshots(&[base.id]).expect("deleted");
+    }
+}
+
+#[test]
+fn a_reader_of_the_image_before_keeps_it_through_collisions() {
+    for seed in 200..206 {
+        let pair = Pair::new(seed);
+        let mut rng = Rng::new(seed);
+        for _ in 0..60 {
+            pair.work(&mut rng);
+        }
+        pair.update().expect("a baseline");
+        let mut held = Vec::new();
+        let mut redirected = 0;
+        for round in 0..10 {
+            let active = pair.destination.image(None).expect("an image");
+            held.push((content(&active), active));
+            for snapshot in pair.destination.snapshots().into_iter().take(2) {
+                let image = pair.destination.image(Some(snapshot.id)).expect("a snapshot opens");
+                held.push((content(&image), image));
+            }
+            // Everything is freed at the source, and its blocks are reused.
+            let free: Vec<_> = pair.source.snapshots().iter().filter(|s| !s.held).map(|s| s.id).collect();
+            pair.source.delete_snapshots(&free).expect("deleted");
+            for file in &pair.files {
+                pair.write(*file, 0, 300, &mut rng);
+                pair.source.consistency_point().expect("a consistency point");
+                pair.write(*file, 0, 300, &mut rng);
+            }
+            pair.update().unwrap_or_else(|error| panic!("seed {seed} round {round}: {error}"));
+            redirected = redirected.max(pair.destination.status().redirected);
+            for (content_then, image) in &held {
+                assert_eq!(content(image), *content_then, "seed {seed} round {round}");
+            }
+            if rng.one_in(3) {
+                let keep = rng.below(held.len() as u64 + 1) as usize;
+                held.drain(..held.len() - keep);
+            }
+            let _ = pair.destination.background(Duration::ZERO);
+            for (content_then, image) in &held {
+                assert_eq!(content(image), *content_then, "after moving home, seed {seed} round {round}");
+            }
+            pair.assert_mirrored();
+        }
+        assert!(redirected > 0, "there were collisions");
+        held.clear();
+        pair.move_home();
+        pair.assert_mirrored();
+    }
+}
+
+#[test]
+fn failover_keeps_the_image_and_takes_writes() {
+    for seed in 300..304 {
+        let mut pair = Pair::new(seed);
+        let mut rng = Rng::new(seed);
+        for _ in 0..4 {
+            for _ in 0..30 {
+                pair.work(&mut rng);
+            }
+            pair.update().expect("an update");
+        }
+        let mirror = pair.mirror();
+        pair.update_with(&mirror, Trouble::default()).expect("an update");
+        let image = content(&pair.destination.image(None).expect("an image"));
+        let loss = mirror.failover().expect("a failover");
+        assert_eq!(loss.bytes_known, Some(0));
+        assert!(matches!(mirror.failover(), Err(MirrorError::FailedOver)));
+        assert_eq!(content(&pair.destination.image(None).expect("an image")), image);
+        if seed % 2 == 0 {
+            pair.reopen_destination();
+        }
+        assert_eq!(pair.destination.status().role, Role::Normal);
+        // It works like any volume now.
+        pair.source = pair.destination.clone();
+        for _ in 0..150 {
+            pair.work(&mut rng);
+            let _ = pair.destination.background(Duration::ZERO);
+        }
+        pair.source.consistency_point().expect("a consistency point");
+        assert_clean(&pair.source);
+        let shown = fingerprint(&pair.source);
+        let reopened = open(&pair.destination_device, &pair.clock);
+        assert_eq!(fingerprint(&reopened), shown);
+        assert_clean(&reopened);
+    }
+}
+
+#[test]
+fn lag_is_zero_without_changes_and_counts_from_the_first_that_is_missing() {
+    let pair = Pair::new(9);
+    let mut rng = Rng::new(9);
+    pair.write(pair.files[0], 0, 50, &mut rng);
+    let mirror = pair.mirror();
+    assert!(mirror.lag().is_none());
+    pair.update_with(&mirror, Trouble::default()).expect("a baseline");
+    let lag = mirror.lag().expect("there was contact");
+    assert_eq!((lag.age, lag.bytes), (Duration::ZERO, 0));
+    pair.clock.advance(Duration::from_secs(100));
+    pair.write(pair.files[0], 0, 10, &mut rng);
+    pair.clock.advance(Duration::from_secs(7));
+    let at_source = pair.registry.mirrors(&pair.source).expect("the mirrors");
+    let [own] = &at_source[..] else { panic!("one mirror, not {at_source:?}") };
+    assert_eq!(own.behind.now.since(own.behind.first_change.expect("a change")), Duration::from_secs(7));
+    assert_eq!(own.behind.blocks, 10);
+    pair.source.consistency_point().expect("a consistency point");
+    pair.clock.advance(Duration::from_secs(3));
+    let own = pair.registry.mirrors(&pair.source).expect("the mirrors").remove(0);
+    assert_eq!(own.behind.now.since(own.behind.first_change.expect("a change")), Duration::from_secs(10));
+    assert!((10..30).contains(&own.behind.blocks), "{own:?}");
+    // The destination has not heard of it: its lag is how long nobody answered.
+    let lag = mirror.lag().expect("there was contact");
+    assert_eq!((lag.age, lag.silent), (Duration::from_secs(110), Duration::from_secs(110)));
+    let heard = pair.refresh(&mirror).expect("the source answers");
+    assert_eq!(heard.age, Duration::from_secs(10));
+    pair.clock.advance(Duration::from_secs(5));
+    let loss = mirror.loss();
+    assert_eq!(loss.bytes_known, Some(heard.bytes));
+    assert_eq!((loss.age_known, loss.silent), (Some(Duration::from_secs(10)), Some(Duration::from_secs(5))));
+    pair.update_with(&mirror, Trouble::default()).expect("an update");
+    assert_eq!(mirror.lag().map(|lag| (lag.age, lag.bytes)), Some((Duration::ZERO, 0)));
+}
+
+#[test]
+fn a_source_that_grew_says_how_much_is_needed() {
+    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    let near = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    let far = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Destination)));
+    let pair = Pair::on(near.clone(), far.clone(), clock, 0);
+    let mut rng = Rng::new(10);
+    pair.write(pair.files[0], 0, 50, &mut rng);
+    pair.update().expect("a baseline");
+    let grown = BLOCKS + 40_000;
+    near.grow(pair.source.device_bytes_after_growth(grown).expect("a growth"));
+    pair.source.grow(grown).expect("grown");
+    pair.write(pair.files[0], 0, 50, &mut rng);
+    let error = pair.update().expect_err("the destination is too small");
+    assert_eq!(error.blocks_needed(), Some(grown), "{error:?}");
+    far.grow(pair.destination.device_bytes_after_growth(grown).expect("a growth"));
+    pair.destination.grow(grown).expect("grown");
+    pair.update().expect("it fits now");
+    pair.assert_mirrored();
+}
+
+#[test]
+fn a_cancelled_update_leaves_the_image_and_the_next_succeeds() {
+    let pair = Pair::new(11);
+    let mut rng = Rng::new(11);
+    pair.write(pair.files[0], 0, 300, &mut rng);
+    pair.update().expect("a baseline");
+    pair.write(pair.files[0], 0, 300, &mut rng);
+    let before = fingerprint(&pair.destination);
+    let records = AtomicU64::new(0);
+    let error = pair.update_cancelled_after(1, &records).expect_err("cancelled");
+    assert!(matches!(error, MirrorError::Cancelled | MirrorError::Stream(_)), "{error:?}");
+    assert!(records.load(Ordering::Relaxed) >= 1);
+    assert_eq!(fingerprint(&pair.destination), before);
+    pair.update().expect("the next one");
+    pair.assert_mirrored();
+    assert_eq!(bases(&pair), 1);
+}
+
+#[test]
+fn a_mirror_that_is_forgotten_frees_its_snapshots() {
+    let pair = Pair::new(12);
+    pair.update().expect("a baseline");
+    let name = pair.registry.mirrors(&pair.source).expect("the mirrors").remove(0).name;
+    pair.registry.forget(&pair.source, &name).expect("forgotten");
+    assert_eq!(bases(&pair), 0);
+    assert!(pair.registry.mirrors(&pair.source).expect("the mirrors").is_empty());
 }
