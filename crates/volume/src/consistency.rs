@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use cairn_base::{FileId, Generation, SnapshotId, Vbn};
 use cairn_format::layout::{BITS_PER_MAP_BLOCK, SUPERBLOCK_A, SUPERBLOCK_B};
 use cairn_format::{
-    BlockPointer, INODES_PER_BLOCK, Inode, LogTail, Root, SnapshotEntry, Superblock, TreeRef,
+    BlockPointer, INODES_PER_BLOCK, Inode, LogTail, Root, SnapshotEntry, Superblock, TableRef, TreeRef,
 };
 use parking_lot::MutexGuard;
 
@@ -208,7 +208,10 @@ impl Volume {
                         return Err(VolumeError::Held(*id));
                     }
                 }
-                Ok(())
+                let touched: BTreeSet<usize> =
+                    ids.iter().flat_map(|id| state.snapshots.touched_by_removal(*id)).collect();
+                let room = touched.len() + TableRef::INDEXES_MAX <= commit.label.free();
+                if room { Ok(()) } else { Err(VolumeError::TableFull) }
             }
             Rider::Change(entry) => {
                 state.check_writable()?;

@@ -36,6 +36,7 @@ impl Compound<'_> {
             relationship: 0,
             tree: TreeRef::empty(blocks_of(length_bytes)),
         };
+        state.levels = state.levels.max(inode.tree.height);
         state.open.inodes.insert(id, Some(inode));
         volume.note_change(&mut state);
         Ok(id)
@@ -66,9 +67,15 @@ impl Compound<'_> {
     }
 
     /// Writes one block of a directory. It is taken from the reserve where need be, so it never waits.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoSpace`] when the reserve is used up, because snapshots keep what was freed before.
     pub fn write(&self, file: FileId, lba: Lba, block: Block) -> Result<(), VolumeError> {
         let mut state = self.volume().state.lock();
         state.check_writable()?;
+        if !state.has_room_to_free() {
+            return Err(VolumeError::NoSpace);
+        }
         state.order += 1;
         let order = state.order;
         state.open.write(file, lba.0, block, order);
@@ -79,6 +86,10 @@ impl Compound<'_> {
     fn put(&self, inode: Inode) -> Result<(), VolumeError> {
         let mut state = self.volume().state.lock();
         state.check_writable()?;
+        if !state.has_room_to_free() {
+            return Err(VolumeError::NoSpace);
+        }
+        state.levels = state.levels.max(TreeRef::height_for(inode.tree.length));
         state.open.inodes.insert(inode.id, Some(inode));
         self.volume().note_change(&mut state);
         Ok(())

@@ -169,6 +169,7 @@ impl Volume {
             releases: VecDeque::new(),
             stuck,
             next_file: superblock.root.next_file,
+            levels: 1,
             order: 0,
             durable_order: 0,
             flying: 0,
@@ -352,12 +353,14 @@ fn erase(store: &Store, positions: &[u64]) -> Result<(), VolumeError> {
 }
 
 impl Volume {
-    /// Finds removed files whose space is still to be freed, and since maps.
+    /// Finds removed files whose space is still to be freed, since maps, and how tall the trees are.
     pub(crate) fn find_special_files(self: &Arc<Self>) -> Result<(), VolumeError> {
         let image = self.image(None)?;
         let mut removed = Vec::new();
         let mut since_maps = Vec::new();
+        let mut levels = 1;
         for inode in image.inodes()? {
+            levels = levels.max(inode.tree.height);
             if inode.removed {
                 removed.push(inode.id);
             }
@@ -366,6 +369,7 @@ impl Volume {
         let mut state = self.state.lock();
         state.removed = removed;
         state.since_maps = since_maps;
+        state.levels = state.levels.max(levels);
         Ok(())
     }
 }

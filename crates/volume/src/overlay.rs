@@ -9,7 +9,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use cairn_base::{FileId, Generation, Lba, Vbn};
 use cairn_device::Block;
-use cairn_format::{BlockPointer, Inode, LogEntry};
+use cairn_format::{BlockPointer, FANOUT, Inode, LogEntry};
 
 /// Multiplies by a large odd constant: block numbers are no adversary's choice that matters here (a LUN's client can
 /// only slow down its own LUN), and SipHash costs more than the rest of a lookup.
@@ -64,6 +64,8 @@ pub(crate) struct FileOverlay {
     pub(crate) slots: NumberMap<Slot>,
     /// Start and end of ranges that were punched; slots are newer than holes.
     pub(crate) holes: BTreeMap<u64, u64>,
+    /// No change lies at or past this block.
+    reach: u64,
 }
 
 impl FileOverlay {
@@ -79,6 +81,13 @@ impl FileOverlay {
 
     fn is_hole(&self, lba: u64) -> bool {
         self.holes.range(..=lba).next_back().is_some_and(|(_, end)| lba < *end)
+    }
+
+    /// The most nodes that merging these changes can take: on each level one for each change, and not more than there are below the reach.
+    fn nodes(&self, levels: u8) -> u64 {
+        let changes = self.slots.len() as u64 + 2 * self.holes.len() as u64;
+        let on_level = |level: u32| (self.reach / FANOUT.saturating_pow(level) + 1).min(changes);
+        (1..=u32::from(levels)).map(on_level).sum()
     }
 
     /// Adds `start..end` to the holes, joined with those that it touches.
@@ -146,6 +155,14 @@ impl Overlay {
         self.changes == 0 && self.inodes.is_empty() && self.abandoned.is_empty() && self.flights == 0
     }
 
+    /// The most blocks that committing these changes can take for nodes and inodes, in trees of so many levels.
+    pub(crate) fn nodes(&self, levels: u8) -> u64 {
+        let of_files: u64 = self.files.values().map(|file| file.nodes(levels)).sum();
+        let inodes = (self.files.len() + self.inodes.len()) as u64;
+        // A length that changes cuts through one path of the file's tree.
+        of_files + inodes + inodes / 16 + self.inodes.len() as u64 * u64::from(levels)
+    }
+
     #[inline]
     pub(crate) fn see(&self, file: FileId, lba: u64) -> Seen {
         self.files.get(&file).map_or(Seen::Below, |overlay| overlay.see(lba))
@@ -153,7 +170,9 @@ impl Overlay {
 
     /// Takes a block of a file. A block that was unplaced already keeps its order, so that a flush which waits for the older write covers this one.
     pub(crate) fn write(&mut self, file: FileId, lba: u64, block: Block, order: u64) {
-        let slots = &mut self.files.entry(file).or_default().slots;
+        let overlay = self.files.entry(file).or_default();
+        overlay.reach = overlay.reach.max(lba + 1);
+        let slots = &mut overlay.slots;
         match slots.get_mut(&lba) {
             Some(Slot::Unplaced { block: old, .. }) => *old = block,
             Some(slot) => {
@@ -176,6 +195,7 @@ impl Overlay {
     pub(crate) fn punch(&mut self, file: FileId, lba: u64, count: u64, order: u64, logged: bool) {
         let overlay = self.files.entry(file).or_default();
         let end = lba + count;
+        overlay.reach = overlay.reach.max(end);
         let gone: Vec<u64> = if count < overlay.slots.len() as u64 {
             (lba..end).filter(|n| overlay.slots.contains_key(n)).collect()
         } else {
@@ -254,8 +274,9 @@ impl Overlay {
 
     /// Puts back what replay of the log says: a placed block.
     pub(crate) fn replay_write(&mut self, file: FileId, lba: u64, pointer: BlockPointer) {
-        let slots = &mut self.files.entry(file).or_default().slots;
-        match slots.insert(lba, Slot::Placed(pointer)) {
+        let overlay = self.files.entry(file).or_default();
+        overlay.reach = overlay.reach.max(lba + 1);
+        match overlay.slots.insert(lba, Slot::Placed(pointer)) {
             Some(Slot::Placed(old)) => self.abandoned.push(old.vbn),
             _ => self.changes += 1,
         }

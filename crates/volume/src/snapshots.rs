@@ -1,12 +1,12 @@
 //! Snapshots: made and deleted in the time of a consistency point, however many there are; and what changed between them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, SnapshotId, Vbn};
 use cairn_device::Block;
 use cairn_format::layout::SPACE_BLOCKS_MAX;
-use cairn_format::{Role, SEGMENTS_MAX, SegmentKind, SnapshotEntry};
+use cairn_format::{Role, SEGMENTS_MAX, SegmentKind, SnapshotEntry, TableRef};
 
 use crate::compare::{Maps, Run};
 use crate::consistency::Rider;
@@ -59,8 +59,45 @@ impl Volume {
     }
 
     /// Deletes snapshots and returns how many blocks only they held. An export that is open keeps its blocks until it is closed.
+    ///
+    /// All go with one consistency point; only where the label area is almost full are there several, one after the other.
     pub fn delete_snapshots(self: &Arc<Self>, ids: &[SnapshotId]) -> Result<u64, VolumeError> {
-        self.commit_with(Rider::Delete(ids.to_vec())).map(|done| done.freed)
+        let mut left = self.deletable(ids)?;
+        let mut freed = 0;
+        loop {
+            let part = self.deletable_at_once(&mut left);
+            freed += self.commit_with(Rider::Delete(part))?.freed;
+            if left.is_empty() {
+                return Ok(freed);
+            }
+        }
+    }
+
+    /// The ids in order, each once; an error if one can't be deleted.
+    fn deletable(&self, ids: &[SnapshotId]) -> Result<VecDeque<SnapshotId>, VolumeError> {
+        let distinct: BTreeSet<SnapshotId> = ids.iter().copied().collect();
+        for id in &distinct {
+            if self.entry(*id)?.held {
+                return Err(VolumeError::Held(*id));
+            }
+        }
+        Ok(distinct.into_iter().collect())
+    }
+
+    /// Takes as many ids from the front as the label area has room for, and at least one.
+    fn deletable_at_once(&self, left: &mut VecDeque<SnapshotId>) -> Vec<SnapshotId> {
+        let room = self.commit.lock().label.free().saturating_sub(TableRef::INDEXES_MAX);
+        let state = self.state.lock();
+        let (mut part, mut touched) = (Vec::new(), BTreeSet::new());
+        while let Some(id) = left.front().copied() {
+            touched.extend(state.snapshots.touched_by_removal(id));
+            if touched.len() > room && !part.is_empty() {
+                break;
+            }
+            part.push(id);
+            left.pop_front();
+        }
+        part
     }
 
     /// Gives a snapshot another name.

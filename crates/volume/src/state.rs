@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cairn_base::{FileId, Generation, SnapshotId, Timestamp, Vbn};
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
-use cairn_format::{BlockPointer, Cursor, FileKind, Inode, Role, Root};
+use cairn_format::{BlockPointer, Cursor, FANOUT, FileKind, Inode, Role, Root};
 use parking_lot::Mutex;
 
 use crate::error::VolumeError;
@@ -76,6 +76,8 @@ pub(crate) struct State {
     pub(crate) stuck: HashSet<Vbn>,
     /// The number that the next new file gets.
     pub(crate) next_file: u64,
+    /// Levels of the tallest file's tree.
+    pub(crate) levels: u8,
     /// Arrivals so far.
     pub(crate) order: u64,
     /// Arrivals up to here are durable.
@@ -177,13 +179,37 @@ impl State {
         self.used.free() >= self.promised(0) + self.map_cost() * (1 + more) + RESERVE_MIN / 2
     }
 
-    /// Blocks that the changes in memory will still take when they are committed, at most: those without a place, and a leaf
-    /// with its share of nodes above for every change.
+    /// Blocks that `more` blocks of anything take when they are committed, at most. A thin file can be so much longer than the volume that every
+    /// block has a path of its own.
+    pub(crate) fn cost_at_most(&self, more: u64) -> u64 {
+        more * (1 + u64::from(self.levels))
+    }
+
+    /// Blocks that these blocks of one file take when they are committed, at most.
+    pub(crate) fn cost_of(&self, lbas: impl Iterator<Item = u64>) -> u64 {
+        let mut indexes: Vec<u64> = lbas.collect();
+        indexes.sort_unstable();
+        let mut cost = 0;
+        for _ in 0..=self.levels {
+            indexes.dedup();
+            cost += indexes.len() as u64;
+            indexes.iter_mut().for_each(|index| *index /= FANOUT);
+        }
+        cost
+    }
+
+    /// Blocks that the changes in memory and `more` blocks of anything will still take when they are committed, at most: those without a place,
+    /// and the nodes above all of them.
     pub(crate) fn promised(&self, more: u64) -> u64 {
-        let frozen = self.frozen.as_ref().map(Frozen::overlay);
-        let changes = self.open.changes + frozen.map_or(0, |overlay| overlay.changes) + more;
-        let unplaced = self.open.unplaced + frozen.map_or(0, |overlay| overlay.unplaced) + more;
-        unplaced + changes + changes / 32
+        let of = |overlay: &Overlay| overlay.unplaced + overlay.nodes(self.levels);
+        let frozen = self.frozen.as_ref().map_or(0, |frozen| of(frozen.overlay()));
+        of(&self.open) + frozen + self.cost_at_most(more)
+    }
+
+    /// True when a change that frees space (a hole, a file's removal) can be taken, and be committed even if snapshots keep all that it frees.
+    /// It may use most of the reserve.
+    pub(crate) fn has_room_to_free(&self) -> bool {
+        self.used.free() >= self.promised(4) + self.reserve() - RESERVE_MIN * 3 / 4
     }
 
     /// Entries that found no room in the log are still to be logged, unless a consistency point has covered them.
@@ -198,6 +224,11 @@ impl State {
     /// True when `more` blocks can be taken without touching the reserve.
     pub(crate) fn has_room(&self, more: u64) -> bool {
         self.used.free() >= self.promised(more) + self.reserve()
+    }
+
+    /// True when changes that will take `cost` blocks can be taken without touching the reserve.
+    pub(crate) fn has_room_for(&self, cost: u64) -> bool {
+        self.used.free() >= self.promised(0) + cost + self.reserve()
     }
 
     /// Makes released blocks allocatable, as far as nobody reads the roots that show them.

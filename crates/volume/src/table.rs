@@ -35,6 +35,11 @@ impl LabelSpace {
         self.free >= 64
     }
 
+    /// Blocks that no table uses.
+    pub(crate) fn free(&self) -> usize {
+        self.free
+    }
+
     fn allocate(&mut self) -> Result<u64, VolumeError> {
         if self.free == 0 {
             return Err(VolumeError::TableFull);
@@ -245,6 +250,12 @@ impl SnapshotTable {
             .range((id, SnapshotId(0))..=(id, SnapshotId(u64::MAX)))
             .map(|(_, child)| *child)
             .collect()
+    }
+
+    /// The blocks of the table that deleting a snapshot changes: its own, and those of its children, which get another parent.
+    pub(crate) fn touched_by_removal(&self, id: SnapshotId) -> impl Iterator<Item = usize> + '_ {
+        let ids = std::iter::once(id).chain(self.children_of(id));
+        ids.filter_map(|id| self.places.get(&id)).map(|(block, _)| *block)
     }
 
     /// Gives the changed blocks new addresses. `changes` name each snapshot at most once.

@@ -1,1 +1,166 @@
-//! Tests of the volume.
+//! A volume's life in small steps. Long lives with faults are the simulator's; structures have tests of their own beside this file.
+
+mod since;
+mod snapshots;
+mod space;
+mod structures;
+mod threads;
+mod trees;
+
+use std::sync::Arc;
+
+use cairn_base::{FileId, Lba, ManualClock, Timestamp, VolumeId};
+use cairn_device::{Block, Device, FaultDevice, MemoryDevice};
+use cairn_format::FileKind;
+
+use crate::*;
+
+/// A volume of `blocks` on a memory device that has room to grow.
+fn fresh(blocks: u64) -> (Arc<MemoryDevice>, Arc<Volume>) {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(blocks, Role::Normal) * 2));
+    format(&*device, blocks);
+    let volume = open(&device);
+    (device, volume)
+}
+
+fn format(device: &dyn Device, blocks: u64) {
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Normal };
+    Volume::format(device, &options, &ManualClock::new(Timestamp(1))).expect("an empty device is formatted");
+}
+
+fn open<D: Device + 'static>(device: &Arc<D>) -> Arc<Volume> {
+    let clock = Arc::new(ManualClock::new(Timestamp(1)));
+    Volume::open(device.clone(), OpenOptions { cache_bytes: 1 << 20, clock }).expect("the volume opens")
+}
+
+/// A file of `blocks`, durable.
+fn file(volume: &Arc<Volume>, blocks: u64) -> FileId {
+    let file = volume.compound().create(FileKind::Lun, blocks * 4096).expect("there is room for a file");
+    volume.consistency_point().expect("it commits");
+    file
+}
+
+fn block(number: u64) -> Block {
+    let mut bytes = cairn_device::BlockMut::zeroed();
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes.freeze()
+}
+
+/// Writes blocks whose content is `salt` plus their number.
+fn write(volume: &Arc<Volume>, file: FileId, first: u64, count: u64, salt: u64) -> Result<(), VolumeError> {
+    let mut blocks =
+        (first..first + count).map(|lba| (Lba(lba), block(salt + lba))).collect::<Vec<_>>().into_iter();
+    volume.write(file, &mut blocks)
+}
+
+fn numbers(reads: [BlockRead; 1]) -> Vec<u64> {
+    let [read] = reads;
+    let bytes = read.outcome.expect("a read that may wait has an outcome").expect("it succeeds").to_vec();
+    bytes
+        .chunks_exact(4096)
+        .map(|block| u64::from_le_bytes(block[..8].try_into().expect("eight bytes")))
+        .collect()
+}
+
+fn read(volume: &Arc<Volume>, file: FileId, first: u64, count: u64) -> Vec<u64> {
+    let mut reads = [BlockRead::new(Lba(first), count)];
+    volume.read(file, &mut reads, true);
+    numbers(reads)
+}
+
+fn read_image(image: &Image, file: FileId, first: u64, count: u64) -> Vec<u64> {
+    let mut reads = [BlockRead::new(Lba(first), count)];
+    image.read(file, &mut reads, true);
+    numbers(reads)
+}
+
+fn assert_sound(volume: &Arc<Volume>) {
+    let report = volume.check(&mut |_| {}).expect("checking is possible");
+    assert_eq!(report.findings, []);
+}
+
+#[test]
+fn volume_lives_through_a_day() {
+    let (device, volume) = fresh(4096);
+    let lun = file(&volume, 1000);
+    let empty = volume.status().used;
+    write(&volume, lun, 10, 100, 1000).expect("there is room");
+    volume.flush().expect("it flushes");
+    assert_eq!(read(&volume, lun, 9, 3), [0, 1010, 1011]);
+    volume.consistency_point().expect("it commits");
+    let snapshot = volume.create_snapshot("noon").expect("it is made");
+    write(&volume, lun, 10, 50, 5000).expect("there is room");
+    let image = volume.image(Some(snapshot.id)).expect("the snapshot exists");
+    assert_eq!(read_image(&image, lun, 10, 1), [1010]);
+    assert_eq!(read(&volume, lun, 10, 1), [5010]);
+    volume.flush().expect("it flushes");
+    drop((image, volume));
+
+    // Nobody closed it: the log has what was flushed.
+    let volume = open(&device);
+    assert_eq!(read(&volume, lun, 59, 2), [5059, 1060]);
+    assert_sound(&volume);
+    assert_eq!(
+        volume.delete_snapshots(&[snapshot.id]).expect("it is deleted"),
+        50 + 6,
+        "data, and two nodes or blocks each of file, inode file and map"
+    );
+    volume.punch(lun, Lba(0), 1000).expect("it is punched");
+    volume.consistency_point().expect("it commits");
+    assert_sound(&volume);
+    assert_eq!(volume.status().used, empty, "everything that was given up can be used again");
+    volume.close().expect("it closes");
+    assert_eq!(open(&device).status().used, empty);
+}
+
+#[test]
+fn rollback_brings_a_snapshot_back_and_keeps_what_was_there() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let first = volume.create_snapshot("first").expect("it is made");
+    write(&volume, lun, 0, 10, 200).expect("there is room");
+    let kept = volume.rollback(first.id).expect("it rolls back");
+    assert_eq!(read(&volume, lun, 0, 2), [100, 101]);
+    volume.rollback(kept.id).expect("a rollback is undone by another");
+    assert_eq!(read(&volume, lun, 0, 2), [200, 201]);
+    assert_sound(&volume);
+}
+
+#[test]
+fn second_format_of_a_volume_is_refused() {
+    let (device, volume) = fresh(1024);
+    drop(volume);
+    let options = FormatOptions { id: VolumeId([8; 16]), blocks: 1024, role: Role::Normal };
+    let again = Volume::format(&*device, &options, &ManualClock::default());
+    assert!(matches!(again, Err(VolumeError::NotEmpty)), "{again:?}");
+}
+
+#[test]
+fn failed_write_of_the_superblock_makes_the_volume_read_only() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(1024, Role::Normal)));
+    format(&*device, 1024);
+    let volume = open(&device);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    // Nothing is frozen by this one, and its failure counts all the same.
+    device.fail_next_operation(cairn_device::DeviceError::OutOfService);
+    assert!(volume.create_snapshot("lost").is_err());
+    let refused = write(&volume, lun, 0, 1, 1);
+    assert!(matches!(refused, Err(VolumeError::Latched(_))), "{refused:?}");
+    assert_eq!(read(&volume, lun, 0, 1), [100], "reads are still served");
+}
+
+#[test]
+fn flush_that_fails_is_never_repaired_by_the_next_one() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(1024, Role::Normal)));
+    format(&*device, 1024);
+    let volume = open(&device);
+    let lun = file(&volume, 100);
+    // A hole has no data of its own: only the log record fails.
+    volume.punch(lun, Lba(5), 5).expect("it is punched");
+    device.fail_next_operation(cairn_device::DeviceError::OutOfService);
+    assert!(volume.flush().is_err());
+    assert!(matches!(volume.flush(), Err(VolumeError::Latched(_))));
+}

@@ -183,7 +183,8 @@ impl Volume {
             drop(state);
             return self.consistency_point().map(drop);
         }
-        if let Some(file) = state.removed.first().copied() {
+        // Without room for the nodes that it changes a removed file waits until snapshots are deleted.
+        if let Some(file) = state.removed.first().copied().filter(|_| state.has_room_to_free()) {
             drop(state);
             return self.free_removed(file);
         }

@@ -52,8 +52,27 @@ impl Volume {
         file: FileId,
         blocks: &mut dyn ExactSizeIterator<Item = (Lba, Block)>,
     ) -> Result<(), VolumeError> {
-        let count = blocks.len() as u64;
-        let mut state = self.admit(count)?;
+        // Mostly there is room whatever the blocks' places in the file are. Where there may not be, the places are looked at.
+        let (most, has_room) = {
+            let state = self.state.lock();
+            let most = state.cost_at_most(blocks.len() as u64);
+            (most, state.has_room_for(most))
+        };
+        if has_room {
+            return self.take(file, most, blocks);
+        }
+        let collected: Vec<(Lba, Block)> = blocks.collect();
+        let cost = self.state.lock().cost_of(collected.iter().map(|(lba, _)| lba.0));
+        self.take(file, cost, &mut collected.into_iter())
+    }
+
+    fn take(
+        self: &Arc<Self>,
+        file: FileId,
+        cost: u64,
+        blocks: &mut dyn ExactSizeIterator<Item = (Lba, Block)>,
+    ) -> Result<(), VolumeError> {
+        let mut state = self.admit(cost)?;
         state.order += 1;
         let order = state.order;
         for (lba, block) in blocks {
@@ -85,8 +104,8 @@ impl Volume {
         }
     }
 
-    /// Waits until `count` more blocks fit into memory and into the volume.
-    fn admit(self: &Arc<Self>, count: u64) -> Result<parking_lot::MutexGuard<'_, State>, VolumeError> {
+    /// Waits until there is room in memory, and for `cost` more blocks in the volume.
+    fn admit(self: &Arc<Self>, cost: u64) -> Result<parking_lot::MutexGuard<'_, State>, VolumeError> {
         let mut tried = false;
         loop {
             let mut state = self.state.lock();
@@ -104,17 +123,17 @@ impl Volume {
                 self.settled.wait(&mut state);
                 continue;
             }
-            if state.has_room(count) && state.open.changes <= self.memory.changes_hard {
+            if state.has_room_for(cost) && state.open.changes <= self.memory.changes_hard {
                 return Ok(state);
             }
             state.settle_releases();
-            if state.has_room(count) && state.open.changes <= self.memory.changes_hard {
+            if state.has_room_for(cost) && state.open.changes <= self.memory.changes_hard {
                 return Ok(state);
             }
             // A consistency point turns promises into exact numbers and frees what was overwritten. Blocks that a reader still
             // holds come free when it ends, which is not for a writer to wait for.
             let nothing_to_gain = state.open.is_empty() && state.frozen.is_none();
-            if nothing_to_gain || (tried && !state.has_room(count) && state.promised(0) == 0) {
+            if nothing_to_gain || (tried && !state.has_room_for(cost) && state.promised(0) == 0) {
                 return Err(VolumeError::NoSpace);
             }
             if tried && state.open.changes == 0 && state.frozen.is_none() {
@@ -130,17 +149,14 @@ impl Volume {
     fn admit_punch(self: &Arc<Self>) -> Result<parking_lot::MutexGuard<'_, State>, VolumeError> {
         let state = self.state.lock();
         state.check_writable()?;
-        if state.has_room(1) || state.open.is_empty() {
+        if state.has_room(1) {
             return Ok(state);
         }
         drop(state);
         self.consistency_point()?;
         let state = self.state.lock();
         state.check_writable()?;
-        if state.used.free() < state.promised(1) + state.reserve() / 2 {
-            return Err(VolumeError::NoSpace);
-        }
-        Ok(state)
+        if state.has_room_to_free() { Ok(state) } else { Err(VolumeError::NoSpace) }
     }
 
     /// Gives up to `limit` unplaced blocks that arrived up to `order` their places, without writing them. The generation being committed

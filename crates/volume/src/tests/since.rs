@@ -1,0 +1,502 @@
+//! Since maps against a destination that has nothing but what `changed_blocks_since` names, in long random lives with power cuts; and
+//! each trap by its name.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use cairn_base::{Checksum, Rng, SnapshotId, Vbn};
+
+use super::*;
+
+const RELATIONSHIP: u64 = 7;
+
+/// The blocks that a snapshot's map has, by the checksum of what is there now.
+fn content(volume: &Arc<Volume>, id: SnapshotId) -> HashMap<Vbn, Checksum> {
+    let root = volume.snapshot(id).expect("it exists").root;
+    let redirects = volume.state.lock().committed.redirects.clone();
+    let maps = crate::compare::Maps { store: &volume.store, redirects: &redirects };
+    blocks_of(volume, &maps.only_in(&root, &[]).expect("its map is readable"))
+}
+
+fn blocks_of(volume: &Arc<Volume>, runs: &[Run]) -> HashMap<Vbn, Checksum> {
+    let vbns = runs.iter().flat_map(|(first, count)| (first.0..first.0 + count).map(Vbn));
+    let blocks = volume.read_blocks(runs).expect("blocks are readable");
+    vbns.zip(blocks.iter().map(|block| Checksum::of(&block[..]))).collect()
+}
+
+/// A destination that shows exactly the images of its last update: what they do not reach is gone from it.
+#[derive(Default)]
+struct Destination {
+    blocks: HashMap<Vbn, Checksum>,
+    complete: bool,
+}
+
+impl Destination {
+    fn update(&mut self, volume: &Arc<Volume>, changes: &Changes, target: &Snapshot, note: &str) {
+        self.blocks.extend(blocks_of(volume, &changes.runs));
+        let mut shown = BTreeSet::new();
+        for snapshot in volume.snapshots().iter().filter(|snapshot| snapshot.id <= target.id) {
+            for (vbn, block) in content(volume, snapshot.id) {
+                let here = self.blocks.get(&vbn);
+                assert!(here == Some(&block), "{note}: {} lacks {vbn:?} of {}", target.name, snapshot.name);
+                shown.insert(vbn);
+            }
+        }
+        self.blocks.retain(|vbn, _| shown.contains(vbn));
+        self.complete = true;
+    }
+}
+
+fn since(volume: &Arc<Volume>, name: &str) -> Snapshot {
+    volume.create_snapshot_since(name, RELATIONSHIP).expect("there is room")
+}
+
+fn changed(volume: &Arc<Volume>, target: &Snapshot) -> Changes {
+    volume.changed_blocks_since(RELATIONSHIP, target.id).expect("it is in flight")
+}
+
+fn baseline(volume: &Arc<Volume>) -> (Snapshot, Destination) {
+    let snapshot = since(volume, "baseline");
+    let mut destination = Destination::default();
+    let all = volume.changed_blocks(&[], snapshot.id).expect("it exists");
+    destination.update(volume, &all, &snapshot, "the baseline");
+    (snapshot, destination)
+}
+
+#[test]
+fn freed_and_reallocated_block_is_sent_though_the_active_map_looks_unchanged() {
+    let (_device, volume) = fresh(1024);
+    let lun = file(&volume, 200);
+    write(&volume, lun, 0, 8, 100).expect("there is room");
+    let (base, mut destination) = baseline(&volume);
+    let old = content(&volume, base.id);
+    assert!(volume.delete_snapshots(&[base.id]).is_ok());
+    // As many rounds as it takes to come round to what was freed.
+    for round in 1..400 {
+        write(&volume, lun, round % 8, 1, 1000 * round).expect("there is room");
+        volume.consistency_point().expect("it commits");
+    }
+    let target = since(&volume, "target");
+    let new = content(&volume, target.id);
+    let reused = new.iter().filter(|(vbn, block)| old.get(vbn).is_some_and(|before| before != *block));
+    let reused: Vec<Vbn> = reused.map(|(vbn, _)| *vbn).collect();
+    assert!(!reused.is_empty(), "the trap is set");
+    let changes = changed(&volume, &target);
+    let sent = blocks_of(&volume, &changes.runs);
+    assert!(reused.iter().all(|vbn| sent.contains_key(vbn)));
+    destination.update(&volume, &changes, &target, "the update");
+    assert_sound(&volume);
+}
+
+#[test]
+fn rollback_sends_the_blocks_that_it_brings_back() {
+    let (device, volume) = fresh(4096);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 50, 100).expect("there is room");
+    let early = volume.create_snapshot("early").expect("it is made");
+    volume.punch(lun, Lba(0), 50).expect("it is punched");
+    let (base, mut destination) = baseline(&volume);
+    // The destination gives up what no image there shows any more.
+    let kept: BTreeSet<Vbn> = content(&volume, base.id).into_keys().collect();
+    destination.blocks.retain(|vbn, _| kept.contains(vbn));
+    volume.rollback(early.id).expect("it rolls back");
+    volume.delete_snapshots(&[early.id]).expect("it is deleted");
+    drop(volume);
+    let volume = open(&device);
+    let target = since(&volume, "target");
+    let changes = changed(&volume, &target);
+    destination.update(&volume, &changes, &target, "after the rollback");
+    assert_eq!(read(&volume, lun, 0, 2), [100, 101]);
+    assert_sound(&volume);
+}
+
+#[test]
+fn rollback_keeps_the_maps_of_today_and_revives_none_of_the_snapshot() {
+    let (device, volume) = fresh(4096);
+    let lun = file(&volume, 100);
+    volume.create_snapshot_since("other", 8).expect("there is room");
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let early = volume.create_snapshot("early").expect("it is made");
+    volume.delete_since(8).expect("it ends");
+    let (_, mut destination) = baseline(&volume);
+    write(&volume, lun, 5, 10, 200).expect("there is room");
+    let before = volume.rollback(early.id).expect("it rolls back");
+    let relationships = [SinceRelationship { relationship: RELATIONSHIP, in_flight: false }];
+    assert_eq!(volume.since_relationships(), relationships);
+    assert_sound(&volume);
+    // The state before the rollback must not own what the active state has now.
+    volume.delete_snapshots(&[before.id]).expect("it is deleted");
+    write(&volume, lun, 50, 50, 300).expect("there is room");
+    assert_sound(&volume);
+    drop(volume);
+    let volume = open(&device);
+    assert_eq!(volume.since_relationships(), relationships);
+    let target = since(&volume, "target");
+    let changes = changed(&volume, &target);
+    destination.update(&volume, &changes, &target, "after the rollback");
+    assert_sound(&volume);
+}
+
+#[test]
+fn rollback_without_since_maps_takes_no_block() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 50, 100).expect("there is room");
+    let early = volume.create_snapshot("early").expect("it is made");
+    let used = volume.status().used;
+    volume.rollback(early.id).expect("it rolls back");
+    assert_eq!(volume.status().used, used);
+}
+
+#[test]
+fn maps_are_freed_with_their_relationship_and_a_base_is_not_pinned() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 1000);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let before = volume.status().used;
+    let base = since(&volume, "base");
+    volume.punch(lun, Lba(0), 10).expect("it is punched");
+    write(&volume, lun, 0, 10, 200).expect("there is room");
+    let second = since(&volume, "second");
+    assert!(volume.delete_snapshots(&[base.id]).expect("it is deleted") >= 10, "the base's blocks are free");
+    volume.delete_snapshots(&[second.id]).expect("it is deleted");
+    assert!(volume.status().used > before, "two maps");
+    volume.delete_since(RELATIONSHIP).expect("it ends");
+    volume.consistency_point().expect("it commits");
+    assert_eq!(volume.status().used, before);
+    assert_eq!(volume.since_relationships(), []);
+    assert_sound(&volume);
+}
+
+#[test]
+fn late_acknowledgement_frees_nothing_that_a_newer_snapshot_needs() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 100);
+    let (base, _) = baseline(&volume);
+    let acknowledge = |target: &Snapshot| volume.acknowledge_since(RELATIONSHIP, target.id);
+    assert!(!acknowledge(&base).expect("it is the base"), "nothing is in flight");
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let first = since(&volume, "first");
+    write(&volume, lun, 20, 10, 100).expect("there is room");
+    let second = since(&volume, "second");
+    assert!(!acknowledge(&first).expect("it exists"), "the second one is in flight");
+    let sent = changed(&volume, &second);
+    assert!(sent.blocks >= 20, "both, as nobody knows what has arrived: {sent:?}");
+    assert_eq!(
+        sent.snapshots.iter().map(|entry| entry.id).collect::<Vec<_>>(),
+        [base.id, first.id, second.id]
+    );
+    assert!(acknowledge(&second).expect("it exists"));
+    assert!(!acknowledge(&second).expect("it exists"), "once");
+    assert!(volume.changed_blocks_since(RELATIONSHIP, second.id).is_err());
+    let third = since(&volume, "third");
+    assert!(changed(&volume, &third).blocks < 10, "only the maps and inodes");
+    let newer = volume.create_snapshot("newer").expect("it is made");
+    write(&volume, lun, 0, 1, 100).expect("there is room");
+    let newest = volume.create_snapshot("newest").expect("it is made");
+    assert_eq!(changed(&volume, &third).blocks, changed(&volume, &newer).blocks, "the same content");
+    assert!(volume.changed_blocks_since(RELATIONSHIP, newest.id).is_err(), "newer than what is in flight");
+    assert!(volume.acknowledge_since(9, third.id).is_err(), "no such relationship");
+}
+
+#[test]
+fn consistency_point_without_changes_stays_one() {
+    let (_device, volume) = fresh(4096);
+    baseline(&volume);
+    let generation = volume.consistency_point().expect("it commits");
+    assert_eq!(volume.consistency_point().expect("it commits"), generation);
+    assert_eq!(volume.status().generation, generation);
+}
+
+#[test]
+fn content_counts_as_unchanged_when_only_the_maps_changed() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let (base, _) = baseline(&volume);
+    let second = since(&volume, "second");
+    volume.acknowledge_since(RELATIONSHIP, second.id).expect("it exists");
+    assert_eq!(second.root.changed, base.root.changed);
+    assert_eq!(volume.status().changed, base.root.changed);
+}
+
+#[test]
+fn maps_of_several_regions_grow_with_the_volume() {
+    let (_device, volume) = fresh(40_000);
+    let lun = file(&volume, 100_000);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let (base, mut destination) = baseline(&volume);
+    // Two regions before, and then one level of nodes more than one node reaches.
+    let step = 1000;
+    for first in (0..34_000).step_by(step) {
+        write(&volume, lun, first, step as u64, 500).expect("there is room");
+    }
+    let first = since(&volume, "first");
+    volume.delete_snapshots(&[base.id]).expect("it is deleted");
+    let changes = changed(&volume, &first);
+    assert!(changes.blocks >= 34_000);
+    destination.update(&volume, &changes, &first, "two regions");
+    assert_sound(&volume);
+    write(&volume, lun, 50, 10, 900).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    volume.grow(60_000).expect("the device has room");
+    for first in (0..20_000).step_by(step) {
+        write(&volume, lun, first, step as u64, 700).expect("there is room");
+    }
+    // What was in flight is not acknowledged, so both generations are joined.
+    let second = since(&volume, "second");
+    let changes = changed(&volume, &second);
+    destination.update(&volume, &changes, &second, "grown");
+    volume.rollback(first.id).expect("it rolls back");
+    let third = since(&volume, "third");
+    let changes = changed(&volume, &third);
+    destination.update(&volume, &changes, &third, "rolled back to before it grew");
+    assert_sound(&volume);
+}
+
+#[test]
+fn maps_grow_taller_with_the_volume() {
+    let before = 126 * 32_768;
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(before * 2, Role::Normal)));
+    format(&*device, before);
+    let volume = open(&device);
+    let lun = file(&volume, 1000);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let (early, mut destination) = baseline(&volume);
+    write(&volume, lun, 10, 10, 100).expect("there is room");
+    let first = since(&volume, "first");
+    write(&volume, lun, 20, 10, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    volume.grow(before + 40_000).expect("the device has room");
+    write(&volume, lun, 30, 10, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    assert_sound(&volume);
+    let second = since(&volume, "second");
+    let changes = changed(&volume, &second);
+    destination.update(&volume, &changes, &second, "one level more");
+    volume.rollback(first.id).expect("it rolls back to a lower tree");
+    assert_sound(&volume);
+    volume.rollback(early.id).expect("it rolls back to a lower tree");
+    let third = since(&volume, "third");
+    let changes = changed(&volume, &third);
+    destination.update(&volume, &changes, &third, "rolled back");
+    assert_sound(&volume);
+}
+
+#[test]
+fn full_volume_still_updates_its_mirror_and_deletes() {
+    let (_device, volume) = fresh(1024);
+    let lun = file(&volume, 4096);
+    let (base, mut destination) = baseline(&volume);
+    let mut lba = 0;
+    while write(&volume, lun, lba, 1, 100).is_ok() {
+        lba += 1;
+    }
+    assert!(lba > 100, "{lba}");
+    volume.consistency_point().expect("it commits");
+    let target = since(&volume, "target");
+    let changes = changed(&volume, &target);
+    destination.update(&volume, &changes, &target, "full");
+    assert!(volume.acknowledge_since(RELATIONSHIP, target.id).expect("it commits"));
+    volume.delete_snapshots(&[base.id, target.id]).expect("they are deleted");
+    volume.punch(lun, Lba(0), lba / 2).expect("it is punched");
+    volume.consistency_point().expect("it commits");
+    write(&volume, lun, 0, lba / 4, 200).expect("there is room again");
+    let next = since(&volume, "next");
+    let changes = changed(&volume, &next);
+    destination.update(&volume, &changes, &next, "no longer full");
+    volume.delete_since(RELATIONSHIP).expect("it ends");
+    assert_sound(&volume);
+}
+
+/// A life of one volume with two mirrors; every step may end in a power cut.
+struct Life {
+    seed: u64,
+    rng: Rng,
+    device: Arc<FaultDevice>,
+    volume: Arc<Volume>,
+    files: Vec<FileId>,
+    names: u64,
+    mirrors: BTreeMap<u64, Mirror>,
+    updates: u64,
+}
+
+#[derive(Default)]
+struct Mirror {
+    destination: Destination,
+    /// Updates that arrived and whose acknowledgement is on its way.
+    late: Vec<SnapshotId>,
+}
+
+impl Life {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        // From nearly always full to never.
+        let blocks = 1024 + rng.below(3) * 1500;
+        let device = Arc::new(FaultDevice::new(Volume::device_bytes(blocks, Role::Normal)));
+        format(&*device, blocks);
+        let volume = open(&device);
+        let files = (0..3).map(|_| file(&volume, 300)).collect();
+        let mirrors = BTreeMap::from([(7, Mirror::default()), (8, Mirror::default())]);
+        Self { seed, rng, device, volume, files, names: 0, mirrors, updates: 0 }
+    }
+
+    fn name(&mut self) -> String {
+        self.names += 1;
+        format!("n{}", self.names)
+    }
+
+    fn live(&mut self, steps: u64) {
+        for step in 0..steps {
+            if self.rng.one_in(12) {
+                self.device.cut_after(self.rng.below(25));
+            }
+            let outcome = self.step();
+            if self.device.is_off() || self.rng.one_in(40) {
+                self.restart();
+            } else if let Err(error) = outcome {
+                let refused = matches!(error, VolumeError::NoSpace | VolumeError::NoSuchSnapshot(_));
+                assert!(refused, "seed {} step {step}: {error}", self.seed);
+            }
+            if self.rng.one_in(50) {
+                self.check(step);
+            }
+        }
+        self.device.cut_after(u64::MAX);
+        self.check(steps);
+        self.end();
+    }
+
+    fn step(&mut self) -> Result<(), VolumeError> {
+        let file = self.files[self.rng.below(3) as usize];
+        let (lba, count) = (self.rng.below(280), 1 + self.rng.below(20));
+        match self.rng.below(22) {
+            0..6 => {
+                let salt = self.rng.next() >> 8;
+                write(&self.volume, file, lba, count, salt)
+            }
+            6..8 => self.volume.punch(file, Lba(lba), count * 3 % (300 - lba) + 1),
+            8..11 => self.volume.consistency_point().map(drop),
+            11 => self.volume.flush(),
+            12 => {
+                let name = self.name();
+                self.volume.create_snapshot(&name).map(drop)
+            }
+            13..15 => match self.any_snapshot() {
+                Some(id) => self.volume.delete_snapshots(&[id]).map(drop),
+                None => Ok(()),
+            },
+            15 => match self.any_snapshot() {
+                Some(id) => self.volume.rollback(id).map(drop),
+                None => Ok(()),
+            },
+            16 => {
+                let all: Vec<SnapshotId> = self.volume.snapshots().iter().map(|entry| entry.id).collect();
+                if self.rng.one_in(3) { self.volume.delete_snapshots(&all).map(drop) } else { Ok(()) }
+            }
+            17 => self.acknowledge_late(),
+            _ => self.update(),
+        }
+    }
+
+    fn any_snapshot(&mut self) -> Option<SnapshotId> {
+        let all = self.volume.snapshots();
+        (!all.is_empty()).then(|| all[self.rng.below(all.len() as u64) as usize].id)
+    }
+
+    fn update(&mut self) -> Result<(), VolumeError> {
+        let relationship = 7 + self.rng.below(2);
+        let name = self.name();
+        let complete = self.mirrors[&relationship].destination.complete;
+        if !complete {
+            self.volume.delete_since(relationship)?;
+        }
+        let target = self.volume.create_snapshot_since(&name, relationship)?;
+        // The source goes on while it sends.
+        if self.rng.one_in(3) {
+            write(&self.volume, self.files[0], 0, 10, self.rng.next() >> 8)?;
+            self.volume.consistency_point()?;
+        }
+        if complete && self.rng.one_in(4) {
+            return Ok(());
+        }
+        let changes = if complete {
+            self.volume.changed_blocks_since(relationship, target.id)?
+        } else {
+            self.volume.changed_blocks(&[], target.id)?
+        };
+        let note = format!("seed {} relationship {relationship}", self.seed);
+        let Some(mirror) = self.mirrors.get_mut(&relationship) else { return Ok(()) };
+        mirror.destination.update(&self.volume, &changes, &target, &note);
+        self.updates += 1;
+        match self.rng.below(4) {
+            0 => Ok(()),
+            1 => {
+                mirror.late.push(target.id);
+                Ok(())
+            }
+            _ => self.volume.acknowledge_since(relationship, target.id).map(drop),
+        }
+    }
+
+    fn acknowledge_late(&mut self) -> Result<(), VolumeError> {
+        let relationship = 7 + self.rng.below(2);
+        let late = self.mirrors.get_mut(&relationship).and_then(|mirror| mirror.late.pop());
+        match late {
+            Some(target) if self.mirrors[&relationship].destination.complete => {
+                self.volume.acknowledge_since(relationship, target).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn restart(&mut self) {
+        self.device = Arc::new(self.device.power_cycle(&mut self.rng));
+        self.volume = open(&self.device);
+        // The baseline or its map may not have survived; a destination that has an image whose map is gone begins again.
+        let known = self.volume.since_relationships();
+        for (relationship, mirror) in &mut self.mirrors {
+            if !known.iter().any(|since| since.relationship == *relationship) {
+                *mirror = Mirror::default();
+            }
+        }
+        if self.rng.one_in(4) {
+            self.check(0);
+        }
+    }
+
+    fn check(&mut self, step: u64) {
+        self.device.cut_after(u64::MAX);
+        let report = self.volume.check(&mut |_| {}).expect("checking is possible");
+        assert_eq!(report.findings, [], "seed {} step {step}", self.seed);
+    }
+
+    /// Without snapshots and relationships as much is in use as the active state has.
+    fn end(&mut self) {
+        let all: Vec<SnapshotId> = self.volume.snapshots().iter().map(|entry| entry.id).collect();
+        self.volume.delete_snapshots(&all).expect("they are deleted");
+        self.mirrors.keys().for_each(|relationship| {
+            self.volume.delete_since(*relationship).expect("they end");
+        });
+        self.volume.consistency_point().expect("it commits");
+        self.check(0);
+        let status = self.volume.status();
+        assert_eq!(
+            status.used,
+            status.active + 1,
+            "seed {}: nothing leaks, and vbn 0 is never free",
+            self.seed
+        );
+    }
+}
+
+#[test]
+fn destination_with_nothing_but_changed_blocks_has_every_image() {
+    let mut updates = 0;
+    for seed in 0..60 {
+        let mut life = Life::new(seed);
+        life.live(400);
+        updates += life.updates;
+    }
+    assert!(updates > 60 * 10, "{updates} updates");
+}

@@ -1,0 +1,104 @@
+//! Snapshots: many of them, branches of descent, and readers of deleted ones.
+
+use super::*;
+
+#[test]
+fn blocks_shared_by_children_of_a_deleted_snapshot_stay_with_those_that_show_them() {
+    let (device, volume) = fresh(4096);
+    let lun = file(&volume, 100);
+    let base = volume.create_snapshot("base").expect("it is made");
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let parent = volume.create_snapshot("parent").expect("it is made");
+    write(&volume, lun, 50, 1, 0).expect("there is room");
+    let child = volume.rollback(parent.id).expect("it rolls back");
+    // The child and the active state share what the parent brought, and now have no common ancestor that holds it.
+    volume.delete_snapshots(&[parent.id]).expect("it is deleted");
+    volume.punch(lun, Lba(0), 5).expect("it is punched");
+    volume.consistency_point().expect("it commits");
+    assert_sound(&volume);
+    write(&volume, lun, 20, 60, 900).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let image = volume.image(Some(child.id)).expect("it exists");
+    assert_eq!(read_image(&image, lun, 0, 10), (100..110).collect::<Vec<_>>());
+    drop(image);
+    volume.delete_snapshots(&[child.id]).expect("it is deleted");
+    assert_eq!(read(&volume, lun, 5, 5), (105..110).collect::<Vec<_>>(), "the active state keeps its share");
+    assert_sound(&volume);
+    volume.delete_snapshots(&[base.id]).expect("it is deleted");
+    assert_sound(&volume);
+    let used = volume.status().used;
+    drop(volume);
+    assert_eq!(open(&device).status().used, used, "nothing leaked");
+}
+
+#[test]
+fn image_of_a_deleted_snapshot_is_whole_until_it_is_closed() {
+    let (_device, volume) = fresh(1024);
+    let lun = file(&volume, 200);
+    write(&volume, lun, 0, 100, 100).expect("there is room");
+    let snapshot = volume.create_snapshot("short-lived").expect("it is made");
+    let image = volume.image(Some(snapshot.id)).expect("it exists");
+    volume.delete_snapshots(&[snapshot.id]).expect("it is deleted");
+    // The active state gives up the blocks that it shared with the deleted snapshot, and needs room again and again.
+    for round in 1..20 {
+        match write(&volume, lun, 0, 100, 1000 * round) {
+            Ok(()) => {}
+            // Nothing that an open image could show is used again.
+            Err(VolumeError::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+        volume.consistency_point().expect("it commits");
+    }
+    let shown = read_image(&image, lun, 0, 100);
+    assert_eq!(shown, (100..200).collect::<Vec<_>>());
+}
+
+#[test]
+fn ten_thousand_snapshots_open_and_go_again() {
+    let blocks = 1 << 20;
+    let (device, volume) = fresh(blocks);
+    let lun = file(&volume, 1000);
+    let count = 10_000;
+    for number in 0..count {
+        if number % 100 == 0 {
+            write(&volume, lun, number / 100, 1, number).expect("there is room");
+        }
+        volume.create_snapshot(&format!("s{number}")).expect("it is made");
+    }
+    drop(volume);
+    let volume = open(&device);
+    let all = volume.snapshots();
+    assert_eq!(all.len() as u64, count);
+    let image = volume.image(Some(all[4242].id)).expect("it exists");
+    assert_eq!(read_image(&image, lun, 42, 2), [4200 + 42, 0]);
+    drop(image);
+    assert_sound(&volume);
+    let ids: Vec<_> = all.iter().map(|snapshot| snapshot.id).collect();
+    volume.delete_snapshots(&ids).expect("all are deleted");
+    assert_eq!(volume.status().snapshots, 0);
+    assert_sound(&volume);
+    drop(volume);
+    let volume = open(&device);
+    assert_eq!(volume.status().snapshots, 0);
+    assert!(volume.status().used < 150 + 64, "{:?}", volume.status());
+}
+
+#[test]
+fn small_volume_full_of_snapshots_deletes_all_at_once() {
+    let (_device, volume) = fresh(1024);
+    let lun = file(&volume, 10);
+    let mut made = 0;
+    let refusal = loop {
+        match volume.create_snapshot(&format!("s{made}")) {
+            Ok(_) => made += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refusal, VolumeError::TableFull), "{refusal}");
+    let ids: Vec<_> = volume.snapshots().into_iter().map(|snapshot| snapshot.id).collect();
+    write(&volume, lun, 0, 1, 1).expect("writing needs no room in the table");
+    volume.delete_snapshots(&ids).expect("a full table can always be emptied");
+    assert_eq!(volume.status().snapshots, 0);
+    assert!(volume.status().latched.is_none());
+    assert_sound(&volume);
+}

@@ -1,0 +1,106 @@
+//! Full volumes: what must still work there.
+
+use super::*;
+
+/// Writes until the volume is full; returns how many blocks found room.
+fn fill(volume: &Arc<Volume>, lun: FileId, from: u64) -> u64 {
+    let mut at = from;
+    loop {
+        match write(volume, lun, at, 8, 1 << 32) {
+            Ok(()) => at += 8,
+            Err(VolumeError::NoSpace) => return at - from,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn full_volume_still_deletes_punches_and_commits() {
+    let (device, volume) = fresh(2048);
+    let lun = file(&volume, 1 << 20);
+    let taken = fill(&volume, lun, 0);
+    assert!(taken > 1500, "{taken} of 2048 blocks could be used");
+    volume.flush().expect("it flushes");
+    volume.consistency_point().expect("it commits");
+    let snapshot = volume.create_snapshot("full").expect("a snapshot takes no block");
+    assert!(matches!(write(&volume, lun, 0, 64, 7), Err(VolumeError::NoSpace)), "overwriting needs room");
+    volume.punch(lun, Lba(0), taken / 2).expect("a hole needs next to nothing");
+    volume.consistency_point().expect("it commits");
+    assert!(matches!(write(&volume, lun, 0, 64, 7), Err(VolumeError::NoSpace)), "the snapshot has it all");
+    volume.delete_snapshots(&[snapshot.id]).expect("it is deleted");
+    write(&volume, lun, 0, 64, 7).expect("now there is room");
+    volume.flush().expect("it flushes");
+    assert_sound(&volume);
+    drop(volume);
+    let volume = open(&device);
+    assert_eq!(read(&volume, lun, 0, 1), [7]);
+    assert_sound(&volume);
+}
+
+#[test]
+fn scattered_writes_to_a_huge_file_never_overrun_the_space_for_nodes() {
+    let (_device, volume) = fresh(2048);
+    // Four levels: each of these blocks needs a path of its own.
+    let length = 1 << 27;
+    let lun = file(&volume, length);
+    let mut written = Vec::new();
+    for number in 0..4000u64 {
+        let lba = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % length;
+        match write(&volume, lun, lba, 1, 1) {
+            Ok(()) => written.push(lba),
+            Err(VolumeError::NoSpace) => break,
+            Err(error) => panic!("after {number}: {error}"),
+        }
+    }
+    volume.consistency_point().expect("what was taken can be committed");
+    assert!(volume.status().latched.is_none());
+    assert!(written.len() > 300, "{} blocks found room", written.len());
+    for lba in &written {
+        assert_eq!(read(&volume, lun, *lba, 1), [lba + 1]);
+    }
+    assert_sound(&volume);
+}
+
+#[test]
+fn files_come_and_go_in_a_full_volume_with_snapshots() {
+    let (_device, volume) = fresh(1024);
+    let lun = file(&volume, 1 << 20);
+    let small: Vec<FileId> = (0..40).map(|_| file(&volume, 10)).collect();
+    fill(&volume, lun, 0);
+    volume.consistency_point().expect("it commits");
+    // A snapshot after each removal keeps all that it gave up.
+    for (number, id) in small.iter().enumerate() {
+        match volume.compound().remove(*id) {
+            Ok(()) | Err(VolumeError::NoSpace) => {}
+            Err(error) => panic!("{error}"),
+        }
+        match volume.background(std::time::Duration::ZERO) {
+            Ok(()) | Err(VolumeError::NoSpace) => {}
+            Err(error) => panic!("after {number} removals: {error}"),
+        }
+        volume.create_snapshot(&format!("s{number}")).expect("a snapshot is possible in a full volume");
+    }
+    assert!(volume.status().latched.is_none());
+    assert_sound(&volume);
+    let ids: Vec<_> = volume.snapshots().into_iter().map(|snapshot| snapshot.id).collect();
+    volume.delete_snapshots(&ids).expect("they are deleted");
+    volume.punch(lun, Lba(0), 1 << 20).expect("it is punched");
+    volume.consistency_point().expect("it commits");
+    write(&volume, lun, 0, 64, 7).expect("now there is room");
+    assert_sound(&volume);
+}
+
+#[test]
+fn grown_volume_uses_its_new_space() {
+    let (device, volume) = fresh(1024);
+    let lun = file(&volume, 1 << 20);
+    let taken = fill(&volume, lun, 0);
+    volume.grow(1800).expect("the device is long enough");
+    let more = fill(&volume, lun, taken);
+    assert!(more > 700, "{more} blocks of 776 new ones");
+    assert_eq!(volume.status().blocks, 1800);
+    volume.close().expect("it closes");
+    let volume = open(&device);
+    assert_eq!(read(&volume, lun, taken, 1), [(1 << 32) + taken]);
+    assert_sound(&volume);
+}

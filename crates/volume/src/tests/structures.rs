@@ -1,0 +1,165 @@
+//! Structures in memory against plain models of the standard library.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cairn_base::{Generation, Rng, Vbn};
+use cairn_format::RedirectRun;
+
+use super::*;
+use crate::compare::append_runs;
+use crate::overlay::{Overlay, Seen};
+use crate::space::Redirects;
+use crate::used::UsedMap;
+
+#[test]
+fn redirects_are_a_map_from_blocks_to_slots() {
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let (mut redirects, mut model) = (Redirects::default(), BTreeMap::new());
+        let mut slot = 0;
+        for _ in 0..200 {
+            let vbn = 1 + rng.below(60);
+            if rng.one_in(3) {
+                assert_eq!(redirects.remove(Vbn(vbn)), model.remove(&vbn).is_some(), "seed {seed}");
+            } else if !model.contains_key(&vbn) {
+                // Mostly the next slot, as a transfer takes them.
+                slot += 1 + rng.below(3) / 2;
+                redirects.insert(RedirectRun { vbn: Vbn(vbn), slot, count: 1 });
+                model.insert(vbn, slot);
+            }
+            for vbn in 0..64 {
+                assert_eq!(redirects.get(Vbn(vbn)), model.get(&vbn).copied(), "seed {seed}, block {vbn}");
+            }
+        }
+        let each: BTreeMap<u64, u64> = redirects.each().map(|(vbn, slot)| (vbn.0, slot)).collect();
+        assert_eq!(each, model, "seed {seed}");
+        assert_eq!(redirects.is_empty(), model.is_empty());
+    }
+}
+
+#[test]
+fn used_map_allocates_every_free_block_once() {
+    for seed in 0..30 {
+        let mut rng = Rng::new(seed);
+        let mut blocks = 100 + rng.below(100_000);
+        let mut map = UsedMap::new(blocks);
+        let mut model: BTreeSet<u64> = BTreeSet::from([0]);
+        for _ in 0..100 {
+            match rng.below(10) {
+                0 => {
+                    blocks += 1 + rng.below(40_000);
+                    map.grow(blocks);
+                }
+                1..=5 => {
+                    let count = rng.below(blocks / 4) as usize;
+                    let mut taken = Vec::new();
+                    let enough = blocks - model.len() as u64 >= count as u64;
+                    assert_eq!(map.allocate(count, &mut taken), enough, "seed {seed}");
+                    assert_eq!(taken.len(), if enough { count } else { 0 });
+                    for vbn in taken {
+                        assert!(
+                            vbn.0 < blocks && model.insert(vbn.0),
+                            "seed {seed}: {vbn:?} was given twice"
+                        );
+                    }
+                }
+                _ => {
+                    let doomed: Vec<u64> =
+                        model.iter().copied().filter(|vbn| *vbn != 0 && rng.one_in(2)).collect();
+                    for vbn in doomed {
+                        map.clear(Vbn(vbn));
+                        model.remove(&vbn);
+                    }
+                }
+            }
+            assert_eq!(map.free(), blocks - model.len() as u64, "seed {seed}");
+            let probe = rng.below(blocks);
+            assert_eq!(map.get(Vbn(probe)), model.contains(&probe));
+            assert!(map.get(Vbn(blocks)), "what lies past the end is never free");
+        }
+    }
+}
+
+#[test]
+fn replaced_used_map_keeps_what_only_the_old_one_had() {
+    let (mut old, mut new) = (UsedMap::new(1000), UsedMap::new(1000));
+    [1, 64, 500].into_iter().for_each(|vbn| assert!(old.set(Vbn(vbn))));
+    [64, 65].into_iter().for_each(|vbn| assert!(new.set(Vbn(vbn))));
+    let gone = old.replace(new);
+    assert_eq!(gone, [Vbn(1), Vbn(500)]);
+    let used: Vec<u64> = (0..1000).filter(|vbn| old.get(Vbn(*vbn))).collect();
+    assert_eq!(used, [0, 1, 64, 65, 500]);
+    assert_eq!(old.free(), 995);
+}
+
+#[test]
+fn runs_of_bits_are_those_that_are_set() {
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed);
+        let words: Vec<u64> = (0..6)
+            .map(|_| match rng.below(4) {
+                0 => 0,
+                1 => u64::MAX,
+                2 => u64::MAX << rng.below(64),
+                _ => rng.next() & rng.next(),
+            })
+            .collect();
+        let mut runs = Vec::new();
+        append_runs(&mut runs, 1000, &words);
+        let from_runs: Vec<u64> = runs.iter().flat_map(|(first, count)| first.0..first.0 + count).collect();
+        let set: Vec<u64> =
+            (0..384).filter(|bit| words[bit / 64] >> (bit % 64) & 1 == 1).map(|b| 1000 + b as u64).collect();
+        assert_eq!(from_runs, set, "seed {seed}: {words:x?}");
+        assert!(
+            runs.windows(2).all(|pair| pair[0].0.0 + pair[0].1 < pair[1].0.0),
+            "runs that touch are joined"
+        );
+    }
+}
+
+#[test]
+fn overlay_shows_the_last_write_or_hole_of_each_block() {
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let mut overlay = Overlay::new(Generation(5));
+        let lun = FileId(2);
+        let mut model: BTreeMap<u64, Option<u64>> = BTreeMap::new();
+        let mut next_vbn = 1;
+        for order in 1..150 {
+            match rng.below(4) {
+                0 => {
+                    let (first, count) = (rng.below(40), 1 + rng.below(20));
+                    overlay.punch(lun, first, count, order, true);
+                    model.extend((first..first + count).map(|lba| (lba, None)));
+                }
+                1 => {
+                    let limit = 1 + rng.below(8) as usize;
+                    for (file, lba) in overlay.next_unplaced(limit, order) {
+                        next_vbn += 1;
+                        let launched = overlay.launch(file, lba, Vbn(next_vbn));
+                        assert!(launched.is_some(), "seed {seed}: a key names an unplaced block");
+                    }
+                }
+                _ => {
+                    let lba = rng.below(60);
+                    overlay.write(lun, lba, block(order), order);
+                    model.insert(lba, Some(order));
+                }
+            }
+            for lba in 0..64 {
+                let shown = match overlay.see(lun, lba) {
+                    Seen::Block(shown) => {
+                        Some(Some(u64::from_le_bytes(shown[..8].try_into().expect("8 bytes"))))
+                    }
+                    Seen::Hole => Some(None),
+                    Seen::Below => None,
+                    Seen::Pointer(_) => panic!("nothing has landed"),
+                };
+                assert_eq!(shown, model.get(&lba).copied(), "seed {seed}, block {lba}");
+            }
+        }
+        // Every block that is only in memory is found by a flush of all orders.
+        let waiting = overlay.unplaced;
+        assert_eq!(overlay.next_unplaced(usize::MAX, u64::MAX).len() as u64, waiting, "seed {seed}");
+    }
+}
