@@ -69,7 +69,10 @@ impl World {
             VolumeError::NoSpace => {
                 self.full += 1;
                 let free = self.volume().status().free;
-                ensure!(self.device.is_off() || free <= 8 * count + 64, "refused {count} blocks as full, {free} are free");
+                ensure!(
+                    self.device.is_off() || free <= 8 * count + 64,
+                    "refused {count} blocks as full, {free} are free"
+                );
                 Ok(": full".to_owned())
             }
             other => Err(other.into()),
@@ -96,7 +99,8 @@ impl World {
             false => format!("write {file:?} {start}+{count}"),
         };
         let mut iterator = blocks.iter().map(|(lba, tag)| (Lba(*lba), tag.block()));
-        let outcome = self.volume().write(file, &mut iterator as &mut dyn ExactSizeIterator<Item = (Lba, Block)>);
+        let outcome =
+            self.volume().write(file, &mut iterator as &mut dyn ExactSizeIterator<Item = (Lba, Block)>);
         let outcome = match outcome {
             Ok(()) => {
                 let generation = self.open_generation();
@@ -243,7 +247,8 @@ impl World {
         self.pending = Pending::Rollback { target: id, before: before.clone() };
         let outcome = match self.volume().rollback(id) {
             Ok(kept) => {
-                self.snapshots.insert(kept.id, SnapshotModel { name: kept.name, held: false, content: before });
+                self.snapshots
+                    .insert(kept.id, SnapshotModel { name: kept.name, held: false, content: before });
                 self.rolled_back(id);
                 Ok(format!(", what was there is {}", kept.id))
             }
@@ -450,7 +455,8 @@ impl World {
         self.compare_all()?;
         self.check()?;
         // Without snapshots and files nothing stays in use but the maps.
-        let held: Vec<SnapshotId> = self.snapshots.iter().filter(|(_, s)| s.held).map(|(id, _)| *id).collect();
+        let held: Vec<SnapshotId> =
+            self.snapshots.iter().filter(|(_, s)| s.held).map(|(id, _)| *id).collect();
         for id in held {
             self.volume().hold_snapshot(id, false)?;
         }

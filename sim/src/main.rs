@@ -61,7 +61,8 @@ fn arguments() -> Result<Arguments> {
 
 /// Soaks start where no other soak did.
 fn seed_of_now() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs()) << 16
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+        << 16
 }
 
 fn main() -> Result<()> {
@@ -83,7 +84,10 @@ fn main() -> Result<()> {
         }
     }
     for (kind, (runs, cuts, full)) in arguments.kinds.iter().zip(totals) {
-        println!("{}: {runs} runs, {cuts} power cuts, {full} refusals for want of space: all as promised", kind.name());
+        println!(
+            "{}: {runs} runs, {cuts} power cuts, {full} refusals for want of space: all as promised",
+            kind.name()
+        );
     }
     Ok(())
 }

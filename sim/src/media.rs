@@ -38,7 +38,8 @@ fn power_cycle(world: &mut World) -> Result<(), VolumeError> {
 
 fn damaged_block(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<()> {
     world.close_and_open()?;
-    let space = world.device.geometry().length / BLOCK - world.blocks.min(world.device.geometry().length / BLOCK);
+    let space =
+        world.device.geometry().length / BLOCK - world.blocks.min(world.device.geometry().length / BLOCK);
     let mut damaged = Vec::new();
     for _ in 0..1 + rng.below(12) {
         let block = space.min(512) + rng.below(world.blocks);
@@ -81,7 +82,10 @@ fn damaged_block(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> R
                 match read.outcome {
                     Some(Ok(bytes)) => {
                         let seen = Tag::of(&bytes.to_vec());
-                        ensure!(seen == Some(expected.tag(lba)), "snapshot {id} serves wrong bytes: {seen:?}");
+                        ensure!(
+                            seen == Some(expected.tag(lba)),
+                            "snapshot {id} serves wrong bytes: {seen:?}"
+                        );
                     }
                     Some(Err(_)) => refused += 1,
                     None => bail!("a read that may wait has no outcome"),
@@ -137,7 +141,8 @@ fn damaged_log(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Res
         }
         let writes = world.device.take_log();
         // The record is the write below the block space: the label area comes first on the device.
-        let Some(record) = writes.iter().filter(|write| write.length > 0).min_by_key(|write| write.offset) else {
+        let Some(record) = writes.iter().filter(|write| write.length > 0).min_by_key(|write| write.offset)
+        else {
             bail!("a flush wrote nothing");
         };
         records.push(record.offset);
@@ -147,10 +152,15 @@ fn damaged_log(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Res
     match power_cycle(world) {
         Err(VolumeError::LogDamaged { sequence }) => {
             timeline.observe(sequence.to_le_bytes());
-            world.note(timeline, &format!("! record {victim} of {} was damaged; opening says so", records.len()));
+            world.note(
+                timeline,
+                &format!("! record {victim} of {} was damaged; opening says so", records.len()),
+            );
             Ok(())
         }
-        Ok(()) => bail!("record {victim} of {} was damaged, and the volume opened as if it were not", records.len()),
+        Ok(()) => {
+            bail!("record {victim} of {} was damaged, and the volume opened as if it were not", records.len())
+        }
         Err(error) => Err(error).context("opening with a damaged log"),
     }
 }

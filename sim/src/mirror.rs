@@ -190,7 +190,8 @@ impl Pair {
         let adversary = self.rng.one_in(2);
         let source_cuts = self.source.cuts;
         let end = self.send(timeline, &changes.runs, entries, target, adversary)?;
-        self.destination.note(timeline, &format!("{what}: {end:?}"));
+        let redirected = self.destination.volume().status().redirected;
+        self.destination.note(timeline, &format!("{what}: {end:?}, {redirected} not at home"));
         match end {
             End::Committed => {
                 ensure!(adversary || self.source.cuts == source_cuts, "committed over a cut of the source");
@@ -199,7 +200,10 @@ impl Pair {
                 self.compare(timeline, "after a transfer")?;
             }
             End::NotDone(why) => {
-                ensure!(adversary || self.destination.device.is_off(), "a quiet transfer was not done: {why}");
+                ensure!(
+                    adversary || self.destination.device.is_off(),
+                    "a quiet transfer was not done: {why}"
+                );
                 self.destination.device.cut_after(u64::MAX);
                 self.compare(timeline, "after a transfer that was not done")?;
             }
@@ -234,7 +238,10 @@ impl Pair {
     ) -> Result<End> {
         let destination = self.destination.volume();
         let mut receiver = destination.receive()?;
-        ensure!(matches!(destination.receive(), Err(VolumeError::TransferInProgress)), "two transfers at a time");
+        ensure!(
+            matches!(destination.receive(), Err(VolumeError::TransferInProgress)),
+            "two transfers at a time"
+        );
         let mut records: Vec<Run> = Vec::new();
         for (first, count) in runs {
             let starts = (0..*count).step_by(RECORD_BLOCKS as usize);
@@ -316,7 +323,10 @@ impl Pair {
         self.destination.held.clear();
         let volume = self.destination.volume();
         let refused = volume.punch(cairn_base::FileId(2), cairn_base::Lba(0), 1);
-        ensure!(matches!(refused, Err(VolumeError::WrongRole(_))), "a destination took a change: {refused:?}");
+        ensure!(
+            matches!(refused, Err(VolumeError::WrongRole(_))),
+            "a destination took a change: {refused:?}"
+        );
         volume.failover()?;
         self.destination.note(timeline, "failover");
         let mut world = self.destination;

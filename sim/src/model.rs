@@ -87,7 +87,8 @@ impl Model {
     /// A state that is durable as it is.
     pub fn of(frozen: &Frozen, generation: Generation) -> Self {
         let files = frozen.files.iter().map(|(id, file)| {
-            let blocks = file.content.iter().map(|(lba, tag)| (*lba, BlockModel { floor: *tag, history: Vec::new() }));
+            let blocks =
+                file.content.iter().map(|(lba, tag)| (*lba, BlockModel { floor: *tag, history: Vec::new() }));
             let model = FileModel {
                 logged: file.logged,
                 blocks: blocks.collect(),
@@ -229,7 +230,8 @@ impl Model {
                     }
                     Some(tag) => bail!(
                         "{id:?} block {lba} came back as {tag:?}, allowed is {allowed:?} (durable {:?}, written {:?}, at {generation:?})",
-                        block.floor, block.history
+                        block.floor,
+                        block.history
                     ),
                     None => bail!("{id:?} block {lba} came back torn"),
                 }

@@ -100,7 +100,11 @@ impl World {
             }
             Pending::Grow(blocks) => {
                 let now = volume.status().blocks;
-                ensure!(now == self.blocks || now == blocks, "{now} blocks after growing {} to {blocks}", self.blocks);
+                ensure!(
+                    now == self.blocks || now == blocks,
+                    "{now} blocks after growing {} to {blocks}",
+                    self.blocks
+                );
                 self.blocks = now;
             }
         }

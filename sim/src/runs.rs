@@ -79,9 +79,10 @@ fn mirror(seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
     let mut rng = Rng::new(seed);
     let mut config = config(&mut rng);
     // The space of a destination is its source's; growing it is another matter.
-    config.blocks = config.blocks.min(4096);
+    // Small, so that places are used again soon.
+    config.blocks = config.blocks.min(1024 + rng.below(1024));
     config.blocks_max = config.blocks;
-    config.file_blocks = config.file_blocks.min(600);
+    config.file_blocks = config.file_blocks.min(300);
     let mut pair = Pair::new(&mut rng, config)?;
     for _ in 0..4 + rng.below(10) {
         pair.round(timeline)?;
@@ -135,8 +136,13 @@ fn every_cut(seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
     world.finish(timeline)?;
     let mut outcome = Outcome { digest: 0, cuts: 0, full: world.full };
     for cut in 0..operations {
-        timeline.note("vol", Default::default(), &format!("the same life, with a cut after {cut} of {operations} operations"));
-        let (_, mut world) = life(Some(cut), timeline).with_context(|| format!("with a cut after {cut} operations"))?;
+        timeline.note(
+            "vol",
+            Default::default(),
+            &format!("the same life, with a cut after {cut} of {operations} operations"),
+        );
+        let (_, mut world) =
+            life(Some(cut), timeline).with_context(|| format!("with a cut after {cut} operations"))?;
         ensure!(world.cuts > 0, "a cut after {cut} of {operations} operations did not happen");
         world.compare_all()?;
         world.check().with_context(|| format!("with a cut after {cut} operations"))?;

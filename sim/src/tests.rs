@@ -29,9 +29,8 @@ fn volume_holds_its_promises_over_a_cut_at_every_device_operation() {
 #[test]
 fn same_seed_gives_the_same_digest() {
     for kind in Kind::ALL {
-        let digests: Vec<u64> = (0..2)
-            .map(|_| run(kind, 7, &mut Timeline::new(false)).expect("seed 7 runs").digest)
-            .collect();
+        let digests: Vec<u64> =
+            (0..2).map(|_| run(kind, 7, &mut Timeline::new(false)).expect("seed 7 runs").digest).collect();
         assert_eq!(digests[0], digests[1], "{}", kind.name());
     }
     let other = run(Kind::Volume, 8, &mut Timeline::new(false)).expect("seed 8 runs").digest;

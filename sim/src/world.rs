@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use cairn_base::{Clock, FileId, Generation, Lba, ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
 use cairn_device::FaultDevice;
-use cairn_volume::{ROOT_DIRECTORY, BlockRead, FormatOptions, Image, OpenOptions, Role, Volume, VolumeError};
+use cairn_volume::{BlockRead, FormatOptions, Image, OpenOptions, ROOT_DIRECTORY, Role, Volume, VolumeError};
 
 use crate::content::{Seen, Tag};
 use crate::model::{Frozen, Model};
@@ -264,7 +264,12 @@ fn tags(reads: Vec<BlockRead>) -> Result<Seen> {
     for read in reads {
         let Some(outcome) = read.outcome else { bail!("a read that may wait has no outcome") };
         let bytes = outcome?.to_vec();
-        ensure!(bytes.len() as u64 == read.count * 4096, "a read of {} blocks gave {} bytes", read.count, bytes.len());
+        ensure!(
+            bytes.len() as u64 == read.count * 4096,
+            "a read of {} blocks gave {} bytes",
+            read.count,
+            bytes.len()
+        );
         seen.extend(bytes.chunks_exact(4096).map(Tag::of));
     }
     Ok(seen)
@@ -278,8 +283,7 @@ pub fn compare_image(image: &Image, expected: &Frozen) -> Result<()> {
         .filter(|inode| !inode.removed)
         .map(|inode| (inode.id, inode.tree.length))
         .collect();
-    let lengths: BTreeMap<FileId, u64> =
-        expected.files.iter().map(|(id, file)| (*id, file.blocks)).collect();
+    let lengths: BTreeMap<FileId, u64> = expected.files.iter().map(|(id, file)| (*id, file.blocks)).collect();
     ensure!(found == lengths, "files and their blocks are {found:?}, expected {lengths:?}");
     for (id, file) in &expected.files {
         for (lba, seen) in (0..).zip(read_image(image, *id, file.blocks)?) {
