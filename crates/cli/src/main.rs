@@ -1,2 +1,76 @@
-//! (being written)
-fn main() {}
+//! `cairn`: the commands. Each is a client of the server's API, but `serve`, which is the server, and `demo`, which
+//! starts two.
+
+mod arguments;
+mod client;
+mod commands;
+mod demo;
+mod exit;
+mod output;
+
+use std::process::ExitCode;
+
+use cairn_server::{Address, DEFAULT_DATA};
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use arguments::{Arguments, Command, Global};
+use cairn_server::api::ErrorKind;
+use client::{Client, Place};
+use exit::Failure;
+use output::Output;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let global = arguments.global;
+    log(&global);
+    let output = Output { json: global.json, quiet: global.quiet, yes: global.yes };
+    let outcome = match arguments.command {
+        Command::Serve(serve) => commands::serve::run(serve, global.data, output),
+        Command::Demo(demo) => demo::run(&demo, output),
+        command => connect(&global).and_then(|client| commands::run(command, &client, output)),
+    };
+    match outcome {
+        Ok(()) => ExitCode::from(exit::DONE),
+        Err(failure) => failure.report(output.json),
+    }
+}
+
+fn log(global: &Global) {
+    let level = match (global.quiet, global.verbose) {
+        (true, _) => "error",
+        (false, 0) => "info",
+        (false, 1) => "debug",
+        (false, _) => "trace",
+    };
+    let filter = EnvFilter::try_from_env("CAIRN_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(false)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+fn connect(global: &Global) -> Result<Client, Failure> {
+    let usage = |message: &str, next: &str| Failure::new(ErrorKind::Usage, message, next);
+    let place = match &global.server {
+        None => Place::Data(global.data.clone().unwrap_or_else(|| DEFAULT_DATA.into())),
+        Some(Address::Unix(path)) => Place::Unix(path.clone()),
+        Some(Address::Tcp(address)) => {
+            let file = global.token_file.as_ref().ok_or_else(|| {
+                Failure::new(
+                    ErrorKind::Unauthorized,
+                    "a server at HOST:PORT wants a token",
+                    "give --token-file FILE with a copy of DIR/http-token of the server",
+                )
+            })?;
+            let token = std::fs::read_to_string(file).map_err(|error| {
+                Failure::new(ErrorKind::Usage, format!("{}: {error}", file.display()), "check --token-file")
+            })?;
+            Place::Tcp(address.clone(), token.trim().to_owned())
+        }
+        Some(Address::Off) => return Err(usage("`off` is no server", "give HOST:PORT or unix:PATH")),
+    };
+    Client::new(place)
+}

@@ -1,1 +1,37 @@
-//! (being written)
+//! The daemon: configuration, the data directory, the threads, and the API that everything else talks to.
+//!
+//! The engine below knows no thread and no clock of its own; this crate owns both. One thread a volume does its
+//! background work, NBD has a thread a connection, each mirror connection and each job has one; HTTP is the only
+//! asynchronous part. The command line is a client of [`api`] over `DIR/control.sock`.
+
+pub mod api;
+mod changed;
+mod config;
+mod contents;
+mod data_dir;
+mod destination;
+mod error;
+mod exports;
+mod http;
+mod identity;
+mod jobs;
+mod mirrors;
+mod names;
+mod notify;
+mod peers;
+mod server;
+mod source;
+mod state;
+mod tls;
+mod token;
+mod transfer;
+mod volumes;
+mod wire;
+
+pub use config::{
+    Address, Config, DEFAULT_CACHE, DEFAULT_DATA, DEFAULT_MIRROR, DEFAULT_NBD, InvalidAddress, Settings,
+};
+pub use error::ServerError;
+pub use http::{VERSION_HEADER, openapi_json};
+pub use identity::{Fingerprint, InvalidFingerprint};
+pub use server::run;

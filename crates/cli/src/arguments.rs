@@ -1,0 +1,365 @@
+//! The command line: commands, flags and the names that they take.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use cairn_base::{ByteSize, Interval};
+use cairn_server::Address;
+use clap::{Args, Parser, Subcommand};
+
+/// Volumes that never overwrite, served over NBD and mirrored to another server.
+#[derive(Debug, Parser)]
+#[command(name = "cairn", version, propagate_version = true, max_term_width = 100)]
+pub struct Arguments {
+    /// How to reach the server and how to talk.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags of every command.
+#[derive(Debug, Args)]
+pub struct Global {
+    /// The data directory of the server
+    #[arg(long, global = true, value_name = "DIR", env = "CAIRN_DATA")]
+    pub data: Option<PathBuf>,
+    /// The server: HOST:PORT (with --token-file) or unix:PATH
+    #[arg(long, global = true, value_name = "A", env = "CAIRN_SERVER", conflicts_with = "data")]
+    pub server: Option<Address>,
+    /// A copy of DIR/http-token of the server, for --server HOST:PORT
+    #[arg(long, global = true, value_name = "FILE", env = "CAIRN_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Write JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say nothing but errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Say more (twice: much more)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Do not ask before something is destroyed
+    #[arg(long, global = true)]
+    pub yes: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show it all: two servers, real data, a mirror, a disaster, failover, proof
+    Demo(Demo),
+    /// Run a server
+    Serve(Serve),
+    /// Volumes, exports, mirrors, and problems with their remedies
+    Status,
+    /// Volumes
+    #[command(subcommand)]
+    Volume(Volume),
+    /// LUNs: disks in a volume, exported by NBD
+    #[command(subcommand)]
+    Lun(Lun),
+    /// Snapshots
+    #[command(subcommand)]
+    Snapshot(Snapshot),
+    /// Servers that may mirror from here
+    #[command(subcommand)]
+    Peer(Peer),
+    /// Mirrors of other servers' volumes
+    #[command(subcommand)]
+    Mirror(Mirror),
+}
+
+/// `cairn demo`.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Leave both servers running, and say what to try next
+    #[arg(long)]
+    pub keep: bool,
+    /// Real files to copy, at most
+    #[arg(long, value_name = "SIZE", default_value = "300M")]
+    pub budget: ByteSize,
+}
+
+/// `cairn serve`.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// A TOML file with the same names as these flags
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The API over TCP: HOST:PORT or off (off; the control socket is always there)
+    #[arg(long, value_name = "A")]
+    pub http: Option<Address>,
+    /// Where mirrors of this server's volumes connect: HOST:PORT or off (127.0.0.1:7420)
+    #[arg(long, value_name = "A")]
+    pub mirror: Option<Address>,
+    /// NBD, beside DIR/nbd.sock: HOST:PORT, unix:PATH or off; several (127.0.0.1:10809)
+    #[arg(long, value_name = "A")]
+    pub nbd: Vec<Address>,
+    /// Refuse NBD clients without TLS
+    #[arg(long)]
+    pub nbd_tls_required: bool,
+    /// The mirror address that tokens name, when it is another than the one listened on
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+    /// The block cache of each volume (256M)
+    #[arg(long, value_name = "SIZE")]
+    pub cache: Option<ByteSize>,
+}
+
+/// `cairn volume`.
+#[derive(Debug, Subcommand)]
+pub enum Volume {
+    /// Make a volume
+    Create {
+        /// Its name
+        name: String,
+        /// Of its block space, such as 100G; with --device, what the devices hold
+        #[arg(long, required_unless_present = "device")]
+        size: Option<ByteSize>,
+        /// A disk or a file; several go one after the other
+        #[arg(long, value_name = "PATH")]
+        device: Vec<PathBuf>,
+    },
+    /// All volumes
+    List,
+    /// One volume
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Grow a volume while it is in use
+    Grow {
+        /// Its name
+        name: String,
+        /// The new size; what its devices hold when not given
+        #[arg(long)]
+        size: Option<ByteSize>,
+    },
+    /// Delete a volume with its LUNs and snapshots
+    Delete {
+        /// Its name
+        name: String,
+        /// Only say what would be deleted
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
+    /// Read all of a volume and compare it with its checksums and maps
+    Check {
+        /// Its name
+        name: String,
+    },
+}
+
+/// `cairn lun`.
+#[derive(Debug, Subcommand)]
+pub enum Lun {
+    /// Make a LUN; it is exported at once
+    Create {
+        /// VOLUME/LUN
+        name: LunName,
+        /// Such as 10G
+        #[arg(long)]
+        size: ByteSize,
+    },
+    /// The LUNs of a volume, or of all
+    List {
+        /// Its name
+        volume: Option<String>,
+    },
+    /// Resize a LUN
+    Resize {
+        /// VOLUME/LUN
+        name: LunName,
+        /// The new size
+        #[arg(long)]
+        size: ByteSize,
+        /// It may become smaller; what lies past the new end is lost
+        #[arg(long)]
+        shrink: bool,
+    },
+    /// Delete a LUN; snapshots keep what they show
+    Delete {
+        /// VOLUME/LUN
+        name: LunName,
+        /// Only say what would be deleted
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
+}
+
+/// `cairn snapshot`.
+#[derive(Debug, Subcommand)]
+pub enum Snapshot {
+    /// Make a snapshot
+    Create {
+        /// VOLUME@SNAPSHOT
+        name: SnapshotName,
+    },
+    /// The snapshots of a volume, the oldest first
+    List {
+        /// Its name
+        volume: String,
+    },
+    /// Delete snapshots
+    Delete {
+        /// VOLUME@SNAPSHOT
+        #[arg(required = true)]
+        names: Vec<SnapshotName>,
+        /// Only say what would be deleted
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
+    /// Rename a snapshot
+    Rename {
+        /// VOLUME@SNAPSHOT
+        name: SnapshotName,
+        /// The new name, without the volume
+        new_name: String,
+    },
+    /// Bring a volume back to a snapshot; the state before is kept as a snapshot
+    Rollback {
+        /// VOLUME@SNAPSHOT
+        name: SnapshotName,
+        /// Only say what would happen
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
+}
+
+/// `cairn peer`.
+#[derive(Debug, Subcommand)]
+pub enum Peer {
+    /// On the source: make a token that one destination can use once
+    Invite {
+        /// Good for this volume only
+        #[arg(long, value_name = "VOLUME")]
+        volume: Option<String>,
+        /// How long it can be used for the first time (24h)
+        #[arg(long, value_name = "TIME")]
+        expires: Option<Interval>,
+        /// This server's mirror address as the destination reaches it
+        #[arg(long, value_name = "HOST:PORT")]
+        advertise: Option<String>,
+    },
+    /// Peers and invitations
+    List,
+    /// Forget a peer or an invitation
+    Revoke {
+        /// Its id, from `cairn peer list`
+        id: String,
+    },
+}
+
+/// `cairn mirror`.
+#[derive(Debug, Subcommand)]
+pub enum Mirror {
+    /// On the destination: provision a mirror, bring the baseline, install the schedule
+    Create {
+        /// The source's volume
+        volume: String,
+        /// What `cairn peer invite` printed on the source
+        token: String,
+        /// An update begins that often, such as 15m; without it only on request
+        #[arg(long, value_name = "TIME")]
+        every: Option<Interval>,
+        /// Another name for the volume here
+        #[arg(long = "as", value_name = "NAME")]
+        name: Option<String>,
+        /// A disk or a file for the mirror; several go one after the other
+        #[arg(long, value_name = "PATH")]
+        device: Vec<PathBuf>,
+    },
+    /// How mirrors are
+    Status {
+        /// One mirror; all when not given
+        name: Option<String>,
+    },
+    /// Bring the newest image now
+    Update {
+        /// The mirror
+        name: String,
+    },
+    /// Make the mirror an ordinary volume; the source is not asked
+    Failover {
+        /// The mirror
+        name: String,
+        /// Only say what would be lost
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
+    /// End a mirror and delete its volume
+    Delete {
+        /// The mirror
+        name: String,
+        /// Only say what would be deleted
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
+}
+
+/// `VOLUME/LUN`.
+#[derive(Debug, Clone)]
+pub struct LunName {
+    /// Before the `/`.
+    pub volume: String,
+    /// After it.
+    pub lun: String,
+}
+
+/// `VOLUME@SNAPSHOT`.
+#[derive(Debug, Clone)]
+pub struct SnapshotName {
+    /// Before the `@`.
+    pub volume: String,
+    /// After it.
+    pub snapshot: String,
+}
+
+/// The text is not of that form.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+pub enum InvalidName {
+    /// Of a LUN.
+    #[error("a LUN is named VOLUME/LUN, such as vol0/db")]
+    Lun,
+    /// Of a snapshot.
+    #[error("a snapshot is named VOLUME@SNAPSHOT, such as vol0@before-upgrade")]
+    Snapshot,
+}
+
+fn split(text: &str, at: char) -> Option<(String, String)> {
+    let (left, right) = text.split_once(at)?;
+    let plain = |part: &str| !part.is_empty() && !part.contains(['/', '@', '?', '#', '%']);
+    (plain(left) && plain(right)).then(|| (left.to_owned(), right.to_owned()))
+}
+
+impl FromStr for LunName {
+    type Err = InvalidName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        split(text, '/').map(|(volume, lun)| LunName { volume, lun }).ok_or(InvalidName::Lun)
+    }
+}
+
+impl FromStr for SnapshotName {
+    type Err = InvalidName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        split(text, '@')
+            .map(|(volume, snapshot)| SnapshotName { volume, snapshot })
+            .ok_or(InvalidName::Snapshot)
+    }
+}
+
+impl std::fmt::Display for LunName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.volume, self.lun)
+    }
+}
+
+impl std::fmt::Display for SnapshotName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}@{}", self.volume, self.snapshot)
+    }
+}

@@ -1,0 +1,209 @@
+//! A client of the API: over the control socket of a data directory, or over TCP with a token.
+//!
+//! One connection a request: commands make few, and a server that was restarted in between is no special case.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cairn_server::VERSION_HEADER;
+use cairn_server::api::{ErrorBody, ErrorKind};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::exit::Failure;
+
+/// Longest wait for the answer to one request. Work that may take longer is a job.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Where the server is.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// `DIR/control.sock`.
+    Data(PathBuf),
+    /// Another unix socket.
+    Unix(PathBuf),
+    /// HOST:PORT, with the token.
+    Tcp(String, String),
+}
+
+/// A client.
+pub struct Client {
+    place: Place,
+    runtime: tokio::runtime::Runtime,
+    told_version: std::cell::Cell<bool>,
+}
+
+impl Client {
+    /// A client of the server at `place`; nothing is sent yet.
+    pub fn new(place: Place) -> Result<Self, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { place, runtime, told_version: std::cell::Cell::new(false) })
+    }
+
+    /// GET.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.request(Method::GET, path, None::<&()>)
+    }
+
+    /// POST.
+    pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        self.request(Method::POST, path, Some(body))
+    }
+
+    /// PATCH.
+    pub fn patch<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        self.request(Method::PATCH, path, Some(body))
+    }
+
+    /// DELETE.
+    pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.request(Method::DELETE, path, None::<&()>)
+    }
+
+    fn request<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Failure> {
+        let broken = |what: &dyn std::fmt::Display| {
+            Failure::new(
+                ErrorKind::Failed,
+                format!("the server's answer cannot be used: {what}"),
+                "check that `cairn serve` and this program have the same version",
+            )
+        };
+        let bytes = match body {
+            Some(body) => serde_json::to_vec(body).map_err(|error| broken(&error))?,
+            None => Vec::new(),
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "cairn")
+            .header("content-type", "application/json");
+        if let Place::Tcp(_, token) = &self.place {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(Full::new(Bytes::from(bytes))).map_err(|error| broken(&error))?;
+        let answer = self.runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, self.exchange(request)).await.unwrap_or_else(|_| {
+                Err(Failure::new(
+                    ErrorKind::Failed,
+                    format!("the server did not answer within {} s", PATIENCE.as_secs()),
+                    "see its log; `cairn status` shows what it is at",
+                ))
+            })
+        })?;
+        let (status, version, bytes) = answer;
+        self.compare_version(version.as_deref());
+        if status.is_success() {
+            return serde_json::from_slice(&bytes).map_err(|error| broken(&error));
+        }
+        match serde_json::from_slice::<ErrorBody>(&bytes) {
+            Ok(body) => Err(body.into()),
+            Err(_) => Err(broken(&status)),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(hyper::StatusCode, Option<String>, Bytes), Failure> {
+        match &self.place {
+            Place::Data(dir) => {
+                let path = dir.join("control.sock");
+                let stream = tokio::net::UnixStream::connect(&path)
+                    .await
+                    .map_err(|error| no_server(&dir.display(), Some(dir), &error))?;
+                converse(stream, request).await
+            }
+            Place::Unix(path) => {
+                let stream = tokio::net::UnixStream::connect(path)
+                    .await
+                    .map_err(|error| no_server(&path.display(), None, &error))?;
+                converse(stream, request).await
+            }
+            Place::Tcp(address, _) => {
+                let stream = tokio::net::TcpStream::connect(address)
+                    .await
+                    .map_err(|error| no_server(address, None, &error))?;
+                converse(stream, request).await
+            }
+        }
+    }
+
+    fn compare_version(&self, theirs: Option<&str>) {
+        let ours = env!("CARGO_PKG_VERSION");
+        let theirs = theirs.unwrap_or("an unknown version");
+        if theirs != ours && !self.told_version.replace(true) {
+            eprintln!(
+                "note: the server is {theirs} and this program is {ours}; use the same version of both"
+            );
+        }
+    }
+}
+
+async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    request: Request<Full<Bytes>>,
+) -> Result<(hyper::StatusCode, Option<String>, Bytes), Failure> {
+    let cut = |error: hyper::Error| {
+        Failure::new(
+            ErrorKind::Failed,
+            format!("the server broke the connection: {error}"),
+            "see whether it still runs with `cairn status`, and its log",
+        )
+    };
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(cut)?;
+    let driver = tokio::spawn(connection);
+    let response = sender.send_request(request).await.map_err(cut)?;
+    let status = response.status();
+    let version = response.headers().get(VERSION_HEADER).and_then(|value| value.to_str().ok());
+    let version = version.map(str::to_owned);
+    let bytes = response.into_body().collect().await.map_err(cut)?.to_bytes();
+    driver.abort();
+    Ok((status, version, bytes))
+}
+
+fn no_server(place: &dyn std::fmt::Display, dir: Option<&Path>, error: &std::io::Error) -> Failure {
+    use std::io::ErrorKind as Io;
+    if error.kind() == Io::PermissionDenied {
+        return Failure::new(
+            ErrorKind::Unauthorized,
+            format!("this user may not talk to the server of {place}"),
+            "run the command as the user that runs the server",
+        );
+    }
+    match dir {
+        Some(dir) => {
+            let dir = quoted(dir);
+            Failure::new(
+                ErrorKind::Failed,
+                format!("no server is running for {place}"),
+                format!("start one with `cairn serve --data {dir}`"),
+            )
+        }
+        None => Failure::new(
+            ErrorKind::PeerUnreachable,
+            format!("no server answers at {place}: {error}"),
+            "check the address; over TCP the server must have been started with --http HOST:PORT",
+        ),
+    }
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    if text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+=:,".contains(&byte)) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}

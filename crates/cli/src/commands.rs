@@ -1,0 +1,83 @@
+//! The commands that talk to a server: one function each, one file a noun.
+
+mod lun;
+mod mirror;
+mod peer;
+pub mod serve;
+mod snapshot;
+mod status;
+mod volume;
+
+use std::time::Duration;
+
+use cairn_server::api;
+
+use crate::arguments::Command;
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::output::{Output, json, print_line};
+
+/// Runs a command against the server.
+pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Failure> {
+    match command {
+        Command::Status => status::run(client, output),
+        Command::Volume(command) => volume::run(command, client, output),
+        Command::Lun(command) => lun::run(command, client, output),
+        Command::Snapshot(command) => snapshot::run(command, client, output),
+        Command::Peer(command) => peer::run(command, client, output),
+        Command::Mirror(command) => mirror::run(command, client, output),
+        Command::Serve(_) | Command::Demo(_) => unreachable!("these two need no server and were run before"),
+    }
+}
+
+/// How often a job is asked about; a person sees ten changes a second as motion.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// Follows a job to its end, with a bar for people and a line a second for programs.
+fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<api::JobOutcome>, Failure> {
+    let bar = output.bar(0);
+    let mut asked = 0u32;
+    while job.state == api::JobState::Running {
+        bar.set_length(job.total_bytes);
+        bar.set_position(job.done_bytes);
+        bar.set_message(format!("{}: {}", job.subject, job.phase));
+        if output.json && asked.is_multiple_of(10) {
+            print_line(&status_line(&job));
+        }
+        std::thread::sleep(ASK_EVERY);
+        asked += 1;
+        job = client.get(&format!("/v1/jobs/{}", job.id))?;
+    }
+    bar.finish_and_clear();
+    if output.json {
+        print_line(&status_line(&job));
+    }
+    match job.error {
+        Some(error) => Err(error.into()),
+        None => Ok(job.outcome),
+    }
+}
+
+fn status_line(job: &api::Job) -> String {
+    json(&serde_json::json!({
+        "message_type": "status",
+        "job": job.id,
+        "phase": job.phase,
+        "done_bytes": job.done_bytes,
+        "total_bytes": job.total_bytes,
+        "rate": job.rate,
+        "seconds_left": job.seconds_left,
+        "elapsed_ms": job.elapsed_ms,
+    }))
+}
+
+/// The last line of long work for programs.
+fn summary<T: serde::Serialize>(value: &T) -> serde_json::Value {
+    let mut summary = serde_json::json!({ "message_type": "summary" });
+    if let (Some(summary), Ok(serde_json::Value::Object(value))) =
+        (summary.as_object_mut(), serde_json::to_value(value))
+    {
+        summary.extend(value);
+    }
+    summary
+}

@@ -1,0 +1,80 @@
+//! `cairn lun`.
+
+use cairn_server::api;
+
+use super::volume::segment;
+use crate::arguments::{Lun, LunName};
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::output::{Output, ago, size, table};
+
+/// Runs a command on LUNs.
+pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure> {
+    match command {
+        Lun::Create { name, size: bytes } => {
+            let request = api::CreateLun { name: name.lun.clone(), size_bytes: bytes.0 };
+            let path = format!("/v1/volumes/{}/luns", segment(&name.volume)?);
+            let lun: api::Lun = client.post(&path, &request)?;
+            output.tell(&lun, |lun| lun.uris.join("\n"));
+        }
+        Lun::List { volume } => {
+            let volumes = match volume {
+                Some(volume) => vec![volume],
+                None => {
+                    let volumes: Vec<api::Volume> = client.get("/v1/volumes")?;
+                    let open = |volume: &api::Volume| volume.role != api::VolumeRole::Unavailable;
+                    volumes.into_iter().filter(open).map(|volume| volume.name).collect()
+                }
+            };
+            let mut luns: Vec<api::Lun> = Vec::new();
+            for volume in volumes {
+                let more: Vec<api::Lun> = client.get(&format!("/v1/volumes/{}/luns", segment(&volume)?))?;
+                luns.extend(more);
+            }
+            output.show(&luns, |luns| list(luns));
+        }
+        Lun::Resize { name, size: bytes, shrink } => {
+            if shrink {
+                output.confirm(&format!("this cuts {name} to {bytes}, and what lies past that is lost"))?;
+            }
+            let request = api::ResizeLun { size_bytes: bytes.0, allow_shrink: shrink };
+            let lun: api::Lun = client.patch(&path(&name)?, &request)?;
+            output.tell(&lun, |lun| {
+                format!(
+                    "{} has {} now; clients see it when they connect again",
+                    lun.name,
+                    size(lun.size_bytes)
+                )
+            });
+        }
+        Lun::Delete { name, dry_run } => {
+            let luns: Vec<api::Lun> = client.get(&format!("/v1/volumes/{}/luns", segment(&name.volume)?))?;
+            let lun = luns.into_iter().find(|lun| lun.name == name.to_string());
+            let bytes = lun.as_ref().map_or(0, |lun| lun.size_bytes);
+            let what = format!("this deletes {name}, a disk of {}", size(bytes));
+            if dry_run && lun.is_some() {
+                output.show(&lun, |_| format!("{what}; nothing was done"));
+                return Ok(());
+            }
+            if lun.is_some() {
+                output.confirm(&what)?;
+            }
+            let () = client.delete(&path(&name)?)?;
+            let deleted = serde_json::json!({ "deleted": name.to_string() });
+            output.tell(&deleted, |_| format!("deleted {name}"));
+        }
+    }
+    Ok(())
+}
+
+fn path(name: &LunName) -> Result<String, Failure> {
+    Ok(format!("/v1/volumes/{}/luns/{}", segment(&name.volume)?, segment(&name.lun)?))
+}
+
+fn list(luns: &[api::Lun]) -> String {
+    let row = |lun: &api::Lun| {
+        let uri = lun.uris.first().cloned().unwrap_or_default();
+        [lun.name.clone(), size(lun.size_bytes), ago(lun.created_ms), uri]
+    };
+    table(["NAME", "SIZE", "CREATED", "URI"], luns.iter().map(row))
+}

@@ -1,0 +1,40 @@
+//! `cairn serve`.
+
+use std::path::PathBuf;
+
+use cairn_server::{Config, Settings};
+
+use crate::arguments::Serve;
+use crate::exit::Failure;
+use crate::output::Output;
+
+/// Runs a server until SIGTERM or SIGINT.
+pub fn run(serve: Serve, data: Option<PathBuf>, output: Output) -> Result<(), Failure> {
+    let file = match &serve.config {
+        Some(path) => Settings::read(path)?,
+        None => Settings::default(),
+    };
+    let line = Settings {
+        data,
+        http: serve.http,
+        mirror: serve.mirror,
+        nbd: (!serve.nbd.is_empty()).then_some(serve.nbd),
+        nbd_tls_required: serve.nbd_tls_required.then_some(true),
+        advertise: serve.advertise,
+        cache: serve.cache,
+    };
+    let config = Config::new(line.over(file))?;
+    cairn_server::run(config, |status| {
+        output.tell(status, |status| {
+            let mirror = status.mirror.as_deref().unwrap_or("off");
+            let mut text = format!("serving {}\n  API     {}", status.data, status.http.join("  "));
+            text += &format!("\n  NBD     {}\n  mirror  {mirror}", status.nbd.join("  "));
+            if status.volumes.is_empty() {
+                text +=
+                    "\nnext: cairn volume create vol0 --size 100G, then cairn lun create vol0/db --size 10G";
+            }
+            text
+        });
+    })?;
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! `cairn snapshot`.
+
+use cairn_server::api::{self, ErrorKind};
+
+use super::volume::segment;
+use crate::arguments::{Snapshot, SnapshotName};
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::output::{Output, ago, size, table};
+
+/// Runs a command on snapshots.
+pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Failure> {
+    match command {
+        Snapshot::Create { name } => {
+            let request = api::CreateSnapshot { name: name.snapshot.clone() };
+            let path = format!("/v1/volumes/{}/snapshots", segment(&name.volume)?);
+            let snapshot: api::Snapshot = client.post(&path, &request)?;
+            output.tell(&snapshot, |snapshot| format!("made {}", snapshot.name));
+        }
+        Snapshot::List { volume } => {
+            let path = format!("/v1/volumes/{}/snapshots", segment(&volume)?);
+            let snapshots: Vec<api::Snapshot> = client.get(&path)?;
+            output.show(&snapshots, |snapshots| list(snapshots));
+        }
+        Snapshot::Delete { names, dry_run } => delete(&names, dry_run, client, output)?,
+        Snapshot::Rename { name, new_name } => {
+            let request = api::RenameSnapshot { name: new_name };
+            let snapshot: api::Snapshot = client.post(&format!("{}/rename", path(&name)?), &request)?;
+            output.tell(&snapshot, |snapshot| format!("{name} is {} now", snapshot.name));
+        }
+        Snapshot::Rollback { name, dry_run } => {
+            find(&name, client)?;
+            let what =
+                format!("this brings {} back to {name}; the state before is kept as a snapshot", name.volume);
+            if dry_run {
+                output.show(&serde_json::json!({ "would_roll_back_to": name.to_string() }), |_| {
+                    format!("{what}; nothing was done")
+                });
+                return Ok(());
+            }
+            output.confirm(&what)?;
+            let undo: api::Snapshot = client.post(&format!("{}/rollback", path(&name)?), &())?;
+            output.tell(&undo, |undo| {
+                let (volume, undo) = (&name.volume, &undo.name);
+                format!("{volume} is at {name}\nto undo: cairn snapshot rollback {undo}")
+            });
+        }
+    }
+    Ok(())
+}
+
+fn delete(names: &[SnapshotName], dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    if dry_run {
+        for name in names {
+            let snapshot = find(name, client)?;
+            output.show(&snapshot, |_| format!("this deletes {name}; nothing was done"));
+        }
+        return Ok(());
+    }
+    let all = names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    output.confirm(&format!("this deletes {all}"))?;
+    let (mut done, mut failures) = (0, Vec::new());
+    for name in names {
+        match path(name).and_then(|path| client.delete::<api::Freed>(&path)) {
+            Ok(freed) => {
+                done += 1;
+                let deleted =
+                    serde_json::json!({ "deleted": name.to_string(), "freed_bytes": freed.freed_bytes });
+                output.tell(&deleted, |_| format!("deleted {name}, freed {}", size(freed.freed_bytes)));
+            }
+            Err(failure) => failures.push(failure),
+        }
+    }
+    let last = failures.pop();
+    for failure in failures {
+        failure.report(output.json);
+    }
+    match last {
+        None => Ok(()),
+        Some(failure) if done > 0 => Err(failure.partly()),
+        Some(failure) => Err(failure),
+    }
+}
+
+fn find(name: &SnapshotName, client: &Client) -> Result<api::Snapshot, Failure> {
+    let path = format!("/v1/volumes/{}/snapshots", segment(&name.volume)?);
+    let snapshots: Vec<api::Snapshot> = client.get(&path)?;
+    snapshots.into_iter().find(|snapshot| snapshot.name == name.to_string()).ok_or_else(|| {
+        let next = format!("see what there is with `cairn snapshot list {}`", name.volume);
+        Failure::new(ErrorKind::NotFound, format!("there is no snapshot `{name}`"), next)
+    })
+}
+
+fn path(name: &SnapshotName) -> Result<String, Failure> {
+    Ok(format!("/v1/volumes/{}/snapshots/{}", segment(&name.volume)?, segment(&name.snapshot)?))
+}
+
+fn list(snapshots: &[api::Snapshot]) -> String {
+    let row = |snapshot: &api::Snapshot| {
+        let held = if snapshot.held { "held" } else { "" };
+        [snapshot.name.clone(), ago(snapshot.created_ms), snapshot.generation.to_string(), held.to_owned()]
+    };
+    table(["NAME", "CREATED", "GENERATION", "HELD"], snapshots.iter().map(row))
+}

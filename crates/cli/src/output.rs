@@ -1,0 +1,129 @@
+//! What commands print: tables for people, objects for programs, progress on standard error.
+
+use std::io::IsTerminal;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cairn_base::{ByteSize, Interval};
+use comfy_table::{Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::exit::Failure;
+use cairn_server::api::ErrorKind;
+
+/// How to print.
+#[derive(Debug, Clone, Copy)]
+pub struct Output {
+    /// JSON objects, one a line.
+    pub json: bool,
+    /// Nothing but errors (and what was asked for: lists).
+    pub quiet: bool,
+    /// Do not ask.
+    pub yes: bool,
+}
+
+impl Output {
+    /// Prints `value` as JSON, or what `people` makes of it.
+    pub fn show<T: Serialize>(&self, value: &T, people: impl FnOnce(&T) -> String) {
+        let text = if self.json { json(value) } else { people(value) };
+        if !text.is_empty() {
+            print_line(&text);
+        }
+    }
+
+    /// As [`Output::show`]; people who asked for quiet see nothing.
+    pub fn tell<T: Serialize>(&self, value: &T, people: impl FnOnce(&T) -> String) {
+        if self.json || !self.quiet {
+            self.show(value, people);
+        }
+    }
+
+    /// Asks before something is destroyed; without a terminal, `--yes` must have been given.
+    pub fn confirm(&self, what: &str) -> Result<(), Failure> {
+        if self.yes {
+            return Ok(());
+        }
+        if self.json || !std::io::stdin().is_terminal() {
+            return Err(Failure::new(
+                ErrorKind::Usage,
+                format!("{what}: this needs a yes, and there is no terminal to ask on"),
+                "look at what would happen with --dry-run, then run it again with --yes",
+            ));
+        }
+        eprint!("{what}. Type yes to go on: ");
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer)?;
+        if answer.trim() == "yes" {
+            return Ok(());
+        }
+        Err(Failure::new(ErrorKind::Interrupted, "nothing was done", "run it again when you are sure"))
+    }
+
+    /// A bar for bytes of `total` (0: not known), on standard error; it hides when nobody looks.
+    pub fn bar(&self, total: u64) -> ProgressBar {
+        if self.json || self.quiet || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new(total);
+        let template = "{msg:24} {bar:24} {bytes:>11}/{total_bytes:11} {bytes_per_sec:>13} {eta:>5} left";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar
+    }
+}
+
+/// One object a line.
+pub fn json<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("the objects of the API have string keys and no failing parts")
+}
+
+/// Prints a line; a reader that went away (a closed pipe) ends the program quietly.
+pub fn print_line(text: &str) {
+    use std::io::Write;
+    if writeln!(std::io::stdout(), "{text}").is_err() {
+        std::process::exit(i32::from(crate::exit::DONE));
+    }
+}
+
+/// A table without lines, as `ls -l` has it.
+pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(head);
+    let mut empty = true;
+    for row in rows {
+        table.add_row(row);
+        empty = false;
+    }
+    if empty { "none".to_owned() } else { table.trim_fmt() }
+}
+
+/// Bytes for people.
+pub fn size(bytes: u64) -> String {
+    ByteSize(bytes).to_string()
+}
+
+/// An interval for people; "-" when there is none.
+pub fn interval(ms: Option<u64>) -> String {
+    ms.map_or("-".to_owned(), |ms| Interval(Duration::from_millis(ms)).to_string())
+}
+
+/// A length of time for people, to two digits or so.
+pub fn duration(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..120_000 => format!("{:.1} s", ms as f64 / 1e3),
+        120_000..7_200_000 => format!("{} min", ms / 60_000),
+        7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
+        _ => format!("{} d", ms / 86_400_000),
+    }
+}
+
+/// How long ago, by this machine's clock.
+pub fn ago(at_ms: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    if now < at_ms {
+        return format!("in {}", duration(at_ms - now));
+    }
+    format!("{} ago", duration(now - at_ms))
+}

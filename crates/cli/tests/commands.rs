@@ -1,0 +1,279 @@
+//! Every command on volumes, LUNs, snapshots and servers, and every bad input of them with its exit code.
+
+mod running;
+
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+
+use running::{Running, cairn, refused};
+
+const MIB: u64 = 1 << 20;
+
+fn volume_with_lun(server: &Running) {
+    server.good(&["volume", "create", "vol0", "--size", "256M"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "16M"]);
+}
+
+#[test]
+fn volumes_and_luns_are_made_listed_grown_and_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "with space");
+    volume_with_lun(&server);
+    let uri = format!("nbd+unix:///vol0/db?socket={}/with%20space/nbd.sock", dir.path().display());
+    let luns = server.json(&["lun", "list", "vol0"]);
+    assert_eq!(luns[0]["uris"][0], *uri, "the space is escaped");
+    assert_eq!(server.json(&["volume", "show", "vol0"])["size_bytes"], 256 * MIB);
+    assert_eq!(server.json(&["volume", "grow", "vol0", "--size", "1G"])["size_bytes"], 1024 * MIB);
+    assert_eq!(server.disk("vol0/db").size(), 16 * MIB);
+    server.good(&["lun", "resize", "vol0/db", "--size", "32M"]);
+    assert_eq!(server.disk("vol0/db").size(), 32 * MIB, "a grown LUN is seen on reconnect");
+    server.good(&["lun", "resize", "vol0/db", "--size", "8M", "--shrink", "--yes"]);
+    let disk = server.disk("vol0/db");
+    server.bad(11, "busy", &["lun", "delete", "vol0/db", "--yes"]);
+    server.bad(11, "busy", &["volume", "delete", "vol0", "--yes"]);
+    disk.disconnect().unwrap();
+    let deadline = std::time::Instant::now() + running::PATIENCE;
+    while !server.run(&["lun", "delete", "vol0/db", "--yes"]).status.success() {
+        assert!(std::time::Instant::now() < deadline, "the session does not end");
+    }
+    assert!(!server.has_export("vol0/db"));
+    server.good(&["volume", "delete", "vol0", "--dry-run"]);
+    server.good(&["volume", "delete", "vol0", "--yes"]);
+    assert_eq!(server.json(&["volume", "list"]), serde_json::json!([]));
+    assert!(!server.data.join("volumes/vol0").exists());
+}
+
+#[test]
+fn snapshots_are_read_only_disks_and_a_rollback_can_be_undone() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    volume_with_lun(&server);
+    let mut disk = server.disk("vol0/db");
+    disk.write(0, &[1; 4096]).unwrap();
+    server.good(&["snapshot", "create", "vol0@one"]);
+    disk.write(0, &[2; 4096]).unwrap();
+    let mut past = server.disk("vol0@one/db");
+    assert_eq!(past.read(0, 4096).unwrap(), [1; 4096]);
+    assert!(past.write(0, &[9; 4096]).is_err(), "a snapshot takes no writes");
+    drop(past);
+    let undo =
+        server.json(&["snapshot", "rollback", "vol0@one", "--yes"])["name"].as_str().unwrap().to_owned();
+    assert!(disk.read(0, 4096).is_err(), "sessions end when their disk changes under them");
+    assert_eq!(server.disk("vol0/db").read(0, 4096).unwrap(), [1; 4096]);
+    server.good(&["snapshot", "rollback", &undo, "--yes"]);
+    assert_eq!(server.disk("vol0/db").read(0, 4096).unwrap(), [2; 4096]);
+    server.good(&["snapshot", "rename", "vol0@one", "uno"]);
+    let names = server.json(&["snapshot", "list", "vol0"]);
+    assert!(names.as_array().unwrap().iter().any(|snapshot| snapshot["name"] == "vol0@uno"), "{names}");
+    server.bad(3, "not-found", &["snapshot", "delete", "vol0@uno", "vol0@nothing", "--yes"]);
+    server.bad(10, "not-found", &["snapshot", "delete", "vol0@uno", "--yes"]);
+    assert!(server.good(&["volume", "check", "vol0"]).contains("sound"));
+}
+
+#[test]
+fn flushed_writes_survive_kill_and_a_snapshot_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    volume_with_lun(&server);
+    let mut disk = server.disk("vol0/db");
+    disk.write(8192, &[7; 4096]).unwrap();
+    disk.flush().unwrap();
+    server.good(&["snapshot", "create", "vol0@kept"]);
+    disk.write(8192, &[8; 4096]).unwrap();
+    disk.flush().unwrap();
+    server.kill();
+    server.restart();
+    assert_eq!(server.disk("vol0/db").read(8192, 4096).unwrap(), [8; 4096]);
+    assert_eq!(server.disk("vol0@kept/db").read(8192, 4096).unwrap(), [7; 4096]);
+    assert!(server.good(&["volume", "check", "vol0"]).contains("sound"));
+    assert_eq!(server.terminate(), 0);
+    server.restart();
+    assert_eq!(server.disk("vol0/db").read(8192, 4096).unwrap(), [8; 4096]);
+}
+
+#[test]
+fn wrong_names_and_sizes_are_refused_with_their_kind() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    volume_with_lun(&server);
+    server.good(&["snapshot", "create", "vol0@s"]);
+    server.bad(2, "usage", &["volume", "create", "a/b", "--size", "1G"]);
+    server.bad(2, "usage", &["volume", "create", "v", "--size", "1000"]);
+    server.bad(2, "usage", &["volume", "create", "v", "--size", "0"]);
+    server.bad(2, "usage", &["volume", "create", "v", "--size", "8K"]);
+    server.bad(11, "taken", &["volume", "create", "vol0", "--size", "1G"]);
+    server.bad(10, "not-found", &["volume", "show", "nothing"]);
+    server.bad(10, "not-found", &["volume", "grow", "nothing", "--size", "1G"]);
+    server.bad(2, "usage", &["volume", "grow", "vol0", "--size", "64M"]);
+    server.bad(10, "not-found", &["volume", "delete", "nothing", "--yes"]);
+    server.bad(10, "not-found", &["volume", "check", "nothing"]);
+    server.bad(2, "usage", &["volume", "delete", "vol0"]);
+    server.bad(2, "usage", &["lun", "create", "vol0/x", "--size", "1"]);
+    server.bad(2, "usage", &["lun", "create", "vol0/.x", "--size", "1M"]);
+    server.bad(11, "taken", &["lun", "create", "vol0/db", "--size", "1M"]);
+    server.bad(10, "not-found", &["lun", "create", "nothing/db", "--size", "1M"]);
+    server.bad(10, "not-found", &["lun", "resize", "vol0/x", "--size", "1M"]);
+    server.bad(2, "usage", &["lun", "resize", "vol0/db", "--size", "1M"]);
+    server.bad(10, "not-found", &["lun", "delete", "vol0/x", "--yes"]);
+    server.bad(11, "taken", &["snapshot", "create", "vol0@s"]);
+    server.bad(2, "usage", &["snapshot", "create", "vol0@-s"]);
+    server.bad(10, "not-found", &["snapshot", "create", "nothing@s"]);
+    server.bad(10, "not-found", &["snapshot", "rename", "vol0@x", "y"]);
+    server.bad(10, "not-found", &["snapshot", "rollback", "vol0@x", "--yes"]);
+    server.bad(2, "usage", &["snapshot", "rollback", "vol0@s"]);
+    server.bad(10, "not-found", &["peer", "revoke", "x", "--yes"]);
+    server.bad(10, "not-found", &["peer", "invite", "--volume", "nothing"]);
+    server.bad(10, "not-found", &["mirror", "update", "vol0"]);
+    server.bad(10, "not-found", &["mirror", "failover", "nothing", "--yes"]);
+    for wrong in
+        [&["lun", "create", "db", "--size", "1M"][..], &["volume", "create", "v", "--size", "big"], &["fly"]]
+    {
+        assert_eq!(server.run(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    assert!(
+        !server.has_export("vol0/x") && !server.has_export("nonsense") && !server.has_export("vol0@x/db")
+    );
+}
+
+#[test]
+fn devices_that_are_missing_busy_small_or_full_of_something_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    let file = |name: &str, bytes: u64| {
+        let path = dir.path().join(name);
+        std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (one, two, small) = (file("one", 128 * MIB), file("two", 128 * MIB), file("small", MIB));
+    let used = file("used", 128 * MIB);
+    std::fs::OpenOptions::new().write(true).open(&used).unwrap().write_all_at(b"ext4", 1080).unwrap();
+    server.bad(10, "not-found", &["volume", "create", "v", "--device", "/nothing/here"]);
+    server.bad(2, "usage", &["volume", "create", "v", "--device", "/dev/null"]);
+    server.bad(2, "too-small", &["volume", "create", "v", "--size", "1G", "--device", &small]);
+    server.bad(11, "not-empty", &["volume", "create", "v", "--device", &used]);
+    let volume = server.json(&["volume", "create", "v", "--device", &one, "--device", &two]);
+    assert!(volume["size_bytes"].as_u64().unwrap() > 200 * MIB, "both devices are used: {volume}");
+    server.bad(11, "busy", &["volume", "create", "w", "--device", &one]);
+    server.good(&["volume", "delete", "v", "--yes"]);
+    server.good(&["volume", "create", "again", "--device", &one]);
+    std::fs::OpenOptions::new().write(true).open(&one).unwrap().set_len(256 * MIB).unwrap();
+    let grown = server.json(&["volume", "grow", "again"]);
+    assert!(grown["size_bytes"].as_u64().unwrap() > 200 * MIB, "it takes what the device has: {grown}");
+}
+
+#[test]
+fn server_refuses_a_directory_or_a_port_that_is_taken_or_unfit() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    let serve = |arguments: &[&str]| {
+        cairn().args(["serve", "--json", "--nbd", "off"]).args(arguments).output().unwrap()
+    };
+    let (taken, free) = (server.data.to_str().unwrap(), dir.path().join("free"));
+    let free = free.to_str().unwrap();
+    let off = ["--mirror", "off"];
+    let with = |data: &str, more: &[&str]| serve(&[&["--data", data], more].concat());
+    refused(&with(taken, &off), 11, "busy", &["the directory is taken"]);
+    let port = server.json(&["status"])["mirror"].as_str().unwrap().to_owned();
+    refused(&with(free, &["--mirror", &port]), 11, "busy", &["the mirror port is taken"]);
+    refused(&with(free, &["--mirror", "off", "--http", &port]), 11, "busy", &["the HTTP port is taken"]);
+    refused(&with(free, &["--mirror", "off", "--nbd", &port]), 11, "busy", &["the NBD port is taken"]);
+    refused(&with(free, &["--mirror", "unix:/tmp/x"]), 2, "usage", &["mirrors need TCP"]);
+    refused(&with("/sys/cairn", &off), 1, "read-only", &["a directory that takes no writes"]);
+    refused(&with(&format!("{free}/{}", "x".repeat(100)), &off), 2, "usage", &["a long path"]);
+    let config = dir.path().join("c.toml");
+    std::fs::write(&config, "date = 'typo'").unwrap();
+    let output = serve(&["--config", config.to_str().unwrap()]);
+    assert!(refused(&output, 2, "usage", &["a typo"]).contains("date"));
+    let nobody = cairn().args(["status", "--json", "--data", free]).output().unwrap();
+    assert!(refused(&nobody, 1, "failed", &["no server"]).contains("no server is running for"));
+}
+
+#[test]
+fn damaged_superblock_slot_still_serves_and_two_stop_only_their_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    volume_with_lun(&server);
+    server.good(&["volume", "create", "other", "--size", "64M"]);
+    server.disk("vol0/db").write(0, &[5; 4096]).unwrap();
+    assert_eq!(server.terminate(), 0);
+    let image = server.data.join("volumes/vol0/volume.img");
+    let image = std::fs::OpenOptions::new().write(true).open(image).unwrap();
+    image.write_all_at(&[0xee; 512], 0).unwrap();
+    server.restart();
+    assert_eq!(server.disk("vol0/db").read(0, 4096).unwrap(), [5; 4096], "the other slot serves");
+    server.kill();
+    image.write_all_at(&[0xee; 128 << 10], 0).unwrap();
+    server.restart();
+    let volumes = server.json(&["volume", "list"]);
+    assert_eq!(volumes[1]["role"], "unavailable", "{volumes}");
+    server.bad(1, "damaged", &["lun", "list", "vol0"]);
+    server.good(&["lun", "create", "other/x", "--size", "1M"]);
+    assert_eq!(server.json(&["status"])["problems"][0]["subject"], "vol0");
+}
+
+#[test]
+fn state_file_of_a_newer_version_is_not_guessed_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["peer", "invite"]);
+    server.kill();
+    let path = server.data.join("peers.json");
+    let text = std::fs::read_to_string(&path).unwrap().replace("\"version\": 1", "\"version\": 99");
+    std::fs::write(&path, &text).unwrap();
+    let output = cairn()
+        .args(["serve", "--json", "--nbd", "off", "--mirror", "off", "--data"])
+        .arg(&server.data)
+        .output()
+        .unwrap();
+    assert!(refused(&output, 1, "version-mismatch", &["serve"]).contains("99"));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "nothing was written over");
+}
+
+#[test]
+fn api_over_tcp_wants_the_token_and_tells_what_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start_with(dir.path(), "d", &["--mirror", "off", "--http", "127.0.0.1:0"]);
+    let addresses = server.json(&["status"])["http"].clone();
+    let address = addresses[1].as_str().unwrap();
+    let ask = |file: &std::path::Path| {
+        let mut command = cairn();
+        command.args(["status", "--json", "--server", address, "--token-file"]).arg(file);
+        command.output().unwrap()
+    };
+    assert!(ask(&server.data.join("http-token")).status.success());
+    let wrong = dir.path().join("wrong");
+    std::fs::write(&wrong, "0".repeat(64)).unwrap();
+    refused(&ask(&wrong), 12, "unauthorized", &["a wrong token"]);
+    let none = cairn().args(["status", "--json", "--server", address]).output().unwrap();
+    refused(&none, 12, "unauthorized", &["no token"]);
+    let socket = format!("unix:{}/control.sock", server.data.display());
+    assert!(cairn().args(["status", "--server", &socket]).status().unwrap().success());
+    use std::os::unix::fs::PermissionsExt;
+    for secret in ["control.sock", "http-token", "identity.pem"] {
+        let mode = std::fs::metadata(server.data.join(secret)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{secret}");
+    }
+    server.bad(2, "usage", &["peer", "invite"]);
+}
+
+#[test]
+fn manager_is_told_when_the_server_is_ready_and_when_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(running::PATIENCE)).unwrap();
+    let mut process = cairn()
+        .args(["serve", "--nbd", "off", "--mirror", "off", "--quiet", "--data"])
+        .arg(dir.path().join("d"))
+        .env("NOTIFY_SOCKET", &path)
+        .spawn()
+        .unwrap();
+    let mut said = [0; 64];
+    let length = manager.recv(&mut said).unwrap();
+    assert_eq!(&said[..length], b"READY=1");
+    assert!(Command::new("kill").args(["-INT", &process.id().to_string()]).status().unwrap().success());
+    let length = manager.recv(&mut said).unwrap();
+    assert_eq!(&said[..length], b"STOPPING=1");
+    assert_eq!(process.wait().unwrap().code(), Some(0));
+}

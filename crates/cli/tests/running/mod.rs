@@ -1,0 +1,131 @@
+//! A real server process on a folder of its own, and the real command line against it.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use cairn_frontend_nbd::{Address, Client, ClientOptions};
+use serde_json::Value;
+
+/// Longest wait for anything.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The program, away from the settings of whoever runs the tests.
+pub fn cairn() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
+    for variable in ["CAIRN_DATA", "CAIRN_SERVER", "CAIRN_TOKEN_FILE", "CAIRN_LOG", "NOTIFY_SOCKET"] {
+        command.env_remove(variable);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// A server.
+pub struct Running {
+    pub data: PathBuf,
+    arguments: Vec<String>,
+    process: Option<Child>,
+}
+
+impl Running {
+    /// A server on `dir/name` that listens for mirrors on a free port, and for NBD on its socket.
+    pub fn start(dir: &Path, name: &str) -> Self {
+        Self::start_with(dir, name, &["--mirror", "127.0.0.1:0"])
+    }
+
+    /// The same with other addresses.
+    pub fn start_with(dir: &Path, name: &str, arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let mut running = Self { data: dir.join(name), arguments, process: None };
+        running.restart();
+        running
+    }
+
+    /// Starts it on the same folder.
+    pub fn restart(&mut self) {
+        assert!(self.process.is_none(), "it runs");
+        let mut command = cairn();
+        command.arg("serve").arg("--data").arg(&self.data).args(["--nbd", "off"]).args(&self.arguments);
+        self.process = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let deadline = Instant::now() + PATIENCE;
+        while !self.run(&["status"]).status.success() {
+            let ended = self.process.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < deadline, "the server does not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn kill(&mut self) {
+        let mut process = self.process.take().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    /// SIGTERM; the exit code.
+    pub fn terminate(&mut self) -> i32 {
+        let mut process = self.process.take().unwrap();
+        let sent = Command::new("kill").arg(process.id().to_string()).status().unwrap();
+        assert!(sent.success());
+        process.wait().unwrap().code().unwrap()
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        cairn().args(arguments).arg("--data").arg(&self.data).output().unwrap()
+    }
+
+    /// Runs what must succeed; what it printed.
+    pub fn good(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {text}{said}");
+        text
+    }
+
+    /// The last object that a command printed with `--json`.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let text = self.good(&[arguments, &["--json"]].concat());
+        serde_json::from_str(text.lines().last().unwrap_or("null")).unwrap()
+    }
+
+    /// Runs what must fail with this exit code and this kind of error, and say what to do next.
+    pub fn bad(&self, code: i32, kind: &str, arguments: &[&str]) -> String {
+        refused(&self.run(&[arguments, &["--json"]].concat()), code, kind, arguments)
+    }
+
+    /// Connects to an export.
+    pub fn disk(&self, export: &str) -> Client {
+        let address = Address::Unix(self.data.join("nbd.sock"));
+        Client::connect(&address, &ClientOptions::new(export)).unwrap()
+    }
+
+    /// Whether an export can be opened.
+    pub fn has_export(&self, export: &str) -> bool {
+        let address = Address::Unix(self.data.join("nbd.sock"));
+        Client::connect(&address, &ClientOptions::new(export)).is_ok()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            self.kill();
+        }
+    }
+}
+
+/// Checks how a command failed; its message.
+pub fn refused(output: &Output, code: i32, kind: &str, arguments: &[&str]) -> String {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}{said}");
+    let last = text.lines().last().unwrap_or_else(|| panic!("{arguments:?} printed no object: {said}"));
+    let object: Value = serde_json::from_str(last).unwrap();
+    assert_eq!(object["message_type"], "error", "{object}");
+    assert_eq!(object["error"], kind, "{object}");
+    assert_eq!(object["exit_code"], code);
+    assert!(object["next"].as_str().is_some_and(|next| next.len() > 10), "{object}");
+    object["message"].as_str().unwrap().to_owned()
+}

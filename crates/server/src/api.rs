@@ -1,0 +1,531 @@
+//! The objects of the HTTP API, and of `--json`. The OpenAPI description is made from them.
+//!
+//! Lengths are bytes, times are milliseconds since 1970 UTC, durations are milliseconds.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The kind of an error, for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request makes no sense: a name, a size, a combination.
+    Usage,
+    /// Nothing has that name.
+    NotFound,
+    /// The name is in use.
+    Taken,
+    /// In use by someone else: a device, a directory, a port, an export.
+    Busy,
+    /// No valid bearer token.
+    Unauthorized,
+    /// The invitation has expired.
+    TokenExpired,
+    /// The invitation was used.
+    TokenUsed,
+    /// The source does not know the invitation, or no longer this server.
+    PeerRefused,
+    /// The source cannot be reached.
+    PeerUnreachable,
+    /// The other end speaks another version.
+    VersionMismatch,
+    /// No space.
+    NoSpace,
+    /// A directory, file system or device takes no writes.
+    ReadOnly,
+    /// The device is too small.
+    TooSmall,
+    /// The device or destination holds something.
+    NotEmpty,
+    /// A checksum failed, or a file is not what it should be.
+    Damaged,
+    /// The volume is, or is not, the destination of a mirror.
+    WrongRole,
+    /// Source and destination have no common base.
+    Diverged,
+    /// The work was cut off: the server ended.
+    Interrupted,
+    /// Anything else.
+    Failed,
+}
+
+/// What every refused or failed request answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// The kind.
+    pub error: ErrorKind,
+    /// What happened and why.
+    pub message: String,
+    /// What to do next.
+    pub next: String,
+}
+
+/// A problem and its remedy.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// What it concerns: a volume or a mirror.
+    pub subject: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub next: String,
+}
+
+/// A server at a glance.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// The version of the program.
+    pub version: String,
+    /// The data directory.
+    pub data: String,
+    /// The process.
+    pub pid: u32,
+    /// How long it has run.
+    pub uptime_ms: u64,
+    /// SHA-256 of this server's certificate.
+    pub fingerprint: String,
+    /// Where the API listens: the control socket first.
+    pub http: Vec<String>,
+    /// Where mirrors connect; none when off.
+    pub mirror: Option<String>,
+    /// Where NBD clients connect.
+    pub nbd: Vec<String>,
+    /// The volumes.
+    pub volumes: Vec<Volume>,
+    /// The exports that clients can open.
+    pub exports: Vec<Export>,
+    /// The mirrors of which this server is the destination.
+    pub mirrors: Vec<Mirror>,
+    /// The mirrors that follow volumes of this server.
+    pub followers: Vec<Follower>,
+    /// What is wrong, with remedies.
+    pub problems: Vec<Problem>,
+}
+
+/// The part of a volume in mirrors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum VolumeRole {
+    /// Takes writes.
+    Normal,
+    /// The destination of a mirror: read-only until failover.
+    Destination,
+    /// Not open; see the problem.
+    Unavailable,
+}
+
+/// A volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// Its id for ever, the same on its mirrors.
+    pub id: String,
+    /// Its part in mirrors.
+    pub role: VolumeRole,
+    /// Of the block space.
+    pub size_bytes: u64,
+    /// In use by the present state and all snapshots.
+    pub used_bytes: u64,
+    /// Free for writes.
+    pub free_bytes: u64,
+    /// Written, and not yet in a consistency point.
+    pub dirty_bytes: u64,
+    /// The number of the last consistency point.
+    pub generation: u64,
+    /// How many LUNs.
+    pub luns: u64,
+    /// How many snapshots.
+    pub snapshots: u64,
+    /// The files or disks under it.
+    pub devices: Vec<String>,
+    /// Why it is not open, or takes no writes any more.
+    pub problem: Option<String>,
+}
+
+/// Makes a volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// Its name: letters, digits, `.`, `_` and `-`, beginning with a letter or a digit, at most 64.
+    pub name: String,
+    /// Of the block space; with devices, what they hold when not given.
+    pub size_bytes: Option<u64>,
+    /// Disks or files, one after the other; a sparse file in the data directory when empty.
+    #[serde(default)]
+    pub devices: Vec<String>,
+}
+
+/// Grows a volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrowVolume {
+    /// The new size of the block space; what the devices hold when not given.
+    pub size_bytes: Option<u64>,
+}
+
+/// One thing that `volume check` found.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct CheckFinding {
+    /// What, in one sentence.
+    pub message: String,
+}
+
+/// What `volume check` found.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct CheckResult {
+    /// The volume.
+    pub volume: String,
+    /// Empty when all is well.
+    pub findings: Vec<CheckFinding>,
+}
+
+/// A LUN.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Lun {
+    /// VOLUME/LUN.
+    pub name: String,
+    /// As clients see it.
+    pub size_bytes: u64,
+    /// When it was made.
+    pub created_ms: u64,
+    /// Where clients find it: NBD URIs, the unix socket first.
+    pub uris: Vec<String>,
+}
+
+/// Makes a LUN.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateLun {
+    /// Its name in the volume; the rule for volumes holds.
+    pub name: String,
+    /// A multiple of 512.
+    pub size_bytes: u64,
+}
+
+/// Resizes a LUN.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeLun {
+    /// A multiple of 512.
+    pub size_bytes: u64,
+    /// It may shrink; what lies past the new end is lost.
+    #[serde(default)]
+    pub allow_shrink: bool,
+}
+
+/// A snapshot.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Snapshot {
+    /// VOLUME@SNAPSHOT.
+    pub name: String,
+    /// Its number, never given again.
+    pub id: u64,
+    /// The consistency point that it is.
+    pub generation: u64,
+    /// When it was made.
+    pub created_ms: u64,
+    /// A mirror needs it: it is the base of the next update.
+    pub held: bool,
+}
+
+/// Makes a snapshot.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateSnapshot {
+    /// Its name in the volume; the rule for volumes holds.
+    pub name: String,
+}
+
+/// Renames a snapshot.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenameSnapshot {
+    /// The new name in the volume.
+    pub name: String,
+}
+
+/// What a deletion gave back.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Freed {
+    /// No longer in use.
+    pub freed_bytes: u64,
+}
+
+/// An NBD session.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Session {
+    /// Its number.
+    pub id: u64,
+    /// Who.
+    pub peer: String,
+    /// Requests so far.
+    pub requests: u64,
+    /// Read so far.
+    pub read_bytes: u64,
+    /// Written so far.
+    pub written_bytes: u64,
+}
+
+/// What a client can open.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Export {
+    /// VOLUME/LUN or VOLUME@SNAPSHOT/LUN.
+    pub name: String,
+    /// It takes no writes.
+    pub read_only: bool,
+    /// Its length.
+    pub size_bytes: u64,
+    /// Where clients find it.
+    pub uris: Vec<String>,
+    /// Who has it open.
+    pub sessions: Vec<Session>,
+}
+
+/// Invites a destination.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Invite {
+    /// The only volume that the peer may mirror; all when not given.
+    pub volume: Option<String>,
+    /// How long the token can be used for the first time; a day when not given.
+    pub expires_ms: Option<u64>,
+    /// This server's mirror address as the peer reaches it; what is configured when not given.
+    pub advertise: Option<String>,
+}
+
+/// An invitation.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Invitation {
+    /// The one word for `cairn mirror create`; it is a secret, and shown once.
+    pub token: String,
+    /// Names the invitation, for `cairn peer revoke`.
+    pub id: String,
+    /// The address in the token.
+    pub address: String,
+    /// When it expires.
+    pub expires_ms: u64,
+    /// The only volume that it is good for.
+    pub volume: Option<String>,
+}
+
+/// A peer, or an invitation that nobody has used yet.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Peer {
+    /// For `cairn peer revoke`.
+    pub id: String,
+    /// `pinned`, `invited` or `expired`.
+    pub state: PeerState,
+    /// SHA-256 of its certificate, once it came.
+    pub fingerprint: Option<String>,
+    /// The only volume that it may mirror; all when none.
+    pub volume: Option<String>,
+    /// When it was invited.
+    pub invited_ms: u64,
+    /// When the invitation expires (expired).
+    pub expires_ms: u64,
+    /// When it first came.
+    pub pinned_ms: Option<u64>,
+}
+
+/// How far a peer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PeerState {
+    /// The token waits to be used.
+    Invited,
+    /// The token was not used in time.
+    Expired,
+    /// The peer's certificate is pinned.
+    Pinned,
+}
+
+/// Makes a mirror of a source's volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateMirror {
+    /// The source's volume.
+    pub volume: String,
+    /// The name here; the source's when not given.
+    pub name: Option<String>,
+    /// What `cairn peer invite` printed.
+    pub token: String,
+    /// An update begins that often; only on request when not given.
+    pub every_ms: Option<u64>,
+    /// Disks or files for the mirror; a sparse file in the data directory when empty.
+    #[serde(default)]
+    pub devices: Vec<String>,
+}
+
+/// A mirror of a volume here, as its source knows it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Follower {
+    /// The volume here.
+    pub volume: String,
+    /// The peer, and which of its mirrors.
+    pub name: String,
+    /// The snapshot that the destination has, as far as is known here.
+    pub base: String,
+    /// Since the first change that it does not have; 0 when nothing changed.
+    pub lag_ms: u64,
+    /// Changes that it does not have.
+    pub lag_bytes: u64,
+    /// Another image is on its way.
+    pub transferring: bool,
+}
+
+/// How a mirror is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MirrorState {
+    /// No image has arrived yet.
+    Baseline,
+    /// It has an image, and waits for the next update.
+    Idle,
+    /// An update runs.
+    Transferring,
+    /// The last update failed; it is tried again on schedule.
+    Failing,
+    /// It takes writes now and follows nobody.
+    FailedOver,
+}
+
+/// A mirror, as its destination knows it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Mirror {
+    /// The volume here.
+    pub name: String,
+    /// How it is.
+    pub state: MirrorState,
+    /// HOST:PORT.
+    pub source_address: String,
+    /// The volume there.
+    pub source_volume: String,
+    /// An update begins that often.
+    pub every_ms: Option<u64>,
+    /// The snapshot that it shows.
+    pub image: Option<String>,
+    /// When that was taken, by the source's clock.
+    pub image_ms: Option<u64>,
+    /// How old the image is, by this server's clock: what a failover now would lose at most.
+    pub image_age_ms: Option<u64>,
+    /// Since the first change at the source that is not here, as far as is known; grows while the source is silent.
+    pub lag_ms: Option<u64>,
+    /// Changes at the source that are not here, when it was last heard of.
+    pub lag_bytes: Option<u64>,
+    /// Since the source was last heard of.
+    pub silent_ms: Option<u64>,
+    /// What the running or last update did.
+    pub last: Option<Transfer>,
+    /// When the next update begins.
+    pub next_ms: Option<u64>,
+    /// Bytes sent since the mirror was made.
+    pub sent_bytes: u64,
+    /// Updates that went through since the mirror was made.
+    pub updates: u64,
+    /// Why the last update failed.
+    pub problem: Option<ErrorBody>,
+}
+
+/// An update, running or over.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct Transfer {
+    /// The snapshot that it brings.
+    pub snapshot: Option<String>,
+    /// When it began.
+    pub started_ms: u64,
+    /// How long it took, or has taken.
+    pub duration_ms: u64,
+    /// Over the network, all included.
+    pub sent_bytes: u64,
+    /// Blocks that it brings.
+    pub changed_bytes: u64,
+    /// What a full copy would bring: all blocks in use.
+    pub full_bytes: u64,
+    /// Nothing had changed, and nothing was sent.
+    pub up_to_date: bool,
+    /// It is over, and the image is there.
+    pub complete: bool,
+}
+
+/// What a failover costs.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Failover {
+    /// The volume here; it takes writes now (not after a dry run).
+    pub name: String,
+    /// The image that it shows.
+    pub image: Option<String>,
+    /// When that was taken, by the source's clock.
+    pub image_ms: Option<u64>,
+    /// Everything that is lost was written within this long before now, at most.
+    pub lost_ms: Option<u64>,
+    /// Changes at the source that are not in the image, when it was last heard of.
+    pub lost_bytes: Option<u64>,
+    /// Since the source was last heard of: what it wrote in that time is lost besides.
+    pub silent_ms: Option<u64>,
+    /// Bytes of an unfinished update that were received and are thrown away.
+    pub discarded_bytes: u64,
+    /// It was only asked what would happen.
+    pub dry_run: bool,
+}
+
+/// Fails a mirror over.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FailoverRequest {
+    /// Only say what would be lost.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// How a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobState {
+    /// It runs.
+    Running,
+    /// It is over, and did what it should.
+    Done,
+    /// It is over, and did not.
+    Failed,
+}
+
+/// Work that takes a while: ask for it again until it is over.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Job {
+    /// Names it.
+    pub id: String,
+    /// What it is: `volume check`, `mirror create`, `mirror update`.
+    pub kind: String,
+    /// What it works on.
+    pub subject: String,
+    /// Whether it runs.
+    pub state: JobState,
+    /// What it is at.
+    pub phase: String,
+    /// Of the phase.
+    pub done_bytes: u64,
+    /// Of the phase; 0 when it is not known.
+    pub total_bytes: u64,
+    /// Bytes a second.
+    pub rate: u64,
+    /// At the present rate.
+    pub seconds_left: Option<u64>,
+    /// Since it began.
+    pub elapsed_ms: u64,
+    /// Why it failed.
+    pub error: Option<ErrorBody>,
+    /// What it brought.
+    pub outcome: Option<JobOutcome>,
+}
+
+/// What a job brought.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case", tag = "type")]
+pub enum JobOutcome {
+    /// Of `volume check`.
+    Check(CheckResult),
+    /// Of `mirror create` and `mirror update`.
+    Mirror(Mirror),
+}

@@ -1,0 +1,182 @@
+//! What a server is told: its data directory and its addresses, from the command line over a TOML file over the defaults.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use cairn_base::ByteSize;
+use serde::Deserialize;
+
+use crate::error::ServerError;
+
+/// The data directory when none is named.
+pub const DEFAULT_DATA: &str = "./cairn-data";
+/// Where other servers fetch images from, when nothing else is said.
+pub const DEFAULT_MIRROR: &str = "127.0.0.1:7420";
+/// Where NBD clients connect, when nothing else is said (10809 is the port that IANA gave to NBD).
+pub const DEFAULT_NBD: &str = "127.0.0.1:10809";
+/// The block cache of a volume, in bytes.
+pub const DEFAULT_CACHE: ByteSize = ByteSize(256 << 20);
+
+/// `HOST:PORT`, `unix:PATH` or `off`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// Nothing listens.
+    Off,
+    /// A TCP socket; the port may be 0, and the system chooses one.
+    Tcp(String),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+/// The text is no address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an address is HOST:PORT, unix:PATH or off")]
+pub struct InvalidAddress;
+
+impl FromStr for Address {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "off" {
+            return Ok(Address::Off);
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() { Err(InvalidAddress) } else { Ok(Address::Unix(path.into())) };
+        }
+        let (host, port) = text.rsplit_once(':').ok_or(InvalidAddress)?;
+        let bare_v6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
+        if host.is_empty() || bare_v6 || port.parse::<u16>().is_err() {
+            return Err(InvalidAddress);
+        }
+        Ok(Address::Tcp(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Off => f.pad("off"),
+            Address::Tcp(address) => f.pad(address),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A size in a configuration file: a string such as "256M", or bytes.
+fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Size {
+        Bytes(u64),
+        Text(String),
+    }
+    match Size::deserialize(deserializer)? {
+        Size::Bytes(bytes) => Ok(Some(ByteSize(bytes))),
+        Size::Text(text) => text.parse().map(Some).map_err(serde::de::Error::custom),
+    }
+}
+
+/// What a configuration file, or the command line, says; the rest is left to the next in line.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The data directory.
+    pub data: Option<PathBuf>,
+    /// The API over TCP; off unless told. The control socket is always there.
+    pub http: Option<Address>,
+    /// Where mirrors of this server's volumes connect.
+    pub mirror: Option<Address>,
+    /// Where NBD clients connect, beside `DIR/nbd.sock`, which is always there.
+    pub nbd: Option<Vec<Address>>,
+    /// NBD clients must use TLS (it is always offered). The unix sockets are concerned as well.
+    pub nbd_tls_required: Option<bool>,
+    /// The mirror address that tokens name, when it is not the one listened on.
+    pub advertise: Option<String>,
+    /// The block cache of each volume.
+    #[serde(default, deserialize_with = "size")]
+    pub cache: Option<ByteSize>,
+}
+
+impl Settings {
+    /// Reads a configuration file.
+    pub fn read(path: &Path) -> Result<Self, ServerError> {
+        let text = std::fs::read_to_string(path).map_err(ServerError::path("read", path))?;
+        toml::from_str(&text)
+            .map_err(|source| ServerError::Config { path: path.to_owned(), source: Box::new(source) })
+    }
+
+    /// These settings where they say something, else those of `below`.
+    pub fn over(self, below: Settings) -> Settings {
+        Settings {
+            data: self.data.or(below.data),
+            http: self.http.or(below.http),
+            mirror: self.mirror.or(below.mirror),
+            nbd: self.nbd.or(below.nbd),
+            nbd_tls_required: self.nbd_tls_required.or(below.nbd_tls_required),
+            advertise: self.advertise.or(below.advertise),
+            cache: self.cache.or(below.cache),
+        }
+    }
+}
+
+/// A complete configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub(crate) data: PathBuf,
+    pub(crate) http: Address,
+    pub(crate) mirror: Address,
+    pub(crate) nbd: Vec<Address>,
+    pub(crate) nbd_tls_required: bool,
+    pub(crate) advertise: Option<String>,
+    pub(crate) cache: ByteSize,
+}
+
+impl Config {
+    /// `settings` with the defaults for what they leave open.
+    pub fn new(settings: Settings) -> Result<Self, ServerError> {
+        let http = settings.http.unwrap_or(Address::Off);
+        if matches!(http, Address::Unix(_)) {
+            return Err(ServerError::Invalid {
+                what: "the HTTP address",
+                rule: "it is HOST:PORT or off; the unix socket of the API is control.sock in the data directory",
+            });
+        }
+        let mirror = settings.mirror.unwrap_or_else(|| Address::Tcp(DEFAULT_MIRROR.to_owned()));
+        if matches!(mirror, Address::Unix(_)) {
+            return Err(ServerError::Invalid { what: "the mirror address", rule: "it is HOST:PORT or off" });
+        }
+        if let Some(advertise) = &settings.advertise {
+            check_reachable(advertise)?;
+        }
+        Ok(Config {
+            data: settings.data.unwrap_or_else(|| DEFAULT_DATA.into()),
+            http,
+            mirror,
+            nbd: settings.nbd.unwrap_or_else(|| vec![Address::Tcp(DEFAULT_NBD.to_owned())]),
+            nbd_tls_required: settings.nbd_tls_required.unwrap_or(false),
+            advertise: settings.advertise,
+            cache: settings.cache.unwrap_or(DEFAULT_CACHE),
+        })
+    }
+}
+
+/// Refuses what a peer could not connect to.
+pub(crate) fn check_reachable(advertise: &str) -> Result<(), ServerError> {
+    match advertise.parse() {
+        Ok(Address::Tcp(_)) if !advertise.ends_with(":0") => Ok(()),
+        _ => Err(ServerError::Invalid {
+            what: "the advertised address",
+            rule: "it is HOST:PORT as the peers reach it",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! What the API does to volumes, LUNs and snapshots: names are looked up, sessions are minded, errors are named.
+
+use cairn_base::BLOCK_SIZE;
+use cairn_files::LunInfo;
+use cairn_volume::{Role, Snapshot};
+
+use crate::api;
+use crate::error::ServerError;
+use crate::names;
+use crate::server::Server;
+use crate::volumes::{NewVolume, OpenVolume, blocks_of, new_volume_id};
+
+impl Server {
+    pub(crate) fn create_volume(&self, request: &api::CreateVolume) -> Result<api::Volume, ServerError> {
+        let blocks = request.size_bytes.map(blocks_of).transpose()?;
+        let new = NewVolume {
+            name: &request.name,
+            id: new_volume_id(),
+            role: Role::Normal,
+            blocks,
+            devices: &request.devices,
+        };
+        let open = self.volumes.create(&new)?;
+        tracing::info!(volume = request.name, "made a volume");
+        Ok(open.show())
+    }
+
+    pub(crate) fn delete_volume(&self, name: &str) -> Result<(), ServerError> {
+        self.mirrors.refuse_if_followed(name)?;
+        if self.volumes.get(name).is_ok() {
+            self.refuse_if_in_use(name, |export| export.volume == name)?;
+        }
+        self.volumes.delete(name)?;
+        self.mirrors.forget(name);
+        tracing::info!(volume = name, "deleted a volume");
+        Ok(())
+    }
+
+    pub(crate) fn grow_volume(
+        &self,
+        name: &str,
+        request: &api::GrowVolume,
+    ) -> Result<api::Volume, ServerError> {
+        let open = self.writable(name)?;
+        open.grow(request.size_bytes)?;
+        Ok(open.show())
+    }
+
+    pub(crate) fn check_volume(&self, name: &str) -> Result<api::Job, ServerError> {
+        let open = self.volumes.get(name)?;
+        let name = name.to_owned();
+        self.jobs.start("volume check", &name.clone(), move |progress| {
+            progress.phase("checking");
+            let block = BLOCK_SIZE as u64;
+            let report = open
+                .volume
+                .check(&mut |at| progress.bytes(at.blocks * block, at.blocks_total * block))
+                .map_err(ServerError::volume(&name))?;
+            let finding =
+                |finding: &cairn_volume::Finding| api::CheckFinding { message: finding.to_string() };
+            let findings = report.findings.iter().map(finding).collect();
+            Ok(Some(api::JobOutcome::Check(api::CheckResult { volume: name, findings })))
+        })
+    }
+
+    pub(crate) fn list_luns(&self, volume: &str) -> Result<Vec<api::Lun>, ServerError> {
+        let open = self.volumes.get(volume)?;
+        let luns = open.luns.list().map_err(ServerError::files(volume))?;
+        Ok(luns.iter().map(|lun| self.show_lun(volume, lun)).collect())
+    }
+
+    pub(crate) fn create_lun(&self, volume: &str, request: &api::CreateLun) -> Result<api::Lun, ServerError> {
+        names::check("LUN", &request.name)?;
+        let open = self.writable(volume)?;
+        let name = format!("{volume}/{}", request.name);
+        open.luns.create(&request.name, request.size_bytes).map_err(ServerError::files(&name))?;
+        self.find_lun(&open, &request.name)
+    }
+
+    pub(crate) fn resize_lun(
+        &self,
+        volume: &str,
+        lun: &str,
+        request: &api::ResizeLun,
+    ) -> Result<api::Lun, ServerError> {
+        let open = self.writable(volume)?;
+        let name = format!("{volume}/{lun}");
+        open.luns.resize(lun, request.size_bytes, request.allow_shrink).map_err(ServerError::files(&name))?;
+        self.find_lun(&open, lun)
+    }
+
+    pub(crate) fn delete_lun(&self, volume: &str, lun: &str) -> Result<(), ServerError> {
+        let open = self.writable(volume)?;
+        let name = format!("{volume}/{lun}");
+        self.find_lun(&open, lun)?;
+        self.refuse_if_in_use(&name, |export| {
+            export.volume == volume && export.snapshot.is_none() && export.lun == lun
+        })?;
+        open.luns.delete(lun).map_err(ServerError::files(&name))
+    }
+
+    fn find_lun(&self, open: &OpenVolume, lun: &str) -> Result<api::Lun, ServerError> {
+        let name = format!("{}/{lun}", open.name);
+        open.luns.find(lun).map(|info| self.show_lun(&open.name, &info)).map_err(ServerError::files(&name))
+    }
+
+    fn show_lun(&self, volume: &str, lun: &LunInfo) -> api::Lun {
+        let name = format!("{volume}/{}", lun.name);
+        api::Lun {
+            uris: self.uris(&name),
+            name,
+            size_bytes: lun.bytes,
+            created_ms: lun.created.0 / 1_000_000,
+        }
+    }
+
+    pub(crate) fn list_snapshots(&self, volume: &str) -> Result<Vec<api::Snapshot>, ServerError> {
+        let open = self.volumes.get(volume)?;
+        Ok(open.volume.snapshots().iter().map(|snapshot| show_snapshot(volume, snapshot)).collect())
+    }
+
+    pub(crate) fn create_snapshot(&self, volume: &str, name: &str) -> Result<api::Snapshot, ServerError> {
+        names::check("snapshot", name)?;
+        let open = self.writable(volume)?;
+        let full = format!("{volume}@{name}");
+        let snapshot = open.volume.create_snapshot(name).map_err(named(volume, &full))?;
+        Ok(show_snapshot(volume, &snapshot))
+    }
+
+    pub(crate) fn delete_snapshot(&self, volume: &str, name: &str) -> Result<api::Freed, ServerError> {
+        let open = self.writable(volume)?;
+        let snapshot = find_snapshot(&open, name)?;
+        let full = format!("{volume}@{name}");
+        self.refuse_if_in_use(&full, |export| export.volume == volume && export.snapshot == Some(name))?;
+        let freed = open.volume.delete_snapshots(&[snapshot.id]).map_err(named(volume, &full))?;
+        Ok(api::Freed { freed_bytes: freed * BLOCK_SIZE as u64 })
+    }
+
+    pub(crate) fn rename_snapshot(
+        &self,
+        volume: &str,
+        name: &str,
+        new_name: &str,
+    ) -> Result<api::Snapshot, ServerError> {
+        names::check("snapshot", new_name)?;
+        let open = self.writable(volume)?;
+        let snapshot = find_snapshot(&open, name)?;
+        let full = format!("{volume}@{new_name}");
+        open.volume.rename_snapshot(snapshot.id, new_name).map_err(named(volume, &full))?;
+        Ok(show_snapshot(volume, &find_snapshot(&open, new_name)?))
+    }
+
+    pub(crate) fn rollback(&self, volume: &str, name: &str) -> Result<api::Snapshot, ServerError> {
+        let open = self.writable(volume)?;
+        let snapshot = find_snapshot(&open, name)?;
+        // The disks change under their clients, who must not go on with what they have cached.
+        let closed = self.close_sessions(|export| export.volume == volume && export.snapshot.is_none());
+        let undo = open.volume.rollback(snapshot.id).map_err(named(volume, &format!("{volume}@{name}")))?;
+        tracing::info!(volume, snapshot = name, closed, undo = undo.name, "rolled back");
+        Ok(show_snapshot(volume, &undo))
+    }
+
+    /// The volume, unless a mirror's source decides what is in it.
+    fn writable(&self, name: &str) -> Result<std::sync::Arc<OpenVolume>, ServerError> {
+        let open = self.volumes.get(name)?;
+        if open.is_destination() {
+            return Err(ServerError::IsDestination { volume: name.to_owned() });
+        }
+        Ok(open)
+    }
+}
+
+/// A closure for `map_err` that knows which snapshot it is about.
+fn named<'a>(volume: &'a str, full: &'a str) -> impl Fn(cairn_volume::VolumeError) -> ServerError + 'a {
+    move |source| match source {
+        cairn_volume::VolumeError::NameTaken => {
+            ServerError::Taken { what: "snapshot", name: full.to_owned() }
+        }
+        source => ServerError::volume(volume)(source),
+    }
+}
+
+pub(crate) fn find_snapshot(open: &OpenVolume, name: &str) -> Result<Snapshot, ServerError> {
+    open.volume.snapshots().into_iter().find(|snapshot| snapshot.name == name).ok_or_else(|| {
+        ServerError::NotFound {
+            what: "snapshot",
+            name: format!("{}@{name}", open.name),
+            list: "cairn snapshot list VOLUME",
+        }
+    })
+}
+
+fn show_snapshot(volume: &str, snapshot: &Snapshot) -> api::Snapshot {
+    api::Snapshot {
+        name: format!("{volume}@{}", snapshot.name),
+        id: snapshot.id.0,
+        generation: snapshot.generation.0,
+        created_ms: snapshot.created.0 / 1_000_000,
+        held: snapshot.held,
+    }
+}

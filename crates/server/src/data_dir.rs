@@ -1,0 +1,122 @@
+//! The data directory: who owns it, and what lies where.
+//!
+//! ```text
+//! DIR/lock                       held by the server that runs
+//! DIR/control.sock               the API; mode 0600
+//! DIR/nbd.sock                   NBD, always there
+//! DIR/identity.pem               key and certificate
+//! DIR/peers.json                 invitations and pinned peers
+//! DIR/http-token                 the bearer token of the API over TCP, once that was asked for
+//! DIR/volumes/NAME/volume.json   the devices of a volume
+//! DIR/volumes/NAME/volume.img    its device, when no other was named
+//! DIR/volumes/NAME/mirror.json   which source it follows, when it is a mirror
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use crate::error::ServerError;
+use crate::state;
+use crate::token::random_bytes;
+
+/// Bytes that a path in a unix socket address has (`sun_path` without its final zero).
+const MAX_SOCKET_PATH: usize = 107;
+
+/// The directory, held for this process until it is dropped.
+pub(crate) struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Makes the directory if there is none (for the owner alone), and takes its lock.
+    pub(crate) fn open(path: &Path) -> Result<Self, ServerError> {
+        let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
+        make(path).map_err(ServerError::path("create", path))?;
+        let path = path.canonicalize().map_err(ServerError::path("open", path))?;
+        let lock_path = path.join("lock");
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_path)
+            .map_err(ServerError::path("write to", &path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(ServerError::DataDirBusy { path }),
+            Err(fs::TryLockError::Error(source)) => {
+                return Err(ServerError::Path { action: "lock", path: lock_path, source });
+            }
+        }
+        let volumes = path.join("volumes");
+        make(&volumes).map_err(ServerError::path("create", &volumes))?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// The directory, absolute.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where volumes live.
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.path.join("volumes")
+    }
+
+    /// The NBD socket.
+    pub(crate) fn nbd_socket(&self) -> Result<PathBuf, ServerError> {
+        self.socket("nbd.sock")
+    }
+
+    fn socket(&self, name: &str) -> Result<PathBuf, ServerError> {
+        let path = self.path.join(name);
+        // The control socket is made beside its place under a name two bytes longer.
+        if path.as_os_str().len() + 2 > MAX_SOCKET_PATH {
+            return Err(ServerError::SocketPath { path });
+        }
+        Ok(path)
+    }
+
+    /// Listens on the control socket. It is never there with a mode that lets others in: it is made in a folder
+    /// that only the owner can enter, and then moved to its place. An old one is a dead server's, as the lock is ours.
+    pub(crate) fn listen_control(&self) -> Result<(UnixListener, PathBuf), ServerError> {
+        let place = self.socket("control.sock")?;
+        let nursery = self.path.join(".sock");
+        let born = nursery.join("control.s");
+        let listen = || -> io::Result<UnixListener> {
+            let _ = fs::remove_dir_all(&nursery);
+            DirBuilder::new().mode(0o700).create(&nursery)?;
+            let listener = UnixListener::bind(&born)?;
+            fs::set_permissions(&born, Permissions::from_mode(0o600))?;
+            fs::rename(&born, &place)?;
+            fs::remove_dir(&nursery)?;
+            Ok(listener)
+        };
+        let listener = listen()
+            .map_err(|source| ServerError::Listen { address: format!("unix:{}", place.display()), source })?;
+        Ok((listener, place))
+    }
+
+    /// The bearer token of the API over TCP, made at first use.
+    pub(crate) fn http_token(&self) -> Result<String, ServerError> {
+        let path = self.path.join("http-token");
+        match fs::read_to_string(&path) {
+            Ok(token) if token.trim().len() >= 32 => Ok(token.trim().to_owned()),
+            Ok(_) => Err(ServerError::Invalid {
+                what: "the file http-token",
+                rule: "the token has at least 32 characters; remove the file to have a new one made",
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let token: String = random_bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect();
+                state::replace(&path, format!("{token}\n").as_bytes())
+                    .map_err(ServerError::path("write", &path))?;
+                Ok(token)
+            }
+            Err(source) => Err(ServerError::Path { action: "read", path, source }),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The destination's way to a source: TCP, TLS with the source's certificate pinned, hello.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
+
+use crate::error::ServerError;
+use crate::identity::{Fingerprint, Identity};
+use crate::peers::Credential;
+use crate::source::set_patience;
+use crate::tls;
+use crate::wire::{self, Hello, PEER_VERSION, Welcome};
+
+/// Longest wait for a connection, and for each answer before the transfer.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// A source that neither takes nor gives a byte for so long in a transfer is gone. Comparing the maps of a
+/// large volume takes a part of it.
+const TRANSFER_PATIENCE: Duration = Duration::from_secs(120);
+
+/// The stream to a source.
+pub(crate) type SourceStream = StreamOwned<ClientConnection, TcpStream>;
+
+/// What to connect to.
+#[derive(Debug, Clone)]
+pub(crate) struct SourceAddress<'a> {
+    pub(crate) address: &'a str,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) volume: &'a str,
+    pub(crate) credential: Option<&'a Credential>,
+}
+
+/// Connects. `opened` gets another handle on the socket at once, by which the connection can be cut.
+pub(crate) fn connect(
+    identity: &Identity,
+    source: &SourceAddress<'_>,
+    opened: impl FnOnce(TcpStream),
+) -> Result<SourceStream, ServerError> {
+    let address = source.address;
+    let unreachable = |error| ServerError::Unreachable { address: address.to_owned(), source: error };
+    let socket = dial(address).map_err(unreachable)?;
+    opened(socket.try_clone().map_err(unreachable)?);
+    socket.set_nodelay(true).map_err(unreachable)?;
+    set_patience(&socket, CONNECT_PATIENCE).map_err(unreachable)?;
+    let config = tls::client(identity, source.fingerprint)?;
+    // The name is not looked at: the certificate itself is pinned.
+    let name = ServerName::try_from("cairn").map_err(|_| ServerError::Bug)?;
+    let mut stream = StreamOwned::new(ClientConnection::new(Arc::clone(&config), name)?, socket);
+    let hello = Hello {
+        version: PEER_VERSION,
+        volume: source.volume.to_owned(),
+        credential: source.credential.cloned(),
+    };
+    let answer = wire::send(&mut stream, &hello).and_then(|()| wire::receive(&mut stream));
+    let welcome = answer.map_err(|error| handshake_error(address, error))?;
+    match welcome {
+        Welcome::Accepted => {
+            set_patience(&stream.sock, TRANSFER_PATIENCE).map_err(unreachable)?;
+            Ok(stream)
+        }
+        Welcome::Version { version } => Err(ServerError::PeerVersion { theirs: version, ours: PEER_VERSION }),
+        Welcome::Refused(body) => {
+            Err(ServerError::Refused { address: address.to_owned(), body: Box::new(body) })
+        }
+    }
+}
+
+fn dial(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for place in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&place, CONNECT_PATIENCE) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// rustls hands its errors through `io::Error`.
+fn handshake_error(address: &str, error: io::Error) -> ServerError {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(rustls::Error::InvalidCertificate(_)) => {
+            ServerError::WrongSource { address: address.to_owned() }
+        }
+        Some(_) => ServerError::PeerProtocol { address: address.to_owned() },
+        None if error.kind() == io::ErrorKind::InvalidData => {
+            ServerError::PeerProtocol { address: address.to_owned() }
+        }
+        None => ServerError::Unreachable { address: address.to_owned(), source: error },
+    }
+}

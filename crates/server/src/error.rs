@@ -1,0 +1,367 @@
+//! Everything that a server refuses or fails, each with its kind and the step that comes next.
+//!
+//! A variant says what happened and why; [`ServerError::next`] says what to do. Both reach the user as they are.
+
+use std::io;
+use std::path::PathBuf;
+
+use cairn_base::{ByteSize, InvalidVolumeId};
+use cairn_device::DeviceError;
+use cairn_files::FilesError;
+use cairn_volume::VolumeError;
+
+use crate::api::ErrorBody;
+
+mod remedy;
+pub(crate) use remedy::{volume_kind, volume_next};
+
+/// Why a request, or the start of a server, failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// A name that cannot be one.
+    #[error("`{name}` is no name for a {what}")]
+    InvalidName {
+        /// "volume", "LUN", ...
+        what: &'static str,
+        /// As given.
+        name: String,
+    },
+    /// A number or a combination that makes no sense.
+    #[error("{what} is wrong: {rule}")]
+    Invalid {
+        /// The field.
+        what: &'static str,
+        /// The rule that it breaks.
+        rule: &'static str,
+    },
+    /// Nothing has that name.
+    #[error("there is no {what} `{name}`")]
+    NotFound {
+        /// "volume", "LUN", ...
+        what: &'static str,
+        /// As given.
+        name: String,
+        /// The command that lists what there is.
+        list: &'static str,
+    },
+    /// The name is in use.
+    #[error("the {what} `{name}` exists")]
+    Taken {
+        /// "volume", "LUN", ...
+        what: &'static str,
+        /// As given.
+        name: String,
+    },
+    /// Clients have it open.
+    #[error("`{name}` is in use by {sessions} NBD session(s)")]
+    InUse {
+        /// The export or the volume.
+        name: String,
+        /// How many.
+        sessions: usize,
+    },
+    /// A transfer runs, or another one of the kind.
+    #[error("`{name}` is busy: {by}")]
+    Busy {
+        /// The volume.
+        name: String,
+        /// With what.
+        by: &'static str,
+    },
+    /// Another process has the data directory.
+    #[error("another server runs on {}", path.display())]
+    DataDirBusy {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// NBD cannot listen.
+    #[error(transparent)]
+    NbdListen(#[from] cairn_frontend_nbd::ListenError),
+    /// NBD cannot start.
+    #[error(transparent)]
+    NbdStart(#[from] cairn_frontend_nbd::StartError),
+    /// The operating system refused a path.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Path {
+        /// What was tried.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A state file is no such thing.
+    #[error("{} is damaged: {source}", path.display())]
+    DamagedState {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        source: serde_json::Error,
+    },
+    /// A state file of a newer (or unknown) version.
+    #[error("{} has version {found}; this program reads version {supported}", path.display())]
+    StateVersion {
+        /// The file.
+        path: PathBuf,
+        /// In the file.
+        found: u64,
+        /// The newest that is read.
+        supported: u64,
+    },
+    /// The configuration file is not one.
+    #[error("{} is no configuration: {source}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said, with the line.
+        source: Box<toml::de::Error>,
+    },
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// As configured.
+        address: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The path of a socket does not fit into a socket address.
+    #[error("the path of the socket is too long ({} bytes): {}", path.as_os_str().len(), path.display())]
+    SocketPath {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// A device that a new volume should take holds something.
+    #[error("{} is not empty", path.display())]
+    DeviceNotEmpty {
+        /// The device.
+        path: PathBuf,
+    },
+    /// The devices do not hold a volume of that size.
+    #[error("a volume of {} needs {} of device, and there are {}", ByteSize(*size), ByteSize(*need), ByteSize(*have))]
+    DeviceTooSmall {
+        /// Of the block space, bytes.
+        size: u64,
+        /// Bytes.
+        need: u64,
+        /// Bytes.
+        have: u64,
+    },
+    /// A device cannot be opened.
+    #[error(transparent)]
+    OpenDevice(#[from] cairn_device::OpenError),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The volume refused or failed.
+    #[error("volume `{volume}`: {source}")]
+    Volume {
+        /// Its name.
+        volume: String,
+        /// The cause.
+        source: VolumeError,
+    },
+    /// The LUN layer refused or failed.
+    #[error("`{name}`: {source}")]
+    Files {
+        /// VOLUME/LUN, or the volume.
+        name: String,
+        /// The cause.
+        source: FilesError,
+    },
+    /// A volume of the directory could not be opened when the server started.
+    #[error("volume `{volume}` is not open: {reason}")]
+    VolumeUnavailable {
+        /// Its name.
+        volume: String,
+        /// Why.
+        reason: String,
+    },
+    /// A mirror's destination takes no changes of its own.
+    #[error("`{volume}` is the destination of a mirror and takes no changes of its own")]
+    IsDestination {
+        /// Its name.
+        volume: String,
+    },
+    /// A mirror was asked for, and the volume is none.
+    #[error("`{volume}` is no mirror")]
+    NotAMirror {
+        /// Its name.
+        volume: String,
+    },
+    /// A mirror's volume is not deleted by itself.
+    #[error("`{volume}` is a mirror and follows its source")]
+    FollowsSource {
+        /// Its name.
+        volume: String,
+    },
+    /// A mirror provisions a volume of its own.
+    #[error("the destination is not empty: volume `{volume}` exists here")]
+    DestinationTaken {
+        /// Its name.
+        volume: String,
+    },
+    /// The source's volume of that name is not the one that was mirrored.
+    #[error("the source has another volume under the name that `{volume}` mirrors")]
+    OtherVolume {
+        /// The mirror.
+        volume: String,
+    },
+    /// Nothing has arrived yet.
+    #[error("no image of `{volume}` has arrived yet")]
+    NoImage {
+        /// The mirror.
+        volume: String,
+    },
+    /// The system gave no thread.
+    #[error("cannot start a thread for {what}: {source}")]
+    Thread {
+        /// What for.
+        what: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The mirror was failed over: it no longer follows its source.
+    #[error("`{volume}` was failed over and no longer follows its source")]
+    FailedOver {
+        /// Its name.
+        volume: String,
+    },
+    /// Not a token of this program.
+    #[error("this is no invitation token")]
+    InvalidToken,
+    /// A token that is past its time.
+    #[error("the token has expired")]
+    TokenExpired,
+    /// A token that another destination has used.
+    #[error("the token was used before, by another destination")]
+    TokenUsed,
+    /// The source does not know the token: it was revoked, or its identity was replaced.
+    #[error("the source does not know this token")]
+    TokenUnknown,
+    /// The token was given for another volume.
+    #[error("this peer may not mirror volume `{volume}`")]
+    VolumeNotAllowed {
+        /// The volume asked for.
+        volume: String,
+    },
+    /// The certificate is not pinned (any more).
+    #[error("the source does not accept this server's certificate")]
+    PeerNotPinned,
+    /// The source is not the one in the token.
+    #[error("the server at {address} does not have the certificate that the token pins")]
+    WrongSource {
+        /// Where.
+        address: String,
+    },
+    /// No connection.
+    #[error("the source at {address} cannot be reached: {source}")]
+    Unreachable {
+        /// Where.
+        address: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The other end speaks another version.
+    #[error("the other end speaks version {theirs} of the peer protocol, this server version {ours}")]
+    PeerVersion {
+        /// Theirs.
+        theirs: u32,
+        /// Ours.
+        ours: u32,
+    },
+    /// The other end said something that has no place here.
+    #[error("the peer at {address} broke the protocol")]
+    PeerProtocol {
+        /// Who.
+        address: String,
+    },
+    /// What the source refused, in its own words.
+    #[error("the source at {address} refused: {}", body.message)]
+    Refused {
+        /// Who.
+        address: String,
+        /// What it said.
+        body: Box<ErrorBody>,
+    },
+    /// The transfer failed.
+    #[error("the transfer of `{volume}` failed: {source}")]
+    Mirror {
+        /// Its name.
+        volume: String,
+        /// The cause.
+        source: Box<cairn_mirror::MirrorError>,
+    },
+    /// No address to put into a token.
+    #[error("this server has no address that a peer could reach: it listens on {listening}")]
+    NoAddress {
+        /// As configured.
+        listening: String,
+    },
+    /// TLS could not be set up.
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    /// A certificate could not be made.
+    #[error("cannot make a certificate: {0}")]
+    Certificate(#[from] rcgen::Error),
+    /// The bearer token is missing or wrong.
+    #[error("the request carries no valid token")]
+    Unauthorized,
+    /// No such path in the API.
+    #[error("no such path in the API: {path}")]
+    NoSuchPath {
+        /// As asked.
+        path: String,
+    },
+    /// The body is not what the API describes.
+    #[error("the request is not what the API describes: {reason}")]
+    BadRequest {
+        /// What the parser said.
+        reason: String,
+    },
+    /// The server ends.
+    #[error("the server is ending")]
+    Ending,
+    /// A part of the server has panicked: a bug.
+    #[error("a part of the server failed unexpectedly: this is a bug")]
+    Bug,
+}
+
+impl From<InvalidVolumeId> for ServerError {
+    fn from(_: InvalidVolumeId) -> Self {
+        ServerError::Invalid { what: "the volume id", rule: "it is 32 hexadecimal digits" }
+    }
+}
+
+impl ServerError {
+    /// A closure for `map_err` that names the path.
+    pub(crate) fn path<'a>(
+        action: &'static str,
+        path: &'a std::path::Path,
+    ) -> impl FnOnce(io::Error) -> ServerError + 'a {
+        move |source| ServerError::Path { action, path: path.to_owned(), source }
+    }
+
+    /// A closure for `map_err` that names the volume.
+    pub(crate) fn volume(name: &str) -> impl Fn(VolumeError) -> ServerError + '_ {
+        move |source| match source {
+            VolumeError::WrongRole(cairn_format::Role::Destination) => {
+                ServerError::IsDestination { volume: name.to_owned() }
+            }
+            source => ServerError::Volume { volume: name.to_owned(), source },
+        }
+    }
+
+    /// A closure for `map_err` that names the LUN.
+    pub(crate) fn files(name: &str) -> impl Fn(FilesError) -> ServerError + '_ {
+        move |source| ServerError::Files { name: name.to_owned(), source }
+    }
+
+    /// What reaches the client.
+    pub fn body(&self) -> ErrorBody {
+        if let ServerError::Refused { body, .. } = self {
+            return ErrorBody { error: body.error, message: self.to_string(), next: body.next.clone() };
+        }
+        ErrorBody { error: self.kind(), message: self.to_string(), next: self.next() }
+    }
+}

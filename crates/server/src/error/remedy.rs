@@ -1,0 +1,312 @@
+//! The kind of each error, and the step that comes next: the one table of it.
+
+use cairn_device::{DeviceError, OpenError};
+use cairn_files::FilesError;
+use cairn_volume::VolumeError;
+
+use super::ServerError;
+use crate::api::ErrorKind;
+
+impl ServerError {
+    /// The kind, for programs: it decides the HTTP status and the exit code.
+    pub fn kind(&self) -> ErrorKind {
+        use ServerError as E;
+        match self {
+            E::InvalidName { .. }
+            | E::Invalid { .. }
+            | E::Config { .. }
+            | E::InvalidToken
+            | E::BadRequest { .. }
+            | E::SocketPath { .. }
+            | E::NoAddress { .. } => ErrorKind::Usage,
+            E::NotFound { .. } | E::NotAMirror { .. } => ErrorKind::NotFound,
+            E::NoSuchPath { .. } | E::StateVersion { .. } | E::PeerVersion { .. } => {
+                ErrorKind::VersionMismatch
+            }
+            E::Taken { .. } => ErrorKind::Taken,
+            E::InUse { .. } | E::Busy { .. } | E::DataDirBusy { .. } => ErrorKind::Busy,
+            E::NbdListen(_) => ErrorKind::Busy,
+            E::Path { source, .. } | E::Listen { source, .. } => io_kind(source),
+            E::DamagedState { .. } => ErrorKind::Damaged,
+            E::DeviceNotEmpty { .. } | E::DestinationTaken { .. } => ErrorKind::NotEmpty,
+            E::DeviceTooSmall { .. } => ErrorKind::TooSmall,
+            E::OpenDevice(error) => open_kind(error),
+            E::Device(error) => device_kind(error),
+            E::Volume { source, .. } => volume_kind(source),
+            E::Files { source, .. } => files_kind(source),
+            E::VolumeUnavailable { .. } => ErrorKind::Damaged,
+            E::IsDestination { .. } | E::FailedOver { .. } | E::FollowsSource { .. } | E::NoImage { .. } => {
+                ErrorKind::WrongRole
+            }
+            E::TokenExpired => ErrorKind::TokenExpired,
+            E::TokenUsed => ErrorKind::TokenUsed,
+            E::TokenUnknown | E::PeerNotPinned | E::VolumeNotAllowed { .. } | E::WrongSource { .. } => {
+                ErrorKind::PeerRefused
+            }
+            E::OtherVolume { .. } => ErrorKind::Diverged,
+            E::Unreachable { .. } => ErrorKind::PeerUnreachable,
+            E::Refused { body, .. } => body.error,
+            E::Mirror { source, .. } => crate::transfer::error_kind(source),
+            E::Unauthorized => ErrorKind::Unauthorized,
+            E::Ending => ErrorKind::Interrupted,
+            E::PeerProtocol { .. }
+            | E::Tls(_)
+            | E::Certificate(_)
+            | E::NbdStart(_)
+            | E::Thread { .. }
+            | E::Bug => ErrorKind::Failed,
+        }
+    }
+
+    /// What to do next, in one sentence.
+    pub fn next(&self) -> String {
+        use ServerError as E;
+        match self {
+            E::InvalidName { .. } => "use letters, digits, `.`, `_` and `-`, beginning with a letter or a \
+                digit, at most 64"
+                .into(),
+            E::Invalid { .. } => "correct it and run the command again".into(),
+            E::NotFound { list, .. } => format!("see what there is with `{list}`"),
+            E::Taken { what, .. } => format!("choose another name, or delete that {what} first"),
+            E::InUse { name, .. } => format!("disconnect the clients of `{name}`; `cairn status` names them"),
+            E::Busy { .. } => "wait until it is over; `cairn status` shows it".into(),
+            E::DataDirBusy { path } => format!(
+                "use it with `cairn status --data {}`, or choose another directory with --data",
+                path.display()
+            ),
+            E::Path { source, path, .. } => io_next(source, path),
+            E::DamagedState { path, .. } => {
+                format!("restore {} from a backup, or move it away to begin anew", path.display())
+            }
+            E::StateVersion { .. } => "use the version of cairn that wrote it, or a newer one".into(),
+            E::Config { .. } => "correct the file; docs/operations.md lists its fields".into(),
+            E::Listen { source, .. } => match source.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    "end the program that listens there (`ss -ltnp` names it), or \
+                    choose another address with --nbd, --mirror or --http"
+                        .into()
+                }
+                std::io::ErrorKind::PermissionDenied => "choose a port above 1023".into(),
+                _ => "choose an address of this machine with --nbd, --mirror or --http".into(),
+            },
+            E::NbdListen(_) | E::NbdStart(_) => "choose another address with --nbd, or `--nbd off`".into(),
+            E::SocketPath { .. } => "choose a data directory with a shorter path (below 90 bytes)".into(),
+            E::DeviceNotEmpty { path } => format!(
+                "if nothing in it is wanted, clear it with `wipefs -a {0}` and `truncate -s 0` or \
+                 `blkdiscard {0}`; else name another device",
+                path.display()
+            ),
+            E::DeviceTooSmall { .. } => "give a smaller --size, or more --device".into(),
+            E::OpenDevice(_) => "correct it and run the command again".into(),
+            E::Device(error) => device_next(error).into(),
+            E::Volume { volume, source } => volume_next(volume, source),
+            E::Files { name, source } => files_next(name, source),
+            E::VolumeUnavailable { .. } => {
+                "put right what it names (a missing device, a damaged one) and start the server again".into()
+            }
+            E::IsDestination { volume } => {
+                format!("change the source, or end the mirroring with `cairn mirror failover {volume}`")
+            }
+            E::FollowsSource { volume } => format!(
+                "delete it with `cairn mirror delete {volume}`, or keep it with `cairn mirror failover {volume}`"
+            ),
+            E::DestinationTaken { volume } => {
+                format!("mirror under another name with `--as NAME`, or delete `{volume}` first")
+            }
+            E::OtherVolume { volume } => {
+                format!(
+                    "keep what is here with `cairn mirror failover {volume}`, then make a new mirror with `--as NAME`"
+                )
+            }
+            E::NoImage { volume } => format!("let the baseline arrive: `cairn mirror update {volume}`"),
+            E::Thread { .. } => {
+                "see the limits of this user (`ulimit -u`) and the memory of the machine".into()
+            }
+            E::NotAMirror { .. } => "see the mirrors with `cairn mirror status`".into(),
+            E::FailedOver { volume } => {
+                format!("`{volume}` is an ordinary volume now; make a new mirror with `cairn mirror create`")
+            }
+            E::InvalidToken => {
+                "copy the whole word that `cairn peer invite` printed on the source (it begins with cairn1-)"
+                    .into()
+            }
+            E::TokenExpired | E::TokenUsed | E::TokenUnknown => {
+                "make a new one on the source with `cairn peer invite`".into()
+            }
+            E::VolumeNotAllowed { volume } => {
+                format!("make a token for it on the source with `cairn peer invite --volume {volume}`")
+            }
+            E::PeerNotPinned => "invite this server again with `cairn peer invite` on the source".into(),
+            E::WrongSource { .. } => {
+                "check that the address is the source's and nobody's in between; if the \
+                source has a new identity, make a new token there with `cairn peer invite`"
+                    .into()
+            }
+            E::Unreachable { .. } => {
+                "check that `cairn serve` runs there, that --mirror or --advertise on the \
+                source is an address that this machine reaches, and the firewalls between"
+                    .into()
+            }
+            E::PeerVersion { theirs, ours } => {
+                let older = if theirs < ours { "the other end" } else { "this server" };
+                format!("upgrade {older}: both ends must speak the same version")
+            }
+            E::PeerProtocol { .. } => "check that the address is a mirror port of `cairn serve`".into(),
+            E::Refused { body, .. } => body.next.clone(),
+            E::Mirror { volume, source } => crate::transfer::error_next(volume, source),
+            E::NoAddress { .. } => {
+                "say how peers reach it: `cairn peer invite --advertise HOST:PORT`, or start the server with \
+                 --mirror HOST:PORT"
+                    .into()
+            }
+            E::Unauthorized => {
+                "give the token: `--token-file FILE` with a copy of DIR/http-token of the server".into()
+            }
+            E::NoSuchPath { .. } => "use a client of the same version as the server".into(),
+            E::BadRequest { .. } => "see /v1/openapi.json".into(),
+            E::Ending => "start the server again; the last complete image is whole".into(),
+            E::Tls(_) | E::Certificate(_) | E::Bug => {
+                "report it with the log of the server; restart the server if it does not answer".into()
+            }
+        }
+    }
+}
+
+fn io_kind(error: &std::io::Error) -> ErrorKind {
+    use std::io::ErrorKind as Io;
+    match error.kind() {
+        Io::AddrInUse => ErrorKind::Busy,
+        Io::StorageFull | Io::QuotaExceeded => ErrorKind::NoSpace,
+        Io::ReadOnlyFilesystem | Io::PermissionDenied => ErrorKind::ReadOnly,
+        Io::NotFound => ErrorKind::NotFound,
+        Io::InvalidData => ErrorKind::Damaged,
+        _ => ErrorKind::Failed,
+    }
+}
+
+fn io_next(error: &std::io::Error, path: &std::path::Path) -> String {
+    use std::io::ErrorKind as Io;
+    match error.kind() {
+        Io::StorageFull | Io::QuotaExceeded => "free some space on that file system".into(),
+        Io::ReadOnlyFilesystem => "choose a directory that takes writes with --data".into(),
+        Io::PermissionDenied => {
+            format!("give this user write access to {}, or choose another with --data", path.display())
+        }
+        Io::NotFound => "check the path".into(),
+        _ => "put it right and run the command again".into(),
+    }
+}
+
+fn device_kind(error: &DeviceError) -> ErrorKind {
+    match error {
+        DeviceError::NoSpace { .. } => ErrorKind::NoSpace,
+        DeviceError::Corrupt { .. } => ErrorKind::Damaged,
+        DeviceError::ReadOnly => ErrorKind::ReadOnly,
+        DeviceError::Io { source, .. } => io_kind(source),
+        _ => ErrorKind::Failed,
+    }
+}
+
+fn device_next(error: &DeviceError) -> &'static str {
+    match error {
+        DeviceError::NoSpace { .. } => "free some space under the data directory",
+        DeviceError::Corrupt { .. } => {
+            "run `cairn volume check`; restore what it names from a snapshot or a mirror"
+        }
+        DeviceError::ReadOnly => "make the device writable",
+        _ => "see the kernel's log (dmesg) for the device",
+    }
+}
+
+fn open_kind(error: &OpenError) -> ErrorKind {
+    match error {
+        OpenError::Missing { .. } => ErrorKind::NotFound,
+        OpenError::Exists { .. } => ErrorKind::Taken,
+        OpenError::Busy { .. } => ErrorKind::Busy,
+        OpenError::NotStorage { .. } | OpenError::TooLong { .. } => ErrorKind::Usage,
+        OpenError::ReadOnlyFileSystem { .. } | OpenError::Permission { .. } => ErrorKind::ReadOnly,
+        OpenError::NoSpace { .. } => ErrorKind::NoSpace,
+        OpenError::Io { .. } => ErrorKind::Failed,
+    }
+}
+
+pub(crate) fn volume_kind(error: &VolumeError) -> ErrorKind {
+    match error {
+        VolumeError::Device(error) => device_kind(error),
+        VolumeError::NotAVolume { .. }
+        | VolumeError::Damaged { .. }
+        | VolumeError::Label(_)
+        | VolumeError::LogDamaged { .. } => ErrorKind::Damaged,
+        VolumeError::NotEmpty => ErrorKind::NotEmpty,
+        VolumeError::DeviceTooSmall { .. } => ErrorKind::TooSmall,
+        VolumeError::Size { .. } | VolumeError::InvalidName => ErrorKind::Usage,
+        VolumeError::NoSpace | VolumeError::TableFull => ErrorKind::NoSpace,
+        VolumeError::NoSuchFile(_) | VolumeError::NoSuchSnapshot(_) => ErrorKind::NotFound,
+        VolumeError::NameTaken => ErrorKind::Taken,
+        VolumeError::Held(_) | VolumeError::TransferInProgress => ErrorKind::Busy,
+        VolumeError::WrongRole(_) => ErrorKind::WrongRole,
+        VolumeError::Refused(_) => ErrorKind::Diverged,
+        VolumeError::Latched(_) => ErrorKind::ReadOnly,
+        VolumeError::Closed => ErrorKind::Interrupted,
+    }
+}
+
+pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
+    match error {
+        VolumeError::Device(error) => device_next(error).into(),
+        VolumeError::Damaged { .. } | VolumeError::Label(_) => {
+            format!("run `cairn volume check {volume}`; restore what it names from a snapshot or the mirror")
+        }
+        VolumeError::NoSpace | VolumeError::TableFull => {
+            format!(
+                "delete snapshots (`cairn snapshot list {volume}`) or LUNs, or grow it with `cairn volume grow {volume}`"
+            )
+        }
+        VolumeError::Size { .. } => "choose a size in that range".into(),
+        VolumeError::DeviceTooSmall { .. } => "name larger or more devices, or choose a smaller size".into(),
+        VolumeError::NoSuchFile(_) => format!("see what there is with `cairn lun list {volume}`"),
+        VolumeError::NoSuchSnapshot(_) | VolumeError::NameTaken => {
+            format!("see the snapshots with `cairn snapshot list {volume}`")
+        }
+        VolumeError::Held(_) => {
+            "a mirror needs it as the base of its next update; update that mirror first, or revoke \
+            the peer"
+                .into()
+        }
+        VolumeError::TransferInProgress => {
+            "wait until the transfer is over; `cairn mirror status` shows it".into()
+        }
+        VolumeError::Refused(_) => "update the mirror again; if it stays, make a new one".into(),
+        VolumeError::Latched(_) => "mend the device, then restart the server".into(),
+        VolumeError::LogDamaged { .. } => "fail over to the mirror, or restore the device".into(),
+        VolumeError::NotAVolume { .. } => "check that these are the right devices".into(),
+        VolumeError::NotEmpty => "name another device, or delete the volume that is on it".into(),
+        VolumeError::InvalidName => "choose another name".into(),
+        VolumeError::WrongRole(_) => "see its role with `cairn volume list`".into(),
+        VolumeError::Closed => "start the server again".into(),
+    }
+}
+
+fn files_kind(error: &FilesError) -> ErrorKind {
+    match error {
+        FilesError::NoSuchLun => ErrorKind::NotFound,
+        FilesError::NameTaken => ErrorKind::Taken,
+        FilesError::InvalidName | FilesError::Size { .. } | FilesError::WouldShrink { .. } => {
+            ErrorKind::Usage
+        }
+        FilesError::Volume(error) => volume_kind(error),
+    }
+}
+
+fn files_next(name: &str, error: &FilesError) -> String {
+    let volume = name.split('/').next().unwrap_or(name);
+    match error {
+        FilesError::NoSuchLun => format!("see what there is with `cairn lun list {volume}`"),
+        FilesError::NameTaken | FilesError::InvalidName => "choose another name".into(),
+        FilesError::Size { .. } => "give another --size".into(),
+        FilesError::WouldShrink { .. } => {
+            "if what lies past the new end is not wanted, run it again with --shrink".into()
+        }
+        FilesError::Volume(error) => volume_next(volume, error),
+    }
+}

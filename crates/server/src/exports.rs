@@ -1,0 +1,140 @@
+//! What NBD clients can open: `VOLUME/LUN` for the present, `VOLUME@SNAPSHOT/LUN` for the past.
+//!
+//! On the destination of a mirror `VOLUME/LUN` is the newest image at the time of connecting, and it stays that image
+//! for the whole session, however many newer ones arrive: a file system that is mounted from it never sees its disk
+//! change. Whoever wants a newer image connects again.
+
+use std::sync::Arc;
+
+use cairn_device::DeviceError;
+use cairn_files::FilesError;
+use cairn_frontend_nbd::{Export, ExportInfo, Exports, OpenExportError};
+use cairn_volume::VolumeError;
+
+use crate::changed::Changed;
+use crate::names::ExportName;
+use crate::volumes::{OpenVolume, Volumes};
+
+/// Snapshots of a volume, the newest ones, whose LUNs show in the list that a client asks for. All can be opened by name.
+const LISTED_SNAPSHOTS: usize = 64;
+/// Snapshots of a volume, the newest ones, that a client is offered as `qemu:dirty-bitmap:SNAPSHOT`.
+const OFFERED_CONTEXTS: usize = 64;
+
+/// The exports of the volumes.
+pub(crate) struct ExportTable(pub(crate) Arc<Volumes>);
+
+impl Exports for ExportTable {
+    fn list(&self) -> Vec<ExportInfo> {
+        let mut exports = Vec::new();
+        for open in self.0.all() {
+            let volume = &open.name;
+            for lun in open.luns.list().unwrap_or_default() {
+                let description = if open.is_destination() { "mirror, read-only" } else { "" };
+                let name = format!("{volume}/{}", lun.name);
+                exports.push(ExportInfo { name, description: description.to_owned() });
+            }
+            for snapshot in open.volume.snapshots().iter().rev().take(LISTED_SNAPSHOTS) {
+                let Ok(image) = open.volume.image(Some(snapshot.id)) else { continue };
+                for lun in open.luns.list_in(&image).unwrap_or_default() {
+                    let name = format!("{volume}@{}/{}", snapshot.name, lun.name);
+                    exports.push(ExportInfo { name, description: "snapshot, read-only".to_owned() });
+                }
+            }
+        }
+        exports
+    }
+
+    fn open(&self, name: &str) -> Result<Export, OpenExportError> {
+        if name.is_empty() {
+            return self.open_default();
+        }
+        let unknown = || OpenExportError::Unknown { name: name.to_owned() };
+        let parsed = ExportName::parse(name).ok_or_else(unknown)?;
+        let open = self.0.get(parsed.volume).map_err(|_| unknown())?;
+        let opened = match parsed.snapshot {
+            Some(snapshot) => open_snapshot(&open, snapshot, parsed.lun),
+            None if open.is_destination() => open_image(&open, parsed.lun),
+            None => open_present(&open, parsed.lun),
+        };
+        opened.map_err(|refusal| match refusal {
+            Refusal::Unknown => unknown(),
+            Refusal::Failed(error) => {
+                tracing::error!(export = name, %error, "an export cannot be opened");
+                OpenExportError::Failed { name: name.to_owned(), source: error }
+            }
+        })
+    }
+}
+
+impl ExportTable {
+    fn open_default(&self) -> Result<Export, OpenExportError> {
+        let mut names = Vec::new();
+        for open in self.0.all() {
+            let luns = open.luns.list().unwrap_or_default();
+            names.extend(luns.iter().map(|lun| format!("{}/{}", open.name, lun.name)));
+        }
+        match &names[..] {
+            [one] => self.open(one),
+            several => Err(OpenExportError::NoDefault { count: several.len() }),
+        }
+    }
+}
+
+enum Refusal {
+    Unknown,
+    Failed(DeviceError),
+}
+
+impl From<VolumeError> for Refusal {
+    fn from(error: VolumeError) -> Self {
+        Refusal::Failed(error.to_device(0, 0))
+    }
+}
+
+impl From<FilesError> for Refusal {
+    fn from(error: FilesError) -> Self {
+        match error {
+            FilesError::NoSuchLun => Refusal::Unknown,
+            FilesError::Volume(error) => error.into(),
+            _ => Refusal::Failed(DeviceError::OutOfService),
+        }
+    }
+}
+
+fn open_present(open: &Arc<OpenVolume>, lun: &str) -> Result<Export, Refusal> {
+    let device = open.luns.open(lun)?;
+    let file = open.luns.find(lun)?.file;
+    let snapshots = open.volume.snapshots();
+    let newest = snapshots.iter().rev().take(OFFERED_CONTEXTS);
+    Ok(Export {
+        device,
+        description: String::new(),
+        read_only: false,
+        multi_conn: true,
+        dirty_contexts: newest.map(|snapshot| snapshot.name.clone()).collect(),
+        changed: Some(Arc::new(Changed::new(open.clone(), file))),
+    })
+}
+
+fn open_image(open: &Arc<OpenVolume>, lun: &str) -> Result<Export, Refusal> {
+    let image = open.volume.image(None)?;
+    read_only(open.luns.open_in(&image, lun)?, "the newest image of a mirror when you connected")
+}
+
+fn open_snapshot(open: &Arc<OpenVolume>, snapshot: &str, lun: &str) -> Result<Export, Refusal> {
+    let snapshots = open.volume.snapshots();
+    let found = snapshots.iter().find(|known| known.name == snapshot).ok_or(Refusal::Unknown)?;
+    let image = open.volume.image(Some(found.id))?;
+    read_only(open.luns.open_in(&image, lun)?, "a snapshot")
+}
+
+fn read_only(device: Arc<dyn cairn_device::Device>, description: &str) -> Result<Export, Refusal> {
+    Ok(Export {
+        device,
+        description: description.to_owned(),
+        read_only: true,
+        multi_conn: true,
+        dirty_contexts: Vec::new(),
+        changed: None,
+    })
+}

@@ -1,0 +1,198 @@
+//! The API over HTTP: the routes, who may call them, and how errors look.
+//!
+//! This is the only asynchronous part of the server. Every handler hands its work to a thread that may wait.
+
+mod auth;
+mod mirrors;
+mod volumes;
+
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::sync::Arc;
+
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{FromRequest, Path, Request, State};
+use axum::http::{HeaderValue, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api::{self, ErrorBody, ErrorKind};
+use crate::error::ServerError;
+use crate::server::Server;
+
+/// Longest body of a request, in bytes: the longest sensible one is a list of devices.
+const MAX_BODY: usize = 1 << 20;
+/// The header in every answer that says which program answered.
+pub const VERSION_HEADER: &str = "cairn-version";
+
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "Cairn",
+    description = "Volumes that never overwrite, their LUNs, snapshots and mirrors. Over TCP each request carries \
+                   `Authorization: Bearer TOKEN`; on the control socket the permissions of the file decide."
+))]
+struct Description;
+
+fn api() -> OpenApiRouter<Arc<Server>> {
+    OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(status))
+        .routes(routes!(exports))
+        .routes(routes!(jobs))
+        .routes(routes!(job))
+        .merge(volumes::routes())
+        .merge(mirrors::routes())
+}
+
+/// The description of the API, as pretty JSON: what `/v1/openapi.json` answers and `docs/openapi.json` holds.
+pub fn openapi_json() -> String {
+    let mut text = api().into_openapi().to_pretty_json().unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+fn router(server: Arc<Server>) -> Router {
+    let (router, description) = api().split_for_parts();
+    let description = description.to_pretty_json().unwrap_or_default();
+    let answer = move || {
+        let description = description.clone();
+        async move { ([("content-type", "application/json")], description) }
+    };
+    router
+        .route("/v1/openapi.json", axum::routing::get(answer))
+        .fallback(
+            |uri: Uri| async move { Refusal::from(ServerError::NoSuchPath { path: uri.path().to_owned() }) },
+        )
+        .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
+        .layer(axum::middleware::map_response(|mut response: Response| async move {
+            let version = HeaderValue::from_static(env!("CARGO_PKG_VERSION"));
+            response.headers_mut().insert(VERSION_HEADER, version);
+            response
+        }))
+        .with_state(server)
+}
+
+/// Answers on the control socket, and on TCP when there is such a listener, until `end` resolves.
+pub(crate) async fn serve(
+    server: Arc<Server>,
+    control: StdUnixListener,
+    tcp: Option<(std::net::TcpListener, String)>,
+    end: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    control.set_nonblocking(true)?;
+    let control = tokio::net::UnixListener::from_std(control)?;
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let wait = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {
+        let _ = stopped.wait_for(|stop| *stop).await;
+    };
+    let local = axum::serve(control, router(server.clone())).with_graceful_shutdown(wait(stopped.clone()));
+    let mut tasks = vec![tokio::spawn(local.into_future())];
+    if let Some((listener, token)) = tcp {
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let guarded = router(server)
+            .layer(axum::middleware::from_fn_with_state(auth::Bearer::new(token), auth::demand_token));
+        let remote = axum::serve(listener, guarded).with_graceful_shutdown(wait(stopped));
+        tasks.push(tokio::spawn(remote.into_future()));
+    }
+    end.await;
+    let _ = stop.send(true);
+    for task in tasks {
+        // A client that keeps its connection open does not keep the server alive.
+        let patience = std::time::Duration::from_secs(2);
+        if let Ok(Ok(outcome)) = tokio::time::timeout(patience, task).await {
+            outcome?;
+        }
+    }
+    Ok(())
+}
+
+/// A refused or failed request.
+pub(crate) struct Refusal(ErrorBody);
+
+impl From<ServerError> for Refusal {
+    fn from(error: ServerError) -> Self {
+        Refusal(error.body())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (http_status(self.0.error), Json(self.0)).into_response()
+    }
+}
+
+fn http_status(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::Usage | ErrorKind::TooSmall => StatusCode::BAD_REQUEST,
+        ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
+        ErrorKind::NotFound | ErrorKind::VersionMismatch => StatusCode::NOT_FOUND,
+        ErrorKind::TokenExpired | ErrorKind::TokenUsed | ErrorKind::PeerRefused => StatusCode::FORBIDDEN,
+        ErrorKind::Taken
+        | ErrorKind::Busy
+        | ErrorKind::NotEmpty
+        | ErrorKind::WrongRole
+        | ErrorKind::Diverged => StatusCode::CONFLICT,
+        ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
+        ErrorKind::PeerUnreachable => StatusCode::BAD_GATEWAY,
+        ErrorKind::Interrupted => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::ReadOnly | ErrorKind::Damaged | ErrorKind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// A JSON body; what is wrong with it is told like every other error.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<T, S> FromRequest<S> for Body<T>
+where
+    Json<T>: FromRequest<S, Rejection = JsonRejection>,
+    S: Send + Sync,
+{
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        match Json::from_request(request, state).await {
+            Ok(Json(body)) => Ok(Body(body)),
+            Err(rejection) => Err(ServerError::BadRequest { reason: rejection.body_text() }.into()),
+        }
+    }
+}
+
+type Answer<T> = Result<Json<T>, Refusal>;
+
+/// Runs `work` on a thread that may wait.
+pub(crate) async fn blocking<T: Send + 'static>(
+    server: Arc<Server>,
+    work: impl FnOnce(&Server) -> Result<T, ServerError> + Send + 'static,
+) -> Answer<T> {
+    match tokio::task::spawn_blocking(move || work(&server)).await {
+        Ok(outcome) => Ok(Json(outcome?)),
+        Err(_) => Err(ServerError::Bug.into()),
+    }
+}
+
+/// The server at a glance.
+#[utoipa::path(get, path = "/v1/status", tag = "server", responses((status = 200, body = api::Status)))]
+async fn status(State(server): State<Arc<Server>>) -> Answer<api::Status> {
+    blocking(server, |server| Ok(server.status())).await
+}
+
+/// What NBD clients can open.
+#[utoipa::path(get, path = "/v1/exports", tag = "server", responses((status = 200, body = [api::Export])))]
+async fn exports(State(server): State<Arc<Server>>) -> Answer<Vec<api::Export>> {
+    blocking(server, |server| Ok(server.exports())).await
+}
+
+/// Work that runs or has run, the newest first.
+#[utoipa::path(get, path = "/v1/jobs", tag = "server", responses((status = 200, body = [api::Job])))]
+async fn jobs(State(server): State<Arc<Server>>) -> Answer<Vec<api::Job>> {
+    blocking(server, |server| Ok(server.jobs.list())).await
+}
+
+/// One job.
+#[utoipa::path(get, path = "/v1/jobs/{job}", tag = "server", params(("job" = String, Path,)),
+    responses((status = 200, body = api::Job), (status = 404, body = ErrorBody)))]
+async fn job(State(server): State<Arc<Server>>, Path(job): Path<String>) -> Answer<api::Job> {
+    blocking(server, move |server| server.jobs.show(&job)).await
+}

@@ -1,0 +1,95 @@
+//! Peers and mirrors over HTTP.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Answer, Body, blocking};
+use crate::api::{self, ErrorBody};
+use crate::server::Server;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
+    OpenApiRouter::new()
+        .routes(routes!(list_peers))
+        .routes(routes!(invite_peer))
+        .routes(routes!(revoke_peer))
+        .routes(routes!(list_mirrors, create_mirror))
+        .routes(routes!(show_mirror, delete_mirror))
+        .routes(routes!(update_mirror))
+        .routes(routes!(failover))
+}
+
+/// Who may mirror from here, and who is invited to.
+#[utoipa::path(get, path = "/v1/peers", tag = "peers", responses((status = 200, body = [api::Peer])))]
+async fn list_peers(State(server): State<Arc<Server>>) -> Answer<Vec<api::Peer>> {
+    blocking(server, |server| Ok(server.list_peers())).await
+}
+
+/// Makes a token that one destination can use once.
+#[utoipa::path(post, path = "/v1/peers/invite", tag = "peers", request_body = api::Invite,
+    responses((status = 200, body = api::Invitation), (status = "default", body = ErrorBody)))]
+async fn invite_peer(
+    State(server): State<Arc<Server>>,
+    Body(request): Body<api::Invite>,
+) -> Answer<api::Invitation> {
+    blocking(server, move |server| server.invite(&request)).await
+}
+
+/// Forgets a peer or an invitation.
+#[utoipa::path(delete, path = "/v1/peers/{peer}", tag = "peers", params(("peer" = String, Path,)),
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn revoke_peer(State(server): State<Arc<Server>>, Path(peer): Path<String>) -> Answer<()> {
+    blocking(server, move |server| server.revoke_peer(&peer)).await
+}
+
+/// The mirrors of which this server is the destination.
+#[utoipa::path(get, path = "/v1/mirrors", tag = "mirrors", responses((status = 200, body = [api::Mirror])))]
+async fn list_mirrors(State(server): State<Arc<Server>>) -> Answer<Vec<api::Mirror>> {
+    blocking(server, |server| Ok(server.list_mirrors())).await
+}
+
+/// Provisions a mirror, begins its baseline and installs its schedule.
+#[utoipa::path(post, path = "/v1/mirrors", tag = "mirrors", request_body = api::CreateMirror,
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn create_mirror(
+    State(server): State<Arc<Server>>,
+    Body(request): Body<api::CreateMirror>,
+) -> Answer<api::Job> {
+    blocking(server, move |server| server.create_mirror(request)).await
+}
+
+/// One mirror.
+#[utoipa::path(get, path = "/v1/mirrors/{mirror}", tag = "mirrors", params(("mirror" = String, Path,)),
+    responses((status = 200, body = api::Mirror), (status = "default", body = ErrorBody)))]
+async fn show_mirror(State(server): State<Arc<Server>>, Path(mirror): Path<String>) -> Answer<api::Mirror> {
+    blocking(server, move |server| server.show_mirror(&mirror)).await
+}
+
+/// Ends a mirror and deletes its volume.
+#[utoipa::path(delete, path = "/v1/mirrors/{mirror}", tag = "mirrors", params(("mirror" = String, Path,)),
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn delete_mirror(State(server): State<Arc<Server>>, Path(mirror): Path<String>) -> Answer<()> {
+    blocking(server, move |server| server.delete_mirror(&mirror)).await
+}
+
+/// Begins an update now.
+#[utoipa::path(post, path = "/v1/mirrors/{mirror}/update", tag = "mirrors",
+    params(("mirror" = String, Path,)),
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn update_mirror(State(server): State<Arc<Server>>, Path(mirror): Path<String>) -> Answer<api::Job> {
+    blocking(server, move |server| server.update_mirror(&mirror)).await
+}
+
+/// Makes the mirror an ordinary volume, without asking the source; or says what that would lose.
+#[utoipa::path(post, path = "/v1/mirrors/{mirror}/failover", tag = "mirrors",
+    params(("mirror" = String, Path,)), request_body = api::FailoverRequest,
+    responses((status = 200, body = api::Failover), (status = "default", body = ErrorBody)))]
+async fn failover(
+    State(server): State<Arc<Server>>,
+    Path(mirror): Path<String>,
+    Body(request): Body<api::FailoverRequest>,
+) -> Answer<api::Failover> {
+    blocking(server, move |server| server.failover(&mirror, request.dry_run)).await
+}

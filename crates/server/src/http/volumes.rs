@@ -1,0 +1,173 @@
+//! Volumes, LUNs and snapshots over HTTP.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Answer, Body, blocking};
+use crate::api::{self, ErrorBody};
+use crate::server::Server;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
+    OpenApiRouter::new()
+        .routes(routes!(list_volumes, create_volume))
+        .routes(routes!(show_volume, delete_volume))
+        .routes(routes!(grow_volume))
+        .routes(routes!(check_volume))
+        .routes(routes!(list_luns, create_lun))
+        .routes(routes!(resize_lun, delete_lun))
+        .routes(routes!(list_snapshots, create_snapshot))
+        .routes(routes!(delete_snapshot))
+        .routes(routes!(rename_snapshot))
+        .routes(routes!(rollback))
+}
+
+/// The volumes.
+#[utoipa::path(get, path = "/v1/volumes", tag = "volumes", responses((status = 200, body = [api::Volume])))]
+async fn list_volumes(State(server): State<Arc<Server>>) -> Answer<Vec<api::Volume>> {
+    blocking(server, |server| Ok(server.volumes.list())).await
+}
+
+/// Makes a volume.
+#[utoipa::path(post, path = "/v1/volumes", tag = "volumes", request_body = api::CreateVolume,
+    responses((status = 200, body = api::Volume), (status = "default", body = ErrorBody)))]
+async fn create_volume(
+    State(server): State<Arc<Server>>,
+    Body(request): Body<api::CreateVolume>,
+) -> Answer<api::Volume> {
+    blocking(server, move |server| server.create_volume(&request)).await
+}
+
+/// One volume.
+#[utoipa::path(get, path = "/v1/volumes/{volume}", tag = "volumes", params(("volume" = String, Path,)),
+    responses((status = 200, body = api::Volume), (status = "default", body = ErrorBody)))]
+async fn show_volume(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<api::Volume> {
+    blocking(server, move |server| server.volumes.show(&volume)).await
+}
+
+/// Deletes a volume and all that is in it.
+#[utoipa::path(delete, path = "/v1/volumes/{volume}", tag = "volumes", params(("volume" = String, Path,)),
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn delete_volume(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<()> {
+    blocking(server, move |server| server.delete_volume(&volume)).await
+}
+
+/// Grows a volume while it is in use.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/grow", tag = "volumes", params(("volume" = String, Path,)),
+    request_body = api::GrowVolume,
+    responses((status = 200, body = api::Volume), (status = "default", body = ErrorBody)))]
+async fn grow_volume(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::GrowVolume>,
+) -> Answer<api::Volume> {
+    blocking(server, move |server| server.grow_volume(&volume, &request)).await
+}
+
+/// Begins to check a volume: every block is read and compared with its checksum, every map with the tree.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/check", tag = "volumes", params(("volume" = String, Path,)),
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn check_volume(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<api::Job> {
+    blocking(server, move |server| server.check_volume(&volume)).await
+}
+
+/// The LUNs of a volume.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/luns", tag = "luns", params(("volume" = String, Path,)),
+    responses((status = 200, body = [api::Lun]), (status = "default", body = ErrorBody)))]
+async fn list_luns(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<Vec<api::Lun>> {
+    blocking(server, move |server| server.list_luns(&volume)).await
+}
+
+/// Makes a LUN; it is exported at once.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/luns", tag = "luns", params(("volume" = String, Path,)),
+    request_body = api::CreateLun,
+    responses((status = 200, body = api::Lun), (status = "default", body = ErrorBody)))]
+async fn create_lun(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::CreateLun>,
+) -> Answer<api::Lun> {
+    blocking(server, move |server| server.create_lun(&volume, &request)).await
+}
+
+/// Resizes a LUN; clients see it when they connect again.
+#[utoipa::path(patch, path = "/v1/volumes/{volume}/luns/{lun}", tag = "luns",
+    params(("volume" = String, Path,), ("lun" = String, Path,)), request_body = api::ResizeLun,
+    responses((status = 200, body = api::Lun), (status = "default", body = ErrorBody)))]
+async fn resize_lun(
+    State(server): State<Arc<Server>>,
+    Path((volume, lun)): Path<(String, String)>,
+    Body(request): Body<api::ResizeLun>,
+) -> Answer<api::Lun> {
+    blocking(server, move |server| server.resize_lun(&volume, &lun, &request)).await
+}
+
+/// Deletes a LUN; snapshots keep what they show.
+#[utoipa::path(delete, path = "/v1/volumes/{volume}/luns/{lun}", tag = "luns",
+    params(("volume" = String, Path,), ("lun" = String, Path,)),
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn delete_lun(
+    State(server): State<Arc<Server>>,
+    Path((volume, lun)): Path<(String, String)>,
+) -> Answer<()> {
+    blocking(server, move |server| server.delete_lun(&volume, &lun)).await
+}
+
+/// The snapshots of a volume, the oldest first.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/snapshots", tag = "snapshots",
+    params(("volume" = String, Path,)),
+    responses((status = 200, body = [api::Snapshot]), (status = "default", body = ErrorBody)))]
+async fn list_snapshots(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+) -> Answer<Vec<api::Snapshot>> {
+    blocking(server, move |server| server.list_snapshots(&volume)).await
+}
+
+/// Makes a snapshot.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/snapshots", tag = "snapshots",
+    params(("volume" = String, Path,)), request_body = api::CreateSnapshot,
+    responses((status = 200, body = api::Snapshot), (status = "default", body = ErrorBody)))]
+async fn create_snapshot(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::CreateSnapshot>,
+) -> Answer<api::Snapshot> {
+    blocking(server, move |server| server.create_snapshot(&volume, &request.name)).await
+}
+
+/// Deletes a snapshot; the blocks that nothing else shows become free.
+#[utoipa::path(delete, path = "/v1/volumes/{volume}/snapshots/{snapshot}", tag = "snapshots",
+    params(("volume" = String, Path,), ("snapshot" = String, Path,)),
+    responses((status = 200, body = api::Freed), (status = "default", body = ErrorBody)))]
+async fn delete_snapshot(
+    State(server): State<Arc<Server>>,
+    Path((volume, snapshot)): Path<(String, String)>,
+) -> Answer<api::Freed> {
+    blocking(server, move |server| server.delete_snapshot(&volume, &snapshot)).await
+}
+
+/// Renames a snapshot.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/snapshots/{snapshot}/rename", tag = "snapshots",
+    params(("volume" = String, Path,), ("snapshot" = String, Path,)), request_body = api::RenameSnapshot,
+    responses((status = 200, body = api::Snapshot), (status = "default", body = ErrorBody)))]
+async fn rename_snapshot(
+    State(server): State<Arc<Server>>,
+    Path((volume, snapshot)): Path<(String, String)>,
+    Body(request): Body<api::RenameSnapshot>,
+) -> Answer<api::Snapshot> {
+    blocking(server, move |server| server.rename_snapshot(&volume, &snapshot, &request.name)).await
+}
+
+/// Brings the volume back to a snapshot. The answer is the snapshot of the state before: roll back to it to undo.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/snapshots/{snapshot}/rollback", tag = "snapshots",
+    params(("volume" = String, Path,), ("snapshot" = String, Path,)),
+    responses((status = 200, body = api::Snapshot), (status = "default", body = ErrorBody)))]
+async fn rollback(
+    State(server): State<Arc<Server>>,
+    Path((volume, snapshot)): Path<(String, String)>,
+) -> Answer<api::Snapshot> {
+    blocking(server, move |server| server.rollback(&volume, &snapshot)).await
+}

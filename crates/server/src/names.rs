@@ -1,0 +1,68 @@
+//! Names as users write them: `VOLUME`, `VOLUME/LUN`, `VOLUME@SNAPSHOT`, `VOLUME@SNAPSHOT/LUN`; and NBD URIs.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use crate::error::ServerError;
+
+/// Longest name of a volume, LUN or snapshot, in bytes.
+const MAX_NAME: usize = 64;
+
+/// Letters, digits, `.`, `_` and `-`, beginning with a letter or a digit: the same in a path, a URI and a shell.
+pub(crate) fn check(what: &'static str, name: &str) -> Result<(), ServerError> {
+    let good = !name.is_empty()
+        && name.len() <= MAX_NAME
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        && name.as_bytes()[0].is_ascii_alphanumeric();
+    if good { Ok(()) } else { Err(ServerError::InvalidName { what, name: name.to_owned() }) }
+}
+
+/// What an NBD export name stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ExportName<'a> {
+    pub(crate) volume: &'a str,
+    pub(crate) snapshot: Option<&'a str>,
+    pub(crate) lun: &'a str,
+}
+
+impl<'a> ExportName<'a> {
+    /// Reads a name; a client sends any bytes.
+    pub(crate) fn parse(text: &'a str) -> Option<Self> {
+        let (left, lun) = text.split_once('/')?;
+        let (volume, snapshot) = match left.split_once('@') {
+            Some((volume, snapshot)) => (volume, Some(snapshot)),
+            None => (left, None),
+        };
+        Some(Self { volume, snapshot, lun })
+    }
+}
+
+/// `nbd+unix:///NAME?socket=PATH`, as libnbd and qemu read it.
+pub(crate) fn unix_uri(socket: &Path, export: &str) -> String {
+    let mut uri = String::from("nbd+unix:///");
+    percent(&mut uri, export.as_bytes());
+    uri.push_str("?socket=");
+    percent(&mut uri, socket.as_os_str().as_encoded_bytes());
+    uri
+}
+
+/// `nbd://HOST:PORT/NAME`.
+pub(crate) fn tcp_uri(address: &str, export: &str) -> String {
+    let mut uri = format!("nbd://{address}/");
+    percent(&mut uri, export.as_bytes());
+    uri
+}
+
+/// RFC 3986: all but unreserved characters and `/` (allowed in a path and in a query) are escaped.
+fn percent(uri: &mut String, bytes: &[u8]) {
+    for &byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            uri.push(char::from(byte));
+        } else {
+            write!(uri, "%{byte:02X}").expect("a string takes all that is written");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

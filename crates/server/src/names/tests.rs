@@ -1,0 +1,28 @@
+//! Names, and the URIs made of them.
+
+use super::*;
+
+#[test]
+fn names_that_need_no_quoting_are_taken() {
+    for name in ["vol0", "a", "0.b_c-D", &"x".repeat(64)] {
+        check("volume", name).unwrap();
+    }
+    for name in ["", ".", "..", "-n", "a/b", "a@b", "a:b", "a b", "ä", &"x".repeat(65)] {
+        assert!(check("volume", name).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn export_names_have_a_volume_and_a_lun() {
+    let name = ExportName::parse("vol0@s1/db").unwrap();
+    assert_eq!(name, ExportName { volume: "vol0", snapshot: Some("s1"), lun: "db" });
+    assert_eq!(ExportName::parse("vol0/db").unwrap().snapshot, None);
+    assert_eq!(ExportName::parse("vol0"), None);
+}
+
+#[test]
+fn uris_escape_what_a_uri_cannot_hold() {
+    let uri = unix_uri(Path::new("/srv/my data/nbd&x.sock"), "vol0@s1/db");
+    assert_eq!(uri, "nbd+unix:///vol0%40s1/db?socket=/srv/my%20data/nbd%26x.sock");
+    assert_eq!(tcp_uri("[::1]:10809", "v/l"), "nbd://[::1]:10809/v/l");
+}

@@ -1,0 +1,235 @@
+//! Who may mirror from here: invitations that wait, and peers whose certificate is pinned.
+//!
+//! One file holds both, so that using a token and pinning the certificate is one atomic step: a cut in between
+//! neither loses the token nor lets it be used twice.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cairn_base::Timestamp;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::api::{Invitation, Peer, PeerState};
+use crate::error::ServerError;
+use crate::identity::Fingerprint;
+use crate::state;
+use crate::token::{Secret, Token, random_name};
+
+/// How long a token can be used for the first time, when nothing else is said.
+const DEFAULT_EXPIRY: Duration = Duration::from_secs(24 * 3600);
+/// Past it, a token that nobody used is forgotten: its user is then told that it is unknown, not that it expired.
+const FORGET: Duration = Duration::from_secs(30 * 24 * 3600);
+/// More invitations at a time are a mistake or an attack on the disk.
+const MAX_ENTRIES: usize = 10_000;
+
+/// An invitation, and the peer that it became.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Entry {
+    id: String,
+    secret_digest: String,
+    invited_ms: u64,
+    expires_ms: u64,
+    volume: Option<String>,
+    pinned: Option<Pinned>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Pinned {
+    fingerprint: Fingerprint,
+    at_ms: u64,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Document {
+    peers: Vec<Entry>,
+}
+
+/// The peers of a server. One lock, held while the file is written: two uses of a token come one after the other.
+pub(crate) struct Peers {
+    path: PathBuf,
+    document: Mutex<Document>,
+}
+
+/// What a destination presents.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Credential {
+    /// The invitation.
+    pub(crate) id: String,
+    /// Its secret.
+    pub(crate) secret: Secret,
+}
+
+impl Peers {
+    /// The peers in `dir`.
+    pub(crate) fn open(dir: &Path) -> Result<Self, ServerError> {
+        let path = dir.join("peers.json");
+        let document = state::load(&path)?.unwrap_or_default();
+        Ok(Self { path, document: Mutex::new(document) })
+    }
+
+    /// Makes a token.
+    pub(crate) fn invite(
+        &self,
+        now: Timestamp,
+        fingerprint: Fingerprint,
+        address: String,
+        volume: Option<String>,
+        expiry: Option<Duration>,
+    ) -> Result<Invitation, ServerError> {
+        let now_ms = now.0 / 1_000_000;
+        let expiry = expiry.unwrap_or(DEFAULT_EXPIRY);
+        let expires_ms = now_ms.saturating_add(expiry.as_millis().try_into().unwrap_or(u64::MAX));
+        let (id, secret) = (random_name(), Secret::random());
+        let entry = Entry {
+            id: id.clone(),
+            secret_digest: secret.digest(),
+            invited_ms: now_ms,
+            expires_ms,
+            volume: volume.clone(),
+            pinned: None,
+        };
+        self.change(|document| {
+            let forget_ms = FORGET.as_millis() as u64;
+            document.peers.retain(|entry| {
+                entry.pinned.is_some() || entry.expires_ms.saturating_add(forget_ms) > now_ms
+            });
+            if document.peers.len() >= MAX_ENTRIES {
+                return Err(ServerError::Invalid {
+                    what: "the invitation",
+                    rule: "there are 10,000 peers and invitations already; revoke some",
+                });
+            }
+            document.peers.push(entry);
+            Ok(())
+        })?;
+        let token = Token {
+            id: id.clone(),
+            address: address.clone(),
+            fingerprint,
+            secret,
+            expires_s: expires_ms / 1000,
+            volume: volume.clone(),
+        };
+        Ok(Invitation { token: token.encode(), id, address, expires_ms, volume })
+    }
+
+    /// Everyone.
+    pub(crate) fn list(&self, now: Timestamp) -> Vec<Peer> {
+        let now_ms = now.0 / 1_000_000;
+        let document = self.document.lock();
+        let peer = |entry: &Entry| Peer {
+            id: entry.id.clone(),
+            state: match &entry.pinned {
+                Some(_) => PeerState::Pinned,
+                None if entry.expires_ms <= now_ms => PeerState::Expired,
+                None => PeerState::Invited,
+            },
+            fingerprint: entry.pinned.as_ref().map(|pinned| pinned.fingerprint.to_string()),
+            volume: entry.volume.clone(),
+            invited_ms: entry.invited_ms,
+            expires_ms: entry.expires_ms,
+            pinned_ms: entry.pinned.as_ref().map(|pinned| pinned.at_ms),
+        };
+        document.peers.iter().map(peer).collect()
+    }
+
+    /// Forgets a peer or an invitation, by its id. Its next connection is refused. The certificate that nobody is pinned by
+    /// any more, if so.
+    pub(crate) fn revoke(&self, id: &str) -> Result<Option<Fingerprint>, ServerError> {
+        let mut gone = None;
+        self.change(|document| {
+            let at = document.peers.iter().position(|entry| entry.id == id);
+            let not_found =
+                || ServerError::NotFound { what: "peer", name: id.to_owned(), list: "cairn peer list" };
+            let removed = document.peers.remove(at.ok_or_else(not_found)?);
+            gone = removed.pinned.map(|pinned| pinned.fingerprint).filter(|gone| {
+                let same = |entry: &Entry| {
+                    entry.pinned.as_ref().is_some_and(|pinned| pinned.fingerprint == *gone)
+                };
+                !document.peers.iter().any(same)
+            });
+            Ok(())
+        })?;
+        Ok(gone)
+    }
+
+    /// Whether the credential is one of ours, used or not.
+    pub(crate) fn knows(&self, credential: &Credential) -> Result<(), ServerError> {
+        let document = self.document.lock();
+        let mine = |entry: &Entry| {
+            entry.id == credential.id && credential.secret.matches(&entry.secret_digest)
+        };
+        if document.peers.iter().any(mine) { Ok(()) } else { Err(ServerError::TokenUnknown) }
+    }
+
+    /// Decides about a connection for `volume` from the holder of `certificate`; the first use of a token pins it.
+    ///
+    /// The same destination may present its token again: its first answer may have been lost on the way.
+    pub(crate) fn admit(
+        &self,
+        now: Timestamp,
+        certificate: Fingerprint,
+        credential: Option<&Credential>,
+        volume: &str,
+    ) -> Result<(), ServerError> {
+        let now_ms = now.0 / 1_000_000;
+        let Some(credential) = credential else {
+            let document = self.document.lock();
+            let pinned = |entry: &&Entry| {
+                entry.pinned.as_ref().is_some_and(|pinned| pinned.fingerprint == certificate)
+            };
+            let mut mine = document.peers.iter().filter(pinned).peekable();
+            if mine.peek().is_none() {
+                return Err(ServerError::PeerNotPinned);
+            }
+            return if mine.any(|entry| entry.allows(volume)) {
+                Ok(())
+            } else {
+                Err(ServerError::VolumeNotAllowed { volume: volume.to_owned() })
+            };
+        };
+        self.change(|document| {
+            let entry = document
+                .peers
+                .iter_mut()
+                .find(|entry| entry.id == credential.id)
+                .filter(|entry| credential.secret.matches(&entry.secret_digest))
+                .ok_or(ServerError::TokenUnknown)?;
+            if !entry.allows(volume) {
+                return Err(ServerError::VolumeNotAllowed { volume: volume.to_owned() });
+            }
+            match &entry.pinned {
+                Some(pinned) if pinned.fingerprint == certificate => Ok(()),
+                Some(_) => Err(ServerError::TokenUsed),
+                None if entry.expires_ms <= now_ms => Err(ServerError::TokenExpired),
+                None => {
+                    entry.pinned = Some(Pinned { fingerprint: certificate, at_ms: now_ms });
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    /// Changes the document and its file, or neither.
+    fn change(
+        &self,
+        change: impl FnOnce(&mut Document) -> Result<(), ServerError>,
+    ) -> Result<(), ServerError> {
+        let mut document = self.document.lock();
+        let mut changed = document.clone();
+        change(&mut changed)?;
+        state::save(&self.path, &changed)?;
+        *document = changed;
+        Ok(())
+    }
+}
+
+impl Entry {
+    fn allows(&self, volume: &str) -> bool {
+        self.volume.as_deref().is_none_or(|only| only == volume)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! Each way in which a token is refused, and that pinning survives a restart.
+
+use super::*;
+
+const NOW: Timestamp = Timestamp(1_700_000_000_000_000_000);
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn fingerprint(digits: &str) -> Fingerprint {
+    digits.repeat(32).parse().unwrap()
+}
+
+fn invite(peers: &Peers, volume: Option<&str>) -> Credential {
+    let invitation = peers
+        .invite(NOW, fingerprint("ab"), "host:1".to_owned(), volume.map(str::to_owned), Some(HOUR))
+        .unwrap();
+    let token = Token::decode(&invitation.token).unwrap();
+    Credential { id: token.id, secret: token.secret }
+}
+
+fn later(by: Duration) -> Timestamp {
+    Timestamp(NOW.0 + by.as_nanos() as u64)
+}
+
+#[test]
+fn token_is_good_for_one_destination_and_pins_it_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) = (fingerprint("01"), fingerprint("02"));
+    let peers = Peers::open(dir.path()).unwrap();
+    let credential = invite(&peers, None);
+    assert!(matches!(peers.admit(NOW, one, None, "v"), Err(ServerError::PeerNotPinned)));
+    peers.admit(NOW, one, Some(&credential), "v").unwrap();
+    peers.admit(later(HOUR * 2), one, Some(&credential), "v").expect("a lost answer can be asked for again");
+    assert!(matches!(peers.admit(NOW, other, Some(&credential), "v"), Err(ServerError::TokenUsed)));
+    let reopened = Peers::open(dir.path()).unwrap();
+    reopened.admit(later(HOUR * 1000), one, None, "v").unwrap();
+    assert!(matches!(reopened.admit(NOW, other, None, "v"), Err(ServerError::PeerNotPinned)));
+}
+
+#[test]
+fn expired_unknown_and_forged_tokens_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = Peers::open(dir.path()).unwrap();
+    let credential = invite(&peers, None);
+    let one = fingerprint("01");
+    assert!(matches!(peers.admit(later(HOUR), one, Some(&credential), "v"), Err(ServerError::TokenExpired)));
+    let forged = Credential { id: credential.id.clone(), secret: Secret::random() };
+    assert!(matches!(peers.admit(NOW, one, Some(&forged), "v"), Err(ServerError::TokenUnknown)));
+    peers.revoke(&credential.id).unwrap();
+    assert!(matches!(peers.admit(NOW, one, Some(&credential), "v"), Err(ServerError::TokenUnknown)));
+    assert!(matches!(peers.revoke(&credential.id), Err(ServerError::NotFound { .. })));
+}
+
+#[test]
+fn restricted_token_opens_its_volume_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = Peers::open(dir.path()).unwrap();
+    let credential = invite(&peers, Some("db"));
+    let one = fingerprint("01");
+    let refused = |outcome| matches!(outcome, Err(ServerError::VolumeNotAllowed { .. }));
+    assert!(refused(peers.admit(NOW, one, Some(&credential), "mail")));
+    peers.admit(NOW, one, Some(&credential), "db").unwrap();
+    assert!(refused(peers.admit(NOW, one, None, "mail")));
+    peers.admit(NOW, one, None, "db").unwrap();
+}
+
+#[test]
+fn secret_is_not_in_the_state_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = Peers::open(dir.path()).unwrap();
+    let credential = invite(&peers, None);
+    let text = std::fs::read_to_string(dir.path().join("peers.json")).unwrap();
+    let secret = serde_json::to_string(&credential.secret).unwrap();
+    assert!(text.contains(&credential.id) && !text.contains(secret.trim_matches('"')));
+}

@@ -1,0 +1,363 @@
+//! The server: its parts, how they start and end, and what it looks like at a glance.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cairn_base::{BLOCK_SIZE, Clock};
+use cairn_device::SystemClock;
+use cairn_frontend_nbd::{Address as NbdAddress, Listener, NbdServer, ServerOptions, SessionInfo};
+
+use crate::api;
+use crate::config::{Address, Config, check_reachable};
+use crate::data_dir::DataDir;
+use crate::error::ServerError;
+use crate::exports::ExportTable;
+use crate::http;
+use crate::identity::Identity;
+use crate::jobs::Jobs;
+use crate::mirrors::Mirrors;
+use crate::names::{self, ExportName};
+use crate::notify;
+use crate::peers::Peers;
+use crate::source::Source;
+use crate::tls;
+use crate::transfer;
+use crate::volumes::Volumes;
+
+/// How long jobs get to end when the server does.
+const JOB_PATIENCE: Duration = Duration::from_secs(5);
+
+/// All parts of a running server.
+pub(crate) struct Server {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) volumes: Arc<Volumes>,
+    pub(crate) mirrors: Arc<Mirrors>,
+    source: Arc<cairn_mirror::Source>,
+    nbd: NbdServer,
+    /// DIR/nbd.sock.
+    nbd_socket: PathBuf,
+    http_addresses: Vec<String>,
+    /// What the mirror listener got; none when off.
+    mirror_address: Option<String>,
+    advertise: Option<String>,
+    started: Duration,
+    data: DataDir,
+}
+
+/// Runs a server until SIGTERM or SIGINT; `ready` is called once it serves.
+pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), ServerError> {
+    let data = DataDir::open(&config.data)?;
+    let here = data.path().to_owned();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(ServerError::path("start the runtime of", &here))?;
+    // Signals are taken from here on, so that one during the start ends the server in order as well.
+    let signals = runtime.block_on(async { Signals::new() });
+    let mut signals = signals.map_err(ServerError::path("take signals for", &here))?;
+
+    // The ports first: it is known at once whether the server can start, before any volume is opened.
+    let (control, control_path) = data.listen_control()?;
+    let http = match &config.http {
+        Address::Tcp(address) => Some((listen(address)?, data.http_token()?)),
+        _ => None,
+    };
+    let mirror = match &config.mirror {
+        Address::Tcp(address) => Some(listen(address)?),
+        _ => None,
+    };
+    let nbd_socket = data.nbd_socket()?;
+    let mut nbd = vec![Listener::bind(&NbdAddress::Unix(nbd_socket.clone()))?];
+    for address in &config.nbd {
+        nbd.extend(match address {
+            Address::Off => None,
+            Address::Tcp(address) => Some(Listener::bind(&NbdAddress::Tcp(address.clone()))?),
+            Address::Unix(path) => Some(Listener::bind(&NbdAddress::Unix(path.clone()))?),
+        });
+    }
+
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let identity = Arc::new(Identity::open(data.path())?);
+    let peers = Arc::new(Peers::open(data.path())?);
+    let volumes = Arc::new(Volumes::open(data.volumes(), config.cache, clock.clone())?);
+    let jobs = Arc::new(Jobs::new(clock.clone()));
+    let mirrors = Mirrors::open(volumes.clone(), identity.clone(), clock.clone(), jobs.clone())?;
+    let mirrors = Arc::new(mirrors);
+    let options = ServerOptions {
+        tls: Some(tls::nbd_server(&identity)?),
+        tls_required: config.nbd_tls_required,
+        ..ServerOptions::default()
+    };
+    let nbd = NbdServer::start(nbd, Arc::new(ExportTable(volumes.clone())), options)?;
+    let mut http_addresses = vec![format!("unix:{}", control_path.display())];
+    http_addresses.extend(http.as_ref().map(|(listener, _)| local(listener)));
+    let mirror_address = mirror.as_ref().map(local);
+    let sessions = Arc::new(cairn_mirror::Source::new());
+    let source = mirror.map(|listener| {
+        let (peers, volumes) = (peers.clone(), volumes.clone());
+        Source::start(listener, &identity, peers, volumes, clock.clone(), sessions.clone())
+    });
+    let source = source.transpose()?;
+
+    let server = Arc::new(Server {
+        jobs,
+        started: clock.monotonic(),
+        clock,
+        identity,
+        peers,
+        volumes,
+        mirrors,
+        source: sessions,
+        nbd,
+        nbd_socket,
+        http_addresses,
+        mirror_address,
+        advertise: config.advertise,
+        data,
+    });
+    let schedule = server.mirrors.start_schedule()?;
+
+    ready(&server.status());
+    notify::tell("READY=1");
+    tracing::info!(data = %server.data.path().display(), "serving");
+    let outcome = runtime.block_on(http::serve(server.clone(), control, http, async move {
+        let signal = signals.next().await;
+        tracing::info!(signal, "ending");
+        notify::tell("STOPPING=1");
+    }));
+
+    server.mirrors.end();
+    server.jobs.cancel_all();
+    if let Some(source) = source {
+        source.end();
+    }
+    drop(schedule);
+    server.nbd.stop();
+    let patience = Instant::now() + JOB_PATIENCE;
+    while server.jobs.any_running() && Instant::now() < patience {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    server.volumes.end();
+    let _ = std::fs::remove_file(&control_path);
+    outcome.map_err(ServerError::path("answer on", &control_path))
+}
+
+fn listen(address: &str) -> Result<TcpListener, ServerError> {
+    TcpListener::bind(address).map_err(|source| ServerError::Listen { address: address.to_owned(), source })
+}
+
+fn local(listener: &TcpListener) -> String {
+    listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+impl Server {
+    /// The server at a glance.
+    pub(crate) fn status(&self) -> api::Status {
+        let mut problems = self.volumes.problems();
+        problems.extend(self.mirrors.problems());
+        api::Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            data: self.data.path().display().to_string(),
+            pid: std::process::id(),
+            uptime_ms: self.clock.monotonic().saturating_sub(self.started).as_millis() as u64,
+            fingerprint: self.identity.fingerprint.to_string(),
+            http: self.http_addresses.clone(),
+            mirror: self.mirror_address.clone(),
+            nbd: self.nbd.addresses().iter().map(ToString::to_string).collect(),
+            volumes: self.volumes.list(),
+            exports: self.exports(),
+            mirrors: self.list_mirrors(),
+            followers: self.followers(),
+            problems,
+        }
+    }
+
+    /// The LUNs, and whatever else is open.
+    pub(crate) fn exports(&self) -> Vec<api::Export> {
+        let sessions = self.nbd.sessions();
+        let of = |name: &str| -> Vec<api::Session> {
+            sessions.iter().filter(|session| session.export == name).map(show_session).collect()
+        };
+        let mut exports = Vec::new();
+        for open in self.volumes.all() {
+            for lun in open.luns.list().unwrap_or_default() {
+                let name = format!("{}/{}", open.name, lun.name);
+                exports.push(api::Export {
+                    read_only: open.is_destination(),
+                    size_bytes: lun.bytes,
+                    uris: self.uris(&name),
+                    sessions: of(&name),
+                    name,
+                });
+            }
+        }
+        let mut others: Vec<&str> = sessions.iter().map(|session| session.export.as_str()).collect();
+        others.sort_unstable();
+        others.dedup();
+        for name in others {
+            let listed = exports.iter().any(|export| export.name == name);
+            let Some(parsed) = ExportName::parse(name).filter(|_| !listed) else { continue };
+            exports.push(api::Export {
+                name: name.to_owned(),
+                read_only: true,
+                size_bytes: self.snapshot_lun_bytes(&parsed).unwrap_or(0),
+                uris: self.uris(name),
+                sessions: of(name),
+            });
+        }
+        exports
+    }
+
+    fn snapshot_lun_bytes(&self, name: &ExportName<'_>) -> Option<u64> {
+        let open = self.volumes.get(name.volume).ok()?;
+        let snapshots = open.volume.snapshots();
+        let snapshot = snapshots.iter().find(|snapshot| Some(snapshot.name.as_str()) == name.snapshot)?;
+        let image = open.volume.image(Some(snapshot.id)).ok()?;
+        let luns = open.luns.list_in(&image).ok()?;
+        luns.iter().find(|lun| lun.name == name.lun).map(|lun| lun.bytes)
+    }
+
+    /// Where clients find an export, the socket in the data directory first.
+    pub(crate) fn uris(&self, export: &str) -> Vec<String> {
+        let mut uris = vec![names::unix_uri(&self.nbd_socket, export)];
+        for address in self.nbd.addresses() {
+            match address {
+                NbdAddress::Tcp(address) => uris.push(names::tcp_uri(address, export)),
+                NbdAddress::Unix(path) if *path != self.nbd_socket => {
+                    uris.push(names::unix_uri(path, export));
+                }
+                NbdAddress::Unix(_) => {}
+            }
+        }
+        uris
+    }
+
+    fn sessions_of(&self, concerned: impl Fn(&ExportName<'_>) -> bool) -> Vec<String> {
+        let name = |session: SessionInfo| session.export;
+        let mine = |name: &String| ExportName::parse(name).is_some_and(|parsed| concerned(&parsed));
+        self.nbd.sessions().into_iter().map(name).filter(mine).collect()
+    }
+
+    /// Refuses what would pull a disk from under its clients.
+    pub(crate) fn refuse_if_in_use(
+        &self,
+        name: &str,
+        concerned: impl Fn(&ExportName<'_>) -> bool,
+    ) -> Result<(), ServerError> {
+        match self.sessions_of(concerned).len() {
+            0 => Ok(()),
+            sessions => Err(ServerError::InUse { name: name.to_owned(), sessions }),
+        }
+    }
+
+    /// Ends the sessions of some exports; the count of them.
+    pub(crate) fn close_sessions(&self, concerned: impl Fn(&ExportName<'_>) -> bool) -> usize {
+        let mut names = self.sessions_of(concerned);
+        names.sort_unstable();
+        names.dedup();
+        names.iter().map(|name| self.nbd.close_export(name)).sum()
+    }
+
+    pub(crate) fn list_peers(&self) -> Vec<api::Peer> {
+        self.peers.list(self.clock.now())
+    }
+
+    /// Ends the access of a peer, and lets go of what was kept for its mirrors.
+    pub(crate) fn revoke_peer(&self, id: &str) -> Result<(), ServerError> {
+        let Some(gone) = self.peers.revoke(id)? else { return Ok(()) };
+        let name = transfer::peer_digits(gone);
+        for open in self.volumes.all().iter().filter(|open| !open.is_destination()) {
+            let failed = ServerError::volume(&open.name);
+            for mirror in self.source.mirrors(&open.volume).map_err(&failed)? {
+                if mirror.name.split('-').next() == Some(&name) {
+                    self.source.forget(&open.volume, &mirror.name).map_err(&failed)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The mirrors that follow volumes here.
+    fn followers(&self) -> Vec<api::Follower> {
+        let now = self.clock.now();
+        let mut followers = Vec::new();
+        for open in self.volumes.all().iter().filter(|open| !open.is_destination()) {
+            for mirror in self.source.mirrors(&open.volume).unwrap_or_default() {
+                let first = mirror.behind.first_change;
+                followers.push(api::Follower {
+                    volume: open.name.clone(),
+                    name: mirror.name,
+                    base: format!("{}@{}", open.name, mirror.base.name),
+                    lag_ms: first.map_or(0, |first| now.since(first).as_millis() as u64),
+                    lag_bytes: mirror.behind.blocks * BLOCK_SIZE as u64,
+                    transferring: mirror.transferring,
+                });
+            }
+        }
+        followers
+    }
+
+    pub(crate) fn invite(&self, request: &api::Invite) -> Result<api::Invitation, ServerError> {
+        if let Some(volume) = &request.volume {
+            self.volumes.get(volume)?;
+        }
+        let listening = self
+            .mirror_address
+            .clone()
+            .ok_or_else(|| ServerError::NoAddress { listening: "nothing (--mirror off)".to_owned() })?;
+        let address = match request.advertise.clone().or_else(|| self.advertise.clone()) {
+            Some(advertise) => {
+                check_reachable(&advertise)?;
+                advertise
+            }
+            None if listening.starts_with("0.0.0.0:") || listening.starts_with("[::]:") => {
+                return Err(ServerError::NoAddress { listening });
+            }
+            None => listening,
+        };
+        let expiry = request.expires_ms.map(Duration::from_millis);
+        self.peers.invite(
+            self.clock.now(),
+            self.identity.fingerprint,
+            address,
+            request.volume.clone(),
+            expiry,
+        )
+    }
+}
+
+fn show_session(session: &SessionInfo) -> api::Session {
+    api::Session {
+        id: session.id,
+        peer: session.peer.clone(),
+        requests: session.requests,
+        read_bytes: session.read_bytes,
+        written_bytes: session.written_bytes,
+    }
+}

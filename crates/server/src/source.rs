@@ -1,0 +1,183 @@
+//! The source's side of mirrors: a listener, TLS, the decision who may, and a thread for each connection.
+
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cairn_base::Clock;
+use parking_lot::Mutex;
+use rustls::{ServerConnection, StreamOwned};
+
+use crate::error::ServerError;
+use crate::identity::{Fingerprint, Identity};
+use crate::peers::Peers;
+use crate::tls;
+use crate::transfer::{self, Offered};
+use crate::volumes::Volumes;
+use crate::wire::{self, Hello, PEER_VERSION, Welcome};
+
+/// A peer that says nothing for so long before it is admitted is cut off; nobody ties up a thread for nothing.
+const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+/// A peer that neither takes nor gives a byte for so long in a transfer is gone.
+const TRANSFER_PATIENCE: Duration = Duration::from_secs(120);
+/// Connections at once; the next is closed at once.
+const MAX_CONNECTIONS: usize = 64;
+
+struct Shared {
+    tls: Arc<rustls::ServerConfig>,
+    peers: Arc<Peers>,
+    volumes: Arc<Volumes>,
+    clock: Arc<dyn Clock>,
+    source: Arc<cairn_mirror::Source>,
+    ending: AtomicBool,
+    next: AtomicU64,
+    /// To cut them off at the end.
+    connections: Mutex<Vec<(u64, TcpStream)>>,
+}
+
+/// The listener.
+pub(crate) struct Source {
+    shared: Arc<Shared>,
+    address: std::net::SocketAddr,
+    thread: JoinHandle<()>,
+}
+
+impl Source {
+    pub(crate) fn start(
+        listener: TcpListener,
+        identity: &Identity,
+        peers: Arc<Peers>,
+        volumes: Arc<Volumes>,
+        clock: Arc<dyn Clock>,
+        source: Arc<cairn_mirror::Source>,
+    ) -> Result<Self, ServerError> {
+        let shared = Arc::new(Shared {
+            tls: tls::mirror_server(identity)?,
+            peers,
+            volumes,
+            clock,
+            source,
+            ending: AtomicBool::new(false),
+            next: AtomicU64::new(0),
+            connections: Mutex::default(),
+        });
+        let failed = |source| ServerError::Listen { address: "the mirror address".to_owned(), source };
+        let address = listener.local_addr().map_err(failed)?;
+        let mine = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("mirror-accept".to_owned())
+            .spawn(move || accept(&listener, &mine))
+            .map_err(failed)?;
+        Ok(Self { shared, address, thread })
+    }
+
+    /// Takes no more connections, and cuts off those that are.
+    pub(crate) fn end(self) {
+        self.shared.ending.store(true, Ordering::Release);
+        for (_, stream) in &*self.shared.connections.lock() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        // Wakes the thread that accepts.
+        let mut address = self.address;
+        if address.ip().is_unspecified() {
+            address.set_ip(if address.is_ipv4() {
+                std::net::Ipv4Addr::LOCALHOST.into()
+            } else {
+                std::net::Ipv6Addr::LOCALHOST.into()
+            });
+        }
+        if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
+            let _ = self.thread.join();
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    while !shared.ending.load(Ordering::Acquire) {
+        let (stream, peer) = match listener.accept() {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, mostly: nothing is gained by asking again at once.
+                tracing::warn!(%error, "a mirror connection could not be accepted");
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        if shared.ending.load(Ordering::Acquire) {
+            return;
+        }
+        let id = shared.next.fetch_add(1, Ordering::Relaxed);
+        let Ok(handle) = stream.try_clone() else { continue };
+        {
+            let mut connections = shared.connections.lock();
+            if connections.len() >= MAX_CONNECTIONS {
+                tracing::warn!(%peer, "too many mirror connections; this one is closed");
+                continue;
+            }
+            connections.push((id, handle));
+        }
+        let mine = shared.clone();
+        let talk = move || {
+            if let Err(error) = converse(stream, &mine) {
+                tracing::warn!(%peer, %error, "a mirror connection failed");
+            }
+            mine.connections.lock().retain(|(other, _)| *other != id);
+        };
+        if std::thread::Builder::new().name(format!("mirror-{peer}")).spawn(talk).is_err() {
+            shared.connections.lock().retain(|(other, _)| *other != id);
+        }
+    }
+}
+
+fn converse(stream: TcpStream, shared: &Shared) -> Result<(), ServerError> {
+    let address = stream.peer_addr().map(|peer| peer.to_string()).unwrap_or_default();
+    let cut = |source| ServerError::Unreachable { address: address.clone(), source };
+    stream.set_nodelay(true).map_err(cut)?;
+    set_patience(&stream, HELLO_PATIENCE).map_err(cut)?;
+    let mut stream = StreamOwned::new(ServerConnection::new(shared.tls.clone())?, stream);
+    let hello: Hello = wire::receive(&mut stream).map_err(cut)?;
+    if hello.version != PEER_VERSION {
+        wire::send(&mut stream, &Welcome::Version { version: PEER_VERSION }).map_err(cut)?;
+        return Err(ServerError::PeerVersion { theirs: hello.version, ours: PEER_VERSION });
+    }
+    let certificate = match admit(&hello, &stream, shared) {
+        Ok(certificate) => certificate,
+        Err(error) => {
+            wire::send(&mut stream, &Welcome::Refused(error.body())).map_err(cut)?;
+            return Err(error);
+        }
+    };
+    wire::send(&mut stream, &Welcome::Accepted).map_err(cut)?;
+    set_patience(&stream.sock, TRANSFER_PATIENCE).map_err(cut)?;
+    let now = shared.clock.now();
+    let offered = Offered { volumes: &shared.volumes, peers: &shared.peers, certificate, now };
+    let outcome = transfer::serve(&mut stream, &shared.source, &offered, &shared.ending);
+    outcome.map_err(|source| ServerError::Mirror { volume: hello.volume, source: Box::new(source) })
+}
+
+fn admit(
+    hello: &Hello,
+    stream: &StreamOwned<ServerConnection, TcpStream>,
+    shared: &Shared,
+) -> Result<Fingerprint, ServerError> {
+    let certificates = stream.conn.peer_certificates().unwrap_or_default();
+    let certificate = certificates.first().map(Fingerprint::of).ok_or(ServerError::PeerNotPinned)?;
+    if let Some(credential) = &hello.credential
+        && shared.volumes.get(&hello.volume).is_err()
+    {
+        // A mistyped volume must not use the token up, and only who has a token learns what there is.
+        shared.peers.knows(credential)?;
+        shared.volumes.get(&hello.volume)?;
+    }
+    shared.peers.admit(shared.clock.now(), certificate, hello.credential.as_ref(), &hello.volume)?;
+    Ok(certificate)
+}
+
+/// How long reads and writes wait.
+pub(crate) fn set_patience(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))
+}

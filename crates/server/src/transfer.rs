@@ -1,0 +1,155 @@
+//! Where the server meets `cairn-mirror`: threads for a transfer, progress and errors in the words of the API.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use cairn_base::BLOCK_SIZE;
+use cairn_mirror::{
+    Client, Destination, MirrorError, PeerName, Refusal, Source, SourceVolumes, Threads, TransferKind,
+};
+use cairn_volume::Volume;
+
+use crate::api::{self, ErrorKind};
+use crate::error::{volume_kind, volume_next};
+use crate::identity::Fingerprint;
+use crate::jobs::Progress;
+use crate::peers::Peers;
+use crate::volumes::Volumes;
+
+/// Digits of a fingerprint that name a peer: 128 bits, and short enough for the name of a snapshot.
+const PEER_DIGITS: usize = 32;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// A thread beside the caller's, so that disk and wire work at the same time.
+struct Scoped;
+
+impl Threads for Scoped {
+    fn beside(&self, helper: &mut (dyn FnMut() + Send), own: &mut dyn FnMut()) {
+        std::thread::scope(|scope| {
+            scope.spawn(helper);
+            own();
+        });
+    }
+}
+
+/// The digits under which `cairn-mirror` knows the holder of a certificate.
+pub(crate) fn peer_digits(certificate: Fingerprint) -> String {
+    let mut digits = certificate.to_string();
+    digits.truncate(PEER_DIGITS);
+    digits
+}
+
+/// The volumes that one peer may have.
+pub(crate) struct Offered<'a> {
+    pub(crate) volumes: &'a Volumes,
+    pub(crate) peers: &'a Peers,
+    pub(crate) certificate: Fingerprint,
+    pub(crate) now: cairn_base::Timestamp,
+}
+
+impl SourceVolumes for Offered<'_> {
+    fn volume(&self, name: &str, _peer: &PeerName) -> Result<Arc<Volume>, Refusal> {
+        self.peers.admit(self.now, self.certificate, None, name).map_err(|_| Refusal::NoSuchVolume)?;
+        self.volumes.get(name).map(|open| open.volume.clone()).map_err(|_| Refusal::NoSuchVolume)
+    }
+}
+
+/// On the source: answers one destination until it hangs up.
+pub(crate) fn serve(
+    stream: &mut (impl Read + Write),
+    source: &Source,
+    offered: &Offered<'_>,
+    cancel: &std::sync::atomic::AtomicBool,
+) -> Result<(), MirrorError> {
+    let peer = PeerName::new(&peer_digits(offered.certificate))
+        .map_err(|_| MirrorError::Protocol("its certificate has no name"))?;
+    let mut work =
+        cairn_stream::Work { cancel, progress: &mut |_| (), threads: Some(&Scoped as &dyn Threads) };
+    source.serve_session(stream, offered, &peer, &mut work)
+}
+
+/// On the destination: brings the newest image. `seen` is called as it comes along.
+pub(crate) fn fetch(
+    stream: &mut (impl Read + Write),
+    destination: &Destination,
+    progress: &Progress,
+    seen: &mut dyn FnMut(&dyn Fn(&mut api::Transfer)),
+) -> Result<(), MirrorError> {
+    progress.phase("waiting for the source");
+    let mut client = Client::hello(stream)?;
+    let mut tell = |at: &cairn_mirror::TransferProgress| {
+        progress.phase("transferring");
+        progress.bytes(at.blocks * BLOCK, at.blocks_total * BLOCK);
+        seen(&|transfer| {
+            transfer.snapshot = Some(at.snapshot.clone());
+            transfer.sent_bytes = at.bytes;
+            transfer.changed_bytes = at.blocks_total * BLOCK;
+            transfer.full_bytes = at.full_blocks * BLOCK;
+        });
+    };
+    let mut work = cairn_mirror::Work {
+        cancel: progress.cancelled(),
+        progress: &mut tell,
+        threads: Some(&Scoped as &dyn Threads),
+    };
+    let report = destination.update(&mut client, &mut work)?;
+    seen(&|transfer| {
+        transfer.snapshot = Some(report.name.clone());
+        transfer.sent_bytes = report.bytes;
+        transfer.changed_bytes = report.blocks * BLOCK;
+        transfer.full_bytes = report.full_blocks * BLOCK;
+        transfer.up_to_date = report.kind == TransferKind::UpToDate;
+    });
+    Ok(())
+}
+
+/// The kind of a mirror's error.
+pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
+    match error {
+        MirrorError::Io(_) => ErrorKind::PeerUnreachable,
+        MirrorError::Version { .. } | MirrorError::Refused(Refusal::Unknown) => ErrorKind::VersionMismatch,
+        MirrorError::Refused(refusal) => match refusal {
+            Refusal::NoSuchVolume => ErrorKind::NotFound,
+            Refusal::NotASource => ErrorKind::WrongRole,
+            Refusal::WrongVolume { .. } | Refusal::NoCommonBase | Refusal::Diverged(_) => ErrorKind::Diverged,
+            Refusal::DestinationTooSmall { .. } => ErrorKind::TooSmall,
+            Refusal::SourceFull => ErrorKind::NoSpace,
+            Refusal::Superseded => ErrorKind::Busy,
+            Refusal::SourceFailed | Refusal::Unknown => ErrorKind::Failed,
+        },
+        MirrorError::Volume(error) => volume_kind(error),
+        MirrorError::Busy => ErrorKind::Busy,
+        MirrorError::FailedOver => ErrorKind::WrongRole,
+        MirrorError::Cancelled => ErrorKind::Interrupted,
+        MirrorError::Stream(_) => ErrorKind::Damaged,
+        MirrorError::Protocol(_) | MirrorError::Nack(_) => ErrorKind::Failed,
+    }
+}
+
+/// What to do about a mirror's error.
+pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
+    match error {
+        MirrorError::Version { .. } | MirrorError::Refused(Refusal::Unknown) => {
+            "install the same version of cairn on both servers".into()
+        }
+        MirrorError::Refused(refusal) => match refusal {
+            Refusal::NoSuchVolume => "see the volumes of the source with `cairn volume list` there".into(),
+            Refusal::NotASource => "mirror the source of that mirror, or fail it over there".into(),
+            Refusal::WrongVolume { .. } | Refusal::NoCommonBase | Refusal::Diverged(_) => format!(
+                "keep what is here with `cairn mirror failover {volume}`, and make a new mirror with `--as NAME`; or \
+                 delete this one and create it again"
+            ),
+            Refusal::DestinationTooSmall { .. } => {
+                format!("enlarge its last device, then update again: `cairn mirror update {volume}`")
+            }
+            Refusal::SourceFull => "delete snapshots or LUNs on the source, trim, or grow its volume".into(),
+            Refusal::Superseded => "wait for the other update; `cairn mirror status` shows it".into(),
+            Refusal::SourceFailed | Refusal::Unknown => "see `cairn status` on the source".into(),
+        },
+        MirrorError::Volume(error) => volume_next(volume, error),
+        MirrorError::FailedOver => {
+            format!("`{volume}` is an ordinary volume now; make a new mirror with `cairn mirror create`")
+        }
+        _ => format!("update again with `cairn mirror update {volume}`; the last complete image is whole"),
+    }
+}

@@ -1,0 +1,436 @@
+//! The volumes of a server: opening, creating, growing, checking and deleting them, and the thread behind each.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cairn_base::{BLOCK_SIZE, ByteSize, Clock, VolumeId};
+use cairn_device::{ConcatDevice, Device, FileDevice, FileOptions};
+use cairn_files::Luns;
+use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
+use parking_lot::{Mutex, RwLock};
+use serde::{Deserialize, Serialize};
+
+use crate::api;
+use crate::error::ServerError;
+use crate::names;
+use crate::state;
+use crate::token::random_bytes;
+
+/// How long a round of background work waits for something to do: the longest that closing a volume waits.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// The part of a device that must be zero before it is taken: where partition tables and file systems begin.
+const MUST_BE_EMPTY: u64 = 128 << 10;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// A volume that is open, with its thread.
+pub(crate) struct OpenVolume {
+    pub(crate) name: String,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) luns: Luns,
+    parts: Vec<Arc<FileDevice>>,
+    paths: Vec<PathBuf>,
+    ending: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What `volume.json` says.
+#[derive(Debug, Serialize, Deserialize)]
+struct Document {
+    /// Absolute, or relative to the folder of the volume.
+    devices: Vec<PathBuf>,
+}
+
+enum Entry {
+    Open(Arc<OpenVolume>),
+    /// It could not be opened; its name stays taken and nothing of it is touched.
+    Unavailable(Arc<ServerError>),
+}
+
+/// The volumes of a server.
+///
+/// Lock order: `changing`, then `entries`. The second is never held while a device is touched.
+pub(crate) struct Volumes {
+    dir: PathBuf,
+    cache: ByteSize,
+    clock: Arc<dyn Clock>,
+    /// Held while a volume is made or deleted.
+    changing: Mutex<()>,
+    entries: RwLock<BTreeMap<String, Entry>>,
+}
+
+/// What a new volume is made from.
+pub(crate) struct NewVolume<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) id: VolumeId,
+    pub(crate) role: Role,
+    /// What the devices hold when `None`.
+    pub(crate) blocks: Option<u64>,
+    pub(crate) devices: &'a [String],
+}
+
+impl Volumes {
+    /// Opens every volume in `dir`. One that cannot be opened is reported and does not stop the others.
+    pub(crate) fn open(dir: PathBuf, cache: ByteSize, clock: Arc<dyn Clock>) -> Result<Self, ServerError> {
+        let volumes =
+            Self { dir, cache, clock, changing: Mutex::new(()), entries: RwLock::new(BTreeMap::new()) };
+        let listing = fs::read_dir(&volumes.dir).map_err(ServerError::path("read", &volumes.dir))?;
+        for found in listing {
+            let found = found.map_err(ServerError::path("read", &volumes.dir))?;
+            let name = found.file_name().to_string_lossy().into_owned();
+            if name.starts_with('.') {
+                // A creation or deletion that was cut off.
+                fs::remove_dir_all(found.path()).map_err(ServerError::path("remove", &found.path()))?;
+                continue;
+            }
+            let entry = match volumes.open_one(&name) {
+                Ok(open) => Entry::Open(open),
+                Err(error) => {
+                    tracing::error!(volume = name, %error, "a volume cannot be opened; the others are served");
+                    Entry::Unavailable(Arc::new(error))
+                }
+            };
+            volumes.entries.write().insert(name, entry);
+        }
+        Ok(volumes)
+    }
+
+    fn open_one(&self, name: &str) -> Result<Arc<OpenVolume>, ServerError> {
+        let folder = self.folder(name);
+        let document_path = folder.join("volume.json");
+        let document: Document = state::load(&document_path)?.ok_or_else(|| ServerError::Path {
+            action: "read",
+            path: document_path,
+            source: std::io::ErrorKind::NotFound.into(),
+        })?;
+        let paths: Vec<PathBuf> = document.devices.iter().map(|device| folder.join(device)).collect();
+        let open = |path: &PathBuf| FileDevice::open(path, FileOptions::default()).map(Arc::new);
+        let parts = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        self.start(name, paths, parts)
+    }
+
+    fn start(
+        &self,
+        name: &str,
+        paths: Vec<PathBuf>,
+        parts: Vec<Arc<FileDevice>>,
+    ) -> Result<Arc<OpenVolume>, ServerError> {
+        let options = OpenOptions { cache_bytes: self.cache.0, clock: self.clock.clone() };
+        let volume = Volume::open(whole(&parts), options).map_err(ServerError::volume(name))?;
+        let open = Arc::new(OpenVolume {
+            name: name.to_owned(),
+            luns: Luns::new(volume.clone()),
+            volume,
+            parts,
+            paths,
+            ending: AtomicBool::new(false),
+            thread: Mutex::new(None),
+        });
+        let mine = open.clone();
+        let work = move || {
+            while !mine.ending.load(Ordering::Acquire) {
+                if let Err(error) = mine.volume.background(PATIENCE) {
+                    tracing::error!(volume = mine.name, %error, "no more work is done in the background of a volume");
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("volume-{name}"))
+            .spawn(work)
+            .map_err(|source| ServerError::Thread { what: "a volume", source })?;
+        *open.thread.lock() = Some(thread);
+        Ok(open)
+    }
+
+    pub(crate) fn folder(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The open volume of that name.
+    pub(crate) fn get(&self, name: &str) -> Result<Arc<OpenVolume>, ServerError> {
+        match self.entries.read().get(name) {
+            Some(Entry::Open(open)) => Ok(open.clone()),
+            Some(Entry::Unavailable(error)) => {
+                Err(ServerError::VolumeUnavailable { volume: name.to_owned(), reason: error.to_string() })
+            }
+            None => Err(not_found(name)),
+        }
+    }
+
+    /// All open volumes, by name.
+    pub(crate) fn all(&self) -> Vec<Arc<OpenVolume>> {
+        let open = |entry: &Entry| match entry {
+            Entry::Open(open) => Some(open.clone()),
+            Entry::Unavailable(_) => None,
+        };
+        self.entries.read().values().filter_map(open).collect()
+    }
+
+    /// What is wrong with volumes.
+    pub(crate) fn problems(&self) -> Vec<api::Problem> {
+        let unavailable = |(name, entry): (&String, &Entry)| match entry {
+            Entry::Open(_) => None,
+            Entry::Unavailable(error) => {
+                Some(api::Problem { subject: name.clone(), message: error.to_string(), next: error.next() })
+            }
+        };
+        let mut problems: Vec<_> = self.entries.read().iter().filter_map(unavailable).collect();
+        for open in self.all() {
+            if let Some(source) = open.volume.status().latched {
+                let error = ServerError::volume(&open.name)(source);
+                problems.push(api::Problem {
+                    subject: open.name.clone(),
+                    message: error.to_string(),
+                    next: error.next(),
+                });
+            }
+        }
+        problems
+    }
+
+    /// All volumes.
+    pub(crate) fn list(&self) -> Vec<api::Volume> {
+        let mut volumes: Vec<_> = self.all().iter().map(|open| open.show()).collect();
+        for (name, entry) in &*self.entries.read() {
+            if let Entry::Unavailable(error) = entry {
+                volumes.push(api::Volume {
+                    name: name.clone(),
+                    id: String::new(),
+                    role: api::VolumeRole::Unavailable,
+                    size_bytes: 0,
+                    used_bytes: 0,
+                    free_bytes: 0,
+                    dirty_bytes: 0,
+                    generation: 0,
+                    luns: 0,
+                    snapshots: 0,
+                    devices: Vec::new(),
+                    problem: Some(error.to_string()),
+                });
+            }
+        }
+        volumes.sort_by(|a, b| a.name.cmp(&b.name));
+        volumes
+    }
+
+    /// One volume.
+    pub(crate) fn show(&self, name: &str) -> Result<api::Volume, ServerError> {
+        self.list().into_iter().find(|volume| volume.name == name).ok_or_else(|| not_found(name))
+    }
+
+    /// Makes a volume. It is there whole, or not at all: it is made in a folder that a start clears away, and renamed.
+    pub(crate) fn create(&self, new: &NewVolume<'_>) -> Result<Arc<OpenVolume>, ServerError> {
+        names::check("volume", new.name)?;
+        let _changing = self.changing.lock();
+        let folder = self.folder(new.name);
+        if self.entries.read().contains_key(new.name) || folder.exists() {
+            return Err(ServerError::Taken { what: "volume", name: new.name.to_owned() });
+        }
+        let nursery = self.dir.join(format!(".{}.new", new.name));
+        let clear = || match fs::remove_dir_all(&nursery) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        clear().and_then(|()| fs::create_dir(&nursery)).map_err(ServerError::path("create", &nursery))?;
+        let made = self.make(new, &nursery).and_then(|(devices, parts)| {
+            fs::rename(&nursery, &folder)
+                .and_then(|()| state::sync_parent(&folder))
+                .map_err(ServerError::path("create", &folder))?;
+            let paths = devices.iter().map(|device| folder.join(device)).collect();
+            self.start(new.name, paths, parts)
+        });
+        match made {
+            Ok(open) => {
+                self.entries.write().insert(new.name.to_owned(), Entry::Open(open.clone()));
+                Ok(open)
+            }
+            Err(error) => {
+                if let Err(left) = clear() {
+                    tracing::warn!(path = %nursery.display(), %left, "a folder stays until the next start");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn make(
+        &self,
+        new: &NewVolume<'_>,
+        nursery: &Path,
+    ) -> Result<(Vec<PathBuf>, Vec<Arc<FileDevice>>), ServerError> {
+        let (devices, parts) = if new.devices.is_empty() {
+            let blocks = new.blocks.ok_or(ServerError::Invalid {
+                what: "the size",
+                rule: "a volume without devices of its own needs one",
+            })?;
+            let path = nursery.join("volume.img");
+            let device = FileDevice::create(&path, Volume::device_bytes(blocks, new.role))?;
+            (vec![PathBuf::from("volume.img")], vec![Arc::new(device)])
+        } else {
+            let mut parts = Vec::new();
+            for path in new.devices {
+                let device = FileDevice::open(path, FileOptions::default())?;
+                refuse_if_not_empty(&device, Path::new(path))?;
+                parts.push(Arc::new(device));
+            }
+            (new.devices.iter().map(PathBuf::from).collect(), parts)
+        };
+        let device = whole(&parts);
+        let have = device.geometry().length;
+        let blocks = new.blocks.unwrap_or_else(|| Volume::blocks_for(have, new.role));
+        let need = Volume::device_bytes(blocks, new.role);
+        if blocks == 0 || need > have {
+            return Err(ServerError::DeviceTooSmall { size: blocks.saturating_mul(BLOCK), need, have });
+        }
+        let options = FormatOptions { id: new.id, blocks, role: new.role };
+        Volume::format(&*device, &options, &*self.clock).map_err(ServerError::volume(new.name))?;
+        state::save(&nursery.join("volume.json"), &Document { devices: devices.clone() })?;
+        Ok((devices, parts))
+    }
+
+    /// Deletes a volume. Devices that the user named are cleared at their beginning, so that they can be named again.
+    pub(crate) fn delete(&self, name: &str) -> Result<(), ServerError> {
+        let _changing = self.changing.lock();
+        let folder = self.folder(name);
+        let entry = self.entries.write().remove(name).ok_or_else(|| not_found(name))?;
+        if let Entry::Open(open) = &entry {
+            open.end()?;
+            for (path, part) in open.paths.iter().zip(&open.parts) {
+                if !path.starts_with(&folder) {
+                    let length = part.geometry().length.min(MUST_BE_EMPTY) as usize;
+                    part.write_from(0, &vec![0; length])?;
+                    part.flush()?;
+                }
+            }
+        }
+        let grave = self.dir.join(format!(".{name}.old"));
+        fs::rename(&folder, &grave)
+            .and_then(|()| state::sync_parent(&folder))
+            .and_then(|()| fs::remove_dir_all(&grave))
+            .map_err(ServerError::path("delete", &folder))
+    }
+
+    /// Ends every volume: a consistency point each.
+    pub(crate) fn end(&self) {
+        for open in self.all() {
+            if let Err(error) = open.end() {
+                tracing::error!(volume = open.name, %error, "a volume did not close; opening it replays its log");
+            }
+        }
+    }
+}
+
+impl OpenVolume {
+    /// Ends the thread and closes the volume.
+    fn end(&self) -> Result<(), ServerError> {
+        self.ending.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!(volume = self.name, "the volume's thread had panicked");
+        }
+        self.volume.close().map_err(ServerError::volume(&self.name))
+    }
+
+    /// True while it is the destination of a mirror.
+    pub(crate) fn is_destination(&self) -> bool {
+        self.volume.status().role == Role::Destination
+    }
+
+    /// As the API shows it.
+    pub(crate) fn show(&self) -> api::Volume {
+        let status = self.volume.status();
+        let luns = self.luns.list().map(|luns| luns.len() as u64).unwrap_or(0);
+        api::Volume {
+            name: self.name.clone(),
+            id: status.id.to_string(),
+            role: match status.role {
+                Role::Normal => api::VolumeRole::Normal,
+                Role::Destination => api::VolumeRole::Destination,
+            },
+            size_bytes: status.blocks * BLOCK,
+            used_bytes: status.used * BLOCK,
+            free_bytes: status.free * BLOCK,
+            dirty_bytes: status.dirty * BLOCK,
+            generation: status.generation.0,
+            luns,
+            snapshots: status.snapshots,
+            devices: self.paths.iter().map(|path| path.display().to_string()).collect(),
+            problem: status.latched.map(|error| error.to_string()),
+        }
+    }
+
+    /// Grows the volume to `size_bytes`, or to what its devices hold by now.
+    pub(crate) fn grow(&self, size_bytes: Option<u64>) -> Result<(), ServerError> {
+        let role = self.volume.status().role;
+        let (Some(last), Some(path)) = (self.parts.last(), self.paths.last()) else { return Ok(()) };
+        let before: u64 = self.parts[..self.parts.len() - 1].iter().map(|part| part.geometry().length).sum();
+        let blocks = match size_bytes {
+            Some(bytes) => blocks_of(bytes)?,
+            None => {
+                let end = fs::File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+                Volume::blocks_for(before + end.map_err(ServerError::path("read", path))?, role)
+            }
+        };
+        let status = self.volume.status();
+        if blocks <= status.blocks {
+            return Err(ServerError::Invalid {
+                what: "the size",
+                rule: "a volume only grows, and its devices hold no more than it has; enlarge the last one first, \
+                       or give a larger --size",
+            });
+        }
+        let need = Volume::device_bytes(blocks, role);
+        last.grow(need.saturating_sub(before)).map_err(|error| match error {
+            cairn_device::DeviceError::NoSpace { .. } => ServerError::DeviceTooSmall {
+                size: blocks * BLOCK,
+                need,
+                have: before + last.geometry().length,
+            },
+            error => error.into(),
+        })?;
+        self.volume.grow(blocks).map_err(ServerError::volume(&self.name))
+    }
+}
+
+fn not_found(name: &str) -> ServerError {
+    ServerError::NotFound { what: "volume", name: name.to_owned(), list: "cairn volume list" }
+}
+
+fn whole(parts: &[Arc<FileDevice>]) -> Arc<dyn Device> {
+    match parts {
+        [one] => one.clone(),
+        several => {
+            let several = several.iter().map(|part| part.clone() as Arc<dyn Device>).collect();
+            Arc::new(ConcatDevice::new(several))
+        }
+    }
+}
+
+fn refuse_if_not_empty(device: &FileDevice, path: &Path) -> Result<(), ServerError> {
+    let length = device.geometry().length.min(MUST_BE_EMPTY);
+    let head = device.read(0, length as u32)?.to_vec();
+    if head.iter().any(|byte| *byte != 0) {
+        return Err(ServerError::DeviceNotEmpty { path: path.to_owned() });
+    }
+    Ok(())
+}
+
+/// A size in whole blocks.
+pub(crate) fn blocks_of(bytes: u64) -> Result<u64, ServerError> {
+    if bytes == 0 || !bytes.is_multiple_of(BLOCK) {
+        return Err(ServerError::Invalid { what: "the size", rule: "it is a multiple of 4 KiB above 0" });
+    }
+    Ok(bytes / BLOCK)
+}
+
+/// A new id.
+pub(crate) fn new_volume_id() -> VolumeId {
+    VolumeId(random_bytes())
+}

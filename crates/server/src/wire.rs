@@ -1,0 +1,66 @@
+//! What peers say to each other before the mirror protocol begins: who they are, what for, and whether they may.
+//!
+//! Over TLS the destination sends one hello, the source answers it. Each is a length (4 bytes, big-endian) and that many
+//! bytes of JSON. Everything after the answer belongs to `cairn-mirror`.
+
+use std::io::{self, Read, Write};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::api::ErrorBody;
+use crate::peers::Credential;
+
+/// The version of the hello and of what follows. Peers must have the same.
+pub(crate) const PEER_VERSION: u32 = 1;
+/// Longest message, in bytes.
+const MAX_MESSAGE: u32 = 64 << 10;
+
+/// What a destination says first.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// [`PEER_VERSION`] of the destination.
+    pub(crate) version: u32,
+    /// The source's volume.
+    pub(crate) volume: String,
+    /// Before the source has pinned the destination's certificate.
+    #[serde(default)]
+    pub(crate) credential: Option<Credential>,
+}
+
+/// What the source answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Welcome {
+    /// Go on.
+    Accepted,
+    /// No.
+    Refused(ErrorBody),
+    /// The versions differ.
+    Version {
+        /// [`PEER_VERSION`] of the source.
+        version: u32,
+    },
+}
+
+/// Sends a message.
+pub(crate) fn send<T: Serialize>(stream: &mut impl Write, message: &T) -> io::Result<()> {
+    let json = serde_json::to_vec(message)?;
+    let length = u32::try_from(json.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    stream.write_all(&length.to_be_bytes())?;
+    stream.write_all(&json)?;
+    stream.flush()
+}
+
+/// Receives a message; what is none is `InvalidData`.
+pub(crate) fn receive<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<T> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_be_bytes(length);
+    if length > MAX_MESSAGE {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut json = vec![0; length as usize];
+    stream.read_exact(&mut json)?;
+    serde_json::from_slice(&json).map_err(|_| io::ErrorKind::InvalidData.into())
+}
