@@ -8,24 +8,31 @@ use serde_json::Value;
 
 use crate::Plan;
 use crate::process::{Server, run};
+use crate::report::{Report, Target};
 
 /// The volume of every table.
 pub(crate) const VOLUME: &str = "vol0";
+
+/// What `cairn serve` takes when nothing is said, in MiB.
+pub(crate) const MEMORY_DEFAULT_MIB: u64 = 256;
 
 /// A server with a data directory of its own.
 pub(crate) struct Cairn {
     program: PathBuf,
     data: PathBuf,
     mirror: String,
+    memory_mib: u64,
     server: Option<Server>,
 }
 
 impl Cairn {
-    /// Starts a server on an empty data directory. `mirror` is the address of its mirror listener, or `off`.
-    pub(crate) fn start(plan: &Plan, name: &str, mirror: &str) -> Result<Self> {
+    /// Starts a server on an empty data directory. `mirror` is the address of its mirror listener, or `off`; `memory_mib` is the limit
+    /// that it is given for the volume.
+    pub(crate) fn start(plan: &Plan, name: &str, mirror: &str, memory_mib: u64) -> Result<Self> {
         let data = plan.folder.join(name);
         std::fs::create_dir(&data)?;
-        let mut cairn = Self { program: plan.cairn.clone(), data, mirror: mirror.to_owned(), server: None };
+        let mut cairn =
+            Self { program: plan.cairn.clone(), data, mirror: mirror.to_owned(), memory_mib, server: None };
         cairn.serve()?;
         Ok(cairn)
     }
@@ -34,8 +41,18 @@ impl Cairn {
     pub(crate) fn serve(&mut self) -> Result<()> {
         let mut command = Command::new(&self.program);
         command.arg("serve").arg("--data").arg(&self.data).args(["--nbd", "off", "--http", "off"]);
-        command.args(["--mirror", &self.mirror]);
+        command.args(["--mirror", &self.mirror, "--cache", &format!("{}M", self.memory_mib)]);
         self.server = Some(Server::start(command, &self.data.join("nbd.sock"))?);
+        Ok(())
+    }
+
+    /// Adds the row that compares the most memory that the server held with its limit and 64 MiB for each TiB of the volume.
+    pub(crate) fn report_memory(&self, report: &mut Report, volume_bytes: u64) -> Result<()> {
+        let mib = f64::from(1 << 20);
+        let most = self.server()?.memory_max()? as f64 / mib;
+        let limit = self.memory_mib as f64 + 64.0 * volume_bytes as f64 / (1u64 << 40) as f64;
+        let work = format!("most memory of the server over this table, limit {} MiB", self.memory_mib);
+        report.alone(&work, "MiB", most, Target::Limit(limit));
         Ok(())
     }
 

@@ -41,9 +41,9 @@ impl Plan {
         if self.quick { 128 << 20 } else { 4 << 30 }
     }
 
-    /// Bytes that "in cache" means: fits into Cairn's default cache with room for its metadata.
+    /// Bytes that "in cache" means.
     pub(crate) fn cached_bytes(&self) -> u64 {
-        if self.quick { 32 << 20 } else { 192 << 20 }
+        if self.quick { 32 << 20 } else { 256 << 20 }
     }
 
     /// How often each contender takes its turn.

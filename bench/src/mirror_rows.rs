@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::Plan;
-use crate::cairn::Cairn;
+use crate::cairn::{Cairn, MEMORY_DEFAULT_MIB};
 use crate::fio::{Load, Target, Until};
 use crate::peers::nbdkit_file;
 use crate::process::{settle, timed};
@@ -23,8 +23,11 @@ pub(crate) fn mirror(plan: &Plan, report: &mut Report) -> Result<()> {
     let source = nbdkit_file(&folder, "source", bytes)?;
     Load::fill(bytes).run(&Target { server: &source, uri: source.uri(""), scratch: &plan.folder })?;
 
-    let cairn =
-        if plan.only_peers { None } else { Some(Cairn::start(plan, "mirror-source", "127.0.0.1:0")?) };
+    let cairn = if plan.only_peers {
+        None
+    } else {
+        Some(Cairn::start(plan, "mirror-source", "127.0.0.1:0", MEMORY_DEFAULT_MIB)?)
+    };
     if let Some(cairn) = &cairn {
         cairn.make_lun(bytes * 3, bytes)?;
         Load::fill(bytes).run(&Target {
@@ -39,7 +42,8 @@ pub(crate) fn mirror(plan: &Plan, report: &mut Report) -> Result<()> {
     let mut last = None;
     for round in 0..plan.rounds() {
         if let Some(cairn) = &cairn {
-            let destination = Cairn::start(plan, &format!("mirror-destination{round}"), "127.0.0.1:0")?;
+            let destination =
+                Cairn::start(plan, &format!("mirror-destination{round}"), "127.0.0.1:0", MEMORY_DEFAULT_MIB)?;
             let token = cairn.json(&["peer", "invite"])?;
             let token = token["token"].as_str().context("peer invite --json gave no token")?.to_owned();
             let mut create = destination.command(&["mirror", "create", "vol0", &token, "--every", "1d"]);
@@ -103,7 +107,7 @@ pub(crate) fn open_after_kill(plan: &Plan, report: &mut Report) -> Result<()> {
         report.note("No peer takes part in this table.");
         return Ok(());
     }
-    let mut cairn = Cairn::start(plan, "open-cairn", "off")?;
+    let mut cairn = Cairn::start(plan, "open-cairn", "off", MEMORY_DEFAULT_MIB)?;
     let bytes = plan.export_bytes();
     cairn.make_lun(100 << 30, bytes)?;
     Load::fill(bytes).run(&Target { server: cairn.server()?, uri: cairn.lun()?, scratch: &plan.folder })?;

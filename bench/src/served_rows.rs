@@ -5,11 +5,16 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::Plan;
-use crate::cairn::Cairn;
+use crate::cairn::{Cairn, MEMORY_DEFAULT_MIB};
 use crate::fio::{Load, Seen, Target};
 use crate::peers::{Qcow2, nbdkit_file, qemu_raw};
 use crate::process::{Server, settle};
 use crate::report::{self, Report, median};
+
+/// A write-anywhere volume needs room to write anywhere: blocks of volume for each block of LUN.
+const VOLUME_FACTOR: u64 = 3;
+/// Memory for the tables whose data is to be in cache: five sixteenths of it is cache for data. The peers have all of the machine's.
+const MEMORY_FOR_CACHED_MIB: u64 = 1024;
 
 /// Everybody who takes turns; all run at once, so that one that is idle costs nothing but its memory.
 struct Contenders {
@@ -24,16 +29,15 @@ type Turns = Vec<(&'static str, Vec<Seen>)>;
 
 impl Contenders {
     /// Starts everybody and fills every export once.
-    fn start(plan: &Plan, with_qemu: bool) -> Result<Self> {
+    fn start(plan: &Plan, with_qemu: bool, memory_mib: u64) -> Result<Self> {
         let bytes = plan.export_bytes();
         let folder = plan.folder.join("served");
         std::fs::create_dir_all(&folder)?;
         let cairn = if plan.only_peers {
             None
         } else {
-            let cairn = Cairn::start(plan, "served-cairn", "off")?;
-            // A write-anywhere volume needs room to write anywhere.
-            cairn.make_lun(bytes * 3, bytes)?;
+            let cairn = Cairn::start(plan, "served-cairn", "off", memory_mib)?;
+            cairn.make_lun(bytes * VOLUME_FACTOR, bytes)?;
             Some(cairn)
         };
         let contenders = Self {
@@ -118,7 +122,7 @@ fn rows(
 /// Everything that is asked of a LUN without snapshots, but the sustained writes.
 pub(crate) fn served(plan: &Plan, report: &mut Report) -> Result<()> {
     use report::Target::{AtLeast, AtMost};
-    let contenders = Contenders::start(plan, true)?;
+    let contenders = Contenders::start(plan, true, MEMORY_FOR_CACHED_MIB)?;
     let (bytes, cached, turn) = (plan.export_bytes(), plan.cached_bytes(), plan.turn());
     let turns_of = |load: &Load| contenders.take_turns(plan, plan.rounds(), load);
 
@@ -155,16 +159,10 @@ pub(crate) fn served(plan: &Plan, report: &mut Report) -> Result<()> {
     }
 
     if let Some(cairn) = &contenders.cairn {
-        let mib = cairn.server()?.memory_max()? as f64 / f64::from(1 << 20);
-        report.alone(
-            "most memory of the server over this table",
-            "MiB",
-            mib,
-            report::Target::Limit(256.0 + 64.0),
-        );
+        cairn.report_memory(report, plan.export_bytes() * VOLUME_FACTOR)?;
     }
     report.note(format!(
-        "Data in cache: {} MiB, read just before each turn. {} rounds of {} s. The reads in order are of the data in cache.",
+        "Data in cache: {} MiB (Cairn was given {MEMORY_FOR_CACHED_MIB} MiB of memory), read just before each turn. {} rounds of {} s. The reads in order are of the data in cache.",
         cached >> 20,
         plan.rounds(),
         turn.as_secs(),
@@ -175,19 +173,13 @@ pub(crate) fn served(plan: &Plan, report: &mut Report) -> Result<()> {
 /// Random writes for longer than memory can carry.
 pub(crate) fn sustained(plan: &Plan, report: &mut Report) -> Result<()> {
     let length: Duration = plan.long_turn();
-    let contenders = Contenders::start(plan, false)?;
+    let contenders = Contenders::start(plan, false, MEMORY_DEFAULT_MIB)?;
     let load = Load::small("randwrite", 32, plan.export_bytes(), length);
     let seen = contenders.take_turns(plan, plan.rounds().min(2), &load)?;
     let work = format!("4 KiB random write, depth 32, no flush, {} s sustained", length.as_secs());
     rows(report, &seen, &work, "IOPS", |seen| seen.iops, &[("nbdkit file", report::Target::AtLeast(1.2))]);
     if let Some(cairn) = &contenders.cairn {
-        let mib = cairn.server()?.memory_max()? as f64 / f64::from(1 << 20);
-        report.alone(
-            "most memory of the server over this table",
-            "MiB",
-            mib,
-            report::Target::Limit(256.0 + 64.0),
-        );
+        cairn.report_memory(report, plan.export_bytes() * VOLUME_FACTOR)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::Plan;
-use crate::cairn::Cairn;
+use crate::cairn::{Cairn, MEMORY_DEFAULT_MIB};
 use crate::fio::{Load, Target, Until};
 use crate::peers::Qcow2;
 use crate::process::{run, settle};
@@ -25,7 +25,11 @@ pub(crate) fn writes(plan: &Plan, report: &mut Report) -> Result<()> {
     std::fs::create_dir_all(&folder)?;
 
     let mut qcow2 = Qcow2::new(&folder, bytes)?;
-    let cairn = if plan.only_peers { None } else { Some(Cairn::start(plan, "snapshots-cairn", "off")?) };
+    let cairn = if plan.only_peers {
+        None
+    } else {
+        Some(Cairn::start(plan, "snapshots-cairn", "off", MEMORY_DEFAULT_MIB)?)
+    };
     if let Some(cairn) = &cairn {
         cairn.make_lun(bytes * 4, bytes)?;
         Load::fill(bytes).run(&target(plan, cairn)?)?;
@@ -107,7 +111,7 @@ pub(crate) fn creation(plan: &Plan, report: &mut Report) -> Result<()> {
         report.note("No peer takes part in this table.");
         return Ok(());
     }
-    let cairn = Cairn::start(plan, "creation-cairn", "off")?;
+    let cairn = Cairn::start(plan, "creation-cairn", "off", MEMORY_DEFAULT_MIB)?;
     let lun_bytes = plan.export_bytes();
     cairn.make_lun(100 << 30, lun_bytes)?;
     Load::fill(lun_bytes).run(&target(plan, &cairn)?)?;
