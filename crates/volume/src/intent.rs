@@ -5,7 +5,7 @@
 
 use cairn_base::{BLOCK_SIZE, Generation, VolumeId};
 use cairn_device::{Device, Operation, Segments};
-use cairn_format::{FormatError, Layout, LogEntry, LogRecord, LogRecordHeader, LogTail};
+use cairn_format::{Layout, LogEntry, LogRecord, LogRecordHeader, LogTail};
 
 use crate::error::VolumeError;
 
@@ -171,20 +171,16 @@ pub(crate) fn replay(
     // Whatever verifies beyond the end is either damage before it (it was written when the missing record was durable) or the
     // remains of a flush that the power cut: those must never be taken for the continuation of what comes now.
     for position in 0..layout.log_blocks {
-        match LogRecordHeader::peek(block(position), volume) {
-            Ok((header, _)) if header.sequence >= found.head.sequence => {
-                if let Ok(record) = LogRecord::parse(block(position), volume)
-                    && record.header.durable_through >= found.head.sequence
-                {
-                    return Err(VolumeError::LogDamaged { sequence: found.head.sequence });
-                }
-                found.remains.push(position);
-            }
-            Err(FormatError::Version { structure, found, supported }) => {
-                return Err(VolumeError::Label(FormatError::Version { structure, found, supported }));
-            }
-            _ => {}
+        let Ok((header, _)) = LogRecordHeader::peek(block(position), volume) else { continue };
+        if header.sequence < found.head.sequence {
+            continue;
         }
+        if let Ok(record) = LogRecord::parse(block(position), volume)
+            && record.header.durable_through >= found.head.sequence
+        {
+            return Err(VolumeError::LogDamaged { sequence: found.head.sequence });
+        }
+        found.remains.push(position);
     }
     Ok(found)
 }
