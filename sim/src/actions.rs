@@ -63,6 +63,32 @@ impl World {
         }
     }
 
+    /// Fills the volume but for some blocks, so that the rest of its life is a fight for space.
+    pub fn crowd(&mut self, timeline: &mut Timeline) -> Result<()> {
+        let length = self.blocks;
+        let file = self.volume().compound().create(FileKind::Lun, length * 4096)?;
+        let generation = self.open_generation();
+        self.model.create(file, length, true, generation)?;
+        let left = self.rng.below(300);
+        let mut lba = 0;
+        while lba < length && self.volume().status().free > left {
+            let tag = self.tag();
+            let mut one = std::iter::once((Lba(lba), tag.block()));
+            match self.volume().write(file, &mut one) {
+                Ok(()) => {}
+                Err(VolumeError::NoSpace) => break,
+                Err(error) => return Err(error.into()),
+            }
+            let generation = self.open_generation();
+            self.model.write(file, lba, tag, generation);
+            lba += 1;
+        }
+        self.volume().consistency_point()?;
+        self.committed();
+        self.note(timeline, &format!("filled with {lba} blocks"));
+        Ok(())
+    }
+
     /// An error, unless it is a refusal that the situation explains.
     fn refused(&mut self, error: VolumeError, count: u64) -> Result<String> {
         match error {

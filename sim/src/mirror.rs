@@ -54,6 +54,11 @@ impl Pair {
         Ok(Self { source, destination, rng: rng.fork(), promise: Promise::default(), transfers: 0 })
     }
 
+    /// Fills the source, so that its places are used again at once.
+    pub fn crowd(&mut self, timeline: &mut Timeline) -> Result<()> {
+        self.source.crowd(timeline)
+    }
+
     /// Power cuts on both sides.
     pub fn cuts(&self) -> u64 {
         self.source.cuts + self.destination.cuts
@@ -248,6 +253,7 @@ impl Pair {
             records.extend(starts.map(|at| (cairn_base::Vbn(first.0 + at), RECORD_BLOCKS.min(count - at))));
         }
         let given_up_at = (adversary && self.rng.one_in(4)).then(|| self.rng.below(records.len() as u64 + 1));
+        let mut spoiled = false;
         for (number, record) in (0..).zip(records) {
             if given_up_at == Some(number) {
                 receiver.abort();
@@ -256,12 +262,18 @@ impl Pair {
             if adversary && self.rng.one_in(4) {
                 self.source.live(timeline)?;
             }
-            let blocks = self.source.volume().read_blocks(&[record])?;
+            let mut blocks = self.source.volume().read_blocks(&[record])?;
+            if adversary && self.rng.one_in(40) {
+                let last = blocks.len() - 1;
+                blocks[last] = self.source.tag().block();
+                spoiled = true;
+            }
             if let Err(error) = receiver.write(record.0, blocks) {
                 return self.ended_early(receiver, error);
             }
         }
         match receiver.commit(ReceivedImage { target, snapshots: entries }) {
+            Ok(()) if spoiled => bail!("a block that was spoiled on its way was committed"),
             Ok(()) => Ok(End::Committed),
             Err(_) if self.destination.device.is_off() => Ok(End::Cut),
             Err(VolumeError::Refused(_)) if adversary => Ok(End::NotDone("refused")),

@@ -84,6 +84,9 @@ fn mirror(seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
     config.blocks_max = config.blocks;
     config.file_blocks = config.file_blocks.min(300);
     let mut pair = Pair::new(&mut rng, config)?;
+    if rng.one_in(3) {
+        pair.crowd(timeline)?;
+    }
     for _ in 0..4 + rng.below(10) {
         pair.round(timeline)?;
     }
@@ -98,6 +101,9 @@ fn volume(seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
     let config = config(&mut rng);
     let mut world = World::new("vol", &mut rng, config, Role::Normal)?;
     world.note(timeline, &format!("formatted: {config:?}"));
+    if rng.one_in(3) {
+        world.crowd(timeline)?;
+    }
     let actions = 60 + rng.below(240);
     for _ in 0..actions {
         world.live(timeline)?;
