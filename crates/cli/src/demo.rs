@@ -29,6 +29,9 @@ const ROUNDS: usize = 3;
 const EVERY: Duration = Duration::from_millis(2500);
 /// Bytes changed before each update.
 const CHANGE: u64 = 16 << 20;
+/// Bytes changed at a time between updates, and how often.
+const TRICKLE: u64 = 64 << 10;
+const TRICKLE_EVERY: Duration = Duration::from_millis(50);
 /// Bytes changed before the disaster: enough that the kill finds the transfer under way.
 const LAST_CHANGE: u64 = 192 << 20;
 /// The kill comes when this part of the last transfer, in per cent, has arrived.
@@ -143,7 +146,8 @@ impl Story {
         let mut next = Instant::now();
         for _ in 0..ROUNDS {
             while Instant::now() < next {
-                written += model.change(&mut disk, &mut rng, 256 << 10)?;
+                written += model.change(&mut disk, &mut rng, TRICKLE)?;
+                std::thread::sleep(TRICKLE_EVERY);
             }
             next = Instant::now() + EVERY;
             written += model.change(&mut disk, &mut rng, CHANGE)?;

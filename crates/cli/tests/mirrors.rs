@@ -145,7 +145,10 @@ fn tokens_that_are_used_expired_restricted_revoked_or_no_tokens_are_told_apart()
     let impostor = Running::start_with(dir.path(), "impostor", &["--mirror", &address]);
     impostor.good(&["volume", "create", "vol0", "--size", "64M"]);
     second.bad(12, "peer-refused", &["mirror", "create", "vol0", &late]);
-    let output = cairn().args(["mirror", "create", "vol0", &late, "--every", "0s", "--json", "--data"]).arg(&second.data).output();
+    let output = cairn()
+        .args(["mirror", "create", "vol0", &late, "--every", "0s", "--json", "--data"])
+        .arg(&second.data)
+        .output();
     assert_eq!(output.unwrap().status.code(), Some(2), "an interval of nothing");
     let nobody = cairn().args(["mirror", "status", "--json", "--data", "/nothing"]).output().unwrap();
     refused(&nobody, 1, "failed", &["no server"]);

@@ -354,7 +354,10 @@ impl Mirrors {
             let asked = connect(&mirrors.identity, &document.source(), |_| ()).and_then(|mut stream| {
                 let lag = Client::hello(&mut stream)
                     .and_then(|mut client| mine.destination.refresh(&mut client).map(drop));
-                lag.map_err(|source| ServerError::Mirror { volume: mine.name.clone(), source: Box::new(source) })
+                lag.map_err(|source| ServerError::Mirror {
+                    volume: mine.name.clone(),
+                    source: Box::new(source),
+                })
             });
             if let Err(error) = asked {
                 tracing::debug!(mirror = mine.name, %error, "the source does not say how far behind the mirror is");

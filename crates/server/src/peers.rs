@@ -144,9 +144,8 @@ impl Peers {
                 || ServerError::NotFound { what: "peer", name: id.to_owned(), list: "cairn peer list" };
             let removed = document.peers.remove(at.ok_or_else(not_found)?);
             gone = removed.pinned.map(|pinned| pinned.fingerprint).filter(|gone| {
-                let same = |entry: &Entry| {
-                    entry.pinned.as_ref().is_some_and(|pinned| pinned.fingerprint == *gone)
-                };
+                let same =
+                    |entry: &Entry| entry.pinned.as_ref().is_some_and(|pinned| pinned.fingerprint == *gone);
                 !document.peers.iter().any(same)
             });
             Ok(())
@@ -157,9 +156,8 @@ impl Peers {
     /// Whether the credential is one of ours, used or not.
     pub(crate) fn knows(&self, credential: &Credential) -> Result<(), ServerError> {
         let document = self.document.lock();
-        let mine = |entry: &Entry| {
-            entry.id == credential.id && credential.secret.matches(&entry.secret_digest)
-        };
+        let mine =
+            |entry: &Entry| entry.id == credential.id && credential.secret.matches(&entry.secret_digest);
         if document.peers.iter().any(mine) { Ok(()) } else { Err(ServerError::TokenUnknown) }
     }
 
