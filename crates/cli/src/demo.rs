@@ -16,7 +16,7 @@ use indicatif::ProgressBar;
 
 use crate::arguments::Demo;
 use crate::exit::Failure;
-use crate::output::{Output, print_line, size};
+use crate::output::{Output, size};
 use child::Child;
 use model::Model;
 use report::{Image, Report};
@@ -54,7 +54,8 @@ pub fn run(demo: &Demo, output: Output) -> Result<(), Failure> {
         let source = source.restart()?;
         source.leave();
         destination.leave();
-        print_line(&next_steps(&kept));
+        let program = std::env::current_exe()?;
+        output.tell(&serde_json::json!({ "kept": kept }), |_| next_steps(&program, &kept));
     }
     if good {
         return Ok(());
@@ -269,7 +270,7 @@ fn wait(job: &api::Job, destination: &Child, bar: &ProgressBar) -> Result<api::M
         job = destination.client.get(&format!("/v1/jobs/{}", job.id))?;
     }
     match (job.error, job.outcome) {
-        (None, Some(api::JobOutcome::Mirror(mirror))) => Ok(mirror),
+        (None, Some(api::JobOutcome::Mirror(mirror))) => Ok(*mirror),
         (Some(error), _) => Err(error.into()),
         _ => {
             Err(Failure::new(ErrorKind::Failed, "the transfer brought nothing", "see the destination's log"))
@@ -326,17 +327,18 @@ fn clean_up_on_interrupt(dir: PathBuf, keep: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn next_steps(dir: &Path) -> String {
+fn next_steps(program: &Path, dir: &Path) -> String {
+    let cairn = program.display();
     let (source, destination) = (dir.join("source"), dir.join("destination"));
     let (source, destination) = (source.display(), destination.display());
     format!(
         "both servers run on (the source was started again); try:\n  \
-         cairn status --data {destination}\n  \
-         cairn snapshot list vol0 --data {destination}\n  \
+         {cairn} status --data {destination}\n  \
+         {cairn} snapshot list vol0 --data {destination}\n  \
          nbdinfo 'nbd+unix:///vol0/disk?socket={destination}/nbd.sock'\n  \
-         cairn status --data {source}\nto end them and remove everything:\n  \
-         kill $(cairn status --json --data {source} | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/') \
-         $(cairn status --json --data {destination} | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/'); rm -r {}",
+         {cairn} status --data {source}\nto end them and remove everything:\n  \
+         kill $({cairn} status --json --data {source} | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/') \
+         $({cairn} status --json --data {destination} | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/'); rm -r {}",
         dir.display()
     )
 }

@@ -527,5 +527,5 @@ pub enum JobOutcome {
     /// Of `volume check`.
     Check(CheckResult),
     /// Of `mirror create` and `mirror update`.
-    Mirror(Mirror),
+    Mirror(Box<Mirror>),
 }

@@ -278,7 +278,7 @@ impl Mirrors {
             let outcome = mirrors.update(&mine, &open, connected, progress);
             mirrors.note(&mine, &outcome);
             drop(claim);
-            outcome.map(|()| Some(api::JobOutcome::Mirror(mirrors.show(&mine))))
+            outcome.map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
         });
         if started.is_err() {
             relation.release();
@@ -326,7 +326,11 @@ impl Mirrors {
         let outcome = transfer::fetch(&mut stream, &relation.destination, progress, &mut |seen| {
             let mut live = relation.live.lock();
             let transfer = live.transfer.get_or_insert_default();
-            seen(transfer);
+            transfer.snapshot = Some(seen.snapshot);
+            transfer.sent_bytes = seen.sent_bytes;
+            transfer.changed_bytes = seen.changed_bytes;
+            transfer.full_bytes = seen.full_bytes;
+            transfer.up_to_date = seen.up_to_date;
             transfer.duration_ms = clock.monotonic().saturating_sub(began).as_millis() as u64;
         });
         stream.conn.send_close_notify();

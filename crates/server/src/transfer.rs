@@ -9,7 +9,7 @@ use cairn_mirror::{
 };
 use cairn_volume::Volume;
 
-use crate::api::{self, ErrorKind};
+use crate::api::ErrorKind;
 use crate::error::{volume_kind, volume_next};
 use crate::identity::Fingerprint;
 use crate::jobs::Progress;
@@ -68,23 +68,34 @@ pub(crate) fn serve(
     source.serve_session(stream, offered, &peer, &mut work)
 }
 
+/// What is seen of a transfer.
+pub(crate) struct Seen {
+    /// The name of the snapshot that it brings.
+    pub(crate) snapshot: String,
+    pub(crate) sent_bytes: u64,
+    pub(crate) changed_bytes: u64,
+    pub(crate) full_bytes: u64,
+    pub(crate) up_to_date: bool,
+}
+
 /// On the destination: brings the newest image. `seen` is called as it comes along.
 pub(crate) fn fetch(
     stream: &mut (impl Read + Write),
     destination: &Destination,
     progress: &Progress,
-    seen: &mut dyn FnMut(&dyn Fn(&mut api::Transfer)),
+    seen: &mut dyn FnMut(Seen),
 ) -> Result<(), MirrorError> {
     progress.phase("waiting for the source");
     let mut client = Client::hello(stream)?;
     let mut tell = |at: &cairn_mirror::TransferProgress| {
         progress.phase("transferring");
         progress.bytes(at.blocks * BLOCK, at.blocks_total * BLOCK);
-        seen(&|transfer| {
-            transfer.snapshot = Some(at.snapshot.clone());
-            transfer.sent_bytes = at.bytes;
-            transfer.changed_bytes = at.blocks_total * BLOCK;
-            transfer.full_bytes = at.full_blocks * BLOCK;
+        seen(Seen {
+            snapshot: at.snapshot.clone(),
+            sent_bytes: at.bytes,
+            changed_bytes: at.blocks_total * BLOCK,
+            full_bytes: at.full_blocks * BLOCK,
+            up_to_date: false,
         });
     };
     let mut work = cairn_mirror::Work {
@@ -93,12 +104,12 @@ pub(crate) fn fetch(
         threads: Some(&Scoped as &dyn Threads),
     };
     let report = destination.update(&mut client, &mut work)?;
-    seen(&|transfer| {
-        transfer.snapshot = Some(report.name.clone());
-        transfer.sent_bytes = report.bytes;
-        transfer.changed_bytes = report.blocks * BLOCK;
-        transfer.full_bytes = report.full_blocks * BLOCK;
-        transfer.up_to_date = report.kind == TransferKind::UpToDate;
+    seen(Seen {
+        snapshot: report.name,
+        sent_bytes: report.bytes,
+        changed_bytes: report.blocks * BLOCK,
+        full_bytes: report.full_blocks * BLOCK,
+        up_to_date: report.kind == TransferKind::UpToDate,
     });
     Ok(())
 }
