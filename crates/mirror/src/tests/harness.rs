@@ -11,7 +11,7 @@ use cairn_base::{Checksum, FileId, Lba, ManualClock, Rng, SnapshotId, Timestamp,
 use cairn_device::{Block, BlockMut, Device, MemoryDevice};
 use cairn_format::FileKind;
 use cairn_stream::Compression;
-use cairn_volume::{BlockRead, FormatOptions, Image, OpenOptions, Role, Volume};
+use cairn_volume::{BlockRead, FormatOptions, Image, OpenOptions, Role, Volume, VolumeError};
 
 use crate::{
     Client, Destination, Lag, MirrorError, PeerName, Refusal, Relationship, Source, SourceVolumes, Threads,
@@ -235,6 +235,16 @@ impl Pair {
     }
 
     pub(super) fn write(&self, file: FileId, lba: u64, count: u64, rng: &mut Rng) {
+        self.try_write(file, lba, count, rng).expect("the source takes writes");
+    }
+
+    pub(super) fn try_write(
+        &self,
+        file: FileId,
+        lba: u64,
+        count: u64,
+        rng: &mut Rng,
+    ) -> Result<(), VolumeError> {
         let blocks: Vec<(Lba, Block)> = (lba..(lba + count).min(FILE_BLOCKS))
             .map(|number| {
                 let mut block = BlockMut::zeroed();
@@ -243,7 +253,7 @@ impl Pair {
                 (Lba(number), block.freeze())
             })
             .collect();
-        self.source.write(file, &mut blocks.into_iter()).expect("the source takes writes");
+        self.source.write(file, &mut blocks.into_iter())
     }
 
     /// One random thing that an owner or a client does on the source.

@@ -341,6 +341,82 @@ fn failover_keeps_the_image_and_takes_writes() {
     }
 }
 
+/// The blocks of a snapshot that is on its way are not reused when it is deleted at the source meanwhile.
+#[test]
+fn a_snapshot_deleted_while_it_is_sent_arrives_whole() {
+    for threads in [false, true] {
+        let pair = Pair::new(500);
+        let mut rng = Rng::new(500);
+        let mut names = Vec::new();
+        for number in 0..4 {
+            for file in &pair.files {
+                pair.write(*file, 0, 300, &mut rng);
+            }
+            let name = format!("s{number}");
+            names.push((pair.source.create_snapshot(&name).expect("a snapshot").id, name));
+        }
+        let sent: Vec<_> =
+            names.iter().map(|(id, _)| content(&pair.source.image(Some(*id)).expect("it exists"))).collect();
+        let mut deleted = false;
+        let mut meanwhile = || {
+            if std::mem::replace(&mut deleted, true) {
+                return;
+            }
+            let ids: Vec<_> = names.iter().map(|(id, _)| *id).collect();
+            pair.source.delete_snapshots(&ids).expect("deleted");
+            // Enough to come round to every free block.
+            for round in 0..40 {
+                let _ = pair.try_write(pair.files[round % 2], 0, 300, &mut rng);
+                let _ = pair.source.consistency_point();
+            }
+        };
+        let trouble = Trouble { threads, meanwhile: Some(&mut meanwhile), ..Trouble::default() };
+        pair.update_with(&pair.mirror(), trouble).expect("an update");
+        assert!(deleted, "it happened while the transfer ran");
+        for ((id, name), sent) in names.iter().zip(sent) {
+            let here = pair.destination.image(Some(*id)).expect("it arrived");
+            assert_eq!(content(&here), sent, "{name}");
+        }
+        pair.update().expect("the next update");
+        pair.assert_mirrored();
+    }
+}
+
+/// What the redirect map says of a block that no image has any more must not be served to whoever allocates that block later.
+#[test]
+fn blocks_that_were_redirected_and_freed_are_reused_whole_after_a_failover() {
+    let mut pair = Pair::new(400);
+    let mut rng = Rng::new(400);
+    let mut redirected = 0;
+    let mut readers = Vec::new();
+    for _ in 0..24 {
+        for file in &pair.files {
+            pair.write(*file, 0, 300, &mut rng);
+        }
+        pair.update().expect("an update");
+        // Readers of each image keep its blocks in use here while the source reuses them, and nothing moves home.
+        readers.push(pair.destination.image(None).expect("an image"));
+        redirected = redirected.max(pair.destination.status().redirected);
+    }
+    assert!(redirected > 0, "there were collisions");
+    let mirror = pair.mirror();
+    drop(readers);
+    pair.update_with(&mirror, Trouble::default()).expect("an update");
+    mirror.failover().expect("a failover");
+    pair.source = pair.destination.clone();
+    let mut model = Vec::new();
+    for round in 0..40 {
+        let file = pair.files[round % 2];
+        pair.write(file, 0, 300, &mut rng);
+        pair.source.consistency_point().expect("a consistency point");
+        model = vec![content(&pair.source.image(None).expect("an image"))];
+    }
+    assert_clean(&pair.source);
+    // Past the cache.
+    let reopened = open(&pair.destination_device, &pair.clock);
+    assert_eq!(vec![content(&reopened.image(None).expect("an image"))], model);
+}
+
 #[test]
 fn lag_is_zero_without_changes_and_counts_from_the_first_that_is_missing() {
     let pair = Pair::new(9);
