@@ -39,7 +39,8 @@ impl World {
             return self.create_file();
         }
         match self.rng.below(100) {
-            0..=33 => self.write(),
+            0..=27 => self.write(),
+            28..=33 => self.churn(),
             34..=39 => self.punch(),
             40..=50 => self.flush(),
             51..=58 => self.read(timeline),
@@ -136,6 +137,82 @@ impl World {
             Err(error) => self.refused(error, count),
         };
         (what, outcome)
+    }
+
+    /// Clients that write and punch the same few blocks again and again, with write-back in between, and then flush: the log must tell the order.
+    fn churn(&mut self) -> (String, Result<String>) {
+        let Some(file) = self.pick_lun() else { return ("churn".to_owned(), Ok(String::new())) };
+        let length = self.model.file(file).length();
+        let start = self.rng.below(length);
+        let count = (1 + self.rng.below(12)).min(length - start);
+        let mut done = Vec::new();
+        let outcome = self.churn_in(file, start, count, &mut done);
+        // The power may go at rest as well: nothing is on its way, and what was flushed is there.
+        if outcome.is_ok() && self.config.cut_every > 0 && self.fault_rng.one_in(3) {
+            self.device.cut_after(0);
+            let _ = cairn_device::Device::flush(&*self.device);
+        }
+        (format!("churn {file:?} {start}+{count}: {}", done.join(", ")), outcome.map(|()| String::new()))
+    }
+
+    fn churn_in(&mut self, file: FileId, start: u64, count: u64, done: &mut Vec<&'static str>) -> Result<()> {
+        for _ in 0..2 + self.rng.below(5) {
+            let lba = start + self.rng.below(count);
+            let run = (1 + self.rng.below(4)).min(start + count - lba);
+            let volume = self.volume();
+            let changed = match self.rng.below(6) {
+                0..=1 => {
+                    done.push("punch");
+                    volume.punch(file, Lba(lba), run).map(|()| {
+                        let generation = self.open_generation();
+                        self.model.punch(file, lba, run, generation);
+                    })
+                }
+                2 => {
+                    done.push("write-back");
+                    self.write_back()
+                }
+                _ => {
+                    done.push("write");
+                    self.write_run(file, lba, run)
+                }
+            };
+            if let Err(error) = changed {
+                return self.refused(error, run).map(drop);
+            }
+        }
+        done.push("flush");
+        self.volume().flush()?;
+        self.model.flushed();
+        Ok(())
+    }
+
+    fn write_run(&mut self, file: FileId, lba: u64, count: u64) -> Result<(), VolumeError> {
+        let tags: Vec<(u64, Tag)> = (lba..lba + count).map(|lba| (lba, self.tag())).collect();
+        let mut blocks = tags.iter().map(|(lba, tag)| (Lba(*lba), tag.block()));
+        self.volume().write(file, &mut blocks)?;
+        let generation = self.open_generation();
+        tags.iter().for_each(|(lba, tag)| self.model.write(file, *lba, *tag, generation));
+        Ok(())
+    }
+
+    /// Writes so much that the next round of background work gives the blocks their places, before any flush.
+    fn write_back(&mut self) -> Result<(), VolumeError> {
+        let files: Vec<(FileId, u64)> = self
+            .model
+            .files()
+            .filter(|(id, _)| *id != ROOT_DIRECTORY)
+            .map(|(id, f)| (id, f.length()))
+            .collect();
+        for (file, length) in files {
+            for lba in (0..length.min(600)).step_by(64) {
+                match self.write_run(file, lba, 64.min(length - lba)) {
+                    Err(VolumeError::NoSpace) => self.full += 1,
+                    other => other?,
+                }
+            }
+        }
+        self.volume().background(std::time::Duration::ZERO)
     }
 
     fn punch(&mut self) -> (String, Result<String>) {

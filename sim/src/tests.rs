@@ -5,7 +5,8 @@ use crate::{Kind, Timeline, run};
 fn seeds(kind: Kind, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let mut timeline = Timeline::new(false);
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(kind, seed, &mut timeline)));
+        let outcome =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(kind, seed, &mut timeline)));
         let what = match outcome {
             Ok(Ok(_)) => continue,
             Ok(Err(error)) => format!("{error:#}"),
