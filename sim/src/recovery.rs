@@ -76,17 +76,17 @@ impl World {
                 }
             }
             Pending::Rename(id, name) => {
-                if let Some(snapshot) = self.snapshots.get_mut(&id) {
-                    if found.get(&id).is_some_and(|found| found.name == name) {
-                        snapshot.name = name;
-                    }
+                if let Some(snapshot) = self.snapshots.get_mut(&id)
+                    && found.get(&id).is_some_and(|found| found.name == name)
+                {
+                    snapshot.name = name;
                 }
             }
             Pending::Hold(id, held) => {
-                if let Some(snapshot) = self.snapshots.get_mut(&id) {
-                    if found.get(&id).is_some_and(|found| found.held == held) {
-                        snapshot.held = held;
-                    }
+                if let Some(snapshot) = self.snapshots.get_mut(&id)
+                    && found.get(&id).is_some_and(|found| found.held == held)
+                {
+                    snapshot.held = held;
                 }
             }
             Pending::Rollback { target, before } => {

@@ -1,5 +1,6 @@
 //! Structures in memory against plain models of the standard library.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_base::{Generation, Rng, Vbn};
@@ -21,11 +22,11 @@ fn redirects_are_a_map_from_blocks_to_slots() {
             let vbn = 1 + rng.below(60);
             if rng.one_in(3) {
                 assert_eq!(redirects.remove(Vbn(vbn)), model.remove(&vbn).is_some(), "seed {seed}");
-            } else if !model.contains_key(&vbn) {
+            } else if let Entry::Vacant(vacant) = model.entry(vbn) {
                 // Mostly the next slot, as a transfer takes them.
                 slot += 1 + rng.below(3) / 2;
                 redirects.insert(RedirectRun { vbn: Vbn(vbn), slot, count: 1 });
-                model.insert(vbn, slot);
+                vacant.insert(slot);
             }
             for vbn in 0..64 {
                 assert_eq!(redirects.get(Vbn(vbn)), model.get(&vbn).copied(), "seed {seed}, block {vbn}");
