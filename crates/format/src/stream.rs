@@ -131,7 +131,9 @@ impl StreamHeader {
         if raw.reserved != [0; 8] || raw.target.get() == 0 || version == 0 {
             return Err(field("target, version or reserved byte"));
         }
-        if raw.space_blocks.get() > layout::SPACE_BLOCKS_MAX || raw.changed_blocks.get() > layout::SPACE_BLOCKS_MAX {
+        if raw.space_blocks.get() > layout::SPACE_BLOCKS_MAX
+            || raw.changed_blocks.get() > layout::SPACE_BLOCKS_MAX
+        {
             return Err(field("block count"));
         }
         Ok(Self {
@@ -414,8 +416,7 @@ pub fn chain_digest(digest: Checksum, bytes: &[u8]) -> Checksum {
 
 /// What a snapshot is apart from what its owner can change (name, hold, parent): its id and its root.
 pub fn root_digest(entry: &SnapshotEntry) -> Checksum {
-    let content =
-        SnapshotEntry { parent: SnapshotId(0), held: false, name: "-".to_owned(), ..entry.clone() };
+    let content = SnapshotEntry { parent: SnapshotId(0), held: false, name: "-".to_owned(), ..entry.clone() };
     Checksum::of(&content.to_bytes())
 }
 
