@@ -205,10 +205,9 @@ impl Pair {
                 self.compare(timeline, "after a transfer")?;
             }
             End::NotDone(why) => {
-                ensure!(
-                    adversary || self.destination.device.is_off(),
-                    "a quiet transfer was not done: {why}"
-                );
+                // Older images that are held open, or have not moved home yet, can leave too little of the redirect area.
+                let crowded = redirected + changes.blocks > self.destination.blocks;
+                ensure!(adversary || crowded, "a quiet transfer was not done: {why}");
                 self.destination.device.cut_after(u64::MAX);
                 self.compare(timeline, "after a transfer that was not done")?;
             }
