@@ -53,7 +53,7 @@ impl Plan {
 
     /// The length of one turn.
     pub(crate) fn turn(&self) -> Duration {
-        Duration::from_secs(if self.quick { 1 } else { 10 })
+        Duration::from_secs(if self.quick { 1 } else { 5 })
     }
 
     /// The length of a turn that memory alone must not be able to carry.

@@ -103,7 +103,7 @@ pub struct Serve {
     /// The mirror address that tokens name, when it is another than the one listened on
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// The block cache of each volume (256M)
+    /// Memory of each volume for cached blocks and for writes on their way (256M)
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<ByteSize>,
 }

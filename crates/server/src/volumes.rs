@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_base::{BLOCK_SIZE, ByteSize, Clock, VolumeId};
-use cairn_device::{ConcatDevice, Device, FileDevice, FileOptions};
+use cairn_device::{ConcatDevice, Device, FileDevice, FileOptions, OpenError};
 use cairn_files::Luns;
 use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
 use parking_lot::{Mutex, RwLock};
@@ -24,6 +24,9 @@ use crate::token::random_bytes;
 
 /// How long a round of background work waits for something to do: the longest that closing a volume waits.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How long opening waits for the lock of a server that was just killed, and how often it looks.
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// The part of a device that must be zero before it is taken: where partition tables and file systems begin.
 const MUST_BE_EMPTY: u64 = 128 << 10;
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -109,8 +112,7 @@ impl Volumes {
             source: std::io::ErrorKind::NotFound.into(),
         })?;
         let paths: Vec<PathBuf> = document.devices.iter().map(|device| folder.join(device)).collect();
-        let open = |path: &PathBuf| FileDevice::open(path, FileOptions::default()).map(Arc::new);
-        let parts = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let parts = paths.iter().map(|path| open_when_free(path)).collect::<Result<Vec<_>, _>>()?;
         self.start(name, paths, parts)
     }
 
@@ -434,3 +436,18 @@ pub(crate) fn blocks_of(bytes: u64) -> Result<u64, ServerError> {
 pub(crate) fn new_volume_id() -> VolumeId {
     VolumeId(random_bytes())
 }
+
+/// Opens a device of a volume. A server that was just killed can hold its lock for a moment longer than its process lives: the kernel ends
+/// what it had under way first. Whoever restarts at once must not find the volume out of service for that.
+fn open_when_free(path: &Path) -> Result<Arc<FileDevice>, OpenError> {
+    let start = Instant::now();
+    loop {
+        match FileDevice::open(path, FileOptions::default()) {
+            Err(OpenError::Busy { .. }) if start.elapsed() < BUSY_PATIENCE => std::thread::sleep(BUSY_PAUSE),
+            outcome => return outcome.map(Arc::new),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -97,11 +97,14 @@ impl<'a> Maps<'a> {
 
     /// Calls `visit` with every block of every map, its region and its bits; a block that several maps share comes once. All maps are
     /// walked together, so that each round of reads is one large batch in order of place.
+    ///
+    /// A block that can't be read is handed to `damaged`: the first region below it, and how many at most.
     pub(crate) fn each_region(
         &self,
         maps: impl Iterator<Item = TreeRef>,
         visit: &mut dyn FnMut(u64, &[u8]),
-    ) -> Result<(), VolumeError> {
+        damaged: &mut dyn FnMut(u64, u64, VolumeError),
+    ) {
         let mut seen: HashSet<Vbn> = HashSet::new();
         let mut round: Vec<(BlockPointer, u8, u64)> =
             maps.filter(|map| !map.pointer.is_hole()).map(|map| (map.pointer, map.height, 0)).collect();
@@ -113,7 +116,14 @@ impl<'a> Maps<'a> {
                 let wanted: Vec<_> =
                     chunk.iter().map(|(pointer, level, at)| wanted(*pointer, *level, *at)).collect();
                 for ((_, level, at), block) in chunk.iter().zip(self.store.load(&wanted, self.redirects)) {
-                    let block = block?;
+                    let block = match block {
+                        Ok(block) => block,
+                        Err(error) => {
+                            let regions = if *level == 0 { 1 } else { span(*level).saturating_mul(FANOUT) };
+                            damaged(*at, regions, error);
+                            continue;
+                        }
+                    };
                     if *level == 0 {
                         visit(*at, &block[..]);
                         continue;
@@ -126,7 +136,6 @@ impl<'a> Maps<'a> {
             }
             round = below;
         }
-        Ok(())
     }
 }
 

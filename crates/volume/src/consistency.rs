@@ -139,6 +139,11 @@ impl Volume {
         rider: Rider,
     ) -> Result<Done, VolumeError> {
         self.check_rider(commit, &rider)?;
+        if let Rider::Delete(ids) = &rider {
+            // Maps that can't be read are met here, where the deletion can still be refused and nothing else suffers.
+            let before = self.state.lock().committed.clone();
+            self.deletion(ids, &before.root, &before, &mut commit.superblock.clone())?;
+        }
         let frozen = self.freeze(rider.changes_trees())?;
         let drops_changes = matches!(rider, Rider::Rollback(_));
         let before = self.state.lock().committed.clone();

@@ -145,7 +145,7 @@ impl Volume {
             load_redirects(&*device, superblock.volume, &mut label, &superblock.redirects)?;
         let redirects = Arc::new(redirects);
         let roots = snapshots.iter().map(|entry| &entry.root);
-        let mut used = load_used(&store, &redirects, blocks, &superblock.root, roots)?;
+        let mut used = load_used(&store, &redirects, blocks, &superblock.root, roots);
         let mut stuck = HashSet::new();
         if superblock.role == Role::Normal {
             stuck.extend(redirects.each().map(|(vbn, _)| vbn).filter(|vbn| used.set(*vbn)));
@@ -272,11 +272,19 @@ pub(crate) fn load_used<'a>(
     blocks: u64,
     root: &Root,
     snapshots: impl Iterator<Item = &'a Root>,
-) -> Result<UsedMap, VolumeError> {
+) -> UsedMap {
     let mut used = UsedMap::new(blocks);
+    let mut unknown = Vec::new();
     let roots = std::iter::once(root.active_map).chain(snapshots.map(|root| root.active_map));
-    Maps { store, redirects }.each_region(roots, &mut |region, bits| used.merge(region, bits))?;
-    Ok(used)
+    let maps = Maps { store, redirects };
+    maps.each_region(roots, &mut |region, bits| used.merge(region, bits), &mut |first, regions, reason| {
+        tracing::error!(%reason, "an active map is damaged; what it describes is taken as in use, run `cairn volume check`");
+        unknown.push((first, regions));
+    });
+    for (first, regions) in unknown {
+        used.fill(first, regions);
+    }
+    used
 }
 
 /// Puts the log's changes on top of the committed root. Returns where writing goes on.

@@ -313,7 +313,7 @@ impl Receiver {
         // content that only older images show, and they have a redirect map of their own.
         let space = volume.store.space().blocks(SegmentKind::Space);
         let roots = image.snapshots.iter().map(|entry| &entry.root);
-        let used = load_used(&volume.store, &redirects, space, &target.root, roots)?;
+        let used = load_used(&volume.store, &redirects, space, &target.root, roots);
         let stale: Vec<Vbn> = redirects.each().map(|(vbn, _)| vbn).filter(|vbn| !used.get(*vbn)).collect();
         let kept = Arc::make_mut(&mut redirects);
         for vbn in &stale {

@@ -125,6 +125,14 @@ impl UsedMap {
         gone
     }
 
+    /// Takes whole regions out of use: their map can't be read, so what is free in them is not known.
+    pub(crate) fn fill(&mut self, first: u64, regions: u64) {
+        let last = first.saturating_add(regions).min(self.region_free.len() as u64);
+        for region in first..last {
+            self.merge(region, &[0xff; (BITS_PER_MAP_BLOCK / 8) as usize]);
+        }
+    }
+
     /// Takes `count` free blocks, in runs as long as there are, and appends them to `taken`. Returns false (and takes none) when fewer are free.
     pub(crate) fn allocate(&mut self, count: usize, taken: &mut Vec<Vbn>) -> bool {
         if self.free < count as u64 {

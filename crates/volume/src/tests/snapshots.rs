@@ -102,3 +102,37 @@ fn small_volume_full_of_snapshots_deletes_all_at_once() {
     assert!(volume.status().latched.is_none());
     assert_sound(&volume);
 }
+
+#[test]
+fn damaged_map_of_a_snapshot_harms_nothing_but_its_deletion() {
+    let blocks = 4096;
+    let (device, volume) = fresh(blocks);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let snapshot = volume.create_snapshot("old").expect("it is made");
+    write(&volume, lun, 0, 10, 200).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    drop(volume);
+    let map = snapshot.root.active_map.pointer.vbn.0;
+    device
+        .write_from((cairn_format::layout::space_start(blocks) + map) * 4096, &[9; 100])
+        .expect("it is there");
+
+    // What only the lost map knew to be in use must not be given to anyone: all that it described counts as in use.
+    let volume = open(&device);
+    assert_eq!(volume.status().free, 0);
+    assert_eq!(read(&volume, lun, 0, 10), (200..210).collect::<Vec<_>>());
+    assert!(matches!(write(&volume, lun, 0, 1, 300), Err(VolumeError::NoSpace)));
+    let found = volume.check(&mut |_| {}).expect("checking is possible").findings;
+    assert!(
+        found.iter().any(|finding| matches!(finding, Finding::DamagedBlock { vbn, .. } if vbn.0 == map)),
+        "{found:?}"
+    );
+    let refused = volume.delete_snapshots(&[snapshot.id]);
+    assert!(matches!(refused, Err(VolumeError::Damaged { .. })), "{refused:?}");
+    assert!(volume.status().latched.is_none(), "only the deletion is refused");
+    assert_eq!(
+        read_image(&volume.image(Some(snapshot.id)).expect("it exists"), lun, 0, 10),
+        (100..110).collect::<Vec<_>>()
+    );
+}
