@@ -13,8 +13,10 @@ const ROUNDS: u64 = 400;
 
 #[test]
 fn threads_do_not_lose_each_others_writes() {
+    // More than all writers write in all rounds: however the threads are scheduled, and whatever a reader that waits for its turn keeps from
+    // being reused, the volume is not full.
+    let blocks = WRITERS * ROUNDS * 24 + 8192;
     // The device's power goes at the end: what a flush covered is in the log or committed.
-    let blocks = 4096;
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(blocks, Role::Normal)));
     format(&*device, blocks);
     let volume = open(&device);
