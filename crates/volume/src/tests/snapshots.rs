@@ -136,3 +136,30 @@ fn damaged_map_of_a_snapshot_harms_nothing_but_its_deletion() {
         (100..110).collect::<Vec<_>>()
     );
 }
+
+#[test]
+fn deletion_that_meets_a_damaged_map_is_refused_before_it_freezes_changes() {
+    let blocks = 40_000;
+    let (device, volume) = fresh(blocks);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let snapshot = volume.create_snapshot("old").expect("it is made");
+    write(&volume, lun, 0, 10, 200).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let committed = volume.state.lock().committed.clone();
+    let map = volume.tree(&committed, crate::compare::ACTIVE_MAP, snapshot.root.active_map);
+    let region = map.pointers(&[Lba(0)]).remove(0).expect("the map is whole").vbn.0;
+    drop(committed);
+    drop(volume);
+    device
+        .write_from((cairn_format::layout::space_start(blocks) + region) * 4096, &[9; 100])
+        .expect("it is there");
+
+    // The second region is whole, so writes go on; they are what a consistency point would freeze.
+    let volume = open(&device);
+    write(&volume, lun, 0, 10, 300).expect("there is room");
+    let refused = volume.delete_snapshots(&[snapshot.id]);
+    assert!(matches!(refused, Err(VolumeError::Damaged { .. })), "{refused:?}");
+    assert!(volume.status().latched.is_none(), "only the deletion is refused");
+    assert_eq!(read(&volume, lun, 0, 10), (300..310).collect::<Vec<_>>());
+}
