@@ -1,0 +1,152 @@
+//! Images and streams of every released format, opened by this program: what an older Cairn wrote, this one reads.
+//!
+//! `vN/` holds what version N wrote: a volume in the middle of its life (flushed writes wait in its intent log), a destination in the
+//! middle of its (blocks in the redirect area), a baseline and an update, and in `shown.txt` all that they show. They are
+//! never made anew. A format change adds the next folder: raise the versions, set `NEWEST` to it, and run
+//! `cargo test -p cairn-stream --test golden -- --ignored golden_images_are_written`. `docs/format.md` has the whole recipe.
+
+mod life;
+mod shown;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use cairn_device::{Device, MemoryDevice};
+use cairn_format::layout::VERSION;
+use cairn_format::stream::STREAM_VERSION;
+use cairn_stream::{Applied, StreamError, Work, apply};
+use cairn_volume::{FormatOptions, Role, Volume};
+
+use life::{ID, clock, open};
+use shown::{compared, shown, sound};
+
+/// Every version that there are images of.
+const VERSIONS: &[&str] = &["v1"];
+/// Where the images of this program's version are.
+const NEWEST: &str = "v1";
+
+fn folder(version: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(version)
+}
+
+fn unpacked(version: &str, name: &str) -> Vec<u8> {
+    let packed = std::fs::read(folder(version).join(name)).expect("a golden file is there");
+    zstd::stream::decode_all(&packed[..]).expect("a golden file is one of zstd")
+}
+
+fn device(version: &str, name: &str) -> Arc<MemoryDevice> {
+    let bytes = unpacked(version, name);
+    let device = Arc::new(MemoryDevice::new(bytes.len() as u64));
+    for (index, block) in bytes.chunks(4096).enumerate().filter(|(_, block)| block.iter().any(|b| *b != 0)) {
+        device.write_from(index as u64 * 4096, block).expect("memory takes writes");
+    }
+    device
+}
+
+fn take(stream: &[u8], into: &Arc<Volume>) -> Result<Applied, StreamError> {
+    let cancel = AtomicBool::new(false);
+    apply(&mut &stream[..], into, &mut Work { cancel: &cancel, progress: &mut |_| {}, threads: None })
+}
+
+/// The part of `shown.txt` under a heading.
+fn expected(version: &str, heading: &str) -> String {
+    let text = std::fs::read_to_string(folder(version).join("shown.txt")).expect("what they show is there");
+    let part = text.split("# ").find(|part| part.lines().next() == Some(heading));
+    part.and_then(|part| part.split_once('\n')).expect("each golden file has a part").1.to_owned()
+}
+
+#[test]
+fn golden_volume_opens_with_everything_that_was_flushed() {
+    for version in VERSIONS {
+        let device = device(version, "volume.img.zst");
+        let volume = open(&device);
+        assert!(volume.status().dirty > 0, "{version}: the log was replayed");
+        compared(&shown(&volume), &expected(version, "volume"));
+        sound(&volume);
+    }
+}
+
+#[test]
+fn golden_volume_goes_on_living() {
+    for version in VERSIONS {
+        let device = device(version, "volume.img.zst");
+        let volume = open(&device);
+        let before = shown(&volume);
+        volume.consistency_point().expect("it commits");
+        life::work_on(&volume);
+        sound(&volume);
+        volume.close().expect("it closes");
+        let volume = open(&device);
+        sound(&volume);
+        let undo = volume.snapshot_named("held").expect("the golden volume has it");
+        volume.rollback(undo.id).expect("it rolls back");
+        for snapshot in volume.snapshots() {
+            volume.hold_snapshot(snapshot.id, false).expect("it is released");
+        }
+        let all: Vec<_> = volume.snapshots().iter().map(|snapshot| snapshot.id).collect();
+        volume.delete_snapshots(&all).expect("they are deleted");
+        sound(&volume);
+        assert_ne!(before, shown(&volume), "it was changed");
+    }
+}
+
+#[test]
+fn golden_destination_shows_its_image_while_and_after_blocks_move_home() {
+    for version in VERSIONS {
+        let device = device(version, "destination.img.zst");
+        let volume = open(&device);
+        assert!(volume.status().redirected > 0, "{version}: it has redirected blocks");
+        assert_eq!(volume.status().role, Role::Destination);
+        let expected = expected(version, "destination");
+        compared(&shown(&volume), &expected);
+        sound(&volume);
+        while volume.status().redirected > 0 {
+            volume.background(std::time::Duration::ZERO).expect("background work");
+        }
+        compared(&shown(&volume), &expected);
+        sound(&volume);
+        volume.failover().expect("it fails over");
+        life::work_on(&volume);
+        sound(&volume);
+    }
+}
+
+#[test]
+fn golden_streams_bring_what_they_brought() {
+    for version in VERSIONS {
+        let device = Arc::new(MemoryDevice::new(Volume::device_bytes(life::BLOCKS, Role::Destination)));
+        let options = FormatOptions { id: ID, blocks: life::BLOCKS, role: Role::Destination };
+        Volume::format(&*device, &options, &*clock()).expect("an empty device is formatted");
+        let volume = open(&device);
+        take(&unpacked(version, "baseline.stream.zst"), &volume).expect("the baseline is taken");
+        compared(&shown(&volume), &expected(version, "baseline"));
+        take(&unpacked(version, "update.stream.zst"), &volume).expect("the update is taken");
+        compared(&shown(&volume), &expected(version, "update"));
+        sound(&volume);
+        drop(volume);
+        compared(&shown(&open(&device)), &expected(version, "update"));
+    }
+}
+
+/// A format of which there are no images would lose its readers without anybody noticing.
+#[test]
+fn this_version_has_golden_images() {
+    assert_eq!((NEWEST, VERSION, STREAM_VERSION), ("v1", 1, 1), "read the head of this file");
+    assert!(VERSIONS.contains(&NEWEST));
+}
+
+#[test]
+#[ignore = "writes the golden images of a new version; those of a released one are never made anew"]
+fn golden_images_are_written() {
+    let folder = folder(NEWEST);
+    assert!(!folder.join("shown.txt").exists(), "{NEWEST} exists and stays as it is");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let made = life::lived();
+    for (name, bytes) in &made.files {
+        let packed = zstd::bulk::compress(bytes, 19).expect("it is packed");
+        std::fs::write(folder.join(format!("{name}.zst")), packed).expect("it is written");
+    }
+    let text: String = made.shown.iter().map(|(heading, text)| format!("# {heading}\n{text}")).collect();
+    std::fs::write(folder.join("shown.txt"), text).expect("it is written");
+}
