@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cairn_base::{BLOCK_SIZE, ByteSize, Clock, VolumeId};
 use cairn_device::{ConcatDevice, Device, FileDevice, FileOptions, OpenError};
 use cairn_files::Luns;
-use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
+use cairn_volume::{FormatOptions, OpenOptions, Role, Volume, VolumeError};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,8 @@ use crate::token::random_bytes;
 
 /// How long a round of background work waits for something to do: the longest that closing a volume waits.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// Threads of a volume that write back beside the one that does all background work.
+const WRITE_BACK_THREADS: usize = 1;
 /// How long opening waits for the lock of a server that was just killed, and how often it looks.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
@@ -39,7 +41,7 @@ pub(crate) struct OpenVolume {
     parts: Vec<Arc<FileDevice>>,
     paths: Vec<PathBuf>,
     ending: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// What `volume.json` says.
@@ -131,22 +133,14 @@ impl Volumes {
             parts,
             paths,
             ending: AtomicBool::new(false),
-            thread: Mutex::new(None),
+            threads: Mutex::new(Vec::new()),
         });
-        let mine = open.clone();
-        let work = move || {
-            while !mine.ending.load(Ordering::Acquire) {
-                if let Err(error) = mine.volume.background(PATIENCE) {
-                    tracing::error!(volume = mine.name, %error, "no more work is done in the background of a volume");
-                    return;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new()
-            .name(format!("volume-{name}"))
-            .spawn(work)
-            .map_err(|source| ServerError::Thread { what: "a volume", source })?;
-        *open.thread.lock() = Some(thread);
+        let background = open.clone().work("volume", |volume| volume.background(PATIENCE))?;
+        open.threads.lock().push(background);
+        for _ in 0..WRITE_BACK_THREADS {
+            let write_back = open.clone().work("write", |volume| volume.write_back(PATIENCE))?;
+            open.threads.lock().push(write_back);
+        }
         Ok(open)
     }
 
@@ -329,13 +323,34 @@ impl Volumes {
 }
 
 impl OpenVolume {
-    /// Ends the thread and closes the volume.
+    /// Starts a thread that repeats a round of work until the volume ends.
+    fn work(
+        self: Arc<Self>,
+        kind: &str,
+        round: impl Fn(&Arc<Volume>) -> Result<(), VolumeError> + Send + 'static,
+    ) -> Result<JoinHandle<()>, ServerError> {
+        let name = format!("{kind}-{}", self.name);
+        let repeat = move || {
+            while !self.ending.load(Ordering::Acquire) {
+                if let Err(error) = round(&self.volume) {
+                    tracing::error!(volume = self.name, %error, "no more work is done in the background of a volume");
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name(name)
+            .spawn(repeat)
+            .map_err(|source| ServerError::Thread { what: "a volume", source })
+    }
+
+    /// Ends the threads and closes the volume.
     fn end(&self) -> Result<(), ServerError> {
         self.ending.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
-            tracing::error!(volume = self.name, "the volume's thread had panicked");
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                tracing::error!(volume = self.name, "a thread of the volume had panicked");
+            }
         }
         self.volume.close().map_err(ServerError::volume(&self.name))
     }

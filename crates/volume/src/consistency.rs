@@ -265,7 +265,7 @@ impl Volume {
         self.settled.notify_all();
         // Drain.
         loop {
-            let unplaced = state.overlay_mut(generation).map_or((0, 0), |o| (o.unplaced, o.flights));
+            let unplaced = state.overlay_mut(generation).map_or((0, 0), |o| (o.unplaced, o.flights.len()));
             if let Some(reason) = &state.latched {
                 return Err(VolumeError::Latched(Box::new(reason.clone())));
             }

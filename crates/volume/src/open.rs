@@ -173,6 +173,7 @@ impl Volume {
             order: 0,
             durable_order: 0,
             flying: 0,
+            launches: 0,
             compounds: 0,
             freezing: false,
             removed: Vec::new(),
@@ -204,6 +205,7 @@ impl Volume {
             state: Mutex::new(state),
             settled: Condvar::new(),
             work: Condvar::new(),
+            arrivals: Condvar::new(),
             flushes: AtomicU64::new(0),
             consistency_points: AtomicU64::new(0),
         });

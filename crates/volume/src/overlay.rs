@@ -128,8 +128,8 @@ pub(crate) struct Overlay {
     pub(crate) unlogged: Vec<Unlogged>,
     /// Blocks that this generation allocated and gave up again.
     pub(crate) abandoned: Vec<Vbn>,
-    /// Batches of blocks in flight.
-    pub(crate) flights: u64,
+    /// Batches of blocks in flight, by the numbers of their launches.
+    pub(crate) flights: Vec<u64>,
 }
 
 /// Files whose changes are in no log record: they are made durable by consistency points alone.
@@ -146,13 +146,18 @@ impl Overlay {
             changes: 0,
             unlogged: Vec::new(),
             abandoned: Vec::new(),
-            flights: 0,
+            flights: Vec::new(),
         }
     }
 
     /// True when a consistency point has nothing to do for it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.changes == 0 && self.inodes.is_empty() && self.abandoned.is_empty() && self.flights == 0
+        self.changes == 0 && self.inodes.is_empty() && self.abandoned.is_empty() && self.flights.is_empty()
+    }
+
+    /// True while a batch that was launched before the one with this number is in flight.
+    pub(crate) fn flies_before(&self, launch: u64) -> bool {
+        self.flights.iter().any(|flying| *flying < launch)
     }
 
     /// The most blocks that committing these changes can take for nodes and inodes, in trees of so many levels.

@@ -84,6 +84,8 @@ pub(crate) struct State {
     pub(crate) durable_order: u64,
     /// Blocks being written.
     pub(crate) flying: u64,
+    /// Batches that were launched so far.
+    pub(crate) launches: u64,
     /// Changes of several parts that must be in the same generation.
     pub(crate) compounds: u32,
     /// A freeze waits for the compounds to end.

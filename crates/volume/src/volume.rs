@@ -42,6 +42,8 @@ pub struct Volume {
     pub(crate) settled: Condvar,
     /// There is background work.
     pub(crate) work: Condvar,
+    /// Blocks wait for their places: what [`Volume::write_back`] waits for.
+    pub(crate) arrivals: Condvar,
     pub(crate) flushes: AtomicU64,
     pub(crate) consistency_points: AtomicU64,
 }
@@ -175,7 +177,7 @@ impl Volume {
             return Ok(());
         }
         state.settle_releases();
-        if state.open.unplaced >= WRITE_BACK_AT.min(self.memory.dirty_blocks / 2) {
+        if self.wants_write_back(&state) {
             drop(state);
             return self.place(PLACE_BLOCKS, u64::MAX).map(drop);
         }
@@ -203,6 +205,28 @@ impl Volume {
         Ok(())
     }
 
+    /// One round of write-back alone: writes blocks that wait in memory to their places. Waits at most `patience` when there are few.
+    ///
+    /// [`Volume::background`] does this too, a batch at a time, and a device idles while the next batch is made. A thread or two that
+    /// call this beside it keep several batches under way, also during a consistency point.
+    ///
+    /// # Errors
+    /// The failure that latched the volume; there is nothing more to do for it.
+    pub fn write_back(self: &Arc<Self>, patience: Duration) -> Result<(), VolumeError> {
+        let mut state = self.state.lock();
+        state.check_open()?;
+        if self.wants_write_back(&state) {
+            drop(state);
+            return self.place(PLACE_BLOCKS, u64::MAX).map(drop);
+        }
+        self.arrivals.wait_for(&mut state, patience);
+        Ok(())
+    }
+
+    pub(crate) fn wants_write_back(&self, state: &State) -> bool {
+        state.open.unplaced >= WRITE_BACK_AT.min(self.memory.dirty_blocks / 2)
+    }
+
     /// Whether a consistency point should run now: by age, by the number of changes, by the log, or as space runs short.
     fn is_due(&self, state: &State) -> bool {
         if state.open.is_empty() {
@@ -224,6 +248,7 @@ impl Volume {
         let outcome = if latched { Ok(()) } else { self.consistency_point().map(drop) };
         self.state.lock().closed = true;
         self.work.notify_all();
+        self.arrivals.notify_all();
         self.settled.notify_all();
         outcome
     }

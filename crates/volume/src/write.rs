@@ -8,7 +8,7 @@ use cairn_device::{Block, Operation};
 use cairn_format::{BlockPointer, LogEntry};
 
 use crate::error::VolumeError;
-use crate::limits::{PLACE_BLOCKS, WRITE_BACK_AT};
+use crate::limits::PLACE_BLOCKS;
 use crate::overlay::Unlogged;
 use crate::state::{Frozen, State};
 use crate::volume::{ROOT_DIRECTORY, Volume};
@@ -33,6 +33,8 @@ impl Flight {
 /// A batch of one generation's blocks that have places but are not written yet.
 pub(crate) struct Batch {
     generation: Generation,
+    /// The number of its launch.
+    launch: u64,
     flights: Vec<Flight>,
 }
 
@@ -79,8 +81,9 @@ impl Volume {
             state.open.write(file, lba.0, block, order);
         }
         self.note_change(&mut state);
-        if state.open.unplaced >= WRITE_BACK_AT.min(self.memory.dirty_blocks / 2) {
+        if self.wants_write_back(&state) {
             self.work.notify_one();
+            self.arrivals.notify_one();
         }
         Ok(())
     }
@@ -178,6 +181,8 @@ impl Volume {
             state.latch(&VolumeError::NoSpace);
             return Err(VolumeError::NoSpace);
         }
+        state.launches += 1;
+        let launch = state.launches;
         let Some(overlay) = state.overlay_mut(generation) else { return Ok(None) };
         let mut flights = Vec::with_capacity(keys.len());
         for ((file, lba), vbn) in keys.into_iter().zip(vbns) {
@@ -186,9 +191,9 @@ impl Volume {
             let pointer = BlockPointer { vbn, birth: generation, checksum: Checksum::default() };
             flights.push(Flight { file, lba, order, block, pointer });
         }
-        overlay.flights += 1;
+        overlay.flights.push(launch);
         state.flying += flights.len() as u64;
-        Ok(Some(Batch { generation, flights }))
+        Ok(Some(Batch { generation, launch, flights }))
     }
 
     /// Checksums a batch and makes its operations.
@@ -213,7 +218,7 @@ impl Volume {
                 let log: Option<crate::overlay::IsLogged<'_>> = if log { Some(&is_logged) } else { None };
                 overlay.land(flight.file, flight.lba, flight.pointer, flight.order, log);
             }
-            overlay.flights -= 1;
+            overlay.flights.retain(|flying| *flying != batch.launch);
         }
         self.settled.notify_all();
     }
@@ -251,6 +256,7 @@ impl Volume {
         }
         // What arrived meanwhile is covered as well, for those who wait for the next turn.
         let cut = state.order;
+        let first_own = state.launches + 1;
         let mut batches: Vec<Batch> = Vec::new();
         while let Some(batch) = self.launch(&mut state, usize::MAX, cut)? {
             batches.push(batch);
@@ -259,14 +265,14 @@ impl Volume {
         let mut operations: Vec<Operation> =
             batches.iter_mut().flat_map(|batch| self.operations(batch)).collect();
         let mut state = self.state.lock();
-        // Blocks that others are writing must be there before a record names them.
-        let own = |generation| batches.iter().filter(|batch| batch.generation == generation).count() as u64;
+        // Blocks that others are writing must be there before a record names them. What is launched later arrived later: waiting for
+        // that as well could take for ever beside a client that never stops writing.
         loop {
-            let frozen_flights = match &state.frozen {
-                Some(Frozen::Draining(overlay)) => overlay.flights - own(overlay.generation),
-                _ => 0,
+            let frozen = match &state.frozen {
+                Some(Frozen::Draining(overlay)) => overlay.flies_before(first_own),
+                _ => false,
             };
-            if frozen_flights == 0 && state.open.flights == own(state.open.generation) {
+            if !frozen && !state.open.flies_before(first_own) {
                 break;
             }
             self.settled.wait(&mut state);

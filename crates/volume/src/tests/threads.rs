@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::Rng;
+use cairn_device::{DeviceError, Extent, Geometry, Operation, Request};
+use parking_lot::{Condvar, Mutex};
 
 use super::*;
 
@@ -78,10 +80,16 @@ fn threads_do_not_lose_each_others_writes() {
                 volume.background(Duration::from_millis(1)).expect("background work goes on");
             }
         });
+        let write_back = scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                volume.write_back(Duration::from_millis(1)).expect("write-back goes on");
+            }
+        });
         let outcomes: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         done.store(true, Ordering::SeqCst);
         snapshotter.join().expect("the snapshotter ends");
         background.join().expect("the background ends");
+        write_back.join().expect("write-back ends");
         for outcome in outcomes {
             outcome.expect("a writer ends");
         }
@@ -94,4 +102,96 @@ fn threads_do_not_lose_each_others_writes() {
         assert_eq!(read(&volume, *lun, 0, LUN_BLOCKS), expected);
     }
     assert_sound(&volume);
+}
+
+/// A device that keeps back every batch that writes a block whose first number is shut out.
+struct Gate {
+    device: MemoryDevice,
+    /// What is shut out, and how many batches are waiting.
+    shut: Mutex<(Vec<u64>, usize)>,
+    moved: Condvar,
+}
+
+impl Gate {
+    fn shut(&self, number: u64) {
+        self.shut.lock().0.push(number);
+    }
+
+    fn open(&self, number: u64) {
+        self.shut.lock().0.retain(|shut| *shut != number);
+        self.moved.notify_all();
+    }
+
+    fn wait_for_waiting(&self, count: usize) {
+        let mut shut = self.shut.lock();
+        self.moved.wait_while(&mut shut, |(_, waiting)| *waiting < count);
+    }
+}
+
+impl Device for Gate {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        let writes = |number: u64| {
+            batch.iter().any(|operation| match operation.request() {
+                Request::Write { data, .. } => data.to_vec()[..8] == number.to_le_bytes(),
+                _ => false,
+            })
+        };
+        let mut shut = self.shut.lock();
+        if shut.0.iter().any(|number| writes(*number)) {
+            shut.1 += 1;
+            self.moved.notify_all();
+            self.moved.wait_while(&mut shut, |(numbers, _)| numbers.iter().any(|number| writes(*number)));
+            shut.1 -= 1;
+        }
+        drop(shut);
+        self.device.run(batch);
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        self.device.extents(offset, length, limit)
+    }
+}
+
+#[test]
+fn flush_waits_for_what_was_under_way_and_not_for_what_came_later() {
+    let device = Arc::new(Gate {
+        device: MemoryDevice::new(Volume::device_bytes(4096, Role::Normal)),
+        shut: Mutex::new((Vec::new(), 0)),
+        moved: Condvar::new(),
+    });
+    format(&*device, 4096);
+    let volume = open(&device);
+    let lun = file(&volume, 100);
+    let (early, late) = (1_000_001, 2_000_002);
+    device.shut(early);
+    device.shut(late);
+    let place = || volume.place(64, u64::MAX).expect("it is written");
+    std::thread::scope(|scope| {
+        write(&volume, lun, 1, 1, early - 1).expect("there is room");
+        let first = scope.spawn(place);
+        device.wait_for_waiting(1);
+        write(&volume, lun, 3, 1, 0).expect("there is room");
+        let launches = volume.state.lock().launches;
+        let flush = scope.spawn(|| volume.flush());
+        // With the launch of its own block it has decided what it covers.
+        while volume.state.lock().launches == launches {
+            std::thread::yield_now();
+        }
+        write(&volume, lun, 2, 1, late - 2).expect("there is room");
+        let second = scope.spawn(place);
+        device.wait_for_waiting(2);
+        assert!(!flush.is_finished(), "what was under way before is not there yet");
+        device.open(early);
+        flush.join().expect("it ends, though a later block is still under way").expect("it flushes");
+        assert!(!second.is_finished());
+        device.open(late);
+        first.join().expect("it ends");
+        second.join().expect("it ends");
+    });
+    drop(volume);
+    assert_eq!(read(&open(&device), lun, 1, 3), [early, 0, 3], "the log has what the flush covered");
 }
