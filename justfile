@@ -31,6 +31,11 @@ bench table="all" *flags:
     cargo build --release --package cairn-cli
     cargo run --release --package cairn-bench -- {{table}} {{flags}}
 
+# programs of others against the real server, killed and crowded: a scenario's name, or `all`
+conformance name="all" *rounds:
+    cargo build --release --package cairn-cli
+    cargo run --release --package cairn-conformance -- {{name}} {{rounds}}
+
 # two servers, a mirror, a disaster, a failover, a proof
 demo *flags:
     cargo run --release -- demo {{flags}}

@@ -27,6 +27,7 @@ const EDGES: &[&str] = &[
     "crates/cli/",
     "crates/frontend/",
     "bench/",
+    "conformance/",
     "tidy/",
     "sim/src/main.rs",
 ];

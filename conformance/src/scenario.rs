@@ -1,0 +1,133 @@
+//! What a scenario gets and gives, and the list of all.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use cairn_base::Rng;
+
+/// What a scenario runs with.
+#[derive(Debug, Clone)]
+pub struct World {
+    /// The program under test.
+    pub cairn: PathBuf,
+    /// Where its data goes; empty, and the scenario's own.
+    pub folder: PathBuf,
+    /// Decides the moments of kills, and what our own clients do.
+    pub seed: u64,
+    /// Sizes for seconds instead of minutes.
+    pub short: bool,
+}
+
+impl World {
+    /// The random numbers of one round: a round replays without those before it.
+    pub(crate) fn rng(&self, round: u32) -> Rng {
+        Rng::new(self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(u64::from(round)))
+    }
+}
+
+/// What was counted in a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts(BTreeMap<&'static str, u64>);
+
+impl Facts {
+    /// Counts `count` more of `what`.
+    pub(crate) fn add(&mut self, what: &'static str, count: u64) {
+        *self.0.entry(what).or_default() += count;
+    }
+
+    /// Keeps the greatest `value` of `what`.
+    pub(crate) fn max(&mut self, what: &'static str, value: u64) {
+        let entry = self.0.entry(what).or_default();
+        *entry = value.max(*entry);
+    }
+
+    /// How many of `what`.
+    pub fn get(&self, what: &str) -> u64 {
+        self.0.get(what).copied().unwrap_or(0)
+    }
+}
+
+impl std::fmt::Display for Facts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut comma = "";
+        for (what, count) in &self.0 {
+            write!(f, "{comma}{count} {what}")?;
+            comma = ", ";
+        }
+        Ok(())
+    }
+}
+
+/// How a scenario ended; what it found wrong is an error.
+#[derive(Debug)]
+pub enum Verdict {
+    /// All held.
+    Passed(Facts),
+    /// This machine cannot run it.
+    Skipped {
+        /// What is missing.
+        needs: String,
+        /// A kernel does not have it, so that no package helps: never an error.
+        kernel: bool,
+    },
+}
+
+impl Verdict {
+    /// A program is missing.
+    pub(crate) fn without(program: &str) -> Self {
+        Verdict::Skipped { needs: format!("{program} is not installed"), kernel: false }
+    }
+}
+
+/// A run of one kind.
+pub struct Scenario {
+    /// On the command line.
+    pub name: &'static str,
+    /// In one line.
+    pub shows: &'static str,
+    /// Rounds of a long run when none are given.
+    pub rounds: u32,
+    /// Runs it.
+    pub run: fn(&World, u32) -> Result<Verdict>,
+}
+
+/// Every scenario.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "blocks",
+        shows: "our own clients write, trim, flush and take snapshots; what an answered flush covered is there after each kill",
+        rounds: 50,
+        run: crate::blocks::run,
+    },
+    Scenario {
+        name: "fio",
+        shows: "fio's verify: a job that ended is whole after kills in the middle of later ones",
+        rounds: 50,
+        run: crate::fio::run,
+    },
+    Scenario {
+        name: "copies",
+        shows: "nbdcopy and qemu-img convert, killed in the middle and repeated; qemu-img compare and check",
+        rounds: 50,
+        run: crate::copies::run,
+    },
+    Scenario {
+        name: "database",
+        shows: "PostgreSQL under pgbench on an ext4 of a LUN: it comes up after each kill, with every acknowledged transaction",
+        rounds: 50,
+        run: crate::database::killed,
+    },
+    Scenario {
+        name: "database-mirror",
+        shows: "the same from the mirror after failover, with every transaction that was acknowledged before the last image",
+        rounds: 50,
+        run: crate::database::mirrored,
+    },
+    Scenario {
+        name: "fsx",
+        shows: "fsx on an ext4 of a LUN; after a kill e2fsck finds nothing, and fsx goes on",
+        rounds: 50,
+        run: crate::fsx::run,
+    },
+];
