@@ -86,3 +86,20 @@ impl std::str::FromStr for VolumeId {
         Ok(Self(id))
     }
 }
+
+/// Names an intent log that lives on a device of its own; made at random whenever a volume's log moves to a device, so that a log that
+/// the volume has left is never taken for the present one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct LogId(pub [u8; 16]);
+
+impl fmt::Display for LogId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for LogId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "log:{self}")
+    }
+}

@@ -12,7 +12,7 @@ mod units;
 
 pub use checksum::{Checksum, crc32c};
 pub use clock::{Clock, ManualClock, Timestamp};
-pub use id::{FileId, Generation, InvalidVolumeId, Lba, SnapshotId, Vbn, VolumeId};
+pub use id::{FileId, Generation, InvalidVolumeId, Lba, LogId, SnapshotId, Vbn, VolumeId};
 pub use rng::Rng;
 pub use units::{ByteSize, Interval, InvalidByteSize, InvalidInterval};
 

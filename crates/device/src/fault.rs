@@ -19,6 +19,10 @@
 //! Not modelled: a sector that is half written, a device that forgets what it acknowledged as flushed, and
 //! durable bytes that a power cut spoils although nothing was written near them.
 //!
+//! Several devices can hang on one power supply: the power goes for all at the same moment, and what each had in its cache is kept, lost
+//! or torn for itself. A batch that was begun beside one on another device may be done before or after that one, in turn; when the power goes in
+//! the first, the second was on its way as well.
+//!
 //! The same calls with the same seed give the same bytes.
 
 use std::io;
@@ -29,7 +33,9 @@ use cairn_base::{BLOCK_SIZE, Rng};
 use parking_lot::Mutex;
 
 use crate::image::{self, Image};
-use crate::{Action, Device, DeviceError, Extent, Geometry, MemoryDevice, Operation, Request, Segments};
+use crate::{
+    Action, Begun, Device, DeviceError, Extent, Geometry, MemoryDevice, Operation, Request, Segments,
+};
 
 /// What a disk writes as a whole or not at all, in bytes.
 const SECTOR: u64 = 512;
@@ -63,9 +69,28 @@ pub struct LoggedOperation {
 /// A device with a volatile cache whose power can be cut, see the head of the file. Alignment 4096, as a disk
 /// with direct I/O has it.
 #[derive(Debug)]
-pub struct FaultDevice {
+pub struct FaultDevice(Arc<Medium>);
+
+/// Lock order: `state`, then `power`.
+#[derive(Debug)]
+struct Medium {
     length: u64,
     state: Mutex<State>,
+    /// Shared with the devices beside it.
+    power: Arc<Mutex<Power>>,
+}
+
+/// What devices on one power supply have in common.
+#[derive(Debug, Default)]
+struct Power {
+    operations: u64,
+    /// Operations until the power goes.
+    cut: Option<u64>,
+    off: bool,
+    /// Batches begun so far: every other one is done first, or when it is waited for.
+    begun: u64,
+    /// The power went in a begun batch, and what the next batch does was on its way too.
+    beside: bool,
 }
 
 #[derive(Debug, Default)]
@@ -76,10 +101,6 @@ struct State {
     durable: Image,
     /// Changes since the last flush, in order.
     cache: Vec<Change>,
-    operations: u64,
-    /// Operations until the power goes.
-    cut: Option<u64>,
-    off: bool,
     unreadable: Vec<Range<u64>>,
     next_fault: Option<WriteFault>,
     next_error: Option<DeviceError>,
@@ -110,29 +131,49 @@ impl FaultDevice {
     /// A device of `length` bytes of zeroes; panics unless the length is a multiple of 4096.
     pub fn new(length: u64) -> Self {
         assert!(length.is_multiple_of(BLOCK_SIZE as u64), "the length is a multiple of the alignment");
-        Self { length, state: Mutex::default() }
+        Self::on(length, State::default(), Arc::default())
+    }
+
+    fn on(length: u64, state: State, power: Arc<Mutex<Power>>) -> Self {
+        Self(Arc::new(Medium { length, state: Mutex::new(state), power }))
+    }
+
+    /// Another device on the same power supply: operations count together, and the power goes for both.
+    pub fn beside(&self, length: u64) -> Self {
+        assert!(length.is_multiple_of(BLOCK_SIZE as u64), "the length is a multiple of the alignment");
+        Self::on(length, State::default(), self.0.power.clone())
     }
 
     /// Writes, trims, write-zeroes and flushes that were taken so far; reads do not count.
     pub fn operations(&self) -> u64 {
-        self.state.lock().operations
+        self.0.power.lock().operations
     }
 
     /// The next `n` operations complete; at the one after them the power goes. From then on every request fails
     /// with [`DeviceError::OutOfService`], until [`power_cycle`](Self::power_cycle).
     pub fn cut_after(&self, n: u64) {
-        self.state.lock().cut = Some(n);
+        self.0.power.lock().cut = Some(n);
     }
 
     /// True when the power is gone.
     pub fn is_off(&self) -> bool {
-        self.state.lock().off
+        self.0.power.lock().off
     }
 
     /// The device as it is after the power went now (or at the cut) and came back. Unreadable places stay so; the
     /// count of operations and the log start anew.
     pub fn power_cycle(&self, rng: &mut Rng) -> FaultDevice {
-        let state = self.state.lock();
+        self.cycled(rng, Arc::default())
+    }
+
+    /// The same for all devices on one power supply, which they keep sharing.
+    pub fn power_cycle_all<const N: usize>(devices: [&Self; N], rng: &mut Rng) -> [FaultDevice; N] {
+        let power: Arc<Mutex<Power>> = Arc::default();
+        devices.map(|device| device.cycled(rng, power.clone()))
+    }
+
+    fn cycled(&self, rng: &mut Rng, power: Arc<Mutex<Power>>) -> FaultDevice {
+        let state = self.0.state.lock();
         let mut medium = state.durable.clone();
         let volatile = state.cache.iter().filter(|change| !change.certain).count() as u64;
         // With many writes in the cache, independent choices would almost never keep all, none, or a prefix,
@@ -168,21 +209,21 @@ impl FaultDevice {
             unreadable: state.unreadable.clone(),
             ..State::default()
         };
-        FaultDevice { length: self.length, state: Mutex::new(next) }
+        Self::on(self.0.length, next, power)
     }
 
     /// What is on the medium for certain: every volatile write is lost.
     pub fn durable_snapshot(&self) -> MemoryDevice {
-        let state = self.state.lock();
+        let state = self.0.state.lock();
         let mut medium = state.durable.clone();
         state.cache.iter().filter(|change| change.certain).for_each(|change| change.apply(&mut medium));
-        MemoryDevice::with_image(self.length, medium)
+        MemoryDevice::with_image(self.0.length, medium)
     }
 
     /// Spoils every byte of the range, in the cache and on the medium.
     pub fn corrupt(&self, offset: u64, length: u64, rng: &mut Rng) {
-        assert!(offset.checked_add(length).is_some_and(|end| end <= self.length), "the range is within");
-        let mut state = self.state.lock();
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.0.length), "the range is within");
+        let mut state = self.0.state.lock();
         let mut bytes = state.current.read(offset, length).to_vec();
         bytes.iter_mut().for_each(|byte| *byte ^= 1 + rng.below(255) as u8);
         let content = Content::Data(Segments::copy_of(&bytes));
@@ -191,32 +232,75 @@ impl FaultDevice {
 
     /// From now on every read that touches the range fails, also after a power cycle.
     pub fn fail_reads(&self, range: Range<u64>) {
-        self.state.lock().unreadable.push(range);
+        self.0.state.lock().unreadable.push(range);
     }
 
     /// The next write succeeds towards the caller and changes nothing.
     pub fn lose_next_write(&self) {
-        self.state.lock().next_fault = Some(WriteFault::Lose);
+        self.0.state.lock().next_fault = Some(WriteFault::Lose);
     }
 
     /// The next write succeeds towards the caller and lands `by` bytes further (or before, when negative), as
     /// far as that is on the device.
     pub fn misdirect_next_write(&self, by: i64) {
-        self.state.lock().next_fault = Some(WriteFault::Misdirect(by));
+        self.0.state.lock().next_fault = Some(WriteFault::Misdirect(by));
     }
 
     /// The next operation that counts fails with `error` and changes nothing: a full or a failing disk.
     pub fn fail_next_operation(&self, error: DeviceError) {
-        self.state.lock().next_error = Some(error);
+        self.0.state.lock().next_error = Some(error);
     }
 
     /// Operations since the last call, in order.
     pub fn take_log(&self) -> Vec<LoggedOperation> {
-        std::mem::take(&mut self.state.lock().log)
+        std::mem::take(&mut self.0.state.lock().log)
     }
 }
 
 impl Device for FaultDevice {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        self.0.run(batch, false);
+    }
+
+    fn begin(&self, mut batch: Vec<Operation>) -> Begun {
+        let (later, was_on) = {
+            let mut power = self.0.power.lock();
+            power.begun += 1;
+            (power.begun.is_multiple_of(2), !power.off)
+        };
+        if later {
+            let medium = self.0.clone();
+            return Begun::later(move || {
+                let was_under_way = was_on && medium.power.lock().off;
+                medium.run(&mut batch, was_under_way);
+                batch.into_iter().try_for_each(Operation::into_outcome)
+            });
+        }
+        self.0.run(&mut batch, false);
+        let mut power = self.0.power.lock();
+        power.beside = was_on && power.off;
+        Begun::done(batch)
+    }
+
+    fn run_ready(&self, batch: &mut [Operation]) {
+        self.run(batch);
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        self.geometry().admit_range(Action::Extents, offset, length)?;
+        let state = self.0.state.lock();
+        if self.0.power.lock().off {
+            return Err(DeviceError::OutOfService);
+        }
+        Ok(image::extents(&state.current, offset, length, limit))
+    }
+}
+
+impl Medium {
     fn geometry(&self) -> Geometry {
         Geometry {
             length: self.length,
@@ -227,11 +311,13 @@ impl Device for FaultDevice {
         }
     }
 
-    fn run(&self, batch: &mut [Operation]) {
+    /// `under_way`: the power has gone while this batch was at work beside another one.
+    fn run(&self, batch: &mut [Operation], under_way: bool) {
         let geometry = self.geometry();
         let mut state = self.state.lock();
+        let mut power = self.power.lock();
         // Set from the cut to the next flush of this batch: what is there was on its way.
-        let mut on_its_way = false;
+        let mut on_its_way = under_way || std::mem::take(&mut power.beside);
         for operation in batch {
             if !operation.is_pending() {
                 continue;
@@ -240,47 +326,40 @@ impl Device for FaultDevice {
             if matches!(request, Request::Flush) {
                 on_its_way = false;
             }
-            if state.off {
+            if power.off {
                 if on_its_way && geometry.admit(request).is_ok() {
                     state.leave_in_cache(request);
                 }
                 operation.finish(Err(DeviceError::OutOfService));
                 continue;
             }
-            let outcome = geometry.admit(request).and_then(|()| state.perform(request, self.length));
-            on_its_way = state.off && !matches!(request, Request::Flush);
+            let outcome =
+                geometry.admit(request).and_then(|()| state.perform(request, self.length, &mut power));
+            on_its_way = power.off && !matches!(request, Request::Flush);
             operation.finish(outcome);
         }
-    }
-
-    fn run_ready(&self, batch: &mut [Operation]) {
-        self.run(batch);
-    }
-
-    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
-        self.geometry().admit_range(Action::Extents, offset, length)?;
-        let state = self.state.lock();
-        if state.off {
-            return Err(DeviceError::OutOfService);
-        }
-        Ok(image::extents(&state.current, offset, length, limit))
     }
 }
 
 impl State {
-    fn perform(&mut self, request: &Request, length: u64) -> Result<Segments, DeviceError> {
+    fn perform(
+        &mut self,
+        request: &Request,
+        length: u64,
+        power: &mut Power,
+    ) -> Result<Segments, DeviceError> {
         if let Request::Read { offset, length } = *request {
             return self.read(offset, u64::from(length));
         }
         let Some(logged) = LoggedOperation::of(request) else { return Ok(Segments::default()) };
         self.log.push(logged);
-        if self.cut == Some(0) {
-            self.off = true;
+        if power.cut == Some(0) {
+            power.off = true;
             self.leave_in_cache(request);
             return Err(DeviceError::OutOfService);
         }
-        self.cut = self.cut.map(|left| left - 1);
-        self.operations += 1;
+        power.cut = power.cut.map(|left| left - 1);
+        power.operations += 1;
         if let Some(error) = self.next_error.take() {
             return Err(error);
         }

@@ -8,6 +8,7 @@
 //! This is the only crate with `unsafe` code.
 
 mod admission;
+mod begun;
 mod block;
 mod clock;
 mod concat;
@@ -18,11 +19,13 @@ mod image;
 mod memory;
 mod operation;
 mod segments;
+mod side;
 #[cfg(any(test, feature = "suite"))]
 pub mod suite;
 #[cfg(test)]
 mod tests;
 
+pub use begun::Begun;
 pub use block::{Block, BlockMut};
 pub use clock::SystemClock;
 pub use concat::ConcatDevice;
@@ -32,6 +35,7 @@ pub use file::{Direct, Engine, FileDevice, FileOptions, OpenError};
 pub use memory::MemoryDevice;
 pub use operation::{Operation, Request};
 pub use segments::{Segment, Segments};
+pub use side::SideDevice;
 
 /// What a device is and what it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +80,13 @@ pub trait Device: Send + Sync {
     /// Performs those pending operations that need no waiting (they are in memory); the others stay pending.
     /// It may do none. An operation that must come after one that stays pending (a flush) stays pending too.
     fn run_ready(&self, _batch: &mut [Operation]) {}
+
+    /// Begins `batch`, with the promises of [`run`](Self::run); it is over when what this returns was waited for. The caller may run batches on other
+    /// devices meanwhile; between this batch and others on this device there is no order. The default runs it at once.
+    fn begin(&self, mut batch: Vec<Operation>) -> Begun {
+        self.run(&mut batch);
+        Begun::done(batch)
+    }
 
     /// The extents from `offset`, in order, covering at most `length` bytes, at most `limit` of them. Neighbours
     /// of the same kind may come apart. The default says that all is data.

@@ -143,7 +143,7 @@ fn flushed_and_fua_writes_survive_whatever_came_before() {
 #[test]
 fn later_write_can_be_kept_and_earlier_one_lost() {
     let mut seen = std::collections::BTreeSet::new();
-    for seed in 0..200 {
+    for seed in 0..200u64 {
         let device = FaultDevice::new(64 * KIB);
         device.write_from(0, &[1; 4096]).unwrap();
         device.write_from(4096, &[2; 4096]).unwrap();
@@ -158,7 +158,7 @@ fn later_write_can_be_kept_and_earlier_one_lost() {
 #[test]
 fn cut_fails_everything_from_there_on_and_may_keep_what_was_on_its_way() {
     let mut kept = [false; 3];
-    for seed in 0..200 {
+    for seed in 0..200u64 {
         let device = FaultDevice::new(64 * KIB);
         device.write_from(0, &[1; 4096]).unwrap();
         device.flush().unwrap();
@@ -321,4 +321,64 @@ fn system_clock_moves_on() {
     }
     // 2020: any machine that builds this is later.
     assert!(clock.now().0 > 1_577_836_800_000_000_000);
+}
+
+#[test]
+fn device_with_a_thread_of_its_own_passes_the_suite() {
+    run_suite(&|length| Arc::new(SideDevice::new(Arc::new(MemoryDevice::new(length))).expect("a thread")));
+}
+
+#[test]
+fn batches_begun_on_a_side_device_end_with_their_outcome() {
+    let below = Arc::new(FaultDevice::new(64 * KIB));
+    let side = SideDevice::new(below.clone()).expect("a thread");
+    let batch = |offset| vec![Operation::write(offset, Segments::copy_of(&[7; 4096])), Operation::flush()];
+    let begun: Vec<Begun> = (0..8).map(|n| side.begin(batch(n * 4096))).collect();
+    begun.into_iter().for_each(|begun| begun.wait().expect("it is done"));
+    assert_eq!(below.durable_snapshot().read(0, 32768).expect("it reads").to_vec(), [7; 32768]);
+    let refused = side.begin(batch(64 * KIB)).wait();
+    assert!(matches!(refused, Err(DeviceError::OutOfRange { .. })), "{refused:?}");
+    below.fail_next_operation(DeviceError::OutOfService);
+    assert!(side.begin(batch(0)).wait().is_err(), "the first failure is told");
+    drop(side.begin(batch(0)));
+    drop(side);
+    assert_eq!(below.operations(), 16 + 1 + 2 + 2, "what nobody waits for is done too");
+}
+
+#[test]
+fn power_goes_for_all_devices_on_one_supply_at_once() {
+    let (mut first_only, mut second_only, mut both, mut none) = (0, 0, 0, 0);
+    for seed in 0..200u64 {
+        let first = FaultDevice::new(64 * KIB);
+        let second = first.beside(32 * KIB);
+        let write =
+            |byte: u8| vec![Operation::write(0, Segments::copy_of(&[byte; 4096])), Operation::flush()];
+        // A first pair of batches is whole; in the second pair the power goes at every operation in turn.
+        second.begin(write(1)).wait().expect("the power is on");
+        first.run(&mut write(1));
+        assert_eq!((first.operations(), second.operations()), (4, 4), "operations count together");
+        if seed.is_multiple_of(2) {
+            second.begin(write(1)).wait().expect("the power is on");
+        }
+        first.cut_after(seed % 4);
+        let begun = second.begin(write(2));
+        first.run(&mut write(2));
+        let outcome = begun.wait();
+        assert!(first.is_off() && second.is_off());
+        assert!(first.write(0, Segments::copy_of(&[9; 4096])).is_err());
+        let [first, second] = FaultDevice::power_cycle_all([&first, &second], &mut Rng::new(seed));
+        let content = |device: &FaultDevice| device.read(0, 4096).expect("the power is back").to_vec()[0];
+        let (one, two) = (content(&first), content(&second));
+        assert!((1..=2).contains(&one) && (1..=2).contains(&two), "what was flushed stays");
+        assert!(outcome.is_err() || two == 2, "seed {seed}: a batch that succeeded is there");
+        match (one, two) {
+            (2, 2) => both += 1,
+            (2, _) => first_only += 1,
+            (_, 2) => second_only += 1,
+            _ => none += 1,
+        }
+        second.cut_after(0);
+        assert!(second.flush().is_err() && first.is_off(), "they share the supply after it came back too");
+    }
+    assert!(first_only > 10 && second_only > 10 && both > 10 && none > 10, "each combination is met");
 }

@@ -17,6 +17,8 @@ pub enum Structure {
     LabelIndex,
     /// A record of the intent log.
     LogRecord,
+    /// The header of a log device.
+    LogDevice,
     /// An entry of a directory.
     Directory,
     /// The start of an image stream.
@@ -35,6 +37,7 @@ impl std::fmt::Display for Structure {
             Structure::RedirectMap => "redirect map block",
             Structure::LabelIndex => "label index block",
             Structure::LogRecord => "intent log record",
+            Structure::LogDevice => "header of a log device",
             Structure::Directory => "directory entry",
             Structure::StreamHeader => "image stream",
             Structure::StreamRecord => "record of an image stream",

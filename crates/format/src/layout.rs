@@ -4,14 +4,26 @@ use cairn_base::BLOCK_SIZE;
 
 use crate::{FormatError, Structure};
 
-/// The version that this program writes, and the newest that it reads.
+/// The version of every struct but the superblock that this program writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
+/// The newest version of the superblock: 2 is written when the intent log is on a device of its own, else 1.
+pub const SUPERBLOCK_VERSION: u32 = 2;
 /// First superblock slot, in blocks from the start of the device.
 pub const SUPERBLOCK_A: u64 = 0;
 /// Second superblock slot: 64 KiB away, so that one bad stretch of media does not take both.
 pub const SUPERBLOCK_B: u64 = 16;
 /// First block of the label space, where the tables of this copy live.
 pub const LABEL_START: u64 = 32;
+/// First copy of the header of a log device.
+pub const LOG_HEADER_A: u64 = 0;
+/// Second copy of the header of a log device, as far away as that of the superblock.
+pub const LOG_HEADER_B: u64 = 16;
+/// First block of the ring on a log device.
+pub const LOG_DEVICE_START: u64 = 32;
+/// Fewest blocks of an intent log: 1 MiB.
+pub const LOG_BLOCKS_MIN: u64 = 256;
+/// Most blocks of an intent log: 64 MiB, which opening reads into memory.
+pub const LOG_BLOCKS_MAX: u64 = 16384;
 /// The block space starts at a multiple of this many blocks (1 MiB).
 pub const SPACE_ALIGNMENT: u64 = 256;
 
@@ -29,7 +41,7 @@ pub const fn label_blocks(blocks: u64) -> u64 {
 
 /// Blocks of intent log for a block space of `blocks`: at most 64 MiB.
 pub const fn log_blocks(blocks: u64) -> u64 {
-    clamp(blocks / 64, 256, 16384)
+    clamp(blocks / 64, LOG_BLOCKS_MIN, LOG_BLOCKS_MAX)
 }
 
 /// First block of the block space on the device, for a block space of `blocks` at format.
@@ -39,10 +51,14 @@ pub const fn space_start(blocks: u64) -> u64 {
 
 /// What a version field says, unless it is one that this program reads.
 pub(crate) fn check_version(structure: Structure, found: u32) -> Result<(), FormatError> {
+    let supported = match structure {
+        Structure::Superblock => SUPERBLOCK_VERSION,
+        _ => VERSION,
+    };
     match found {
         0 => Err(FormatError::Field { structure, field: "version" }),
-        1..=VERSION => Ok(()),
-        _ => Err(FormatError::Version { structure, found, supported: VERSION }),
+        known if known <= supported => Ok(()),
+        _ => Err(FormatError::Version { structure, found, supported }),
     }
 }
 

@@ -9,6 +9,7 @@ mod inode;
 mod label;
 pub mod layout;
 mod log;
+mod log_device;
 mod node;
 mod pointer;
 mod root;
@@ -23,11 +24,12 @@ pub use label::{
     RedirectRun, SNAPSHOTS_PER_BLOCK, SnapshotBlock, SnapshotEntry,
 };
 pub use log::{ENTRIES_PER_FIRST_BLOCK, LogEntry, LogRecord, LogRecordHeader};
+pub use log_device::LogDeviceHeader;
 pub use node::{FANOUT, Node, NodeAddress, NodeMut};
 pub use pointer::{BlockPointer, TreeRef};
 pub use root::Root;
 pub use superblock::{
-    Cursor, Layout, LogTail, Role, SEGMENTS_MAX, Segment, SegmentKind, Superblock, TableRef,
+    Cursor, ExternalLog, Layout, LogTail, Role, SEGMENTS_MAX, Segment, SegmentKind, Superblock, TableRef,
 };
 
 /// A block as bytes.

@@ -1,6 +1,6 @@
 //! The superblock: the one structure that is overwritten. Both slots are written, one after the other; the newest that verifies wins.
 
-use cairn_base::{Checksum, SnapshotId, Timestamp, VolumeId};
+use cairn_base::{Checksum, LogId, SnapshotId, Timestamp, VolumeId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -58,7 +58,10 @@ struct RawSuperblock {
     segments: [RawSegment; SEGMENTS_MAX],
     snapshots: RawTable,
     redirects: RawTable,
-    reserved_end: [u8; 1704],
+    external_log: [u8; 16],
+    external_log_start: U64,
+    external_log_blocks: U64,
+    reserved_end: [u8; 1672],
     checksum: Checksum,
 }
 
@@ -122,6 +125,26 @@ pub struct LogTail {
     pub sequence: u64,
 }
 
+/// An intent log on a device of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExternalLog {
+    /// Which log: what the device's header must say. Not zero.
+    pub id: LogId,
+    /// First block of the ring on that device.
+    pub start: u64,
+    /// Blocks of the ring.
+    pub blocks: u64,
+}
+
+impl ExternalLog {
+    /// True for a ring that this program makes, and can hold in memory.
+    pub(crate) fn is_sane(&self) -> bool {
+        self.id != LogId::default()
+            && self.start == layout::LOG_DEVICE_START
+            && (layout::LOG_BLOCKS_MIN..=layout::LOG_BLOCKS_MAX).contains(&self.blocks)
+    }
+}
+
 /// A table in the label space.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TableRef {
@@ -156,7 +179,9 @@ pub struct Superblock {
     pub sequence: u64,
     /// Where things are.
     pub layout: Layout,
-    /// Where replay starts.
+    /// The device that has the intent log; none when it is in the label area.
+    pub external_log: Option<ExternalLog>,
+    /// Where replay starts, in whichever log is in use.
     pub log_tail: LogTail,
     /// The active state.
     pub root: Root,
@@ -211,7 +236,8 @@ impl Superblock {
         if !layout.is_sane() {
             return Err(field("layout"));
         }
-        if raw.log_position.get() >= layout.log_blocks {
+        let external_log = parse_external_log(raw)?;
+        if raw.log_position.get() >= external_log.map_or(layout.log_blocks, |log| log.blocks) {
             return Err(field("log position"));
         }
         Ok(Self {
@@ -223,6 +249,7 @@ impl Superblock {
             },
             sequence: raw.sequence.get(),
             layout,
+            external_log,
             log_tail: LogTail { position: raw.log_position.get(), sequence: raw.log_sequence.get() },
             root: Root::parse(raw.root).ok_or(field("root"))?,
             parent: SnapshotId(raw.parent.get()),
@@ -259,9 +286,13 @@ impl Superblock {
             }
             .into();
         }
+        let (version, log) = match self.external_log {
+            None => (1, ExternalLog { id: LogId::default(), start: 0, blocks: 0 }),
+            Some(log) => (layout::SUPERBLOCK_VERSION, log),
+        };
         let raw = RawSuperblock {
             magic: MAGIC.into(),
-            version: layout::VERSION.into(),
+            version: version.into(),
             role: match self.role {
                 Role::Normal => 0,
                 Role::Destination => 1,
@@ -286,12 +317,32 @@ impl Superblock {
             segments,
             snapshots: raw_table(&self.snapshots),
             redirects: raw_table(&self.redirects),
-            reserved_end: [0; 1704],
+            external_log: log.id.0,
+            external_log_start: log.start.into(),
+            external_log_blocks: log.blocks.into(),
+            reserved_end: [0; 1672],
             checksum: Checksum::default(),
         };
         bytes.copy_from_slice(raw.as_bytes());
         let checksum = Checksum::of(&bytes[..BODY]);
         bytes[BODY..].copy_from_slice(&checksum.0);
+    }
+}
+
+/// Version 1 has zeroes where version 2 names the log device: what does not use it can be read by older programs.
+fn parse_external_log(raw: &RawSuperblock) -> Result<Option<ExternalLog>, FormatError> {
+    let field = |field| Err(FormatError::Field { structure: Structure::Superblock, field });
+    let log = ExternalLog {
+        id: LogId(raw.external_log),
+        start: raw.external_log_start.get(),
+        blocks: raw.external_log_blocks.get(),
+    };
+    let none = ExternalLog { id: LogId::default(), start: 0, blocks: 0 };
+    match raw.version.get() {
+        1 if log == none => Ok(None),
+        1 => field("reserved byte"),
+        _ if log.is_sane() => Ok(Some(log)),
+        _ => field("external log"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Every struct as a sample: a fixed value, its bytes, and the reader that takes them back. The tests below go over all samples.
 
-use cairn_base::{Checksum, FileId, Generation, Lba, SnapshotId, Timestamp, Vbn, VolumeId, crc32c};
+use cairn_base::{Checksum, FileId, Generation, Lba, LogId, SnapshotId, Timestamp, Vbn, VolumeId, crc32c};
 
 use crate::*;
 
@@ -92,6 +92,7 @@ fn superblock(role: Role) -> Superblock {
             log_blocks: 256,
             segments,
         },
+        external_log: None,
         log_tail: LogTail { position: 17, sequence: 99 },
         root: root(),
         parent: SnapshotId(6),
@@ -100,6 +101,32 @@ fn superblock(role: Role) -> Superblock {
         snapshots: TableRef { entries: 7, indexes: vec![label_pointer(3)] },
         redirects: TableRef { entries: 2, indexes: vec![label_pointer(4), label_pointer(5)] },
     }
+}
+
+fn external_log() -> ExternalLog {
+    ExternalLog { id: LogId([0x6c; 16]), start: layout::LOG_DEVICE_START, blocks: 300 }
+}
+
+fn superblock_with_external_log() -> Superblock {
+    Superblock {
+        external_log: Some(external_log()),
+        log_tail: LogTail { position: 299, sequence: 99 },
+        ..superblock(Role::Normal)
+    }
+}
+
+fn log_device() -> LogDeviceHeader {
+    LogDeviceHeader { volume: VOLUME, log: external_log(), created: Timestamp(9) }
+}
+
+fn log_device_bytes(header: &LogDeviceHeader) -> Vec<u8> {
+    let mut bytes = [0; cairn_base::BLOCK_SIZE];
+    header.write(&mut bytes, layout::LOG_HEADER_B);
+    bytes.to_vec()
+}
+
+fn reread_log_device(bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
+    LogDeviceHeader::parse(block(bytes), layout::LOG_HEADER_B).map(|header| log_device_bytes(&header))
 }
 
 fn snapshot(id: u64) -> SnapshotEntry {
@@ -289,6 +316,20 @@ fn samples() -> Vec<Sample> {
             reread: reread_superblock,
             seal: Some(seal_superblock),
             parts: superblock_parts(4),
+        },
+        Sample {
+            name: "superblock with an external log",
+            bytes: superblock_bytes(&superblock_with_external_log()),
+            reread: reread_superblock,
+            seal: Some(seal_superblock),
+            parts: superblock_parts(1),
+        },
+        Sample {
+            name: "log device",
+            bytes: log_device_bytes(&log_device()),
+            reread: reread_log_device,
+            seal: Some(seal_superblock),
+            parts: vec![("log_device::RawHeader", 0)],
         },
         unsealed(
             "node",

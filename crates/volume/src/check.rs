@@ -13,6 +13,7 @@ use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode, Root, Superblock, Tree
 use crate::compare::{ACTIVE_MAP, INODE_FILE, Maps};
 use crate::error::{Place, VolumeError};
 use crate::image::Image;
+use crate::log_device::damaged_headers;
 use crate::store::Wanted;
 use crate::tree::{BATCH, Tree, difference};
 use crate::volume::Volume;
@@ -23,6 +24,11 @@ pub enum Finding {
     /// A superblock slot does not verify; the other one serves. It is written anew by the next consistency point.
     SuperblockSlot {
         /// Its block on the device.
+        address: u64,
+    },
+    /// A copy of the header of the log device does not verify; the other one serves. It is written anew when the volume is opened.
+    LogHeader {
+        /// Its block on the log device.
         address: u64,
     },
     /// A block does not have the checksum that its parent names, or can't be read. Reads of it fail.
@@ -94,6 +100,9 @@ impl std::fmt::Display for Finding {
         match self {
             Finding::SuperblockSlot { address } => {
                 write!(f, "the superblock slot at block {address} is damaged; the other one serves")
+            }
+            Finding::LogHeader { address } => {
+                write!(f, "the header at block {address} of the log device is damaged; the other copy serves")
             }
             Finding::DamagedBlock { vbn, place, snapshot } => {
                 write!(f, "block {vbn} is damaged: {place} in {} cannot be read", of(snapshot))
@@ -216,6 +225,9 @@ impl Checker<'_> {
                 self.report.findings.push(Finding::SuperblockSlot { address });
             }
         }
+        let log = self.volume.log.lock().area().clone();
+        let damaged = damaged_headers(&log, self.volume.id()).into_iter();
+        self.report.findings.extend(damaged.map(|address| Finding::LogHeader { address }));
     }
 
     fn redirects(&mut self, active: &Image) {

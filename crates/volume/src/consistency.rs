@@ -22,6 +22,7 @@ use parking_lot::MutexGuard;
 
 use crate::compare::{ACTIVE_MAP, INODE_FILE, Maps};
 use crate::error::VolumeError;
+use crate::intent::LogArea;
 use crate::limits::{PLACE_BLOCKS, SNAPSHOTS_MAX};
 use crate::open::{map_blocks, write_slot};
 use crate::overlay::{FileOverlay, Overlay, Slot};
@@ -54,6 +55,8 @@ pub(crate) enum Rider {
     Grow(u64),
     /// The destination becomes writable.
     Failover,
+    /// The intent log goes to another place, which is empty.
+    Log(LogArea),
 }
 
 impl Rider {
@@ -144,7 +147,7 @@ impl Volume {
             let before = self.state.lock().committed.clone();
             self.deletion(ids, &before.root, &before, &mut commit.superblock.clone())?;
         }
-        let frozen = self.freeze(rider.changes_trees())?;
+        let frozen = self.freeze(&rider)?;
         let drops_changes = matches!(rider, Rider::Rollback(_));
         let before = self.state.lock().committed.clone();
         let mut gathered = Gathered {
@@ -163,6 +166,11 @@ impl Volume {
         superblock.sequence += 1;
         if let Some(part) = &frozen {
             superblock.log_tail = part.tail;
+        }
+        if let Rider::Log(area) = &rider {
+            // No record was written since the freeze, so this consistency point has all that the old log has.
+            superblock.external_log = area.external_log();
+            superblock.log_tail = LogTail { position: 0, sequence: self.log.lock().mark().sequence };
         }
         let mut done = Done { generation: root.generation, ..Done::default() };
         // New nodes must be readable before a deletion compares the new map: they are in the cache or on the device.
@@ -192,7 +200,7 @@ impl Volume {
         let state = self.state.lock();
         let table_full = || !commit.label.has_room() || state.snapshots.len() >= SNAPSHOTS_MAX;
         match rider {
-            Rider::None | Rider::Failover => state.check_open(),
+            Rider::None | Rider::Failover | Rider::Log(_) => state.check_open(),
             Rider::Snapshot(name) | Rider::SnapshotSince(name, _) => {
                 state.check_writable()?;
                 state.check_room_for_since(rider)?;
@@ -236,8 +244,8 @@ impl Volume {
         }
     }
 
-    /// Ends the open generation; `None` when it has no changes (unless `always`).
-    fn freeze(&self, always: bool) -> Result<Option<FrozenPart>, VolumeError> {
+    /// Ends the open generation; `None` when it has no changes (unless the rider changes the trees).
+    fn freeze(&self, rider: &Rider) -> Result<Option<FrozenPart>, VolumeError> {
         let mut state = self.state.lock();
         state.check_open()?;
         while state.compounds > 0 {
@@ -247,10 +255,13 @@ impl Volume {
         state.freezing = true;
         drop(state);
         // No record may be under way while the generations change, or it would stand behind the new tail with the old number.
-        let log = self.log.lock();
+        let mut log = self.log.lock();
         let mut state = self.state.lock();
         state.freezing = false;
-        if state.open.is_empty() && !always {
+        if let Rider::Log(area) = rider {
+            log.leave_for(area.clone());
+        }
+        if state.open.is_empty() && !rider.changes_trees() {
             self.settled.notify_all();
             return Ok(None);
         }
@@ -562,6 +573,7 @@ impl Volume {
                 }
             }
             Rider::Failover => superblock.role = cairn_format::Role::Normal,
+            Rider::Log(_) => {}
         }
         if changes.is_empty() {
             return Ok((None, exclusive));
@@ -654,7 +666,7 @@ impl Volume {
         if commit.superblock.layout != superblock.layout {
             self.store.set_space(Space::new(&superblock.layout));
         }
-        self.log.lock().release(superblock.log_tail);
+        self.log.lock().committed(&superblock);
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if let Some(part) = &frozen {

@@ -1,6 +1,6 @@
 //! What can go wrong with a volume, by kind.
 
-use cairn_base::{FileId, Lba, SnapshotId, Vbn};
+use cairn_base::{FileId, Lba, LogId, SnapshotId, Vbn, VolumeId};
 use cairn_device::DeviceError;
 use cairn_format::{FormatError, NodeAddress, Role};
 
@@ -90,6 +90,59 @@ pub enum VolumeError {
         /// The record.
         sequence: u64,
     },
+    /// The superblock names a log device, and none was given.
+    #[error(
+        "the intent log {log} is on a device of its own, which is missing: opening without it would lose flushed writes. Bring the device back; if it is lost for good, `cairn volume log --discard-lost` opens at the last consistency point"
+    )]
+    LogMissing {
+        /// The log that is wanted.
+        log: LogId,
+    },
+    /// The log device holds another log: of another volume, or one that this volume has left.
+    #[error(
+        "the device holds intent log {found} of volume {volume}, not the log {expected} that this volume uses: name the right device"
+    )]
+    LogOther {
+        /// The log that is wanted.
+        expected: LogId,
+        /// The volume that the device's log is of.
+        volume: VolumeId,
+        /// The log on the device.
+        found: LogId,
+    },
+    /// The device holds no log: neither copy of its header verifies.
+    #[error(
+        "the device holds no intent log: neither header verifies ({first}; the other: {second}). Check that it is the right device; if the log is lost for good, `cairn volume log --discard-lost` opens at the last consistency point"
+    )]
+    NotALog {
+        /// Of the first copy.
+        first: FormatError,
+        /// Of the second copy.
+        second: FormatError,
+    },
+    /// A device that should get a log has one.
+    #[error(
+        "the device holds intent log {log} of volume {volume}: name another device, or clear it if that volume is gone (`wipefs` does not know it; `blkdiscard`, or zeroes in its first 128 KiB)"
+    )]
+    LogTaken {
+        /// The volume that the device's log is of.
+        volume: VolumeId,
+        /// The log on the device.
+        log: LogId,
+    },
+    /// The log device is shorter than a log needs, or than this log is.
+    #[error(
+        "the log device has {have} bytes and the intent log needs {need}: name a larger device, or the one that the log was made on"
+    )]
+    LogTooSmall {
+        /// Bytes.
+        need: u64,
+        /// Bytes.
+        have: u64,
+    },
+    /// The log device failed.
+    #[error("the device of the intent log failed: {0}")]
+    LogDevice(DeviceError),
     /// No block is free.
     #[error("the volume is full: delete snapshots or LUNs, trim, or grow it with `cairn volume grow`")]
     NoSpace,

@@ -2,12 +2,18 @@
 //!
 //! A flush writes its data (each block once, at its final place) and the records that name it in one batch, with one device flush behind both.
 //! A record that the power cut left without its data is told from a whole one by the checksums that it names.
+//!
+//! The ring is in the label area, or on a device of its own (`log_device`). Then a flush is a batch on either device, both at the same time: a record
+//! can be there without its data in both cases, and is believed only when a later one says that both were durable, or when its data verifies.
+
+use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, Generation, VolumeId};
-use cairn_device::{Device, Operation, Segments};
-use cairn_format::{Layout, LogEntry, LogRecord, LogRecordHeader, LogTail};
+use cairn_device::{Block, Device, DeviceError, Operation, Segments};
+use cairn_format::{ExternalLog, Layout, LogEntry, LogRecord, LogRecordHeader, LogTail, Superblock};
 
 use crate::error::VolumeError;
+use crate::store::Store;
 
 /// Most blocks of one record: several small records pass through a small log where one large one would not fit.
 const RECORD_BLOCKS_MAX: u64 = 32;
@@ -15,11 +21,97 @@ const ENTRIES_MAX: usize = (RECORD_BLOCKS_MAX as usize * BLOCK_SIZE - 64) / 48;
 /// Blocks that one read of replay takes.
 const SCAN_BLOCKS: u64 = 256;
 
+/// Where a log is.
+#[derive(Clone)]
+pub(crate) struct LogArea {
+    /// Its own device; none when it is in the label area of the volume's.
+    external: Option<(Arc<dyn Device>, ExternalLog)>,
+    start: u64,
+    blocks: u64,
+}
+
+impl LogArea {
+    pub(crate) fn internal(layout: &Layout) -> Self {
+        Self { external: None, start: layout.log_start, blocks: layout.log_blocks }
+    }
+
+    pub(crate) fn external(device: Arc<dyn Device>, log: ExternalLog) -> Self {
+        Self { external: Some((device, log)), start: log.start, blocks: log.blocks }
+    }
+
+    /// What the superblock says of it.
+    pub(crate) fn external_log(&self) -> Option<ExternalLog> {
+        self.external.as_ref().map(|(_, log)| *log)
+    }
+
+    /// Its own device, if it has one.
+    pub(crate) fn log_device(&self) -> Option<&Arc<dyn Device>> {
+        self.external.as_ref().map(|(device, _)| device)
+    }
+
+    /// The device that has it; `main` is the volume's.
+    fn device<'a>(&'a self, main: &'a dyn Device) -> &'a dyn Device {
+        self.external.as_ref().map_or(main, |(device, _)| &**device)
+    }
+
+    /// An error of its device.
+    fn error(&self, error: DeviceError) -> VolumeError {
+        match self.external {
+            Some(_) => VolumeError::LogDevice(error),
+            None => VolumeError::Device(error),
+        }
+    }
+
+    /// Makes all of it zero, durably: no record of an earlier time can be taken for one of now.
+    pub(crate) fn zero(&self, main: &dyn Device) -> Result<(), VolumeError> {
+        zero_ring(self.device(main), self.start, self.blocks).map_err(|error| self.error(error))
+    }
+
+    /// Overwrites the first block of records that must never be read again.
+    pub(crate) fn erase(&self, main: &dyn Device, positions: &[u64]) -> Result<(), VolumeError> {
+        if positions.is_empty() {
+            return Ok(());
+        }
+        let mut operations: Vec<Operation> = positions
+            .iter()
+            .map(|position| {
+                let offset = (self.start + position) * BLOCK_SIZE as u64;
+                Operation::write(offset, Segments::from(Block::zero()))
+            })
+            .collect();
+        operations.push(Operation::flush());
+        self.device(main).run(&mut operations);
+        let outcome = operations.into_iter().try_for_each(Operation::into_outcome);
+        outcome.map_err(|error| self.error(error))
+    }
+}
+
+impl std::fmt::Debug for LogArea {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LogArea({:?}, {}+{})", self.external_log(), self.start, self.blocks)
+    }
+}
+
+/// Zeroes the blocks of a ring and makes that durable.
+pub(crate) fn zero_ring(device: &dyn Device, start: u64, blocks: u64) -> Result<(), DeviceError> {
+    device.one(Operation::new(cairn_device::Request::WriteZeroes {
+        offset: start * BLOCK_SIZE as u64,
+        length: blocks * BLOCK_SIZE as u64,
+        may_trim: false,
+        fua: false,
+    }))?;
+    device.flush()
+}
+
 /// The writing end.
 pub(crate) struct LogWriter {
     volume: VolumeId,
-    start: u64,
+    area: LogArea,
     blocks: u64,
+    /// Where the log will be once a superblock says so. Until then no record is written: here it would be lost, there nobody would look.
+    next: Option<LogArea>,
+    /// Its device failed: no record is written any more.
+    failed: Option<DeviceError>,
     /// Blocks ever passed by the head and by the tail; their difference is what is in use.
     head: u64,
     tail: u64,
@@ -29,19 +121,21 @@ pub(crate) struct LogWriter {
 
 /// Records that found room, as device operations.
 pub(crate) struct Appended {
-    pub(crate) operations: Vec<Operation>,
+    operations: Vec<Operation>,
     head: u64,
     next_sequence: u64,
 }
 
 impl LogWriter {
-    pub(crate) fn new(volume: VolumeId, layout: &Layout, tail: LogTail, head: LogTail) -> Self {
-        let blocks = layout.log_blocks;
+    pub(crate) fn new(volume: VolumeId, area: LogArea, tail: LogTail, head: LogTail) -> Self {
+        let blocks = area.blocks;
         let passed = (head.position + blocks - tail.position) % blocks;
         Self {
             volume,
-            start: layout.log_start,
+            area,
             blocks,
+            next: None,
+            failed: None,
             head: tail.position + passed,
             tail: tail.position,
             next_sequence: head.sequence,
@@ -63,8 +157,29 @@ impl LogWriter {
         self.head - self.tail
     }
 
-    /// Makes records of `entries`; `None` when they do not fit before the tail.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    pub(crate) fn area(&self) -> &LogArea {
+        &self.area
+    }
+
+    /// True when the device of the log failed, and the log must go elsewhere.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// From now on no record is written, until a superblock is committed: then the log is at `next`.
+    pub(crate) fn leave_for(&mut self, next: LogArea) {
+        self.next = Some(next);
+    }
+
+    /// Makes records of `entries`; `None` when they do not fit before the tail, or no record may be written now.
     pub(crate) fn append(&self, parts: &[(Generation, Vec<LogEntry>)]) -> Option<Appended> {
+        if self.next.is_some() || self.failed.is_some() {
+            return None;
+        }
         let mut appended =
             Appended { operations: Vec::new(), head: self.head, next_sequence: self.next_sequence };
         let chunks = parts.iter().flat_map(|(generation, entries)| {
@@ -90,7 +205,7 @@ impl LogWriter {
                 return None;
             }
             let position = (appended.head + skipped) % self.blocks;
-            let offset = (self.start + position) * BLOCK_SIZE as u64;
+            let offset = (self.area.start + position) * BLOCK_SIZE as u64;
             appended.operations.push(Operation::write(offset, Segments::copy_of(&bytes)));
             appended.head += skipped + blocks;
             appended.next_sequence += 1;
@@ -98,23 +213,57 @@ impl LogWriter {
         Some(appended)
     }
 
-    /// The appended records are durable.
-    pub(crate) fn appended(&mut self, head: u64, next_sequence: u64) {
+    /// Writes the data of a flush and its records, and makes both durable. False when the data is there but no record: there was no room, or the
+    /// log's own device failed, which the volume can do without.
+    ///
+    /// # Errors
+    /// The volume's device failed.
+    pub(crate) fn write_out(
+        &mut self,
+        store: &Store,
+        mut data: Vec<Operation>,
+        appended: Option<Appended>,
+    ) -> Result<bool, VolumeError> {
+        let Some(Appended { operations: mut records, head, next_sequence }) = appended else {
+            return store.run(data).map(|()| false);
+        };
+        match self.area.log_device().filter(|_| !records.is_empty()) {
+            None => {
+                data.extend(records);
+                data.push(Operation::flush());
+                store.run(data)?;
+            }
+            Some(device) => {
+                records.push(Operation::flush());
+                data.push(Operation::flush());
+                // Side by side: a record without its data is told by the data's checksums.
+                let begun = device.begin(records);
+                let written = store.run(data);
+                let logged = begun.wait();
+                written?;
+                if let Err(error) = logged {
+                    tracing::error!(%error, "the device of the intent log failed; the log goes to the volume's own device");
+                    self.failed = Some(error);
+                    return Ok(false);
+                }
+            }
+        }
+        // Only now: a later record says that these need no look at their data.
         self.head = head;
         self.next_sequence = next_sequence;
         self.durable_through = next_sequence - 1;
+        Ok(true)
     }
 
-    /// A committed superblock names `tail`: everything before it can be overwritten.
-    pub(crate) fn release(&mut self, tail: LogTail) {
+    /// A superblock is committed: everything before its tail can be overwritten, or the log is where it was to go.
+    pub(crate) fn committed(&mut self, superblock: &Superblock) {
+        let tail = superblock.log_tail;
+        if let Some(area) = self.next.take() {
+            *self = Self::new(self.volume, area, tail, tail);
+            return;
+        }
         let passed = (tail.position + self.blocks - self.tail % self.blocks) % self.blocks;
         self.tail += passed;
-    }
-}
-
-impl Appended {
-    pub(crate) fn end(&self) -> (u64, u64) {
-        (self.head, self.next_sequence)
     }
 }
 
@@ -132,14 +281,22 @@ pub(crate) struct Replay {
     pub(crate) remains: Vec<u64>,
 }
 
+impl Replay {
+    /// Of a log without records, whose next one is that of `tail`.
+    pub(crate) fn empty(tail: LogTail) -> Self {
+        let (records, positions, remains) = (Vec::new(), Vec::new(), Vec::new());
+        Self { records, durable_through: 0, positions, head: tail, remains }
+    }
+}
+
 /// Reads the log from `tail` to its end.
 pub(crate) fn replay(
     device: &dyn Device,
     volume: VolumeId,
-    layout: &Layout,
+    area: &LogArea,
     tail: LogTail,
 ) -> Result<Replay, VolumeError> {
-    let log = read_log(device, layout)?;
+    let log = read_log(area.device(device), area).map_err(|error| area.error(error))?;
     let block = |position: u64| log.get(position as usize * BLOCK_SIZE..).unwrap_or(&[]);
     let record_at = |position: u64, sequence: u64| -> Option<(LogRecord, u64)> {
         let bytes = block(position);
@@ -149,13 +306,7 @@ pub(crate) fn replay(
         }
         LogRecord::parse(bytes, volume).ok().map(|record| (record, blocks))
     };
-    let mut found = Replay {
-        records: Vec::new(),
-        durable_through: 0,
-        positions: Vec::new(),
-        head: tail,
-        remains: Vec::new(),
-    };
+    let mut found = Replay::empty(tail);
     loop {
         let head = found.head;
         let next = record_at(head.position, head.sequence)
@@ -163,14 +314,13 @@ pub(crate) fn replay(
             .or_else(|| record_at(0, head.sequence).map(|record| (0, record)));
         let Some((position, (record, blocks))) = next else { break };
         found.durable_through = found.durable_through.max(record.header.durable_through);
-        found.head =
-            LogTail { position: (position + blocks) % layout.log_blocks, sequence: head.sequence + 1 };
+        found.head = LogTail { position: (position + blocks) % area.blocks, sequence: head.sequence + 1 };
         found.positions.push(position);
         found.records.push(record);
     }
     // Whatever verifies beyond the end is either damage before it (it was written when the missing record was durable) or the
     // remains of a flush that the power cut: those must never be taken for the continuation of what comes now.
-    for position in 0..layout.log_blocks {
+    for position in 0..area.blocks {
         let Ok((header, _)) = LogRecordHeader::peek(block(position), volume) else { continue };
         if header.sequence < found.head.sequence {
             continue;
@@ -185,17 +335,17 @@ pub(crate) fn replay(
     Ok(found)
 }
 
-fn read_log(device: &dyn Device, layout: &Layout) -> Result<Vec<u8>, VolumeError> {
-    let mut operations: Vec<Operation> = (0..layout.log_blocks)
+fn read_log(device: &dyn Device, area: &LogArea) -> Result<Vec<u8>, DeviceError> {
+    let mut operations: Vec<Operation> = (0..area.blocks)
         .step_by(SCAN_BLOCKS as usize)
         .map(|at| {
-            let blocks = SCAN_BLOCKS.min(layout.log_blocks - at);
-            let offset = (layout.log_start + at) * BLOCK_SIZE as u64;
+            let blocks = SCAN_BLOCKS.min(area.blocks - at);
+            let offset = (area.start + at) * BLOCK_SIZE as u64;
             Operation::read(offset, (blocks * BLOCK_SIZE as u64) as u32)
         })
         .collect();
     device.run(&mut operations);
-    let mut log = Vec::with_capacity(layout.log_blocks as usize * BLOCK_SIZE);
+    let mut log = Vec::with_capacity(area.blocks as usize * BLOCK_SIZE);
     for operation in operations {
         log.extend(operation.into_data()?.to_vec());
     }

@@ -15,9 +15,9 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::compare::Maps;
 use crate::error::VolumeError;
-
-use crate::intent::{LogWriter, Replay, replay};
+use crate::intent::{LogArea, LogWriter, Replay, replay, zero_ring};
 use crate::limits::Memory;
+use crate::log_device::{self, NewLog};
 use crate::overlay::Overlay;
 use crate::since::SinceMap;
 use crate::space::{Space, device_blocks, fresh_layout};
@@ -73,6 +73,25 @@ impl Volume {
         options: &FormatOptions,
         clock: &dyn Clock,
     ) -> Result<(), VolumeError> {
+        Self::format_on(device, None, options, clock)
+    }
+
+    /// Makes an empty volume on `device` whose intent log is on a device of its own. A device that holds a volume or a log is left alone.
+    pub fn format_with_log(
+        device: &dyn Device,
+        log: &NewLog<'_>,
+        options: &FormatOptions,
+        clock: &dyn Clock,
+    ) -> Result<(), VolumeError> {
+        Self::format_on(device, Some(log), options, clock)
+    }
+
+    fn format_on(
+        device: &dyn Device,
+        log: Option<&NewLog<'_>>,
+        options: &FormatOptions,
+        clock: &dyn Clock,
+    ) -> Result<(), VolumeError> {
         let blocks = options.blocks;
         if !(SPACE_BLOCKS_MIN..=SPACE_BLOCKS_MAX).contains(&blocks) {
             return Err(VolumeError::Size { blocks, min: SPACE_BLOCKS_MIN, max: SPACE_BLOCKS_MAX });
@@ -89,19 +108,14 @@ impl Volume {
         }
         // A log of an earlier life would be refused by its volume id; its blocks are zeroed all the same, so that check
         // never sees them.
-        let log = (layout.log_start * BLOCK_SIZE as u64, layout.log_blocks * BLOCK_SIZE as u64);
-        device.one(cairn_device::Operation::new(cairn_device::Request::WriteZeroes {
-            offset: log.0,
-            length: log.1,
-            may_trim: false,
-            fua: false,
-        }))?;
+        zero_ring(device, layout.log_start, layout.log_blocks)?;
         let now = clock.now();
         let superblock = Superblock {
             volume: options.id,
             role: options.role,
             sequence: 1,
             layout,
+            external_log: log.map(|log| log_device::prepare(log, options.id, now)).transpose()?,
             log_tail: LogTail { position: 0, sequence: 1 },
             root: Root {
                 generation: Generation(1),
@@ -129,7 +143,37 @@ impl Volume {
 
     /// Opens the volume on `device`: the newest superblock that verifies, then the intent log. What was flushed is there.
     pub fn open(device: Arc<dyn Device>, options: OpenOptions) -> Result<Arc<Self>, VolumeError> {
-        let superblock = newest_superblock(&*device)?;
+        Self::open_on(device, Log::OnOneOf(&[]), options)
+    }
+
+    /// Opens a volume that may have its intent log on one of the devices `logs`: the superblock says which one, if any.
+    pub fn open_with_log(
+        device: Arc<dyn Device>,
+        logs: &[Arc<dyn Device>],
+        options: OpenOptions,
+    ) -> Result<Arc<Self>, VolumeError> {
+        Self::open_on(device, Log::OnOneOf(logs), options)
+    }
+
+    /// Opens the volume at its last consistency point and throws its intent log away: what was flushed since then is lost. The log is in the
+    /// label area from then on. For a log device that is lost for good, and for a log that is damaged.
+    pub fn open_discarding_log(
+        device: Arc<dyn Device>,
+        options: OpenOptions,
+    ) -> Result<Arc<Self>, VolumeError> {
+        Self::open_on(device, Log::Discarded, options)
+    }
+
+    fn open_on(
+        device: Arc<dyn Device>,
+        log: Log<'_>,
+        options: OpenOptions,
+    ) -> Result<Arc<Self>, VolumeError> {
+        let mut superblock = newest_superblock(&*device)?;
+        let area = match &log {
+            Log::Discarded => LogArea::internal(&superblock.layout),
+            Log::OnOneOf(logs) => log_device::area_of(&superblock, logs)?,
+        };
         let need = device_blocks(&superblock.layout) * BLOCK_SIZE as u64;
         let have = device.geometry().length;
         if have < need {
@@ -152,7 +196,15 @@ impl Volume {
         }
         let committed = Committed::new(superblock.root, redirects);
         let open = Overlay::new(Generation(superblock.root.generation.0 + 1));
-        let found = replay(&*device, superblock.volume, &superblock.layout, superblock.log_tail)?;
+        let found = match &log {
+            Log::OnOneOf(_) => replay(&*device, superblock.volume, &area, superblock.log_tail)?,
+            Log::Discarded => {
+                superblock.external_log = None;
+                superblock.log_tail.position = 0;
+                superblock.sequence += 1;
+                Replay::empty(superblock.log_tail)
+            }
+        };
         let mut state = State {
             role: superblock.role,
             committed,
@@ -180,13 +232,18 @@ impl Volume {
             changed_since: None,
             first_changes: BTreeMap::new(),
             since_maps: Vec::new(),
+            log_left: false,
             latched: None,
             closed: false,
             receiving: false,
         };
-        let head = apply_log(&store, &mut state, found)?;
+        let head = apply_log(&store, &area, &mut state, found)?;
         if !state.open.is_empty() {
             state.changed_since = Some(options.clock.monotonic());
+        }
+        if matches!(log, Log::Discarded) {
+            tracing::warn!(generation = %superblock.root.generation, "the intent log is thrown away: the volume opens at its last consistency point");
+            area.zero(&*device)?;
         }
         // Both slots must name this state before anything that the older one shows is reused.
         for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
@@ -195,7 +252,7 @@ impl Volume {
                 device.flush()?;
             }
         }
-        let log = LogWriter::new(superblock.volume, &superblock.layout, superblock.log_tail, head);
+        let log = LogWriter::new(superblock.volume, area, superblock.log_tail, head);
         let volume = Arc::new(Self {
             store,
             clock: options.clock,
@@ -212,6 +269,14 @@ impl Volume {
         volume.find_special_files()?;
         Ok(volume)
     }
+}
+
+/// What to do about the intent log.
+enum Log<'a> {
+    /// Replay it. If it has a device of its own that is one of these.
+    OnOneOf(&'a [Arc<dyn Device>]),
+    /// Throw it away.
+    Discarded,
 }
 
 /// Blocks of an active map over `blocks` of block space.
@@ -237,7 +302,7 @@ fn read_slot(device: &dyn Device, address: u64) -> Result<Result<Superblock, For
     Ok(Superblock::parse(&bytes, address))
 }
 
-fn read_slots(device: &dyn Device) -> Result<[Result<Superblock, FormatError>; 2], VolumeError> {
+pub(crate) fn read_slots(device: &dyn Device) -> Result<[Result<Superblock, FormatError>; 2], VolumeError> {
     Ok([read_slot(device, SUPERBLOCK_A)?, read_slot(device, SUPERBLOCK_B)?])
 }
 
@@ -290,7 +355,12 @@ pub(crate) fn load_used<'a>(
 }
 
 /// Puts the log's changes on top of the committed root. Returns where writing goes on.
-fn apply_log(store: &Store, state: &mut State, found: Replay) -> Result<LogTail, VolumeError> {
+fn apply_log(
+    store: &Store,
+    area: &LogArea,
+    state: &mut State,
+    found: Replay,
+) -> Result<LogTail, VolumeError> {
     let mut head = found.head;
     let mut remains = found.remains;
     let committed = state.committed.root.generation;
@@ -314,7 +384,7 @@ fn apply_log(store: &Store, state: &mut State, found: Replay) -> Result<LogTail,
             apply_entry(state, entry);
         }
     }
-    erase(store, &remains)?;
+    area.erase(&**store.device(), &remains)?;
     Ok(head)
 }
 
@@ -347,19 +417,6 @@ fn data_is_there(store: &Store, record: &LogRecord) -> bool {
         .into_iter()
         .zip(named)
         .all(|(block, (_, checksum))| block.is_ok_and(|block: Block| Checksum::of(&block[..]) == checksum))
-}
-
-/// Overwrites the first block of records that must never be read again.
-fn erase(store: &Store, positions: &[u64]) -> Result<(), VolumeError> {
-    if positions.is_empty() {
-        return Ok(());
-    }
-    let start = newest_superblock(&**store.device())?.layout.log_start;
-    for position in positions {
-        store.device().write((start + position) * BLOCK_SIZE as u64, Segments::from(Block::zero()))?;
-    }
-    store.device().flush()?;
-    Ok(())
 }
 
 impl Volume {

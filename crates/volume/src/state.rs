@@ -98,6 +98,8 @@ pub(crate) struct State {
     pub(crate) first_changes: BTreeMap<Generation, Timestamp>,
     /// The since maps: each new block goes into every accumulating one.
     pub(crate) since_maps: Vec<SinceMap>,
+    /// The device of the intent log failed, and the log went into the label area.
+    pub(crate) log_left: bool,
     pub(crate) latched: Option<VolumeError>,
     pub(crate) closed: bool,
     /// A transfer into this volume is in progress.

@@ -1,6 +1,7 @@
 //! A volume's life in small steps. Long lives with faults are the simulator's; structures have tests of their own beside this file.
 
 mod log;
+mod log_device;
 mod since;
 mod snapshots;
 mod space;

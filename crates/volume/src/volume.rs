@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use cairn_base::{Clock, FileId, Generation, SnapshotId, Timestamp, VolumeId};
+use cairn_base::{Clock, FileId, Generation, LogId, SnapshotId, Timestamp, VolumeId};
 use cairn_format::{Cursor, Role, Root, SnapshotEntry, Superblock};
 use parking_lot::{Condvar, Mutex};
 
@@ -108,6 +108,12 @@ pub struct VolumeStatus {
     pub snapshots: u64,
     /// Blocks of intent log in use.
     pub log_used: u64,
+    /// Blocks of intent log.
+    pub log_blocks: u64,
+    /// The log that is on a device of its own.
+    pub log_device: Option<LogId>,
+    /// The device of the log failed since opening. Nothing is lost: the log is in the label area since then, unless it was moved again.
+    pub log_left: bool,
     /// Flushes that the log made durable, since opening.
     pub flushes: u64,
     /// Consistency points since opening.
@@ -133,7 +139,10 @@ impl Volume {
 
     /// How it is.
     pub fn status(&self) -> VolumeStatus {
-        let log_used = self.log.lock().used();
+        let (log_used, log_blocks, log_device) = {
+            let log = self.log.lock();
+            (log.used(), log.blocks(), log.area().external_log().map(|log| log.id))
+        };
         let state = self.state.lock();
         let root = &state.committed.root;
         VolumeStatus {
@@ -149,6 +158,9 @@ impl Volume {
             dirty: state.open.changes + state.frozen.as_ref().map_or(0, |f| f.overlay().changes),
             snapshots: state.snapshots.len() as u64,
             log_used,
+            log_blocks,
+            log_device,
+            log_left: state.log_left && log_device.is_none(),
             flushes: self.flushes.load(std::sync::atomic::Ordering::Relaxed),
             consistency_points: self.consistency_points.load(std::sync::atomic::Ordering::Relaxed),
             redirected: state.committed.redirects.iter().map(|run| run.count).sum(),

@@ -262,7 +262,7 @@ impl Volume {
             batches.push(batch);
         }
         drop(state);
-        let mut operations: Vec<Operation> =
+        let operations: Vec<Operation> =
             batches.iter_mut().flat_map(|batch| self.operations(batch)).collect();
         let mut state = self.state.lock();
         // Blocks that others are writing must be there before a record names them. What is launched later arrived later: waiting for
@@ -290,18 +290,8 @@ impl Volume {
             .map(|(generation, due)| (*generation, due.iter().map(|unlogged| unlogged.entry).collect()))
             .collect();
         let appended = log.append(&parts);
-        let outcome = match &appended {
-            Some(appended) => {
-                operations.extend(appended.operations.iter().map(|o| Operation::new(o.request().clone())));
-                operations.push(Operation::flush());
-                self.store.run(operations)
-            }
-            None => self.store.run(operations),
-        };
-        if let (Ok(()), Some(appended)) = (&outcome, &appended) {
-            let (head, next_sequence) = appended.end();
-            log.appended(head, next_sequence);
-        }
+        let logged = log.write_out(&self.store, operations, appended);
+        let outcome = logged.clone().map(drop);
         let mut state = self.state.lock();
         for batch in batches {
             self.land(&mut state, batch, &outcome, false);
@@ -311,7 +301,7 @@ impl Volume {
             state.latch(&reason);
             return Err(reason);
         }
-        if appended.is_some() {
+        if logged? {
             state.durable_order = state.durable_order.max(cut);
             self.flushes.fetch_add(1, Ordering::Relaxed);
             if log.is_pressed() {
@@ -319,12 +309,17 @@ impl Volume {
             }
             return Ok(());
         }
-        // The log is full: a consistency point makes all durable without it. Until it has, the next flush of someone else must find the entries.
+        // The log is full, on its way to another place, or failed: a consistency point makes all durable without it. Until it has, the next
+        // flush of someone else must find the entries.
         for (generation, due) in due {
             state.put_back_unlogged(generation, due);
         }
         drop(state);
+        let has_failed = log.has_failed();
         drop(log);
+        if has_failed {
+            return self.leave_failed_log();
+        }
         self.consistency_point().map(drop)
     }
 }

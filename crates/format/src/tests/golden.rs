@@ -3,10 +3,13 @@
 use super::*;
 
 #[test]
-fn bytes_of_every_struct_are_those_of_format_1() {
+fn bytes_of_every_struct_are_those_of_its_version() {
     let golden: &[(&str, &str)] = &[
         ("superblock", "c2380f89f38acf4bcd4a5dea8c294073"),
         ("superblock of a destination", "049ed72ed4217f345e99edb24df716be"),
+        // Version 2 of the superblock; those before are of version 1.
+        ("superblock with an external log", "84b1374fbdd3e72d6e7292faab29076b"),
+        ("log device", "bcba8f1d1798ef514f31d1d9f65657be"),
         ("node", "2c07dbc65ead0970090268772536aff3"),
         ("inode", "4dc7507c7c854c21768ab3a6bf04343b"),
         ("directory entry", "466dd5f965b377cef6b4683bcd6a7775"),

@@ -58,8 +58,8 @@ fn every_struct_refuses_the_bytes_of_every_other() {
     let samples = samples();
     for (reader, sample) in samples.iter().enumerate().filter(|(_, sample)| sample.parts[0].1 == 0) {
         for (writer, other) in samples.iter().enumerate() {
-            // Both superblocks are one struct.
-            if reader != writer && (reader.max(writer) > 1) {
+            // All superblocks are one struct.
+            if reader != writer && (reader.max(writer) > 2) {
                 let outcome = (sample.reread)(&other.bytes);
                 assert!(matches!(outcome, Err(FormatError::Magic(_))), "{} as {}", other.name, sample.name);
             }
@@ -93,6 +93,51 @@ fn layouts_that_overlap_or_leave_gaps_are_refused() {
         change(&mut superblock);
         let outcome = reread_superblock(&superblock_bytes(&superblock));
         assert!(matches!(outcome, Err(FormatError::Field { .. })), "{number}: {outcome:?}");
+    }
+}
+
+#[test]
+fn external_logs_that_can_not_be_are_refused() {
+    let good = superblock_with_external_log();
+    assert!(reread_superblock(&superblock_bytes(&good)).is_ok());
+    let log = external_log();
+    let wrong = [
+        ExternalLog { id: LogId::default(), ..log },
+        ExternalLog { start: log.start - 1, ..log },
+        ExternalLog { start: u64::MAX, ..log },
+        ExternalLog { blocks: layout::LOG_BLOCKS_MIN - 1, ..log },
+        ExternalLog { blocks: layout::LOG_BLOCKS_MAX + 1, ..log },
+    ];
+    for log in wrong {
+        let superblock = Superblock {
+            external_log: Some(log),
+            log_tail: LogTail { position: 0, ..good.log_tail },
+            ..good.clone()
+        };
+        let outcome = reread_superblock(&superblock_bytes(&superblock));
+        assert!(matches!(outcome, Err(FormatError::Field { field: "external log", .. })), "{outcome:?}");
+        let outcome = reread_log_device(&log_device_bytes(&LogDeviceHeader { log, ..log_device() }));
+        assert!(matches!(outcome, Err(FormatError::Field { field: "ring", .. })), "{outcome:?}");
+    }
+    // The position is one of the log in use, whatever room the other one has.
+    let past = Superblock { log_tail: LogTail { position: 300, sequence: 99 }, ..good };
+    assert!(reread_superblock(&superblock_bytes(&past)).is_err());
+    let misplaced = LogDeviceHeader::parse(block(&log_device_bytes(&log_device())), layout::LOG_HEADER_A);
+    assert_eq!(misplaced, Err(FormatError::Misplaced(Structure::LogDevice)));
+}
+
+#[test]
+fn superblock_says_with_its_version_whether_it_names_a_log_device() {
+    let at = document::field("superblock::RawSuperblock", "version").0;
+    for (superblock, version, other) in
+        [(superblock(Role::Normal), 1, 2), (superblock_with_external_log(), 2, 1)]
+    {
+        let mut bytes = superblock_bytes(&superblock);
+        assert_eq!(bytes[at], version, "what names no log device stays as older programs read it");
+        bytes[at] = other;
+        seal_superblock(&mut bytes);
+        let outcome = reread_superblock(&bytes);
+        assert!(matches!(outcome, Err(FormatError::Field { .. })), "{outcome:?}");
     }
 }
 

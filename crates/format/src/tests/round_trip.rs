@@ -92,15 +92,28 @@ fn any_layout() -> impl Strategy<Value = Layout> {
     )
 }
 
+fn any_external_log() -> impl Strategy<Value = ExternalLog> {
+    (any::<[u8; 15]>(), layout::LOG_BLOCKS_MIN..=layout::LOG_BLOCKS_MAX).prop_map(|(id, blocks)| {
+        let mut log = [1; 16];
+        log[..15].copy_from_slice(&id);
+        ExternalLog { id: LogId(log), start: layout::LOG_DEVICE_START, blocks }
+    })
+}
+
 fn any_superblock() -> impl Strategy<Value = Superblock> {
     let tables = (any_label_pointers(32), any_label_pointers(32), any::<[u64; 2]>());
-    (any::<[u8; 16]>(), any::<bool>(), any::<[u64; 7]>(), any_layout(), any_root(), tables).prop_map(
-        |(volume, destination, n, layout, root, (snapshots, redirects, entries))| Superblock {
+    let log = of(any_external_log());
+    (any::<[u8; 16]>(), any::<bool>(), any::<[u64; 7]>(), any_layout(), log, any_root(), tables).prop_map(
+        |(volume, destination, n, layout, external_log, root, (snapshots, redirects, entries))| Superblock {
             volume: VolumeId(volume),
             role: if destination { Role::Destination } else { Role::Normal },
             sequence: n[0],
-            log_tail: LogTail { position: n[1] % layout.log_blocks, sequence: n[2] },
+            log_tail: LogTail {
+                position: n[1] % external_log.map_or(layout.log_blocks, |log| log.blocks),
+                sequence: n[2],
+            },
             layout,
+            external_log,
             root,
             parent: SnapshotId(n[3]),
             next_snapshot: n[4],
@@ -160,6 +173,15 @@ proptest! {
         let bytes = superblock_bytes(&superblock);
         prop_assert_eq!(Superblock::parse(block(&bytes), layout::SUPERBLOCK_B), Ok(superblock));
         prop_assert_eq!(reread_superblock(&bytes), Ok(bytes));
+    }
+
+    #[test]
+    fn headers_of_log_devices_come_back(
+        (volume, log, created) in (any::<[u8; 16]>(), any_external_log(), any::<u64>()),
+    ) {
+        let header = LogDeviceHeader { volume: VolumeId(volume), log, created: Timestamp(created) };
+        let bytes = log_device_bytes(&header);
+        prop_assert_eq!(LogDeviceHeader::parse(block(&bytes), layout::LOG_HEADER_B), Ok(header));
     }
 
     #[test]

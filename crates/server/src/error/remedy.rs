@@ -236,9 +236,13 @@ pub(crate) fn volume_kind(error: &VolumeError) -> ErrorKind {
         VolumeError::NotAVolume { .. }
         | VolumeError::Damaged { .. }
         | VolumeError::Label(_)
-        | VolumeError::LogDamaged { .. } => ErrorKind::Damaged,
-        VolumeError::NotEmpty => ErrorKind::NotEmpty,
-        VolumeError::DeviceTooSmall { .. } => ErrorKind::TooSmall,
+        | VolumeError::LogDamaged { .. }
+        | VolumeError::LogOther { .. }
+        | VolumeError::NotALog { .. } => ErrorKind::Damaged,
+        VolumeError::LogMissing { .. } => ErrorKind::NotFound,
+        VolumeError::LogDevice(error) => device_kind(error),
+        VolumeError::NotEmpty | VolumeError::LogTaken { .. } => ErrorKind::NotEmpty,
+        VolumeError::DeviceTooSmall { .. } | VolumeError::LogTooSmall { .. } => ErrorKind::TooSmall,
         VolumeError::Size { .. } | VolumeError::InvalidName => ErrorKind::Usage,
         VolumeError::NoSpace | VolumeError::TableFull => ErrorKind::NoSpace,
         VolumeError::NoSuchFile(_) | VolumeError::NoSuchSnapshot(_) => ErrorKind::NotFound,
@@ -278,7 +282,20 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
         }
         VolumeError::Refused(_) => "update the mirror again; if it stays, make a new one".into(),
         VolumeError::Latched(_) => "mend the device, then restart the server".into(),
-        VolumeError::LogDamaged { .. } => "fail over to the mirror, or restore the device".into(),
+        VolumeError::LogDamaged { .. } => format!(
+            "fail over to the mirror, or restore the device; `cairn volume log {volume} --discard-lost` opens at the last \
+             consistency point, without what was flushed since"
+        ),
+        VolumeError::LogMissing { .. } | VolumeError::LogOther { .. } | VolumeError::NotALog { .. } => format!(
+            "bring the log device back and start the server again; if it is lost for good, `cairn volume log {volume} \
+             --discard-lost` opens at the last consistency point, without what was flushed since"
+        ),
+        VolumeError::LogDevice(error) => device_next(error).into(),
+        VolumeError::LogTaken { .. } => {
+            "name another device, or clear this one if its volume is gone (`blkdiscard`, or zeroes in its first 128 KiB)"
+                .into()
+        }
+        VolumeError::LogTooSmall { .. } => "name a larger device: 2 MiB do, 64 MiB are used at most".into(),
         VolumeError::NotAVolume { .. } => "check that these are the right devices".into(),
         VolumeError::NotEmpty => "name another device, or delete the volume that is on it".into(),
         VolumeError::InvalidName => "choose another name".into(),

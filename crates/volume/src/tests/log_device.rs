@@ -1,0 +1,374 @@
+//! The intent log on a device of its own: what two devices promise together, and what is said when one of them is not there.
+
+use cairn_base::{LogId, Rng};
+use cairn_device::{DeviceError, LoggedKind};
+use cairn_format::layout::{LABEL_START, LOG_HEADER_A, LOG_HEADER_B};
+
+use super::*;
+
+const BLOCKS: u64 = 2048;
+
+/// A volume's device and a log device, on one power supply.
+#[derive(Clone)]
+struct Pair {
+    main: Arc<FaultDevice>,
+    log: Arc<FaultDevice>,
+}
+
+fn id(number: u8) -> LogId {
+    LogId([number; 16])
+}
+
+fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::new(Timestamp(1)))
+}
+
+fn options() -> OpenOptions {
+    OpenOptions { cache_bytes: 1 << 20, clock: clock() }
+}
+
+fn format_options() -> FormatOptions {
+    FormatOptions { id: VolumeId([7; 16]), blocks: BLOCKS, role: Role::Normal }
+}
+
+impl Pair {
+    /// Two devices, nothing on them.
+    fn blank() -> Self {
+        let main = FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal));
+        let log = main.beside(Volume::LOG_DEVICE_BYTES_MIN);
+        Self { main: Arc::new(main), log: Arc::new(log) }
+    }
+
+    /// A volume with log 1 on the second device.
+    fn fresh() -> (Self, Arc<Volume>) {
+        let pair = Self::blank();
+        let log = NewLog { device: &*pair.log, id: id(1) };
+        Volume::format_with_log(&*pair.main, &log, &format_options(), &*clock()).expect("it is formatted");
+        let volume = pair.open().expect("it opens");
+        assert_eq!(volume.status().log_device, Some(id(1)));
+        (pair, volume)
+    }
+
+    fn open(&self) -> Result<Arc<Volume>, VolumeError> {
+        Volume::open_with_log(self.main.clone(), &[self.log.clone()], options())
+    }
+
+    /// Both after a power cut.
+    fn cycled(&self, seed: u64) -> Self {
+        let [main, log] = FaultDevice::power_cycle_all([&*self.main, &*self.log], &mut Rng::new(seed));
+        Self { main: Arc::new(main), log: Arc::new(log) }
+    }
+
+    fn target(&self, number: u8) -> LogTarget {
+        LogTarget::Device { device: self.log.clone(), id: id(number) }
+    }
+}
+
+fn refusal(outcome: Result<Arc<Volume>, VolumeError>) -> VolumeError {
+    match outcome {
+        Ok(_) => panic!("the volume opens"),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn flush_is_durable_on_both_devices_after_a_cut_at_each_operation() {
+    let (mut whole, mut lost) = (0, 0);
+    for seed in 0..160 {
+        let (pair, volume) = Pair::fresh();
+        let lun = file(&volume, 200);
+        write(&volume, lun, 0, 20, 1000).expect("there is room");
+        volume.flush().expect("it flushes");
+        // The batches of a flush are begun in either order in turn.
+        if seed % 2 == 1 {
+            write(&volume, lun, 100, 1, 1).expect("there is room");
+            volume.flush().expect("it flushes");
+        }
+        write(&volume, lun, 0, 20, 2000).expect("there is room");
+        volume.punch(lun, Lba(30), 5).expect("it is punched");
+        pair.main.cut_after(seed % 5);
+        let cut = volume.flush().is_err();
+        assert_eq!(cut, seed % 5 < 4, "a flush is a write and a device flush on each device");
+        drop(volume);
+        let pair = pair.cycled(seed);
+        let volume = pair.open().expect("it opens");
+        let read = read(&volume, lun, 0, 20);
+        let (old, new): (Vec<u64>, Vec<u64>) = ((1000..1020).collect(), (2000..2020).collect());
+        assert!(read == new || (cut && read == old), "seed {seed}: {read:?}");
+        whole += u64::from(cut && read == new);
+        lost += u64::from(read == old);
+        assert_sound(&volume);
+    }
+    assert!(whole > 10 && lost > 10, "{whole} {lost}");
+}
+
+#[test]
+fn record_without_its_data_is_never_believed() {
+    let mut ended = 0;
+    for seed in 0..40 {
+        let (pair, volume) = Pair::fresh();
+        let lun = file(&volume, 200);
+        write(&volume, lun, 0, 20, 1000).expect("there is room");
+        volume.flush().expect("it flushes");
+        if seed % 2 == 1 {
+            volume.flush().expect("there is nothing to flush");
+        }
+        write(&volume, lun, 0, 20, 2000).expect("there is room");
+        // The log is done first, and the power goes when its device has flushed: the record is there for certain, the data is not.
+        pair.main.cut_after(2);
+        pair.main.take_log();
+        assert!(volume.flush().is_err());
+        drop(volume);
+        let pair = pair.cycled(seed);
+        let volume = pair.open().expect("it opens");
+        let now = read(&volume, lun, 0, 20);
+        assert!(now[0] == 1000 || now[0] == 2000, "{now:?}");
+        assert!(now.iter().zip(0..).all(|(read, n)| *read == now[0] + n), "of one flush: {now:?}");
+        ended += u64::from(now[0] == 1000);
+        assert_sound(&volume);
+        // What was erased from the log does not come back, whatever is written now.
+        write(&volume, lun, 50, 1, 5000).expect("there is room");
+        volume.flush().expect("it flushes");
+        drop(volume);
+        let volume = pair.cycled(seed).open().expect("it opens");
+        assert_eq!(read(&volume, lun, 0, 20), now);
+        assert_eq!(read(&volume, lun, 50, 1), [5050]);
+    }
+    assert!(ended > 5, "some data is lost: {ended}");
+}
+
+#[test]
+fn flush_writes_data_on_one_device_and_records_on_the_other() {
+    let (pair, volume) = Pair::fresh();
+    let lun = file(&volume, 200);
+    pair.main.take_log();
+    pair.log.take_log();
+    write(&volume, lun, 0, 3, 1000).expect("there is room");
+    volume.flush().expect("it flushes");
+    let of = |device: &FaultDevice| {
+        device.take_log().iter().map(|one| (one.kind, one.length / 4096)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&pair.main), [(LoggedKind::Write, 3), (LoggedKind::Flush, 0)]);
+    assert_eq!(of(&pair.log), [(LoggedKind::Write, 1), (LoggedKind::Flush, 0)]);
+    volume.consistency_point().expect("it commits");
+    assert_eq!(of(&pair.log), [], "a consistency point writes nothing into the log");
+}
+
+#[test]
+fn log_device_that_is_missing_another_small_or_damaged_is_told() {
+    let (pair, volume) = Pair::fresh();
+    let lun = file(&volume, 200);
+    write(&volume, lun, 0, 3, 1000).expect("there is room");
+    volume.flush().expect("it flushes");
+    drop(volume);
+    let missing = refusal(Volume::open(pair.main.clone(), options()));
+    assert!(matches!(missing, VolumeError::LogMissing { log } if log == id(1)), "{missing}");
+    assert!(missing.to_string().contains("--discard-lost"), "it names the way out");
+
+    let with =
+        |log: &Arc<FaultDevice>| refusal(Volume::open_with_log(pair.main.clone(), &[log.clone()], options()));
+    let small = Arc::new(FaultDevice::new(4096));
+    assert!(matches!(with(&small), VolumeError::LogTooSmall { have: 4096, .. }));
+    let blank = Arc::new(FaultDevice::new(Volume::LOG_DEVICE_BYTES_MIN));
+    assert!(matches!(with(&blank), VolumeError::NotALog { .. }));
+    let (other, _) = Pair::fresh();
+    Volume::format_with_log(
+        &FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)),
+        &NewLog { device: &*blank, id: id(9) },
+        &FormatOptions { id: VolumeId([8; 16]), ..format_options() },
+        &*clock(),
+    )
+    .expect("it is formatted");
+    let error = with(&blank);
+    assert!(
+        matches!(error, VolumeError::LogOther { volume: VolumeId([8, ..]), found, .. } if found == id(9)),
+        "{error}"
+    );
+    // The right log of another copy of the same volume is not told apart by its id alone, which is random.
+    assert!(Volume::open_with_log(pair.main.clone(), &[blank, other.log.clone()], options()).is_ok());
+
+    // One copy of the header serves, and both are whole again afterwards; check says so while they are not.
+    let volume = pair.open().expect("it opens");
+    pair.log.corrupt(LOG_HEADER_A * 4096, 512, &mut Rng::new(1));
+    let report = volume.check(&mut |_| {}).expect("checking is possible");
+    assert_eq!(report.findings, [Finding::LogHeader { address: LOG_HEADER_A }]);
+    drop(volume);
+    let volume = pair.open().expect("the other copy serves");
+    assert_eq!(read(&volume, lun, 0, 3), [1000, 1001, 1002]);
+    assert_sound(&volume);
+    drop(volume);
+    for address in [LOG_HEADER_A, LOG_HEADER_B] {
+        pair.log.corrupt(address * 4096, 512, &mut Rng::new(1));
+    }
+    assert!(matches!(refusal(pair.open()), VolumeError::NotALog { .. }));
+}
+
+#[test]
+fn log_of_an_earlier_time_is_refused() {
+    let (pair, volume) = Pair::fresh();
+    let lun = file(&volume, 200);
+    write(&volume, lun, 0, 3, 1000).expect("there is room");
+    volume.flush().expect("it flushes");
+    let old = Arc::new(pair.log.durable_snapshot());
+    volume.move_log(&LogTarget::Internal).expect("it moves");
+    volume.move_log(&pair.target(2)).expect("it moves back, as another log");
+    write(&volume, lun, 0, 3, 2000).expect("there is room");
+    volume.flush().expect("it flushes");
+    drop(volume);
+    let error = refusal(Volume::open_with_log(pair.main.clone(), &[old], options()));
+    assert!(
+        matches!(error, VolumeError::LogOther { expected, found, .. } if expected == id(2) && found == id(1))
+    );
+    assert_eq!(read(&pair.open().expect("it opens"), lun, 0, 3), [2000, 2001, 2002]);
+}
+
+#[test]
+fn log_moves_between_devices_and_a_cut_leaves_one_of_both() {
+    // Without a cut, to count the operations.
+    let life = |cut: Option<u64>, seed: u64| {
+        let pair = Pair::blank();
+        format(&*pair.main, BLOCKS);
+        let volume = pair.open().expect("a log in the label area needs no device");
+        let lun = file(&volume, 200);
+        write(&volume, lun, 0, 3, 1000).expect("there is room");
+        volume.flush().expect("it flushes");
+        let start = pair.main.operations();
+        cut.into_iter().for_each(|cut| pair.main.cut_after(cut));
+        let steps = [
+            volume.move_log(&pair.target(1)),
+            write(&volume, lun, 3, 3, 1000).and_then(|()| volume.flush()),
+            volume.move_log(&LogTarget::Internal),
+            write(&volume, lun, 6, 3, 1000).and_then(|()| volume.flush()),
+        ];
+        let done = steps.iter().take_while(|step| step.is_ok()).count();
+        let operations = pair.main.operations() - start;
+        assert_eq!(done < 4, cut.is_some(), "{steps:?}");
+        drop(volume);
+        let volume = pair.cycled(seed).open().expect("the log is in one of two places, and opening finds it");
+        let flushed = [3, 3, 6, 6, 9][done];
+        let now = read(&volume, lun, 0, 9);
+        assert!(now.iter().zip(1000..).take(flushed).all(|(a, b)| *a == b), "cut {cut:?}: {now:?}");
+        assert_sound(&volume);
+        operations
+    };
+    let operations = life(None, 0);
+    for cut in 0..operations {
+        for seed in 0..4 {
+            life(Some(cut), seed);
+        }
+    }
+}
+
+#[test]
+fn device_that_the_log_has_left_is_free_and_one_that_has_a_log_is_not() {
+    let (pair, volume) = Pair::fresh();
+    let taken = volume.move_log(&pair.target(2));
+    assert!(matches!(taken, Err(VolumeError::LogTaken { log, .. }) if log == id(1)), "{taken:?}");
+    let other = Volume::format_with_log(
+        &MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)),
+        &NewLog { device: &*pair.log, id: id(3) },
+        &FormatOptions { id: VolumeId([8; 16]), ..format_options() },
+        &*clock(),
+    );
+    assert!(matches!(other, Err(VolumeError::LogTaken { .. })), "{other:?}");
+    let (device, _volume) = super::fresh(1024);
+    let on_a_volume = volume.move_log(&LogTarget::Device { device, id: id(4) });
+    assert!(matches!(on_a_volume, Err(VolumeError::NotEmpty)), "{on_a_volume:?}");
+    let small =
+        volume.move_log(&LogTarget::Device { device: Arc::new(MemoryDevice::new(1 << 20)), id: id(5) });
+    assert!(matches!(small, Err(VolumeError::LogTooSmall { .. })), "{small:?}");
+    assert_eq!(volume.status().log_device, Some(id(1)), "what is refused changes nothing");
+    let lun = file(&volume, 10);
+    write(&volume, lun, 0, 1, 1000).expect("there is room");
+    volume.flush().expect("it flushes");
+    volume.move_log(&LogTarget::Internal).expect("it moves");
+    assert!(
+        Volume::log_on(&*pair.log).expect("it is read").is_none(),
+        "the device no longer says that it is a log"
+    );
+    volume.move_log(&pair.target(2)).expect("it is free");
+}
+
+#[test]
+fn log_that_was_thrown_away_never_comes_back() {
+    let (pair, volume) = Pair::fresh();
+    let lun = file(&volume, 200);
+    for round in 0..20 {
+        write(&volume, lun, round, 1, 1000).expect("there is room");
+        volume.flush().expect("it flushes");
+    }
+    drop(volume);
+    let inspection = Volume::inspect(&*pair.main).expect("there is a volume");
+    assert_eq!(inspection.log, Some(id(1)));
+    let volume = Volume::open_discarding_log(pair.main.clone(), options()).expect("it opens without its log");
+    assert_eq!(volume.status().generation, inspection.generation, "at the last consistency point");
+    assert_eq!(read(&volume, lun, 0, 20), [0; 20], "what was flushed since is lost");
+    assert_sound(&volume);
+    drop(volume);
+    let volume = Volume::open(pair.main.clone(), options()).expect("it needs the log device no longer");
+    // The device turns up again: it is cleared at its beginning, and taken. Its ring still has the sequences that are given out now.
+    pair.log.write_from(0, &[0; 32 * 4096]).expect("it is cleared");
+    volume.move_log(&pair.target(2)).expect("it moves");
+    write(&volume, lun, 100, 1, 5000).expect("there is room");
+    volume.flush().expect("it flushes");
+    drop(volume);
+    let volume = pair.open().expect("it opens");
+    assert_eq!(read(&volume, lun, 100, 1), [5100]);
+    assert_eq!(read(&volume, lun, 0, 20), [0; 20], "nothing of the old log is replayed");
+    assert_sound(&volume);
+}
+
+#[test]
+fn damaged_log_can_be_thrown_away_wherever_it_is() {
+    let (device, volume) = super::fresh(BLOCKS);
+    let lun = file(&volume, 200);
+    for round in 0..5 {
+        write(&volume, lun, round, 1, 1000).expect("there is room");
+        volume.flush().expect("it flushes");
+    }
+    drop(volume);
+    let log_start = (LABEL_START + 256) * 4096;
+    device.write_from(log_start + 4096, &[0xee; 4096]).expect("it is written");
+    let damaged = refusal(Volume::open(device.clone(), options()));
+    assert!(matches!(damaged, VolumeError::LogDamaged { .. }), "{damaged}");
+    let volume = Volume::open_discarding_log(device.clone(), options()).expect("it opens without its log");
+    assert_eq!(read(&volume, lun, 0, 5), [0; 5]);
+    write(&volume, lun, 7, 1, 1000).expect("there is room");
+    volume.flush().expect("it flushes");
+    drop(volume);
+    let volume = Volume::open(device, options()).expect("it opens");
+    assert_eq!(read(&volume, lun, 0, 8), [0, 0, 0, 0, 0, 0, 0, 1007]);
+    assert_sound(&volume);
+}
+
+#[test]
+fn log_device_that_fails_loses_nothing_and_the_volume_goes_on_without_it() {
+    let (pair, volume) = Pair::fresh();
+    let lun = file(&volume, 200);
+    write(&volume, lun, 0, 3, 1000).expect("there is room");
+    volume.flush().expect("it flushes");
+    for round in 1..4u64 {
+        write(&volume, lun, round * 3, 3, 1000).expect("there is room");
+        pair.log.fail_next_operation(DeviceError::OutOfService);
+        volume.flush().expect("a consistency point makes it durable");
+        let status = volume.status();
+        assert!(status.log_left && status.log_device.is_none() && status.latched.is_none());
+        // Nothing more is asked of the device, so the failure waits for whoever uses it next.
+        assert!(round > 1 || pair.log.flush().is_ok());
+    }
+    assert!(pair.log.flush().is_err());
+    drop(volume);
+    let cycled = pair.cycled(3);
+    let volume = Volume::open(cycled.main, options()).expect("it needs the log device no longer");
+    assert_eq!(read(&volume, lun, 0, 12), (1000..1012).collect::<Vec<u64>>());
+    assert_sound(&volume);
+    // The main device is another matter.
+    write(&volume, lun, 0, 1, 1).expect("there is room");
+    drop(volume);
+    let (pair, volume) = Pair::fresh();
+    let lun = file(&volume, 200);
+    write(&volume, lun, 0, 1, 1).expect("there is room");
+    pair.main.fail_next_operation(DeviceError::OutOfService);
+    assert!(volume.flush().is_err());
+    assert!(matches!(volume.flush(), Err(VolumeError::Latched(_))));
+}
