@@ -19,6 +19,10 @@ fn id(number: u8) -> LogId {
     LogId([number; 16])
 }
 
+fn one(log: &Arc<FaultDevice>) -> [Arc<dyn Device>; 1] {
+    [log.clone()]
+}
+
 fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::new(Timestamp(1)))
 }
@@ -50,7 +54,7 @@ impl Pair {
     }
 
     fn open(&self) -> Result<Arc<Volume>, VolumeError> {
-        Volume::open_with_log(self.main.clone(), &[self.log.clone()], options())
+        Volume::open_with_log(self.main.clone(), &one(&self.log), options())
     }
 
     /// Both after a power cut.
@@ -166,7 +170,7 @@ fn log_device_that_is_missing_another_small_or_damaged_is_told() {
     assert!(missing.to_string().contains("--discard-lost"), "it names the way out");
 
     let with =
-        |log: &Arc<FaultDevice>| refusal(Volume::open_with_log(pair.main.clone(), &[log.clone()], options()));
+        |log: &Arc<FaultDevice>| refusal(Volume::open_with_log(pair.main.clone(), &one(log), options()));
     let small = Arc::new(FaultDevice::new(4096));
     assert!(matches!(with(&small), VolumeError::LogTooSmall { have: 4096, .. }));
     let blank = Arc::new(FaultDevice::new(Volume::LOG_DEVICE_BYTES_MIN));
