@@ -26,8 +26,9 @@ use crate::intent::LogArea;
 use crate::limits::{PLACE_BLOCKS, SNAPSHOTS_MAX};
 use crate::open::{map_blocks, write_slot};
 use crate::overlay::{FileOverlay, Overlay, Slot};
+use crate::release::Reader;
 use crate::space::{Space, grow_layout};
-use crate::state::{Committed, Frozen, Release, State};
+use crate::state::{Committed, Frozen, State};
 use crate::table::{PreparedTable, TableChange};
 use crate::update::{Gathered, TreeUpdate};
 use crate::volume::{Commit, ROOT_DIRECTORY, Volume};
@@ -192,6 +193,7 @@ impl Volume {
             unheld.extend(placed_blocks(&part.overlay));
         }
         self.install(commit, superblock, frozen, table, exclusive, unheld);
+        self.sort_releases();
         Ok(done)
     }
 
@@ -497,7 +499,7 @@ impl Volume {
             }
             (snapshot, state.committed.redirects.clone())
         };
-        let snapshot = Committed::new(snapshot, redirects);
+        let snapshot = Committed::image(snapshot, redirects);
         self.close_trees(part, &snapshot, stale, &Rider::Rollback(id), gathered)
     }
 
@@ -512,7 +514,7 @@ impl Volume {
 
     /// Which blocks that the active state gave up no snapshot holds. Those born before the snapshot that it descends from are in that one; later ones
     /// can only be in its siblings, and there only when an ancestor of both was deleted.
-    fn unheld(&self, freed: &[BlockPointer], before: &Committed) -> Result<Vec<Vbn>, VolumeError> {
+    fn unheld(&self, freed: &[BlockPointer], before: &Committed) -> Result<Vec<BlockPointer>, VolumeError> {
         let (mut free, siblings) = {
             let state = self.state.lock();
             (state.born_since_parent(freed), state.siblings())
@@ -526,7 +528,7 @@ impl Volume {
             kept.extend(older.into_iter().zip(held).filter(|(_, held)| !held).map(|(pointer, _)| pointer));
             free = kept;
         }
-        Ok(free.into_iter().map(|pointer| pointer.vbn).collect())
+        Ok(free)
     }
 
     /// Prepares what rides on the consistency point. Returns the change of the snapshot table and the blocks that only deleted snapshots
@@ -661,7 +663,7 @@ impl Volume {
         frozen: Option<FrozenPart>,
         table: Option<PreparedTable>,
         exclusive: Exclusive,
-        mut unheld: Vec<Vbn>,
+        unheld: Vec<BlockPointer>,
     ) {
         if commit.superblock.layout != superblock.layout {
             self.store.set_space(Space::new(&superblock.layout));
@@ -671,7 +673,6 @@ impl Volume {
         let state = &mut *guard;
         if let Some(part) = &frozen {
             state.durable_order = state.durable_order.max(part.order);
-            unheld.extend(&part.overlay.abandoned);
             state.frozen = None;
             state.frozen_unlogged = Vec::new();
         }
@@ -680,17 +681,17 @@ impl Volume {
             state.used.grow(blocks);
         }
         let redirects = state.committed.redirects.clone();
-        let before = std::mem::replace(&mut state.committed, Committed::new(superblock.root, redirects));
-        state.readers.push(Arc::downgrade(&before));
-        state.readers.retain(|reader| reader.strong_count() > 0);
+        let before = state.switch(superblock.root, redirects);
         // Nothing but its readers holds the blocks of a deleted snapshot from here on: what the active state gives up later waits for them too.
         let pins: Vec<_> = exclusive.iter().filter_map(|(id, _)| state.pins.remove(id)).collect();
-        state.readers.extend(pins);
-        let freed = unheld.into_iter().chain(exclusive.into_iter().flat_map(|(_, blocks)| blocks));
-        let blocks: Vec<Vbn> = freed.collect();
-        if !blocks.is_empty() {
-            state.releases.push_back(Release { readers: state.readers.clone(), blocks });
-        }
+        state.readers.extend(pins.iter().filter_map(|pin| pin.upgrade()).map(|pin| Reader::of(&pin)));
+        let abandoned = frozen
+            .iter()
+            .flat_map(|part| part.overlay.abandoned.iter().map(|vbn| (*vbn, part.overlay.generation)));
+        let freed = unheld.iter().map(|pointer| (pointer.vbn, pointer.birth)).chain(abandoned);
+        state.releases.add_born(&state.readers, freed);
+        let deleted = exclusive.into_iter().flat_map(|(_, blocks)| blocks).collect();
+        state.releases.add_unsorted(&state.readers, deleted);
         if let Some(table) = table {
             commit.label.release(&table.writes.freed);
             state.snapshots.apply(table);
@@ -722,8 +723,8 @@ fn slots_of(changes: &FileOverlay) -> impl Iterator<Item = (u64, BlockPointer)> 
     })
 }
 
-fn placed_blocks(overlay: &Overlay) -> Vec<Vbn> {
-    overlay.files.values().flat_map(slots_of).map(|(_, pointer)| pointer.vbn).collect()
+fn placed_blocks(overlay: &Overlay) -> impl Iterator<Item = BlockPointer> + '_ {
+    overlay.files.values().flat_map(slots_of).map(|(_, pointer)| pointer)
 }
 
 /// Byte and mask of a block's bit in its map block.

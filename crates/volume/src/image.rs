@@ -57,12 +57,12 @@ impl Volume {
             return Err(VolumeError::Closed);
         }
         let committed = match snapshot {
-            None => state.committed.clone(),
+            None => state.image_of_active(),
             Some(id) => match state.pins.get(&id).and_then(|pin| pin.upgrade()) {
                 Some(pinned) => pinned,
                 None => {
                     let root = state.snapshots.get(id).ok_or(VolumeError::NoSuchSnapshot(id))?.root;
-                    let fresh = Committed::new(root, state.committed.redirects.clone());
+                    let fresh = Committed::image(root, state.committed.redirects.clone());
                     state.pins.retain(|_, pin| pin.strong_count() > 0);
                     state.pins.insert(id, Arc::downgrade(&fresh));
                     fresh

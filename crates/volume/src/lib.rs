@@ -26,6 +26,7 @@ mod log_device;
 mod open;
 mod overlay;
 mod receive;
+mod release;
 mod since;
 mod snapshots;
 mod space;

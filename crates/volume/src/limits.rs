@@ -14,6 +14,9 @@ pub(crate) const CONSISTENCY_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) const REMOVE_BLOCKS: u64 = 1 << 20;
 /// Blocks kept back for consistency points, besides those for the maps themselves.
 pub(crate) const RESERVE_MIN: u64 = 128;
+/// Consistency points that a writer asks for before it is told that there is no space. The first frees what was overwritten before it asked, the second what
+/// was still on its way then.
+pub(crate) const SPACE_ROUNDS: u32 = 2;
 /// Snapshots of a volume: what the index in the superblock reaches. Past it `TableFull`.
 pub(crate) const SNAPSHOTS_MAX: usize = 32 * 168 * 12 - 12;
 

@@ -1,8 +1,8 @@
 //! Making a volume and opening one: superblocks, tables, the used map, replay of the intent log.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 
 use cairn_base::{BLOCK_SIZE, Checksum, Clock, Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_device::{Block, BlockMut, Device, Segments};
@@ -19,6 +19,7 @@ use crate::intent::{LogArea, LogWriter, Replay, replay, zero_ring};
 use crate::limits::Memory;
 use crate::log_device::{self, NewLog};
 use crate::overlay::Overlay;
+use crate::release::{Ended, Releases};
 use crate::since::SinceMap;
 use crate::space::{Space, device_blocks, fresh_layout};
 use crate::state::{Committed, State};
@@ -194,7 +195,8 @@ impl Volume {
         if superblock.role == Role::Normal {
             stuck.extend(redirects.each().map(|(vbn, _)| vbn).filter(|vbn| used.set(*vbn)));
         }
-        let committed = Committed::new(superblock.root, redirects);
+        let ended = Arc::new(Ended::default());
+        let committed = Committed::active(superblock.root, redirects, ended.clone());
         let open = Overlay::new(Generation(superblock.root.generation.0 + 1));
         let found = match &log {
             Log::OnOneOf(_) => replay(&*device, superblock.volume, &area, superblock.log_tail)?,
@@ -208,7 +210,9 @@ impl Volume {
         let mut state = State {
             role: superblock.role,
             committed,
+            ended,
             readers: Vec::new(),
+            active_image: Weak::new(),
             pins: HashMap::new(),
             parent: superblock.parent,
             next_snapshot: superblock.next_snapshot,
@@ -218,7 +222,7 @@ impl Volume {
             frozen: None,
             frozen_unlogged: Vec::new(),
             used,
-            releases: VecDeque::new(),
+            releases: Releases::default(),
             stuck,
             next_file: superblock.root.next_file,
             levels: 1,
@@ -226,6 +230,7 @@ impl Volume {
             durable_order: 0,
             flying: 0,
             launches: 0,
+            awaited: 0,
             compounds: 0,
             freezing: false,
             removed: Vec::new(),
@@ -259,6 +264,7 @@ impl Volume {
             memory,
             commit: Mutex::new(Commit { superblock, label, redirect_blocks }),
             log: Mutex::new(log),
+            turn: Mutex::new(()),
             state: Mutex::new(state),
             settled: Condvar::new(),
             work: Condvar::new(),

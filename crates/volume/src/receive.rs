@@ -18,8 +18,8 @@ use cairn_format::{
 use crate::compare::{ACTIVE_MAP, INODE_FILE};
 use crate::error::{Place, VolumeError};
 use crate::open::load_used;
+use crate::release::Reader;
 use crate::space::Redirects;
-use crate::state::{Committed, Release};
 use crate::store::Wanted;
 use crate::table::prepare_redirects;
 use crate::tree::{Tree, difference};
@@ -68,7 +68,8 @@ impl Volume {
         state.receiving = true;
         state.settle_releases();
         let redirects = (*state.committed.redirects).clone();
-        let readers = state.readers.iter().chain(state.pins.values()).filter_map(|reader| reader.upgrade());
+        let readers = state.readers.iter().filter_map(Reader::upgrade);
+        let readers = readers.chain(state.pins.values().filter_map(|pin| pin.upgrade()));
         let mut slots_used: HashSet<u64> = redirects.each().map(|(_, slot)| slot).collect();
         for reader in readers {
             slots_used.extend(reader.redirects.each().map(|(_, slot)| slot));
@@ -96,10 +97,12 @@ impl Volume {
             if state.receiving {
                 return Ok(0);
             }
-            state.readers.retain(|reader| reader.strong_count() > 0);
-            let pins = state.pins.values().filter_map(|pin| pin.upgrade());
-            let stale = pins.filter(|pin| !Arc::ptr_eq(&pin.redirects, &state.committed.redirects)).count();
-            if !state.readers.is_empty() || stale > 0 {
+            state.readers.retain(Reader::is_alive);
+            // An image with the present redirect map finds its blocks where they are; one with another may read the old content at home.
+            let roots = state.readers.iter().filter_map(Reader::upgrade);
+            let mut roots = roots.chain(state.pins.values().filter_map(|pin| pin.upgrade()));
+            if roots.any(|root| !root.is_image() || !Arc::ptr_eq(&root.redirects, &state.committed.redirects))
+            {
                 return Ok(0);
             }
             let moving: Vec<(Vbn, u64)> = state.committed.redirects.each().take(MOVE_BLOCKS).collect();
@@ -131,9 +134,7 @@ impl Volume {
         commit.redirect_blocks = addresses;
         commit.label.release(&tables.freed);
         let mut state = self.state.lock();
-        let fresh = Committed::new(committed.root, Arc::new(redirects));
-        let before = std::mem::replace(&mut state.committed, fresh);
-        state.readers.push(Arc::downgrade(&before));
+        drop(state.switch(committed.root, Arc::new(redirects)));
         state.unstick(&vbns);
         Ok(vbns.len())
     }
@@ -360,10 +361,8 @@ impl Receiver {
         commit.redirect_blocks = addresses;
         commit.superblock = superblock.clone();
         state.snapshots.apply(prepared);
-        let before = std::mem::replace(&mut state.committed, Committed::new(target.root, redirects));
-        state.readers.push(Arc::downgrade(&before));
-        drop(before);
-        state.readers.retain(|reader| reader.strong_count() > 0);
+        drop(state.switch(target.root, redirects));
+        state.readers.retain(Reader::is_alive);
         state.parent = superblock.parent;
         state.next_snapshot = superblock.next_snapshot;
         state.cursor = superblock.cursor;
@@ -374,11 +373,13 @@ impl Receiver {
         let gone = state.used.replace(used);
         state.pins.retain(|_, pin| pin.strong_count() > 0);
         let mut readers = state.readers.clone();
-        readers.extend(state.pins.values().cloned());
-        readers.extend(state.releases.drain(..).flat_map(|release| release.readers));
+        readers.extend(state.pins.values().filter_map(|pin| pin.upgrade()).map(|pin| Reader::of(&pin)));
+        readers.extend(state.releases.clear());
         state.stuck.clear();
-        state.releases.push_back(Release { readers, blocks: gone });
+        state.releases.add_unsorted(&readers, gone);
         state.settle_releases();
+        drop(guard);
+        volume.sort_releases();
         volume.work.notify_one();
         Ok(())
     }

@@ -290,7 +290,7 @@ impl Volume {
 
     /// Whether a root is the one that began a map, or has the same content.
     fn began_at(&self, committed: &Committed, root: &Root, map: SinceMap) -> Result<bool, VolumeError> {
-        let at = Committed::new(*root, committed.redirects.clone());
+        let at = Committed::image(*root, committed.redirects.clone());
         let inode = self.committed_inode(&at, map.file)?;
         Ok(inode
             .is_some_and(|inode| inode.kind == FileKind::SinceAccumulating && inode.tree.pointer.is_hole()))

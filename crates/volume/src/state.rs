@@ -1,6 +1,6 @@
 //! What a volume has in memory, under one lock that is never held across device I/O.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -12,22 +12,49 @@ use parking_lot::Mutex;
 use crate::error::VolumeError;
 use crate::limits::RESERVE_MIN;
 use crate::overlay::{Overlay, Seen, Unlogged};
+use crate::release::{Ended, Reader, Releases};
 use crate::since::SinceMap;
 use crate::space::Redirects;
 use crate::table::SnapshotTable;
 use crate::used::UsedMap;
 
-/// A root that can be read. While someone holds it, the blocks that it reaches are not reused.
+/// A root that can be read. While someone holds it, the blocks that it reaches are not reused (`release` has the rule).
 pub(crate) struct Committed {
     pub(crate) root: Root,
     pub(crate) redirects: Arc<Redirects>,
-    /// Inodes that were looked up before.
-    pub(crate) inodes: Mutex<HashMap<FileId, Option<Inode>>>,
+    /// Inodes that were looked up before; shared by all who read the same root.
+    pub(crate) inodes: Arc<Mutex<HashMap<FileId, Option<Inode>>>>,
+    /// Who is told when nobody reads the root any more; `None` for an image, for which nobody waits.
+    ended: Option<Arc<Ended>>,
 }
 
 impl Committed {
-    pub(crate) fn new(root: Root, redirects: Arc<Redirects>) -> Arc<Self> {
-        Arc::new(Self { root, redirects, inodes: Mutex::new(HashMap::new()) })
+    /// The root of the active state, for short readers.
+    pub(crate) fn active(root: Root, redirects: Arc<Redirects>, ended: Arc<Ended>) -> Arc<Self> {
+        Arc::new(Self { root, redirects, inodes: Arc::default(), ended: Some(ended) })
+    }
+
+    /// A root for whoever keeps it as long as he likes, and reads nothing but what it reaches.
+    pub(crate) fn image(root: Root, redirects: Arc<Redirects>) -> Arc<Self> {
+        Arc::new(Self { root, redirects, inodes: Arc::default(), ended: None })
+    }
+
+    /// The same root as an image.
+    pub(crate) fn as_image(&self) -> Arc<Self> {
+        let (redirects, inodes) = (self.redirects.clone(), self.inodes.clone());
+        Arc::new(Self { root: self.root, redirects, inodes, ended: None })
+    }
+
+    pub(crate) fn is_image(&self) -> bool {
+        self.ended.is_none()
+    }
+}
+
+impl Drop for Committed {
+    fn drop(&mut self) {
+        if let Some(ended) = &self.ended {
+            ended.tell();
+        }
     }
 }
 
@@ -48,19 +75,17 @@ impl Frozen {
     }
 }
 
-/// Blocks that are free once nobody reads the roots that still show them.
-pub(crate) struct Release {
-    pub(crate) readers: Vec<Weak<Committed>>,
-    pub(crate) blocks: Vec<Vbn>,
-}
-
 /// Everything in memory.
 pub(crate) struct State {
     pub(crate) role: Role,
     pub(crate) committed: Arc<Committed>,
-    /// Earlier roots that someone may still read.
-    pub(crate) readers: Vec<Weak<Committed>>,
-    /// Snapshots that someone reads.
+    /// Told when a short reader of an earlier root ends.
+    pub(crate) ended: Arc<Ended>,
+    /// Who may still read earlier roots, and images of the present one.
+    pub(crate) readers: Vec<Reader>,
+    /// The image of the present root, if someone has one.
+    pub(crate) active_image: Weak<Committed>,
+    /// Images of the snapshots that there are.
     pub(crate) pins: HashMap<SnapshotId, Weak<Committed>>,
     pub(crate) parent: SnapshotId,
     pub(crate) next_snapshot: u64,
@@ -71,7 +96,7 @@ pub(crate) struct State {
     /// Log entries of the settled generation that are not in the log yet.
     pub(crate) frozen_unlogged: Vec<Unlogged>,
     pub(crate) used: UsedMap,
-    pub(crate) releases: VecDeque<Release>,
+    pub(crate) releases: Releases,
     /// Released blocks that wait for the redirect map to forget them.
     pub(crate) stuck: HashSet<Vbn>,
     /// The number that the next new file gets.
@@ -86,6 +111,8 @@ pub(crate) struct State {
     pub(crate) flying: u64,
     /// Batches that were launched so far.
     pub(crate) launches: u64,
+    /// Blocks that the writer whose turn it is waits for, and nobody else may take; 0 when none does.
+    pub(crate) awaited: u64,
     /// Changes of several parts that must be in the same generation.
     pub(crate) compounds: u32,
     /// A freeze waits for the compounds to end.
@@ -235,21 +262,48 @@ impl State {
         self.used.free() >= self.promised(0) + cost + self.reserve()
     }
 
+    /// The same for a writer who has not waited: what the one whose turn it is has asked for is his.
+    pub(crate) fn may_take(&self, cost: u64) -> bool {
+        self.has_room_for(cost + self.awaited)
+    }
+
     /// Makes released blocks allocatable, as far as nobody reads the roots that show them.
     pub(crate) fn settle_releases(&mut self) {
-        while let Some(front) = self.releases.front() {
-            if front.readers.iter().any(|reader| reader.strong_count() > 0) {
-                return;
-            }
-            for vbn in self.releases.pop_front().map(|release| release.blocks).unwrap_or_default() {
-                // While the redirect map names it, new content at home would not be found.
-                if !self.committed.redirects.is_empty() && self.committed.redirects.get(vbn).is_some() {
-                    self.stuck.insert(vbn);
-                } else {
-                    self.used.clear(vbn);
-                }
+        for vbn in self.releases.take_free() {
+            // While the redirect map names it, new content at home would not be found.
+            if !self.committed.redirects.is_empty() && self.committed.redirects.get(vbn).is_some() {
+                self.stuck.insert(vbn);
+            } else {
+                self.used.clear(vbn);
             }
         }
+    }
+
+    /// An image of the present root. It is a reader from the start: what the next consistency point frees waits for it.
+    pub(crate) fn image_of_active(&mut self) -> Arc<Committed> {
+        if let Some(image) = self.active_image.upgrade() {
+            return image;
+        }
+        let image = self.committed.as_image();
+        self.readers.retain(Reader::is_alive);
+        self.readers.push(Reader::of(&image));
+        self.active_image = Arc::downgrade(&image);
+        image
+    }
+
+    /// Makes a root the one that is read from now on; the one before keeps its readers.
+    pub(crate) fn switch(&mut self, root: Root, redirects: Arc<Redirects>) -> Arc<Committed> {
+        let fresh = Committed::active(root, redirects, self.ended.clone());
+        let before = std::mem::replace(&mut self.committed, fresh);
+        self.active_image = Weak::new();
+        self.readers.retain(Reader::is_alive);
+        self.readers.push(Reader::of(&before));
+        before
+    }
+
+    /// Those who read earlier roots in a call that is under way.
+    pub(crate) fn short_readers(&self) -> Vec<Reader> {
+        self.readers.iter().filter(|reader| reader.is_short() && reader.is_alive()).cloned().collect()
     }
 
     /// Blocks that the redirect map names no longer: those that were released meanwhile are free now.

@@ -2,6 +2,7 @@
 
 mod log;
 mod log_device;
+mod release;
 mod since;
 mod snapshots;
 mod space;

@@ -1,7 +1,8 @@
 //! The volume: what it is made of, and the threads' ways into it.
 //!
-//! Lock order: `commit`, then `log`, then `state`. Only `commit` and `log` are held across device I/O: `commit` is taken by
-//! consistency points and what rides on them, `log` by flushes. Reads and writes take `state` alone, for memory operations.
+//! Lock order: `turn`, then `commit`, then `log`, then `state`. Only the first three are held across device I/O: `turn` by a writer that waits for
+//! room in a volume that is nearly full, `commit` by consistency points and what rides on them, `log` by flushes. Otherwise reads and writes take
+//! `state` alone, for memory operations.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -37,6 +38,8 @@ pub struct Volume {
     pub(crate) memory: Memory,
     pub(crate) commit: Mutex<Commit>,
     pub(crate) log: Mutex<LogWriter>,
+    /// Held by the writer whose turn it is to wait for room.
+    pub(crate) turn: Mutex<()>,
     pub(crate) state: Mutex<State>,
     /// Writes landed, a consistency point ended, or the volume latched.
     pub(crate) settled: Condvar,

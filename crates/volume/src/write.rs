@@ -8,7 +8,7 @@ use cairn_device::{Block, Operation};
 use cairn_format::{BlockPointer, LogEntry};
 
 use crate::error::VolumeError;
-use crate::limits::PLACE_BLOCKS;
+use crate::limits::{PLACE_BLOCKS, SPACE_ROUNDS};
 use crate::overlay::Unlogged;
 use crate::state::{Frozen, State};
 use crate::volume::{ROOT_DIRECTORY, Volume};
@@ -109,7 +109,54 @@ impl Volume {
 
     /// Waits until there is room in memory, and for `cost` more blocks in the volume.
     fn admit(self: &Arc<Self>, cost: u64) -> Result<parking_lot::MutexGuard<'_, State>, VolumeError> {
-        let mut tried = false;
+        let mut state = self.admit_to_memory()?;
+        if state.may_take(cost) {
+            return Ok(state);
+        }
+        state.settle_releases();
+        if state.may_take(cost) {
+            return Ok(state);
+        }
+        drop(state);
+        self.admit_in_turn(cost)
+    }
+
+    /// Finds room where the volume is short of it, for one writer after the other. While one waits nobody else gets past him, so what comes free is his
+    /// and he is told the truth.
+    ///
+    /// A consistency point turns promises into exact numbers and gives up what was overwritten; that is free when the reads that were under
+    /// way have ended, and the writer waits for those that exist when he asks. He never waits for an image, which may be open for days.
+    fn admit_in_turn(self: &Arc<Self>, cost: u64) -> Result<parking_lot::MutexGuard<'_, State>, VolumeError> {
+        let _turn = self.turn.lock();
+        self.state.lock().awaited = cost;
+        let mut rounds = SPACE_ROUNDS;
+        let outcome = loop {
+            let mut state = match self.admit_to_memory() {
+                Ok(state) => state,
+                Err(error) => break Err(error),
+            };
+            state.settle_releases();
+            if state.has_room_for(cost) {
+                state.awaited = 0;
+                return Ok(state);
+            }
+            drop(state);
+            if rounds == 0 {
+                break Err(VolumeError::NoSpace);
+            }
+            rounds -= 1;
+            // Also without changes in memory: another one may be about to end, and free something.
+            if let Err(error) = self.consistency_point() {
+                break Err(error);
+            }
+            self.wait_for_readers();
+        };
+        self.state.lock().awaited = 0;
+        outcome
+    }
+
+    /// Waits until there is room in memory for another change.
+    fn admit_to_memory(self: &Arc<Self>) -> Result<parking_lot::MutexGuard<'_, State>, VolumeError> {
         loop {
             let mut state = self.state.lock();
             state.check_writable()?;
@@ -120,32 +167,26 @@ impl Volume {
                 } else {
                     self.settled.wait(&mut state);
                 }
-                continue;
-            }
-            if state.open.changes > self.memory.changes_hard && state.frozen.is_some() {
+            } else if state.open.changes <= self.memory.changes_hard {
+                return Ok(state);
+            } else if state.frozen.is_some() {
                 self.settled.wait(&mut state);
-                continue;
+            } else {
+                drop(state);
+                self.consistency_point()?;
             }
-            if state.has_room_for(cost) && state.open.changes <= self.memory.changes_hard {
-                return Ok(state);
-            }
-            state.settle_releases();
-            if state.has_room_for(cost) && state.open.changes <= self.memory.changes_hard {
-                return Ok(state);
-            }
-            // A consistency point turns promises into exact numbers and frees what was overwritten. Blocks that a reader still
-            // holds come free when it ends, which is not for a writer to wait for.
-            let nothing_to_gain = state.open.is_empty() && state.frozen.is_none();
-            if nothing_to_gain || (tried && !state.has_room_for(cost) && state.promised(0) == 0) {
-                return Err(VolumeError::NoSpace);
-            }
-            if tried && state.open.changes == 0 && state.frozen.is_none() {
-                return Err(VolumeError::NoSpace);
-            }
-            drop(state);
-            self.consistency_point()?;
-            tried = true;
         }
+    }
+
+    /// Waits until the calls that read earlier roots now have ended, and frees what they kept back. Nothing is held meanwhile, and they need nothing but
+    /// the device, so this ends.
+    fn wait_for_readers(&self) {
+        let (readers, ended) = {
+            let state = self.state.lock();
+            (state.short_readers(), state.ended.clone())
+        };
+        ended.wait(&readers);
+        self.state.lock().settle_releases();
     }
 
     /// A hole takes no block for itself, and the reserve covers the nodes that it changes.
@@ -157,7 +198,13 @@ impl Volume {
         }
         drop(state);
         self.consistency_point()?;
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        state.settle_releases();
+        if !state.has_room_to_free() {
+            drop(state);
+            self.wait_for_readers();
+            state = self.state.lock();
+        }
         state.check_writable()?;
         if state.has_room_to_free() { Ok(state) } else { Err(VolumeError::NoSpace) }
     }
