@@ -19,9 +19,9 @@
 //! Not modelled: a sector that is half written, a device that forgets what it acknowledged as flushed, and
 //! durable bytes that a power cut spoils although nothing was written near them.
 //!
-//! Several devices can hang on one power supply: the power goes for all at the same moment, and what each had in its cache is kept, lost
-//! or torn for itself. A batch that was begun beside one on another device may be done before or after that one, in turn; when the power goes in
-//! the first, the second was on its way as well.
+//! Parts of it can stand for several devices on one power supply: the power goes for all at the same moment, and a flush of one makes nothing
+//! durable that another has in its cache. A batch that is begun on one part while another part works is done before or after that one, in turn;
+//! when the power goes in the first, the second was on its way as well.
 //!
 //! The same calls with the same seed give the same bytes.
 
@@ -69,28 +69,9 @@ pub struct LoggedOperation {
 /// A device with a volatile cache whose power can be cut, see the head of the file. Alignment 4096, as a disk
 /// with direct I/O has it.
 #[derive(Debug)]
-pub struct FaultDevice(Arc<Medium>);
-
-/// Lock order: `state`, then `power`.
-#[derive(Debug)]
-struct Medium {
+pub struct FaultDevice {
     length: u64,
     state: Mutex<State>,
-    /// Shared with the devices beside it.
-    power: Arc<Mutex<Power>>,
-}
-
-/// What devices on one power supply have in common.
-#[derive(Debug, Default)]
-struct Power {
-    operations: u64,
-    /// Operations until the power goes.
-    cut: Option<u64>,
-    off: bool,
-    /// Batches begun so far: every other one is done first, or when it is waited for.
-    begun: u64,
-    /// The power went in a begun batch, and what the next batch does was on its way too.
-    beside: bool,
 }
 
 #[derive(Debug, Default)]
@@ -101,10 +82,19 @@ struct State {
     durable: Image,
     /// Changes since the last flush, in order.
     cache: Vec<Change>,
+    operations: u64,
+    /// Operations until the power goes.
+    cut: Option<u64>,
+    off: bool,
     unreadable: Vec<Range<u64>>,
     next_fault: Option<WriteFault>,
-    next_error: Option<DeviceError>,
+    /// What the next operation in the range meets.
+    next_error: Option<(Range<u64>, DeviceError)>,
     log: Vec<LoggedOperation>,
+    /// Batches begun so far: every other one is done first, or when it is waited for.
+    begun: u64,
+    /// The power went in a begun batch, and what the next batch does was on its way too.
+    beside: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -131,49 +121,29 @@ impl FaultDevice {
     /// A device of `length` bytes of zeroes; panics unless the length is a multiple of 4096.
     pub fn new(length: u64) -> Self {
         assert!(length.is_multiple_of(BLOCK_SIZE as u64), "the length is a multiple of the alignment");
-        Self::on(length, State::default(), Arc::default())
-    }
-
-    fn on(length: u64, state: State, power: Arc<Mutex<Power>>) -> Self {
-        Self(Arc::new(Medium { length, state: Mutex::new(state), power }))
-    }
-
-    /// Another device on the same power supply: operations count together, and the power goes for both.
-    pub fn beside(&self, length: u64) -> Self {
-        assert!(length.is_multiple_of(BLOCK_SIZE as u64), "the length is a multiple of the alignment");
-        Self::on(length, State::default(), self.0.power.clone())
+        Self { length, state: Mutex::default() }
     }
 
     /// Writes, trims, write-zeroes and flushes that were taken so far; reads do not count.
     pub fn operations(&self) -> u64 {
-        self.0.power.lock().operations
+        self.state.lock().operations
     }
 
     /// The next `n` operations complete; at the one after them the power goes. From then on every request fails
     /// with [`DeviceError::OutOfService`], until [`power_cycle`](Self::power_cycle).
     pub fn cut_after(&self, n: u64) {
-        self.0.power.lock().cut = Some(n);
+        self.state.lock().cut = Some(n);
     }
 
     /// True when the power is gone.
     pub fn is_off(&self) -> bool {
-        self.0.power.lock().off
+        self.state.lock().off
     }
 
     /// The device as it is after the power went now (or at the cut) and came back. Unreadable places stay so; the
     /// count of operations and the log start anew.
     pub fn power_cycle(&self, rng: &mut Rng) -> FaultDevice {
-        self.cycled(rng, Arc::default())
-    }
-
-    /// The same for all devices on one power supply, which they keep sharing.
-    pub fn power_cycle_all<const N: usize>(devices: [&Self; N], rng: &mut Rng) -> [FaultDevice; N] {
-        let power: Arc<Mutex<Power>> = Arc::default();
-        devices.map(|device| device.cycled(rng, power.clone()))
-    }
-
-    fn cycled(&self, rng: &mut Rng, power: Arc<Mutex<Power>>) -> FaultDevice {
-        let state = self.0.state.lock();
+        let state = self.state.lock();
         let mut medium = state.durable.clone();
         let volatile = state.cache.iter().filter(|change| !change.certain).count() as u64;
         // With many writes in the cache, independent choices would almost never keep all, none, or a prefix,
@@ -209,21 +179,21 @@ impl FaultDevice {
             unreadable: state.unreadable.clone(),
             ..State::default()
         };
-        Self::on(self.0.length, next, power)
+        FaultDevice { length: self.length, state: Mutex::new(next) }
     }
 
     /// What is on the medium for certain: every volatile write is lost.
     pub fn durable_snapshot(&self) -> MemoryDevice {
-        let state = self.0.state.lock();
+        let state = self.state.lock();
         let mut medium = state.durable.clone();
         state.cache.iter().filter(|change| change.certain).for_each(|change| change.apply(&mut medium));
-        MemoryDevice::with_image(self.0.length, medium)
+        MemoryDevice::with_image(self.length, medium)
     }
 
     /// Spoils every byte of the range, in the cache and on the medium.
     pub fn corrupt(&self, offset: u64, length: u64, rng: &mut Rng) {
-        assert!(offset.checked_add(length).is_some_and(|end| end <= self.0.length), "the range is within");
-        let mut state = self.0.state.lock();
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.length), "the range is within");
+        let mut state = self.state.lock();
         let mut bytes = state.current.read(offset, length).to_vec();
         bytes.iter_mut().for_each(|byte| *byte ^= 1 + rng.below(255) as u8);
         let content = Content::Data(Segments::copy_of(&bytes));
@@ -232,58 +202,50 @@ impl FaultDevice {
 
     /// From now on every read that touches the range fails, also after a power cycle.
     pub fn fail_reads(&self, range: Range<u64>) {
-        self.0.state.lock().unreadable.push(range);
+        self.state.lock().unreadable.push(range);
     }
 
     /// The next write succeeds towards the caller and changes nothing.
     pub fn lose_next_write(&self) {
-        self.0.state.lock().next_fault = Some(WriteFault::Lose);
+        self.state.lock().next_fault = Some(WriteFault::Lose);
     }
 
     /// The next write succeeds towards the caller and lands `by` bytes further (or before, when negative), as
     /// far as that is on the device.
     pub fn misdirect_next_write(&self, by: i64) {
-        self.0.state.lock().next_fault = Some(WriteFault::Misdirect(by));
+        self.state.lock().next_fault = Some(WriteFault::Misdirect(by));
     }
 
     /// The next operation that counts fails with `error` and changes nothing: a full or a failing disk.
     pub fn fail_next_operation(&self, error: DeviceError) {
-        self.0.state.lock().next_error = Some(error);
+        self.state.lock().next_error = Some((0..self.length, error));
+    }
+
+    /// A stretch as a device of its own, on the same power supply as the rest. Parts that are used together do not overlap.
+    pub fn part(self: &Arc<Self>, range: Range<u64>) -> FaultPart {
+        let aligned = |offset: u64| offset.is_multiple_of(BLOCK_SIZE as u64);
+        assert!(aligned(range.start) && aligned(range.end) && range.start <= range.end);
+        assert!(range.end <= self.length, "the part is within");
+        FaultPart { whole: self.clone(), range }
     }
 
     /// Operations since the last call, in order.
     pub fn take_log(&self) -> Vec<LoggedOperation> {
-        std::mem::take(&mut self.0.state.lock().log)
+        std::mem::take(&mut self.state.lock().log)
     }
+}
+
+fn geometry(length: u64) -> Geometry {
+    Geometry { length, alignment: BLOCK_SIZE as u32, read_only: false, trims: true, fast_zeroes: true }
 }
 
 impl Device for FaultDevice {
     fn geometry(&self) -> Geometry {
-        self.0.geometry()
+        geometry(self.length)
     }
 
     fn run(&self, batch: &mut [Operation]) {
-        self.0.run(batch, false);
-    }
-
-    fn begin(&self, mut batch: Vec<Operation>) -> Begun {
-        let (later, was_on) = {
-            let mut power = self.0.power.lock();
-            power.begun += 1;
-            (power.begun.is_multiple_of(2), !power.off)
-        };
-        if later {
-            let medium = self.0.clone();
-            return Begun::later(move || {
-                let was_under_way = was_on && medium.power.lock().off;
-                medium.run(&mut batch, was_under_way);
-                batch.into_iter().try_for_each(Operation::into_outcome)
-            });
-        }
-        self.0.run(&mut batch, false);
-        let mut power = self.0.power.lock();
-        power.beside = was_on && power.off;
-        Begun::done(batch)
+        self.run_in(&(0..self.length), batch, false);
     }
 
     fn run_ready(&self, batch: &mut [Operation]) {
@@ -291,80 +253,148 @@ impl Device for FaultDevice {
     }
 
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
-        self.geometry().admit_range(Action::Extents, offset, length)?;
-        let state = self.0.state.lock();
-        if self.0.power.lock().off {
-            return Err(DeviceError::OutOfService);
-        }
-        Ok(image::extents(&state.current, offset, length, limit))
+        self.extents_in(&(0..self.length), offset, length, limit)
     }
 }
 
-impl Medium {
+/// A stretch of a [`FaultDevice`] that stands for a device of its own.
+#[derive(Debug, Clone)]
+pub struct FaultPart {
+    whole: Arc<FaultDevice>,
+    range: Range<u64>,
+}
+
+impl FaultPart {
+    /// The next operation on this part that counts fails with `error` and changes nothing.
+    pub fn fail_next_operation(&self, error: DeviceError) {
+        self.whole.state.lock().next_error = Some((self.range.clone(), error));
+    }
+}
+
+impl Device for FaultPart {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            length: self.length,
-            alignment: BLOCK_SIZE as u32,
-            read_only: false,
-            trims: true,
-            fast_zeroes: true,
-        }
+        geometry(self.range.end - self.range.start)
     }
 
-    /// `under_way`: the power has gone while this batch was at work beside another one.
-    fn run(&self, batch: &mut [Operation], under_way: bool) {
-        let geometry = self.geometry();
+    fn run(&self, batch: &mut [Operation]) {
+        self.whole.run_in(&self.range, batch, false);
+    }
+
+    fn run_ready(&self, batch: &mut [Operation]) {
+        self.run(batch);
+    }
+
+    fn begin(&self, mut batch: Vec<Operation>) -> Begun {
+        let (later, was_on) = {
+            let mut state = self.whole.state.lock();
+            state.begun += 1;
+            (state.begun.is_multiple_of(2), !state.off)
+        };
+        if later {
+            let part = self.clone();
+            return Begun::later(move || {
+                let under_way = was_on && part.whole.is_off();
+                part.whole.run_in(&part.range, &mut batch, under_way);
+                batch.into_iter().try_for_each(Operation::into_outcome)
+            });
+        }
+        self.run(&mut batch);
+        let mut state = self.whole.state.lock();
+        state.beside = was_on && state.off;
+        Begun::done(batch)
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        self.whole.extents_in(&self.range, offset, length, limit)
+    }
+}
+
+impl FaultDevice {
+    /// Runs a batch on a part. `under_way`: the power has gone while it was at work beside another one.
+    fn run_in(&self, part: &Range<u64>, batch: &mut [Operation], under_way: bool) {
+        let geometry = geometry(part.end - part.start);
         let mut state = self.state.lock();
-        let mut power = self.power.lock();
         // Set from the cut to the next flush of this batch: what is there was on its way.
-        let mut on_its_way = under_way || std::mem::take(&mut power.beside);
+        let mut on_its_way = under_way || std::mem::take(&mut state.beside);
         for operation in batch {
             if !operation.is_pending() {
                 continue;
             }
-            let request = operation.request();
+            let admitted = geometry.admit(operation.request());
+            let request = shifted(operation.request(), part.start);
             if matches!(request, Request::Flush) {
                 on_its_way = false;
             }
-            if power.off {
-                if on_its_way && geometry.admit(request).is_ok() {
-                    state.leave_in_cache(request);
+            if state.off {
+                if on_its_way && admitted.is_ok() {
+                    state.leave_in_cache(&request);
                 }
                 operation.finish(Err(DeviceError::OutOfService));
                 continue;
             }
-            let outcome =
-                geometry.admit(request).and_then(|()| state.perform(request, self.length, &mut power));
-            on_its_way = power.off && !matches!(request, Request::Flush);
+            let outcome = admitted.and_then(|()| state.perform(&request, part, self.length));
+            on_its_way = state.off && !matches!(request, Request::Flush);
             operation.finish(outcome);
         }
     }
+
+    fn extents_in(
+        &self,
+        part: &Range<u64>,
+        offset: u64,
+        length: u64,
+        limit: usize,
+    ) -> Result<Vec<Extent>, DeviceError> {
+        geometry(part.end - part.start).admit_range(Action::Extents, offset, length)?;
+        let state = self.state.lock();
+        if state.off {
+            return Err(DeviceError::OutOfService);
+        }
+        Ok(image::extents(&state.current, part.start + offset, length, limit))
+    }
+}
+
+/// A request at a place that lies `by` bytes further.
+fn shifted(request: &Request, by: u64) -> Request {
+    let mut request = request.clone();
+    match &mut request {
+        Request::Flush => {}
+        Request::Read { offset, .. }
+        | Request::Write { offset, .. }
+        | Request::Trim { offset, .. }
+        | Request::WriteZeroes { offset, .. }
+        | Request::Prefetch { offset, .. } => *offset = offset.saturating_add(by),
+    }
+    request
 }
 
 impl State {
     fn perform(
         &mut self,
         request: &Request,
+        part: &Range<u64>,
         length: u64,
-        power: &mut Power,
     ) -> Result<Segments, DeviceError> {
         if let Request::Read { offset, length } = *request {
             return self.read(offset, u64::from(length));
         }
         let Some(logged) = LoggedOperation::of(request) else { return Ok(Segments::default()) };
         self.log.push(logged);
-        if power.cut == Some(0) {
-            power.off = true;
+        if self.cut == Some(0) {
+            self.off = true;
             self.leave_in_cache(request);
             return Err(DeviceError::OutOfService);
         }
-        power.cut = power.cut.map(|left| left - 1);
-        power.operations += 1;
-        if let Some(error) = self.next_error.take() {
+        self.cut = self.cut.map(|left| left - 1);
+        self.operations += 1;
+        let (start, end) = request.range().map_or((part.start, part.end), |(_, at, count)| (at, at + count));
+        if let Some((_, error)) =
+            self.next_error.take_if(|(range, _)| range.start <= start && end <= range.end)
+        {
             return Err(error);
         }
         match Change::of(request, logged.fua) {
-            None => self.flush(),
+            None => self.flush(part),
             Some(change) => self.write(change, length),
         }
         Ok(Segments::default())
@@ -411,8 +441,8 @@ impl State {
         self.cache.extend(Change::of(request, false));
     }
 
-    fn flush(&mut self) {
-        for change in self.cache.drain(..) {
+    fn flush(&mut self, part: &Range<u64>) {
+        for change in self.cache.extract_if(.., |change| part.contains(&change.offset)) {
             change.apply(&mut self.durable);
         }
     }

@@ -346,28 +346,36 @@ fn batches_begun_on_a_side_device_end_with_their_outcome() {
 }
 
 #[test]
-fn power_goes_for_all_devices_on_one_supply_at_once() {
+fn parts_of_a_fault_device_pass_the_suite() {
+    run_suite(&|length| {
+        let whole = Arc::new(FaultDevice::new(length + 128 * KIB));
+        Arc::new(whole.part(64 * KIB..64 * KIB + length))
+    });
+}
+
+#[test]
+fn power_goes_for_all_parts_at_once_and_each_keeps_a_cache_of_its_own() {
     let (mut first_only, mut second_only, mut both, mut none) = (0, 0, 0, 0);
     for seed in 0..200u64 {
-        let first = FaultDevice::new(64 * KIB);
-        let second = first.beside(32 * KIB);
+        let whole = Arc::new(FaultDevice::new(96 * KIB));
+        let parts = |whole: &Arc<FaultDevice>| (whole.part(0..64 * KIB), whole.part(64 * KIB..96 * KIB));
+        let (first, second) = parts(&whole);
         let write =
             |byte: u8| vec![Operation::write(0, Segments::copy_of(&[byte; 4096])), Operation::flush()];
         // A first pair of batches is whole; in the second pair the power goes at every operation in turn.
         second.begin(write(1)).wait().expect("the power is on");
         first.run(&mut write(1));
-        assert_eq!((first.operations(), second.operations()), (4, 4), "operations count together");
+        assert_eq!(whole.operations(), 4, "operations count together");
         if seed.is_multiple_of(2) {
             second.begin(write(1)).wait().expect("the power is on");
         }
-        first.cut_after(seed % 4);
+        whole.cut_after(seed % 4);
         let begun = second.begin(write(2));
         first.run(&mut write(2));
         let outcome = begun.wait();
-        assert!(first.is_off() && second.is_off());
-        assert!(first.write(0, Segments::copy_of(&[9; 4096])).is_err());
-        let [first, second] = FaultDevice::power_cycle_all([&first, &second], &mut Rng::new(seed));
-        let content = |device: &FaultDevice| device.read(0, 4096).expect("the power is back").to_vec()[0];
+        assert!(whole.is_off() && first.write(0, Segments::copy_of(&[9; 4096])).is_err());
+        let (first, second) = parts(&Arc::new(whole.power_cycle(&mut Rng::new(seed))));
+        let content = |part: &FaultPart| part.read(0, 4096).expect("the power is back").to_vec()[0];
         let (one, two) = (content(&first), content(&second));
         assert!((1..=2).contains(&one) && (1..=2).contains(&two), "what was flushed stays");
         assert!(outcome.is_err() || two == 2, "seed {seed}: a batch that succeeded is there");
@@ -377,8 +385,17 @@ fn power_goes_for_all_devices_on_one_supply_at_once() {
             (_, 2) => second_only += 1,
             _ => none += 1,
         }
-        second.cut_after(0);
-        assert!(second.flush().is_err() && first.is_off(), "they share the supply after it came back too");
     }
     assert!(first_only > 10 && second_only > 10 && both > 10 && none > 10, "each combination is met");
+    // A flush of one part is none of the other.
+    let whole = Arc::new(FaultDevice::new(64 * KIB));
+    let (one, two) = (whole.part(0..32 * KIB), whole.part(32 * KIB..64 * KIB));
+    one.write(0, Segments::copy_of(&[1; 4096])).expect("it is written");
+    two.write(0, Segments::copy_of(&[2; 4096])).expect("it is written");
+    two.flush().expect("it flushes");
+    let durable = whole.durable_snapshot();
+    assert_eq!(durable.read(0, 1).expect("it reads").to_vec(), [0]);
+    assert_eq!(durable.read(32 * KIB, 1).expect("it reads").to_vec(), [2]);
+    two.fail_next_operation(DeviceError::OutOfService);
+    assert!(one.flush().is_ok() && two.flush().is_err() && two.flush().is_ok());
 }

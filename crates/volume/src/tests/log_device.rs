@@ -1,7 +1,7 @@
 //! The intent log on a device of its own: what two devices promise together, and what is said when one of them is not there.
 
 use cairn_base::{LogId, Rng};
-use cairn_device::{DeviceError, LoggedKind};
+use cairn_device::{DeviceError, FaultPart, LoggedKind};
 use cairn_format::layout::{LABEL_START, LOG_HEADER_A, LOG_HEADER_B};
 
 use super::*;
@@ -11,16 +11,22 @@ const BLOCKS: u64 = 2048;
 /// A volume's device and a log device, on one power supply.
 #[derive(Clone)]
 struct Pair {
-    main: Arc<FaultDevice>,
-    log: Arc<FaultDevice>,
+    both: Arc<FaultDevice>,
+    main: Arc<FaultPart>,
+    log: Arc<FaultPart>,
+}
+
+/// Where the log device begins on the one that stands for both.
+fn border() -> u64 {
+    Volume::device_bytes(BLOCKS, Role::Normal)
+}
+
+fn one<D: Device + 'static>(log: &Arc<D>) -> [Arc<dyn Device>; 1] {
+    [log.clone()]
 }
 
 fn id(number: u8) -> LogId {
     LogId([number; 16])
-}
-
-fn one(log: &Arc<FaultDevice>) -> [Arc<dyn Device>; 1] {
-    [log.clone()]
 }
 
 fn clock() -> Arc<ManualClock> {
@@ -36,11 +42,16 @@ fn format_options() -> FormatOptions {
 }
 
 impl Pair {
+    fn of(both: FaultDevice) -> Self {
+        let both = Arc::new(both);
+        let main = Arc::new(both.part(0..border()));
+        let log = Arc::new(both.part(border()..border() + Volume::LOG_DEVICE_BYTES_MIN));
+        Self { both, main, log }
+    }
+
     /// Two devices, nothing on them.
     fn blank() -> Self {
-        let main = FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal));
-        let log = main.beside(Volume::LOG_DEVICE_BYTES_MIN);
-        Self { main: Arc::new(main), log: Arc::new(log) }
+        Self::of(FaultDevice::new(border() + Volume::LOG_DEVICE_BYTES_MIN))
     }
 
     /// A volume with log 1 on the second device.
@@ -59,8 +70,16 @@ impl Pair {
 
     /// Both after a power cut.
     fn cycled(&self, seed: u64) -> Self {
-        let [main, log] = FaultDevice::power_cycle_all([&*self.main, &*self.log], &mut Rng::new(seed));
-        Self { main: Arc::new(main), log: Arc::new(log) }
+        Self::of(self.both.power_cycle(&mut Rng::new(seed)))
+    }
+
+    /// A copy of the log device as it is now.
+    fn copy_of_log(&self) -> Arc<MemoryDevice> {
+        let copy = MemoryDevice::new(Volume::LOG_DEVICE_BYTES_MIN);
+        let mut bytes = vec![0; Volume::LOG_DEVICE_BYTES_MIN as usize];
+        self.log.read_into(0, &mut bytes).expect("it is read");
+        copy.write_from(0, &bytes).expect("it is written");
+        Arc::new(copy)
     }
 
     fn target(&self, number: u8) -> LogTarget {
@@ -90,7 +109,7 @@ fn flush_is_durable_on_both_devices_after_a_cut_at_each_operation() {
         }
         write(&volume, lun, 0, 20, 2000).expect("there is room");
         volume.punch(lun, Lba(30), 5).expect("it is punched");
-        pair.main.cut_after(seed % 5);
+        pair.both.cut_after(seed % 5);
         let cut = volume.flush().is_err();
         assert_eq!(cut, seed % 5 < 4, "a flush is a write and a device flush on each device");
         drop(volume);
@@ -119,8 +138,7 @@ fn record_without_its_data_is_never_believed() {
         }
         write(&volume, lun, 0, 20, 2000).expect("there is room");
         // The log is done first, and the power goes when its device has flushed: the record is there for certain, the data is not.
-        pair.main.cut_after(2);
-        pair.main.take_log();
+        pair.both.cut_after(2);
         assert!(volume.flush().is_err());
         drop(volume);
         let pair = pair.cycled(seed);
@@ -145,17 +163,28 @@ fn record_without_its_data_is_never_believed() {
 fn flush_writes_data_on_one_device_and_records_on_the_other() {
     let (pair, volume) = Pair::fresh();
     let lun = file(&volume, 200);
-    pair.main.take_log();
-    pair.log.take_log();
+    let operations = || {
+        let log = pair.both.take_log();
+        let on_log = |one: &cairn_device::LoggedOperation| one.offset >= border();
+        let all: Vec<_> = log.iter().map(|one| (one.kind, on_log(one), one.length / 4096)).collect();
+        all
+    };
+    operations();
     write(&volume, lun, 0, 3, 1000).expect("there is room");
     volume.flush().expect("it flushes");
-    let of = |device: &FaultDevice| {
-        device.take_log().iter().map(|one| (one.kind, one.length / 4096)).collect::<Vec<_>>()
-    };
-    assert_eq!(of(&pair.main), [(LoggedKind::Write, 3), (LoggedKind::Flush, 0)]);
-    assert_eq!(of(&pair.log), [(LoggedKind::Write, 1), (LoggedKind::Flush, 0)]);
+    let (records, data) = ((LoggedKind::Write, true, 1), (LoggedKind::Write, false, 3));
+    let flush = (LoggedKind::Flush, false, 0);
+    let first = operations();
+    write(&volume, lun, 0, 3, 2000).expect("there is room");
+    volume.flush().expect("it flushes");
+    let second = operations();
+    assert_eq!(first, [records, flush, data, flush], "one of both orders");
+    assert_eq!(second, [data, flush, records, flush], "and the other one");
     volume.consistency_point().expect("it commits");
-    assert_eq!(of(&pair.log), [], "a consistency point writes nothing into the log");
+    assert!(
+        operations().iter().all(|(_, on_log, _)| !on_log),
+        "a consistency point writes nothing into the log"
+    );
 }
 
 #[test]
@@ -193,7 +222,7 @@ fn log_device_that_is_missing_another_small_or_damaged_is_told() {
 
     // One copy of the header serves, and both are whole again afterwards; check says so while they are not.
     let volume = pair.open().expect("it opens");
-    pair.log.corrupt(LOG_HEADER_A * 4096, 512, &mut Rng::new(1));
+    pair.both.corrupt(border() + LOG_HEADER_A * 4096, 512, &mut Rng::new(1));
     let report = volume.check(&mut |_| {}).expect("checking is possible");
     assert_eq!(report.findings, [Finding::LogHeader { address: LOG_HEADER_A }]);
     drop(volume);
@@ -202,7 +231,7 @@ fn log_device_that_is_missing_another_small_or_damaged_is_told() {
     assert_sound(&volume);
     drop(volume);
     for address in [LOG_HEADER_A, LOG_HEADER_B] {
-        pair.log.corrupt(address * 4096, 512, &mut Rng::new(1));
+        pair.both.corrupt(border() + address * 4096, 512, &mut Rng::new(1));
     }
     assert!(matches!(refusal(pair.open()), VolumeError::NotALog { .. }));
 }
@@ -213,13 +242,13 @@ fn log_of_an_earlier_time_is_refused() {
     let lun = file(&volume, 200);
     write(&volume, lun, 0, 3, 1000).expect("there is room");
     volume.flush().expect("it flushes");
-    let old = Arc::new(pair.log.durable_snapshot());
+    let old = pair.copy_of_log();
     volume.move_log(&LogTarget::Internal).expect("it moves");
     volume.move_log(&pair.target(2)).expect("it moves back, as another log");
     write(&volume, lun, 0, 3, 2000).expect("there is room");
     volume.flush().expect("it flushes");
     drop(volume);
-    let error = refusal(Volume::open_with_log(pair.main.clone(), &[old], options()));
+    let error = refusal(Volume::open_with_log(pair.main.clone(), &one(&old), options()));
     assert!(
         matches!(error, VolumeError::LogOther { expected, found, .. } if expected == id(2) && found == id(1))
     );
@@ -236,8 +265,8 @@ fn log_moves_between_devices_and_a_cut_leaves_one_of_both() {
         let lun = file(&volume, 200);
         write(&volume, lun, 0, 3, 1000).expect("there is room");
         volume.flush().expect("it flushes");
-        let start = pair.main.operations();
-        cut.into_iter().for_each(|cut| pair.main.cut_after(cut));
+        let start = pair.both.operations();
+        cut.into_iter().for_each(|cut| pair.both.cut_after(cut));
         let steps = [
             volume.move_log(&pair.target(1)),
             write(&volume, lun, 3, 3, 1000).and_then(|()| volume.flush()),
@@ -245,7 +274,7 @@ fn log_moves_between_devices_and_a_cut_leaves_one_of_both() {
             write(&volume, lun, 6, 3, 1000).and_then(|()| volume.flush()),
         ];
         let done = steps.iter().take_while(|step| step.is_ok()).count();
-        let operations = pair.main.operations() - start;
+        let operations = pair.both.operations() - start;
         assert_eq!(done < 4, cut.is_some(), "{steps:?}");
         drop(volume);
         let volume = pair.cycled(seed).open().expect("the log is in one of two places, and opening finds it");
