@@ -13,6 +13,7 @@ mod peers;
 mod process;
 mod report;
 mod served_rows;
+mod snapshot_peers;
 mod snapshot_rows;
 mod volume_rows;
 

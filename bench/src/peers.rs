@@ -69,16 +69,14 @@ impl Qcow2 {
         self.server.as_ref().ok_or_else(|| anyhow::anyhow!("qemu-nbd is not running"))
     }
 
-    /// Puts `count` empty images on top of the newest one, and serves the last.
-    pub(crate) fn snapshot(&mut self, count: usize) -> Result<()> {
+    /// Puts an empty image on top of the newest one, and serves it.
+    pub(crate) fn push(&mut self) -> Result<()> {
         self.server = None;
-        for _ in 0..count {
-            let (below, above) = (self.image(self.images - 1), self.image(self.images));
-            let mut create = Command::new("qemu-img");
-            create.args(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"]).arg(below).arg(above);
-            run(&mut create)?;
-            self.images += 1;
-        }
+        let (below, above) = (self.image(self.images - 1), self.image(self.images));
+        let mut create = Command::new("qemu-img");
+        create.args(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"]).arg(below).arg(above);
+        run(&mut create)?;
+        self.images += 1;
         self.serve()
     }
 }

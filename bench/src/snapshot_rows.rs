@@ -7,16 +7,16 @@ use anyhow::Result;
 
 use crate::Plan;
 use crate::cairn::{Cairn, MEMORY_DEFAULT_MIB};
-use crate::fio::{Load, Target, Until};
+use crate::fio::{Load, Until};
 use crate::peers::Qcow2;
 use crate::process::{run, settle};
 use crate::report::{self, Report, median};
+use crate::snapshot_peers::{Btrfs, Snapshots, ZfsFuse};
 
 /// A few writes between snapshots, so that they differ.
 const BETWEEN_BYTES: u64 = 4 << 20;
 
-/// Random writes with 0, 1, 50 and 1,000 snapshots. Cairn's own figure without snapshots, and qcow2 with as many, are
-/// what the rest is compared with.
+/// Random writes with 0, 1, 50 and 1,000 snapshots, next to everything here that takes snapshots and to Cairn without any.
 pub(crate) fn writes(plan: &Plan, report: &mut Report) -> Result<()> {
     let bytes = plan.export_bytes();
     let counts: &[usize] = if plan.quick { &[0, 1, 3] } else { &[0, 1, 50, 1000] };
@@ -24,85 +24,96 @@ pub(crate) fn writes(plan: &Plan, report: &mut Report) -> Result<()> {
     let folder = plan.folder.join("snapshots");
     std::fs::create_dir_all(&folder)?;
 
-    let mut qcow2 = Qcow2::new(&folder, bytes)?;
-    let cairn = if plan.only_peers {
-        None
-    } else {
-        Some(Cairn::start(plan, "snapshots-cairn", "off", MEMORY_DEFAULT_MIB)?)
-    };
-    if let Some(cairn) = &cairn {
+    let mut contenders: Vec<Contender> = Vec::new();
+    if !plan.only_peers {
+        let cairn = Cairn::start(plan, "snapshots-cairn", "off", MEMORY_DEFAULT_MIB)?;
         cairn.make_lun(bytes * 4, bytes)?;
-        Load::fill(bytes).run(&target(plan, cairn)?)?;
+        contenders.push(Contender::new(Box::new(cairn)));
     }
-    Load::fill(bytes).run(&qcow2_target(plan, &qcow2)?)?;
-    settle()?;
+    contenders.push(Contender::new(Box::new(Qcow2::new(&folder, bytes)?)));
+    match Btrfs::new(&folder, bytes) {
+        Ok(btrfs) => contenders.push(Contender::new(Box::new(btrfs))),
+        Err(error) => report.note(format!("btrfs is not in this run: {error:#}")),
+    }
+    match ZfsFuse::new(&folder, bytes) {
+        Ok(zfs) => contenders.push(Contender::new(Box::new(zfs))),
+        Err(error) => report.note(format!("zfs-fuse is not in this run: {error:#}")),
+    }
+    for contender in &contenders {
+        Load::fill(bytes).run(&contender.server.target(plan)?)?;
+        settle()?;
+    }
 
-    let mut made = 0;
     let mut without = None;
     for &count in counts {
-        let mut of_cairn = Vec::new();
-        let mut of_qcow2 = Vec::new();
-        // A chain of 1,000 images is past what qemu opens; the peer keeps the 50 that it has.
-        let chained = count.min(50);
-        qcow2_to(&mut qcow2, made, chained)?;
-        if let Some(cairn) = &cairn {
-            for index in made..count {
-                if index % 20 == 0 {
-                    let some = Load { until: Until::Bytes(BETWEEN_BYTES), ..load };
-                    some.run(&target(plan, cairn)?)?;
-                }
-                cairn.cli(&["snapshot", "create", &format!("vol0@s{index}")])?;
-            }
+        let mut seen: Vec<Vec<f64>> = vec![Vec::new(); contenders.len()];
+        for contender in &mut contenders {
+            contender.grow_to(count.saturating_sub(1), plan, &load)?;
         }
         settle()?;
-        // Just after a snapshot every write meets a shared block; a second round would not, so there is one round.
-        let rounds = if count == 1 { 1 } else { plan.rounds() };
-        for _ in 0..rounds {
-            if let Some(cairn) = &cairn {
-                of_cairn.push(load.run(&target(plan, cairn)?)?.iops);
+        for _ in 0..plan.rounds() {
+            for (contender, seen) in contenders.iter_mut().zip(&mut seen) {
+                // The newest is fresh in every turn, so that writes meet blocks that it shares.
+                if count > 0 {
+                    contender.snapshot()?;
+                }
+                seen.push(load.run(&contender.server.target(plan)?)?.iops);
                 settle()?;
             }
-            of_qcow2.push(load.run(&qcow2_target(plan, &qcow2)?)?.iops);
-            settle()?;
         }
-        made = count;
-        let cairn_iops = cairn.as_ref().map(|_| median(of_cairn));
+        let mut medians: Vec<(&'static str, f64)> =
+            contenders.iter().zip(seen).map(|(one, seen)| (one.server.label(), median(seen))).collect();
+        let cairn = (!plan.only_peers).then(|| medians.remove(0).1);
         let work = match count {
             0 => "4 KiB random write, depth 32, no snapshot".to_owned(),
             1 => "the same, just after a snapshot".to_owned(),
             count => format!("the same, {count} snapshots"),
         };
-        let asked = if count == 0 { report::Target::None } else { report::Target::AtLeast(10.0) };
-        report.against(&work, "IOPS", cairn_iops, ("qcow2, external snapshots", median(of_qcow2)), asked);
-        if let Some(without) = without {
-            report.against(
-                &work,
-                "IOPS",
-                cairn_iops,
-                ("cairn, no snapshot", without),
-                report::Target::AtLeast(0.95),
-            );
+        for peer in medians {
+            let asked = if count == 0 { report::Target::None } else { report::Target::AtLeast(10.0) };
+            report.against(&work, "IOPS", cairn, peer, asked);
         }
-        without = without.or(cairn_iops);
+        if let Some(without) = without {
+            let peer = ("cairn, no snapshot", without);
+            report.against(&work, "IOPS", cairn, peer, report::Target::AtLeast(0.95));
+        }
+        without = without.or(cairn);
     }
     report.note(
-        "qcow2 with 1,000 snapshots is a chain of 50, the longest that was built here. btrfs and zfs-fuse are not in \
-         this run: they need a kernel module or a loop device and root.",
+        "A snapshot is made before each turn, with every contender. qcow2 beside 1,000 is a chain of 50 and one for each turn: the \
+         longest that was built here.",
     );
     Ok(())
 }
 
-fn qcow2_to(qcow2: &mut Qcow2, made: usize, wanted: usize) -> Result<()> {
-    if wanted > made { qcow2.snapshot(wanted - made) } else { Ok(()) }
+/// One of those that are compared, with how many snapshots it has.
+struct Contender {
+    server: Box<dyn Snapshots>,
+    made: usize,
 }
 
-fn target<'a>(plan: &'a Plan, cairn: &'a Cairn) -> Result<Target<'a>> {
-    Ok(Target { server: cairn.server()?, uri: cairn.lun()?, scratch: &plan.folder })
-}
+impl Contender {
+    fn new(server: Box<dyn Snapshots>) -> Self {
+        Self { server, made: 0 }
+    }
 
-fn qcow2_target<'a>(plan: &'a Plan, qcow2: &'a Qcow2) -> Result<Target<'a>> {
-    let server = qcow2.server()?;
-    Ok(Target { server, uri: server.uri(""), scratch: &plan.folder })
+    fn snapshot(&mut self) -> Result<()> {
+        self.server.snapshot(self.made)?;
+        self.made += 1;
+        Ok(())
+    }
+
+    /// Makes snapshots until there are `count`, with a few writes between them.
+    fn grow_to(&mut self, count: usize, plan: &Plan, load: &Load) -> Result<()> {
+        while self.made < count.min(self.server.snapshots_max()) {
+            if self.made.is_multiple_of(20) {
+                let some = Load { until: Until::Bytes(BETWEEN_BYTES), ..*load };
+                some.run(&self.server.target(plan)?)?;
+            }
+            self.snapshot()?;
+        }
+        Ok(())
+    }
 }
 
 /// Latency of a client of a 100 GiB volume while snapshots are made, and create, list and delete with 10 and 10,000.
@@ -114,7 +125,7 @@ pub(crate) fn creation(plan: &Plan, report: &mut Report) -> Result<()> {
     let cairn = Cairn::start(plan, "creation-cairn", "off", MEMORY_DEFAULT_MIB)?;
     let lun_bytes = plan.export_bytes();
     cairn.make_lun(100 << 30, lun_bytes)?;
-    Load::fill(lun_bytes).run(&target(plan, &cairn)?)?;
+    Load::fill(lun_bytes).run(&cairn.target(plan)?)?;
     settle()?;
 
     // A steady client: what counts is the worst request, with snapshots and without.
@@ -122,9 +133,9 @@ pub(crate) fn creation(plan: &Plan, report: &mut Report) -> Result<()> {
     let (mut quiet, mut busy) = (Vec::new(), Vec::new());
     let mut made = 0;
     for _ in 0..plan.rounds() {
-        quiet.push(load.run(&target(plan, &cairn)?)?.worst_us / 1e3);
+        quiet.push(load.run(&cairn.target(plan)?)?.worst_us / 1e3);
         let seen = std::thread::scope(|scope| {
-            let client = scope.spawn(|| load.run(&target(plan, &cairn)?));
+            let client = scope.spawn(|| load.run(&cairn.target(plan)?));
             while !client.is_finished() {
                 cairn.cli(&["snapshot", "create", &format!("vol0@load{made}")])?;
                 made += 1;
