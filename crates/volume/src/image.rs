@@ -90,9 +90,10 @@ impl Volume {
         let mut sources = Vec::with_capacity(reads.len());
         let committed = {
             let state = self.state.lock();
+            let changes = state.changes_of(file);
             for read in reads.iter().filter(|read| read.outcome.is_none()) {
                 for number in read.lba.0..read.lba.0 + read.count {
-                    sources.push((Lba(number), state.see(file, number)));
+                    sources.push((Lba(number), changes.see(number)));
                 }
             }
             state.committed.clone()

@@ -168,11 +168,6 @@ impl Overlay {
         of_files + inodes + inodes / 16 + self.inodes.len() as u64 * u64::from(levels)
     }
 
-    #[inline]
-    pub(crate) fn see(&self, file: FileId, lba: u64) -> Seen {
-        self.files.get(&file).map_or(Seen::Below, |overlay| overlay.see(lba))
-    }
-
     /// Takes a block of a file. A block that was unplaced already keeps its order, so that a flush which waits for the older write covers this one.
     pub(crate) fn write(&mut self, file: FileId, lba: u64, block: Block, order: u64) {
         let overlay = self.files.entry(file).or_default();

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::error::VolumeError;
 use crate::limits::RESERVE_MIN;
-use crate::overlay::{Overlay, Seen, Unlogged};
+use crate::overlay::{FileOverlay, Overlay, Seen, Unlogged};
 use crate::release::{Ended, Reader, Releases};
 use crate::since::SinceMap;
 use crate::space::Redirects;
@@ -71,6 +71,24 @@ impl Frozen {
         match self {
             Frozen::Draining(overlay) => overlay,
             Frozen::Settled(overlay) => overlay,
+        }
+    }
+}
+
+/// One file's changes in memory.
+pub(crate) struct FileChanges<'a> {
+    open: Option<&'a FileOverlay>,
+    frozen: Option<&'a FileOverlay>,
+}
+
+impl FileChanges<'_> {
+    /// What is known of a block, the newest first.
+    #[inline]
+    pub(crate) fn see(&self, lba: u64) -> Seen {
+        let overlay = |overlay: Option<&FileOverlay>| overlay.map_or(Seen::Below, |changes| changes.see(lba));
+        match overlay(self.open) {
+            Seen::Below => overlay(self.frozen),
+            seen => seen,
         }
     }
 }
@@ -160,16 +178,10 @@ impl State {
         }
     }
 
-    /// What the generations in memory know of a block, the newest first.
-    #[inline]
-    pub(crate) fn see(&self, file: FileId, lba: u64) -> Seen {
-        match self.open.see(file, lba) {
-            Seen::Below => match &self.frozen {
-                Some(frozen) => frozen.overlay().see(file, lba),
-                None => Seen::Below,
-            },
-            seen => seen,
-        }
+    /// What the generations in memory know of a file. Looked up once for a whole request: finding the file costs more than its blocks.
+    pub(crate) fn changes_of(&self, file: FileId) -> FileChanges<'_> {
+        let frozen = self.frozen.as_ref().and_then(|frozen| frozen.overlay().files.get(&file));
+        FileChanges { open: self.open.files.get(&file), frozen }
     }
 
     /// The inode of a file as changed in memory; `None` when it was not changed.

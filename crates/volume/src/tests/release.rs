@@ -53,7 +53,7 @@ fn block_that_was_placed_and_given_up_in_one_generation_waits_for_short_readers(
     write(&volume, lun, 3, 1, 500).expect("there is room");
     volume.place(1, u64::MAX).expect("it is written");
     // A read finds this pointer in memory, of a generation that is newer than the root that it holds.
-    let crate::overlay::Seen::Pointer(pointer) = volume.state.lock().see(lun, 3) else {
+    let crate::overlay::Seen::Pointer(pointer) = volume.state.lock().changes_of(lun).see(3) else {
         panic!("the block has its place");
     };
     write(&volume, lun, 3, 1, 600).expect("there is room");

@@ -148,7 +148,7 @@ fn overlay_shows_the_last_write_or_hole_of_each_block() {
                 }
             }
             for lba in 0..64 {
-                let shown = match overlay.see(lun, lba) {
+                let shown = match overlay.files.get(&lun).map_or(Seen::Below, |changes| changes.see(lba)) {
                     Seen::Block(shown) => {
                         Some(Some(u64::from_le_bytes(shown[..8].try_into().expect("8 bytes"))))
                     }
