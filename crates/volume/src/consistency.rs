@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::locks::MutexGuard;
 use cairn_base::{FileId, Generation, SnapshotId, Vbn};
 use cairn_format::layout::{BITS_PER_MAP_BLOCK, SUPERBLOCK_A, SUPERBLOCK_B};
 use cairn_format::{
     BlockPointer, INODES_PER_BLOCK, Inode, LogTail, Root, SnapshotEntry, Superblock, TableRef, TreeRef,
 };
-use parking_lot::MutexGuard;
 
 use crate::compare::{ACTIVE_MAP, INODE_FILE, Maps};
 use crate::error::VolumeError;

@@ -22,6 +22,7 @@ mod image;
 mod intent;
 mod lag;
 mod limits;
+mod locks;
 mod log_device;
 mod open;
 mod overlay;
@@ -45,7 +46,6 @@ pub use compare::Run;
 pub use error::{Place, VolumeError};
 pub use image::{BlockRead, FileExtent, Image};
 pub use lag::Behind;
-pub use limits::CONSISTENCY_INTERVAL;
 pub use log_device::{Inspection, LogTarget, NewLog};
 pub use open::{FormatOptions, OpenOptions};
 pub use receive::{ReceivedImage, Receiver};
@@ -53,5 +53,9 @@ pub use since::SinceRelationship;
 pub use snapshots::Changes;
 pub use volume::{Compound, ROOT_DIRECTORY, Snapshot, Volume, VolumeStatus};
 
-#[cfg(test)]
+// Instead of the other tests, whose threads are real ones.
+#[cfg(all(test, feature = "shuttle"))]
+#[path = "tests/schedules.rs"]
+mod schedules;
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
+use crate::locks::{Condvar, Mutex};
 use cairn_base::{BLOCK_SIZE, Checksum, Clock, Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_device::{Block, BlockMut, Device, Segments};
 use cairn_format::layout::{SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN, SUPERBLOCK_A, SUPERBLOCK_B};
@@ -11,7 +12,6 @@ use cairn_format::{
     BlockPointer, Cursor, FormatError, LogEntry, LogRecord, LogTail, Role, Root, SegmentKind, Superblock,
     TableRef, TreeRef,
 };
-use parking_lot::{Condvar, Mutex};
 
 use crate::compare::Maps;
 use crate::error::VolumeError;

@@ -11,8 +11,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use crate::locks::{Condvar, Mutex};
 use cairn_base::{Generation, Vbn};
-use parking_lot::{Condvar, Mutex};
 
 use crate::compare::Maps;
 use crate::state::Committed;
@@ -44,7 +44,7 @@ impl Ended {
     }
 
     /// Threads that wait.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn waiting(&self) -> u64 {
         *self.waiting.lock()
     }
@@ -189,13 +189,13 @@ impl Releases {
     }
 
     /// Blocks that wait.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn blocks(&self) -> u64 {
         self.list.iter().map(|release| release.blocks.len() as u64).sum()
     }
 
     /// Sets of readers that blocks wait for.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn groups(&self) -> usize {
         self.list.len()
     }

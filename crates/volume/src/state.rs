@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::locks::Mutex;
 use cairn_base::{FileId, Generation, SnapshotId, Timestamp, Vbn};
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
 use cairn_format::{BlockPointer, Cursor, FANOUT, FileKind, Inode, Role, Root};
-use parking_lot::Mutex;
 
 use crate::error::VolumeError;
 use crate::limits::RESERVE_MIN;

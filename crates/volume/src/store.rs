@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::locks::RwLock;
 use cairn_base::{BLOCK_SIZE, Checksum, Vbn, VolumeId};
 use cairn_device::{Block, Device, DeviceError, Operation, Segments};
 use cairn_format::{BlockPointer, Node, NodeAddress, SegmentKind};
-use parking_lot::RwLock;
 use quick_cache::sync::Cache;
 
 use crate::compare::INODE_FILE;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use crate::locks::{Condvar, Mutex};
 use cairn_base::{Clock, FileId, Generation, LogId, SnapshotId, Timestamp, VolumeId};
 use cairn_format::{Cursor, Role, Root, SnapshotEntry, Superblock};
-use parking_lot::{Condvar, Mutex};
 
 use crate::error::VolumeError;
 use crate::intent::LogWriter;

@@ -108,7 +108,7 @@ impl Volume {
     }
 
     /// Waits until there is room in memory, and for `cost` more blocks in the volume.
-    fn admit(self: &Arc<Self>, cost: u64) -> Result<parking_lot::MutexGuard<'_, State>, VolumeError> {
+    fn admit(self: &Arc<Self>, cost: u64) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
         let mut state = self.admit_to_memory()?;
         if state.may_take(cost) {
             return Ok(state);
@@ -126,7 +126,10 @@ impl Volume {
     ///
     /// A consistency point turns promises into exact numbers and gives up what was overwritten; that is free when the reads that were under
     /// way have ended, and the writer waits for those that exist when he asks. He never waits for an image, which may be open for days.
-    fn admit_in_turn(self: &Arc<Self>, cost: u64) -> Result<parking_lot::MutexGuard<'_, State>, VolumeError> {
+    fn admit_in_turn(
+        self: &Arc<Self>,
+        cost: u64,
+    ) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
         let _turn = self.turn.lock();
         self.state.lock().awaited = cost;
         let mut rounds = SPACE_ROUNDS;
@@ -156,7 +159,7 @@ impl Volume {
     }
 
     /// Waits until there is room in memory for another change.
-    fn admit_to_memory(self: &Arc<Self>) -> Result<parking_lot::MutexGuard<'_, State>, VolumeError> {
+    fn admit_to_memory(self: &Arc<Self>) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
         loop {
             let mut state = self.state.lock();
             state.check_writable()?;
@@ -190,7 +193,7 @@ impl Volume {
     }
 
     /// A hole takes no block for itself, and the reserve covers the nodes that it changes.
-    fn admit_punch(self: &Arc<Self>) -> Result<parking_lot::MutexGuard<'_, State>, VolumeError> {
+    fn admit_punch(self: &Arc<Self>) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
         let state = self.state.lock();
         state.check_writable()?;
         if state.has_room(1) {

@@ -1,0 +1,276 @@
+//! Schedules of threads, explored: `cargo test -p cairn-volume --features shuttle`.
+//!
+//! The scheduler of shuttle decides at each lock, each wait and each device operation who goes on, at random or by priorities that change at a few
+//! places (PCT), which finds bugs that need few preemptions. It finds deadlocks by itself. A failure prints the schedule that replays it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cairn_base::{FileId, Lba, ManualClock, Rng, Timestamp, VolumeId};
+use cairn_device::{Block, BlockMut, Device, DeviceError, Extent, FaultDevice, Geometry, Operation};
+use cairn_format::FileKind;
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::thread;
+
+use crate::*;
+
+/// Schedules of each scenario and kind of scheduler.
+const SCHEDULES: usize = 200;
+/// Preemptions that a bug needs at most for PCT to find it soon.
+const PREEMPTIONS: usize = 3;
+
+/// Lets others go on before and after each batch, as a device does that takes its time.
+struct Slow(FaultDevice);
+
+impl Device for Slow {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        thread::yield_now();
+        self.0.run(batch);
+        thread::yield_now();
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        self.0.extents(offset, length, limit)
+    }
+}
+
+fn explore(scenario: impl Fn() + Send + Sync + 'static) {
+    let scenario = Arc::new(scenario);
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 20;
+    let random = scenario.clone();
+    shuttle::Runner::new(RandomScheduler::new_from_seed(1, SCHEDULES), config.clone()).run(move || random());
+    let pct = PctScheduler::new_from_seed(2, PREEMPTIONS, SCHEDULES);
+    shuttle::Runner::new(pct, config).run(move || scenario());
+}
+
+fn open(device: &Arc<Slow>) -> Arc<Volume> {
+    let clock = Arc::new(ManualClock::new(Timestamp(1)));
+    let options = OpenOptions { cache_bytes: 1 << 20, clock };
+    Volume::open(device.clone(), options).expect("the volume opens")
+}
+
+/// The smallest volume, with a LUN of `length` blocks, of which about `free` blocks are free.
+fn fresh(length: u64, free: u64) -> (Arc<Slow>, Arc<Volume>, FileId) {
+    let blocks = 1024;
+    let device = FaultDevice::new(Volume::device_bytes(blocks, Role::Normal));
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Normal };
+    Volume::format(&device, &options, &ManualClock::new(Timestamp(1))).expect("it is formatted");
+    let device = Arc::new(Slow(device));
+    let volume = open(&device);
+    let lun = volume.compound().create(FileKind::Lun, length * 4096).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let ballast = volume.status().free.saturating_sub(free);
+    if ballast > 0 {
+        let file = volume.compound().create(FileKind::Lun, ballast * 4096).expect("there is room");
+        // What it takes besides, for nodes, is small.
+        let blocks: Vec<_> = (0..ballast.saturating_sub(16)).map(|lba| (Lba(lba), stamped(lba, 1))).collect();
+        volume.write(file, &mut blocks.into_iter()).expect("there is room");
+        volume.consistency_point().expect("it commits");
+    }
+    (device, volume, lun)
+}
+
+/// A block that says which it is, and which write made it.
+fn stamped(lba: u64, version: u64) -> Block {
+    let mut bytes = BlockMut::zeroed();
+    bytes[..8].copy_from_slice(&lba.to_le_bytes());
+    bytes[8..16].copy_from_slice(&version.to_le_bytes());
+    bytes.freeze()
+}
+
+fn write(volume: &Arc<Volume>, lun: FileId, lba: u64, version: u64) -> Result<(), VolumeError> {
+    volume.write(lun, &mut std::iter::once((Lba(lba), stamped(lba, version))))
+}
+
+/// The version of a block; a block that is another's, or a mixture, fails.
+fn version_in(bytes: &[u8], lba: u64) -> u64 {
+    let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    if bytes.iter().all(|byte| *byte == 0) {
+        return 0;
+    }
+    assert_eq!(number(0), lba, "a block is its own");
+    number(8)
+}
+
+/// The versions of `count` blocks.
+fn read(volume: &Arc<Volume>, lun: FileId, first: u64, count: u64) -> Vec<u64> {
+    let mut reads = [BlockRead::new(Lba(first), count)];
+    volume.read(lun, &mut reads, true);
+    versions(reads, first)
+}
+
+fn read_image(image: &Image, lun: FileId, first: u64, count: u64) -> Vec<u64> {
+    let mut reads = [BlockRead::new(Lba(first), count)];
+    image.read(lun, &mut reads, true);
+    versions(reads, first)
+}
+
+fn versions([read]: [BlockRead; 1], first: u64) -> Vec<u64> {
+    let bytes = read.outcome.expect("it has an outcome").expect("it is read").to_vec();
+    bytes.chunks(4096).zip(first..).map(|(block, lba)| version_in(block, lba)).collect()
+}
+
+fn assert_sound(volume: &Arc<Volume>) {
+    let report = volume.check(&mut |_| {}).expect("checking is possible");
+    assert_eq!(report.findings, []);
+}
+
+/// Two writers on blocks of their own, two flushers, write-back and a consistency point. The power goes at the end.
+#[test]
+fn flush_covers_what_was_answered_before_it_in_every_schedule() {
+    explore(|| {
+        let (device, volume, lun) = fresh(16, 1024);
+        let writers: Vec<_> = (0..2u64)
+            .map(|writer| {
+                let volume = volume.clone();
+                thread::spawn(move || {
+                    let mut durable = 0;
+                    for version in 1..=4 {
+                        write(&volume, lun, writer, version).expect("there is room");
+                        write(&volume, lun, writer + 4, version).expect("there is room");
+                        if version % 2 == 0 {
+                            volume.flush().expect("it flushes");
+                            durable = version;
+                        }
+                    }
+                    durable
+                })
+            })
+            .collect();
+        let placing = volume.clone();
+        let place = thread::spawn(move || {
+            for _ in 0..3 {
+                placing.place(1, u64::MAX).expect("it is written");
+            }
+        });
+        let committing = volume.clone();
+        let commit = thread::spawn(move || committing.consistency_point().expect("it commits"));
+        let durable: Vec<u64> = writers.into_iter().map(|writer| writer.join().expect("it ends")).collect();
+        place.join().expect("it ends");
+        commit.join().expect("it ends");
+        drop(volume);
+        let device = Arc::new(Slow(device.0.power_cycle(&mut Rng::new(1))));
+        let volume = open(&device);
+        for (writer, durable) in durable.into_iter().enumerate() {
+            for lba in [writer as u64, writer as u64 + 4] {
+                assert_eq!(read(&volume, lun, lba, 1), [durable], "what was flushed is there");
+            }
+        }
+        assert_sound(&volume);
+    });
+}
+
+/// A file that is larger than the cache is written anew again and again, in a volume so full that its blocks are reused soon, beside a reader
+/// that may be in the middle of reading from the device.
+#[test]
+fn reader_never_sees_a_reused_block_in_any_schedule() {
+    explore(|| {
+        const LENGTH: u64 = 240;
+        let (_device, volume, lun) = fresh(LENGTH, 530);
+        let (started, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (writing, starts, ends) = (volume.clone(), started.clone(), done.clone());
+        let writer = thread::spawn(move || {
+            for version in 1..=6 {
+                starts.store(version, Ordering::SeqCst);
+                let blocks: Vec<_> = (0..LENGTH).map(|lba| (Lba(lba), stamped(lba, version))).collect();
+                writing.write(lun, &mut blocks.into_iter()).expect("overwriting needs no more than there is");
+                ends.store(version, Ordering::SeqCst);
+                writing.consistency_point().expect("it commits");
+            }
+        });
+        for first in [0, 80, 160, 0, 80, 160] {
+            let before = done.load(Ordering::SeqCst);
+            let seen = read(&volume, lun, first, 80);
+            let after = started.load(Ordering::SeqCst);
+            for version in seen {
+                assert!((before..=after).contains(&version), "{before} <= {version} <= {after}");
+            }
+        }
+        writer.join().expect("it ends");
+        assert_sound(&volume);
+    });
+}
+
+/// Snapshots come and go beside a writer; an image that was taken shows the same until it is closed, also when its snapshot is gone.
+#[test]
+fn image_does_not_change_in_any_schedule() {
+    explore(|| {
+        const LENGTH: u64 = 96;
+        let (_device, volume, lun) = fresh(LENGTH, 450);
+        let writing = volume.clone();
+        let writer = thread::spawn(move || {
+            for version in 1..=6 {
+                for lba in 0..LENGTH {
+                    write(&writing, lun, lba, version).expect("there is room");
+                }
+                writing.flush().expect("it flushes");
+            }
+        });
+        let snapping = volume.clone();
+        let snapper = thread::spawn(move || {
+            for round in 0..2 {
+                let made = snapping.create_snapshot(&format!("s{round}")).expect("it is made");
+                let image = snapping.image(Some(made.id)).expect("it exists");
+                // What the active state has got since is in no snapshot.
+                snapping.consistency_point().expect("it commits");
+                let active = snapping.image(None).expect("there is an active state");
+                let show = || [&image, &active].map(|image| read_image(image, lun, 0, LENGTH));
+                let before = show();
+                for shown in &before {
+                    assert!(
+                        shown.is_sorted_by(|a, b| a >= b),
+                        "earlier writes of a round are in it: {shown:?}"
+                    );
+                }
+                snapping.delete_snapshots(&[made.id]).expect("it is deleted");
+                for _ in 0..3 {
+                    snapping.consistency_point().expect("it commits");
+                }
+                assert_eq!(show(), before, "an image does not change");
+            }
+        });
+        writer.join().expect("it ends");
+        snapper.join().expect("it ends");
+        volume.consistency_point().expect("it commits");
+        assert_sound(&volume);
+    });
+}
+
+/// Two writers fill a volume by overwriting, with readers in between: nobody hears "no space" while there is some, and nobody waits for ever.
+#[test]
+fn nearly_full_volume_takes_overwrites_in_every_schedule() {
+    explore(|| {
+        let (_device, volume, lun) = fresh(96, 60);
+        let room = volume.status().free.min(96) / 3;
+        for lba in 0..room {
+            write(&volume, lun, lba, 1).expect("there is room");
+        }
+        volume.consistency_point().expect("it commits");
+        let writers: Vec<_> = (0..2u64)
+            .map(|writer| {
+                let volume = volume.clone();
+                thread::spawn(move || {
+                    for version in 2..=4 {
+                        for lba in (writer..room).step_by(2) {
+                            write(&volume, lun, lba, version)
+                                .expect("overwriting needs no more than there is");
+                        }
+                    }
+                })
+            })
+            .collect();
+        for lba in 0..6 {
+            let seen = read(&volume, lun, lba % room, 1);
+            assert!((1..=4).contains(&seen[0]), "{seen:?}");
+        }
+        for writer in writers {
+            writer.join().expect("it ends");
+        }
+        assert_sound(&volume);
+    });
+}
