@@ -65,13 +65,14 @@ impl Copies<'_> {
     fn cut_and_repeat(&self, facts: &mut Facts, rng: &mut Rng, copy: &dyn Fn() -> Command) -> Result<()> {
         let log = self.world.folder.join("copy.log");
         let mut cut = Running::start(&mut copy(), &log)?;
-        let ended = cut.ended_within(Duration::from_micros(rng.below(self.bytes * 2)))?;
+        let ended = cut.ended_within(Duration::from_micros(rng.below(self.bytes / 500)))?;
         self.cairn.kill()?;
         match ended {
             Some(status) if !status.success() => bail!("a copy failed before the kill: {}", cut.tail()),
             Some(_) => facts.add("kills after the copy", 1),
-            None => drop(cut),
+            None => facts.add("kills within the copy", 1),
         }
+        drop(cut);
         facts.add("kills", 1 + self.cairn.serve_after_stumbling(rng)?);
         facts.add("copies", 1);
         Running::start(&mut copy(), &log)?.succeeds().context("the repeated copy")

@@ -56,8 +56,9 @@ fn one(job: &Job<'_>, facts: &mut Facts, rng: &mut Rng) -> Result<()> {
     match ended {
         Some(status) if !status.success() => bail!("fio failed before the kill: {}", again.tail()),
         Some(_) => facts.add("kills after the job", 1),
-        None => drop(again),
+        None => facts.add("kills within the job", 1),
     }
+    drop(again);
     facts.add("kills", 1 + job.cairn.serve_after_stumbling(rng)?);
     job.verify().context("after a kill in the middle of the same job")?;
     facts.add("verify passes", 2);

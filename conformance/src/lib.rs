@@ -10,15 +10,21 @@
 
 mod blocks;
 mod copies;
+mod crowd;
 mod database;
 mod fio;
 mod fsx;
+mod full;
 mod model;
 mod mount;
 mod postgres;
+mod probe;
 mod program;
+mod relay;
+mod rude;
 mod scenario;
 mod server;
+mod stalled;
 
 pub use program::find_cairn;
 pub use scenario::{Facts, SCENARIOS, Scenario, Verdict, World};

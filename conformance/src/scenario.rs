@@ -130,4 +130,58 @@ pub const SCENARIOS: &[Scenario] = &[
         rounds: 50,
         run: crate::fsx::run,
     },
+    Scenario {
+        name: "full",
+        shows: "a volume that its client fills, and empties again",
+        rounds: 10,
+        run: crate::full::volume,
+    },
+    Scenario {
+        name: "host-full",
+        shows: "the file system under a volume is full before the volume is",
+        rounds: 5,
+        run: crate::full::host,
+    },
+    Scenario {
+        name: "memory",
+        shows: "the memory limit, also with clients that ask for much and take nothing",
+        rounds: 3,
+        run: crate::crowd::memory,
+    },
+    Scenario {
+        name: "snapshots",
+        shows: "10,000 snapshots of a volume in use",
+        rounds: 1,
+        run: crate::crowd::snapshots,
+    },
+    Scenario {
+        name: "luns",
+        shows: "1,000 LUNs: made, listed, exported, opened",
+        rounds: 1,
+        run: crate::crowd::luns,
+    },
+    Scenario {
+        name: "connections",
+        shows: "200 sessions at once, and one too many",
+        rounds: 50,
+        run: crate::crowd::connections,
+    },
+    Scenario {
+        name: "deaf",
+        shows: "clients that stop reading their replies",
+        rounds: 10,
+        run: crate::rude::deaf,
+    },
+    Scenario {
+        name: "cut",
+        shows: "clients that go in the middle of a write",
+        rounds: 100,
+        run: crate::rude::cut,
+    },
+    Scenario {
+        name: "stalled",
+        shows: "a mirror whose other side stalls without breaking the connection",
+        rounds: 5,
+        run: crate::stalled::run,
+    },
 ];

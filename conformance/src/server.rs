@@ -145,6 +145,15 @@ impl Cairn {
         Ok(())
     }
 
+    /// The most memory that was resident at once, in bytes.
+    pub(crate) fn memory_max(&self) -> Result<u64> {
+        let process = self.process.lock();
+        let id = process.as_ref().context("the server does not run")?.id();
+        let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+    }
+
     /// The NBD URI of an export.
     pub(crate) fn uri(&self, export: &str) -> String {
         format!("nbd+unix:///{export}?socket={}", self.socket().display())

@@ -103,6 +103,9 @@ pub struct Serve {
     /// The mirror address that tokens name, when it is another than the one listened on
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
+    /// How long the other end of a mirror's transfer may be silent before it is given up (2m)
+    #[arg(long, value_name = "TIME")]
+    pub mirror_patience: Option<Interval>,
     /// Memory of each volume for cached blocks and for writes on their way (256M)
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<ByteSize>,

@@ -416,6 +416,8 @@ pub struct Mirror {
     pub lag_bytes: Option<u64>,
     /// Since the source was last heard of.
     pub silent_ms: Option<u64>,
+    /// While an update runs: since its last byte came. It is given up at `--mirror-patience`.
+    pub quiet_ms: Option<u64>,
     /// What the running or last update did.
     pub last: Option<Transfer>,
     /// When the next update begins.

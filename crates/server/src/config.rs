@@ -3,8 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
-use cairn_base::ByteSize;
+use cairn_base::{ByteSize, Interval};
 use serde::Deserialize;
 
 use crate::error::ServerError;
@@ -17,6 +18,9 @@ pub const DEFAULT_MIRROR: &str = "127.0.0.1:7420";
 pub const DEFAULT_NBD: &str = "127.0.0.1:10809";
 /// The block cache of a volume, in bytes.
 pub const DEFAULT_CACHE: ByteSize = ByteSize(256 << 20);
+/// A peer that neither takes nor gives a byte for so long in a transfer is gone, when nothing else is said. Comparing the maps of a
+/// large volume takes a part of it.
+pub const DEFAULT_MIRROR_PATIENCE: Duration = Duration::from_secs(120);
 
 /// `HOST:PORT`, `unix:PATH` or `off`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +87,11 @@ fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Byte
     }
 }
 
+/// A length of time in a configuration file, such as "2m".
+fn interval<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Interval>, D::Error> {
+    String::deserialize(deserializer)?.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
 /// What a configuration file, or the command line, says; the rest is left to the next in line.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -99,6 +108,9 @@ pub struct Settings {
     pub nbd_tls_required: Option<bool>,
     /// The mirror address that tokens name, when it is not the one listened on.
     pub advertise: Option<String>,
+    /// How long the other end of a transfer may be silent before it is given up.
+    #[serde(default, deserialize_with = "interval")]
+    pub mirror_patience: Option<Interval>,
     /// The block cache of each volume.
     #[serde(default, deserialize_with = "size")]
     pub cache: Option<ByteSize>,
@@ -121,6 +133,7 @@ impl Settings {
             nbd: self.nbd.or(below.nbd),
             nbd_tls_required: self.nbd_tls_required.or(below.nbd_tls_required),
             advertise: self.advertise.or(below.advertise),
+            mirror_patience: self.mirror_patience.or(below.mirror_patience),
             cache: self.cache.or(below.cache),
         }
     }
@@ -135,6 +148,7 @@ pub struct Config {
     pub(crate) nbd: Vec<Address>,
     pub(crate) nbd_tls_required: bool,
     pub(crate) advertise: Option<String>,
+    pub(crate) mirror_patience: Duration,
     pub(crate) cache: ByteSize,
 }
 
@@ -162,6 +176,7 @@ impl Config {
             nbd: settings.nbd.unwrap_or_else(|| vec![Address::Tcp(DEFAULT_NBD.to_owned())]),
             nbd_tls_required: settings.nbd_tls_required.unwrap_or(false),
             advertise: settings.advertise,
+            mirror_patience: settings.mirror_patience.map_or(DEFAULT_MIRROR_PATIENCE, |patience| patience.0),
             cache: settings.cache.unwrap_or(DEFAULT_CACHE),
         })
     }

@@ -11,15 +11,12 @@ use rustls::{ClientConnection, StreamOwned};
 use crate::error::ServerError;
 use crate::identity::{Fingerprint, Identity};
 use crate::peers::Credential;
-use crate::source::set_patience;
+use crate::source::{is_late, set_patience};
 use crate::tls;
 use crate::wire::{self, Hello, PEER_VERSION, Welcome};
 
 /// Longest wait for a connection, and for each answer before the transfer.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// A source that neither takes nor gives a byte for so long in a transfer is gone. Comparing the maps of a
-/// large volume takes a part of it.
-const TRANSFER_PATIENCE: Duration = Duration::from_secs(120);
 
 /// The stream to a source.
 pub(crate) type SourceStream = StreamOwned<ClientConnection, TcpStream>;
@@ -33,10 +30,11 @@ pub(crate) struct SourceAddress<'a> {
     pub(crate) credential: Option<&'a Credential>,
 }
 
-/// Connects. `opened` gets another handle on the socket at once, by which the connection can be cut.
+/// Connects. In the transfer the source may be silent for `patience`. `opened` gets another handle on the socket at once, by which the connection can be cut.
 pub(crate) fn connect(
     identity: &Identity,
     source: &SourceAddress<'_>,
+    patience: Duration,
     opened: impl FnOnce(TcpStream),
 ) -> Result<SourceStream, ServerError> {
     let address = source.address;
@@ -44,7 +42,8 @@ pub(crate) fn connect(
     let socket = dial(address).map_err(unreachable)?;
     opened(socket.try_clone().map_err(unreachable)?);
     socket.set_nodelay(true).map_err(unreachable)?;
-    set_patience(&socket, CONNECT_PATIENCE).map_err(unreachable)?;
+    let hello_patience = CONNECT_PATIENCE.min(patience);
+    set_patience(&socket, hello_patience).map_err(unreachable)?;
     let config = tls::client(identity, source.fingerprint)?;
     // The name is not looked at: the certificate itself is pinned.
     let name = ServerName::try_from("cairn").map_err(|_| ServerError::Bug)?;
@@ -55,10 +54,13 @@ pub(crate) fn connect(
         credential: source.credential.cloned(),
     };
     let answer = wire::send(&mut stream, &hello).and_then(|()| wire::receive(&mut stream));
-    let welcome = answer.map_err(|error| handshake_error(address, error))?;
+    let welcome = answer.map_err(|error| match is_late(&error) {
+        true => ServerError::Silent { peer: "source", address: address.to_owned(), patience: hello_patience },
+        false => handshake_error(address, error),
+    })?;
     match welcome {
         Welcome::Accepted => {
-            set_patience(&stream.sock, TRANSFER_PATIENCE).map_err(unreachable)?;
+            set_patience(&stream.sock, patience).map_err(unreachable)?;
             Ok(stream)
         }
         Welcome::Version { version } => Err(ServerError::PeerVersion { theirs: version, ours: PEER_VERSION }),

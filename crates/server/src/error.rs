@@ -4,8 +4,9 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use cairn_base::{ByteSize, InvalidVolumeId};
+use cairn_base::{ByteSize, Interval, InvalidVolumeId};
 use cairn_device::DeviceError;
 use cairn_files::FilesError;
 use cairn_volume::VolumeError;
@@ -261,6 +262,24 @@ pub enum ServerError {
         address: String,
         /// The cause.
         source: io::Error,
+    },
+    /// A connection of a destination that broke before it was admitted.
+    #[error("the connection of the peer at {address} broke: {source}")]
+    PeerGone {
+        /// Who.
+        address: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A connection that stands, and nothing comes, or nothing is taken.
+    #[error("the {peer} at {address} has neither sent nor taken anything for {}: it was given up", Interval(*patience))]
+    Silent {
+        /// "source" or "destination".
+        peer: &'static str,
+        /// Where.
+        address: String,
+        /// For how long.
+        patience: Duration,
     },
     /// The other end speaks another version.
     #[error("the other end speaks version {theirs} of the peer protocol, this server version {ours}")]

@@ -4,11 +4,11 @@
 //! often; what it keeps of past updates is for people, and losing it loses nothing.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use crate::jobs::{Jobs, Progress};
 use crate::names;
 use crate::peers::Credential;
 use crate::server::Server;
+use crate::source::is_silence;
 use crate::state;
 use crate::token::{Token, random_bytes};
 use crate::transfer;
@@ -107,6 +108,8 @@ struct Relation {
     destination: Destination,
     document: Mutex<Document>,
     live: Mutex<Live>,
+    /// When the last byte of a running update came, by the monotonic clock, in milliseconds.
+    heard: AtomicU64,
     /// Something of `live` changed to not running.
     settled: Condvar,
 }
@@ -130,6 +133,8 @@ pub(crate) struct Mirrors {
     identity: Arc<Identity>,
     clock: Arc<dyn Clock>,
     jobs: Arc<Jobs>,
+    /// How long a source may be silent in a transfer.
+    patience: Duration,
     relations: Mutex<BTreeMap<String, Arc<Relation>>>,
     ending: AtomicBool,
     asleep: Mutex<()>,
@@ -156,6 +161,7 @@ impl Mirrors {
         identity: Arc<Identity>,
         clock: Arc<dyn Clock>,
         jobs: Arc<Jobs>,
+        patience: Duration,
     ) -> Result<Self, ServerError> {
         let now_ms = now_ms(&*clock);
         let mut relations = BTreeMap::new();
@@ -169,6 +175,7 @@ impl Mirrors {
             identity,
             clock,
             jobs,
+            patience,
             relations: Mutex::new(relations),
             ending: AtomicBool::new(false),
             asleep: Mutex::new(()),
@@ -271,7 +278,7 @@ impl Mirrors {
             return Err(ServerError::Ending);
         }
         let open = self.volumes.get(&relation.name)?;
-        relation.claim(now_ms(&*self.clock))?;
+        relation.claim(&*self.clock)?;
         let (mirrors, mine) = (self.clone(), relation.clone());
         let started = self.jobs.start(kind, &relation.name, move |progress| {
             let claim = Claim(&mine);
@@ -301,14 +308,23 @@ impl Mirrors {
                 relation.keep_socket(stream.sock.try_clone().ok());
                 stream
             }
-            None => connect(&self.identity, &document.source(), |socket| relation.keep_socket(Some(socket)))?,
+            None => connect(&self.identity, &document.source(), self.patience, |socket| {
+                relation.keep_socket(Some(socket));
+            })?,
         };
         if document.credential.is_some() {
             let mut document = relation.document.lock();
             document.credential = None;
             state::save(&relation.path, &*document)?;
         }
-        let failed = |source| ServerError::Mirror { volume: relation.name.clone(), source: Box::new(source) };
+        let failed = |source| match is_silence(&source) {
+            true => ServerError::Silent {
+                peer: "source",
+                address: document.address.clone(),
+                patience: self.patience,
+            },
+            false => ServerError::Mirror { volume: relation.name.clone(), source: Box::new(source) },
+        };
         let mut client = Client::hello(&mut stream).map_err(failed)?;
         let wanted = client.provision_info(&document.volume).map_err(failed)?;
         if wanted.id != open.volume.id() {
@@ -323,7 +339,8 @@ impl Mirrors {
         }
         let clock = &*self.clock;
         let began = clock.monotonic();
-        let outcome = transfer::fetch(&mut stream, &relation.destination, progress, &mut |seen| {
+        let mut heard = Heedful { stream: &mut stream, heard: &relation.heard, clock };
+        let outcome = transfer::fetch(&mut heard, &relation.destination, progress, &mut |seen| {
             let mut live = relation.live.lock();
             let transfer = live.transfer.get_or_insert_default();
             transfer.snapshot = Some(seen.snapshot);
@@ -355,14 +372,19 @@ impl Mirrors {
         let (mirrors, mine) = (self.clone(), relation.clone());
         let ask = move || {
             let document = mine.document.lock().clone();
-            let asked = connect(&mirrors.identity, &document.source(), |_| ()).and_then(|mut stream| {
-                let lag = Client::hello(&mut stream)
-                    .and_then(|mut client| mine.destination.refresh(&mut client).map(drop));
-                lag.map_err(|source| ServerError::Mirror {
-                    volume: mine.name.clone(),
-                    source: Box::new(source),
-                })
-            });
+            let asked = connect(&mirrors.identity, &document.source(), mirrors.patience, |_| ()).and_then(
+                |mut stream| {
+                    let lag = Client::hello(&mut stream)
+                        .and_then(|mut client| mine.destination.refresh(&mut client).map(drop));
+                    // Or the source would take it for a connection that broke, and say so each time.
+                    stream.conn.send_close_notify();
+                    let _ = stream.flush();
+                    lag.map_err(|source| ServerError::Mirror {
+                        volume: mine.name.clone(),
+                        source: Box::new(source),
+                    })
+                },
+            );
             if let Err(error) = asked {
                 tracing::debug!(mirror = mine.name, %error, "the source does not say how far behind the mirror is");
             }
@@ -418,6 +440,7 @@ impl Mirrors {
             lag_ms: lag.map(|lag| millis(lag.age)),
             lag_bytes: lag.map(|lag| lag.bytes),
             silent_ms: lag.map(|lag| millis(lag.silent)),
+            quiet_ms: live.running.then(|| relation.quiet_ms(&*self.clock)),
             name: relation.name.clone(),
             state,
             source_address: document.address,
@@ -462,6 +485,31 @@ impl Document {
     }
 }
 
+/// The stream to a source, which notes when bytes come.
+struct Heedful<'a, S> {
+    stream: &'a mut S,
+    heard: &'a AtomicU64,
+    clock: &'a dyn Clock,
+}
+
+impl<S: Read> Read for Heedful<'_, S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        self.heard.store(millis(self.clock.monotonic()), Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+impl<S: Write> Write for Heedful<'_, S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
 /// A running update; it is over when this goes, however it ended.
 struct Claim<'a>(&'a Relation);
 
@@ -490,6 +538,7 @@ impl Relation {
             destination,
             document: Mutex::new(document),
             live: Mutex::new(Live { next_ms, ..Live::default() }),
+            heard: AtomicU64::new(0),
             settled: Condvar::new(),
         }
     }
@@ -504,8 +553,15 @@ impl Relation {
         !self.is_failed_over() && !live.running && live.next_ms.is_some_and(|next| next <= now_ms)
     }
 
+    /// For how long nothing has come in the running update.
+    fn quiet_ms(&self, clock: &dyn Clock) -> u64 {
+        millis(clock.monotonic()).saturating_sub(self.heard.load(Ordering::Relaxed))
+    }
+
     /// Marks an update as running; the next one is counted from here.
-    fn claim(&self, now_ms: u64) -> Result<(), ServerError> {
+    fn claim(&self, clock: &dyn Clock) -> Result<(), ServerError> {
+        let now_ms = now_ms(clock);
+        self.heard.store(millis(clock.monotonic()), Ordering::Relaxed);
         let every = self.document.lock().every_ms;
         let mut live = self.live.lock();
         if live.running {
@@ -585,7 +641,7 @@ impl Server {
             updates: 0,
             last: None,
         };
-        let mut stream = connect(&self.identity, &document.source(), |_| ())?;
+        let mut stream = connect(&self.identity, &document.source(), mirrors.patience, |_| ())?;
         let wanted = Client::hello(&mut stream)
             .and_then(|mut client| client.provision_info(&request.volume))
             .map_err(|source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) })?;

@@ -87,7 +87,13 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let peers = Arc::new(Peers::open(data.path())?);
     let volumes = Arc::new(Volumes::open(data.volumes(), config.cache, clock.clone())?);
     let jobs = Arc::new(Jobs::new(clock.clone()));
-    let mirrors = Mirrors::open(volumes.clone(), identity.clone(), clock.clone(), jobs.clone())?;
+    let mirrors = Mirrors::open(
+        volumes.clone(),
+        identity.clone(),
+        clock.clone(),
+        jobs.clone(),
+        config.mirror_patience,
+    )?;
     let mirrors = Arc::new(mirrors);
     let options = ServerOptions {
         tls: Some(tls::nbd_server(&identity)?),
@@ -101,7 +107,8 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let sessions = Arc::new(cairn_mirror::Source::new());
     let source = mirror.map(|listener| {
         let (peers, volumes) = (peers.clone(), volumes.clone());
-        Source::start(listener, &identity, peers, volumes, clock.clone(), sessions.clone())
+        let patience = config.mirror_patience;
+        Source::start(listener, &identity, peers, volumes, clock.clone(), sessions.clone(), patience)
     });
     let source = source.transpose()?;
 

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cairn_base::Clock;
+use cairn_mirror::MirrorError;
 use parking_lot::Mutex;
 use rustls::{ServerConnection, StreamOwned};
 
@@ -21,8 +22,6 @@ use crate::wire::{self, Hello, PEER_VERSION, Welcome};
 
 /// A peer that says nothing for so long before it is admitted is cut off; nobody ties up a thread for nothing.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
-/// A peer that neither takes nor gives a byte for so long in a transfer is gone.
-const TRANSFER_PATIENCE: Duration = Duration::from_secs(120);
 /// Connections at once; the next is closed at once.
 const MAX_CONNECTIONS: usize = 64;
 
@@ -32,6 +31,8 @@ struct Shared {
     volumes: Arc<Volumes>,
     clock: Arc<dyn Clock>,
     source: Arc<cairn_mirror::Source>,
+    /// A peer that neither takes nor gives a byte for so long in a transfer is gone.
+    patience: Duration,
     ending: AtomicBool,
     next: AtomicU64,
     /// To cut them off at the end.
@@ -53,6 +54,7 @@ impl Source {
         volumes: Arc<Volumes>,
         clock: Arc<dyn Clock>,
         source: Arc<cairn_mirror::Source>,
+        patience: Duration,
     ) -> Result<Self, ServerError> {
         let shared = Arc::new(Shared {
             tls: tls::mirror_server(identity)?,
@@ -60,6 +62,7 @@ impl Source {
             volumes,
             clock,
             source,
+            patience,
             ending: AtomicBool::new(false),
             next: AtomicU64::new(0),
             connections: Mutex::default(),
@@ -134,9 +137,15 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 
 fn converse(stream: TcpStream, shared: &Shared) -> Result<(), ServerError> {
     let address = stream.peer_addr().map(|peer| peer.to_string()).unwrap_or_default();
-    let cut = |source| ServerError::Unreachable { address: address.clone(), source };
+    let hello_patience = HELLO_PATIENCE.min(shared.patience);
+    let cut = |source: io::Error| match is_late(&source) {
+        true => {
+            ServerError::Silent { peer: "destination", address: address.clone(), patience: hello_patience }
+        }
+        false => ServerError::PeerGone { address: address.clone(), source },
+    };
     stream.set_nodelay(true).map_err(cut)?;
-    set_patience(&stream, HELLO_PATIENCE).map_err(cut)?;
+    set_patience(&stream, hello_patience).map_err(cut)?;
     let mut stream = StreamOwned::new(ServerConnection::new(shared.tls.clone())?, stream);
     let hello: Hello = wire::receive(&mut stream).map_err(cut)?;
     if hello.version != PEER_VERSION {
@@ -151,11 +160,14 @@ fn converse(stream: TcpStream, shared: &Shared) -> Result<(), ServerError> {
         }
     };
     wire::send(&mut stream, &Welcome::Accepted).map_err(cut)?;
-    set_patience(&stream.sock, TRANSFER_PATIENCE).map_err(cut)?;
+    set_patience(&stream.sock, shared.patience).map_err(cut)?;
     let now = shared.clock.now();
     let offered = Offered { volumes: &shared.volumes, peers: &shared.peers, certificate, now };
     let outcome = transfer::serve(&mut stream, &shared.source, &offered, &shared.ending);
-    outcome.map_err(|source| ServerError::Mirror { volume: hello.volume, source: Box::new(source) })
+    outcome.map_err(|source| match is_silence(&source) {
+        true => ServerError::Silent { peer: "destination", address, patience: shared.patience },
+        false => ServerError::Mirror { volume: hello.volume, source: Box::new(source) },
+    })
 }
 
 fn admit(
@@ -174,6 +186,16 @@ fn admit(
     }
     shared.peers.admit(shared.clock.now(), certificate, hello.credential.as_ref(), &hello.volume)?;
     Ok(certificate)
+}
+
+/// Whether a conversation ended because nothing came, or nothing was taken, for as long as was waited.
+pub(crate) fn is_silence(error: &MirrorError) -> bool {
+    matches!(error, MirrorError::Io(source) if is_late(source))
+}
+
+/// Whether a socket waited as long as it should. Linux says `WouldBlock` then.
+pub(crate) fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// How long reads and writes wait.

@@ -116,7 +116,7 @@ pub fn list(mirrors: &[api::Mirror]) -> String {
     let row = |mirror: &api::Mirror| {
         [
             mirror.name.clone(),
-            state(mirror.state).to_owned(),
+            stalled_or_state(mirror).to_owned(),
             format!("{} at {}", mirror.source_volume, mirror.source_address),
             mirror.image.clone().unwrap_or_else(|| "-".to_owned()),
             lag(mirror),
@@ -140,7 +140,7 @@ fn show(mirror: &api::Mirror) -> String {
     let mut text = format!(
         "name      {}\nstate     {}\nsource    {} at {}\nimage     {}, {} old\nlag       {}\nevery     {}\nupdates   {}\nsent      {}",
         mirror.name,
-        state(mirror.state),
+        stalled_or_state(mirror),
         mirror.source_volume,
         mirror.source_address,
         mirror.image.as_deref().unwrap_or("none"),
@@ -150,6 +150,9 @@ fn show(mirror: &api::Mirror) -> String {
         mirror.updates,
         size(mirror.sent_bytes),
     );
+    if let Some(quiet) = mirror.quiet_ms.filter(|quiet| *quiet >= QUIET_WORTH_TELLING_MS) {
+        text += &format!("\nstalled   nothing has come from the source for {}", duration(quiet));
+    }
     if let Some(next) = mirror.next_ms {
         text += &format!("\nnext      {}", ago(next));
     }
@@ -167,6 +170,16 @@ fn show(mirror: &api::Mirror) -> String {
         text += &format!("\nproblem   {}\n  next: {}", problem.message, problem.next);
     }
     text
+}
+
+/// A transfer in which nothing came for so long looks stalled: neither disk nor comparison of maps takes that long, as a rule.
+const QUIET_WORTH_TELLING_MS: u64 = 5_000;
+
+fn stalled_or_state(mirror: &api::Mirror) -> &'static str {
+    match mirror.quiet_ms {
+        Some(QUIET_WORTH_TELLING_MS..) => "stalled",
+        _ => state(mirror.state),
+    }
 }
 
 fn state(state: api::MirrorState) -> &'static str {

@@ -21,6 +21,7 @@ pub fn run(serve: Serve, data: Option<PathBuf>, output: Output) -> Result<(), Fa
         nbd: (!serve.nbd.is_empty()).then_some(serve.nbd),
         nbd_tls_required: serve.nbd_tls_required.then_some(true),
         advertise: serve.advertise,
+        mirror_patience: serve.mirror_patience,
         cache: serve.cache,
     };
     let config = Config::new(line.over(file))?;

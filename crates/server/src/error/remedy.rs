@@ -44,7 +44,7 @@ impl ServerError {
                 ErrorKind::PeerRefused
             }
             E::OtherVolume { .. } => ErrorKind::Diverged,
-            E::Unreachable { .. } => ErrorKind::PeerUnreachable,
+            E::Unreachable { .. } | E::PeerGone { .. } | E::Silent { .. } => ErrorKind::PeerUnreachable,
             E::Refused { body, .. } => body.error,
             E::Mirror { source, .. } => crate::transfer::error_kind(source),
             E::Unauthorized => ErrorKind::Unauthorized,
@@ -147,6 +147,11 @@ impl ServerError {
                 source is an address that this machine reaches, and the firewalls between"
                     .into()
             }
+            E::PeerGone { .. } => "nothing here: the destination tries again".into(),
+            E::Silent { peer, .. } => format!(
+                "look at the {peer} (`cairn status` there) and at the network between; the last complete image is whole, and the next \
+                 update tries again. A slower peer needs a longer --mirror-patience"
+            ),
             E::PeerVersion { theirs, ours } => {
                 let older = if theirs < ours { "the other end" } else { "this server" };
                 format!("upgrade {older}: both ends must speak the same version")
