@@ -1,15 +1,17 @@
 //! What clients and owners do to a volume, one action at a time.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result, bail, ensure};
-use cairn_base::{FileId, Lba, SnapshotId};
-use cairn_device::Block;
+use cairn_base::{FileId, Lba, LogId, SnapshotId};
+use cairn_device::{Block, Device, DeviceError};
 use cairn_format::FileKind;
-use cairn_volume::{ROOT_DIRECTORY, VolumeError};
+use cairn_volume::{LogTarget, ROOT_DIRECTORY, VolumeError};
 
 use crate::content::Tag;
 use crate::model::Model;
 use crate::timeline::Timeline;
-use crate::world::{Pending, SnapshotModel, World, read_active};
+use crate::world::{Pending, SnapshotModel, World, parts, read_active};
 
 /// Blocks of the directory that a volume has from its first action on.
 const DIRECTORY_BLOCKS: u64 = 4;
@@ -59,6 +61,7 @@ impl World {
             92..=93 => self.hold_image(),
             94..=95 => self.drop_image(),
             96 => self.grow(),
+            97 if self.rng.one_in(2) => self.move_log(),
             97 => self.reopen(),
             _ => self.verify(),
         }
@@ -517,6 +520,29 @@ impl World {
             Err(error) => Err(error.into()),
         };
         (what, outcome)
+    }
+
+    /// The log goes to the other of its two places, or its device fails and it leaves by itself at the next flush.
+    fn move_log(&mut self) -> (String, Result<String>) {
+        let (_, log) = parts(&self.device);
+        if self.volume().status().log_device.is_some() {
+            if self.rng.one_in(2) {
+                log.fail_next_operation(DeviceError::OutOfService);
+                return ("! the log device fails once".to_owned(), Ok(String::new()));
+            }
+            let outcome = self.volume().move_log(&LogTarget::Internal).map(|()| self.committed());
+            let what = "move the log into the label area".to_owned();
+            return (what, outcome.map(|()| String::new()).map_err(Into::into));
+        }
+        // A device that a log has left with the power, or in a failure, still says that it has it: an owner clears it.
+        self.next_log += 1;
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&self.next_log.to_le_bytes());
+        let outcome = log.write_from(0, &[0; 32 * 4096]).map_err(Into::into).and_then(|()| {
+            self.volume().move_log(&LogTarget::Device { device: Arc::new(log), id: LogId(id) })
+        });
+        let outcome = outcome.map(|()| self.committed());
+        ("move the log to its device".to_owned(), outcome.map(|()| String::new()).map_err(Into::into))
     }
 
     /// Closes and opens; nothing may have leaked.

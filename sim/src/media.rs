@@ -116,7 +116,12 @@ fn damaged_slot(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Re
 fn damaged_log(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<()> {
     world.volume().consistency_point()?;
     world.committed();
-    let file = world.pick_lun().context("a life leaves a file")?;
+    while world.pick_lun().is_none() {
+        world.live(timeline)?;
+    }
+    world.volume().consistency_point()?;
+    world.committed();
+    let file = world.pick_lun().context("a file was just made")?;
     let length = world.model.file(file).length();
     // At least three flushes: damage before the last record is damage before the end.
     let mut records = Vec::new();
@@ -140,8 +145,12 @@ fn damaged_log(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Res
             return Ok(());
         }
         let writes = world.device.take_log();
-        // The record is the write below the block space: the label area comes first on the device.
-        let Some(record) = writes.iter().filter(|write| write.length > 0).min_by_key(|write| write.offset)
+        // The record is the write below the block space, where the label area is, or the one behind it, on the log device.
+        let of_log_device = world.volume().status().log_device.is_some();
+        let Some(record) = writes
+            .iter()
+            .filter(|write| write.length > 0)
+            .min_by_key(|write| if of_log_device { u64::MAX - write.offset } else { write.offset })
         else {
             bail!("a flush wrote nothing");
         };

@@ -58,6 +58,7 @@ fn config(rng: &mut Rng) -> Config {
         file_blocks: if large { 20_000 } else { 100 + rng.below(blocks) },
         snapshots: 1 + rng.below(12) as usize,
         cut_every: if rng.one_in(4) { 0 } else { 5 + rng.below(30) },
+        log_device: false,
     }
 }
 
@@ -67,7 +68,7 @@ pub fn run(kind: Kind, seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
         Kind::Volume => volume(seed, timeline),
         Kind::EveryCut => every_cut(seed, timeline),
         Kind::Media => {
-            let config = config(&mut Rng::new(seed));
+            let config = Config { log_device: seed % 2 == 1, ..config(&mut Rng::new(seed)) };
             media::run(seed, timeline, config)?;
             Ok(Outcome { digest: timeline.digest(), cuts: 0, full: 0 })
         }
@@ -98,7 +99,7 @@ fn mirror(seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
 
 fn volume(seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
     let mut rng = Rng::new(seed);
-    let config = config(&mut rng);
+    let config = Config { log_device: seed % 2 == 1, ..config(&mut rng) };
     let mut world = World::new("vol", &mut rng, config, Role::Normal)?;
     world.note(timeline, &format!("formatted: {config:?}"));
     if rng.one_in(3) {
@@ -121,6 +122,7 @@ fn every_cut(seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
         config.blocks_max = 2048;
         config.file_blocks = 200;
         config.cut_every = 0;
+        config.log_device = seed % 2 == 1;
         let mut world = World::new("vol", &mut rng, config, Role::Normal)?;
         let start = world.device.operations();
         if let Some(cut) = cut {

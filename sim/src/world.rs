@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use cairn_base::{Clock, FileId, Generation, Lba, ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
-use cairn_device::FaultDevice;
-use cairn_volume::{BlockRead, FormatOptions, Image, OpenOptions, ROOT_DIRECTORY, Role, Volume, VolumeError};
+use cairn_base::{Clock, FileId, Generation, Lba, LogId, ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
+use cairn_device::{Device, FaultDevice, FaultPart};
+use cairn_volume::{
+    BlockRead, FormatOptions, Image, NewLog, OpenOptions, ROOT_DIRECTORY, Role, Volume, VolumeError,
+};
 
 use crate::content::{Seen, Tag};
 use crate::model::{Frozen, Model};
@@ -33,6 +35,8 @@ pub struct Config {
     pub snapshots: usize,
     /// The power goes about once in so many actions; 0 for never.
     pub cut_every: u64,
+    /// The intent log begins on a device of its own; else in the label area. It moves in the course of a life.
+    pub log_device: bool,
 }
 
 /// A snapshot as it must be.
@@ -82,10 +86,18 @@ pub struct World {
     pub(crate) held: Vec<(Image, Arc<Frozen>)>,
     pub(crate) next_tag: u64,
     pub(crate) next_name: u64,
+    pub(crate) next_log: u64,
     /// Power cuts so far.
     pub cuts: u64,
     /// Refusals for want of space so far.
     pub full: u64,
+}
+
+/// The volume's device and the log device: two parts of what the power cuts hit.
+pub(crate) fn parts(device: &Arc<FaultDevice>) -> (FaultPart, FaultPart) {
+    let end = device.geometry().length;
+    let border = end - Volume::LOG_DEVICE_BYTES_MIN;
+    (device.part(0..border), device.part(border..end))
 }
 
 /// The id of every simulated volume: a mirror has its source's.
@@ -95,9 +107,16 @@ impl World {
     /// Formats and opens a volume.
     pub fn new(side: &'static str, rng: &mut Rng, config: Config, role: Role) -> Result<Self> {
         let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
-        let device = Arc::new(FaultDevice::new(Volume::device_bytes(config.blocks_max + 1024, role)));
+        let bytes = Volume::device_bytes(config.blocks_max + 1024, role);
+        let device = Arc::new(FaultDevice::new(bytes + Volume::LOG_DEVICE_BYTES_MIN));
         let options = FormatOptions { id: VOLUME, blocks: config.blocks, role };
-        Volume::format(&*device, &options, &*clock)?;
+        let (main, log) = parts(&device);
+        if config.log_device {
+            let log = NewLog { device: &log, id: LogId([1; 16]) };
+            Volume::format_with_log(&main, &log, &options, &*clock)?;
+        } else {
+            Volume::format(&main, &options, &*clock)?;
+        }
         let mut world = Self {
             side,
             rng: rng.fork(),
@@ -113,6 +132,7 @@ impl World {
             held: Vec::new(),
             next_tag: 0,
             next_name: 0,
+            next_log: 1,
             cuts: 0,
             full: 0,
         };
@@ -122,7 +142,9 @@ impl World {
 
     pub(crate) fn open(&self) -> Result<Arc<Volume>, VolumeError> {
         let clock: Arc<dyn Clock> = self.clock.clone();
-        Volume::open(self.device.clone(), OpenOptions { cache_bytes: CACHE_BYTES, clock })
+        let (main, log) = parts(&self.device);
+        let options = OpenOptions { cache_bytes: CACHE_BYTES, clock };
+        Volume::open_with_log(Arc::new(main), &[Arc::new(log)], options)
     }
 
     pub(crate) fn volume(&self) -> Arc<Volume> {

@@ -124,6 +124,9 @@ pub enum Volume {
         /// A disk or a file; several go one after the other
         #[arg(long, value_name = "PATH")]
         device: Vec<PathBuf>,
+        /// A disk or a file for the intent log; without it the log is on the devices of the volume
+        #[arg(long, value_name = "PATH")]
+        log_device: Option<PathBuf>,
     },
     /// All volumes
     List,
@@ -146,6 +149,23 @@ pub enum Volume {
         name: String,
         /// Only say what would be deleted
         #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
+    /// Say where the intent log of a volume is, move it, or go on without one that is lost
+    Log {
+        /// Its name
+        name: String,
+        /// Move it to this disk or file
+        #[arg(long, value_name = "PATH", conflicts_with_all = ["internal", "discard_lost"])]
+        device: Option<PathBuf>,
+        /// Move it onto the devices of the volume
+        #[arg(long, conflicts_with = "discard_lost")]
+        internal: bool,
+        /// Open a volume whose log is lost for good or damaged, at its last consistency point: WRITES THAT WERE FLUSHED SINCE THEN ARE LOST
+        #[arg(long)]
+        discard_lost: bool,
+        /// With --discard-lost: only say what would be lost
+        #[arg(short = 'n', long, requires = "discard_lost")]
         dry_run: bool,
     },
     /// Read all of a volume and compare it with its checksums and maps

@@ -107,6 +107,7 @@ impl Story {
             name: VOLUME.to_owned(),
             size_bytes: Some(volume_bytes),
             devices: Vec::new(),
+            log_device: None,
         };
         let _: api::Volume = source.client.post("/v1/volumes", &volume)?;
         let lun = api::CreateLun { name: "disk".to_owned(), size_bytes: lun_bytes };

@@ -140,6 +140,8 @@ pub struct Volume {
     pub snapshots: u64,
     /// The files or disks under it.
     pub devices: Vec<String>,
+    /// The file or disk of its intent log; none when the log is on the devices of the volume.
+    pub log_device: Option<String>,
     /// Why it is not open, or takes no writes any more.
     pub problem: Option<String>,
 }
@@ -155,6 +157,43 @@ pub struct CreateVolume {
     /// Disks or files, one after the other; a sparse file in the data directory when empty.
     #[serde(default)]
     pub devices: Vec<String>,
+    /// A disk or a file for its intent log; the log is on the devices of the volume when not given.
+    #[serde(default)]
+    pub log_device: Option<String>,
+}
+
+/// Moves the intent log of a volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveLog {
+    /// A disk or a file; onto the devices of the volume when not given.
+    pub device: Option<String>,
+}
+
+/// Throws the intent log of a volume away that cannot be opened without it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiscardLogRequest {
+    /// Only say what would be lost.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What throwing an intent log away costs.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DiscardedLog {
+    /// The volume; it is open now (not after a dry run).
+    pub volume: String,
+    /// Why it could not be opened.
+    pub reason: String,
+    /// The consistency point that it opens at.
+    pub generation: u64,
+    /// When that was made. All that was written later is lost, also what was flushed.
+    pub consistency_point_ms: u64,
+    /// How long before its end a server makes its last consistency point, at most, as long as the devices keep up: what is lost was written within that time.
+    pub lost_ms_max: u64,
+    /// It was only asked what would be lost.
+    pub dry_run: bool,
 }
 
 /// Grows a volume.

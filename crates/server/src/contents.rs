@@ -19,9 +19,16 @@ impl Server {
             role: Role::Normal,
             blocks,
             devices: &request.devices,
+            log_device: request.log_device.as_deref(),
         };
         let open = self.volumes.create(&new)?;
         tracing::info!(volume = request.name, "made a volume");
+        Ok(open.show())
+    }
+
+    pub(crate) fn move_log(&self, name: &str, request: &api::MoveLog) -> Result<api::Volume, ServerError> {
+        let open = self.volumes.move_log(name, request.device.as_deref())?;
+        tracing::info!(volume = name, device = request.device, "moved the intent log");
         Ok(open.show())
     }
 

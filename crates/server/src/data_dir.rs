@@ -7,7 +7,7 @@
 //! DIR/identity.pem               key and certificate
 //! DIR/peers.json                 invitations and pinned peers
 //! DIR/http-token                 the bearer token of the API over TCP, once that was asked for
-//! DIR/volumes/NAME/volume.json   the devices of a volume
+//! DIR/volumes/NAME/volume.json   the devices of a volume, and of its intent log
 //! DIR/volumes/NAME/volume.img    its device, when no other was named
 //! DIR/volumes/NAME/mirror.json   which source it follows, when it is a mirror
 //! ```

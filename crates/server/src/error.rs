@@ -177,6 +177,24 @@ pub enum ServerError {
         volume: String,
         /// Why.
         reason: String,
+        /// What to do.
+        next: String,
+    },
+    /// The device of a volume's intent log cannot be opened.
+    #[error("the intent log of `{volume}` is on {}, which cannot be opened: {source}", path.display())]
+    LogUnavailable {
+        /// The volume.
+        volume: String,
+        /// Its log device.
+        path: PathBuf,
+        /// The cause.
+        source: cairn_device::OpenError,
+    },
+    /// A log was to be thrown away that can be replayed.
+    #[error("the intent log of `{volume}` is whole, and the volume is open: nothing is lost")]
+    LogIsThere {
+        /// The volume.
+        volume: String,
     },
     /// A mirror's destination takes no changes of its own.
     #[error("`{volume}` is the destination of a mirror and takes no changes of its own")]

@@ -651,6 +651,7 @@ impl Server {
             role: Role::Destination,
             blocks: Some(wanted.blocks),
             devices: &request.devices,
+            log_device: None,
         };
         let open = self.volumes.create(&new)?;
         let path = self.volumes.folder(name).join("mirror.json");

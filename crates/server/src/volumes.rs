@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cairn_base::{BLOCK_SIZE, ByteSize, Clock, VolumeId};
 use cairn_device::{ConcatDevice, Device, FileDevice, FileOptions, OpenError};
 use cairn_files::Luns;
-use cairn_volume::{FormatOptions, OpenOptions, Role, Volume, VolumeError};
+use cairn_volume::{FormatOptions, NewLog, OpenOptions, Role, Volume, VolumeError};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,9 @@ use crate::error::ServerError;
 use crate::names;
 use crate::state;
 use crate::token::random_bytes;
+
+mod log;
+use log::LogFile;
 
 /// How long a round of background work waits for something to do: the longest that closing a volume waits.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -40,6 +43,8 @@ pub(crate) struct OpenVolume {
     pub(crate) luns: Luns,
     parts: Vec<Arc<FileDevice>>,
     paths: Vec<PathBuf>,
+    /// The device of the intent log, if it has one; kept when the volume has left it because it failed.
+    log: Mutex<Option<LogFile>>,
     ending: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -49,6 +54,9 @@ pub(crate) struct OpenVolume {
 struct Document {
     /// Absolute, or relative to the folder of the volume.
     devices: Vec<PathBuf>,
+    /// Where the log device is, absolute: while the log moves, both places. The superblock says whether there is one, and which.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    log_devices: Vec<PathBuf>,
 }
 
 enum Entry {
@@ -77,6 +85,15 @@ pub(crate) struct NewVolume<'a> {
     /// What the devices hold when `None`.
     pub(crate) blocks: Option<u64>,
     pub(crate) devices: &'a [String],
+    /// For the intent log; on the devices when `None`.
+    pub(crate) log_device: Option<&'a str>,
+}
+
+/// A volume's devices, open.
+struct Parts {
+    paths: Vec<PathBuf>,
+    devices: Vec<Arc<FileDevice>>,
+    log: Option<LogFile>,
 }
 
 impl Volumes {
@@ -106,32 +123,49 @@ impl Volumes {
     }
 
     fn open_one(&self, name: &str) -> Result<Arc<OpenVolume>, ServerError> {
-        let folder = self.folder(name);
-        let document_path = folder.join("volume.json");
-        let document: Document = state::load(&document_path)?.ok_or_else(|| ServerError::Path {
-            action: "read",
-            path: document_path,
-            source: std::io::ErrorKind::NotFound.into(),
-        })?;
-        let paths: Vec<PathBuf> = document.devices.iter().map(|device| folder.join(device)).collect();
-        let parts = paths.iter().map(|path| open_when_free(path)).collect::<Result<Vec<_>, _>>()?;
-        self.start(name, paths, parts)
+        let document = self.document(name)?;
+        let mut parts = self.open_parts(name, &document)?;
+        parts.log = log::find(name, &*whole(&parts.devices), &document.log_devices)?;
+        self.start(name, parts)
     }
 
-    fn start(
-        &self,
-        name: &str,
-        paths: Vec<PathBuf>,
-        parts: Vec<Arc<FileDevice>>,
-    ) -> Result<Arc<OpenVolume>, ServerError> {
-        let options = OpenOptions { cache_bytes: self.cache.0, clock: self.clock.clone() };
-        let volume = Volume::open(whole(&parts), options).map_err(ServerError::volume(name))?;
+    fn document(&self, name: &str) -> Result<Document, ServerError> {
+        let path = self.folder(name).join("volume.json");
+        let missing = || ServerError::Path {
+            action: "read",
+            path: path.clone(),
+            source: std::io::ErrorKind::NotFound.into(),
+        };
+        state::load(&path)?.ok_or_else(missing)
+    }
+
+    /// Opens the devices, without that of the log.
+    fn open_parts(&self, name: &str, document: &Document) -> Result<Parts, ServerError> {
+        let folder = self.folder(name);
+        let paths: Vec<PathBuf> = document.devices.iter().map(|device| folder.join(device)).collect();
+        let devices = paths.iter().map(|path| open_when_free(path)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Parts { paths, devices, log: None })
+    }
+
+    fn start(&self, name: &str, parts: Parts) -> Result<Arc<OpenVolume>, ServerError> {
+        let logs = parts.log.iter().map(LogFile::beside).collect::<Result<Vec<_>, _>>()?;
+        let volume = Volume::open_with_log(whole(&parts.devices), &logs, self.options());
+        self.run(name, parts, volume.map_err(ServerError::volume(name))?)
+    }
+
+    fn options(&self) -> OpenOptions {
+        OpenOptions { cache_bytes: self.cache.0, clock: self.clock.clone() }
+    }
+
+    /// Gives an open volume its threads.
+    fn run(&self, name: &str, parts: Parts, volume: Arc<Volume>) -> Result<Arc<OpenVolume>, ServerError> {
         let open = Arc::new(OpenVolume {
             name: name.to_owned(),
             luns: Luns::new(volume.clone()),
             volume,
-            parts,
-            paths,
+            parts: parts.devices,
+            paths: parts.paths,
+            log: Mutex::new(parts.log),
             ending: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
         });
@@ -153,7 +187,8 @@ impl Volumes {
         match self.entries.read().get(name) {
             Some(Entry::Open(open)) => Ok(open.clone()),
             Some(Entry::Unavailable(error)) => {
-                Err(ServerError::VolumeUnavailable { volume: name.to_owned(), reason: error.to_string() })
+                let (volume, reason, next) = (name.to_owned(), error.to_string(), error.next());
+                Err(ServerError::VolumeUnavailable { volume, reason, next })
             }
             None => Err(not_found(name)),
         }
@@ -186,6 +221,7 @@ impl Volumes {
                     next: error.next(),
                 });
             }
+            problems.extend(open.log_problem());
         }
         problems
     }
@@ -207,6 +243,7 @@ impl Volumes {
                     luns: 0,
                     snapshots: 0,
                     devices: Vec::new(),
+                    log_device: None,
                     problem: Some(error.to_string()),
                 });
             }
@@ -234,12 +271,12 @@ impl Volumes {
             _ => Ok(()),
         };
         clear().and_then(|()| fs::create_dir(&nursery)).map_err(ServerError::path("create", &nursery))?;
-        let made = self.make(new, &nursery).and_then(|(devices, parts)| {
+        let made = self.make(new, &nursery).and_then(|mut parts| {
             fs::rename(&nursery, &folder)
                 .and_then(|()| state::sync_parent(&folder))
                 .map_err(ServerError::path("create", &folder))?;
-            let paths = devices.iter().map(|device| folder.join(device)).collect();
-            self.start(new.name, paths, parts)
+            parts.paths.iter_mut().for_each(|path| *path = folder.join(&*path));
+            self.start(new.name, parts)
         });
         match made {
             Ok(open) => {
@@ -255,12 +292,9 @@ impl Volumes {
         }
     }
 
-    fn make(
-        &self,
-        new: &NewVolume<'_>,
-        nursery: &Path,
-    ) -> Result<(Vec<PathBuf>, Vec<Arc<FileDevice>>), ServerError> {
-        let (devices, parts) = if new.devices.is_empty() {
+    /// Makes a volume's devices ready; paths are as in `volume.json`.
+    fn make(&self, new: &NewVolume<'_>, nursery: &Path) -> Result<Parts, ServerError> {
+        let (paths, devices) = if new.devices.is_empty() {
             let blocks = new.blocks.ok_or(ServerError::Invalid {
                 what: "the size",
                 rule: "a volume without devices of its own needs one",
@@ -277,7 +311,7 @@ impl Volumes {
             }
             (new.devices.iter().map(PathBuf::from).collect(), parts)
         };
-        let device = whole(&parts);
+        let device = whole(&devices);
         let have = device.geometry().length;
         let blocks = new.blocks.unwrap_or_else(|| Volume::blocks_for(have, new.role));
         let need = Volume::device_bytes(blocks, new.role);
@@ -285,12 +319,21 @@ impl Volumes {
             return Err(ServerError::DeviceTooSmall { size: blocks.saturating_mul(BLOCK), need, have });
         }
         let options = FormatOptions { id: new.id, blocks, role: new.role };
-        Volume::format(&*device, &options, &*self.clock).map_err(ServerError::volume(new.name))?;
-        state::save(&nursery.join("volume.json"), &Document { devices: devices.clone() })?;
-        Ok((devices, parts))
+        let log = new.log_device.map(|path| LogFile::take(Path::new(path))).transpose()?;
+        let formatted = match &log {
+            Some(log) => {
+                let log = NewLog { device: &*log.device, id: log::new_id() };
+                Volume::format_with_log(&*device, &log, &options, &*self.clock)
+            }
+            None => Volume::format(&*device, &options, &*self.clock),
+        };
+        formatted.map_err(ServerError::volume(new.name))?;
+        let log_devices = log.iter().map(|log| log.path.clone()).collect();
+        state::save(&nursery.join("volume.json"), &Document { devices: paths.clone(), log_devices })?;
+        Ok(Parts { paths, devices, log })
     }
 
-    /// Deletes a volume. Devices that the user named are cleared at their beginning, so that they can be named again.
+    /// Deletes a volume. Devices that the user named, for blocks or for the log, are cleared at their beginning, so that they can be named again.
     pub(crate) fn delete(&self, name: &str) -> Result<(), ServerError> {
         let _changing = self.changing.lock();
         let folder = self.folder(name);
@@ -299,10 +342,12 @@ impl Volumes {
             open.end()?;
             for (path, part) in open.paths.iter().zip(&open.parts) {
                 if !path.starts_with(&folder) {
-                    let length = part.geometry().length.min(MUST_BE_EMPTY) as usize;
-                    part.write_from(0, &vec![0; length])?;
-                    part.flush()?;
+                    clear_beginning(part)?;
                 }
+            }
+            // One that failed is not asked again.
+            if let Some(log) = open.log_in_use() {
+                clear_beginning(&log.device)?;
             }
         }
         let grave = self.dir.join(format!(".{name}.old"));
@@ -379,7 +424,11 @@ impl OpenVolume {
             luns,
             snapshots: status.snapshots,
             devices: self.paths.iter().map(|path| path.display().to_string()).collect(),
-            problem: status.latched.map(|error| error.to_string()),
+            log_device: self.log_in_use().map(|log| log.path.display().to_string()),
+            problem: status
+                .latched
+                .map(|error| error.to_string())
+                .or_else(|| self.log_problem().map(|problem| problem.message)),
         }
     }
 
@@ -428,6 +477,13 @@ fn whole(parts: &[Arc<FileDevice>]) -> Arc<dyn Device> {
             Arc::new(ConcatDevice::new(several))
         }
     }
+}
+
+/// Makes a device one that can be taken again.
+fn clear_beginning(device: &FileDevice) -> Result<(), ServerError> {
+    let length = device.geometry().length.min(MUST_BE_EMPTY) as usize;
+    device.write_from(0, &vec![0; length])?;
+    Ok(device.flush()?)
 }
 
 fn refuse_if_not_empty(device: &FileDevice, path: &Path) -> Result<(), ServerError> {

@@ -46,6 +46,7 @@ pub use compare::Run;
 pub use error::{Place, VolumeError};
 pub use image::{BlockRead, FileExtent, Image};
 pub use lag::Behind;
+pub use limits::CONSISTENCY_INTERVAL;
 pub use log_device::{Inspection, LogTarget, NewLog};
 pub use open::{FormatOptions, OpenOptions};
 pub use receive::{ReceivedImage, Receiver};

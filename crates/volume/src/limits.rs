@@ -9,7 +9,7 @@ pub(crate) const PLACE_BLOCKS: usize = 1024;
 /// Unplaced blocks that wake the background thread: 2 MiB.
 pub(crate) const WRITE_BACK_AT: u64 = 512;
 /// A change waits no longer than this for a consistency point.
-pub(crate) const CONSISTENCY_INTERVAL: Duration = Duration::from_secs(10);
+pub const CONSISTENCY_INTERVAL: Duration = Duration::from_secs(10);
 /// Blocks of a removed file that one round of background work frees: 4 GiB, some 8,000 nodes.
 pub(crate) const REMOVE_BLOCKS: u64 = 1 << 20;
 /// Blocks kept back for consistency points, besides those for the maps themselves.

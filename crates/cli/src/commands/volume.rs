@@ -8,14 +8,18 @@ use super::{follow, summary};
 use crate::arguments::Volume;
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, print_line, size, table};
+use crate::output::{Output, ago, print_line, size, table};
 
 /// Runs a command on volumes.
 pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
-        Volume::Create { name, size: bytes, device } => {
-            let request =
-                api::CreateVolume { name, size_bytes: bytes.map(|size| size.0), devices: absolute(&device)? };
+        Volume::Create { name, size: bytes, device, log_device } => {
+            let request = api::CreateVolume {
+                name,
+                size_bytes: bytes.map(|size| size.0),
+                devices: absolute(&device)?,
+                log_device: absolute(log_device.as_slice())?.pop(),
+            };
             let volume: api::Volume = client.post("/v1/volumes", &request)?;
             output.tell(&volume, |volume| {
                 let (name, bytes) = (&volume.name, size(volume.size_bytes));
@@ -53,9 +57,54 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
             let () = client.delete(&path)?;
             output.tell(&serde_json::json!({ "deleted": name }), |_| format!("deleted {name}"));
         }
+        Volume::Log { name, discard_lost: true, dry_run, .. } => discard_log(&name, dry_run, client, output)?,
+        Volume::Log { name, device, internal, .. } => {
+            let path = format!("/v1/volumes/{}", segment(&name)?);
+            let volume: api::Volume = if device.is_some() || internal {
+                let request = api::MoveLog { device: absolute(device.as_slice())?.pop() };
+                client.post(&format!("{path}/log"), &request)?
+            } else {
+                client.get(&path)?
+            };
+            let text = |volume: &api::Volume| {
+                format!("the intent log of {} is on {}", volume.name, log_place(volume))
+            };
+            if device.is_some() || internal {
+                output.tell(&volume, text);
+            } else {
+                output.show(&volume, text);
+            }
+        }
         Volume::Check { name } => check(&name, client, output)?,
     }
     Ok(())
+}
+
+fn discard_log(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let path = format!("/v1/volumes/{}/log/discard", segment(name)?);
+    let asked: api::DiscardedLog = client.post(&path, &api::DiscardLogRequest { dry_run: true })?;
+    let what = format!(
+        "{}\nthis throws the intent log of {name} away: the volume opens at consistency point {} (made {}), and everything written \
+         later is lost, ALSO WHAT WAS FLUSHED. That is what was written in the last {} s before the server ended, at most",
+        asked.reason,
+        asked.generation,
+        ago(asked.consistency_point_ms),
+        asked.lost_ms_max.div_ceil(1000),
+    );
+    if dry_run {
+        output.show(&asked, |_| format!("{what}; nothing was done"));
+        return Ok(());
+    }
+    output.confirm(&what)?;
+    let done: api::DiscardedLog = client.post(&path, &api::DiscardLogRequest { dry_run: false })?;
+    output.tell(&done, |done| {
+        format!("{name} is open at consistency point {}; its log is on its own devices", done.generation)
+    });
+    Ok(())
+}
+
+fn log_place(volume: &api::Volume) -> &str {
+    volume.log_device.as_deref().unwrap_or("the devices of the volume")
 }
 
 fn check(name: &str, client: &Client, output: Output) -> Result<(), Failure> {
@@ -98,7 +147,7 @@ pub fn list(volumes: &[api::Volume]) -> String {
 fn show(volume: &api::Volume) -> String {
     let mut text = format!(
         "name        {}\nid          {}\nrole        {}\nsize        {}\nused        {}\nfree        {}\n\
-         dirty       {}\ngeneration  {}\nLUNs        {}\nsnapshots   {}\ndevices     {}",
+         dirty       {}\ngeneration  {}\nLUNs        {}\nsnapshots   {}\ndevices     {}\nlog         {}",
         volume.name,
         volume.id,
         role(volume.role),
@@ -110,6 +159,7 @@ fn show(volume: &api::Volume) -> String {
         volume.luns,
         volume.snapshots,
         volume.devices.join("\n            "),
+        log_place(volume),
     );
     if let Some(problem) = &volume.problem {
         text += &format!("\nproblem     {problem}");

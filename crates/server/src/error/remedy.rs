@@ -30,7 +30,8 @@ impl ServerError {
             E::DamagedState { .. } => ErrorKind::Damaged,
             E::DeviceNotEmpty { .. } | E::DestinationTaken { .. } => ErrorKind::NotEmpty,
             E::DeviceTooSmall { .. } => ErrorKind::TooSmall,
-            E::OpenDevice(error) => open_kind(error),
+            E::OpenDevice(error) | E::LogUnavailable { source: error, .. } => open_kind(error),
+            E::LogIsThere { .. } => ErrorKind::Usage,
             E::Device(error) => device_kind(error),
             E::Volume { source, .. } => volume_kind(source),
             E::Files { source, .. } => files_kind(source),
@@ -101,8 +102,10 @@ impl ServerError {
             E::Device(error) => device_next(error).into(),
             E::Volume { volume, source } => volume_next(volume, source),
             E::Files { name, source } => files_next(name, source),
-            E::VolumeUnavailable { .. } => {
-                "put right what it names (a missing device, a damaged one) and start the server again".into()
+            E::VolumeUnavailable { next, .. } => next.clone(),
+            E::LogUnavailable { volume, .. } => log_next(volume),
+            E::LogIsThere { volume } => {
+                format!("move it with `cairn volume log {volume} --internal` or `--device PATH`")
             }
             E::IsDestination { volume } => {
                 format!("change the source, or end the mirroring with `cairn mirror failover {volume}`")
@@ -291,10 +294,9 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
             "fail over to the mirror, or restore the device; `cairn volume log {volume} --discard-lost` opens at the last \
              consistency point, without what was flushed since"
         ),
-        VolumeError::LogMissing { .. } | VolumeError::LogOther { .. } | VolumeError::NotALog { .. } => format!(
-            "bring the log device back and start the server again; if it is lost for good, `cairn volume log {volume} \
-             --discard-lost` opens at the last consistency point, without what was flushed since"
-        ),
+        VolumeError::LogMissing { .. } | VolumeError::LogOther { .. } | VolumeError::NotALog { .. } => {
+            log_next(volume)
+        }
         VolumeError::LogDevice(error) => device_next(error).into(),
         VolumeError::LogTaken { .. } => {
             "name another device, or clear this one if its volume is gone (`blkdiscard`, or zeroes in its first 128 KiB)"
@@ -307,6 +309,13 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
         VolumeError::WrongRole(_) => "see its role with `cairn volume list`".into(),
         VolumeError::Closed => "start the server again".into(),
     }
+}
+
+fn log_next(volume: &str) -> String {
+    format!(
+        "bring the log device back and start the server again; if it is lost for good, `cairn volume log {volume} \
+         --discard-lost` opens at the last consistency point, without what was flushed since"
+    )
 }
 
 fn files_kind(error: &FilesError) -> ErrorKind {

@@ -16,6 +16,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(show_volume, delete_volume))
         .routes(routes!(grow_volume))
         .routes(routes!(check_volume))
+        .routes(routes!(move_log))
+        .routes(routes!(discard_log))
         .routes(routes!(list_luns, create_lun))
         .routes(routes!(resize_lun, delete_lun))
         .routes(routes!(list_snapshots, create_snapshot))
@@ -64,6 +66,30 @@ async fn grow_volume(
     Body(request): Body<api::GrowVolume>,
 ) -> Answer<api::Volume> {
     blocking(server, move |server| server.grow_volume(&volume, &request)).await
+}
+
+/// Moves the intent log of a volume while it is in use: one consistency point.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/log", tag = "volumes", params(("volume" = String, Path,)),
+    request_body = api::MoveLog,
+    responses((status = 200, body = api::Volume), (status = "default", body = ErrorBody)))]
+async fn move_log(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::MoveLog>,
+) -> Answer<api::Volume> {
+    blocking(server, move |server| server.move_log(&volume, &request)).await
+}
+
+/// Opens a volume that cannot be opened for want of its intent log, at the last consistency point. What was flushed since then is lost.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/log/discard", tag = "volumes",
+    params(("volume" = String, Path,)), request_body = api::DiscardLogRequest,
+    responses((status = 200, body = api::DiscardedLog), (status = "default", body = ErrorBody)))]
+async fn discard_log(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::DiscardLogRequest>,
+) -> Answer<api::DiscardedLog> {
+    blocking(server, move |server| server.volumes.discard_log(&volume, request.dry_run)).await
 }
 
 /// Begins to check a volume: every block is read and compared with its checksum, every map with the tree.
