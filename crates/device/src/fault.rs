@@ -205,6 +205,11 @@ impl FaultDevice {
         self.state.lock().unreadable.push(range);
     }
 
+    /// Every place can be read again.
+    pub fn heal_reads(&self) {
+        self.0.state.lock().unreadable.clear();
+    }
+
     /// The next write succeeds towards the caller and changes nothing.
     pub fn lose_next_write(&self) {
         self.state.lock().next_fault = Some(WriteFault::Lose);

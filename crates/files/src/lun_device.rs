@@ -129,7 +129,15 @@ impl LunDevice {
             return Some(self.change_in_parts(volume, request, offset, length));
         }
         let _together = self.partial.read();
-        Some(self.change_whole(volume, request, offset, length))
+        if wait {
+            return Some(self.change_whole(volume, request, offset, length));
+        }
+        let first = offset / BLOCK;
+        match request {
+            Request::Write { data, .. } => volume.write_ready(self.file, numbered(first, data).collect()),
+            Request::WriteZeroes { may_trim: false, .. } => None,
+            _ => volume.punch_ready(self.file, Lba(first), length / BLOCK),
+        }
     }
 
     fn change_whole(
@@ -141,12 +149,7 @@ impl LunDevice {
     ) -> Result<(), VolumeError> {
         let first = offset / BLOCK;
         match request {
-            Request::Write { data, .. } => {
-                let blocks = whole_blocks(data);
-                let mut numbered =
-                    blocks.into_iter().enumerate().map(|(n, block)| (Lba(first + n as u64), block));
-                volume.write(self.file, &mut numbered)
-            }
+            Request::Write { data, .. } => volume.write(self.file, &mut numbered(first, data)),
             Request::WriteZeroes { may_trim: false, .. } => {
                 let count = length / BLOCK;
                 for start in (0..count).step_by(ZERO_BLOCKS as usize) {
@@ -223,6 +226,21 @@ impl LunDevice {
     /// Performs the changes of a batch in their order, then one flush for all that ask for one.
     fn run_changes(&self, volume: &Arc<Volume>, batch: &mut [Operation], geometry: &Geometry) {
         let mut flushed = Vec::new();
+        let writes = batch.iter().filter(|operation| operation.is_pending()).map(Operation::request);
+        let ranges: Vec<(u64, u64)> = writes
+            .filter_map(|request| match request {
+                Request::Write { offset, data, .. }
+                    if !data.is_empty() && geometry.admit(request).is_ok() =>
+                {
+                    let first = offset / BLOCK;
+                    Some((first, (offset + data.len() as u64).div_ceil(BLOCK) - first))
+                }
+                _ => None,
+            })
+            .collect();
+        if ranges.len() > 1 {
+            volume.load_paths(self.file, &ranges);
+        }
         for (index, operation) in batch.iter_mut().enumerate() {
             if !operation.is_pending() {
                 continue;
@@ -272,6 +290,12 @@ fn wants_flush(request: &Request) -> bool {
         Request::Write { fua, .. } | Request::Trim { fua, .. } | Request::WriteZeroes { fua, .. } => *fua,
         _ => false,
     }
+}
+
+/// Whole blocks of data with their numbers, from `first` on.
+fn numbered(first: u64, data: &Segments) -> impl ExactSizeIterator<Item = (Lba, Block)> {
+    let blocks = whole_blocks(data).into_iter().enumerate();
+    blocks.map(move |(n, block)| (Lba(first + n as u64), block))
 }
 
 /// The blocks of data that starts and ends on block borders; copied only where the pieces do not match the blocks.

@@ -524,7 +524,12 @@ impl Volume {
             let (older, mut kept): (Vec<_>, Vec<_>) =
                 free.into_iter().partition(|pointer| pointer.birth <= sibling.generation);
             let vbns: Vec<Vbn> = older.iter().map(|pointer| pointer.vbn).collect();
-            let held = maps.holds(&sibling, &vbns)?;
+            // What a snapshot's map would say that can't be read counts as held: it is damage of that snapshot, and nobody else's.
+            let held = match maps.holds(&sibling, &vbns) {
+                Ok(held) => held,
+                Err(VolumeError::Damaged { .. }) => vec![true; vbns.len()],
+                Err(error) => return Err(error),
+            };
             kept.extend(older.into_iter().zip(held).filter(|(_, held)| !held).map(|(pointer, _)| pointer));
             free = kept;
         }

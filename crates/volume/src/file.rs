@@ -14,8 +14,16 @@ impl Compound<'_> {
     /// Makes a file of `length_bytes`, all holes. It exists from the next consistency point on.
     pub fn create(&self, kind: FileKind, length_bytes: u64) -> Result<FileId, VolumeError> {
         let volume = self.volume();
+        let (next, committed) = {
+            let state = volume.state.lock();
+            (FileId(state.next_file), state.committed.clone())
+        };
+        // The block that its inode goes into must be readable.
+        volume.committed_inode(&committed, next)?;
+        drop(committed);
         let mut state = volume.state.lock();
         state.check_writable()?;
+        state.settle_releases();
         if !state.has_room(8) {
             return Err(VolumeError::NoSpace);
         }
@@ -46,6 +54,9 @@ impl Compound<'_> {
     pub fn resize(&self, file: FileId, length_bytes: u64) -> Result<(), VolumeError> {
         let inode = self.volume().inode(file)?;
         let (old, length) = (inode.tree.length, blocks_of(length_bytes));
+        if length < old {
+            self.volume().check_range(file, length, old)?;
+        }
         self.put(Inode { length_bytes, tree: TreeRef { length, ..inode.tree }, ..inode })?;
         if length < old {
             // The file may grow again in the same generation, and must not show again what was cut off.
@@ -114,6 +125,14 @@ impl Volume {
             Err(error) => return Err(error),
         };
         let keep = inode.tree.length.saturating_sub(REMOVE_BLOCKS);
+        if let Err(reason) = self.check_range(file, keep, inode.tree.length) {
+            // What is below a node that can't be read is not known. The file's blocks stay in use, and everything else goes on.
+            tracing::error!(%file, %reason, "a removed file has a damaged node; its space is not freed until that is repaired");
+            let mut state = self.state.lock();
+            state.removed.retain(|removed| *removed != file);
+            state.stranded.push(file);
+            return Ok(());
+        }
         {
             let compound = self.compound();
             if keep == 0 || inode.tree.pointer.is_hole() {

@@ -26,6 +26,7 @@ mod locks;
 mod log_device;
 mod open;
 mod overlay;
+mod path;
 mod receive;
 mod release;
 mod since;

@@ -8,12 +8,16 @@ use cairn_base::BLOCK_SIZE;
 pub(crate) const PLACE_BLOCKS: usize = 1024;
 /// Unplaced blocks that wake the background thread: 2 MiB.
 pub(crate) const WRITE_BACK_AT: u64 = 512;
+/// Blocks of a hole whose leaves are looked at one by one, 4 MiB; the nodes of a longer one are walked.
+pub(crate) const PUNCH_BLOCKS: u64 = 1024;
 /// A change waits no longer than this for a consistency point.
 pub const CONSISTENCY_INTERVAL: Duration = Duration::from_secs(10);
 /// Blocks of a removed file that one round of background work frees: 4 GiB, some 8,000 nodes.
 pub(crate) const REMOVE_BLOCKS: u64 = 1 << 20;
 /// Blocks kept back for consistency points, besides those for the maps themselves.
 pub(crate) const RESERVE_MIN: u64 = 128;
+/// Blocks that a file which was not changed yet adds to what a generation needs, besides its own: of the inode file.
+pub(crate) const INODE_COST: u64 = 2;
 /// Consistency points that a writer asks for before it is told that there is no space. The first frees what was overwritten before it asked, the second what
 /// was still on its way then.
 pub(crate) const SPACE_ROUNDS: u32 = 2;

@@ -234,6 +234,7 @@ impl Volume {
             compounds: 0,
             freezing: false,
             removed: Vec::new(),
+            stranded: Vec::new(),
             changed_since: None,
             first_changes: BTreeMap::new(),
             since_maps: Vec::new(),

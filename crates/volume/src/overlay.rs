@@ -4,7 +4,7 @@
 //! under way) and *placed* (written at its final place, not yet durable). Orders count arrivals; a flush
 //! covers a prefix of them, and the intent log is written in their order, so that replay gives what clients saw.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use cairn_base::{FileId, Generation, Lba, Vbn};
@@ -33,6 +33,7 @@ impl Hasher for NumberHasher {
     }
 }
 
+pub(crate) type NumberSet = HashSet<u64, BuildHasherDefault<NumberHasher>>;
 pub(crate) type NumberMap<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
 
 /// A block that this generation has written.
@@ -64,6 +65,8 @@ pub(crate) struct FileOverlay {
     pub(crate) slots: NumberMap<Slot>,
     /// Start and end of ranges that were punched; slots are newer than holes.
     pub(crate) holes: BTreeMap<u64, u64>,
+    /// Leaves of the committed tree to which the way was looked at since the generation began.
+    pub(crate) leaves: NumberSet,
     /// No change lies at or past this block.
     reach: u64,
 }

@@ -137,6 +137,8 @@ pub(crate) struct State {
     pub(crate) freezing: bool,
     /// Removed files whose blocks are still to be freed.
     pub(crate) removed: Vec<FileId>,
+    /// Removed files that can't be freed, as a node of theirs can't be read.
+    pub(crate) stranded: Vec<FileId>,
     /// When the open generation got its first change.
     pub(crate) changed_since: Option<Duration>,
     /// When the generations of this run of the program got their first change.

@@ -75,6 +75,13 @@ impl Store {
         cached_in(&self.nodes, pointer)
     }
 
+    /// Empties the caches.
+    #[cfg(test)]
+    pub(crate) fn forget(&self) {
+        self.data.clear();
+        self.nodes.clear();
+    }
+
     /// Remembers a block of data that was just written.
     pub(crate) fn remember_data(&self, vbn: Vbn, checksum: Checksum, block: Block) {
         self.data.insert(vbn.0, Cached { checksum, block });

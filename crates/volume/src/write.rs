@@ -8,8 +8,9 @@ use cairn_device::{Block, Operation};
 use cairn_format::{BlockPointer, LogEntry};
 
 use crate::error::VolumeError;
-use crate::limits::{PLACE_BLOCKS, SPACE_ROUNDS};
+use crate::limits::{INODE_COST, PLACE_BLOCKS, PUNCH_BLOCKS, SPACE_ROUNDS};
 use crate::overlay::Unlogged;
+use crate::path::leaves_of;
 use crate::state::{Frozen, State};
 use crate::volume::{ROOT_DIRECTORY, Volume};
 
@@ -48,38 +49,52 @@ impl Volume {
     /// log of changes is full.
     ///
     /// # Errors
-    /// [`VolumeError::NoSpace`] when nothing of it was taken; the volume's other states.
+    /// Nothing of it was taken: [`VolumeError::NoSpace`]; [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node above one of
+    /// the blocks (others can still be written); the volume's other states.
     pub fn write(
         self: &Arc<Self>,
         file: FileId,
         blocks: &mut dyn ExactSizeIterator<Item = (Lba, Block)>,
     ) -> Result<(), VolumeError> {
-        // Mostly there is room whatever the blocks' places in the file are. Where there may not be, the places are looked at.
-        let (most, has_room) = {
-            let state = self.state.lock();
-            let most = state.cost_at_most(blocks.len() as u64);
-            (most, state.has_room_for(most))
-        };
-        if has_room {
-            return self.take(file, most, blocks);
+        self.write_if(file, blocks.collect(), true).unwrap_or(Err(VolumeError::Closed))
+    }
+
+    /// The same for a caller that does not want to wait for a read of the device: `None`, and nothing was taken, when it would.
+    pub fn write_ready(
+        self: &Arc<Self>,
+        file: FileId,
+        blocks: Vec<(Lba, Block)>,
+    ) -> Option<Result<(), VolumeError>> {
+        self.write_if(file, blocks, false)
+    }
+
+    fn write_if(
+        self: &Arc<Self>,
+        file: FileId,
+        blocks: Vec<(Lba, Block)>,
+        wait: bool,
+    ) -> Option<Result<(), VolumeError>> {
+        let leaves = leaves_of(blocks.iter().map(|(lba, _)| lba.0));
+        match self.check_leaves(file, &leaves, wait) {
+            Ok(true) => Some(self.take(file, &leaves, blocks)),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
         }
-        let collected: Vec<(Lba, Block)> = blocks.collect();
-        let cost = self.state.lock().cost_of(collected.iter().map(|(lba, _)| lba.0));
-        self.take(file, cost, &mut collected.into_iter())
     }
 
     fn take(
         self: &Arc<Self>,
         file: FileId,
-        cost: u64,
-        blocks: &mut dyn ExactSizeIterator<Item = (Lba, Block)>,
+        leaves: &[u64],
+        blocks: Vec<(Lba, Block)>,
     ) -> Result<(), VolumeError> {
-        let mut state = self.admit(cost)?;
+        let mut state = self.admit(&blocks)?;
         state.order += 1;
         let order = state.order;
         for (lba, block) in blocks {
             state.open.write(file, lba.0, block, order);
         }
+        state.note_leaves(file, leaves);
         self.note_change(&mut state);
         if self.wants_write_back(&state) {
             self.work.notify_one();
@@ -89,7 +104,44 @@ impl Volume {
     }
 
     /// Makes `count` blocks from `lba` a hole; their space is free after the next consistency point, unless a snapshot holds them.
+    ///
+    /// # Errors
+    /// [`VolumeError::Damaged`] or [`VolumeError::Device`] when a node above or among them can't be read: what is below it is not known, and can't
+    /// be freed. The volume's other states.
     pub fn punch(self: &Arc<Self>, file: FileId, lba: Lba, count: u64) -> Result<(), VolumeError> {
+        if count <= PUNCH_BLOCKS {
+            return self.punch_if(file, lba, count, true).unwrap_or(Err(VolumeError::Closed));
+        }
+        self.check_range(file, lba.0, lba.0 + count)?;
+        self.take_hole(file, lba, count)
+    }
+
+    /// The same for a caller that does not want to wait for a read of the device: `None`, and nothing was done, when it would.
+    pub fn punch_ready(
+        self: &Arc<Self>,
+        file: FileId,
+        lba: Lba,
+        count: u64,
+    ) -> Option<Result<(), VolumeError>> {
+        if count <= PUNCH_BLOCKS { self.punch_if(file, lba, count, false) } else { None }
+    }
+
+    fn punch_if(
+        self: &Arc<Self>,
+        file: FileId,
+        lba: Lba,
+        count: u64,
+        wait: bool,
+    ) -> Option<Result<(), VolumeError>> {
+        let leaves = leaves_of(lba.0..lba.0 + count);
+        match self.check_leaves(file, &leaves, wait) {
+            Ok(true) => Some(self.take_hole(file, lba, count)),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn take_hole(self: &Arc<Self>, file: FileId, lba: Lba, count: u64) -> Result<(), VolumeError> {
         if count == 0 {
             return Ok(());
         }
@@ -107,13 +159,18 @@ impl Volume {
         }
     }
 
-    /// Waits until there is room in memory, and for `cost` more blocks in the volume.
-    fn admit(self: &Arc<Self>, cost: u64) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
+    /// Waits until there is room in memory, and for these blocks in the volume.
+    fn admit(
+        self: &Arc<Self>,
+        blocks: &[(Lba, Block)],
+    ) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
         let mut state = self.admit_to_memory()?;
-        if state.may_take(cost) {
+        // Mostly there is room whatever the blocks' places in the file are. Where there may not be, the places are looked at.
+        if state.may_take(state.cost_at_most(blocks.len() as u64) + INODE_COST) {
             return Ok(state);
         }
         state.settle_releases();
+        let cost = state.cost_of(blocks.iter().map(|(lba, _)| lba.0)) + INODE_COST;
         if state.may_take(cost) {
             return Ok(state);
         }
