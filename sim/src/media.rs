@@ -1,11 +1,12 @@
 //! Media that rot: what is damaged is reported, and never served as if it were right.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use cairn_base::{BLOCK_SIZE, Rng, SnapshotId};
+use cairn_base::{BLOCK_SIZE, FileId, Lba, Rng, SnapshotId};
 use cairn_device::Device;
-use cairn_volume::{Finding, Role, VolumeError};
+use cairn_volume::{Finding, Place, Role, VolumeError};
 
 use crate::content::Tag;
 use crate::timeline::Timeline;
@@ -93,9 +94,46 @@ fn damaged_block(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> R
             }
         }
     }
-    let findings = volume.check(&mut |_| {}).map(|report| report.findings.len()).unwrap_or(1);
+    let found = volume.check(&mut |_| {}).map(|report| report.findings);
+    let findings = found.as_ref().map_or(1, Vec::len);
     ensure!(refused == 0 || findings > 0, "{refused} reads were refused and check found nothing");
     world.note(timeline, &format!("= {refused} reads refused, none wrong, check has {findings} findings"));
+    let of_one_file = |finding: &Finding| match finding {
+        Finding::DamagedBlock { place: Place::Data { file, .. }, .. } => *file,
+        Finding::DamagedBlock { place: Place::Node(node), .. } => node.file,
+        _ => FileId(u64::MAX),
+    };
+    let is_shared = |file: FileId| !world.model.files().any(|(id, _)| id == file);
+    if found.is_ok_and(|found| !found.iter().map(of_one_file).any(is_shared)) {
+        write_under_damage(world, rng, timeline)?;
+    }
+    Ok(())
+}
+
+/// Damage under files only: each write is taken or refused for its own damage, and what was taken is committed and there.
+fn write_under_damage(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<()> {
+    let volume = world.volume();
+    let files: Vec<_> = world.model.files().map(|(id, file)| (id, file.length())).collect();
+    let (mut taken, mut refused) = (BTreeMap::new(), 0);
+    for _ in 0..40 {
+        let (file, length) = files[rng.below(files.len() as u64) as usize];
+        let (lba, tag) = (rng.below(length), world.tag());
+        match volume.write(file, &mut std::iter::once((Lba(lba), tag.block()))) {
+            Ok(()) => {
+                taken.insert((file, lba), tag);
+            }
+            Err(VolumeError::Damaged { .. }) => refused += 1,
+            Err(VolumeError::NoSpace) => {}
+            Err(error) => return Err(error).context("writing to a volume with a damaged file"),
+        }
+    }
+    volume.flush().context("flushing a volume with a damaged file")?;
+    volume.consistency_point().context("committing a volume with a damaged file")?;
+    for ((file, lba), tag) in &taken {
+        let seen = crate::world::read_active(&volume, *file, *lba, 1)?;
+        ensure!(seen == [Some(*tag)], "{file:?} {lba} was written and reads as {seen:?}");
+    }
+    world.note(timeline, &format!("= {} blocks written beside the damage, {refused} refused", taken.len()));
     Ok(())
 }
 

@@ -207,7 +207,7 @@ impl FaultDevice {
 
     /// Every place can be read again.
     pub fn heal_reads(&self) {
-        self.0.state.lock().unreadable.clear();
+        self.state.lock().unreadable.clear();
     }
 
     /// The next write succeeds towards the caller and changes nothing.
