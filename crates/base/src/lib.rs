@@ -5,6 +5,7 @@
 mod checksum;
 mod clock;
 mod id;
+mod lock;
 mod rng;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ mod units;
 pub use checksum::{Checksum, crc32c};
 pub use clock::{Clock, ManualClock, Timestamp};
 pub use id::{FileId, Generation, InvalidVolumeId, Lba, LogId, SnapshotId, Vbn, VolumeId};
+pub use lock::{Condvar, Mutex, MutexGuard, wait_by};
 pub use rng::Rng;
 pub use units::{ByteSize, Interval, InvalidByteSize, InvalidInterval};
 

@@ -74,7 +74,7 @@ pub struct FaultDevice {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct State {
     /// What reads see.
     current: Image,
@@ -111,6 +111,35 @@ enum Content {
     Zeroes(u64),
 }
 
+/// What becomes of the volatile writes when the power goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// All are lost.
+    Lost,
+    /// All are kept.
+    Kept,
+    /// Those before a random one are kept, that one is torn, later ones are lost.
+    Prefix,
+    /// Each is kept, lost or torn, at random.
+    Each,
+}
+
+impl Fate {
+    /// All of them.
+    pub const ALL: [Fate; 4] = [Fate::Lost, Fate::Kept, Fate::Prefix, Fate::Each];
+
+    /// One at random. With many writes in the cache, independent choices would almost never keep all, none, or a prefix, and these are what real
+    /// disks do most of the time.
+    pub fn random(rng: &mut Rng) -> Self {
+        match rng.below(6) {
+            0 => Fate::Lost,
+            1 => Fate::Kept,
+            2 => Fate::Prefix,
+            _ => Fate::Each,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 enum WriteFault {
     Lose,
@@ -140,19 +169,28 @@ impl FaultDevice {
         self.state.lock().off
     }
 
+    /// A copy that goes its own way: what happens to one does not happen to the other.
+    pub fn fork(&self) -> FaultDevice {
+        FaultDevice { length: self.length, state: Mutex::new(self.state.lock().clone()) }
+    }
+
+    /// The device as it is after the power went now (or at the cut) and came back, with a fate at random.
+    pub fn power_cycle(&self, rng: &mut Rng) -> FaultDevice {
+        let fate = Fate::random(rng);
+        self.power_cycle_as(fate, rng)
+    }
+
     /// The device as it is after the power went now (or at the cut) and came back. Unreadable places stay so; the
     /// count of operations and the log start anew.
-    pub fn power_cycle(&self, rng: &mut Rng) -> FaultDevice {
+    pub fn power_cycle_as(&self, fate: Fate, rng: &mut Rng) -> FaultDevice {
         let state = self.state.lock();
         let mut medium = state.durable.clone();
         let volatile = state.cache.iter().filter(|change| !change.certain).count() as u64;
-        // With many writes in the cache, independent choices would almost never keep all, none, or a prefix,
-        // and these are what real disks do most of the time.
-        let kept_until = match rng.below(6) {
-            0 => Some(0),
-            1 => Some(volatile),
-            2 => Some(rng.below(volatile + 1)),
-            _ => None,
+        let kept_until = match fate {
+            Fate::Lost => Some(0),
+            Fate::Kept => Some(volatile),
+            Fate::Prefix => Some(rng.below(volatile + 1)),
+            Fate::Each => None,
         };
         let mut number = 0;
         for change in &state.cache {
@@ -163,7 +201,7 @@ impl FaultDevice {
             match kept_until {
                 Some(limit) if number < limit => change.apply(&mut medium),
                 // The power went in the middle of the first one that is not kept.
-                Some(limit) if number == limit && limit > 0 => change.tear(&mut medium, rng),
+                Some(limit) if number == limit && fate == Fate::Prefix => change.tear(&mut medium, rng),
                 Some(_) => {}
                 None => match rng.below(3) {
                     0 => change.apply(&mut medium),
@@ -273,6 +311,13 @@ impl FaultPart {
     /// The next operation on this part that counts fails with `error` and changes nothing.
     pub fn fail_next_operation(&self, error: DeviceError) {
         self.whole.state.lock().next_error = Some((self.range.clone(), error));
+    }
+}
+
+impl FaultPart {
+    /// A batch that was under way when the power went: what stands before its first flush may be kept.
+    pub fn catch(&self, batch: &mut [Operation]) {
+        self.whole.run_in(&self.range, batch, true);
     }
 }
 

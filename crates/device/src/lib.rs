@@ -30,7 +30,7 @@ pub use block::{Block, BlockMut};
 pub use clock::SystemClock;
 pub use concat::ConcatDevice;
 pub use error::{Action, DeviceError};
-pub use fault::{FaultDevice, FaultPart, LoggedKind, LoggedOperation};
+pub use fault::{Fate, FaultDevice, FaultPart, LoggedKind, LoggedOperation};
 pub use file::{Direct, Engine, FileDevice, FileOptions, OpenError};
 pub use memory::MemoryDevice;
 pub use operation::{Operation, Request};

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use cairn_base::{Checksum, SnapshotId, Timestamp};
+use cairn_base::{Checksum, Mutex, SnapshotId, Timestamp};
 use cairn_format::Role;
 use cairn_format::stream::{StreamKind, root_digest};
 use cairn_stream::{Compression, Have, Progress, StreamError, Threads, apply};
 use cairn_volume::{Volume, VolumeError};
-use parking_lot::Mutex;
 
 use crate::client::{Client, unexpected};
 use crate::error::{MirrorError, NackReason, Refusal};

@@ -5,12 +5,11 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cairn_base::{Checksum, SnapshotId, VolumeId};
+use cairn_base::{Checksum, Mutex, SnapshotId, VolumeId};
 use cairn_format::Role;
 use cairn_format::stream::root_digest;
 use cairn_stream::{AbortReason, Have, MIRROR_PREFIX, Plan, Progress, StreamError, Work, abort, produce};
 use cairn_volume::{Behind, Snapshot, Volume, VolumeError};
-use parking_lot::Mutex;
 
 use crate::error::{MirrorError, Refusal};
 use crate::lag::SourceStatus;

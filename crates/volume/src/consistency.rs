@@ -48,8 +48,10 @@ pub(crate) enum Rider {
     DeleteSince(u64),
     /// Deletion of snapshots.
     Delete(Vec<SnapshotId>),
-    /// Another name or hold for a snapshot.
-    Change(SnapshotEntry),
+    /// Another name for a snapshot.
+    Rename(SnapshotId, String),
+    /// A snapshot is held from now on, or let go.
+    Hold(SnapshotId, bool),
     /// The new root is a snapshot's, and what was written since is dropped.
     Rollback(SnapshotId),
     /// More block space.
@@ -79,6 +81,16 @@ pub(crate) struct Done {
 
 /// Blocks that only a deleted snapshot held, by snapshot.
 type Exclusive = Vec<(SnapshotId, Vec<Vbn>)>;
+
+/// Changes wait while it lives.
+struct Waiting<'a>(&'a Volume);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().rolling_back = false;
+        self.0.settled.notify_all();
+    }
+}
 
 /// A generation that left the open state.
 struct FrozenPart {
@@ -130,11 +142,18 @@ impl Volume {
         while self.snapshot_named(&name_of).is_some() {
             name_of.push('_');
         }
+        let _waiting = self.hold_changes();
         let kept = self.commit_holding(&mut commit, Rider::Snapshot(name_of))?;
         self.commit_holding(&mut commit, Rider::Rollback(id))?;
         let removed = self.image(None)?.inodes()?.into_iter().filter(|inode| inode.removed);
         self.state.lock().removed = removed.map(|inode| inode.id).collect();
         Ok(kept)
+    }
+
+    /// Lets whoever would change something wait until this is dropped.
+    fn hold_changes(&self) -> Waiting<'_> {
+        self.state.lock().rolling_back = true;
+        Waiting(self)
     }
 
     fn commit_locked(
@@ -228,13 +247,17 @@ impl Volume {
                 let room = touched.len() + TableRef::INDEXES_MAX <= commit.label.free();
                 if room { Ok(()) } else { Err(VolumeError::TableFull) }
             }
-            Rider::Change(entry) => {
+            Rider::Rename(id, name) => {
                 state.check_writable()?;
-                check_name(&entry.name)?;
-                match state.snapshots.by_name(&entry.name) {
-                    Some(other) if other != entry.id => Err(VolumeError::NameTaken),
-                    _ => state.snapshots.get(entry.id).map(drop).ok_or(VolumeError::NoSuchSnapshot(entry.id)),
+                check_name(name)?;
+                match state.snapshots.by_name(name) {
+                    Some(other) if other != *id => Err(VolumeError::NameTaken),
+                    _ => state.snapshots.get(*id).map(drop).ok_or(VolumeError::NoSuchSnapshot(*id)),
                 }
+            }
+            Rider::Hold(id, _) => {
+                state.check_writable()?;
+                state.snapshots.get(*id).map(drop).ok_or(VolumeError::NoSuchSnapshot(*id))
             }
             Rider::AcknowledgeSince(_) | Rider::DeleteSince(_) => state.check_writable(),
             Rider::Rollback(id) => {
@@ -566,7 +589,15 @@ impl Volume {
                 done.snapshot = Some(entry.clone());
                 changes.push(TableChange::Put(entry));
             }
-            Rider::Change(entry) => changes.push(TableChange::Put(entry.clone())),
+            // The entry as it is now: while this one waited for its turn, its parent may have been deleted, or someone else may have changed it.
+            Rider::Rename(id, name) => {
+                let entry = self.entry(*id)?;
+                changes.push(TableChange::Put(SnapshotEntry { name: name.clone(), ..entry }));
+            }
+            Rider::Hold(id, held) => {
+                let entry = self.entry(*id)?;
+                changes.push(TableChange::Put(SnapshotEntry { held: *held, ..entry }));
+            }
             Rider::Delete(ids) => {
                 (changes, exclusive) = self.deletion(ids, root, before, superblock)?;
                 done.freed = exclusive.iter().map(|(_, blocks)| blocks.len() as u64).sum();

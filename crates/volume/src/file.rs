@@ -115,6 +115,8 @@ fn blocks_of(bytes: u64) -> u64 {
 impl Volume {
     /// Frees the next part of a removed file, from its end; at the end, its inode.
     pub(crate) fn free_removed(self: &Arc<Self>, file: FileId) -> Result<(), VolumeError> {
+        // Looked at inside: a rollback in between would bring the file back, and what is freed would be missing in it.
+        let compound = self.compound();
         let inode = match self.inode(file) {
             Ok(inode) if inode.removed => inode,
             // A rollback brought it back, or it is gone.
@@ -133,17 +135,15 @@ impl Volume {
             state.stranded.push(file);
             return Ok(());
         }
-        {
-            let compound = self.compound();
-            if keep == 0 || inode.tree.pointer.is_hole() {
-                let mut state = self.state.lock();
-                state.open.inodes.insert(file, None);
-                self.note_change(&mut state);
-                state.removed.retain(|removed| *removed != file);
-            } else {
-                compound.resize(file, keep * BLOCK_SIZE as u64)?;
-            }
+        if keep == 0 || inode.tree.pointer.is_hole() {
+            let mut state = self.state.lock();
+            state.open.inodes.insert(file, None);
+            self.note_change(&mut state);
+            state.removed.retain(|removed| *removed != file);
+        } else {
+            compound.resize(file, keep * BLOCK_SIZE as u64)?;
         }
+        drop(compound);
         self.consistency_point().map(drop)
     }
 }

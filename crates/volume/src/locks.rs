@@ -1,10 +1,12 @@
-//! The locks of a volume: parking_lot's, or, to explore schedules, shuttle's behind the same names.
+//! The locks of a volume: those of [`cairn_base`], or, to explore schedules, shuttle's behind the same names.
 //!
 //! With the feature `shuttle` the crate runs only inside of shuttle: each lock and each wait is a point at which its scheduler may let another
 //! thread go on. The tests of such runs are in `schedules`.
 
 #[cfg(not(feature = "shuttle"))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+pub(crate) use cairn_base::{Condvar, Mutex, MutexGuard};
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use parking_lot::RwLock;
 
 #[cfg(feature = "shuttle")]
 pub(crate) use explored::{Condvar, Mutex, MutexGuard, RwLock};

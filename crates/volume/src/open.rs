@@ -233,6 +233,7 @@ impl Volume {
             awaited: 0,
             compounds: 0,
             freezing: false,
+            rolling_back: false,
             removed: Vec::new(),
             stranded: Vec::new(),
             changed_since: None,

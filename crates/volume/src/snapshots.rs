@@ -102,20 +102,18 @@ impl Volume {
 
     /// Gives a snapshot another name.
     pub fn rename_snapshot(self: &Arc<Self>, id: SnapshotId, name: &str) -> Result<(), VolumeError> {
-        let entry = self.entry(id)?;
-        self.commit_with(Rider::Change(SnapshotEntry { name: name.to_owned(), ..entry })).map(drop)
+        self.commit_with(Rider::Rename(id, name.to_owned())).map(drop)
     }
 
     /// Holds a snapshot (it can't be deleted) or lets it go.
     pub fn hold_snapshot(self: &Arc<Self>, id: SnapshotId, held: bool) -> Result<(), VolumeError> {
-        let entry = self.entry(id)?;
-        if entry.held == held {
+        if self.entry(id)?.held == held {
             return Ok(());
         }
-        self.commit_with(Rider::Change(SnapshotEntry { held, ..entry })).map(drop)
+        self.commit_with(Rider::Hold(id, held)).map(drop)
     }
 
-    fn entry(&self, id: SnapshotId) -> Result<SnapshotEntry, VolumeError> {
+    pub(crate) fn entry(&self, id: SnapshotId) -> Result<SnapshotEntry, VolumeError> {
         self.state.lock().snapshots.get(id).cloned().ok_or(VolumeError::NoSuchSnapshot(id))
     }
 

@@ -135,6 +135,8 @@ pub(crate) struct State {
     pub(crate) compounds: u32,
     /// A freeze waits for the compounds to end.
     pub(crate) freezing: bool,
+    /// A rollback is between the snapshot of what is there and the new root: a change that it took now would be in neither.
+    pub(crate) rolling_back: bool,
     /// Removed files whose blocks are still to be freed.
     pub(crate) removed: Vec<FileId>,
     /// Removed files that can't be freed, as a node of theirs can't be read.

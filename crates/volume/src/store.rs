@@ -1,16 +1,19 @@
 //! Blocks by pointer: the cache in front of the device, and the rule that nothing unverified passes.
 
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use crate::locks::RwLock;
 use cairn_base::{BLOCK_SIZE, Checksum, Vbn, VolumeId};
 use cairn_device::{Block, Device, DeviceError, Operation, Segments};
 use cairn_format::{BlockPointer, Node, NodeAddress, SegmentKind};
+use quick_cache::UnitWeighter;
 use quick_cache::sync::Cache;
 
 use crate::compare::INODE_FILE;
 use crate::error::{Place, VolumeError};
 use crate::limits::Memory;
+use crate::overlay::NumberHasher;
 use crate::space::{Redirects, Space};
 
 /// Blocks that one device operation carries at most: 1 MiB.
@@ -36,13 +39,25 @@ pub(crate) struct Store {
     device: Arc<dyn Device>,
     volume: VolumeId,
     space: RwLock<Arc<Space>>,
-    data: Cache<u64, Cached>,
-    nodes: Cache<u64, Cached>,
+    data: BlockCache,
+    nodes: BlockCache,
 }
+
+/// Hashes numbers the same way in every run: what is evicted, and so what is read from the device, must not differ between two runs of the simulator.
+type BlockCache = Cache<u64, Cached, UnitWeighter, BuildHasherDefault<NumberHasher>>;
 
 impl Store {
     pub(crate) fn new(device: Arc<dyn Device>, volume: VolumeId, space: Space, memory: &Memory) -> Self {
-        let cache = |bytes: u64| Cache::new((bytes as usize / BLOCK_SIZE).max(64));
+        let cache = |bytes: u64| {
+            let blocks = (bytes as usize / BLOCK_SIZE).max(64);
+            BlockCache::with(
+                blocks,
+                blocks as u64,
+                Default::default(),
+                Default::default(),
+                Default::default(),
+            )
+        };
         let (data, nodes) = (cache(memory.data_cache), cache(memory.node_cache));
         Self { device, volume, space: RwLock::new(Arc::new(space)), data, nodes }
     }
@@ -92,7 +107,7 @@ impl Store {
         self.nodes.insert(vbn.0, Cached { checksum, block });
     }
 
-    fn cache_of(&self, place: &Place) -> &Cache<u64, Cached> {
+    fn cache_of(&self, place: &Place) -> &BlockCache {
         match place {
             Place::Data { file, .. } if *file < INODE_FILE => &self.data,
             _ => &self.nodes,
@@ -291,7 +306,7 @@ impl Store {
 }
 
 #[inline]
-fn cached_in(cache: &Cache<u64, Cached>, pointer: &BlockPointer) -> Option<Block> {
+fn cached_in(cache: &BlockCache, pointer: &BlockPointer) -> Option<Block> {
     if pointer.is_hole() {
         return Some(Block::zero());
     }

@@ -140,6 +140,11 @@ impl Volume {
         self.state.lock().role
     }
 
+    /// The generation that changes of now go into.
+    pub fn open_generation(&self) -> Generation {
+        self.state.lock().open.generation
+    }
+
     /// How it is.
     pub fn status(&self) -> VolumeStatus {
         let (log_used, log_blocks, log_device) = {
@@ -271,7 +276,7 @@ impl Volume {
     /// Keeps changes of several parts (a directory entry and its inode) in one generation: while the guard lives no generation ends.
     pub fn compound(self: &Arc<Self>) -> Compound<'_> {
         let mut state = self.state.lock();
-        while state.freezing {
+        while state.freezing || state.rolling_back {
             self.settled.wait(&mut state);
         }
         state.compounds += 1;

@@ -218,8 +218,7 @@ impl Volume {
     /// Waits until there is room in memory for another change.
     fn admit_to_memory(self: &Arc<Self>) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
         loop {
-            let mut state = self.state.lock();
-            state.check_writable()?;
+            let mut state = self.lock_for_change()?;
             if state.open.unplaced + state.flying > self.memory.dirty_blocks {
                 if state.open.unplaced > 0 {
                     drop(state);
@@ -238,6 +237,18 @@ impl Volume {
         }
     }
 
+    /// The state, for a change that is not part of a rollback.
+    fn lock_for_change(&self) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
+        let mut state = self.state.lock();
+        loop {
+            state.check_writable()?;
+            if !state.rolling_back {
+                return Ok(state);
+            }
+            self.settled.wait(&mut state);
+        }
+    }
+
     /// Waits until the calls that read earlier roots now have ended, and frees what they kept back. Nothing is held meanwhile, and they need nothing but
     /// the device, so this ends.
     fn wait_for_readers(&self) {
@@ -251,21 +262,19 @@ impl Volume {
 
     /// A hole takes no block for itself, and the reserve covers the nodes that it changes.
     fn admit_punch(self: &Arc<Self>) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
-        let state = self.state.lock();
-        state.check_writable()?;
+        let state = self.lock_for_change()?;
         if state.has_room(1) {
             return Ok(state);
         }
         drop(state);
         self.consistency_point()?;
-        let mut state = self.state.lock();
+        let mut state = self.lock_for_change()?;
         state.settle_releases();
         if !state.has_room_to_free() {
             drop(state);
             self.wait_for_readers();
-            state = self.state.lock();
+            state = self.lock_for_change()?;
         }
-        state.check_writable()?;
         if state.has_room_to_free() { Ok(state) } else { Err(VolumeError::NoSpace) }
     }
 
