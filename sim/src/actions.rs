@@ -1,17 +1,15 @@
 //! What clients and owners do to a volume, one action at a time.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result, bail, ensure};
-use cairn_base::{FileId, Lba, LogId, SnapshotId};
+use cairn_base::{FileId, Generation, Lba, SnapshotId};
 use cairn_device::{Block, Device, DeviceError};
 use cairn_format::FileKind;
 use cairn_volume::{LogTarget, ROOT_DIRECTORY, VolumeError};
 
 use crate::content::Tag;
-use crate::model::Model;
 use crate::timeline::Timeline;
-use crate::world::{Pending, SnapshotModel, World, parts, read_active};
+use crate::waist::parts;
+use crate::world::{OWNER, Pending, SnapshotModel, World, log_id, read_active};
 
 /// Blocks of the directory that a volume has from its first action on.
 const DIRECTORY_BLOCKS: u64 = 4;
@@ -21,7 +19,7 @@ impl World {
     pub fn act(&mut self, timeline: &mut Timeline) -> Result<()> {
         timeline.step();
         self.advance();
-        self.pending = Pending::Nothing;
+        self.pending.clear();
         let (what, outcome) = self.action(timeline);
         let what = match &outcome {
             Ok(what_more) => format!("{what}{what_more}"),
@@ -32,7 +30,7 @@ impl World {
             return Ok(());
         }
         self.note(timeline, &what);
-        self.pending = Pending::Nothing;
+        self.pending.clear();
         outcome.map(drop).with_context(|| what)
     }
 
@@ -284,7 +282,7 @@ impl World {
         let name = taken.clone().unwrap_or_else(|| self.name());
         let content = self.model.frozen();
         let what = format!("snapshot {name}");
-        self.pending = Pending::Snapshot { name: name.clone(), content: content.clone() };
+        self.pending.insert(OWNER, Pending::Snapshot(name.clone()));
         let outcome = match self.volume().create_snapshot(&name) {
             Ok(_) if taken.is_some() => Err(anyhow::anyhow!("a name was given twice")),
             Err(VolumeError::NameTaken) if taken.is_some() => Ok(": taken".to_owned()),
@@ -305,7 +303,7 @@ impl World {
         ids.dedup();
         let what = format!("delete snapshots {ids:?}");
         let held = ids.iter().any(|id| self.snapshots[id].held);
-        self.pending = Pending::Delete(ids.clone());
+        self.pending.insert(OWNER, Pending::Delete(ids.clone()));
         let outcome = match self.volume().delete_snapshots(&ids) {
             Err(VolumeError::Held(_)) if held => Ok(": held".to_owned()),
             Ok(_) if held => Err(anyhow::anyhow!("a held snapshot was deleted")),
@@ -322,7 +320,7 @@ impl World {
     fn rename_snapshot(&mut self) -> (String, Result<String>) {
         let Some(id) = self.pick_snapshot() else { return ("rename".to_owned(), Ok(String::new())) };
         let name = self.name();
-        self.pending = Pending::Rename(id, name.clone());
+        self.pending.insert(OWNER, Pending::Rename(id, name.clone()));
         let outcome = self.volume().rename_snapshot(id, &name).map(|()| {
             self.committed();
             if let Some(snapshot) = self.snapshots.get_mut(&id) {
@@ -336,7 +334,7 @@ impl World {
     fn hold_snapshot(&mut self) -> (String, Result<String>) {
         let Some(id) = self.pick_snapshot() else { return ("hold".to_owned(), Ok(String::new())) };
         let held = !self.snapshots[&id].held;
-        self.pending = Pending::Hold(id, held);
+        self.pending.insert(OWNER, Pending::Hold(id, held));
         let outcome = self.volume().hold_snapshot(id, held).map(|()| {
             self.committed();
             if let Some(snapshot) = self.snapshots.get_mut(&id) {
@@ -350,22 +348,25 @@ impl World {
     fn rollback(&mut self) -> (String, Result<String>) {
         let Some(id) = self.pick_snapshot() else { return ("rollback".to_owned(), Ok(String::new())) };
         let before = self.model.frozen();
-        self.pending = Pending::Rollback { target: id, before: before.clone() };
+        self.pending.insert(OWNER, Pending::Rollback(id));
         let outcome = match self.volume().rollback(id) {
             Ok(kept) => {
                 self.snapshots
                     .insert(kept.id, SnapshotModel { name: kept.name, held: false, content: before });
-                self.rolled_back(id);
-                Ok(format!(", what was there is {}", kept.id))
+                self.rolled_back(id, kept.generation).map(|()| {
+                    self.committed();
+                    format!(", what was there is {}", kept.id)
+                })
             }
             Err(error) => Err(error.into()),
         };
         (format!("roll back to {id}"), outcome)
     }
 
-    pub(crate) fn rolled_back(&mut self, target: SnapshotId) {
-        let generation = self.volume().status().generation;
-        self.model = Model::of(&self.snapshots[&target].content, generation);
+    /// What was there is kept as of generation `kept`, and the one after it is the rollback.
+    pub(crate) fn rolled_back(&mut self, target: SnapshotId, kept: Generation) -> Result<()> {
+        let content = self.snapshots[&target].content.clone();
+        self.model.rolled_back(&content, kept, Generation(kept.0 + 1))
     }
 
     fn create_file(&mut self) -> (String, Result<String>) {
@@ -509,7 +510,7 @@ impl World {
         if blocks > self.config.blocks_max {
             return (what, Ok(": the device ends there".to_owned()));
         }
-        self.pending = Pending::Grow(blocks);
+        self.pending.insert(OWNER, Pending::Grow(blocks));
         let outcome = match self.volume().grow(blocks) {
             Ok(()) => {
                 self.blocks = blocks;
@@ -524,24 +525,21 @@ impl World {
 
     /// The log goes to the other of its two places, or its device fails and it leaves by itself at the next flush.
     fn move_log(&mut self) -> (String, Result<String>) {
-        let (_, log) = parts(&self.device);
+        let [_, part] = parts(&self.device);
         if self.volume().status().log_device.is_some() {
             if self.rng.one_in(2) {
-                log.fail_next_operation(DeviceError::OutOfService);
+                part.fail_next_operation(DeviceError::OutOfService);
                 return ("! the log device fails once".to_owned(), Ok(String::new()));
             }
             let outcome = self.volume().move_log(&LogTarget::Internal).map(|()| self.committed());
             let what = "move the log into the label area".to_owned();
             return (what, outcome.map(|()| String::new()).map_err(Into::into));
         }
+        let Some(log) = self.log.clone() else { return ("move the log".to_owned(), Ok(String::new())) };
         // A device that a log has left with the power, or in a failure, still says that it has it: an owner clears it.
-        self.next_log += 1;
-        let mut id = [0; 16];
-        id[..8].copy_from_slice(&self.next_log.to_le_bytes());
-        let outcome = log.write_from(0, &[0; 32 * 4096]).map_err(Into::into).and_then(|()| {
-            self.volume().move_log(&LogTarget::Device { device: Arc::new(log), id: LogId(id) })
-        });
-        let outcome = outcome.map(|()| self.committed());
+        let target = LogTarget::Device { device: log.clone(), id: log_id(&mut self.rng) };
+        let outcome = log.write_from(0, &[0; 32 * 4096]).map_err(Into::into);
+        let outcome = outcome.and_then(|()| self.volume().move_log(&target)).map(|()| self.committed());
         ("move the log to its device".to_owned(), outcome.map(|()| String::new()).map_err(Into::into))
     }
 

@@ -5,15 +5,22 @@
 
 mod actions;
 mod content;
+mod forks;
 mod media;
 mod mirror;
 mod model;
+mod owners;
 mod recovery;
+mod round;
 mod runs;
+mod tally;
+mod tasks;
 mod timeline;
+mod waist;
 mod world;
 
 pub use runs::{Kind, Outcome, run};
+pub use tally::Tally;
 pub use timeline::{HEAD, LEGEND, Timeline};
 
 #[cfg(test)]

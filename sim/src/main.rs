@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use cairn_sim::{HEAD, Kind, LEGEND, Outcome, Timeline, run};
+use cairn_sim::{HEAD, Kind, LEGEND, Outcome, Tally, Timeline, run};
 
 const USAGE: &str = "\
 cairn-sim SEED [--kind KIND]          replay one seed as a timeline
@@ -71,23 +71,17 @@ fn main() -> Result<()> {
     if arguments.print {
         println!("{LEGEND}");
     }
-    let mut totals = vec![(0u64, 0u64, 0u64); arguments.kinds.len()];
+    let mut totals = vec![Tally::default(); arguments.kinds.len()];
     for seed in arguments.seeds.clone() {
         if arguments.until.is_some_and(|until| start.elapsed() >= until) {
             break;
         }
         for (kind, total) in arguments.kinds.iter().zip(&mut totals) {
-            let outcome = one(*kind, seed, arguments.print)?;
-            total.0 += 1;
-            total.1 += outcome.cuts;
-            total.2 += outcome.full;
+            *total += one(*kind, seed, arguments.print)?.tally;
         }
     }
-    for (kind, (runs, cuts, full)) in arguments.kinds.iter().zip(totals) {
-        println!(
-            "{}: {runs} runs, {cuts} power cuts, {full} refusals for want of space: all as promised",
-            kind.name()
-        );
+    for (kind, total) in arguments.kinds.iter().zip(totals) {
+        println!("{}: {total:?}: all as promised", kind.name());
     }
     Ok(())
 }
@@ -101,7 +95,7 @@ fn one(kind: Kind, seed: u64, print: bool) -> Result<Outcome> {
     match outcome {
         Ok(Ok(outcome)) => {
             if print {
-                println!("digest {:016x}, {} power cuts\n", outcome.digest, outcome.cuts);
+                println!("digest {:016x}, {} power cuts\n", outcome.digest, outcome.tally.cuts);
             }
             return Ok(outcome);
         }

@@ -1,7 +1,6 @@
 //! Media that rot: what is damaged is reported, and never served as if it were right.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use cairn_base::{BLOCK_SIZE, FileId, Lba, Rng, SnapshotId};
@@ -32,7 +31,7 @@ pub fn run(seed: u64, timeline: &mut Timeline, config: Config) -> Result<()> {
 fn power_cycle(world: &mut World) -> Result<(), VolumeError> {
     world.held.clear();
     world.volume = None;
-    world.device = Arc::new(world.device.power_cycle(&mut world.fault_rng));
+    world.power_cycle();
     world.volume = Some(world.open()?);
     Ok(())
 }

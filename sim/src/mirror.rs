@@ -297,7 +297,7 @@ impl Pair {
         destination.volume = None;
         destination.cuts += 1;
         loop {
-            destination.device = Arc::new(destination.device.power_cycle(&mut destination.fault_rng));
+            destination.power_cycle();
             if destination.fault_rng.one_in(4) {
                 destination.arm_cut(4);
             }

@@ -1,8 +1,9 @@
 //! What a volume must hold, as plainly as possible: maps from block numbers to contents.
 //!
-//! Every block knows what is surely durable (its *floor*) and what was written since, with the generation that each write went into. After a
-//! power cut the volume tells which generation it came back with: what that generation has must be there, what was flushed must be there, and
-//! what was only written may be there or not, block by block, but never anything else.
+//! Every block knows what it was when nothing else was on its way (its *floor*) and what was written since: in which order, and into which
+//! generation each write went. After a power cut the volume tells which generation it came back with: what that generation has must be there,
+//! what was written before a flush began that succeeded must be there, and what was only written may be there or not, block by block, but never
+//! anything else. The same history tells what a snapshot of any generation shows, whatever clients did while it was made.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,15 +38,36 @@ impl FrozenFile {
     }
 }
 
+/// A write: into which generation, the how many-th of all, and what.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    generation: Generation,
+    order: u64,
+    tag: Tag,
+}
+
 #[derive(Clone, Debug, Default)]
 struct BlockModel {
     floor: Tag,
-    history: Vec<(Generation, Tag)>,
+    history: Vec<Entry>,
 }
 
 impl BlockModel {
     fn now(&self) -> Tag {
-        self.history.last().map_or(self.floor, |(_, tag)| *tag)
+        self.history.last().map_or(self.floor, |entry| entry.tag)
+    }
+
+    /// What `generation` has.
+    fn at(&self, generation: Generation) -> Tag {
+        let within = self.history.iter().rfind(|entry| entry.generation <= generation);
+        within.map_or(self.floor, |entry| entry.tag)
+    }
+
+    /// The last write for which `must` is true, or what was there before all, and everything after it.
+    fn from(&self, must: impl Fn(&Entry) -> bool) -> Vec<Tag> {
+        let first = self.history.iter().rposition(must);
+        let before = first.is_none().then_some(self.floor);
+        before.into_iter().chain(self.history[first.unwrap_or(0)..].iter().map(|entry| entry.tag)).collect()
     }
 }
 
@@ -67,13 +89,23 @@ impl FileModel {
         self.lengths.last().map_or(self.length, |(_, length)| *length)
     }
 
+    fn length_at(&self, generation: Generation) -> u64 {
+        let committed = self.lengths.iter().rfind(|(changed, _)| *changed <= generation);
+        committed.map_or(self.length, |(_, length)| *length)
+    }
+
     /// What block `lba` reads as now.
     pub fn tag(&self, lba: u64) -> Tag {
         self.blocks.get(&lba).map_or(Tag::ZERO, BlockModel::now)
     }
 
-    fn put(&mut self, lba: u64, generation: Generation, tag: Tag) {
-        self.blocks.entry(lba).or_default().history.push((generation, tag));
+    /// What a read of block `lba` may show that began when `order` writes had returned: the last of those, or any later one.
+    pub fn tags_since(&self, lba: u64, order: u64) -> Vec<Tag> {
+        self.blocks.get(&lba).map_or(vec![Tag::ZERO], |block| block.from(|entry| entry.order <= order))
+    }
+
+    fn is_there(&self, generation: Generation) -> bool {
+        self.created <= generation && self.removed.is_none_or(|removed| removed > generation)
     }
 }
 
@@ -81,6 +113,12 @@ impl FileModel {
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     files: BTreeMap<FileId, FileModel>,
+    /// Writes so far.
+    order: u64,
+    /// Those up to here were flushed.
+    durable_order: u64,
+    /// A consistency point of this generation succeeded.
+    durable_generation: Generation,
 }
 
 impl Model {
@@ -99,7 +137,7 @@ impl Model {
             };
             (*id, model)
         });
-        Self { files: files.collect() }
+        Self { files: files.collect(), order: 0, durable_order: 0, durable_generation: generation }
     }
 
     /// Files that have not been removed.
@@ -110,6 +148,11 @@ impl Model {
     /// One of them.
     pub fn file(&self, id: FileId) -> &FileModel {
         &self.files[&id]
+    }
+
+    /// How many writes returned so far.
+    pub fn order(&self) -> u64 {
+        self.order
     }
 
     /// A file was made in `generation`.
@@ -128,70 +171,106 @@ impl Model {
 
     /// A file was removed.
     pub fn remove(&mut self, id: FileId, generation: Generation) {
-        self.change(id, |file| file.removed = Some(generation));
+        if let Some(file) = self.files.get_mut(&id) {
+            file.removed = Some(generation);
+        }
     }
 
     /// A file got another length; what a smaller one cuts off is gone.
     pub fn resize(&mut self, id: FileId, length: u64, generation: Generation) {
-        self.change(id, |file| {
-            let gone: Vec<u64> = file.blocks.range(length..).map(|(lba, _)| *lba).collect();
-            gone.into_iter().for_each(|lba| file.put(lba, generation, Tag::ZERO));
+        self.put_zeroes(id, length, u64::MAX, generation);
+        if let Some(file) = self.files.get_mut(&id) {
             file.lengths.push((generation, length));
-        });
+        }
     }
 
     /// A block was written.
     pub fn write(&mut self, id: FileId, lba: u64, tag: Tag, generation: Generation) {
-        self.change(id, |file| file.put(lba, generation, tag));
+        self.order += 1;
+        let entry = Entry { generation, order: self.order, tag };
+        if let Some(file) = self.files.get_mut(&id) {
+            file.blocks.entry(lba).or_default().history.push(entry);
+        }
     }
 
     /// Blocks became a hole.
     pub fn punch(&mut self, id: FileId, start: u64, count: u64, generation: Generation) {
-        self.change(id, |file| {
-            let gone: Vec<u64> = file.blocks.range(start..start + count).map(|(lba, _)| *lba).collect();
-            gone.into_iter().for_each(|lba| file.put(lba, generation, Tag::ZERO));
-        });
+        self.put_zeroes(id, start, start.saturating_add(count), generation);
     }
 
-    fn change(&mut self, id: FileId, change: impl FnOnce(&mut FileModel)) {
+    fn put_zeroes(&mut self, id: FileId, start: u64, end: u64, generation: Generation) {
+        self.order += 1;
+        let entry = Entry { generation, order: self.order, tag: Tag::ZERO };
         if let Some(file) = self.files.get_mut(&id) {
-            change(file);
+            file.blocks.range_mut(start..end).for_each(|(_, block)| block.history.push(entry));
         }
     }
 
-    /// A flush succeeded.
+    /// A flush succeeded that began when `order` writes had returned.
+    pub fn flushed_through(&mut self, order: u64) {
+        self.durable_order = self.durable_order.max(order);
+    }
+
+    /// A flush succeeded, and nothing else happened meanwhile.
     pub fn flushed(&mut self) {
-        for file in self.files.values_mut().filter(|file| file.logged) {
-            for block in file.blocks.values_mut() {
-                block.floor = block.now();
-                block.history.clear();
-            }
-        }
+        self.flushed_through(self.order);
     }
 
-    /// A consistency point succeeded, the last generation is `generation`.
+    /// A consistency point succeeded, while others may be under way.
+    pub fn durable(&mut self, generation: Generation) {
+        self.durable_generation = self.durable_generation.max(generation);
+    }
+
+    /// A consistency point succeeded, and nothing else is under way: nobody asks for earlier states any more.
     pub fn committed(&mut self, generation: Generation) {
-        self.files.retain(|_, file| file.removed.is_none());
+        self.durable(generation);
+        self.files.retain(|_, file| file.removed.is_none_or(|removed| removed > generation));
         for file in self.files.values_mut() {
-            file.length = file.length();
-            file.lengths.clear();
-            file.created = file.created.min(generation);
+            file.length = file.length_at(generation);
+            file.lengths.retain(|(changed, _)| *changed > generation);
             for block in file.blocks.values_mut() {
-                block.floor = block.now();
-                block.history.clear();
+                block.floor = block.at(generation);
+                block.history.retain(|entry| entry.generation > generation);
             }
-            file.blocks.retain(|_, block| block.floor != Tag::ZERO);
+            file.blocks.retain(|_, block| block.floor != Tag::ZERO || !block.history.is_empty());
         }
     }
 
     /// What is there now, exactly.
     pub fn frozen(&self) -> Arc<Frozen> {
-        let files = self.files().map(|(id, file)| {
-            let content = file.blocks.iter().map(|(lba, block)| (*lba, block.now()));
+        self.frozen_at(Generation(u64::MAX))
+    }
+
+    /// What `generation` has, exactly.
+    pub fn frozen_at(&self, generation: Generation) -> Arc<Frozen> {
+        let files = self.files.iter().filter(|(_, file)| file.is_there(generation)).map(|(id, file)| {
+            let content = file.blocks.iter().map(|(lba, block)| (*lba, block.at(generation)));
             let content = content.filter(|(_, tag)| *tag != Tag::ZERO).collect();
-            (id, FrozenFile { blocks: file.length(), content, logged: file.logged })
+            (*id, FrozenFile { blocks: file.length_at(generation), content, logged: file.logged })
         });
         Arc::new(Frozen { files: files.collect() })
+    }
+
+    /// The content of a snapshot became the active one in `generation`; what was there is kept as of `kept`.
+    pub fn rolled_back(&mut self, content: &Frozen, kept: Generation, generation: Generation) -> Result<()> {
+        let before = std::mem::replace(self, Self::of(content, generation));
+        (self.order, self.durable_order) = (before.order, before.durable_order);
+        for (id, file) in before.files {
+            for (lba, block) in file.blocks {
+                for entry in block.history.iter().filter(|entry| entry.generation > kept) {
+                    ensure!(
+                        entry.generation > generation,
+                        "{:?} was written to {id:?} block {lba} in {:?}: the rollback keeps {kept:?} and drops {generation:?}",
+                        entry.tag,
+                        entry.generation
+                    );
+                    if let Some(file) = self.files.get_mut(&id) {
+                        file.blocks.entry(lba).or_default().history.push(*entry);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The power was cut, and the volume came back with `generation` and files of these lengths. Checks them, takes what `read` finds in each for
@@ -202,26 +281,26 @@ impl Model {
         found: &BTreeMap<FileId, u64>,
         read: &mut dyn FnMut(FileId, u64) -> Result<Seen>,
     ) -> Result<()> {
-        self.files.retain(|_, file| {
-            file.created <= generation && file.removed.is_none_or(|removed| removed > generation)
-        });
+        ensure!(
+            generation >= self.durable_generation,
+            "it came back with {generation:?}, {:?} was durable",
+            self.durable_generation
+        );
+        self.files.retain(|_, file| file.is_there(generation));
         let expected: Vec<FileId> = self.files.keys().copied().collect();
         let there: Vec<FileId> = found.keys().copied().collect();
         ensure!(expected == there, "files {there:?} came back with {generation:?}, expected {expected:?}");
+        let durable = self.durable_order;
         for (id, file) in &mut self.files {
-            let committed = file.lengths.iter().rev().find(|(changed, _)| *changed <= generation);
-            file.length = committed.map_or(file.length, |(_, length)| *length);
+            file.length = file.length_at(generation);
             file.lengths.clear();
             file.removed = None;
             ensure!(found[id] == file.length, "{id:?} has {} blocks, expected {}", found[id], file.length);
             for (lba, seen) in (0..).zip(read(*id, file.length)?) {
                 let block = file.blocks.remove(&lba).unwrap_or_default();
-                let first = block.history.iter().rposition(|(written, _)| *written <= generation);
-                let mut allowed: Vec<Tag> =
-                    block.history[first.unwrap_or(0)..].iter().map(|(_, tag)| *tag).collect();
-                if first.is_none() {
-                    allowed.push(block.floor);
-                }
+                let logged = file.logged;
+                let allowed =
+                    block.from(|entry| entry.generation <= generation || (logged && entry.order <= durable));
                 match seen {
                     Some(tag) if allowed.contains(&tag) => {
                         if tag != Tag::ZERO {
@@ -229,7 +308,7 @@ impl Model {
                         }
                     }
                     Some(tag) => bail!(
-                        "{id:?} block {lba} came back as {tag:?}, allowed is {allowed:?} (durable {:?}, written {:?}, at {generation:?})",
+                        "{id:?} block {lba} came back as {tag:?}, allowed is {allowed:?} (was {:?}, written {:?}, flushed through {durable}, at {generation:?})",
                         block.floor,
                         block.history
                     ),

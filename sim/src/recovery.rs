@@ -1,7 +1,6 @@
 //! The power goes and comes back: what the volume must be then, whatever it was doing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use cairn_base::{FileId, SnapshotId};
@@ -10,6 +9,8 @@ use cairn_volume::Snapshot;
 use crate::timeline::Timeline;
 use crate::world::{Pending, SnapshotModel, World, read_active};
 
+/// How the names of snapshots begin that a rollback makes.
+const KEPT_PREFIX: &str = "before-rollback-";
 /// The most operations of recovery itself that complete before the power goes again.
 const RECOVERY_OPERATIONS: u64 = 8;
 
@@ -21,11 +22,16 @@ impl World {
 
     /// Brings the power back, opens, and compares with the model. The power may go again while the volume opens.
     pub fn recover(&mut self, timeline: &mut Timeline, again: bool) -> Result<()> {
+        self.power_cycle();
+        self.come_back(timeline, again)
+    }
+
+    /// The power is back. Opens, and compares with the model.
+    pub fn come_back(&mut self, timeline: &mut Timeline, again: bool) -> Result<()> {
         self.held.clear();
         self.volume = None;
         self.cuts += 1;
         loop {
-            self.device = Arc::new(self.device.power_cycle(&mut self.fault_rng));
             if again && self.fault_rng.one_in(4) {
                 self.arm_cut(RECOVERY_OPERATIONS);
             }
@@ -34,7 +40,11 @@ impl World {
                     self.volume = Some(volume);
                     break;
                 }
-                Err(_) if self.device.is_off() => self.note(timeline, "! power cut while opening"),
+                Err(_) if self.device.is_off() => {
+                    self.note(timeline, "! power cut while opening");
+                    self.cuts += 1;
+                    self.power_cycle();
+                }
                 Err(error) => return Err(error).context("opening after a power cut"),
             }
         }
@@ -51,67 +61,64 @@ impl World {
         Ok(())
     }
 
-    /// Finds out whether the action that the cut caught was done; the content follows from that.
+    /// Finds out whether the actions that the cut caught were done; the content follows from that.
     fn settle_pending(&mut self) -> Result<()> {
+        self.observe()?;
         let volume = self.volume();
         let found: BTreeMap<SnapshotId, Snapshot> =
             volume.snapshots().into_iter().map(|snapshot| (snapshot.id, snapshot)).collect();
-        let strangers: Vec<Snapshot> =
-            found.values().filter(|snapshot| !self.snapshots.contains_key(&snapshot.id)).cloned().collect();
-        ensure!(strangers.len() <= 1, "several unknown snapshots: {strangers:?}");
-        let mut rolled_back = None;
-        match std::mem::replace(&mut self.pending, Pending::Nothing) {
-            Pending::Nothing => {}
-            Pending::Snapshot { name, content } => {
-                if let Some(new) = strangers.first() {
-                    ensure!(new.name == name, "snapshot {name} came back as {}", new.name);
-                    self.snapshots.insert(new.id, SnapshotModel { name, held: false, content });
-                }
-            }
-            Pending::Delete(ids) => {
-                let left = ids.iter().filter(|id| found.contains_key(id)).count();
-                ensure!(left == 0 || left == ids.len(), "{left} of {ids:?} are left of a deletion");
-                if left == 0 {
-                    ids.iter().for_each(|id| drop(self.snapshots.remove(id)));
-                }
-            }
-            Pending::Rename(id, name) => {
-                if let Some(snapshot) = self.snapshots.get_mut(&id)
-                    && found.get(&id).is_some_and(|found| found.name == name)
-                {
-                    snapshot.name = name;
-                }
-            }
-            Pending::Hold(id, held) => {
-                if let Some(snapshot) = self.snapshots.get_mut(&id)
-                    && found.get(&id).is_some_and(|found| found.held == held)
-                {
-                    snapshot.held = held;
-                }
-            }
-            Pending::Rollback { target, before } => {
-                if let Some(kept) = strangers.first() {
-                    let model = SnapshotModel { name: kept.name.clone(), held: false, content: before };
-                    self.snapshots.insert(kept.id, model);
-                    if volume.active_parent() == target {
-                        rolled_back = Some(target);
+        let mut strangers: Vec<&Snapshot> =
+            found.values().filter(|snapshot| !self.snapshots.contains_key(&snapshot.id)).collect();
+        for pending in std::mem::take(&mut self.pending).into_values() {
+            match pending {
+                Pending::RolledBack => {}
+                Pending::Snapshot(name) => {
+                    if let Some(at) = strangers.iter().position(|new| new.name == name) {
+                        let new = strangers.remove(at);
+                        let content = self.model.frozen_at(new.generation);
+                        self.snapshots.insert(new.id, SnapshotModel { name, held: false, content });
                     }
                 }
-            }
-            Pending::Grow(blocks) => {
-                let now = volume.status().blocks;
-                ensure!(
-                    now == self.blocks || now == blocks,
-                    "{now} blocks after growing {} to {blocks}",
-                    self.blocks
-                );
-                self.blocks = now;
+                Pending::Delete(ids) => {
+                    let left = ids.iter().filter(|id| found.contains_key(id)).count();
+                    ensure!(left == 0 || left == ids.len(), "{left} of {ids:?} are left of a deletion");
+                    if left == 0 {
+                        ids.iter().for_each(|id| drop(self.snapshots.remove(id)));
+                    }
+                }
+                Pending::Rename(id, name) => {
+                    if let Some(snapshot) = self.snapshots.get_mut(&id)
+                        && found.get(&id).is_some_and(|found| found.name == name)
+                    {
+                        snapshot.name = name;
+                    }
+                }
+                Pending::Hold(id, held) => {
+                    if let Some(snapshot) = self.snapshots.get_mut(&id)
+                        && found.get(&id).is_some_and(|found| found.held == held)
+                    {
+                        snapshot.held = held;
+                    }
+                }
+                Pending::Rollback(_) => {
+                    // Not done, or it would have been seen; what was there may be kept already.
+                    let kept = strangers.iter().position(|new| new.name.starts_with(KEPT_PREFIX));
+                    if let Some(at) = kept {
+                        self.keep(strangers.remove(at));
+                    }
+                }
+                Pending::Grow(blocks) => {
+                    let now = volume.status().blocks;
+                    ensure!(
+                        now == self.blocks || now == blocks,
+                        "{now} blocks after growing {} to {blocks}",
+                        self.blocks
+                    );
+                    self.blocks = now;
+                }
             }
         }
-        if let Some(target) = rolled_back {
-            self.rolled_back(target);
-            return Ok(());
-        }
+        ensure!(strangers.is_empty(), "unknown snapshots: {strangers:?}");
         let files: BTreeMap<FileId, u64> = volume
             .image(None)?
             .inodes()?
@@ -122,6 +129,41 @@ impl World {
         let generation = volume.status().generation;
         let mut read = |file, count| read_active(&volume, file, 0, count);
         self.model.after_cut(generation, &files, &mut read).context("after a power cut")
+    }
+
+    fn keep(&mut self, kept: &Snapshot) {
+        let content = self.model.frozen_at(kept.generation);
+        let model = SnapshotModel { name: kept.name.clone(), held: false, content };
+        self.snapshots.insert(kept.id, model);
+    }
+
+    /// Sees what others than clients did to the volume since the last look: mirrors their snapshots, an owner a rollback that is not through yet.
+    pub(crate) fn observe(&mut self) -> Result<()> {
+        if self.volume.is_none() {
+            return Ok(());
+        }
+        self.adopt();
+        let rollback = self.pending.iter().find_map(|(who, pending)| match pending {
+            Pending::Rollback(target) => Some((*who, *target)),
+            _ => None,
+        });
+        let Some((who, target)) = rollback else { return Ok(()) };
+        let volume = self.volume();
+        let all: BTreeMap<SnapshotId, Snapshot> =
+            volume.snapshots().into_iter().map(|snapshot| (snapshot.id, snapshot)).collect();
+        let is_kept = |s: &&Snapshot| s.name.starts_with(KEPT_PREFIX) && !self.snapshots.contains_key(&s.id);
+        let Some(kept) = all.values().find(is_kept) else { return Ok(()) };
+        // The active state descends from the target again, perhaps over snapshots that were made since.
+        let mut above = volume.active_parent();
+        while above > kept.id {
+            above = all.get(&above).map_or(SnapshotId(0), |snapshot| snapshot.parent);
+        }
+        if above == target {
+            self.keep(kept);
+            self.rolled_back(target, kept.generation)?;
+            self.pending.insert(who, Pending::RolledBack);
+        }
+        Ok(())
     }
 
     /// One action, and recovery when the power went in it.

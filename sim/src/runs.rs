@@ -1,11 +1,14 @@
 //! The kinds of runs that a seed stands for.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use cairn_base::Rng;
 use cairn_volume::Role;
 
+use crate::forks::Forks;
 use crate::media;
 use crate::mirror::Pair;
+use crate::round::Crew;
+use crate::tally::Tally;
 use crate::timeline::Timeline;
 use crate::world::{Config, World};
 
@@ -42,10 +45,8 @@ impl Kind {
 pub struct Outcome {
     /// Of everything that was done and seen.
     pub digest: u64,
-    /// Power cuts.
-    pub cuts: u64,
-    /// Refusals for want of space.
-    pub full: u64,
+    /// In numbers.
+    pub tally: Tally,
 }
 
 fn config(rng: &mut Rng) -> Config {
@@ -57,26 +58,24 @@ fn config(rng: &mut Rng) -> Config {
         files: 1 + rng.below(4) as usize,
         file_blocks: if large { 20_000 } else { 100 + rng.below(blocks) },
         snapshots: 1 + rng.below(12) as usize,
+        log_device: rng.one_in(3),
         cut_every: if rng.one_in(4) { 0 } else { 5 + rng.below(30) },
-        log_device: false,
     }
 }
 
 /// Runs a seed.
 pub fn run(kind: Kind, seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
+    let mut tally = Tally { seeds: 1, ..Tally::default() };
     match kind {
-        Kind::Volume => volume(seed, timeline),
-        Kind::EveryCut => every_cut(seed, timeline),
-        Kind::Media => {
-            let config = Config { log_device: seed % 2 == 1, ..config(&mut Rng::new(seed)) };
-            media::run(seed, timeline, config)?;
-            Ok(Outcome { digest: timeline.digest(), cuts: 0, full: 0 })
-        }
-        Kind::Mirror => mirror(seed, timeline),
+        Kind::Volume => volume(seed, timeline, &mut tally)?,
+        Kind::EveryCut => every_cut(seed, timeline, &mut tally)?,
+        Kind::Media => media::run(seed, timeline, config(&mut Rng::new(seed)))?,
+        Kind::Mirror => mirror(seed, timeline, &mut tally)?,
     }
+    Ok(Outcome { digest: timeline.digest(), tally })
 }
 
-fn mirror(seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
+fn mirror(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed);
     let mut config = config(&mut rng);
     // The space of a destination is its source's; growing it is another matter.
@@ -91,71 +90,74 @@ fn mirror(seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
     for _ in 0..4 + rng.below(10) {
         pair.round(timeline)?;
     }
-    let cuts = pair.cuts();
+    tally.cuts += pair.cuts();
     let mut world = pair.fail_over(timeline, 20 + rng.below(40))?;
     world.finish(timeline)?;
-    Ok(Outcome { digest: timeline.digest(), cuts: cuts + world.cuts, full: world.full })
+    tally.cuts += world.cuts;
+    tally.full += world.full;
+    Ok(())
 }
 
-fn volume(seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
+fn volume(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed);
-    let config = Config { log_device: seed % 2 == 1, ..config(&mut rng) };
+    let config = config(&mut rng);
     let mut world = World::new("vol", &mut rng, config, Role::Normal)?;
     world.note(timeline, &format!("formatted: {config:?}"));
     if rng.one_in(3) {
         world.crowd(timeline)?;
     }
-    let actions = 60 + rng.below(240);
-    for _ in 0..actions {
-        world.live(timeline)?;
+    for _ in 0..20 + rng.below(60) {
+        if rng.one_in(3) {
+            let crew = Crew {
+                clients: 1 + rng.below(4) as usize,
+                owners: 1 + rng.below(2) as usize,
+                actions: 1 + rng.below(12),
+            };
+            if config.cut_every > 0 && rng.one_in(2) {
+                world.arm_cut(100);
+            }
+            world.round(timeline, crew, None)?;
+            world.device.cut_after(u64::MAX);
+        } else {
+            world.live(timeline)?;
+        }
     }
     world.finish(timeline)?;
-    Ok(Outcome { digest: timeline.digest(), cuts: world.cuts, full: world.full })
+    world.count(tally);
+    Ok(())
 }
 
-fn every_cut(seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
-    let actions = 12;
-    let life = |cut: Option<u64>, timeline: &mut Timeline| -> Result<(u64, World)> {
-        let mut rng = Rng::new(seed);
-        let mut config = config(&mut rng);
-        config.blocks = 1024;
-        config.blocks_max = 2048;
-        config.file_blocks = 200;
-        config.cut_every = 0;
-        config.log_device = seed % 2 == 1;
-        let mut world = World::new("vol", &mut rng, config, Role::Normal)?;
-        let start = world.device.operations();
-        if let Some(cut) = cut {
-            world.device.cut_after(cut);
-        }
-        let mut after_cut = 0;
-        for _ in 0..actions {
-            let was_cut = world.cuts > 0;
-            world.live(timeline)?;
-            after_cut += u64::from(was_cut);
-            if after_cut == 3 {
-                break;
-            }
-        }
-        let operations = world.device.operations() - if cut.is_none() { start } else { 0 };
-        Ok((operations, world))
+/// A short life with few blocks, with a cut tried at every device operation of it.
+fn every_cut(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
+    let mut rng = Rng::new(seed);
+    let config = Config {
+        blocks: 1024,
+        blocks_max: 2048,
+        files: 1 + rng.below(3) as usize,
+        file_blocks: 4 + rng.below(40),
+        snapshots: 1 + rng.below(4) as usize,
+        log_device: rng.one_in(3),
+        cut_every: 0,
     };
-    let (operations, mut world) = life(None, timeline)?;
-    world.finish(timeline)?;
-    let mut outcome = Outcome { digest: 0, cuts: 0, full: world.full };
-    for cut in 0..operations {
-        timeline.note(
-            "vol",
-            Default::default(),
-            &format!("the same life, with a cut after {cut} of {operations} operations"),
-        );
-        let (_, mut world) =
-            life(Some(cut), timeline).with_context(|| format!("with a cut after {cut} operations"))?;
-        ensure!(world.cuts > 0, "a cut after {cut} of {operations} operations did not happen");
-        world.compare_all()?;
-        world.check().with_context(|| format!("with a cut after {cut} operations"))?;
-        outcome.cuts += world.cuts;
+    let mut world = World::new("vol", &mut rng, config, Role::Normal)?;
+    if rng.one_in(16) {
+        world.crowd(timeline)?;
     }
-    outcome.digest = timeline.digest();
-    Ok(outcome)
+    let mut forks = Forks::new(&mut rng, tally);
+    for _ in 0..1 + rng.below(3) {
+        for _ in 0..rng.below(6) {
+            world.live(timeline)?;
+        }
+        let crew = Crew {
+            clients: 1 + rng.below(3) as usize,
+            owners: rng.below(3) as usize,
+            actions: 1 + rng.below(4),
+        };
+        world.round(timeline, crew, Some(&mut forks))?;
+        world.compare_all()?;
+        world.check()?;
+    }
+    world.finish(timeline)?;
+    world.count(tally);
+    Ok(())
 }

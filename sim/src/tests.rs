@@ -23,17 +23,17 @@ fn seeds(kind: Kind, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn volume_keeps_its_promises_over_power_cuts_at_random() {
-    seeds(Kind::Volume, 0..60);
+    seeds(Kind::Volume, 0..20);
 }
 
 #[test]
 fn volume_keeps_its_promises_over_other_power_cuts_at_random() {
-    seeds(Kind::Volume, 60..120);
+    seeds(Kind::Volume, 60..80);
 }
 
 #[test]
 fn volume_keeps_its_promises_over_a_cut_at_every_device_operation() {
-    seeds(Kind::EveryCut, 0..12);
+    seeds(Kind::EveryCut, 0..40);
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn rotten_media_are_reported_and_never_served() {
 
 #[test]
 fn mirror_shows_the_last_image_or_the_new_one_whatever_happens() {
-    seeds(Kind::Mirror, 0..100);
+    seeds(Kind::Mirror, 0..50);
 }
 
 #[test]

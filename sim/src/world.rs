@@ -8,14 +8,19 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use cairn_base::{Clock, FileId, Generation, Lba, LogId, ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
-use cairn_device::{Device, FaultDevice, FaultPart};
+use cairn_device::FaultDevice;
+use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{
-    BlockRead, FormatOptions, Image, NewLog, OpenOptions, ROOT_DIRECTORY, Role, Volume, VolumeError,
+    BlockRead, FormatOptions, Image, NewLog, OpenOptions, ROOT_DIRECTORY, Role, Snapshot, Volume, VolumeError,
 };
+
+use parking_lot::Mutex;
 
 use crate::content::{Seen, Tag};
 use crate::model::{Frozen, Model};
+use crate::tally::Tally;
 use crate::timeline::{Standing, Timeline};
+use crate::waist::{Eye, Waist, parts};
 
 /// Block cache of a simulated volume: small, so that much is read from the device.
 const CACHE_BYTES: u64 = 128 << 10;
@@ -33,10 +38,10 @@ pub struct Config {
     pub file_blocks: u64,
     /// Most snapshots at a time.
     pub snapshots: usize,
-    /// The power goes about once in so many actions; 0 for never.
-    pub cut_every: u64,
     /// The intent log begins on a device of its own; else in the label area. It moves in the course of a life.
     pub log_device: bool,
+    /// The power goes about once in so many actions; 0 for never.
+    pub cut_every: u64,
 }
 
 /// A snapshot as it must be.
@@ -53,21 +58,24 @@ pub struct SnapshotModel {
 /// An action that a power cut may have caught half way.
 #[derive(Debug, Clone)]
 pub enum Pending {
-    /// Nothing whose outcome is open.
-    Nothing,
     /// A new snapshot.
-    Snapshot { name: String, content: Arc<Frozen> },
+    Snapshot(String),
     /// Deletion, of all or none.
     Delete(Vec<SnapshotId>),
     /// Another name.
     Rename(SnapshotId, String),
     /// Hold or release.
     Hold(SnapshotId, bool),
-    /// Back to a snapshot; `before` is kept as a new one.
-    Rollback { target: SnapshotId, before: Arc<Frozen> },
+    /// Back to a snapshot; what was there is kept as a new one.
+    Rollback(SnapshotId),
+    /// The same, done and known.
+    RolledBack,
     /// More block space.
     Grow(u64),
 }
+
+/// The owner who is on its own.
+pub(crate) const OWNER: usize = 0;
 
 /// A volume and its model.
 pub struct World {
@@ -77,27 +85,34 @@ pub struct World {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) config: Config,
     pub(crate) device: Arc<FaultDevice>,
+    /// What looks at the device while the volume is open, and the part of it that is the log's as the volume sees it.
+    pub(crate) eye: Option<Arc<Mutex<Eye>>>,
+    pub(crate) log: Option<Arc<Waist>>,
     pub(crate) volume: Option<Arc<Volume>>,
     pub(crate) model: Model,
     pub(crate) snapshots: BTreeMap<SnapshotId, SnapshotModel>,
     pub(crate) blocks: u64,
-    pub(crate) pending: Pending,
+    /// What is under way, by who does it.
+    pub(crate) pending: BTreeMap<usize, Pending>,
+    /// A mirror's source makes and deletes snapshots of its own here.
+    pub(crate) mirrored: bool,
     /// Images held open, with what they must show for as long as they are.
     pub(crate) held: Vec<(Image, Arc<Frozen>)>,
     pub(crate) next_tag: u64,
     pub(crate) next_name: u64,
-    pub(crate) next_log: u64,
+    /// Blocks that writes could take when nothing was under way.
+    pub(crate) free_before: u64,
     /// Power cuts so far.
     pub cuts: u64,
     /// Refusals for want of space so far.
     pub full: u64,
 }
 
-/// The volume's device and the log device: two parts of what the power cuts hit.
-pub(crate) fn parts(device: &Arc<FaultDevice>) -> (FaultPart, FaultPart) {
-    let end = device.geometry().length;
-    let border = end - Volume::LOG_DEVICE_BYTES_MIN;
-    (device.part(0..border), device.part(border..end))
+/// A name that no log had before.
+pub(crate) fn log_id(rng: &mut Rng) -> LogId {
+    let mut bytes = [1; 16];
+    rng.fill(&mut bytes);
+    LogId(bytes)
 }
 
 /// The id of every simulated volume: a mirror has its source's.
@@ -110,9 +125,9 @@ impl World {
         let bytes = Volume::device_bytes(config.blocks_max + 1024, role);
         let device = Arc::new(FaultDevice::new(bytes + Volume::LOG_DEVICE_BYTES_MIN));
         let options = FormatOptions { id: VOLUME, blocks: config.blocks, role };
-        let (main, log) = parts(&device);
+        let [main, log] = parts(&device);
         if config.log_device {
-            let log = NewLog { device: &log, id: LogId([1; 16]) };
+            let log = NewLog { device: &log, id: log_id(rng) };
             Volume::format_with_log(&main, &log, &options, &*clock)?;
         } else {
             Volume::format(&main, &options, &*clock)?;
@@ -124,15 +139,18 @@ impl World {
             clock,
             config,
             device,
+            eye: None,
+            log: None,
             volume: None,
             model: Model::default(),
             snapshots: BTreeMap::new(),
             blocks: config.blocks,
-            pending: Pending::Nothing,
+            pending: BTreeMap::new(),
+            mirrored: false,
             held: Vec::new(),
             next_tag: 0,
             next_name: 0,
-            next_log: 1,
+            free_before: 0,
             cuts: 0,
             full: 0,
         };
@@ -140,11 +158,81 @@ impl World {
         Ok(world)
     }
 
-    pub(crate) fn open(&self) -> Result<Arc<Volume>, VolumeError> {
+    pub(crate) fn open(&mut self) -> Result<Arc<Volume>, VolumeError> {
         let clock: Arc<dyn Clock> = self.clock.clone();
-        let (main, log) = parts(&self.device);
-        let options = OpenOptions { cache_bytes: CACHE_BYTES, clock };
-        Volume::open_with_log(Arc::new(main), &[Arc::new(log)], options)
+        let (eye, [device, log]) = Eye::on(&self.device, self.fault_rng.fork());
+        self.eye = Some(eye);
+        self.log = Some(log.clone());
+        Volume::open_with_log(device, &[log], OpenOptions { cache_bytes: CACHE_BYTES, clock })
+    }
+
+    /// Keeps every moment at which the power may go from now on, or none.
+    pub(crate) fn watch(&self, keeps: bool) {
+        if let Some(eye) = &self.eye {
+            eye.lock().keep(keeps);
+        }
+    }
+
+    /// The power went, and is back.
+    pub(crate) fn power_cycle(&mut self) {
+        self.device = Arc::new(self.device.power_cycle(&mut self.fault_rng));
+    }
+
+    /// The same volume with the same past on another device, where something else happens to it from here on. It is not open yet.
+    pub(crate) fn fork(&self, device: FaultDevice) -> World {
+        World {
+            side: self.side,
+            rng: self.rng.clone(),
+            fault_rng: self.fault_rng.clone(),
+            clock: Arc::new(ManualClock::new(self.clock.now())),
+            config: self.config,
+            device: Arc::new(device),
+            eye: None,
+            log: None,
+            volume: None,
+            model: self.model.clone(),
+            snapshots: self.snapshots.clone(),
+            blocks: self.blocks,
+            pending: self.pending.clone(),
+            mirrored: self.mirrored,
+            held: Vec::new(),
+            next_tag: self.next_tag,
+            next_name: self.next_name,
+            free_before: self.free_before,
+            cuts: 0,
+            full: 0,
+        }
+    }
+
+    /// Learns which snapshots a mirror made, or let go: each shows what its generation has.
+    pub(crate) fn adopt(&mut self) {
+        if !self.mirrored {
+            return;
+        }
+        let Some(volume) = &self.volume else { return };
+        let there: BTreeMap<SnapshotId, Snapshot> = volume
+            .snapshots()
+            .into_iter()
+            .filter(|snapshot| snapshot.name.starts_with(MIRROR_PREFIX))
+            .map(|snapshot| (snapshot.id, snapshot))
+            .collect();
+        self.snapshots.retain(|id, s| !s.name.starts_with(MIRROR_PREFIX) || there.contains_key(id));
+        for (id, snapshot) in there {
+            let model = &self.model;
+            let known = self.snapshots.entry(id).or_insert_with(|| SnapshotModel {
+                name: snapshot.name,
+                held: snapshot.held,
+                content: model.frozen_at(snapshot.generation),
+            });
+            known.held = snapshot.held;
+        }
+    }
+
+    /// Adds what happened here.
+    pub fn count(&self, tally: &mut Tally) {
+        tally.operations += self.device.operations();
+        tally.cuts += self.cuts;
+        tally.full += self.full;
     }
 
     pub(crate) fn volume(&self) -> Arc<Volume> {
@@ -153,7 +241,7 @@ impl World {
 
     /// The generation that changes of now go into.
     pub(crate) fn open_generation(&self) -> Generation {
-        Generation(self.volume().status().generation.0 + 1)
+        self.volume().open_generation()
     }
 
     pub(crate) fn standing(&self) -> Standing {
@@ -165,6 +253,12 @@ impl World {
                 Standing { operations, generation: status.generation.0, free: status.free }
             }
         }
+    }
+
+    /// The same while tasks are under way, who may hold what a status needs.
+    pub(crate) fn standing_in_round(&self) -> Standing {
+        let generation = self.volume.as_ref().map_or(0, |volume| volume.open_generation().0 - 1);
+        Standing { operations: self.device.operations(), generation, free: self.free_before }
     }
 
     pub(crate) fn note(&self, timeline: &mut Timeline, what: &str) {
