@@ -11,8 +11,9 @@ use crate::probe::{PROBE_BYTES, Probe};
 use crate::scenario::{Facts, Verdict, World};
 use crate::server::Cairn;
 
-/// What a server takes beside its volumes' memory: the program itself, threads, the runtime of the API, and buffers of sessions.
-const BESIDE_CACHE_BYTES: u64 = 48 << 20;
+/// What a server takes beside its volumes' memory: the program itself and its threads, and up to 32 MiB for data on its way to and from all
+/// sessions, with a quarter of a MiB for each when that is used up.
+const BESIDE_CACHE_BYTES: u64 = 64 << 20;
 
 fn with_probe(world: &World, arguments: &[&str]) -> Result<(Cairn, Probe)> {
     let cairn = Cairn::start(world, "server", &[&["--mirror", "off"], arguments].concat())?;

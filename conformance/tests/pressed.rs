@@ -13,6 +13,11 @@ fn full_host_file_system_stops_its_volume_alone_and_loses_nothing_flushed() {
 }
 
 #[test]
+fn memory_stays_within_its_limit_also_with_clients_that_take_nothing() {
+    short::run("memory", 1);
+}
+
+#[test]
 fn many_snapshots_do_not_slow_others_and_are_there_after_a_kill() {
     short::run("snapshots", 1);
 }

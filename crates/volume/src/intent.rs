@@ -20,6 +20,8 @@ const RECORD_BLOCKS_MAX: u64 = 32;
 const ENTRIES_MAX: usize = (RECORD_BLOCKS_MAX as usize * BLOCK_SIZE - 64) / 48;
 /// Blocks that one read of replay takes.
 const SCAN_BLOCKS: u64 = 256;
+/// Such pieces that are under way at once. All at once would take the memory of a whole log twice.
+const SCAN_PIECES: usize = 4;
 
 /// Where a log is.
 #[derive(Clone)]
@@ -344,10 +346,13 @@ fn read_log(device: &dyn Device, area: &LogArea) -> Result<Vec<u8>, DeviceError>
             Operation::read(offset, (blocks * BLOCK_SIZE as u64) as u32)
         })
         .collect();
-    device.run(&mut operations);
     let mut log = Vec::with_capacity(area.blocks as usize * BLOCK_SIZE);
-    for operation in operations {
-        log.extend(operation.into_data()?.to_vec());
+    while !operations.is_empty() {
+        let mut some: Vec<Operation> = operations.drain(..operations.len().min(SCAN_PIECES)).collect();
+        device.run(&mut some);
+        for operation in some {
+            log.extend(operation.into_data()?.to_vec());
+        }
     }
     Ok(log)
 }

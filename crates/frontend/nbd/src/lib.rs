@@ -27,6 +27,7 @@ mod status;
 mod tests;
 mod transport;
 mod unaligned;
+mod window;
 
 pub use address::{Address, InvalidAddress};
 pub use cairn_proto_nbd::{ContextStatus, NbdError, ReplyMode, StatusExtent};

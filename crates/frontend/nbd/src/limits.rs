@@ -19,8 +19,15 @@ pub(crate) const PAYLOAD_BYTES_AHEAD: usize = 1 << 20;
 /// Operations in a batch; further requests wait for the next batch.
 pub(crate) const BATCH_OPERATIONS_MAX: usize = 256;
 
-/// Bytes read and written in a batch, unless its first request alone is longer.
+/// Bytes read and written in a batch by a session that has a whole window; a request that is longer goes in pieces.
 pub(crate) const BATCH_BYTES_MAX: u64 = 8 << 20;
+
+/// The window of a session when the budget is used up, in bytes.
+pub(crate) const WINDOW_BYTES_MIN: u64 = 256 << 10;
+
+/// The budget of all windows of a server, in bytes; past it sessions get the least window each. A batch can be longer than its
+/// window by one request that is not.
+pub(crate) const WINDOWS_BYTES: u64 = 32 << 20;
 
 /// Pieces in one call that sends or receives (IOV_MAX of Linux); more go with the next call.
 pub(crate) const VECTORS_MAX: usize = 1024;
@@ -56,3 +63,5 @@ pub(crate) const SLEEP_WORTH_AVOIDING: Range<Duration> =
 
 /// Requests that are looked for after a sleep worth avoiding, until another sleep probes how things are.
 pub(crate) const LOOKS: u32 = 64;
+
+const _: () = assert!(WINDOW_BYTES_MIN <= BATCH_BYTES_MAX && BATCH_BYTES_MAX <= WINDOWS_BYTES);

@@ -6,15 +6,17 @@
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cairn_base::BLOCK_SIZE;
 use cairn_device::{DeviceError, Operation, Request as DeviceRequest, Segments};
 use cairn_proto_nbd::{
-    Command, NbdError, Negotiated, ReplyTo, put_block_status, put_error, put_read_header, put_success,
+    Command, NbdError, Negotiated, ReplyMode, ReplyTo, put_block_status, put_error, put_read_header,
+    put_read_piece, put_success,
 };
 use parking_lot::RwLock;
 
 use crate::device_error::nbd_error;
 use crate::exports::Export;
-use crate::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX};
+use crate::limits::BATCH_OPERATIONS_MAX;
 use crate::status::block_status;
 use crate::transport::Transport;
 use crate::unaligned;
@@ -44,6 +46,8 @@ struct Slot {
     to: ReplyTo,
     /// Of a read: which bytes of the operation's data were asked for.
     read: Option<Wanted>,
+    /// A piece of a write that is not its last: only its failure is told, by the session.
+    piece: bool,
     answered: bool,
 }
 
@@ -53,6 +57,16 @@ struct Wanted {
     length: u32,
     /// Bytes before the wanted ones.
     skip: usize,
+}
+
+/// A read that does not fit into the window.
+#[derive(Clone, Copy)]
+struct LongRead {
+    to: ReplyTo,
+    offset: u64,
+    length: u32,
+    /// All its data must come in one chunk.
+    one_chunk: bool,
 }
 
 struct Query {
@@ -70,7 +84,13 @@ pub(crate) struct Round {
     slots: Vec<Slot>,
     queries: Vec<Query>,
     /// A write that is not aligned; it comes last and alone.
-    partial: Option<(ReplyTo, DeviceRequest)>,
+    partial: Option<(ReplyTo, DeviceRequest, bool)>,
+    /// It comes last of all, and alone.
+    long: Option<LongRead>,
+    /// How a piece of a write failed.
+    failed_piece: Option<NbdError>,
+    /// Bytes that may be taken at once.
+    pub(crate) window: u64,
     bytes: u64,
     /// Replies without data, and what goes before data.
     headers: Vec<u8>,
@@ -84,14 +104,16 @@ impl Round {
         self.operations.is_empty()
             && self.queries.is_empty()
             && self.partial.is_none()
+            && self.long.is_none()
             && self.headers.is_empty()
     }
 
     /// True when the next request has to wait for the next round.
     pub(crate) fn is_full(&self) -> bool {
         self.partial.is_some()
+            || self.long.is_some()
             || self.operations.len() + self.queries.len() >= BATCH_OPERATIONS_MAX
-            || self.bytes >= BATCH_BYTES_MAX
+            || self.bytes >= self.window
     }
 
     /// Refuses a request.
@@ -99,7 +121,12 @@ impl Round {
         put_error(&mut self.headers, around.negotiated.mode, to, error, &error.to_string());
     }
 
-    /// Adds a write whose payload is here.
+    /// How a piece of a write failed in the last run; nothing of that write was answered.
+    pub(crate) fn take_failed_piece(&mut self) -> Option<NbdError> {
+        self.failed_piece.take()
+    }
+
+    /// Adds a write whose payload is here, or a piece of one that is not its last.
     pub(crate) fn write(
         &mut self,
         around: &Surroundings<'_>,
@@ -107,15 +134,17 @@ impl Round {
         offset: u64,
         data: Segments,
         fua: bool,
+        piece: bool,
     ) {
         let length = data.len() as u64;
         self.bytes += length;
         around.counters.written_bytes.fetch_add(length, Ordering::Relaxed);
         let request = DeviceRequest::Write { offset, data, fua };
         if unaligned::is_aligned(around.alignment, offset, length) {
-            self.operation(to, request);
+            self.slots.push(Slot { to, read: None, piece, answered: false });
+            self.operations.push(Operation::new(request));
         } else {
-            self.partial = Some((to, request));
+            self.partial = Some((to, request, piece));
         }
     }
 
@@ -123,7 +152,10 @@ impl Round {
     pub(crate) fn command(&mut self, around: &Surroundings<'_>, to: ReplyTo, command: Command) {
         let alignment = around.alignment;
         match command {
-            Command::Read { offset, length } => self.read(around, to, offset, length),
+            Command::Read { offset, length, one_chunk } if u64::from(length) > self.window => {
+                self.long = Some(LongRead { to, offset, length, one_chunk });
+            }
+            Command::Read { offset, length, .. } => self.read(around, to, offset, length),
             Command::Flush => self.operation(to, DeviceRequest::Flush),
             Command::Trim { offset, length, fua } => {
                 // A part of a block can't be freed, and nobody is promised that it is.
@@ -139,7 +171,7 @@ impl Round {
                 if unaligned::is_aligned(alignment, offset, length) {
                     self.unless_empty(around, to, length, request);
                 } else {
-                    self.partial = Some((to, request));
+                    self.partial = Some((to, request, false));
                 }
             }
             Command::BlockStatus { offset, length, one, only } => {
@@ -160,7 +192,7 @@ impl Round {
         let (start, span) = unaligned::outward(around.alignment, offset, u64::from(length));
         let wanted = Wanted { offset, length, skip: (offset - start) as usize };
         self.bytes += span;
-        self.slots.push(Slot { to, read: Some(wanted), answered: false });
+        self.slots.push(Slot { to, read: Some(wanted), piece: false, answered: false });
         self.operations.push(Operation::read(start, span as u32));
     }
 
@@ -173,19 +205,23 @@ impl Round {
     }
 
     fn operation(&mut self, to: ReplyTo, request: DeviceRequest) {
-        self.slots.push(Slot { to, read: None, answered: false });
+        self.slots.push(Slot { to, read: None, piece: false, answered: false });
         self.operations.push(Operation::new(request));
     }
 
     /// Does all and sends all replies. An error means that the client is gone.
     pub(crate) fn run(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
-        let count = self.operations.len() + self.queries.len() + usize::from(self.partial.is_some());
+        let count = self.operations.len()
+            + self.queries.len()
+            + usize::from(self.partial.is_some())
+            + usize::from(self.long.is_some());
         around.counters.requests.fetch_add(count as u64, Ordering::Relaxed);
         let result = self.run_operations(around, transport).and_then(|()| self.run_rest(around, transport));
         self.operations.clear();
         self.slots.clear();
         self.queries.clear();
         self.partial = None;
+        self.long = None;
         self.headers.clear();
         self.data.clear();
         self.bytes = 0;
@@ -211,20 +247,76 @@ impl Round {
 
     fn run_rest(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
         let mode = around.negotiated.mode;
-        if let Some((to, request)) = self.partial.take() {
+        if let Some((to, request, piece)) = self.partial.take() {
             let outcome = {
                 let _alone = around.partial_writes.write();
                 unaligned::run(&*around.export.device, around.alignment, &request)
             };
             match outcome {
+                Ok(()) if piece => {}
                 Ok(()) => put_success(&mut self.headers, mode, to),
+                Err(error) if piece => self.failed_piece = Some(failed(around, &error)),
                 Err(error) => fail(&mut self.headers, around, to, &error),
             }
         }
         for query in std::mem::take(&mut self.queries) {
             self.answer_query(around, &query);
         }
-        self.send(transport)
+        self.send(transport)?;
+        match self.long.take() {
+            Some(read) => self.run_long(around, transport, read),
+            None => Ok(()),
+        }
+    }
+
+    /// Answers a read that does not fit into the window, a piece at a time.
+    fn run_long(
+        &mut self,
+        around: &Surroundings<'_>,
+        transport: &mut Transport,
+        read: LongRead,
+    ) -> io::Result<()> {
+        let mode = around.negotiated.mode;
+        let LongRead { to, offset, length, .. } = read;
+        // Once the header of a single chunk is out there is no place for an error any more, so that all is read once before.
+        let one_chunk = read.one_chunk || mode == ReplyMode::Simple;
+        if one_chunk {
+            for (offset, length) in pieces(offset, length, self.window) {
+                if let Err(error) = read_piece(around, offset, length) {
+                    fail(&mut self.headers, around, to, &error);
+                    return self.send(transport);
+                }
+            }
+            put_read_header(&mut self.headers, mode, to, offset, length);
+        }
+        let end = offset + u64::from(length);
+        for (offset, length) in pieces(offset, length, self.window) {
+            let (data, wanted) = match read_piece(around, offset, length) {
+                Ok(read) => read,
+                // It could be read just now. The client learns that this reply is none.
+                Err(error) if one_chunk => return Err(io::Error::other(error)),
+                Err(error) => {
+                    fail(&mut self.headers, around, to, &error);
+                    return self.send(transport);
+                }
+            };
+            if !one_chunk {
+                put_read_piece(
+                    &mut self.headers,
+                    mode,
+                    to,
+                    offset,
+                    length,
+                    offset + u64::from(length) == end,
+                );
+            }
+            let mut vectors = vec![IoSlice::new(&self.headers)];
+            push_wanted(&mut vectors, &data, wanted);
+            transport.send_all(&mut vectors)?;
+            self.headers.clear();
+            around.counters.read_bytes.fetch_add(u64::from(length), Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn answer_query(&mut self, around: &Surroundings<'_>, query: &Query) {
@@ -262,6 +354,8 @@ impl Round {
                     self.data.push((self.headers.len(), index));
                     read_bytes += u64::from(wanted.length);
                 }
+                (Ok(_), None) if slot.piece => {}
+                (Err(error), None) if slot.piece => self.failed_piece = Some(failed(around, error)),
                 (Ok(_), None) => put_success(&mut self.headers, mode, slot.to),
                 (Err(error), _) => fail(&mut self.headers, around, slot.to, error),
             }
@@ -294,6 +388,41 @@ impl Round {
     }
 }
 
+/// A stretch in pieces of at most `longest` bytes that end where blocks end: offset and length of each.
+fn pieces(offset: u64, length: u32, longest: u64) -> impl Iterator<Item = (u64, u32)> {
+    let end = offset + u64::from(length);
+    let mut next = offset;
+    std::iter::from_fn(move || {
+        let at = next;
+        let length = piece_bytes(at, end - at, longest);
+        next += u64::from(length);
+        (length > 0).then_some((at, length))
+    })
+}
+
+/// The length of the first piece of `left` bytes at `offset`.
+pub(crate) fn piece_bytes(offset: u64, left: u64, longest: u64) -> u32 {
+    left.min(longest - offset % BLOCK_SIZE as u64) as u32
+}
+
+fn read_piece(
+    around: &Surroundings<'_>,
+    offset: u64,
+    length: u32,
+) -> Result<(Segments, Wanted), DeviceError> {
+    let (start, span) = unaligned::outward(around.alignment, offset, u64::from(length));
+    let data = {
+        let _shared = (around.alignment > 1).then(|| around.partial_writes.read());
+        around.export.device.read(start, span as u32)?
+    };
+    let wanted = Wanted { offset, length, skip: (offset - start) as usize };
+    assert!(
+        data.len() >= wanted.skip + length as usize,
+        "a device gives all the bytes of a read, or an error"
+    );
+    Ok((data, wanted))
+}
+
 fn push_wanted<'a>(vectors: &mut Vec<IoSlice<'a>>, data: &'a Segments, wanted: Wanted) {
     let (mut skip, mut left) = (wanted.skip, wanted.length as usize);
     for segment in data.iter() {
@@ -314,8 +443,14 @@ fn push_wanted<'a>(vectors: &mut Vec<IoSlice<'a>>, data: &'a Segments, wanted: W
 }
 
 fn fail(headers: &mut Vec<u8>, around: &Surroundings<'_>, to: ReplyTo, error: &DeviceError) {
+    let wire = failed(around, error);
+    put_error(headers, around.negotiated.mode, to, wire, &error.to_string());
+}
+
+/// Notes a failure, and gives it NBD's name.
+fn failed(around: &Surroundings<'_>, error: &DeviceError) -> NbdError {
     if matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. }) {
         tracing::warn!(export = around.name, %error, "a request failed; the client was told");
     }
-    put_error(headers, around.negotiated.mode, to, nbd_error(error), &error.to_string());
+    nbd_error(error)
 }

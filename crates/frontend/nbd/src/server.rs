@@ -16,6 +16,7 @@ use crate::limits::SESSIONS_MAX;
 use crate::listener::Listener;
 use crate::registry::{Registry, SessionInfo};
 use crate::session::{self, SessionEnd};
+use crate::window::Windows;
 
 /// What a server allows.
 #[derive(Clone)]
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) exports: Arc<dyn Exports>,
     pub(crate) options: ServerOptions,
     pub(crate) registry: Registry,
+    pub(crate) windows: Arc<Windows>,
 }
 
 /// A running server. Dropping it stops it.
@@ -70,7 +72,8 @@ impl NbdServer {
         if options.tls_required && options.tls.is_none() {
             return Err(StartError::NoCertificate);
         }
-        let shared = Arc::new(Shared { exports, options, registry: Registry::default() });
+        let shared =
+            Arc::new(Shared { exports, options, registry: Registry::default(), windows: Arc::default() });
         let addresses = listeners.iter().map(Listener::address).collect();
         let (wake, woken) = UnixStream::pair()?;
         let server = Self {

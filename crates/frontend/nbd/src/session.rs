@@ -17,10 +17,11 @@ use crate::limits::{
 };
 use crate::payload::Payload;
 use crate::registry::{Entry, NotLetIn};
-use crate::round::{Round, Surroundings};
+use crate::round::{Round, Surroundings, piece_bytes};
 use crate::server::Shared;
 use crate::socket::Socket;
 use crate::transport::Transport;
+use crate::window::{Window, Windows};
 
 /// Why a session ended before the client said good-bye.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +54,8 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: Socket) -> Result
         incoming: None,
         long_writes: false,
         round: Round::default(),
+        windows: Arc::clone(&shared.windows),
+        window: None,
         patience: Patience::default(),
     };
     let result = session.serve(&mut transport);
@@ -259,13 +262,18 @@ enum Incoming {
         offset: u64,
         fua: bool,
         payload: Payload,
+        /// Bytes of the same write behind this payload: it does not fit into the window.
+        rest: u64,
     },
     /// Refused, but its payload has to go somewhere.
-    Refused {
-        to: ReplyTo,
-        error: NbdError,
-        left: u64,
-    },
+    Refused { to: ReplyTo, error: NbdError, left: u64 },
+}
+
+/// The first piece of a write of `left` bytes.
+fn write_piece(to: ReplyTo, offset: u64, left: u64, fua: bool, window: u64) -> Incoming {
+    let length = piece_bytes(offset, left, window);
+    let payload = Payload::new(offset, length);
+    Incoming::Write { to, offset, fua, payload, rest: left - u64::from(length) }
 }
 
 /// What ends the taking of requests for a round.
@@ -289,6 +297,9 @@ struct Session<'a> {
     /// The last write was long, so the next probably is.
     long_writes: bool,
     round: Round,
+    windows: Arc<Windows>,
+    /// Held while there is something to do.
+    window: Option<Window>,
     patience: Patience,
 }
 
@@ -300,11 +311,21 @@ impl Session<'_> {
             let alignment = u64::from(self.export.device.geometry().alignment.max(1));
             let around = self.surroundings(alignment);
             round.run(&around, transport)?;
+            if let Some(error) = round.take_failed_piece() {
+                self.refuse_rest(error);
+            }
             match gathered {
                 Gathered::Round => {}
                 Gathered::Last => return Ok(()),
                 Gathered::Broken(violation) => return Err(violation.into()),
             }
+        }
+    }
+
+    /// A piece of a write failed: the rest of its payload has to go somewhere, and then it is answered.
+    fn refuse_rest(&mut self, error: NbdError) {
+        if let Some(Incoming::Write { to, payload, rest, .. }) = self.incoming.take() {
+            self.incoming = Some(Incoming::Refused { to, error, left: payload.missing() as u64 + rest });
         }
     }
 
@@ -329,6 +350,7 @@ impl Session<'_> {
         };
         let alignment = u64::from(geometry.alignment.max(1));
         loop {
+            round.window = self.window.get_or_insert_with(|| self.windows.take()).bytes;
             if let Some(end) = self.take_requests(round, state, alignment) {
                 return Ok(end);
             }
@@ -336,6 +358,9 @@ impl Session<'_> {
             let write_began = matches!(self.incoming, Some(Incoming::Write { .. }));
             if !round.is_empty() && !write_began {
                 return Ok(Gathered::Round);
+            }
+            if round.is_empty() && self.incoming.is_none() {
+                self.window = None;
             }
             match self.receive(transport, round.is_empty())? {
                 None => return Ok(Gathered::Round),
@@ -353,14 +378,21 @@ impl Session<'_> {
             }
             match self.incoming.take() {
                 None => {}
-                Some(Incoming::Write { to, offset, fua, mut payload }) => {
+                Some(Incoming::Write { to, offset, fua, mut payload, rest }) => {
                     let taken = payload.fill(self.input.bytes());
                     self.input.consume(taken);
                     if payload.missing() > 0 {
-                        self.incoming = Some(Incoming::Write { to, offset, fua, payload });
+                        self.incoming = Some(Incoming::Write { to, offset, fua, payload, rest });
                         return None;
                     }
-                    round.write(&self.surroundings(alignment), to, offset, payload.finish(), fua);
+                    let data = payload.finish();
+                    let next = offset + data.len() as u64;
+                    round.write(&self.surroundings(alignment), to, offset, data, fua, rest > 0);
+                    if rest > 0 {
+                        self.incoming = Some(write_piece(to, next, rest, fua, round.window));
+                        // What became of this piece is known before the next one is taken.
+                        return Some(Gathered::Round);
+                    }
                     continue;
                 }
                 Some(Incoming::Refused { to, error, left }) => {
@@ -395,8 +427,7 @@ impl Session<'_> {
         match request.command {
             Ok(Command::Write { offset, length, fua }) if length > 0 => {
                 self.long_writes = length >= LONG_WRITE_BYTES;
-                let payload = Payload::new(offset, length);
-                self.incoming = Some(Incoming::Write { to, offset, fua, payload });
+                self.incoming = Some(write_piece(to, offset, u64::from(length), fua, round.window));
             }
             Ok(command) => round.command(&self.surroundings(alignment), to, command),
             Err(error) if request.payload_bytes > 0 => {

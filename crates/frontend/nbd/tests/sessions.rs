@@ -10,7 +10,7 @@ use cairn_frontend_nbd::{
     Address, Client, ClientError, ClientOptions, ClientRequest, ListenError, Listener, NbdError, ReplyMode,
     ServerOptions, StatusExtent,
 };
-use harness::{SIZE, TestServer, eventually, is_closed, pattern};
+use harness::{SIZE, SPOILED, TestServer, eventually, is_closed, pattern};
 
 const MODES: [ReplyMode; 3] = [ReplyMode::Simple, ReplyMode::Structured, ReplyMode::Extended];
 
@@ -240,6 +240,53 @@ fn a_stalled_client_does_not_stall_others() {
     let mut client = server.client("v/plain", ReplyMode::Extended);
     client.write(1 << 20, b"served").unwrap();
     assert_eq!(client.read(1 << 20, 6).unwrap(), b"served");
+}
+
+/// Sessions that ask for much and take nothing, so that hardly any room is left for the data of others.
+fn deaf_clients(server: &TestServer) -> Vec<Client> {
+    let ask = |_| {
+        let mut client = server.client("v/plain", ReplyMode::Structured);
+        client.submit(ClientRequest::Read { offset: 0, length: 32 << 20 }).unwrap();
+        client.submit(ClientRequest::Read { offset: 0, length: 32 << 20 }).unwrap();
+        client
+    };
+    let clients: Vec<Client> = (0..24).map(ask).collect();
+    eventually("their requests are taken", || {
+        server.server.sessions().iter().filter(|session| session.requests > 0).count() >= 24
+    });
+    clients
+}
+
+#[test]
+fn long_requests_are_whole_while_sessions_that_do_not_read_leave_little_room() {
+    let server = TestServer::plain();
+    let _deaf = deaf_clients(&server);
+    for mode in MODES {
+        for export in ["v/plain", "v/aligned"] {
+            let mut client = server.client(export, mode);
+            let start = (40 << 20) - 7;
+            client.write(start - 5000, &pattern(1, 4 << 20)).unwrap();
+            let bytes = pattern(2, (3 << 20) + 77);
+            client.write(start, &bytes).unwrap();
+            let mut whole = pattern(1, 4 << 20);
+            whole[5000..5000 + bytes.len()].copy_from_slice(&bytes);
+            assert!(client.read(start - 5000, 4 << 20).unwrap() == whole, "{mode:?} {export}");
+        }
+    }
+}
+
+#[test]
+fn long_request_that_fails_in_a_piece_fails_once_and_leaves_the_session_usable() {
+    let server = TestServer::plain();
+    let _deaf = deaf_clients(&server);
+    for mode in MODES {
+        let mut client = server.client("v/spoiled", mode);
+        let start = SPOILED - (1 << 20);
+        nbd_error(client.write(start, &pattern(3, 4 << 20)));
+        nbd_error(client.read(start, 4 << 20));
+        client.write(0, &pattern(4, 1 << 20)).unwrap();
+        assert!(client.read(0, 1 << 20).unwrap() == pattern(4, 1 << 20), "{mode:?}");
+    }
 }
 
 #[test]

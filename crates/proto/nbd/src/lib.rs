@@ -23,5 +23,7 @@ pub use client::{
 pub use context::{BASE_ALLOCATION, Context, ContextKind, DIRTY_BITMAP_PREFIX};
 pub use error::{NbdError, Violation};
 pub use handshake::{Catalog, ExportDescription, Handshake, Negotiated, Refusal, ReplyMode, Step, TlsPolicy};
-pub use reply::{ReplyTo, StatusExtent, put_block_status, put_error, put_read_header, put_success};
+pub use reply::{
+    ReplyTo, StatusExtent, put_block_status, put_error, put_read_header, put_read_piece, put_success,
+};
 pub use request::{Command, Decoded, ExportState, Request, decode_request, request_header_bytes};

@@ -50,6 +50,12 @@ pub fn put_read_header(out: &mut Vec<u8>, mode: ReplyMode, to: ReplyTo, offset: 
     }
 }
 
+/// Appends what goes before a piece of the data of a read, in a mode that has chunks; `last` ends the reply.
+pub fn put_read_piece(out: &mut Vec<u8>, mode: ReplyMode, to: ReplyTo, offset: u64, length: u32, last: bool) {
+    put_chunk(out, mode, to, last, NBD_REPLY_TYPE_OFFSET_DATA, u64::from(length) + 8);
+    out.put_u64(offset);
+}
+
 /// Appends all of a reply that says what failed, with a message where the mode has a place for one.
 pub fn put_error(out: &mut Vec<u8>, mode: ReplyMode, to: ReplyTo, error: NbdError, message: &str) {
     if mode == ReplyMode::Simple {

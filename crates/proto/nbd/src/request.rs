@@ -24,12 +24,14 @@ pub struct ExportState {
 /// A command that is legal for the export. Offsets and lengths are bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// `NBD_CMD_READ`; all replies come in one chunk, so `DF` needs nothing.
+    /// `NBD_CMD_READ`
     Read {
         /// Where.
         offset: u64,
         /// How much.
         length: u32,
+        /// The data must come in one chunk (`NBD_CMD_FLAG_DF`).
+        one_chunk: bool,
     },
     /// `NBD_CMD_WRITE`; the payload of this length follows.
     Write {
@@ -204,7 +206,7 @@ fn check(
     match kind {
         NBD_CMD_READ => {
             in_range(offset, length, export.size, NbdError::Invalid)?;
-            Ok(Command::Read { offset, length: transfer()? })
+            Ok(Command::Read { offset, length: transfer()?, one_chunk: flags & NBD_CMD_FLAG_DF != 0 })
         }
         NBD_CMD_WRITE => {
             in_range(offset, length, export.size, NbdError::NoSpace)?;

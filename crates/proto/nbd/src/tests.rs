@@ -353,7 +353,7 @@ fn every_command_decodes_in_every_mode_and_no_prefix_of_it_does() {
     for mode in MODES {
         let (offset, length) = (4096, 512);
         let cases = [
-            (NBD_CMD_READ, 0, Command::Read { offset, length: 512 }),
+            (NBD_CMD_READ, 0, Command::Read { offset, length: 512, one_chunk: false }),
             (NBD_CMD_WRITE, NBD_CMD_FLAG_FUA, Command::Write { offset, length: 512, fua: true }),
             (NBD_CMD_TRIM, 0, Command::Trim { offset, length, fua: false }),
             (NBD_CMD_CACHE, 0, Command::Cache { offset, length }),
@@ -536,7 +536,7 @@ proptest! {
         let bytes = if magic { [start.to_be_bytes().to_vec(), bytes].concat() } else { bytes };
         if let Decoded::Request(taken, request) = decode_request(&bytes, &negotiated(mode), STATE) {
             prop_assert!(taken <= bytes.len());
-            if let Ok(Command::Read { offset, length } | Command::Write { offset, length, .. }) = request.command {
+            if let Ok(Command::Read { offset, length, .. } | Command::Write { offset, length, .. }) = request.command {
                 prop_assert!(offset + u64::from(length) <= SIZE && length <= PAYLOAD_BYTES_MAX);
             }
         }

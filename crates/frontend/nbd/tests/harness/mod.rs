@@ -69,6 +69,36 @@ impl Picky {
     }
 }
 
+/// Memory of which one block can be neither read nor written.
+pub struct Spoiled(pub MemoryDevice);
+
+/// Where that block is.
+pub const SPOILED: u64 = 20 << 20;
+
+impl Device for Spoiled {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+            let (offset, length) = match operation.request() {
+                Request::Read { offset, length } => (*offset, u64::from(*length)),
+                Request::Write { offset, data, .. } => (*offset, data.len() as u64),
+                _ => continue,
+            };
+            if offset < SPOILED + 4096 && SPOILED < offset + length {
+                operation.finish(Err(DeviceError::OutOfService));
+            }
+        }
+        self.0.run(batch);
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        self.0.extents(offset, length, limit)
+    }
+}
+
 /// Says that the first MiB changed since "s1", and nothing since "s2".
 struct FirstMebibyte;
 
@@ -88,10 +118,11 @@ impl ChangedBlocks for FirstMebibyte {
     }
 }
 
-/// The exports: `v/plain`, `v/aligned` (4 KiB) and `v@s1/plain` (read-only).
+/// The exports: `v/plain`, `v/aligned` (4 KiB) and `v@s1/plain` (read-only); and `v/spoiled`, which is not listed.
 pub struct TestExports {
     plain: Arc<dyn Device>,
     aligned: Arc<dyn Device>,
+    spoiled: Arc<dyn Device>,
 }
 
 impl Exports for TestExports {
@@ -105,6 +136,7 @@ impl Exports for TestExports {
         let (device, read_only) = match name {
             "v/plain" => (&self.plain, false),
             "v/aligned" => (&self.aligned, false),
+            "v/spoiled" => (&self.spoiled, false),
             "v@s1/plain" => (&self.plain, true),
             "" => return Err(OpenExportError::NoDefault { count: 3 }),
             _ => return Err(OpenExportError::Unknown { name: name.to_owned() }),
@@ -139,6 +171,7 @@ impl TestServer {
         let exports = Arc::new(TestExports {
             plain: Arc::new(Picky { inner: MemoryDevice::new(SIZE), alignment: 1 }),
             aligned: Arc::new(Picky { inner: MemoryDevice::new(SIZE), alignment: 4096 }),
+            spoiled: Arc::new(Spoiled(MemoryDevice::new(SIZE))),
         });
         let server = NbdServer::start(listeners, exports, options).unwrap();
         let tcp = server.addresses()[1].clone();
