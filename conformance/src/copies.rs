@@ -1,5 +1,6 @@
 //! Copies by libnbd and qemu, cut by a kill and repeated: in, out, as raw bytes and as a qcow2 image inside of the LUN.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -126,6 +127,8 @@ impl Copies<'_> {
             // The image is made anew each time: a copy that was cut leaves half of one.
             let mut shell = Command::new("sh");
             let script = r#"qemu-img create -q -f qcow2 "$2" "$3" && exec qemu-img convert -n -f raw -O qcow2 "$1" "$2""#;
+            // So that both of its programs end with it: one that lives on would write beside the next.
+            shell.process_group(0);
             shell.args(["-c", script, "sh"]).arg(&self.original).args([&uri, &length]);
             shell
         })?;

@@ -51,7 +51,7 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-/// A child that is ended when it goes.
+/// A child that is ended when it goes; with all that it has started, when it leads a process group of its own.
 pub(crate) struct Running {
     child: Child,
     log: PathBuf,
@@ -101,6 +101,9 @@ impl Running {
 
     /// SIGKILL.
     pub(crate) fn kill(&mut self) -> Result<()> {
+        let group = format!("-{}", self.child.id());
+        // The child is not waited for yet, so that the number is nobody else's; it fails when there is no such group.
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
@@ -115,9 +118,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // It may have ended by itself, and been waited for: then its number may be another's.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.kill();
+        }
     }
 }
 
