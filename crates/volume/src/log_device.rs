@@ -136,6 +136,7 @@ pub(crate) fn prepare(
     volume: VolumeId,
     now: Timestamp,
 ) -> Result<ExternalLog, VolumeError> {
+    assert!(new.id != LogId::default(), "a log has an id that tells it from no log");
     let have = new.device.geometry().length;
     let blocks = (have / BLOCK).saturating_sub(LOG_DEVICE_START).min(LOG_BLOCKS_MAX);
     if blocks < LOG_BLOCKS_MIN {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use cairn_base::{FileId, Lba, ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
+use cairn_base::{FileId, Lba, LogId, ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
 use cairn_device::{Block, BlockMut, Device, MemoryDevice};
 use cairn_files::Luns;
 use cairn_stream::{Compression, Have, Plan, Work, produce};
-use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
+use cairn_volume::{FormatOptions, NewLog, OpenOptions, Role, Volume};
 
 use crate::shown::shown;
 use crate::take;
@@ -80,6 +80,41 @@ fn stream(source: &Arc<Volume>, have: &[Have], target: SnapshotId, compression: 
     let mut work = Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
     produce(&plan, &mut bytes, compression, &mut work).expect("a stream");
     bytes
+}
+
+/// Opens the volume on `device` with its intent log on `log`.
+pub fn open_with_log(device: &Arc<MemoryDevice>, log: &Arc<MemoryDevice>) -> Arc<Volume> {
+    let options = OpenOptions { cache_bytes: 1 << 20, clock: clock() };
+    let log: Arc<dyn Device> = log.clone();
+    Volume::open_with_log(device.clone(), &[log], options).expect("the volume opens with its log")
+}
+
+/// A shorter life, of a volume with its intent log on a device of its own; in the end the log has flushes that no consistency point has.
+pub fn lived_with_log() -> Made {
+    let mut rng = Rng::new(2);
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS_AT_FIRST, Role::Normal)));
+    let log = Arc::new(MemoryDevice::new(Volume::LOG_DEVICE_BYTES_MIN));
+    let options = FormatOptions { id: ID, blocks: BLOCKS_AT_FIRST, role: Role::Normal };
+    let new = NewLog { device: &*log, id: LogId(*b"the golden log.!") };
+    Volume::format_with_log(&*device, &new, &options, &*clock()).expect("it is formatted");
+    let volume = open_with_log(&device, &log);
+    let luns = Luns::new(volume.clone());
+    luns.create("db", LUN_BLOCKS * 4096).expect("a LUN");
+    let db = luns.find("db").expect("it exists").file;
+    write(&volume, db, 0, 60, &mut rng);
+    volume.flush().expect("it flushes");
+    let held = volume.create_snapshot("held").expect("a snapshot");
+    volume.hold_snapshot(held.id, true).expect("it is held");
+    for number in 0..3 {
+        write(&volume, db, 20 * number, 4, &mut rng);
+        volume.punch(db, Lba(10 * number + 5), 3).expect("it is punched");
+        volume.flush().expect("it flushes");
+    }
+    let shown = shown(&volume);
+    Made {
+        files: vec![("volume.img", bytes(&device)), ("log.img", bytes(&log))],
+        shown: vec![("volume", shown)],
+    }
 }
 
 /// Lives it.

@@ -1,8 +1,8 @@
 //! Images and streams of every released format, opened by this program: what an older Cairn wrote, this one reads.
 //!
 //! `vN/` holds what version N wrote: a volume in the middle of its life (flushed writes wait in its intent log), a destination in the
-//! middle of its (blocks in the redirect area), a baseline and an update, and in `shown.txt` all that they show. They are
-//! never made anew. A format change adds the next folder: raise the versions, set `NEWEST` to it, and run
+//! middle of its (blocks in the redirect area), a baseline and an update, and in `shown.txt` all that they show. `v1-superblock-v2/` holds a
+//! volume with its intent log on a device of its own, and that device. They are never made anew. A format change adds the next folder: raise the versions, set `NEWEST` to it, and run
 //! `cargo test -p cairn-stream --test golden -- --ignored golden_images_are_written`. `docs/format.md` has the whole recipe.
 
 mod life;
@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use cairn_device::{Device, MemoryDevice};
-use cairn_format::layout::VERSION;
+use cairn_format::layout::{SUPERBLOCK_VERSION, VERSION};
 use cairn_format::stream::STREAM_VERSION;
 use cairn_stream::{Applied, StreamError, Work, apply};
-use cairn_volume::{FormatOptions, Role, Volume};
+use cairn_volume::{FormatOptions, LogTarget, Role, Volume};
 
 use life::{ID, clock, open};
 use shown::{compared, shown, sound};
@@ -25,6 +25,10 @@ use shown::{compared, shown, sound};
 const VERSIONS: &[&str] = &["v1"];
 /// Where the images of this program's version are.
 const NEWEST: &str = "v1";
+/// Every version of the superblock that names a log device.
+const VERSIONS_WITH_LOG: &[&str] = &["v1-superblock-v2"];
+/// Where the images of this program's version of that superblock are.
+const NEWEST_WITH_LOG: &str = "v1-superblock-v2";
 
 fn folder(version: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(version)
@@ -92,6 +96,26 @@ fn golden_volume_goes_on_living() {
 }
 
 #[test]
+fn golden_volume_with_a_log_device_opens_with_everything_that_was_flushed() {
+    for version in VERSIONS_WITH_LOG {
+        let (device, log) = (device(version, "volume.img.zst"), device(version, "log.img.zst"));
+        let volume = life::open_with_log(&device, &log);
+        assert!(volume.status().dirty > 0, "{version}: the log was replayed");
+        compared(&shown(&volume), &expected(version, "volume"));
+        sound(&volume);
+        life::work_on(&volume);
+        let now = shown(&volume);
+        drop(volume);
+        let volume = life::open_with_log(&device, &log);
+        compared(&shown(&volume), &now);
+        sound(&volume);
+        volume.move_log(&LogTarget::Internal).expect("it moves");
+        drop(volume);
+        compared(&shown(&open(&device)), &now);
+    }
+}
+
+#[test]
 fn golden_destination_shows_its_image_while_and_after_blocks_move_home() {
     for version in VERSIONS {
         let device = device(version, "destination.img.zst");
@@ -134,15 +158,26 @@ fn golden_streams_bring_what_they_brought() {
 fn this_version_has_golden_images() {
     assert_eq!((NEWEST, VERSION, STREAM_VERSION), ("v1", 1, 1), "read the head of this file");
     assert!(VERSIONS.contains(&NEWEST));
+    assert_eq!((NEWEST_WITH_LOG, SUPERBLOCK_VERSION), ("v1-superblock-v2", 2), "read the head of this file");
+    assert!(VERSIONS_WITH_LOG.contains(&NEWEST_WITH_LOG));
 }
 
 #[test]
 #[ignore = "writes the golden images of a new version; those of a released one are never made anew"]
 fn golden_images_are_written() {
-    let folder = folder(NEWEST);
-    assert!(!folder.join("shown.txt").exists(), "{NEWEST} exists and stays as it is");
+    let is_there = |version: &str| folder(version).join("shown.txt").exists();
+    assert!(!is_there(NEWEST) || !is_there(NEWEST_WITH_LOG), "both exist and stay as they are");
+    if !is_there(NEWEST) {
+        keep(NEWEST, &life::lived());
+    }
+    if !is_there(NEWEST_WITH_LOG) {
+        keep(NEWEST_WITH_LOG, &life::lived_with_log());
+    }
+}
+
+fn keep(version: &str, made: &life::Made) {
+    let folder = folder(version);
     std::fs::create_dir_all(&folder).expect("a folder");
-    let made = life::lived();
     for (name, bytes) in &made.files {
         let packed = zstd::bulk::compress(bytes, 19).expect("it is packed");
         std::fs::write(folder.join(format!("{name}.zst")), packed).expect("it is written");

@@ -1,7 +1,9 @@
 //! The intent log on a device of its own: what two devices promise together, and what is said when one of them is not there.
 
+use std::time::{Duration, Instant};
+
 use cairn_base::{LogId, Rng};
-use cairn_device::{DeviceError, FaultPart, LoggedKind};
+use cairn_device::{DeviceError, Extent, FaultPart, Geometry, LoggedKind, Operation, Request, SideDevice};
 use cairn_format::layout::{LABEL_START, LOG_HEADER_A, LOG_HEADER_B};
 
 use super::*;
@@ -404,4 +406,199 @@ fn log_device_that_fails_loses_nothing_and_the_volume_goes_on_without_it() {
     pair.main.fail_next_operation(DeviceError::OutOfService);
     assert!(volume.flush().is_err());
     assert!(matches!(volume.flush(), Err(VolumeError::Latched(_))));
+}
+
+#[test]
+fn remains_of_a_cut_flush_are_erased_on_the_log_device_too() {
+    // Entries that fill a record of the longest kind, and a log that holds several of them.
+    const FULL_RECORD: u64 = (32 * 4096 - 64) / 48;
+    let mut told_apart = 0;
+    let format = FormatOptions { blocks: 8192, ..format_options() };
+    let border = Volume::device_bytes(8192, Role::Normal);
+    let parts = |both: &Arc<FaultDevice>| {
+        let log = both.part(border..border + Volume::LOG_DEVICE_BYTES_MIN);
+        (Arc::new(both.part(0..border)), Arc::new(log))
+    };
+    let open = |both: &Arc<FaultDevice>| {
+        let (main, log) = parts(both);
+        Volume::open_with_log(main, &one(&log), options()).expect("it opens")
+    };
+    let both = Arc::new(FaultDevice::new(border + Volume::LOG_DEVICE_BYTES_MIN));
+    let (main, log) = parts(&both);
+    Volume::format_with_log(&*main, &NewLog { device: &*log, id: id(1) }, &format, &*clock())
+        .expect("format");
+    let volume = open(&both);
+    let lun = file(&volume, 4000);
+    write(&volume, lun, 0, 4000, 1).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    for lba in 0..FULL_RECORD + 100 {
+        volume.punch(lun, Lba(lba), 1).expect("it is punched");
+    }
+    // The log is begun first, and both of its records are on their way when the power goes at the flush behind them.
+    both.cut_after(2);
+    assert!(volume.flush().is_err());
+    drop(volume);
+    for seed in 0..60 {
+        let both = Arc::new(both.power_cycle(&mut Rng::new(seed)));
+        let volume = open(&both);
+        let before = read(&volume, lun, 0, 3999);
+        told_apart += u64::from(before.first() == Some(&1));
+        for _ in 0..FULL_RECORD {
+            volume.punch(lun, Lba(3999), 1).expect("it is punched");
+        }
+        volume.flush().expect("it flushes");
+        drop(volume);
+        let volume = open(&Arc::new(both.power_cycle(&mut Rng::new(seed))));
+        assert_eq!(read(&volume, lun, 0, 3999), before, "seed {seed}");
+        assert_eq!(read(&volume, lun, 3999, 1), [0], "what was flushed is there");
+    }
+    assert!(told_apart > 0, "some cut lost the first record");
+}
+
+#[test]
+fn log_moves_into_a_smaller_place_than_it_has_come_through() {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    let log = Arc::new(MemoryDevice::new((LABEL_START + 1000) * 4096));
+    let new = NewLog { device: &*log, id: id(1) };
+    Volume::format_with_log(&*device, &new, &format_options(), &*clock()).expect("it is formatted");
+    let volume = Volume::open_with_log(device.clone(), &one(&log), options()).expect("it opens");
+    let lun = file(&volume, 400);
+    for round in 0..400 {
+        write(&volume, lun, round, 1, 1000).expect("there is room");
+        volume.flush().expect("it flushes");
+    }
+    assert!(volume.status().log_used > 300, "the log on its device has room for all of it");
+    volume.move_log(&LogTarget::Internal).expect("it moves");
+    assert_eq!((volume.status().log_used, volume.status().log_blocks), (0, 256));
+    write(&volume, lun, 0, 1, 5000).expect("there is room");
+    volume.flush().expect("it flushes");
+    drop(volume);
+    let volume = Volume::open(device, options()).expect("it opens");
+    assert_eq!(read(&volume, lun, 0, 3), [5000, 1001, 1002]);
+    assert_sound(&volume);
+}
+
+/// Longest wait for another thread.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where two threads wait for each other.
+#[derive(Default)]
+struct Phase {
+    number: parking_lot::Mutex<u32>,
+    changed: parking_lot::Condvar,
+}
+
+impl Phase {
+    /// Goes on to `number`, if it is the next.
+    fn reach(&self, number: u32) {
+        let mut now = self.number.lock();
+        if *now + 1 == number {
+            *now = number;
+            self.changed.notify_all();
+        }
+    }
+
+    #[track_caller]
+    fn wait_for(&self, number: u32) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut now = self.number.lock();
+        while *now < number {
+            let late = self.changed.wait_until(&mut now, deadline).timed_out();
+            assert!(!late, "the other thread does not come as far as {number}");
+        }
+    }
+
+    fn is(&self, number: u32) -> bool {
+        *self.number.lock() == number
+    }
+}
+
+/// A device that tells of its batches: before the first is run, and after.
+struct Told<F> {
+    below: Arc<dyn Device>,
+    tell: F,
+}
+
+impl<F: Fn(&[Operation], bool) + Send + Sync> Device for Told<F> {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        (self.tell)(batch, false);
+        self.below.run(batch);
+        (self.tell)(batch, true);
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        self.below.extents(offset, length, limit)
+    }
+}
+
+fn flushes(batch: &[Operation]) -> bool {
+    batch.len() > 1 && batch.iter().any(Operation::is_flush)
+}
+
+#[test]
+fn flush_waits_for_both_devices_at_the_same_time() {
+    let (pair, volume) = Pair::fresh();
+    let lun = file(&volume, 10);
+    drop(volume);
+    let (at_main, at_log) = (Arc::new(Phase::default()), Arc::new(Phase::default()));
+    // Neither device goes on before the other one has its batch: one after the other would never end.
+    let meet = |mine: &Arc<Phase>, other: &Arc<Phase>| {
+        let (mine, other) = (mine.clone(), other.clone());
+        move |batch: &[Operation], done: bool| {
+            if flushes(batch) && !done {
+                mine.reach(1);
+                other.wait_for(1);
+            }
+        }
+    };
+    let main = Told { below: pair.main.clone(), tell: meet(&at_main, &at_log) };
+    let log = Told { below: pair.log.clone(), tell: meet(&at_log, &at_main) };
+    let log: Arc<dyn Device> = Arc::new(SideDevice::new(Arc::new(log)).expect("a thread"));
+    let volume = Volume::open_with_log(Arc::new(main), &[log], options()).expect("it opens");
+    write(&volume, lun, 0, 1, 1000).expect("there is room");
+    volume.flush().expect("it flushes");
+    assert_eq!(volume.status().log_device, Some(id(1)), "neither waited in vain");
+    drop(volume);
+    assert_eq!(read(&pair.open().expect("it opens"), lun, 0, 1), [1000]);
+}
+
+#[test]
+fn flush_while_the_log_moves_is_in_neither_log_and_not_lost() {
+    let (pair, volume) = Pair::fresh();
+    let lun = file(&volume, 10);
+    drop(volume);
+    let phase = Arc::new(Phase::default());
+    // 1: the log may be moved; 2: the superblock that names the new place is about to be written; 3: the data of a flush is written meanwhile.
+    let told = phase.clone();
+    let tell = move |batch: &[Operation], done: bool| {
+        let is_slot = batch.iter().any(|one| matches!(one.request(), Request::Write { offset: 0, .. }));
+        let is_write = batch.iter().any(|one| matches!(one.request(), Request::Write { .. }));
+        if is_slot && !done && told.is(1) {
+            told.reach(2);
+            told.wait_for(3);
+        } else if is_write && !is_slot && done {
+            told.reach(3);
+        }
+    };
+    let main = Arc::new(Told { below: pair.main.clone(), tell });
+    let log: Arc<dyn Device> = pair.log.clone();
+    let volume = Volume::open_with_log(main, &[log], options()).expect("it opens");
+    phase.reach(1);
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            phase.wait_for(2);
+            write(&volume, lun, 0, 1, 1000).expect("there is room");
+            volume.flush().expect("it flushes");
+        });
+        volume.move_log(&LogTarget::Internal).expect("it moves");
+        client.join().expect("the client ends");
+    });
+    for seed in 0..10 {
+        let volume = pair.cycled(seed).open().expect("it opens");
+        assert_eq!(read(&volume, lun, 0, 1), [1000], "seed {seed}");
+    }
 }
