@@ -197,6 +197,9 @@ impl SnapshotEntry {
         let length = usize::from(raw.name_length.get());
         let (name, rest) = raw.name.split_at_checked(length).ok_or(field("name length"))?;
         let name = std::str::from_utf8(name).map_err(|_| field("name"))?;
+        if raw.id.get() >= layout::COUNTER_MAX {
+            return Err(field("id"));
+        }
         if raw.id.get() == 0 || name.is_empty() || rest.iter().any(|byte| *byte != 0) {
             return Err(field("name"));
         }

@@ -34,6 +34,10 @@ pub const SPACE_BLOCKS_MIN: u64 = 1024;
 /// Most blocks of block space (4 PiB): what six levels of nodes reach.
 pub const SPACE_BLOCKS_MAX: u64 = 1 << 40;
 
+/// Past the end of every number that only counts up (generations, snapshots, files, records, superblocks): no volume lives so long, and
+/// adding to what was read never overflows.
+pub const COUNTER_MAX: u64 = 1 << 62;
+
 /// Blocks of label space for a block space of `blocks`.
 pub const fn label_blocks(blocks: u64) -> u64 {
     clamp(blocks / 256, 256, 8192)

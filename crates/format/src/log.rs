@@ -193,6 +193,10 @@ fn parse_entry(bytes: &[u8]) -> Result<LogEntry, FormatError> {
         return Err(field("reserved byte"));
     }
     let (file, lba, value) = (FileId(raw.file.get()), Lba(raw.lba.get()), raw.value.get());
+    // Beyond are the files without an inode, which no record changes.
+    if file.0 >= layout::COUNTER_MAX {
+        return Err(field("file"));
+    }
     match raw.kind {
         1 if value == 0 => Err(field("block number")),
         1 => Ok(LogEntry::Write { file, lba, vbn: Vbn(value), checksum: raw.checksum }),

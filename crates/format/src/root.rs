@@ -4,8 +4,8 @@ use cairn_base::{Generation, Timestamp};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::TreeRef;
 use crate::pointer::RawTreeRef;
+use crate::{TreeRef, layout};
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
@@ -46,7 +46,9 @@ pub struct Root {
 
 impl Root {
     pub(crate) fn parse(raw: RawRoot) -> Option<Self> {
-        if raw.reserved != [0; 16] {
+        let counters = [raw.generation, raw.next_file].iter().all(|n| n.get() < layout::COUNTER_MAX);
+        let sizes = [raw.blocks, raw.used].iter().all(|n| n.get() <= layout::SPACE_BLOCKS_MAX);
+        if raw.reserved != [0; 16] || !counters || !sizes {
             return None;
         }
         Some(Self {

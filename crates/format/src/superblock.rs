@@ -236,6 +236,10 @@ impl Superblock {
         if !layout.is_sane() {
             return Err(field("layout"));
         }
+        let counters = [raw.sequence, raw.log_sequence, raw.next_snapshot];
+        if counters.iter().any(|counter| counter.get() >= layout::COUNTER_MAX) {
+            return Err(field("counter"));
+        }
         let external_log = parse_external_log(raw)?;
         if raw.log_position.get() >= external_log.map_or(layout.log_blocks, |log| log.blocks) {
             return Err(field("log position"));

@@ -212,7 +212,11 @@ impl Volume {
 
     fn consistency_point_if_writable(self: &Arc<Self>) -> Result<(), VolumeError> {
         let writable = self.state.lock().check_writable().is_ok();
-        if writable { self.consistency_point().map(drop) } else { Ok(()) }
+        match if writable { self.consistency_point().map(drop) } else { Ok(()) } {
+            // What keeps the volume from committing is what the check will tell of: it looks at the last root then.
+            Err(VolumeError::MapContradicts { .. } | VolumeError::Damaged { .. }) => Ok(()),
+            outcome => outcome,
+        }
     }
 }
 
@@ -392,7 +396,7 @@ impl Checker<'_> {
             self.report.findings.push(Finding::BlockNotInMap { vbn: *vbn, place: Place::Unknown, snapshot });
         }
         let before = parent.map_or(0, |parent| parent.used);
-        let map = before + set.len() as u64 - cleared.len() as u64;
+        let map = (before + set.len() as u64).saturating_sub(cleared.len() as u64);
         if map != root.used {
             self.report.findings.push(Finding::UsedCount { snapshot, root: root.used, map });
         }

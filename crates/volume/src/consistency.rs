@@ -473,16 +473,22 @@ impl Volume {
         for vbn in &gathered.allocated {
             let bits = map_update.data(vbn.0 / BITS_PER_MAP_BLOCK);
             let (byte, mask) = bit(*vbn);
-            assert!(bits[byte] & mask == 0, "an allocated block was free in the map: {vbn:?}");
+            if bits[byte] & mask != 0 {
+                return Err(VolumeError::MapContradicts { vbn: *vbn });
+            }
             bits[byte] |= mask;
         }
         for pointer in &gathered.freed {
             let bits = map_update.data(pointer.vbn.0 / BITS_PER_MAP_BLOCK);
             let (byte, mask) = bit(pointer.vbn);
-            assert!(bits[byte] & mask != 0, "a freed block was set in the map: {:?}", pointer.vbn);
+            if bits[byte] & mask == 0 {
+                return Err(VolumeError::MapContradicts { vbn: pointer.vbn });
+            }
             bits[byte] &= !mask;
         }
-        let used = old.used + gathered.allocated.len() as u64 - gathered.freed.len() as u64;
+        let used = (old.used + gathered.allocated.len() as u64)
+            .checked_sub(gathered.freed.len() as u64)
+            .ok_or(VolumeError::MapContradicts { vbn: Vbn(0) })?;
         self.state.lock().since_maps = since_maps;
         let now = self.clock.now();
         let only_since = part.overlay.is_empty() && !matches!(rider, Rider::Rollback(_));

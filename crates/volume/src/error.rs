@@ -79,6 +79,15 @@ pub enum VolumeError {
         /// What it is.
         place: Place,
     },
+    /// A block that a root reaches is free in its map, or one that it does not reach is in use: what is on the device was not written by a
+    /// volume that was whole. Nothing more is written.
+    #[error(
+        "the active map contradicts the trees at block {vbn}: nothing more is written to this volume; run `cairn volume check`, and fail over to the mirror or restore it"
+    )]
+    MapContradicts {
+        /// The block.
+        vbn: Vbn,
+    },
     /// A structure in the label area is damaged.
     #[error("the label area is damaged: {0}; run `cairn volume check`")]
     Label(FormatError),

@@ -5,6 +5,7 @@ use proptest::option::of;
 use proptest::prelude::*;
 
 use super::*;
+use crate::layout::{COUNTER_MAX, SPACE_BLOCKS_MAX};
 
 fn any_checksum() -> impl Strategy<Value = Checksum> {
     any::<[u8; 16]>().prop_map(Checksum)
@@ -29,11 +30,11 @@ fn any_tree() -> impl Strategy<Value = TreeRef> {
 
 fn any_root() -> impl Strategy<Value = Root> {
     (any::<[u64; 6]>(), any_tree(), any_tree()).prop_map(|(n, inode_file, active_map)| Root {
-        generation: Generation(n[0]),
+        generation: Generation(n[0] % COUNTER_MAX),
         created: Timestamp(n[1]),
-        blocks: n[2],
-        used: n[3],
-        next_file: n[4],
+        blocks: n[2] % SPACE_BLOCKS_MAX,
+        used: n[3] % SPACE_BLOCKS_MAX,
+        next_file: n[4] % COUNTER_MAX,
         changed: Timestamp(n[5]),
         inode_file,
         active_map,
@@ -41,7 +42,7 @@ fn any_root() -> impl Strategy<Value = Root> {
 }
 
 fn any_snapshot() -> impl Strategy<Value = SnapshotEntry> {
-    (1u64.., any::<u64>(), any::<bool>(), "[a-zé.:-]{1,64}", any_root()).prop_map(
+    (1u64..COUNTER_MAX, any::<u64>(), any::<bool>(), "[a-zé.:-]{1,64}", any_root()).prop_map(
         |(id, parent, held, name, root)| SnapshotEntry {
             id: SnapshotId(id),
             parent: SnapshotId(parent),
@@ -107,16 +108,16 @@ fn any_superblock() -> impl Strategy<Value = Superblock> {
         |(volume, destination, n, layout, external_log, root, (snapshots, redirects, entries))| Superblock {
             volume: VolumeId(volume),
             role: if destination { Role::Destination } else { Role::Normal },
-            sequence: n[0],
+            sequence: n[0] % COUNTER_MAX,
             log_tail: LogTail {
                 position: n[1] % external_log.map_or(layout.log_blocks, |log| log.blocks),
-                sequence: n[2],
+                sequence: n[2] % COUNTER_MAX,
             },
             layout,
             external_log,
             root,
             parent: SnapshotId(n[3]),
-            next_snapshot: n[4],
+            next_snapshot: n[4] % COUNTER_MAX,
             cursor: Cursor { snapshot: SnapshotId(n[5]), received: Timestamp(n[6]) },
             snapshots: TableRef { entries: entries[0], indexes: snapshots },
             redirects: TableRef { entries: entries[1], indexes: redirects },
@@ -144,12 +145,12 @@ fn any_inode() -> impl Strategy<Value = Inode> {
 
 fn any_log_record() -> impl Strategy<Value = LogRecord> {
     let write = (any::<[u64; 2]>(), 1u64.., any_checksum()).prop_map(|(n, vbn, checksum)| LogEntry::Write {
-        file: FileId(n[0]),
+        file: FileId(n[0] % COUNTER_MAX),
         lba: Lba(n[1]),
         vbn: Vbn(vbn),
         checksum,
     });
-    let hole = (any::<u64>(), 0u64..1 << 63, 0u64..1 << 63).prop_map(|(file, lba, count)| LogEntry::Hole {
+    let hole = (0..COUNTER_MAX, 0u64..1 << 63, 0u64..1 << 63).prop_map(|(file, lba, count)| LogEntry::Hole {
         file: FileId(file),
         lba: Lba(lba),
         count,
@@ -239,4 +240,28 @@ proptest! {
         let bytes = record.to_bytes(VOLUME);
         prop_assert_eq!(LogRecord::parse(&bytes, VOLUME), Ok(record));
     }
+}
+
+/// What counts up is refused before adding one to it could overflow.
+#[test]
+fn counters_at_their_end_are_refused() {
+    let spoiled: [fn(&mut Superblock); 6] = [
+        |superblock| superblock.sequence = COUNTER_MAX,
+        |superblock| superblock.log_tail.sequence = COUNTER_MAX,
+        |superblock| superblock.next_snapshot = COUNTER_MAX,
+        |superblock| superblock.root.generation = Generation(COUNTER_MAX),
+        |superblock| superblock.root.next_file = COUNTER_MAX,
+        |superblock| superblock.root.blocks = SPACE_BLOCKS_MAX + 1,
+    ];
+    for spoil in spoiled {
+        let mut sample = superblock(Role::Normal);
+        spoil(&mut sample);
+        let bytes = superblock_bytes(&sample);
+        assert!(matches!(reread_superblock(&bytes), Err(FormatError::Field { .. })));
+    }
+    let entry = SnapshotEntry { id: SnapshotId(COUNTER_MAX), ..snapshot(4) };
+    assert!(SnapshotEntry::parse(&entry.to_bytes()).is_err());
+    let mut record = log_record(1);
+    record.entries = vec![LogEntry::Hole { file: FileId(COUNTER_MAX), lba: Lba(0), count: 1 }];
+    assert!(LogRecord::parse(&record.to_bytes(VOLUME), VOLUME).is_err());
 }

@@ -1,6 +1,8 @@
 //! The intent log: what a cut leaves of a flush that takes several records.
 
-use cairn_base::Rng;
+use cairn_base::{Checksum, Rng};
+use cairn_format::layout::SUPERBLOCK_A;
+use cairn_format::{LogEntry, LogRecord, LogRecordHeader, Superblock};
 
 use super::*;
 
@@ -58,4 +60,41 @@ fn flush_through_a_full_log_commits_instead() {
         assert_eq!(read(&volume, lun, round, 1), [(round << 20) + round]);
     }
     assert_sound(&volume);
+}
+
+#[test]
+fn log_that_names_a_block_in_use_stops_the_volume_and_not_the_program() {
+    let (device, volume) = fresh(1024);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let in_use = volume.image(None).expect("an image").inode(lun).expect("it exists").tree.pointer.vbn;
+    volume.close().expect("it closes");
+    let mut bytes = [0; 4096];
+    device.read_into(0, &mut bytes).expect("memory can be read");
+    let superblock = Superblock::parse(&bytes, SUPERBLOCK_A).expect("the volume is whole");
+    device.read_into(in_use_at(&superblock, in_use), &mut bytes).expect("memory can be read");
+    // Every checksum is right, and yet no volume writes this.
+    let checksum = Checksum::of(&bytes);
+    let entry = LogEntry::Write { file: lun, lba: Lba(50), vbn: in_use, checksum };
+    let header = LogRecordHeader {
+        sequence: superblock.log_tail.sequence,
+        generation: cairn_base::Generation(superblock.root.generation.0 + 1),
+        durable_through: superblock.log_tail.sequence,
+        entries: 1,
+    };
+    let record = LogRecord { header, entries: vec![entry] }.to_bytes(superblock.volume);
+    let at = superblock.layout.log_start + superblock.log_tail.position;
+    device.write_from(at * 4096, &record).expect("memory takes writes");
+
+    let volume = open(&device);
+    let refused = volume.consistency_point();
+    assert!(matches!(refused, Err(VolumeError::MapContradicts { vbn }) if vbn == in_use), "{refused:?}");
+    assert!(matches!(write(&volume, lun, 0, 1, 1), Err(VolumeError::Latched(_))));
+    assert_eq!(read(&volume, lun, 3, 1), [103], "what was committed is still served");
+    volume.check(&mut |_| {}).expect("checking is possible");
+}
+
+fn in_use_at(superblock: &Superblock, vbn: cairn_base::Vbn) -> u64 {
+    (superblock.layout.segments[0].device_block + vbn.0) * 4096
 }
