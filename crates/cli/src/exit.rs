@@ -16,6 +16,19 @@ const NO_SUCH_THING: u8 = 10;
 const BUSY: u8 = 11;
 const REFUSED: u8 = 12;
 const DIVERGED: u8 = 13;
+const WRONG_SIZE: u8 = 20;
+const NAME_TAKEN: u8 = 21;
+const TOO_SMALL: u8 = 22;
+const PORT_TAKEN: u8 = 23;
+const NO_SPACE: u8 = 24;
+const READ_ONLY: u8 = 25;
+const VOLUME_DAMAGED: u8 = 26;
+const DAMAGED: u8 = 27;
+const TOKEN_EXPIRED: u8 = 28;
+const TOKEN_USED: u8 = 29;
+const PEER_UNREACHABLE: u8 = 30;
+const VERSION_MISMATCH: u8 = 31;
+const NOT_EMPTY: u8 = 32;
 const INTERRUPTED: u8 = 130;
 
 /// Why a command did not do what it should.
@@ -80,17 +93,32 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// The one table from kinds to exit codes.
+/// The one table from kinds to exit codes; docs/operations.md has the same.
 fn code(kind: ErrorKind) -> u8 {
     match kind {
-        ErrorKind::Usage | ErrorKind::TooSmall => WRONG_USAGE,
+        ErrorKind::Usage => WRONG_USAGE,
         ErrorKind::NotFound => NO_SUCH_THING,
-        ErrorKind::Taken | ErrorKind::Busy | ErrorKind::NotEmpty => BUSY,
-        ErrorKind::Unauthorized | ErrorKind::TokenExpired | ErrorKind::TokenUsed | ErrorKind::PeerRefused => {
-            REFUSED
-        }
+        ErrorKind::Busy => BUSY,
+        ErrorKind::Unauthorized | ErrorKind::PeerRefused => REFUSED,
         ErrorKind::Diverged | ErrorKind::WrongRole => DIVERGED,
+        ErrorKind::WrongSize => WRONG_SIZE,
+        ErrorKind::Taken => NAME_TAKEN,
+        ErrorKind::TooSmall => TOO_SMALL,
+        ErrorKind::PortTaken => PORT_TAKEN,
+        ErrorKind::NoSpace => NO_SPACE,
+        ErrorKind::ReadOnly => READ_ONLY,
+        ErrorKind::VolumeDamaged => VOLUME_DAMAGED,
+        ErrorKind::Damaged => DAMAGED,
+        ErrorKind::TokenExpired => TOKEN_EXPIRED,
+        ErrorKind::TokenUsed => TOKEN_USED,
+        ErrorKind::PeerUnreachable => PEER_UNREACHABLE,
+        ErrorKind::VersionMismatch => VERSION_MISMATCH,
+        ErrorKind::NotEmpty => NOT_EMPTY,
         ErrorKind::Interrupted => INTERRUPTED,
+        // What a newer server may answer.
         _ => FAILED,
     }
 }
+
+#[cfg(test)]
+mod tests;

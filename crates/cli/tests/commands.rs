@@ -99,24 +99,24 @@ fn wrong_names_and_sizes_are_refused_with_their_kind() {
     volume_with_lun(&server);
     server.good(&["snapshot", "create", "vol0@s"]);
     server.bad(2, "usage", &["volume", "create", "a/b", "--size", "1G"]);
-    server.bad(2, "usage", &["volume", "create", "v", "--size", "1000"]);
-    server.bad(2, "usage", &["volume", "create", "v", "--size", "0"]);
-    server.bad(2, "usage", &["volume", "create", "v", "--size", "8K"]);
-    server.bad(11, "taken", &["volume", "create", "vol0", "--size", "1G"]);
+    server.bad(20, "wrong-size", &["volume", "create", "v", "--size", "1000"]);
+    server.bad(20, "wrong-size", &["volume", "create", "v", "--size", "0"]);
+    server.bad(20, "wrong-size", &["volume", "create", "v", "--size", "8K"]);
+    server.bad(21, "taken", &["volume", "create", "vol0", "--size", "1G"]);
     server.bad(10, "not-found", &["volume", "show", "nothing"]);
     server.bad(10, "not-found", &["volume", "grow", "nothing", "--size", "1G"]);
-    server.bad(2, "usage", &["volume", "grow", "vol0", "--size", "64M"]);
+    server.bad(20, "wrong-size", &["volume", "grow", "vol0", "--size", "64M"]);
     server.bad(10, "not-found", &["volume", "delete", "nothing", "--yes"]);
     server.bad(10, "not-found", &["volume", "check", "nothing"]);
     server.bad(2, "usage", &["volume", "delete", "vol0"]);
-    server.bad(2, "usage", &["lun", "create", "vol0/x", "--size", "1"]);
+    server.bad(20, "wrong-size", &["lun", "create", "vol0/x", "--size", "1"]);
     server.bad(2, "usage", &["lun", "create", "vol0/.x", "--size", "1M"]);
-    server.bad(11, "taken", &["lun", "create", "vol0/db", "--size", "1M"]);
+    server.bad(21, "taken", &["lun", "create", "vol0/db", "--size", "1M"]);
     server.bad(10, "not-found", &["lun", "create", "nothing/db", "--size", "1M"]);
     server.bad(10, "not-found", &["lun", "resize", "vol0/x", "--size", "1M"]);
     server.bad(2, "usage", &["lun", "resize", "vol0/db", "--size", "1M"]);
     server.bad(10, "not-found", &["lun", "delete", "vol0/x", "--yes"]);
-    server.bad(11, "taken", &["snapshot", "create", "vol0@s"]);
+    server.bad(21, "taken", &["snapshot", "create", "vol0@s"]);
     server.bad(2, "usage", &["snapshot", "create", "vol0@-s"]);
     server.bad(10, "not-found", &["snapshot", "create", "nothing@s"]);
     server.bad(10, "not-found", &["snapshot", "rename", "vol0@x", "y"]);
@@ -150,8 +150,8 @@ fn devices_that_are_missing_busy_small_or_full_of_something_are_refused() {
     std::fs::OpenOptions::new().write(true).open(&used).unwrap().write_all_at(b"ext4", 1080).unwrap();
     server.bad(10, "not-found", &["volume", "create", "v", "--device", "/nothing/here"]);
     server.bad(2, "usage", &["volume", "create", "v", "--device", "/dev/null"]);
-    server.bad(2, "too-small", &["volume", "create", "v", "--size", "1G", "--device", &small]);
-    server.bad(11, "not-empty", &["volume", "create", "v", "--device", &used]);
+    server.bad(22, "too-small", &["volume", "create", "v", "--size", "1G", "--device", &small]);
+    server.bad(32, "not-empty", &["volume", "create", "v", "--device", &used]);
     let volume = server.json(&["volume", "create", "v", "--device", &one, "--device", &two]);
     assert!(volume["size_bytes"].as_u64().unwrap() > 200 * MIB, "both devices are used: {volume}");
     server.bad(11, "busy", &["volume", "create", "w", "--device", &one]);
@@ -175,11 +175,16 @@ fn server_refuses_a_directory_or_a_port_that_is_taken_or_unfit() {
     let with = |data: &str, more: &[&str]| serve(&[&["--data", data], more].concat());
     refused(&with(taken, &off), 11, "busy", &["the directory is taken"]);
     let port = server.json(&["status"])["mirror"].as_str().unwrap().to_owned();
-    refused(&with(free, &["--mirror", &port]), 11, "busy", &["the mirror port is taken"]);
-    refused(&with(free, &["--mirror", "off", "--http", &port]), 11, "busy", &["the HTTP port is taken"]);
-    refused(&with(free, &["--mirror", "off", "--nbd", &port]), 11, "busy", &["the NBD port is taken"]);
+    refused(&with(free, &["--mirror", &port]), 23, "port-taken", &["the mirror port is taken"]);
+    refused(
+        &with(free, &["--mirror", "off", "--http", &port]),
+        23,
+        "port-taken",
+        &["the HTTP port is taken"],
+    );
+    refused(&with(free, &["--mirror", "off", "--nbd", &port]), 23, "port-taken", &["the NBD port is taken"]);
     refused(&with(free, &["--mirror", "unix:/tmp/x"]), 2, "usage", &["mirrors need TCP"]);
-    refused(&with("/sys/cairn", &off), 1, "read-only", &["a directory that takes no writes"]);
+    refused(&with("/sys/cairn", &off), 25, "read-only", &["a directory that takes no writes"]);
     refused(&with(&format!("{free}/{}", "x".repeat(100)), &off), 2, "usage", &["a long path"]);
     let config = dir.path().join("c.toml");
     std::fs::write(&config, "date = 'typo'").unwrap();
@@ -207,7 +212,7 @@ fn damaged_superblock_slot_still_serves_and_two_stop_only_their_volume() {
     server.restart();
     let volumes = server.json(&["volume", "list"]);
     assert_eq!(volumes[1]["role"], "unavailable", "{volumes}");
-    server.bad(1, "damaged", &["lun", "list", "vol0"]);
+    server.bad(26, "volume-damaged", &["lun", "list", "vol0"]);
     server.good(&["lun", "create", "other/x", "--size", "1M"]);
     assert_eq!(server.json(&["status"])["problems"][0]["subject"], "vol0");
 }
@@ -226,7 +231,7 @@ fn state_file_of_a_newer_version_is_not_guessed_at() {
         .arg(&server.data)
         .output()
         .unwrap();
-    assert!(refused(&output, 1, "version-mismatch", &["serve"]).contains("99"));
+    assert!(refused(&output, 31, "version-mismatch", &["serve"]).contains("99"));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "nothing was written over");
 }
 

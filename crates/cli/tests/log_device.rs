@@ -66,7 +66,7 @@ fn flushed_writes_are_on_the_log_device_after_a_kill_and_nowhere_without_it() {
     assert_eq!(problem["subject"], "v");
     let said = problem.to_string();
     assert!(said.contains(&log) && said.contains("bring the log device back"), "{said}");
-    server.bad(1, "damaged", &["lun", "list", "v"]);
+    server.bad(26, "volume-damaged", &["lun", "list", "v"]);
     server.good(&["volume", "create", "other", "--size", "64M"]);
     server.kill();
     // A device in its place that is another one.
@@ -114,8 +114,8 @@ fn log_moves_while_clients_write_and_leaves_its_devices_free() {
     let (second, small) = (file(dir.path(), "second", 4 * MIB), file(dir.path(), "small", MIB));
     let used = file(dir.path(), "used", 4 * MIB);
     std::fs::OpenOptions::new().write(true).open(&used).unwrap().write_all_at(b"ext4", 1080).unwrap();
-    server.bad(2, "too-small", &["volume", "log", "v", "--device", &small]);
-    server.bad(11, "not-empty", &["volume", "log", "v", "--device", &used]);
+    server.bad(22, "too-small", &["volume", "log", "v", "--device", &small]);
+    server.bad(32, "not-empty", &["volume", "log", "v", "--device", &used]);
     server.bad(11, "busy", &["volume", "log", "v", "--device", &first]);
     server.bad(10, "not-found", &["volume", "log", "v", "--device", "/nothing/here"]);
     server.bad(10, "not-found", &["volume", "log", "nothing", "--internal"]);

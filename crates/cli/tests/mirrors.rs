@@ -54,12 +54,12 @@ fn mirror_moves_from_image_to_image_and_fails_over_to_the_last() {
     destination.bad(13, "wrong-role", &["volume", "delete", "vol0", "--yes"]);
     destination.bad(2, "usage", &["mirror", "failover", "vol0"]);
     let again = invite(&source, &[]);
-    destination.bad(11, "not-empty", &["mirror", "create", "vol0", &again]);
+    destination.bad(32, "not-empty", &["mirror", "create", "vol0", &again]);
 
     disk.write(0, &[3; 65536]).unwrap();
     disk.flush().unwrap();
     source.kill();
-    destination.bad(1, "peer-unreachable", &["mirror", "update", "vol0"]);
+    destination.bad(30, "peer-unreachable", &["mirror", "update", "vol0"]);
     assert_eq!(destination.json(&["status"])["problems"][0]["subject"], "vol0");
     destination.kill();
     destination.restart();
@@ -124,7 +124,7 @@ fn tokens_that_are_used_expired_restricted_revoked_or_no_tokens_are_told_apart()
     let second = Running::start(dir.path(), "second");
     first.bad(2, "usage", &["mirror", "create", "vol0", "cairn1-nonsense"]);
     let expired = invite(&source, &["--expires", "1ms"]);
-    first.bad(12, "token-expired", &["mirror", "create", "vol0", &expired]);
+    first.bad(28, "token-expired", &["mirror", "create", "vol0", &expired]);
     let restricted = invite(&source, &["--volume", "other"]);
     first.bad(12, "peer-refused", &["mirror", "create", "vol0", &restricted]);
     let revoked = invite(&source, &[]);
@@ -135,11 +135,11 @@ fn tokens_that_are_used_expired_restricted_revoked_or_no_tokens_are_told_apart()
     let token = invite(&source, &[]);
     first.bad(10, "not-found", &["mirror", "create", "typo", &token]);
     first.good(&["mirror", "create", "vol0", &token]);
-    second.bad(12, "token-used", &["mirror", "create", "vol0", &token]);
+    second.bad(29, "token-used", &["mirror", "create", "vol0", &token]);
     assert_eq!(second.json(&["volume", "list"]), serde_json::json!([]), "a refused mirror leaves nothing");
     let late = invite(&source, &[]);
     source.kill();
-    second.bad(1, "peer-unreachable", &["mirror", "create", "vol0", &late]);
+    second.bad(30, "peer-unreachable", &["mirror", "create", "vol0", &late]);
     // Another server at the address of the source does not have its certificate.
     let address = source_address(&late);
     let impostor = Running::start_with(dir.path(), "impostor", &["--mirror", &address]);

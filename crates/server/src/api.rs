@@ -10,14 +10,18 @@ use utoipa::ToSchema;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The request makes no sense: a name, a size, a combination.
+    /// The request makes no sense: a name, a combination.
     Usage,
+    /// A size that is not possible.
+    WrongSize,
     /// Nothing has that name.
     NotFound,
     /// The name is in use.
     Taken,
-    /// In use by someone else: a device, a directory, a port, an export.
+    /// In use by someone else: a device, a directory, an export.
     Busy,
+    /// Another program listens on that port.
+    PortTaken,
     /// No valid bearer token.
     Unauthorized,
     /// The invitation has expired.
@@ -40,6 +44,8 @@ pub enum ErrorKind {
     NotEmpty,
     /// A checksum failed, or a file is not what it should be.
     Damaged,
+    /// A volume cannot be opened: its superblocks, its tables or its log are damaged, or its devices are not there.
+    VolumeDamaged,
     /// The volume is, or is not, the destination of a mirror.
     WrongRole,
     /// Source and destination have no common base.

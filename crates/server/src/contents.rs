@@ -2,7 +2,7 @@
 
 use cairn_base::BLOCK_SIZE;
 use cairn_files::LunInfo;
-use cairn_volume::{Role, Snapshot};
+use cairn_volume::{Finding, Place, Role, Snapshot};
 
 use crate::api;
 use crate::error::ServerError;
@@ -63,8 +63,10 @@ impl Server {
                 .volume
                 .check(&mut |at| progress.bytes(at.blocks * block, at.blocks_total * block))
                 .map_err(ServerError::volume(&name))?;
-            let finding =
-                |finding: &cairn_volume::Finding| api::CheckFinding { message: finding.to_string() };
+            let finding = |finding: &Finding| {
+                let lun = lun_of(&open, finding).map(|lun| format!(" ({name}/{lun})")).unwrap_or_default();
+                api::CheckFinding { message: format!("{finding}{lun}") }
+            };
             let findings = report.findings.iter().map(finding).collect();
             Ok(Some(api::JobOutcome::Check(api::CheckResult { volume: name, findings })))
         })
@@ -205,4 +207,15 @@ fn show_snapshot(volume: &str, snapshot: &Snapshot) -> api::Snapshot {
         created_ms: snapshot.created.0 / 1_000_000,
         held: snapshot.held,
     }
+}
+
+/// The name of the LUN whose block was found damaged, as far as it has one today.
+fn lun_of(open: &OpenVolume, finding: &Finding) -> Option<String> {
+    let Finding::DamagedBlock { place, .. } = finding else { return None };
+    let file = match place {
+        Place::Data { file, .. } => *file,
+        Place::Node(node) => node.file,
+        Place::Unknown => return None,
+    };
+    open.luns.list().ok()?.into_iter().find(|lun| lun.file == file).map(|lun| lun.name)
 }

@@ -11,7 +11,7 @@ use cairn_device::DeviceError;
 use cairn_files::FilesError;
 use cairn_volume::VolumeError;
 
-use crate::api::ErrorBody;
+use crate::api::{ErrorBody, ErrorKind};
 
 mod remedy;
 pub(crate) use remedy::{volume_kind, volume_next};
@@ -175,6 +175,8 @@ pub enum ServerError {
     VolumeUnavailable {
         /// Its name.
         volume: String,
+        /// Of what kind the reason is.
+        kind: ErrorKind,
         /// Why.
         reason: String,
         /// What to do.

@@ -125,19 +125,22 @@ impl IntoResponse for Refusal {
 
 fn http_status(kind: ErrorKind) -> StatusCode {
     match kind {
-        ErrorKind::Usage | ErrorKind::TooSmall => StatusCode::BAD_REQUEST,
+        ErrorKind::Usage | ErrorKind::WrongSize | ErrorKind::TooSmall => StatusCode::BAD_REQUEST,
         ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
         ErrorKind::NotFound | ErrorKind::VersionMismatch => StatusCode::NOT_FOUND,
         ErrorKind::TokenExpired | ErrorKind::TokenUsed | ErrorKind::PeerRefused => StatusCode::FORBIDDEN,
         ErrorKind::Taken
         | ErrorKind::Busy
+        | ErrorKind::PortTaken
         | ErrorKind::NotEmpty
         | ErrorKind::WrongRole
         | ErrorKind::Diverged => StatusCode::CONFLICT,
         ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
         ErrorKind::PeerUnreachable => StatusCode::BAD_GATEWAY,
         ErrorKind::Interrupted => StatusCode::SERVICE_UNAVAILABLE,
-        ErrorKind::ReadOnly | ErrorKind::Damaged | ErrorKind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        ErrorKind::ReadOnly | ErrorKind::Damaged | ErrorKind::VolumeDamaged | ErrorKind::Failed => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use cairn_volume::{FormatOptions, NewLog, OpenOptions, Role, Volume, VolumeError
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
-use crate::api;
+use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
 use crate::names;
 use crate::state;
@@ -51,7 +51,7 @@ pub(crate) struct OpenVolume {
 
 /// What `volume.json` says.
 #[derive(Debug, Serialize, Deserialize)]
-struct Document {
+pub(crate) struct Document {
     /// Absolute, or relative to the folder of the volume.
     devices: Vec<PathBuf>,
     /// Where the log device is, absolute: while the log moves, both places. The superblock says whether there is one, and which.
@@ -187,8 +187,13 @@ impl Volumes {
         match self.entries.read().get(name) {
             Some(Entry::Open(open)) => Ok(open.clone()),
             Some(Entry::Unavailable(error)) => {
+                // What its devices lack is no name that the caller got wrong.
+                let kind = match error.kind() {
+                    ErrorKind::NotFound | ErrorKind::Damaged => ErrorKind::VolumeDamaged,
+                    kind => kind,
+                };
                 let (volume, reason, next) = (name.to_owned(), error.to_string(), error.next());
-                Err(ServerError::VolumeUnavailable { volume, reason, next })
+                Err(ServerError::VolumeUnavailable { volume, kind, reason, next })
             }
             None => Err(not_found(name)),
         }

@@ -2,6 +2,7 @@
 
 use cairn_device::{DeviceError, OpenError};
 use cairn_files::FilesError;
+use cairn_frontend_nbd::ListenError;
 use cairn_volume::VolumeError;
 
 use super::ServerError;
@@ -12,6 +13,7 @@ impl ServerError {
     pub fn kind(&self) -> ErrorKind {
         use ServerError as E;
         match self {
+            E::Invalid { what: "the size", .. } => ErrorKind::WrongSize,
             E::InvalidName { .. }
             | E::Invalid { .. }
             | E::Config { .. }
@@ -25,7 +27,7 @@ impl ServerError {
             }
             E::Taken { .. } => ErrorKind::Taken,
             E::InUse { .. } | E::Busy { .. } | E::DataDirBusy { .. } => ErrorKind::Busy,
-            E::NbdListen(_) => ErrorKind::Busy,
+            E::NbdListen(error) => listen_kind(error),
             E::Path { source, .. } | E::Listen { source, .. } => io_kind(source),
             E::DamagedState { .. } => ErrorKind::Damaged,
             E::DeviceNotEmpty { .. } | E::DestinationTaken { .. } => ErrorKind::NotEmpty,
@@ -35,7 +37,7 @@ impl ServerError {
             E::Device(error) => device_kind(error),
             E::Volume { source, .. } => volume_kind(source),
             E::Files { source, .. } => files_kind(source),
-            E::VolumeUnavailable { .. } => ErrorKind::Damaged,
+            E::VolumeUnavailable { kind, .. } => *kind,
             E::IsDestination { .. } | E::FailedOver { .. } | E::FollowsSource { .. } | E::NoImage { .. } => {
                 ErrorKind::WrongRole
             }
@@ -183,12 +185,21 @@ impl ServerError {
 fn io_kind(error: &std::io::Error) -> ErrorKind {
     use std::io::ErrorKind as Io;
     match error.kind() {
-        Io::AddrInUse => ErrorKind::Busy,
+        Io::AddrInUse => ErrorKind::PortTaken,
         Io::StorageFull | Io::QuotaExceeded => ErrorKind::NoSpace,
         Io::ReadOnlyFilesystem | Io::PermissionDenied => ErrorKind::ReadOnly,
         Io::NotFound => ErrorKind::NotFound,
         Io::InvalidData => ErrorKind::Damaged,
         _ => ErrorKind::Failed,
+    }
+}
+
+fn listen_kind(error: &ListenError) -> ErrorKind {
+    match error {
+        ListenError::InUse { .. } | ListenError::NotASocket { .. } => ErrorKind::PortTaken,
+        ListenError::NotPermitted { .. } => ErrorKind::ReadOnly,
+        ListenError::PathTooLong { .. } => ErrorKind::Usage,
+        ListenError::Failed { source, .. } => io_kind(source),
     }
 }
 
@@ -241,17 +252,19 @@ fn open_kind(error: &OpenError) -> ErrorKind {
 pub(crate) fn volume_kind(error: &VolumeError) -> ErrorKind {
     match error {
         VolumeError::Device(error) => device_kind(error),
+        VolumeError::Damaged { .. } => ErrorKind::Damaged,
         VolumeError::NotAVolume { .. }
-        | VolumeError::Damaged { .. }
         | VolumeError::Label(_)
+        | VolumeError::MapContradicts { .. }
         | VolumeError::LogDamaged { .. }
         | VolumeError::LogOther { .. }
-        | VolumeError::NotALog { .. } => ErrorKind::Damaged,
+        | VolumeError::NotALog { .. } => ErrorKind::VolumeDamaged,
         VolumeError::LogMissing { .. } => ErrorKind::NotFound,
         VolumeError::LogDevice(error) => device_kind(error),
         VolumeError::NotEmpty | VolumeError::LogTaken { .. } => ErrorKind::NotEmpty,
         VolumeError::DeviceTooSmall { .. } | VolumeError::LogTooSmall { .. } => ErrorKind::TooSmall,
-        VolumeError::Size { .. } | VolumeError::InvalidName => ErrorKind::Usage,
+        VolumeError::Size { .. } => ErrorKind::WrongSize,
+        VolumeError::InvalidName => ErrorKind::Usage,
         VolumeError::NoSpace | VolumeError::TableFull => ErrorKind::NoSpace,
         VolumeError::NoSuchFile(_) | VolumeError::NoSuchSnapshot(_) => ErrorKind::NotFound,
         VolumeError::NameTaken => ErrorKind::Taken,
@@ -266,7 +279,7 @@ pub(crate) fn volume_kind(error: &VolumeError) -> ErrorKind {
 pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
     match error {
         VolumeError::Device(error) => device_next(error).into(),
-        VolumeError::Damaged { .. } | VolumeError::Label(_) => {
+        VolumeError::Damaged { .. } | VolumeError::Label(_) | VolumeError::MapContradicts { .. } => {
             format!("run `cairn volume check {volume}`; restore what it names from a snapshot or the mirror")
         }
         VolumeError::NoSpace | VolumeError::TableFull => {
@@ -322,9 +335,8 @@ fn files_kind(error: &FilesError) -> ErrorKind {
     match error {
         FilesError::NoSuchLun => ErrorKind::NotFound,
         FilesError::NameTaken => ErrorKind::Taken,
-        FilesError::InvalidName | FilesError::Size { .. } | FilesError::WouldShrink { .. } => {
-            ErrorKind::Usage
-        }
+        FilesError::Size { .. } => ErrorKind::WrongSize,
+        FilesError::InvalidName | FilesError::WouldShrink { .. } => ErrorKind::Usage,
         FilesError::Volume(error) => volume_kind(error),
     }
 }

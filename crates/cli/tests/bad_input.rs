@@ -1,0 +1,166 @@
+//! Bad input that needs a scene: a full file system, a damaged block, a peer of another version.
+
+mod running;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use running::{PATIENCE, Running};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+/// A file system of its own in memory, gone with this.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    /// `None`, said aloud, where mounting is not allowed.
+    fn mount(at: &'a Path, bytes: u64) -> Option<Self> {
+        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+        match mount("cairn-test", at, "tmpfs", MountFlags::empty(), Some(options.as_c_str())) {
+            Ok(()) => Some(Self(at)),
+            Err(error) => {
+                assert!(
+                    !rustix::process::geteuid().is_root() || std::env::var_os("CI").is_none(),
+                    "root in CI mounts a file system: {error}"
+                );
+                println!("skipped: a full disk needs the right to mount ({error})");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = unmount(self.0, UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn full_disk_fails_the_writes_that_do_not_fit_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let Some(_disk) = SmallDisk::mount(&disk, 48 << 20) else { return };
+    let mut server = Running::start(&disk, "d");
+    server.good(&["volume", "create", "vol0", "--size", "256M"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "128M"]);
+    let mut client = server.disk("vol0/db");
+    client.write(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+    // Sparse until now; the file system is full long before the volume is.
+    let mut refused = false;
+    for megabyte in 1..100 {
+        let bytes: Vec<u8> = (0..1 << 20).map(|n: u64| (n * megabyte % 251) as u8).collect();
+        if client.write(megabyte << 20, &bytes).and_then(|()| client.flush()).is_err() {
+            refused = true;
+            break;
+        }
+    }
+    assert!(refused, "a full disk takes no more");
+    assert_eq!(client.read(0, 4096).unwrap(), [1; 4096], "what was flushed is still served");
+    let message = server.bad(24, "no-space", &["volume", "create", "vol1", "--size", "256M"]);
+    assert!(message.contains("vol1") || message.contains("space"), "{message}");
+    assert!(!server.data.join("volumes/vol1").exists(), "nothing is left of it");
+    let problem = server.json(&["status"])["problems"][0].clone();
+    assert_eq!(problem["subject"], "vol0", "{problem}");
+    server.kill();
+    // With room again all is as it was flushed.
+    let more = std::ffi::CString::new("size=256M").unwrap();
+    mount_remount(&disk, MountFlags::empty(), more.as_c_str()).unwrap();
+    server.restart();
+    let mut client = server.disk("vol0/db");
+    assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
+    client.write(4096, &[2; 4096]).unwrap();
+    client.flush().unwrap();
+    assert!(server.good(&["volume", "check", "vol0"]).contains("sound"));
+}
+
+#[test]
+fn damaged_block_fails_its_reads_alone_and_its_file_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "128M"]);
+    for lun in ["vol0/db", "vol0/web"] {
+        server.good(&["lun", "create", lun, "--size", "4M"]);
+    }
+    let marked = [b"the block that rots ".as_slice(), &[7; 4076]].concat();
+    let mut client = server.disk("vol0/db");
+    client.write(0, &[1; 4096]).unwrap();
+    client.write(4096, &marked).unwrap();
+    server.disk("vol0/web").write(0, &[3; 4096]).unwrap();
+    drop(client);
+    assert_eq!(server.terminate(), 0);
+    let path = server.data.join("volumes/vol0/volume.img");
+    let image = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut block = vec![0; 4096];
+    let found = (0..image.metadata().unwrap().len() / 4096).find(|number| {
+        image.read_exact_at(&mut block, number * 4096).unwrap();
+        block == marked
+    });
+    image.write_all_at(b"x", found.expect("the block is in the file") * 4096 + 100).unwrap();
+    server.restart();
+    let mut client = server.disk("vol0/db");
+    let error = client.read(4096, 4096).unwrap_err().to_string();
+    assert!(error.contains("damaged"), "{error}");
+    assert_eq!(client.read(0, 4096).unwrap(), [1; 4096], "its neighbour is served");
+    client.write(8192, &[2; 4096]).unwrap();
+    client.flush().unwrap();
+    assert_eq!(server.disk("vol0/web").read(0, 4096).unwrap(), [3; 4096]);
+    let output = server.run(&["volume", "check", "vol0", "--json"]);
+    assert_eq!(output.status.code(), Some(27), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("vol0/db") && !said.contains("vol0/web"), "the file is named: {said}");
+    // Written anew, the block is whole.
+    client.write(4096, &marked).unwrap();
+    client.flush().unwrap();
+    assert_eq!(client.read(4096, 4096).unwrap(), marked);
+}
+
+/// Answers the hello of one destination as a source of version 99 does.
+fn source_of_version_99(listener: &TcpListener, config: Arc<ServerConfig>) {
+    let (socket, _) = listener.accept().unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), socket);
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).unwrap();
+    let mut hello = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut hello).unwrap();
+    let answer = br#"{"version":{"version":99}}"#;
+    stream.write_all(&(answer.len() as u32).to_be_bytes()).unwrap();
+    stream.write_all(answer).unwrap();
+    stream.flush().unwrap();
+}
+
+#[test]
+fn peer_of_another_version_is_named_with_what_to_upgrade() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = Running::start(dir.path(), "source");
+    let destination = Running::start(dir.path(), "destination");
+    source.good(&["volume", "create", "vol0", "--size", "64M"]);
+    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    let address = source.json(&["status"])["mirror"].as_str().unwrap().to_owned();
+    source.kill();
+    // The same certificate at the same address, and another program behind it.
+    let identity = source.data.join("identity.pem");
+    let certificate = CertificateDer::from_pem_file(&identity).unwrap();
+    let key = PrivateKeyDer::from_pem_file(&identity).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    let listener = TcpListener::bind(&address).unwrap();
+    let message = std::thread::scope(|scope| {
+        scope.spawn(|| source_of_version_99(&listener, Arc::new(config)));
+        destination.bad(31, "version-mismatch", &["mirror", "create", "vol0", &token])
+    });
+    assert!(message.contains("99"), "both versions are told: {message}");
+    assert_eq!(destination.json(&["volume", "list"]), serde_json::json!([]), "nothing is left of it");
+}
