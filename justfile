@@ -36,6 +36,16 @@ conformance name="all" *rounds:
     cargo build --release --package cairn-cli
     cargo run --release --package cairn-conformance -- {{name}} {{rounds}}
 
+# hostile bytes for one decoder for so many seconds; `cargo run -p cairn-fuzz -- list` names them. Needs cargo-fuzz and a nightly compiler
+fuzz target seconds="600":
+    mkdir -p fuzz/found/{{target}}
+    cargo +nightly fuzz run --sanitizer none {{target}} fuzz/found/{{target}} fuzz/corpus/{{target}} -- \
+        -max_total_time={{seconds}} -rss_limit_mb=4096 -malloc_limit_mb=1024 -timeout=60 -max_len=65536
+
+# the same for every decoder, one after the other
+fuzz-all seconds="600":
+    for target in $(cargo run --quiet --package cairn-fuzz -- list | grep -v canary); do just fuzz "$target" {{seconds}} || exit 1; done
+
 # two servers, a mirror, a disaster, a failover, a proof
 demo *flags:
     cargo run --release -- demo {{flags}}

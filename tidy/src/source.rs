@@ -28,6 +28,7 @@ const EDGES: &[&str] = &[
     "crates/frontend/",
     "bench/",
     "conformance/",
+    "fuzz/",
     "tidy/",
     "sim/src/main.rs",
 ];

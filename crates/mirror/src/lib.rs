@@ -12,6 +12,7 @@
 mod client;
 mod destination;
 mod error;
+pub mod fuzzing;
 mod lag;
 mod message;
 mod relationship;

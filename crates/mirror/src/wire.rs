@@ -10,7 +10,9 @@ use crate::error::MirrorError;
 /// Longest body, in bytes: a list of all snapshots that a volume can have.
 const BODY_MAX: u32 = 8 << 20;
 
-pub(crate) struct Frame {
+/// A message as it travels.
+#[derive(Debug)]
+pub struct Frame {
     pub(crate) kind: u8,
     pub(crate) body: Vec<u8>,
 }

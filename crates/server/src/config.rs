@@ -120,7 +120,12 @@ impl Settings {
     /// Reads a configuration file.
     pub fn read(path: &Path) -> Result<Self, ServerError> {
         let text = std::fs::read_to_string(path).map_err(ServerError::path("read", path))?;
-        toml::from_str(&text)
+        Self::parse(path, &text)
+    }
+
+    /// Reads the `text` of a configuration file, which stood at `path`.
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ServerError> {
+        toml::from_str(text)
             .map_err(|source| ServerError::Config { path: path.to_owned(), source: Box::new(source) })
     }
 

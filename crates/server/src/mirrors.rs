@@ -41,7 +41,7 @@ const CUT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What `mirror.json` says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Document {
+pub(crate) struct Document {
     address: String,
     fingerprint: Fingerprint,
     volume: String,

@@ -40,8 +40,9 @@ struct Pinned {
     at_ms: u64,
 }
 
+/// What `peers.json` says.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Document {
+pub(crate) struct Document {
     peers: Vec<Entry>,
 }
 

@@ -25,9 +25,7 @@ struct Versioned<'a, T> {
 
 /// Writes `body` at `path`, for the owner's eyes only.
 pub(crate) fn save<T: Serialize>(path: &Path, body: &T) -> Result<(), ServerError> {
-    let mut text = serde_json::to_vec_pretty(&Versioned { version: VERSION, body })
-        .map_err(|source| ServerError::DamagedState { path: path.to_owned(), source })?;
-    text.push(b'\n');
+    let text = text(path, body)?;
     replace(path, &text).map_err(ServerError::path("write", path))
 }
 
@@ -38,13 +36,26 @@ pub(crate) fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Server
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(ServerError::Path { action: "read", path: path.to_owned(), source }),
     };
+    parse(path, &text).map(Some)
+}
+
+/// Reads the document in `text`, which stood at `path`.
+pub(crate) fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, ServerError> {
     let damaged = |source| ServerError::DamagedState { path: path.to_owned(), source };
-    let value: serde_json::Value = serde_json::from_slice(&text).map_err(damaged)?;
+    let value: serde_json::Value = serde_json::from_slice(text).map_err(damaged)?;
     let found = value.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
     if found != VERSION {
         return Err(ServerError::StateVersion { path: path.to_owned(), found, supported: VERSION });
     }
-    serde_json::from_value(value).map(Some).map_err(damaged)
+    serde_json::from_value(value).map_err(damaged)
+}
+
+/// The document as text.
+pub(crate) fn text<T: Serialize>(path: &Path, body: &T) -> Result<Vec<u8>, ServerError> {
+    let mut text = serde_json::to_vec_pretty(&Versioned { version: VERSION, body })
+        .map_err(|source| ServerError::DamagedState { path: path.to_owned(), source })?;
+    text.push(b'\n');
+    Ok(text)
 }
 
 /// Puts `bytes` at `path`, mode 0600, durably, the old content staying until the new is complete.

@@ -1,0 +1,109 @@
+//! Doors for the fuzz targets of `fuzz/`: the codec of messages, which nothing else outside needs, on bytes alone.
+
+use cairn_base::{SnapshotId, Timestamp, VolumeId};
+use cairn_stream::{Compression, Have};
+
+use crate::error::{NackReason, Refusal};
+use crate::lag::SourceStatus;
+use crate::message::{Answer, PROTOCOL_VERSION, Request, Update};
+use crate::relationship::Relationship;
+use crate::wire::{Frame, read_frame, write_frame};
+
+/// The frames at the start of `bytes`, each with the bytes that writing it again gives.
+pub fn frames(mut bytes: &[u8]) -> Vec<(Frame, Vec<u8>)> {
+    let mut frames = Vec::new();
+    while let Ok(Some(frame)) = read_frame(&mut bytes) {
+        let again = framed(frame.kind, &frame.body);
+        frames.push((frame, again));
+    }
+    frames
+}
+
+/// What a frame says when a destination sent it, and when a source did: both, written again as frames.
+pub fn meanings(frame: &Frame) -> [Option<Vec<u8>>; 2] {
+    let request = Request::parse(frame).ok().map(|request| request.encode());
+    let answer = Answer::parse(frame).ok().map(|answer| answer.encode());
+    [request, answer].map(|message| message.map(|(kind, body)| framed(kind, &body)))
+}
+
+fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write_frame(&mut bytes, kind, body).expect("a vector takes all, and what was read is not too long");
+    bytes
+}
+
+/// The hello of either side.
+pub fn hello() -> Vec<u8> {
+    let (kind, body) = Request::Hello { version: PROTOCOL_VERSION }.encode();
+    framed(kind, &body)
+}
+
+/// A request for an update of `volume`, from a destination of `blocks` that has `have`.
+pub fn update(volume: &str, id: VolumeId, blocks: u64, have: Vec<Have>) -> Vec<u8> {
+    let update = Update {
+        volume: volume.to_owned(),
+        id,
+        relationship: Relationship(0xabc),
+        blocks,
+        compression: Compression::Zstd,
+        have,
+    };
+    let (kind, body) = Request::Update(update).encode();
+    framed(kind, &body)
+}
+
+/// The acknowledgement of `target`.
+pub fn ack(target: SnapshotId) -> Vec<u8> {
+    let (kind, body) = Request::Ack { target }.encode();
+    framed(kind, &body)
+}
+
+/// What a source says before the stream of `target`.
+pub fn transfer(target: SnapshotId, name: &str) -> Vec<u8> {
+    let (kind, body) =
+        Answer::Transfer { target, name: name.to_owned(), full_blocks: 100, status: status() }.encode();
+    framed(kind, &body)
+}
+
+fn status() -> SourceStatus {
+    SourceStatus {
+        now: Timestamp(1_700_000_000_000_000_000),
+        blocks: 8192,
+        used: 100,
+        base: SnapshotId(3),
+        base_taken: Some(Timestamp(1_600_000_000_000_000_000)),
+        first_change: None,
+        blocks_behind: 12,
+    }
+}
+
+/// One of each message, as frames.
+pub fn samples() -> Vec<Vec<u8>> {
+    let have = Have {
+        id: SnapshotId(3),
+        root: cairn_base::Checksum([1; 16]),
+        label: cairn_base::Checksum([2; 16]),
+        entry: cairn_base::Checksum([3; 16]),
+        mirror: true,
+    };
+    let id = VolumeId([7; 16]);
+    let requests = [
+        Request::ProvisionInfo { volume: "vol0".to_owned() },
+        Request::Status { volume: "vol0".to_owned(), base: SnapshotId(3), base_root: have.root },
+        Request::Nack { reason: NackReason::Damaged },
+    ];
+    let answers = [
+        Answer::Provision { id, blocks: 8192, used: 100, snapshots: 3 },
+        Answer::UpToDate(status()),
+        Answer::Status(status()),
+        Answer::Refused(Refusal::WrongVolume { expected: id, found: VolumeId([8; 16]) }),
+        Answer::Refused(Refusal::DestinationTooSmall { need: 8192, have: 4096 }),
+        Answer::Refused(Refusal::Diverged(SnapshotId(3))),
+        Answer::Refused(Refusal::NoCommonBase),
+    ];
+    let written = requests.iter().map(Request::encode).chain(answers.iter().map(Answer::encode));
+    let mut samples: Vec<Vec<u8>> = written.map(|(kind, body)| framed(kind, &body)).collect();
+    samples.extend([hello(), update("vol0", id, 8192, vec![have]), ack(SnapshotId(4))]);
+    samples.push(transfer(SnapshotId(4), "mirror.peer1-0000000000000abc.4"));
+    samples
+}

@@ -1,0 +1,98 @@
+//! Hostile bytes for every decoder of Cairn: a function a target, for stable Rust and for libFuzzer alike.
+//!
+//! Each function takes any bytes and may refuse them; it must not panic, not take memory without bound, and where a format is
+//! canonical, what it accepts it writes again as the same bytes. Bytes behind a checksum are tried twice: as they came, and with
+//! the checksum made right, so that what lies behind it is reached. [`short`] runs a target for seconds
+//! without a sanitizer or a nightly compiler; `cargo fuzz` runs the same functions for hours. The corpus of a target is
+//! `fuzz/corpus/TARGET`, made by [`seeds`] and grown by what crashed once.
+//!
+//! [`CANARY`] panics on a word: it proves that a panic anywhere would be seen.
+
+mod blocks;
+mod mirrors;
+mod nbd;
+mod nbd_sessions;
+mod scene;
+pub mod seeds;
+pub mod short;
+mod sparse;
+mod streams;
+mod texts;
+mod trees;
+mod volumes;
+
+/// The target that must fail.
+pub const CANARY: &str = "canary";
+
+/// A decoder, and how to reach it.
+pub struct Target {
+    /// As in `cargo fuzz run NAME`.
+    pub name: &'static str,
+    /// Tries to make it fail; panics when it does.
+    pub run: fn(&[u8]),
+    /// Inputs from real bytes.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Inputs of a short run: few where each makes a volume or a connection.
+    pub short_inputs: u64,
+}
+
+const FAST: u64 = 20_000;
+const SLOW: u64 = 250;
+
+const fn target(
+    name: &'static str,
+    run: fn(&[u8]),
+    seeds: fn() -> Vec<Vec<u8>>,
+    short_inputs: u64,
+) -> Target {
+    Target { name, run, seeds, short_inputs }
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    target(CANARY, canary, canary_seeds, FAST),
+    target("superblock", blocks::superblock, blocks::superblock_seeds, FAST),
+    target("log_device", blocks::log_device, blocks::log_device_seeds, FAST),
+    target("node", blocks::node, blocks::node_seeds, FAST),
+    target("inode", blocks::inode, blocks::inode_seeds, FAST),
+    target("directory", blocks::directory, blocks::directory_seeds, FAST),
+    target("snapshot_table", blocks::snapshot_table, blocks::snapshot_table_seeds, FAST),
+    target("redirect_map", blocks::redirect_map, blocks::redirect_map_seeds, FAST),
+    target("label_index", blocks::label_index, blocks::label_index_seeds, FAST),
+    target("log_record", blocks::log_record, blocks::log_record_seeds, FAST),
+    target("log_ring", volumes::log_ring, volumes::log_ring_seeds, SLOW),
+    target("volume_image", volumes::volume_image, volumes::volume_image_seeds, SLOW),
+    target("stream_structs", streams::structs, streams::struct_seeds, FAST),
+    target("stream_reader", streams::reader, streams::stream_seeds, 5_000),
+    target("stream_apply", streams::applied, streams::apply_seeds, SLOW),
+    target("mirror_messages", mirrors::messages, mirrors::message_seeds, FAST),
+    target("mirror_source", mirrors::source, mirrors::source_seeds, SLOW),
+    target("mirror_destination", mirrors::destination, mirrors::destination_seeds, SLOW),
+    target("nbd_handshake", nbd::handshake, nbd::handshake_seeds, FAST),
+    target("nbd_requests", nbd::requests, nbd::request_seeds, FAST),
+    target("nbd_client", nbd::client, nbd::client_seeds, FAST),
+    target("nbd_session", nbd_sessions::session, nbd_sessions::session_seeds, 2_000),
+    target("nbd_commands", nbd_sessions::commands, nbd_sessions::command_seeds, 1_000),
+    target("token", texts::token, texts::token_seeds, FAST),
+    target("peer_hello", texts::peer_hello, texts::peer_hello_seeds, FAST),
+    target("configuration", texts::configuration, texts::configuration_seeds, FAST),
+    target("state_documents", texts::state_documents, texts::state_document_seeds, FAST),
+    target("api_bodies", texts::api_bodies, texts::api_body_seeds, FAST),
+];
+
+/// Runs a target on one input.
+///
+/// # Panics
+/// When the target fails on it, which is what a fuzzer looks for; and when there is no such target.
+pub fn run(name: &str, data: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    (target.expect("the programs of libFuzzer are named after targets").run)(data);
+}
+
+fn canary(data: &[u8]) {
+    assert!(!data.starts_with(b"cairn?!"), "the canary is dead: a crash is seen");
+}
+
+fn canary_seeds() -> Vec<Vec<u8>> {
+    vec![b"cairn".to_vec(), b"cairn?".to_vec()]
+}
