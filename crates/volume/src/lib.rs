@@ -1,7 +1,8 @@
 //! The write-anywhere volume: never overwrites, commits by switching one root, keeps snapshots, and knows its changed blocks.
 //!
 //! # Invariants
-//! 1. No block that the committed root or any snapshot reaches is ever written. Only the label area is overwritten.
+//! 1. No block that the committed root or any snapshot reaches is ever written. Only the label area is overwritten. (One exception: a damaged block is
+//!    overwritten with its own content, see `repair`.)
 //! 2. A superblock is written only after every block that it reaches is durable. Both slots hold the newest one, written one after the other;
 //!    blocks that the one before reached are reused only when both are durable, so either slot alone opens a whole volume.
 //! 3. A block's bit in a root's active map is set if and only if that root reaches it.
@@ -29,6 +30,7 @@ mod overlay;
 mod path;
 mod receive;
 mod release;
+mod repair;
 mod since;
 mod snapshots;
 mod space;
@@ -51,6 +53,7 @@ pub use limits::CONSISTENCY_INTERVAL;
 pub use log_device::{Inspection, LogTarget, NewLog};
 pub use open::{FormatOptions, OpenOptions};
 pub use receive::{ReceivedImage, Receiver};
+pub use repair::{DamagedBlock, Repaired};
 pub use since::SinceRelationship;
 pub use snapshots::Changes;
 pub use volume::{Compound, ROOT_DIRECTORY, Snapshot, Volume, VolumeStatus};

@@ -14,6 +14,7 @@ use crate::compare::INODE_FILE;
 use crate::error::{Place, VolumeError};
 use crate::limits::Memory;
 use crate::overlay::NumberHasher;
+use crate::repair::Damage;
 use crate::space::{Redirects, Space};
 
 /// Blocks that one device operation carries at most: 1 MiB.
@@ -41,6 +42,7 @@ pub(crate) struct Store {
     space: RwLock<Arc<Space>>,
     data: BlockCache,
     nodes: BlockCache,
+    damage: Damage,
 }
 
 /// Hashes numbers the same way in every run: what is evicted, and so what is read from the device, must not differ between two runs of the simulator.
@@ -59,7 +61,7 @@ impl Store {
             )
         };
         let (data, nodes) = (cache(memory.data_cache), cache(memory.node_cache));
-        Self { device, volume, space: RwLock::new(Arc::new(space)), data, nodes }
+        Self { device, volume, space: RwLock::new(Arc::new(space)), data, nodes, damage: Damage::default() }
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn Device> {
@@ -68,6 +70,10 @@ impl Store {
 
     pub(crate) fn volume(&self) -> VolumeId {
         self.volume
+    }
+
+    pub(crate) fn damage(&self) -> &Damage {
+        &self.damage
     }
 
     pub(crate) fn space(&self) -> Arc<Space> {
@@ -133,6 +139,7 @@ impl Store {
             for (index, read) in missing.iter().zip(self.read_places(&places)) {
                 let want = &wanted[*index];
                 let verified = read.map_err(VolumeError::from).and_then(|block| self.verify(want, block));
+                self.note_damage(want, &verified);
                 loaded[*index] = Some(verified);
             }
         }
@@ -160,14 +167,35 @@ impl Store {
             .into_iter()
             .zip(wanted)
             .map(|(read, want)| {
-                let block = read?;
-                if Checksum::of(&block[..]) == want.pointer.checksum {
-                    Ok(())
-                } else {
-                    Err(VolumeError::Damaged { vbn: want.pointer.vbn, place: want.place })
-                }
+                let damaged = VolumeError::Damaged { vbn: want.pointer.vbn, place: want.place };
+                let verified = read.map_err(VolumeError::from).and_then(|block| {
+                    if Checksum::of(&block[..]) == want.pointer.checksum { Ok(()) } else { Err(damaged) }
+                });
+                self.note_damage(want, &verified);
+                verified
             })
             .collect()
+    }
+
+    /// A block that can't be read is one that a repair may bring back, as one that does not verify. A device that is gone as a whole says nothing of it.
+    fn note_damage<T>(&self, want: &Wanted, outcome: &Result<T, VolumeError>) {
+        match outcome {
+            Err(VolumeError::Damaged { .. } | VolumeError::Device(DeviceError::Io { .. })) => {
+                self.damage.note(want);
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes a block where it is read.
+    pub(crate) fn overwrite(
+        &self,
+        vbn: Vbn,
+        block: &Block,
+        redirects: &Redirects,
+    ) -> Result<(), VolumeError> {
+        let offset = self.locate(vbn, redirects).ok_or(VolumeError::Refused("no such block"))?;
+        self.run(vec![Operation::write(offset, Segments::from(block.clone()))])
     }
 
     /// Loads one block.

@@ -4,6 +4,7 @@ mod damage;
 mod log;
 mod log_device;
 mod release;
+mod repair;
 mod since;
 mod snapshots;
 mod space;

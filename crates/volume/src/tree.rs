@@ -67,6 +67,22 @@ impl Tree<'_> {
         Some(pointer)
     }
 
+    /// The pointer to the node at `level` over block `lba`, or at level 0 to the block itself; a hole where the tree has none.
+    pub(crate) fn pointer_at_level(&self, level: u8, lba: u64) -> Result<BlockPointer, VolumeError> {
+        let mut pointer = self.tree.pointer;
+        if level > self.tree.height || lba / FANOUT.saturating_pow(u32::from(self.tree.height)) > 0 {
+            return Ok(BlockPointer::HOLE);
+        }
+        for above in (level + 1..=self.tree.height).rev() {
+            if pointer.is_hole() {
+                break;
+            }
+            let node = self.store.load_node(pointer, self.address(above, lba), self.redirects)?;
+            pointer = pointer_in(&node, (lba / span(above) % FANOUT) as usize);
+        }
+        Ok(pointer)
+    }
+
     /// The pointers of many blocks; nodes that are not in memory are read together.
     pub(crate) fn pointers(&self, lbas: &[Lba]) -> Vec<Result<BlockPointer, VolumeError>> {
         let mut found: Vec<Result<BlockPointer, VolumeError>> = lbas

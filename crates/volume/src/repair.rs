@@ -1,0 +1,188 @@
+//! Damaged blocks: which ones were met, and how one is mended.
+//!
+//! # The one exception to "never overwrite"
+//! [`Volume::repair`] writes correct bytes over a damaged block that a root reaches. That is safe at every moment:
+//! - Only a block that is damaged is overwritten: it is read again, past the cache, and left alone when it verifies.
+//! - Only with its own content: the bytes have the checksum that the block's parent names, and a committed root or a snapshot has that parent
+//!   now. Whoever knows the block by another checksum (as it was freed and given to another file) is refused. `commit` is held meanwhile, so no
+//!   reachable block is given up, and nothing is moved home.
+//! - A cut in the middle leaves some sectors old and some new: a block that is still damaged, which its parent's checksum says, and which can be
+//!   repaired again. It never leaves a wrong one that would be served, as every read compares.
+//!
+//! What cannot be mended here: a block that was written since the last consistency point (no root has it yet), superblock slots (written anew by the next
+//! consistency point) and the tables in the label area.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cairn_base::{Checksum, Vbn};
+use cairn_device::Block;
+use cairn_format::{BlockPointer, Root};
+
+use crate::compare::{ACTIVE_MAP, INODE_FILE};
+use crate::error::{Place, VolumeError};
+use crate::locks::Mutex;
+use crate::state::Committed;
+use crate::store::Wanted;
+use crate::volume::Volume;
+
+/// Damaged blocks that are remembered; more are counted.
+const DAMAGED_MAX: usize = 1024;
+
+/// A block that did not verify when it was read, by a client, a check or a scrub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DamagedBlock {
+    /// Its number: the same on a mirror.
+    pub vbn: Vbn,
+    /// The checksum that its parent names: what the right bytes have.
+    pub checksum: Checksum,
+    /// What it is: a block of a file, or a node.
+    pub place: Place,
+}
+
+/// What a repair did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repaired {
+    /// The bytes were written, flushed and read back.
+    Written,
+    /// It verifies by now: the read that failed was a passing failure of the device. Nothing was written.
+    Sound,
+    /// No root has it any more. Nothing was written.
+    Gone,
+}
+
+/// What is known to be damaged.
+#[derive(Default)]
+pub(crate) struct Damage {
+    blocks: Mutex<BTreeMap<(Vbn, [u8; 16]), DamagedBlock>>,
+}
+
+impl Damage {
+    pub(crate) fn note(&self, want: &Wanted) {
+        let (vbn, checksum) = (want.pointer.vbn, want.pointer.checksum);
+        let mut blocks = self.blocks.lock();
+        if blocks.len() < DAMAGED_MAX {
+            let entry = blocks.entry((vbn, checksum.0));
+            entry.or_insert(DamagedBlock { vbn, checksum, place: want.place });
+        }
+    }
+
+    fn get(&self, vbn: Vbn, checksum: Checksum) -> Option<DamagedBlock> {
+        self.blocks.lock().get(&(vbn, checksum.0)).copied()
+    }
+
+    pub(crate) fn forget(&self, vbn: Vbn, checksum: Checksum) {
+        self.blocks.lock().remove(&(vbn, checksum.0));
+    }
+}
+
+impl Volume {
+    /// The damaged blocks that reads, checks and scrubs have met since opening and that were not repaired, by number; at most 1024.
+    pub fn damaged(&self) -> Vec<DamagedBlock> {
+        self.store.damage().blocks.lock().values().copied().collect()
+    }
+
+    /// Writes the right bytes over a damaged block of [`Volume::damaged`], where it is read: at home, or in the redirect area of a destination.
+    ///
+    /// # Errors
+    /// [`VolumeError::Refused`] when the block is not known as damaged under that checksum, or the bytes have another one;
+    /// [`VolumeError::Device`] when it can't be written, and [`VolumeError::Damaged`] when it does not read back. The block is as damaged as before.
+    pub fn repair(
+        self: &Arc<Self>,
+        vbn: Vbn,
+        checksum: Checksum,
+        bytes: &Block,
+    ) -> Result<Repaired, VolumeError> {
+        if Checksum::of(&bytes[..]) != checksum {
+            return Err(VolumeError::Refused("the bytes for a repair do not have the block's checksum"));
+        }
+        let damaged = self.store.damage().get(vbn, checksum);
+        let damaged = damaged.ok_or(VolumeError::Refused("that block is not known as damaged"))?;
+        let _commit = self.commit.lock();
+        let (roots, redirects) = {
+            let state = self.state.lock();
+            state.check_open()?;
+            let snapshots = state.snapshots.iter().map(|entry| entry.root);
+            let roots: Vec<Root> = std::iter::once(state.committed.root).chain(snapshots).collect();
+            (roots, state.committed.redirects.clone())
+        };
+        let mut pointer = None;
+        for root in roots {
+            let committed = Committed::image(root, redirects.clone());
+            // A root in which the way to the place can't be read does not count: what stands above is repaired first.
+            pointer = self
+                .pointer_at(&committed, damaged.place)
+                .ok()
+                .filter(|found| (found.vbn, found.checksum) == (vbn, checksum));
+            if pointer.is_some() {
+                break;
+            }
+        }
+        let Some(pointer) = pointer else {
+            // While some way can't be read it is not known that nobody has it.
+            let others = self.damaged().iter().any(|other| *other != damaged && is_above(other, &damaged));
+            if others {
+                return Err(VolumeError::Refused(
+                    "a node above that block is damaged: repair that one first",
+                ));
+            }
+            self.store.damage().forget(vbn, checksum);
+            return Ok(Repaired::Gone);
+        };
+        let wanted = [Wanted { pointer, place: damaged.place }];
+        let look = || self.store.load_past_cache(&wanted, &redirects).into_iter().all(|read| read.is_ok());
+        let outcome = if look() {
+            Repaired::Sound
+        } else {
+            self.store.overwrite(vbn, bytes, &redirects)?;
+            self.store.device().flush()?;
+            if !look() {
+                return Err(VolumeError::Damaged { vbn, place: damaged.place });
+            }
+            tracing::warn!(vbn = vbn.0, place = %damaged.place, "a damaged block was repaired");
+            Repaired::Written
+        };
+        self.store.damage().forget(vbn, checksum);
+        let mut state = self.state.lock();
+        let stranded = std::mem::take(&mut state.stranded);
+        state.removed.extend(stranded);
+        self.work.notify_one();
+        Ok(outcome)
+    }
+
+    /// The pointer that leads to a place in one root; a hole when that root has none.
+    fn pointer_at(&self, committed: &Committed, place: Place) -> Result<BlockPointer, VolumeError> {
+        let (file, level, lba) = match place {
+            Place::Data { file, lba } => (file, 0, lba.0),
+            Place::Node(node) => {
+                let below = cairn_format::FANOUT.saturating_pow(u32::from(node.level));
+                (node.file, node.level, node.index.saturating_mul(below))
+            }
+            Place::Unknown => return Ok(BlockPointer::HOLE),
+        };
+        let tree = match file {
+            ACTIVE_MAP => committed.root.active_map,
+            INODE_FILE => committed.root.inode_file,
+            file => match self.committed_inode(committed, file)? {
+                Some(inode) => inode.tree,
+                None => return Ok(BlockPointer::HOLE),
+            },
+        };
+        self.tree(committed, file, tree).pointer_at_level(level, lba)
+    }
+}
+
+/// True when damage of `upper` may hide the way to `lower`.
+fn is_above(upper: &DamagedBlock, lower: &DamagedBlock) -> bool {
+    let file_of = |block: &DamagedBlock| match block.place {
+        Place::Data { file, .. } => Some((file, 0)),
+        Place::Node(node) => Some((node.file, node.level)),
+        Place::Unknown => None,
+    };
+    match (file_of(upper), file_of(lower)) {
+        (Some((file, level)), Some((below, its_level))) => {
+            file == INODE_FILE || (file == below && level > its_level)
+        }
+        _ => false,
+    }
+}
