@@ -739,7 +739,8 @@ impl Volume {
             state.snapshots.apply(table);
         }
         if state.role != superblock.role {
-            // From now on blocks are allocated here: not those whose home the redirect map still points away from.
+            // From now on blocks are allocated here: not those whose home the redirect map still points away from. Mostly there are none, as each
+            // image's commit drops redirects of blocks that no root has; but a map that could not be read then counted as full, and can be read now.
             let redirected: Vec<Vbn> = state.committed.redirects.each().map(|(vbn, _)| vbn).collect();
             let free = redirected.into_iter().filter(|vbn| state.used.set(*vbn));
             state.stuck.extend(free);

@@ -115,7 +115,7 @@ pub(crate) struct State {
     pub(crate) frozen_unlogged: Vec<Unlogged>,
     pub(crate) used: UsedMap,
     pub(crate) releases: Releases,
-    /// Released blocks that wait for the redirect map to forget them.
+    /// Released blocks that wait for the redirect map to forget them: after a failover blocks are freed while their content is still redirected.
     pub(crate) stuck: HashSet<Vbn>,
     /// The number that the next new file gets.
     pub(crate) next_file: u64,

@@ -3,6 +3,7 @@
 mod damage;
 mod log;
 mod log_device;
+mod redirects;
 mod release;
 mod repair;
 mod since;

@@ -1,0 +1,82 @@
+//! A destination's redirected blocks after a failover: none is given to anyone before the redirect map has forgotten it.
+
+use super::*;
+
+const BLOCKS: u64 = 1024;
+
+/// Sends a whole snapshot, whatever the destination has: what is in use there is redirected.
+fn send(source: &Arc<Volume>, destination: &Arc<Volume>, target: &Snapshot) {
+    let changes = source.changed_blocks(&[], target.id).expect("they are compared");
+    let mut receiver = destination.receive().expect("nothing else is received");
+    for run in &changes.runs {
+        let blocks = source.read_blocks(&[*run]).expect("they can be read");
+        receiver.write(run.0, blocks).expect("there is room");
+    }
+    receiver.commit(ReceivedImage { target: target.id, snapshots: changes.snapshots }).expect("it is whole");
+}
+
+/// A destination that was failed over with all of its blocks in the redirect area, and its LUN of 100 blocks (content 100 and up).
+fn failed_over() -> (Arc<MemoryDevice>, Arc<Volume>, FileId) {
+    let (_source_device, source) = fresh(BLOCKS);
+    let lun = file(&source, 100);
+    write(&source, lun, 0, 100, 100).expect("there is room");
+    let snapshot = source.create_snapshot("all").expect("it is made");
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Destination)));
+    let options = FormatOptions { id: source.id(), blocks: BLOCKS, role: Role::Destination };
+    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1)))
+        .expect("an empty device is formatted");
+    let destination = open(&device);
+    send(&source, &destination, &snapshot);
+    send(&source, &destination, &snapshot);
+    assert!(destination.status().redirected >= 100, "{:?}", destination.status());
+    destination.failover().expect("it fails over");
+    destination.delete_snapshots(&[snapshot.id]).expect("it is deleted");
+    (device, destination, lun)
+}
+
+/// Writes other files until the volume is full, and reads everything back from the device.
+fn fill_and_compare(volume: &Arc<Volume>, lun: FileId, content: u64) {
+    let other = file(volume, BLOCKS);
+    let mut written = 0;
+    while write(volume, other, written, 8, 5000).is_ok() {
+        written += 8;
+    }
+    volume.flush().expect("it flushes");
+    volume.consistency_point().expect("it commits");
+    assert!(written > 300, "{written} blocks found room");
+    volume.store.forget();
+    assert_eq!(read(volume, other, 0, written), (5000..5000 + written).collect::<Vec<_>>());
+    assert_eq!(read(volume, lun, 0, 100), (content..content + 100).collect::<Vec<_>>());
+    assert_sound(volume);
+}
+
+#[test]
+fn redirected_block_that_is_freed_waits_for_the_redirect_map_to_forget_it() {
+    let (_device, volume, lun) = failed_over();
+    write(&volume, lun, 0, 100, 900).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    fill_and_compare(&volume, lun, 900);
+}
+
+#[test]
+fn redirected_block_that_was_freed_before_a_crash_waits_too() {
+    let (device, volume, lun) = failed_over();
+    write(&volume, lun, 0, 100, 900).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    drop(volume);
+    fill_and_compare(&open(&device), lun, 900);
+}
+
+#[test]
+fn blocks_that_waited_for_the_redirect_map_are_free_once_they_are_home() {
+    let (_device, volume, lun) = failed_over();
+    write(&volume, lun, 0, 100, 900).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let before = volume.status().used;
+    while volume.status().redirected > 0 {
+        volume.background(std::time::Duration::ZERO).expect("background work goes on");
+    }
+    assert!(volume.status().used + 100 <= before, "{} of {before} in use", volume.status().used);
+    assert!(volume.state.lock().stuck.is_empty());
+    fill_and_compare(&volume, lun, 900);
+}
