@@ -179,11 +179,8 @@ impl Store {
 
     /// A block that can't be read is one that a repair may bring back, as one that does not verify. A device that is gone as a whole says nothing of it.
     fn note_damage<T>(&self, want: &Wanted, outcome: &Result<T, VolumeError>) {
-        match outcome {
-            Err(VolumeError::Damaged { .. } | VolumeError::Device(DeviceError::Io { .. })) => {
-                self.damage.note(want);
-            }
-            _ => {}
+        if let Err(VolumeError::Damaged { .. } | VolumeError::Device(DeviceError::Io { .. })) = outcome {
+            self.damage.note(want);
         }
     }
 
