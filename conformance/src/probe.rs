@@ -35,29 +35,28 @@ impl Probe {
         let versions = vec![0; (PROBE_BYTES / BLOCK_SIZE as u64) as usize];
         let mut probe = Self { disk, versions, next: 1, rng: Rng::new(seed), quiet: Duration::ZERO };
         probe.measure(REQUESTS)?;
-        probe.quiet = probe.measure(REQUESTS)?.max(probe.measure(REQUESTS)?);
+        probe.quiet = slowest_hundredth(probe.measure(2 * REQUESTS)?);
         Ok(probe)
     }
 
     /// Measures while the trouble is there, and judges.
     pub(crate) fn judge(&mut self, what: &str, facts: &mut Facts) -> Result<()> {
         let seen = self.measure(REQUESTS).with_context(|| format!("a client beside: {what}"))?;
-        self.compare(what, seen, facts)
+        self.compare(what, slowest_hundredth(seen), facts)
     }
 
-    /// Measures until `done`, and judges.
+    /// Measures until `done`, and judges all of it.
     pub(crate) fn judge_until(
         &mut self,
         what: &str,
         facts: &mut Facts,
         mut done: impl FnMut() -> bool,
     ) -> Result<()> {
-        let mut worst = Duration::ZERO;
-        while {
-            worst = worst.max(self.measure(REQUESTS).with_context(|| format!("a client beside: {what}"))?);
-            !done()
-        } {}
-        self.compare(what, worst, facts)
+        let mut seen = Vec::new();
+        while seen.is_empty() || !done() {
+            seen.extend(self.measure(REQUESTS).with_context(|| format!("a client beside: {what}"))?);
+        }
+        self.compare(what, slowest_hundredth(seen), facts)
     }
 
     fn compare(&self, what: &str, seen: Duration, facts: &mut Facts) -> Result<()> {
@@ -73,8 +72,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Writes, reads and flushes one after the other; the 99th percentile of their times.
-    fn measure(&mut self, requests: usize) -> Result<Duration> {
+    /// Writes, reads and flushes one after the other; how long each took.
+    fn measure(&mut self, requests: usize) -> Result<Vec<Duration>> {
         let mut times = Vec::with_capacity(requests);
         for index in 0..requests {
             let block = self.rng.below(self.versions.len() as u64) as u32;
@@ -94,8 +93,7 @@ impl Probe {
             }
             times.push(start.elapsed());
         }
-        times.sort_unstable();
-        Ok(times[requests * 99 / 100])
+        Ok(times)
     }
 
     fn check(&self, block: u32, bytes: &[u8]) -> Result<()> {
@@ -115,4 +113,10 @@ impl Probe {
         cairn.disk(export)?.read_all(0, &mut bytes, 1 << 20, 4)?;
         (0..).zip(bytes.chunks(BLOCK_SIZE)).try_for_each(|(block, bytes)| self.check(block, bytes))
     }
+}
+
+/// The 99th percentile; there is at least one.
+fn slowest_hundredth(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() * 99 / 100]
 }
