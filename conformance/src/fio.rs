@@ -16,6 +16,11 @@ use crate::server::Cairn;
 /// Places of the LUN that rounds take in turn.
 const PLACES: u64 = 8;
 
+/// A pass that writes, and leaves it to a later one to verify.
+const WRITE: &[&str] = &["--do_verify=0"];
+/// A pass that reads what the same job wrote. Without `do_verify` it would read nothing, and find nothing wrong.
+const VERIFY: &[&str] = &["--verify_only", "--do_verify=1"];
+
 /// A run of the scenario.
 pub(crate) fn run(world: &World, rounds: u32) -> Result<Verdict> {
     if !is_installed("fio") {
@@ -45,12 +50,12 @@ pub(crate) fn run(world: &World, rounds: u32) -> Result<Verdict> {
 }
 
 fn one(job: &Job<'_>, facts: &mut Facts, rng: &mut Rng) -> Result<()> {
-    job.start(&[])?.succeeds()?;
+    job.start(WRITE)?.succeeds()?;
     job.cairn.kill()?;
     facts.add("kills", 1 + job.cairn.serve_after_stumbling(rng)?);
     job.verify().context("after a job that ended with a flush")?;
 
-    let mut again = job.start(&[])?;
+    let mut again = job.start(WRITE)?;
     let ended = again.ended_within(Duration::from_micros(rng.below(400_000)))?;
     job.cairn.kill()?;
     match ended {
@@ -78,7 +83,7 @@ impl Job<'_> {
     fn start(&self, more: &[&str]) -> Result<Running> {
         let mut fio = Command::new("fio");
         fio.args(["--name=job", "--ioengine=nbd", "--thread", "--rw=randwrite", "--bs=4k", "--iodepth=16"])
-            .args(["--verify=crc32c", "--verify_fatal=1", "--do_verify=0", "--fsync=64", "--end_fsync=1"])
+            .args(["--verify=crc32c", "--verify_fatal=1", "--fsync=64", "--end_fsync=1"])
             .arg(format!("--uri={}", self.cairn.uri("vol0/db")))
             .arg(format!("--offset={}", self.offset))
             .arg(format!("--size={}", self.bytes))
@@ -90,6 +95,6 @@ impl Job<'_> {
     }
 
     fn verify(&self) -> Result<()> {
-        self.start(&["--verify_only"])?.succeeds()
+        self.start(VERIFY)?.succeeds()
     }
 }
