@@ -5,6 +5,7 @@
 
 mod directory;
 mod error;
+mod have;
 mod inode;
 mod label;
 pub mod layout;
@@ -18,6 +19,7 @@ mod superblock;
 
 pub use directory::{DirectoryEntry, ENTRIES_PER_BLOCK, MAX_FILE_NAME};
 pub use error::{FormatError, Structure};
+pub use have::HaveBlock;
 pub use inode::{FileKind, INODES_PER_BLOCK, Inode};
 pub use label::{
     IndexBlock, LabelPointer, MAX_SNAPSHOT_NAME, POINTERS_PER_INDEX, RUNS_PER_BLOCK, RedirectBlock,

@@ -7,6 +7,7 @@ use crate::*;
 mod canonical;
 mod document;
 mod golden;
+mod have;
 mod log_records;
 mod names;
 mod placement;

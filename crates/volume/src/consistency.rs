@@ -489,13 +489,20 @@ impl Volume {
         let used = (old.used + gathered.allocated.len() as u64)
             .checked_sub(gathered.freed.len() as u64)
             .ok_or(VolumeError::MapContradicts { vbn: Vbn(0) })?;
-        self.state.lock().since_maps = since_maps;
         let now = self.clock.now();
         let only_since = part.overlay.is_empty() && !matches!(rider, Rider::Rollback(_));
+        let changed = if only_since { old.changed } else { self.changed_now(now) };
+        {
+            let mut state = self.state.lock();
+            if let Rider::SnapshotSince(_, relationship) = rider {
+                state.note_beginning(&since_maps, *relationship, part.overlay.generation, changed);
+            }
+            state.since_maps = since_maps;
+        }
         Ok(Root {
             generation: part.overlay.generation,
             created: now,
-            changed: if only_since { old.changed } else { now },
+            changed,
             blocks,
             used,
             next_file,
@@ -520,7 +527,7 @@ impl Volume {
                 return Ok(Root {
                     generation: part.overlay.generation,
                     created: now,
-                    changed: now,
+                    changed: crate::lag::later(state.committed.root.changed, now),
                     blocks: state.used.blocks(),
                     next_file: state.next_file,
                     ..snapshot

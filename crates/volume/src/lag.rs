@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use cairn_base::{Clock, Generation, SnapshotId, Timestamp};
-use cairn_format::SegmentKind;
+use cairn_format::{FileKind, SegmentKind};
 
 use crate::compare::Maps;
 use crate::error::VolumeError;
+use crate::since::SinceMap;
 use crate::state::{Frozen, State};
 use crate::volume::Volume;
 
@@ -29,40 +30,44 @@ pub struct Behind {
 impl State {
     /// Notes, at a freeze, when the frozen generation got its first change.
     pub(crate) fn note_first_change(&mut self, generation: Generation, clock: &dyn Clock) {
-        let age =
-            self.changed_since.map_or_else(Default::default, |since| clock.monotonic().saturating_sub(since));
+        // A generation of nothing but a mirror's bookkeeping changes nothing that anyone sees.
+        let Some(since) = self.changed_since else { return };
+        let age = clock.monotonic().saturating_sub(since);
         let at = Timestamp(clock.now().0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
         self.first_changes.insert(generation, at);
         while self.first_changes.len() > FIRST_CHANGES_MAX {
-            self.first_changes.pop_first();
+            let forgotten = self.first_changes.pop_first();
+            let next = forgotten.map_or(Generation(0), |(generation, _)| Generation(generation.0 + 1));
+            self.known_from = self.known_from.max(next);
         }
+    }
+
+    /// Notes at which content the accumulating map of a relationship begins.
+    pub(crate) fn note_beginning(
+        &mut self,
+        maps: &[SinceMap],
+        relationship: u64,
+        generation: Generation,
+        changed: Timestamp,
+    ) {
+        self.since_began.retain(|file, _| maps.iter().any(|map| map.file == *file));
+        let began = maps
+            .iter()
+            .find(|map| map.relationship == relationship && map.kind == FileKind::SinceAccumulating);
+        self.since_began.extend(began.map(|map| (map.file, (generation, changed))));
     }
 }
 
 impl Volume {
     /// What changed since a snapshot: the map blocks that differ are counted, and memory is looked at; nothing is committed.
     pub fn changed_since_snapshot(self: &Arc<Self>, id: SnapshotId) -> Result<Behind, VolumeError> {
-        let (committed, base, first_change, dirty) = {
+        let (committed, base) = {
             let state = self.state.lock();
             let base = state.snapshots.get(id).ok_or(VolumeError::NoSuchSnapshot(id))?.root;
-            let frozen = state.frozen.as_ref().map_or(0, |frozen: &Frozen| frozen.overlay().changes);
-            let clean = state.open.is_empty() && state.frozen.is_none();
-            let next = Generation(base.generation.0 + 1);
-            let open = state.changed_since.map(|since| {
-                let age = self.clock.monotonic().saturating_sub(since);
-                Timestamp(
-                    self.clock.now().0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
-                )
-            });
-            let first_change = if state.committed.root.generation == base.generation && clean {
-                None
-            } else if state.open.generation == next {
-                open.or(Some(base.created))
-            } else {
-                Some(state.first_changes.get(&next).copied().unwrap_or(base.created).max(base.created))
-            };
-            (state.committed.clone(), base, first_change, state.open.changes + frozen)
+            (state.committed.clone(), base)
         };
+        let (first_change, dirty) =
+            self.first_change_after(Some((base.generation, base.changed)), base.created);
         let maps = Maps { store: &self.store, redirects: &committed.redirects };
         let runs = match first_change {
             Some(_) => maps.only_in(&committed.root, &[base])?,
@@ -70,6 +75,38 @@ impl Volume {
         };
         let blocks = runs.iter().map(|(_, count)| count).sum::<u64>() + dirty;
         Ok(Behind { now: self.clock.now(), first_change, blocks })
+    }
+
+    /// When the first change after a root was made, and how many changes are in memory. The root is told by its generation and by the time of the last change
+    /// in it; for an unknown one, or one before this run of the program, changes count from `created`, when it was made.
+    pub(crate) fn first_change_after(
+        &self,
+        base: Option<(Generation, Timestamp)>,
+        created: Timestamp,
+    ) -> (Option<Timestamp>, u64) {
+        let state = self.state.lock();
+        let frozen = state.frozen.as_ref().map_or(0, |frozen: &Frozen| frozen.overlay().changes);
+        let dirty = state.open.changes + frozen;
+        let Some((generation, changed)) = base else { return (Some(created), dirty) };
+        let clean = state.open.is_empty() && state.frozen.is_none();
+        if clean && state.committed.root.changed == changed {
+            return (None, dirty);
+        }
+        let next = Generation(generation.0 + 1);
+        if next < state.known_from {
+            return (Some(created), dirty);
+        }
+        let committed = state.first_changes.range(next..).next().map(|(_, at)| *at);
+        let open = state.changed_since.map(|since| {
+            let age = self.clock.monotonic().saturating_sub(since);
+            Timestamp(self.clock.now().0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)))
+        });
+        (committed.or(open).or(Some(created)), dirty)
+    }
+
+    /// The time of a change, later than that of any change before, whatever the clock says: where it is the same, so is the content.
+    pub(crate) fn changed_now(&self, now: Timestamp) -> Timestamp {
+        later(self.state.lock().committed.root.changed, now)
     }
 
     /// The clock that times of this volume are by.
@@ -81,4 +118,9 @@ impl Volume {
     pub fn space_blocks(&self) -> u64 {
         self.store.space().blocks(SegmentKind::Space)
     }
+}
+
+/// `now`, or just past `before`.
+pub(crate) fn later(before: Timestamp, now: Timestamp) -> Timestamp {
+    now.max(Timestamp(before.0.saturating_add(1)))
 }

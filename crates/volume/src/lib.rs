@@ -15,10 +15,12 @@
 //! A read looks into the overlays and then into the committed tree (`image`, `tree`), through one verified cache (`store`).
 
 mod check;
+mod claims;
 mod compare;
 mod consistency;
 mod error;
 mod file;
+mod have;
 mod image;
 mod intent;
 mod lag;
@@ -41,10 +43,12 @@ mod tree;
 mod update;
 mod used;
 mod volume;
+mod walk;
 mod write;
 
 pub use cairn_format::Role;
 pub use check::{CheckProgress, CheckReport, Finding};
+pub use claims::BlockSet;
 pub use compare::Run;
 pub use error::{Place, VolumeError};
 pub use image::{BlockRead, FileExtent, Image};
@@ -54,7 +58,7 @@ pub use log_device::{Inspection, LogTarget, NewLog};
 pub use open::{FormatOptions, OpenOptions};
 pub use receive::{ReceivedImage, Receiver};
 pub use repair::{DamagedBlock, Repaired};
-pub use since::SinceRelationship;
+pub use since::{SinceFiles, SinceRelationship};
 pub use snapshots::Changes;
 pub use volume::{Compound, ROOT_DIRECTORY, Snapshot, Volume, VolumeStatus};
 

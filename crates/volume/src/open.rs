@@ -238,15 +238,21 @@ impl Volume {
             stranded: Vec::new(),
             changed_since: None,
             first_changes: BTreeMap::new(),
+            known_from: Generation(superblock.root.generation.0 + 1),
+            since_began: BTreeMap::new(),
             since_maps: Vec::new(),
             log_left: false,
             latched: None,
             closed: false,
             receiving: false,
+            arrivals: None,
+            recalled: false,
         };
         let head = apply_log(&store, &area, &mut state, found)?;
         if !state.open.is_empty() {
             state.changed_since = Some(options.clock.monotonic());
+            // When these changes were made nobody knows.
+            state.known_from = Generation(state.open.generation.0 + 1);
         }
         if matches!(log, Log::Discarded) {
             tracing::warn!(generation = %superblock.root.generation, "the intent log is thrown away: the volume opens at its last consistency point");

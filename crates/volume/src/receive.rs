@@ -1,36 +1,39 @@
 //! The destination side of a mirror: blocks at the same vbns, the root last, and never a tear in an image that is still shown.
 //!
 //! A received block whose vbn is in use here goes to the redirect area (DESIGN: collisions); the superblock that commits the image
-//! names the redirect map, and blocks move home when nothing shows the old content. What arrives is noted in the have map (a checksum for each vbn),
+//! names the redirect map, and blocks move home when nothing shows the old content. What arrives is noted in the have map (a checksum for each vbn, `have`),
 //! and before the commit the new trees are walked and every new pointer compared with it: what the source read wrongly, or the
-//! network changed, is refused. A cut at any moment leaves the last committed image.
+//! network changed, is refused. A cut at any moment leaves the last committed image, and what had arrived is there for the next transfer.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use cairn_base::{BLOCK_SIZE, Checksum, Lba, SnapshotId, Vbn};
-use cairn_device::{Block, BlockMut, Operation};
-use cairn_format::{
-    BlockPointer, Cursor, INODES_PER_BLOCK, Inode, RedirectRun, Role, Root, SegmentKind, SnapshotEntry,
-    TreeRef,
-};
+use cairn_base::{Checksum, SnapshotId, Vbn};
+use cairn_device::Block;
+use cairn_format::{Cursor, HaveBlock, RedirectRun, Role, Root, SegmentKind, SnapshotEntry};
 
-use crate::compare::{ACTIVE_MAP, INODE_FILE};
-use crate::error::{Place, VolumeError};
+use crate::claims::BlockSet;
+use crate::compare::{Maps, Run};
+use crate::error::VolumeError;
+use crate::have::{Arrivals, Surroundings};
 use crate::open::load_used;
 use crate::release::Reader;
 use crate::space::Redirects;
-use crate::store::Wanted;
+use crate::state::Committed;
+use crate::store::Store;
 use crate::table::prepare_redirects;
-use crate::tree::{Tree, difference};
+use crate::used::UsedMap;
 use crate::volume::Volume;
+use crate::walk::{Reached, Rooted, new_blocks};
 
-/// Checksums in a block of the have map.
-const PER_HAVE_BLOCK: u64 = BLOCK_SIZE as u64 / 16;
-/// Have blocks that verification keeps in memory: 16 MiB.
-const HAVE_CACHE_BLOCKS: usize = 4096;
 /// Blocks that one round moves home: 16 MiB.
 const MOVE_BLOCKS: usize = 4096;
+/// Blocks that are listed for a source at once: 6 MiB of them.
+const CLAIMS_AT_ONCE: usize = 1 << 18;
+/// Blocks that did not arrive and that the image here must show, remembered at once.
+const MISSING_MAX: usize = 1 << 20;
+const MISSING: &str = "a block is missing or damaged: run `cairn volume check` at the source";
+const REDIRECT_FULL: &str = "the redirect area is full; close exports of older images here";
 
 /// An image that has arrived.
 #[derive(Debug, Clone)]
@@ -41,50 +44,78 @@ pub struct ReceivedImage {
     pub snapshots: Vec<SnapshotEntry>,
 }
 
-/// A transfer into a destination.
+/// A transfer into a destination. When it ends without a commit, what has arrived stays for the next one.
 pub struct Receiver {
     volume: Arc<Volume>,
-    /// Where this transfer's blocks are, in addition to the committed redirects.
-    redirects: Redirects,
-    received: Vec<u64>,
-    slots_used: HashSet<u64>,
-    next_slot: u64,
-    have: Option<(u64, BlockMut)>,
-    have_cache: HashMap<u64, Block>,
+    /// Taken out when the image is committed.
+    arrivals: Option<Arrivals>,
+    /// Slots of the redirect area in use.
+    taken: HashSet<u64>,
+    /// Blocks that an earlier transfer brought.
+    kept: u64,
     blocks: u64,
+    /// Those of this transfer.
+    own: BlockSet,
+    /// The device failed: what is in memory may not be what is there.
+    failed: bool,
 }
 
 impl Volume {
-    /// Starts a transfer into this destination; there is one at a time.
+    /// Starts a transfer into this destination; there is one at a time. What an unfinished one brought is there still.
     pub fn receive(self: &Arc<Self>) -> Result<Receiver, VolumeError> {
-        let mut state = self.state.lock();
-        state.check_open()?;
-        if state.role != Role::Destination {
-            return Err(VolumeError::WrongRole(Role::Normal));
-        }
-        if state.receiving {
-            return Err(VolumeError::TransferInProgress);
-        }
-        state.receiving = true;
-        state.settle_releases();
-        let redirects = (*state.committed.redirects).clone();
-        let readers = state.readers.iter().filter_map(Reader::upgrade);
-        let readers = readers.chain(state.pins.values().filter_map(|pin| pin.upgrade()));
-        let mut slots_used: HashSet<u64> = redirects.each().map(|(_, slot)| slot).collect();
-        for reader in readers {
-            slots_used.extend(reader.redirects.each().map(|(_, slot)| slot));
-        }
-        let words = state.used.blocks().div_ceil(64) as usize;
-        Ok(Receiver {
+        self.receive_with(&mut |_, _| true)
+    }
+
+    /// [`Volume::receive`] for a caller that wants to know how far it is (`go_on` gets blocks of the have map that were read, and how many there are) or to end it early: after a
+    /// restart everything that the have map lists is read once and compared. What was not looked at is sent again.
+    pub fn receive_with(
+        self: &Arc<Self>,
+        go_on: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<Receiver, VolumeError> {
+        let (arrivals, taken, recalled) = {
+            let mut state = self.state.lock();
+            state.check_open()?;
+            if state.role != Role::Destination {
+                return Err(VolumeError::WrongRole(Role::Normal));
+            }
+            if state.receiving {
+                return Err(VolumeError::TransferInProgress);
+            }
+            state.receiving = true;
+            state.settle_releases();
+            let epoch = HaveBlock::epoch(self.id(), &state.cursor);
+            let arrivals = state.arrivals.take().filter(|arrivals| arrivals.is_of(epoch));
+            let arrivals = arrivals.unwrap_or_else(|| Arrivals::new(epoch, self.clock.monotonic()));
+            let readers = state.readers.iter().filter_map(Reader::upgrade);
+            let readers = readers.chain(state.pins.values().filter_map(|pin| pin.upgrade()));
+            let mut taken: HashSet<u64> = state.committed.redirects.each().map(|(_, slot)| slot).collect();
+            for reader in readers {
+                taken.extend(reader.redirects.each().map(|(_, slot)| slot));
+            }
+            taken.extend(arrivals.redirected.each().map(|(_, slot)| slot));
+            (arrivals, taken, std::mem::replace(&mut state.recalled, true))
+        };
+        let mut receiver = Receiver {
             volume: self.clone(),
-            redirects,
-            received: vec![0; words],
-            slots_used,
-            next_slot: 0,
-            have: None,
-            have_cache: HashMap::new(),
+            arrivals: Some(arrivals),
+            taken,
+            kept: 0,
             blocks: 0,
-        })
+            own: BlockSet::default(),
+            failed: false,
+        };
+        if !recalled {
+            let done = receiver.recall(go_on);
+            self.state.lock().recalled = matches!(done, Ok(true));
+            done?;
+        }
+        receiver.kept = receiver.arrivals.as_ref().map_or(0, Arrivals::count);
+        Ok(receiver)
+    }
+
+    /// Blocks that unfinished transfers have brought, as far as is known without looking at the device.
+    pub fn arrived_blocks(&self) -> u64 {
+        self.state.lock().arrivals.as_ref().map_or(0, Arrivals::count)
     }
 
     /// Moves redirected blocks home, as far as nobody reads an image that shows the old content there. Returns how many.
@@ -141,9 +172,110 @@ impl Volume {
 }
 
 impl Receiver {
-    /// Blocks that have arrived.
+    /// Blocks that have arrived in this transfer.
     pub fn blocks(&self) -> u64 {
         self.blocks
+    }
+
+    /// Blocks that unfinished transfers had brought when this one began.
+    pub fn kept_blocks(&self) -> u64 {
+        self.kept
+    }
+
+    /// Blocks that are here and of no image here, or that [`Receiver::claim_shown`] listed.
+    pub fn arrived_blocks(&self) -> u64 {
+        self.arrivals.as_ref().map_or(0, Arrivals::count)
+    }
+
+    /// Lists every block that an image here shows at home as one that has arrived, with the checksum in its pointer: for a source that has no base in
+    /// common. `go_on` hears of blocks so far. Only pointers are read.
+    pub fn claim_shown(&mut self, go_on: &mut dyn FnMut(u64) -> bool) -> Result<(), VolumeError> {
+        let volume = self.volume.clone();
+        let arrivals = self.arrivals.as_mut().ok_or(VolumeError::Closed)?;
+        let (committed, roots) = shown_roots(&volume);
+        let all = BlockSet::of(&[(Vbn(0), volume.space_blocks())]);
+        let (mut claims, mut count, mut outcome) = (Vec::new(), 0, Ok(()));
+        let mut note = |claims: &mut Vec<(Vbn, Checksum)>| -> Result<(), VolumeError> {
+            // In order of vbn each block of the have map is touched once.
+            claims.sort_unstable_by_key(|(vbn, _)| *vbn);
+            for (vbn, checksum) in claims.drain(..) {
+                // What an unfinished transfer brought for this vbn is newer.
+                if !arrivals.has(vbn) {
+                    arrivals.note(vbn, checksum, &volume.store)?;
+                }
+            }
+            Ok(())
+        };
+        let redirects = &committed.redirects;
+        volume.blocks_within(&roots, redirects, &all, &mut BlockSet::default(), &mut |pointer| {
+            if outcome.is_err() || redirects.get(pointer.vbn).is_some() {
+                return;
+            }
+            claims.push((pointer.vbn, pointer.checksum));
+            count += 1;
+            if claims.len() >= CLAIMS_AT_ONCE {
+                outcome = note(&mut claims);
+                if !go_on(count) {
+                    outcome = Err(VolumeError::Closed);
+                }
+            }
+        })?;
+        outcome.and_then(|()| note(&mut claims))
+    }
+
+    /// The blocks that [`Receiver::claim_shown`] would list.
+    pub fn shown_runs(&self) -> Result<Vec<Run>, VolumeError> {
+        let volume = &self.volume;
+        let (committed, roots) = shown_roots(volume);
+        let mut shown = UsedMap::new(volume.space_blocks());
+        let maps = Maps { store: &volume.store, redirects: &committed.redirects };
+        let mut damaged = None;
+        maps.each_region(
+            roots.iter().map(|root| root.active_map),
+            &mut |region, bits| shown.merge(region, bits),
+            &mut |_, _, error| damaged = Some(error),
+        );
+        if let Some(error) = damaged {
+            return Err(error);
+        }
+        let arrived = |vbn: Vbn| self.arrivals.as_ref().is_some_and(|arrivals| arrivals.has(vbn));
+        let mut runs: Vec<Run> = Vec::new();
+        for vbn in (1..volume.space_blocks()).map(Vbn) {
+            let listed = shown.get(vbn) && committed.redirects.get(vbn).is_none();
+            if !listed && !arrived(vbn) {
+                continue;
+            }
+            match runs.last_mut() {
+                Some((first, count)) if first.0 + *count == vbn.0 => *count += 1,
+                _ => runs.push((vbn, 1)),
+            }
+        }
+        Ok(runs)
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// What is here of images that are not: blocks from `from` on, at most `most`, with their checksums. A source that has a block of the
+    /// same number and checksum need not send it.
+    pub fn arrived(&mut self, from: Vbn, most: usize) -> Result<Vec<(Vbn, Checksum)>, VolumeError> {
+        let volume = self.volume.clone();
+        self.arrivals()?.list(from, most, &volume.store)
+    }
+
+    fn arrivals(&mut self) -> Result<&mut Arrivals, VolumeError> {
+        self.arrivals.as_mut().ok_or(VolumeError::Closed)
+    }
+
+    fn recall(&mut self, go_on: &mut dyn FnMut(u64, u64) -> bool) -> Result<bool, VolumeError> {
+        let volume = self.volume.clone();
+        let arrivals = self.arrivals.as_mut().ok_or(VolumeError::Closed)?;
+        // Only a commit could bring blocks into use, and there is none while this transfer runs.
+        let used = |vbn| volume.state.lock().used.get(vbn);
+        let mut around = Surroundings { store: &volume.store, used: &used, taken: &mut self.taken };
+        arrivals.recall(&mut around, go_on)
     }
 
     /// Takes blocks from `first` on. Best called with long runs, in order of vbn.
@@ -151,11 +283,10 @@ impl Receiver {
         self.write_runs(vec![(first, blocks)])
     }
 
-    /// Takes several runs of blocks, best in order of vbn, and writes them as one batch.
+    /// Takes several runs of blocks, best in order of vbn, and writes them as one batch. From time to time what has arrived is made durable.
     pub fn write_runs(&mut self, runs: Vec<(Vbn, Vec<Block>)>) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
-        // The volume may have grown since the transfer began; its source's image is not longer than it was then.
-        let limit = volume.store.space().blocks(SegmentKind::Space).min(self.received.len() as u64 * 64);
+        let limit = volume.store.space().blocks(SegmentKind::Space);
         let outside = |first: &Vbn, blocks: &Vec<Block>| {
             first.0 == 0 || first.0.saturating_add(blocks.len() as u64) > limit
         };
@@ -164,123 +295,97 @@ impl Receiver {
         }
         let blocks: Vec<(Vbn, Block)> =
             runs.into_iter().flat_map(|(first, blocks)| (first.0..).map(Vbn).zip(blocks)).collect();
+        let outcome = self.place(&blocks);
+        // A block that did not get there has not arrived; which did is not known.
+        self.failed |= matches!(outcome, Err(VolumeError::Device(_)));
+        outcome
+    }
+
+    fn place(&mut self, blocks: &[(Vbn, Block)]) -> Result<(), VolumeError> {
+        let volume = self.volume.clone();
+        let store = &volume.store;
+        let arrivals = self.arrivals.as_mut().ok_or(VolumeError::Closed)?;
         let (mut home, mut redirected) = (Vec::new(), Vec::new());
         {
             let state = volume.state.lock();
             state.check_open()?;
-            for (vbn, block) in &blocks {
-                if state.used.get(*vbn) {
-                    redirected.push((*vbn, block.clone()));
-                } else {
-                    // What the redirect map still says of it is of a content that nobody needs.
-                    self.redirects.remove(*vbn);
-                    home.push((*vbn, block.clone()));
+            for (vbn, block) in blocks {
+                match state.used.get(*vbn) {
+                    true => redirected.push((*vbn, block.clone())),
+                    false => home.push((*vbn, block.clone())),
                 }
             }
         }
-        let mut operations = volume.store.write_home(&home);
-        let slots = redirected
-            .into_iter()
-            .map(|(vbn, block)| self.redirect(vbn).map(|slot| (slot, block)))
-            .collect::<Result<Vec<_>, _>>()?;
+        let area = store.space().blocks(SegmentKind::Redirect);
+        let mut slots = Vec::with_capacity(redirected.len());
+        for (vbn, block) in redirected {
+            let slot = arrivals.slot(vbn, &mut self.taken, area);
+            slots.push((slot.ok_or(VolumeError::Refused(REDIRECT_FULL))?, block));
+        }
+        blocks.iter().for_each(|(vbn, _)| arrivals.forget(*vbn));
+        let mut operations = store.write_home(&home);
         operations.extend(
-            volume.store.write_kind(SegmentKind::Redirect, slots.iter().map(|(slot, block)| (*slot, block))),
+            store.write_kind(SegmentKind::Redirect, slots.iter().map(|(slot, block)| (*slot, block))),
         );
-        for (vbn, block) in &blocks {
-            operations.extend(self.note(vbn.0, Checksum::of(&block[..]))?);
-            self.received[(vbn.0 / 64) as usize] |= 1 << (vbn.0 % 64);
+        store.run(operations)?;
+        for (vbn, _) in &home {
+            arrivals.redirected.remove(*vbn);
+        }
+        for (vbn, block) in blocks {
+            arrivals.note(*vbn, Checksum::of(&block[..]), store)?;
+            self.own.insert(*vbn);
         }
         self.blocks += blocks.len() as u64;
-        volume.store.run(operations)
+        let now = volume.clock.monotonic();
+        if arrivals.is_due(now) { arrivals.checkpoint(store, now) } else { Ok(()) }
     }
 
-    /// A slot of the redirect area for `vbn`; the one that it has if it came before in this transfer.
-    fn redirect(&mut self, vbn: Vbn) -> Result<u64, VolumeError> {
-        if self.has(vbn)
-            && let Some(slot) = self.redirects.get(vbn)
-        {
-            return Ok(slot);
-        }
-        let area = self.volume.store.space().blocks(SegmentKind::Redirect);
-        while self.slots_used.contains(&self.next_slot) {
-            self.next_slot += 1;
-        }
-        if self.next_slot >= area {
-            return Err(VolumeError::Refused(
-                "the redirect area is full; close exports of older images here",
-            ));
-        }
-        let slot = self.next_slot;
-        self.slots_used.insert(slot);
-        self.redirects.remove(vbn);
-        self.redirects.insert(RedirectRun { vbn, slot, count: 1 });
-        Ok(slot)
+    /// Makes durable what has arrived, so that a restart finds it. It is done from time to time, and when a transfer ends early.
+    pub fn checkpoint(&mut self) -> Result<(), VolumeError> {
+        let volume = self.volume.clone();
+        let outcome = self.arrivals()?.checkpoint(&volume.store, volume.clock.monotonic());
+        self.failed |= outcome.is_err();
+        outcome
     }
 
-    fn has(&self, vbn: Vbn) -> bool {
-        self.received.get((vbn.0 / 64) as usize).is_some_and(|word| word >> (vbn.0 % 64) & 1 == 1)
+    /// Verifies the image. Where its blocks are then: an arrived block is the image's only when the image names it with that checksum. What an
+    /// earlier attempt brought, or was spoiled, must not stand in for a block that the present image has under the same vbn.
+    fn settle(&self, image: &ReceivedImage, arrivals: &mut Arrivals) -> Result<Redirects, VolumeError> {
+        loop {
+            let redirects = self.redirects(arrivals, None);
+            let mut found = Found::default();
+            let outcome = self.verify(image, &redirects, arrivals, &mut found);
+            if found.stale.is_empty() {
+                return outcome.map(|()| self.redirects(arrivals, Some(&found.matched)));
+            }
+            let mut spoiled = None;
+            for vbn in found.stale {
+                arrivals.forget(vbn);
+                arrivals.redirected.remove(vbn);
+                spoiled = spoiled.or(Some(vbn).filter(|vbn| self.own.has(*vbn)));
+            }
+            if let Some(vbn) = spoiled {
+                tracing::error!(vbn = vbn.0, "a block arrived with another content than its tree says");
+                return Err(VolumeError::Refused(MISSING));
+            }
+        }
     }
 
-    /// Notes a block's checksum; returns the write of the have block before when another one begins.
-    fn note(&mut self, vbn: u64, checksum: Checksum) -> Result<Vec<Operation>, VolumeError> {
-        let number = vbn / PER_HAVE_BLOCK;
-        let mut due = Vec::new();
-        if self.have.as_ref().is_none_or(|(current, _)| *current != number) {
-            due = self.retire_have();
-            let bytes = BlockMut::copy_of(&*self.have_block(number)?);
-            self.have = Some((number, bytes));
+    /// Where the blocks of the images are: those committed, and on top of them what has arrived, or those of it that are in `only`.
+    fn redirects(&self, arrivals: &Arrivals, only: Option<&BlockSet>) -> Redirects {
+        let committed = self.volume.state.lock().committed.clone();
+        let mut redirects = (*committed.redirects).clone();
+        // What the redirect map says of a block that came home is of a content that nobody needs.
+        let at_home = |vbn: Vbn| arrivals.has(vbn) && arrivals.redirected.get(vbn).is_none();
+        for (vbn, _) in committed.redirects.each().filter(|(vbn, _)| at_home(*vbn)) {
+            redirects.remove(vbn);
         }
-        if let Some((_, bytes)) = &mut self.have {
-            let at = (vbn % PER_HAVE_BLOCK) as usize * 16;
-            bytes[at..at + 16].copy_from_slice(&checksum.0);
+        let counts = |vbn: Vbn| arrivals.has(vbn) && only.is_none_or(|only| only.has(vbn));
+        for (vbn, slot) in arrivals.redirected.each().filter(|(vbn, _)| counts(*vbn)) {
+            redirects.remove(vbn);
+            redirects.insert(RedirectRun { vbn, slot, count: 1 });
         }
-        Ok(due)
-    }
-
-    fn retire_have(&mut self) -> Vec<Operation> {
-        let Some((number, bytes)) = self.have.take() else { return Vec::new() };
-        let block = bytes.freeze();
-        let operations = self.volume.store.write_kind(SegmentKind::Have, [(number, &block)].into_iter());
-        self.keep_have(number, block);
-        operations
-    }
-
-    fn keep_have(&mut self, number: u64, block: Block) {
-        if self.have_cache.len() >= HAVE_CACHE_BLOCKS {
-            self.have_cache.clear();
-        }
-        self.have_cache.insert(number, block);
-    }
-
-    fn have_block(&mut self, number: u64) -> Result<Block, VolumeError> {
-        if let Some(block) = self.have_cache.get(&number) {
-            return Ok(block.clone());
-        }
-        let first = number * PER_HAVE_BLOCK;
-        // A block of which nothing was noted in this transfer need not be read: what it says is of an earlier one.
-        let fresh = (first..first + PER_HAVE_BLOCK).all(|vbn| !self.has(Vbn(vbn)));
-        let block = if fresh {
-            Block::zero()
-        } else {
-            let space = self.volume.store.space();
-            let (offset, _) = space
-                .locate(SegmentKind::Have, number)
-                .ok_or(VolumeError::Refused("a block lies outside of the destination's have map"))?;
-            let mut bytes = BlockMut::zeroed();
-            self.volume.store.device().read_into(offset, &mut bytes[..])?;
-            bytes.freeze()
-        };
-        self.keep_have(number, block.clone());
-        Ok(block)
-    }
-
-    fn arrived_as(&mut self, pointer: &BlockPointer) -> Result<bool, VolumeError> {
-        if !self.has(pointer.vbn) {
-            return Ok(false);
-        }
-        let block = self.have_block(pointer.vbn.0 / PER_HAVE_BLOCK)?;
-        let at = (pointer.vbn.0 % PER_HAVE_BLOCK) as usize * 16;
-        Ok(block[at..at + 16] == pointer.checksum.0)
+        redirects
     }
 
     /// Verifies what arrived and makes it the volume's content: root, snapshot table, redirect map and cursor in one superblock write.
@@ -289,8 +394,6 @@ impl Receiver {
     /// [`VolumeError::Refused`] when a block of the image did not arrive or is not what the image says; the volume stays as it was.
     pub fn commit(mut self, image: ReceivedImage) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
-        let due = self.retire_have();
-        volume.store.run(due)?;
         volume.store.device().flush()?;
         let target = image
             .snapshots
@@ -302,8 +405,11 @@ impl Receiver {
         if image.snapshots.iter().any(|entry| entry.root.blocks > space) {
             return Err(VolumeError::Refused("the source is larger than the destination: grow it first"));
         }
-        let mut redirects = Arc::new(std::mem::take(&mut self.redirects));
-        self.verify(&image, &redirects)?;
+        let mut arrivals = self.arrivals.take().ok_or(VolumeError::Closed)?;
+        let verified = self.settle(&image, &mut arrivals);
+        // Refused or not, what has arrived is not lost; only the superblock ends it.
+        self.arrivals = Some(arrivals);
+        let mut redirects = Arc::new(verified?);
 
         let mut commit = volume.commit.lock();
         let commit = &mut *commit;
@@ -354,8 +460,12 @@ impl Receiver {
         let state = &mut *guard;
         if let Err(reason) = written {
             state.latch(&reason);
+            drop(guard);
+            self.failed = true;
             return Err(reason);
         }
+        // They are the image now.
+        self.arrivals = None;
         commit.label.release(&prepared.writes.freed);
         commit.label.release(&tables.freed);
         commit.redirect_blocks = addresses;
@@ -384,11 +494,25 @@ impl Receiver {
         Ok(())
     }
 
-    /// Every pointer of the new images that their parents do not have must name a block that arrived with that checksum.
-    fn verify(&mut self, image: &ReceivedImage, redirects: &Arc<Redirects>) -> Result<(), VolumeError> {
+    /// Every pointer of the new images that their parents do not have must name a block that arrived with that checksum, or that the present image has in the same
+    /// position: the base of a mirror may be a snapshot that its source has deleted.
+    fn verify(
+        &self,
+        image: &ReceivedImage,
+        redirects: &Redirects,
+        arrivals: &mut Arrivals,
+        found: &mut Found,
+    ) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
+        let (known, committed, shows) = {
+            let state = volume.state.lock();
+            let shows = state.cursor.snapshot != SnapshotId(0);
+            (state.snapshots.all(), state.committed.clone(), shows)
+        };
+        let here = |root| Rooted { root, redirects: &committed.redirects };
+        let shown = shows.then(|| here(&committed.root));
         let known: HashMap<SnapshotId, SnapshotEntry> =
-            volume.state.lock().snapshots.all().into_iter().map(|entry| (entry.id, entry)).collect();
+            known.into_iter().map(|entry| (entry.id, entry)).collect();
         let listed: HashMap<SnapshotId, &SnapshotEntry> =
             image.snapshots.iter().map(|entry| (entry.id, entry)).collect();
         for entry in &image.snapshots {
@@ -400,93 +524,104 @@ impl Receiver {
                 }
                 continue;
             }
-            let parent = listed.get(&entry.parent).map(|parent| parent.root);
-            self.verify_root(parent.as_ref(), &entry.root, redirects)?;
+            let parent = listed.get(&entry.parent).map(|parent| match known.contains_key(&parent.id) {
+                true => here(&parent.root),
+                false => Rooted { root: &parent.root, redirects },
+            });
+            let new = Rooted { root: &entry.root, redirects };
+            verify_root(&volume.store, parent.or(shown), shown, new, arrivals, found)?;
         }
         Ok(())
     }
 
-    fn verify_root(
-        &mut self,
-        parent: Option<&Root>,
-        root: &Root,
-        redirects: &Arc<Redirects>,
-    ) -> Result<(), VolumeError> {
-        let volume = self.volume.clone();
-        let tree = |file, tree| Tree { store: &volume.store, redirects, file, tree };
-        let base = |own: TreeRef, pick: fn(&Root) -> TreeRef| parent.map_or(TreeRef::empty(own.length), pick);
-        let old_map = tree(ACTIVE_MAP, base(root.active_map, |root| root.active_map));
-        self.verify_tree(old_map, tree(ACTIVE_MAP, root.active_map), &mut |_, _| {})?;
-        let mut changed = Vec::new();
-        let old_inodes = tree(INODE_FILE, base(root.inode_file, |root| root.inode_file));
-        self.verify_tree(old_inodes, tree(INODE_FILE, root.inode_file), &mut |at, pointers| {
-            changed.push((at, pointers));
-        })?;
-        for (at, (old, new)) in changed {
-            let load = |pointer: BlockPointer| -> Result<Vec<Option<Inode>>, VolumeError> {
-                let place = Place::Data { file: INODE_FILE, lba: Lba(at) };
-                let block = volume.store.load_one(Wanted { pointer, place }, redirects)?;
-                (0..INODES_PER_BLOCK as usize)
-                    .map(|slot| {
-                        Inode::parse(&block, slot)
-                            .map_err(|_| VolumeError::Damaged { vbn: pointer.vbn, place })
-                    })
-                    .collect()
-            };
-            for (old, new) in load(old)?.into_iter().zip(load(new)?) {
-                let Some(new) = new else { continue };
-                let old = old.map_or(TreeRef::empty(new.tree.length), |inode| inode.tree);
-                if old != new.tree {
-                    self.verify_tree(tree(new.id, old), tree(new.id, new.tree), &mut |_, _| {})?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// `changed` gets the data blocks that differ: number, old and new pointer.
-    fn verify_tree(
-        &mut self,
-        old: Tree<'_>,
-        new: Tree<'_>,
-        changed: &mut dyn FnMut(u64, (BlockPointer, BlockPointer)),
-    ) -> Result<(), VolumeError> {
-        let mut failure = None;
-        let walked = difference(&old, &new, &mut |at, level, a, b| {
-            if !b.is_hole() && failure.is_none() {
-                match self.arrived_as(&b) {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        tracing::error!(
-                            vbn = b.vbn.0,
-                            file = new.file.0,
-                            level,
-                            "a block did not arrive as its tree says"
-                        );
-                        failure = Some(VolumeError::Refused(
-                            "a block is missing or damaged: run `cairn volume check` at the source",
-                        ));
-                    }
-                    Err(error) => failure = Some(error),
-                }
-            }
-            if level == 0 {
-                changed(at, (a, b));
-            }
-        });
-        match failure {
-            Some(failure) => Err(failure),
-            None => walked,
-        }
-    }
-
-    /// Gives the transfer up; the volume stays as it was.
+    /// Gives the transfer up; the volume shows what it showed, and what has arrived stays for the next one.
     pub fn abort(self) {}
+}
+
+/// What a walk of new images found of the arrived blocks.
+#[derive(Default)]
+struct Found {
+    /// Those that the images name.
+    matched: BlockSet,
+    /// Those whose vbn the images name with another checksum.
+    stale: Vec<Vbn>,
+}
+
+/// Every block of a new root must have arrived, or be the parent's or the present image's in the same position.
+fn verify_root(
+    store: &Store,
+    parent: Option<Rooted<'_>>,
+    shown: Option<Rooted<'_>>,
+    new: Rooted<'_>,
+    arrivals: &mut Arrivals,
+    found: &mut Found,
+) -> Result<(), VolumeError> {
+    let mut missing: HashSet<(Vbn, Checksum)> = HashSet::new();
+    // Whether the present image has all of them.
+    let settle = |missing: &mut HashSet<(Vbn, Checksum)>| {
+        let all = std::mem::take(missing);
+        new_blocks(store, shown, new, &mut |reached: Reached| match all
+            .contains(&(reached.pointer.vbn, reached.pointer.checksum))
+        {
+            true => Err(missing_block(&reached)),
+            false => Ok(()),
+        })
+    };
+    let walked = new_blocks(store, parent, new, &mut |reached: Reached| {
+        let pointer = reached.pointer;
+        match arrivals.checksum(pointer.vbn, store)? {
+            Some(checksum) if checksum == pointer.checksum => {
+                found.matched.insert(pointer.vbn);
+                return Ok(());
+            }
+            Some(_) => found.stale.push(pointer.vbn),
+            None => {}
+        }
+        if shown.map(|shown| shown.root) == parent.map(|parent| parent.root) {
+            return Err(missing_block(&reached));
+        }
+        missing.insert((pointer.vbn, pointer.checksum));
+        if missing.len() < MISSING_MAX { Ok(()) } else { settle(&mut missing) }
+    });
+    // A block that is missing may be why the walk could not go on.
+    if !missing.is_empty() {
+        settle(&mut missing)?;
+    }
+    walked
+}
+
+/// The images here, and what they are read through.
+fn shown_roots(volume: &Volume) -> (Arc<Committed>, Vec<Root>) {
+    let state = volume.state.lock();
+    let snapshots = state.snapshots.iter().map(|entry| entry.root);
+    (state.committed.clone(), std::iter::once(state.committed.root).chain(snapshots).collect())
+}
+
+fn missing_block(reached: &Reached) -> VolumeError {
+    let Reached { file, level, at, pointer } = *reached;
+    tracing::error!(vbn = pointer.vbn.0, file = file.0, level, at, "a block did not arrive as its tree says");
+    VolumeError::Refused(MISSING)
 }
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        self.volume.state.lock().receiving = false;
+        let mut arrivals = self.arrivals.take();
+        if let Some(kept) = &mut arrivals
+            && !self.failed
+            && kept.is_unsaved()
+        {
+            // For a restart; in memory they are there anyway.
+            self.failed = kept.checkpoint(&self.volume.store, self.volume.clock.monotonic()).is_err();
+        }
+        let mut state = self.volume.state.lock();
+        state.receiving = false;
+        if self.failed {
+            // What is on the device is looked at again.
+            state.recalled = false;
+        } else if let Some(kept) = arrivals {
+            state.arrivals = Some(kept);
+        }
+        drop(state);
         self.volume.work.notify_one();
     }
 }

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use cairn_base::{BLOCK_SIZE, FileId, Lba, SnapshotId, Vbn};
+use cairn_base::{BLOCK_SIZE, FileId, Generation, Lba, SnapshotId, Timestamp, Vbn};
 use cairn_device::Block;
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
 use cairn_format::{BlockPointer, FileKind, Inode, Root, TreeRef};
@@ -22,8 +22,9 @@ use cairn_format::{BlockPointer, FileKind, Inode, Root, TreeRef};
 use crate::compare::{Maps, append_runs, words_of};
 use crate::consistency::{Rider, bit};
 use crate::error::{Place, VolumeError};
+use crate::lag::Behind;
 use crate::open::map_blocks;
-use crate::snapshots::Changes;
+use crate::snapshots::{Changes, join};
 use crate::state::{Committed, State};
 use crate::store::Wanted;
 use crate::tree::{BATCH, Tree, difference};
@@ -53,6 +54,16 @@ pub struct SinceRelationship {
     pub relationship: u64,
     /// A snapshot was made for it that is not acknowledged.
     pub in_flight: bool,
+}
+
+/// The files of a relationship's since maps. Their numbers are never given again, so a destination whose image has one of them as a map that has just begun has the
+/// base of that map ([`Volume::shows_beginning_of`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SinceFiles {
+    /// Changes since the last snapshot for the destination.
+    pub accumulating: FileId,
+    /// Changes since the one before, until the destination has the last one.
+    pub in_flight: Option<FileId>,
 }
 
 /// A since map that a consistency point writes anew.
@@ -179,6 +190,76 @@ impl Volume {
             return Ok(false);
         }
         self.commit_holding(&mut commit, Rider::AcknowledgeSince(relationship)).map(|_| true)
+    }
+
+    /// The files of a relationship's maps; none without such a relationship.
+    pub fn since_files(&self, relationship: u64) -> Option<SinceFiles> {
+        let state = self.state.lock();
+        let file = |kind| state.since_map(relationship, kind).map(|map| map.file);
+        let accumulating = file(FileKind::SinceAccumulating)?;
+        Some(SinceFiles { accumulating, in_flight: file(FileKind::SinceInFlight) })
+    }
+
+    /// Whether the present image of this destination is the one at which that map of its source began.
+    pub fn shows_beginning_of(&self, file: FileId) -> Result<bool, VolumeError> {
+        let committed = self.state.lock().committed.clone();
+        let inode = self.committed_inode(&committed, file)?;
+        Ok(inode
+            .is_some_and(|inode| inode.kind == FileKind::SinceAccumulating && inode.tree.pointer.is_hole()))
+    }
+
+    /// As [`Volume::acknowledge_since`] for a destination that shows the beginning of the map `file`, whose snapshot may be deleted.
+    /// False when that is not the accumulating map, or nothing is in flight.
+    pub fn acknowledge_beginning(
+        self: &Arc<Self>,
+        relationship: u64,
+        file: FileId,
+    ) -> Result<bool, VolumeError> {
+        let mut commit = self.commit.lock();
+        match self.since_files(relationship) {
+            Some(SinceFiles { accumulating, in_flight: Some(_) }) if accumulating == file => {
+                self.commit_holding(&mut commit, Rider::AcknowledgeSince(relationship)).map(|_| true)
+            }
+            Some(_) => Ok(false),
+            None => Err(NO_RELATIONSHIP),
+        }
+    }
+
+    /// What came into the active state since one of a relationship's maps (`file`) began: blocks that are still there, and
+    /// changes in memory. `base` is the generation of that snapshot and the time of the last change in it, when the caller knows them.
+    ///
+    /// # Errors
+    /// [`VolumeError::Refused`] without such a relationship.
+    pub fn changed_since_beginning(
+        self: &Arc<Self>,
+        relationship: u64,
+        file: FileId,
+        base: Option<(Generation, Timestamp)>,
+    ) -> Result<Behind, VolumeError> {
+        let (committed, maps, began) = {
+            let state = self.state.lock();
+            let map = |kind| state.since_map(relationship, kind).map(|map| map.file);
+            let accumulating = map(FileKind::SinceAccumulating).ok_or(NO_RELATIONSHIP)?;
+            // What accumulates began where what is in flight ends.
+            let earlier = map(FileKind::SinceInFlight).filter(|earlier| *earlier == file);
+            let maps: Vec<FileId> = earlier.into_iter().chain([accumulating]).collect();
+            (state.committed.clone(), maps, state.since_began.get(&file).copied())
+        };
+        let inodes: Vec<Inode> =
+            maps.iter().map(|map| self.since_inode(&committed, *map)).collect::<Result<_, _>>()?;
+        let root = &committed.root;
+        // In the root that began it, and in no other, the map is a hole.
+        let whole = inodes.iter().all(|inode| inode.tree.pointer.is_hole());
+        let whole = whole.then_some((root.generation, root.changed));
+        let created = inodes.first().map_or(root.created, |inode| inode.created);
+        let (first_change, dirty) = self.first_change_after(whole.or(base).or(began), created);
+        let mut runs = Vec::new();
+        for inode in inodes.iter().filter(|_| first_change.is_some()) {
+            runs.extend(self.reached_and_marked(&committed, &[committed.root], inode)?);
+        }
+        let runs = join(runs);
+        let blocks = runs.iter().map(|(_, count)| count).sum::<u64>() + dirty;
+        Ok(Behind { now: self.clock.now(), first_change, blocks })
     }
 
     /// Ends a relationship: its maps are freed. Without such a relationship nothing happens.

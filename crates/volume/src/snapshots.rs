@@ -208,6 +208,8 @@ impl Volume {
             }
         }
         self.commit_with(Rider::Failover).map(drop)?;
+        // What an unfinished transfer brought stands in places that are allocated from now on.
+        self.state.lock().arrivals = None;
         // Files that the source had removed and not yet freed are freed here from now on.
         self.find_special_files()?;
         self.work.notify_all();
@@ -216,7 +218,7 @@ impl Volume {
 }
 
 /// Sorts runs and joins those that touch.
-fn join(mut runs: Vec<Run>) -> Vec<Run> {
+pub(crate) fn join(mut runs: Vec<Run>) -> Vec<Run> {
     runs.sort_unstable();
     let mut joined: Vec<Run> = Vec::with_capacity(runs.len());
     for (first, count) in runs {

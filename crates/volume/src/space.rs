@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cairn_base::{BLOCK_SIZE, Vbn};
-use cairn_format::{Layout, RedirectRun, Segment, SegmentKind, layout};
+use cairn_format::{HaveBlock, Layout, RedirectRun, Segment, SegmentKind, layout};
 
 /// Finds the place of a block number on the device.
 #[derive(Debug, Clone)]
@@ -55,9 +55,9 @@ pub(crate) fn fresh_layout(blocks: u64, destination: bool) -> Layout {
     fresh
 }
 
-/// Blocks of have map for a block space of `blocks`: 16 bytes for each.
+/// Blocks of have map for a block space of `blocks`.
 pub(crate) fn have_blocks(blocks: u64) -> u64 {
-    blocks.div_ceil(BLOCK_SIZE as u64 / 16)
+    blocks.div_ceil(HaveBlock::ENTRIES)
 }
 
 /// Adds `blocks` of `kind` at the end of the device, joined to the last segment where both kind and place allow.

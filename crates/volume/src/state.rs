@@ -10,6 +10,7 @@ use cairn_format::layout::BITS_PER_MAP_BLOCK;
 use cairn_format::{BlockPointer, Cursor, FANOUT, FileKind, Inode, Role, Root};
 
 use crate::error::VolumeError;
+use crate::have::Arrivals;
 use crate::limits::RESERVE_MIN;
 use crate::overlay::{FileOverlay, Overlay, Seen, Unlogged};
 use crate::release::{Ended, Reader, Releases};
@@ -145,6 +146,10 @@ pub(crate) struct State {
     pub(crate) changed_since: Option<Duration>,
     /// When the generations of this run of the program got their first change.
     pub(crate) first_changes: BTreeMap<Generation, Timestamp>,
+    /// Every change of this and later generations was made in this run of the program, and is in `first_changes` or `changed_since`.
+    pub(crate) known_from: Generation,
+    /// The generation that began an accumulating since map, and the time of the last change in it; of this run of the program.
+    pub(crate) since_began: BTreeMap<FileId, (Generation, Timestamp)>,
     /// The since maps: each new block goes into every accumulating one.
     pub(crate) since_maps: Vec<SinceMap>,
     /// The device of the intent log failed, and the log went into the label area.
@@ -153,6 +158,10 @@ pub(crate) struct State {
     pub(crate) closed: bool,
     /// A transfer into this volume is in progress.
     pub(crate) receiving: bool,
+    /// What an unfinished transfer brought, while none runs.
+    pub(crate) arrivals: Option<Arrivals>,
+    /// The have map on the device was looked at since opening.
+    pub(crate) recalled: bool,
 }
 
 impl State {

@@ -242,7 +242,7 @@ impl Store {
     }
 
     /// Reads blocks at places on the device, in one batch, neighbours in one operation; unverified.
-    fn read_places(&self, places: &[Option<u64>]) -> Vec<Result<Block, DeviceError>> {
+    pub(crate) fn read_places(&self, places: &[Option<u64>]) -> Vec<Result<Block, DeviceError>> {
         let mut operations: Vec<Operation> = Vec::new();
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for offset in places.iter().flatten() {

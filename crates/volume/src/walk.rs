@@ -1,0 +1,91 @@
+//! Every block of one root that another root does not have: its pointer and where in the volume it belongs.
+
+use cairn_base::{FileId, Lba};
+use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode, Root, TreeRef};
+
+use crate::compare::{ACTIVE_MAP, INODE_FILE};
+use crate::error::{Place, VolumeError};
+use crate::space::Redirects;
+use crate::store::{Store, Wanted};
+use crate::tree::{Tree, difference};
+
+/// A block of a root.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reached {
+    pub(crate) file: FileId,
+    /// 0 is data.
+    pub(crate) level: u8,
+    /// The number of its first block of file.
+    pub(crate) at: u64,
+    pub(crate) pointer: BlockPointer,
+}
+
+/// A root, and where its blocks are: two roots of a destination can have the same vbn with different content, one of them in the redirect area.
+#[derive(Clone, Copy)]
+pub(crate) struct Rooted<'a> {
+    pub(crate) root: &'a Root,
+    pub(crate) redirects: &'a Redirects,
+}
+
+/// Calls `visit` with each block that `new` reaches and `base` (nothing without one) does not have in the same position. Where both have the same block
+/// nothing below is looked at. A block is visited before anything that it points to is read.
+pub(crate) fn new_blocks(
+    store: &Store,
+    base: Option<Rooted<'_>>,
+    new: Rooted<'_>,
+    visit: &mut dyn FnMut(Reached) -> Result<(), VolumeError>,
+) -> Result<(), VolumeError> {
+    let root = new.root;
+    let old_redirects = base.map_or(new.redirects, |base| base.redirects);
+    let before = |file, tree| Tree { store, redirects: old_redirects, file, tree };
+    let after = |file, tree| Tree { store, redirects: new.redirects, file, tree };
+    let of_base = |own: TreeRef, pick: fn(&Root) -> TreeRef| {
+        base.map_or(TreeRef::empty(own.length), |base| pick(base.root))
+    };
+    let old_map = before(ACTIVE_MAP, of_base(root.active_map, |root| root.active_map));
+    one_tree(&old_map, &after(ACTIVE_MAP, root.active_map), visit, &mut |_, _, _| {})?;
+    let mut changed = Vec::new();
+    let old_inodes = before(INODE_FILE, of_base(root.inode_file, |root| root.inode_file));
+    one_tree(&old_inodes, &after(INODE_FILE, root.inode_file), visit, &mut |at, old, new| {
+        changed.push((at, old, new));
+    })?;
+    for (at, old, pointer) in changed {
+        let load = |pointer: BlockPointer, redirects| -> Result<Vec<Option<Inode>>, VolumeError> {
+            let place = Place::Data { file: INODE_FILE, lba: Lba(at) };
+            let block = store.load_one(Wanted { pointer, place }, redirects)?;
+            let parse = |slot| {
+                Inode::parse(&block, slot).map_err(|_| VolumeError::Damaged { vbn: pointer.vbn, place })
+            };
+            (0..INODES_PER_BLOCK as usize).map(parse).collect()
+        };
+        let inodes = load(old, old_redirects)?.into_iter().zip(load(pointer, new.redirects)?);
+        for (old, inode) in inodes {
+            let Some(inode) = inode else { continue };
+            let old = old.map_or(TreeRef::empty(inode.tree.length), |inode| inode.tree);
+            if old != inode.tree {
+                one_tree(&before(inode.id, old), &after(inode.id, inode.tree), visit, &mut |_, _, _| {})?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `data` gets the blocks of data that differ: number, old and new pointer.
+fn one_tree(
+    old: &Tree<'_>,
+    new: &Tree<'_>,
+    visit: &mut dyn FnMut(Reached) -> Result<(), VolumeError>,
+    data: &mut dyn FnMut(u64, BlockPointer, BlockPointer),
+) -> Result<(), VolumeError> {
+    let mut outcome = Ok(());
+    let walked = difference(old, new, &mut |at, level, before, pointer| {
+        if !pointer.is_hole() && outcome.is_ok() {
+            outcome = visit(Reached { file: new.file, level, at, pointer });
+        }
+        if level == 0 {
+            data(at, before, pointer);
+        }
+    });
+    // What `visit` refused may be why the walk could not go on.
+    outcome.and(walked)
+}
