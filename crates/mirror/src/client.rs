@@ -2,11 +2,12 @@
 
 use std::io::{Read, Write};
 
-use cairn_base::{Checksum, SnapshotId, VolumeId};
+use cairn_base::{FileId, VolumeId};
+use cairn_volume::Volume;
 
 use crate::error::MirrorError;
 use crate::lag::SourceStatus;
-use crate::message::{Answer, PROTOCOL_VERSION, Request};
+use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, StatusOf};
 use crate::wire::{read_frame, write_frame};
 
 /// What a destination must have before its baseline.
@@ -53,13 +54,13 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
         }
     }
 
-    pub(crate) fn status(
-        &mut self,
-        volume: &str,
-        base: SnapshotId,
-        base_root: Checksum,
-    ) -> Result<SourceStatus, MirrorError> {
-        match self.ask(&Request::Status { volume: volume.to_owned(), base, base_root })? {
+    /// Asks for the status; `here` answers what the source has to ask first.
+    pub(crate) fn status(&mut self, of: StatusOf, here: &Volume) -> Result<SourceStatus, MirrorError> {
+        let mut answer = self.ask(&Request::Status(of))?;
+        if let Answer::AskBegan { accumulating, in_flight } = answer {
+            answer = self.ask(&began(here, accumulating, in_flight)?)?;
+        }
+        match answer {
             Answer::Status(status) => Ok(status),
             answer => Err(unexpected(answer)),
         }
@@ -75,6 +76,22 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
         let (kind, body) = request.encode();
         write_frame(self.stream, kind, &body)
     }
+}
+
+/// Which of the source's maps began at the image that is shown here.
+pub(crate) fn began(
+    here: &Volume,
+    accumulating: FileId,
+    in_flight: Option<FileId>,
+) -> Result<Request, MirrorError> {
+    let mut file = None;
+    for map in [Some(accumulating), in_flight].into_iter().flatten() {
+        if file.is_none() && here.shows_beginning_of(map)? {
+            file = Some(map);
+        }
+    }
+    let status = here.status();
+    Ok(Request::Began(Began { file, generation: status.generation, changed: status.changed }))
 }
 
 pub(crate) fn unexpected(answer: Answer) -> MirrorError {

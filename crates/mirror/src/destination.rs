@@ -2,19 +2,19 @@
 
 use std::io::{Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cairn_base::{Checksum, Mutex, SnapshotId, Timestamp};
+use cairn_base::{BLOCK_SIZE, Checksum, Mutex, SnapshotId, Timestamp};
 use cairn_format::Role;
 use cairn_format::stream::{StreamKind, root_digest};
-use cairn_stream::{Compression, Have, Progress, StreamError, Threads, apply};
-use cairn_volume::{Volume, VolumeError};
+use cairn_stream::{Compression, Have, Progress, StreamError, Threads, apply_to};
+use cairn_volume::{Receiver, Volume, VolumeError};
 
-use crate::client::{Client, unexpected};
+use crate::client::{Client, began, unexpected};
 use crate::error::{MirrorError, NackReason, Refusal};
 use crate::lag::{Contact, Lag, Loss};
-use crate::message::{Answer, Request, Update};
+use crate::message::{Answer, CLAIMS_MAX, Request, StatusOf, Update, claims_bytes};
 use crate::relationship::Relationship;
 
 /// How a destination is.
@@ -58,6 +58,8 @@ pub struct TransferProgress {
     pub bytes: u64,
     /// Blocks that a full copy would bring.
     pub full_blocks: u64,
+    /// Blocks that it need not bring: unfinished transfers had brought them.
+    pub kept_blocks: u64,
 }
 
 /// What a transfer did.
@@ -77,6 +79,11 @@ pub struct TransferReport {
     pub blocks: u64,
     /// Blocks that a full copy would have sent.
     pub full_blocks: u64,
+    /// Blocks that were not sent because unfinished transfers had brought them, or because the image here had them.
+    pub kept_blocks: u64,
+    /// Blocks that unfinished transfers had sent and that were of no use: lost on the way or in a restart, or no longer part of the image. As far as
+    /// the source knows: a restart of it forgets.
+    pub wasted_blocks: u64,
     /// From the request to the commit.
     pub duration: Duration,
     /// False when the source did not confirm that it heard of the commit; it finds out at the next update.
@@ -93,6 +100,17 @@ pub struct Work<'a> {
     pub threads: Option<&'a dyn Threads>,
 }
 
+/// What the owner of a mirror wants of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// How extents are sent.
+    pub compression: Compression,
+    /// The source holds the base of the next update. Without it that pins no space there, and the source goes by its since map alone.
+    pub hold: bool,
+    /// The lag that is wanted at most; the source is told, so that both ends see when it is missed.
+    pub rpo: Option<Duration>,
+}
+
 struct Inner {
     state: DestinationState,
     contact: Option<Contact>,
@@ -103,7 +121,7 @@ pub struct Destination {
     volume: Arc<Volume>,
     source_volume: String,
     relationship: Relationship,
-    compression: Compression,
+    options: Mutex<Options>,
     inner: Mutex<Inner>,
 }
 
@@ -123,7 +141,23 @@ impl Destination {
             (Role::Destination, _) => DestinationState::Idle,
         };
         let source_volume = source_volume.to_owned();
-        Self { volume, source_volume, relationship, compression, inner: Mutex::new(Inner { state, contact }) }
+        let options = Mutex::new(Options { compression, hold: true, rpo: None });
+        Self { volume, source_volume, relationship, options, inner: Mutex::new(Inner { state, contact }) }
+    }
+
+    /// What is wanted of it. [`Destination::new`] holds the base.
+    pub fn options(&self) -> Options {
+        *self.options.lock()
+    }
+
+    /// Changes that, from the next request to the source on.
+    pub fn set_options(&self, options: Options) {
+        *self.options.lock() = options;
+    }
+
+    fn rpo_ms(&self) -> Option<u64> {
+        let rpo = self.options().rpo?;
+        Some(rpo.as_millis().try_into().unwrap_or(u64::MAX))
     }
 
     /// The volume.
@@ -148,8 +182,15 @@ impl Destination {
 
     /// Asks the source for its status, and so for the lag.
     pub fn refresh<S: Read + Write + ?Sized>(&self, client: &mut Client<'_, S>) -> Result<Lag, MirrorError> {
-        let (base, root) = self.base();
-        let status = client.status(&self.source_volume, base, root)?;
+        let (base, base_root) = self.base();
+        let of = StatusOf {
+            volume: self.source_volume.clone(),
+            relationship: self.relationship,
+            rpo_ms: self.rpo_ms(),
+            base,
+            base_root,
+        };
+        let status = client.status(of, &self.volume)?;
         let contact = Contact { at: self.volume.clock().now(), status };
         self.inner.lock().contact = Some(contact);
         Ok(contact.lag(contact.at))
@@ -165,11 +206,30 @@ impl Destination {
     /// Brings the newest image of the source. On any error the volume shows what it showed before.
     ///
     /// # Errors
-    /// [`Refusal::DestinationTooSmall`] when the source has grown: grow this volume and update again.
+    /// [`Refusal::DestinationTooSmall`] when the source has grown: grow this volume and update again. [`MirrorError::CompareNeeded`] when the two have no base in
+    /// common: [`Destination::update_comparing`] has that price.
     pub fn update<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
         work: &mut Work<'_>,
+    ) -> Result<TransferReport, MirrorError> {
+        self.run(client, work, false)
+    }
+
+    /// As [`Destination::update`]; where no base is common, the checksums of all that is here are sent to the source, which sends what is not the same.
+    pub fn update_comparing<S: Read + Write + ?Sized>(
+        &self,
+        client: &mut Client<'_, S>,
+        work: &mut Work<'_>,
+    ) -> Result<TransferReport, MirrorError> {
+        self.run(client, work, true)
+    }
+
+    fn run<S: Read + Write + ?Sized>(
+        &self,
+        client: &mut Client<'_, S>,
+        work: &mut Work<'_>,
+        compare: bool,
     ) -> Result<TransferReport, MirrorError> {
         {
             let mut inner = self.inner.lock();
@@ -182,7 +242,7 @@ impl Destination {
                 _ => DestinationState::Updating,
             };
         }
-        let outcome = self.transfer(client, work);
+        let outcome = self.transfer(client, work, compare);
         self.inner.lock().state = match &outcome {
             Ok(_) => DestinationState::Idle,
             Err(reason) => DestinationState::Failed(reason.clone()),
@@ -194,41 +254,58 @@ impl Destination {
         &self,
         client: &mut Client<'_, S>,
         work: &mut Work<'_>,
+        compare: bool,
     ) -> Result<TransferReport, MirrorError> {
         let began = self.volume.clock().monotonic();
-        let update = Update {
-            volume: self.source_volume.clone(),
-            id: self.volume.id(),
-            relationship: self.relationship,
-            blocks: self.volume.space_blocks(),
-            compression: self.compression,
-            have: Have::of(&self.volume),
-        };
-        let report = |kind, target: SnapshotId, bytes, blocks, full_blocks, confirmed| {
+        let cancel = work.cancel;
+        let mut receiver = self.volume.receive_with(&mut |_, _| !cancel.load(Ordering::Relaxed))?;
+        if compare {
+            receiver.claim_shown(&mut |_| !cancel.load(Ordering::Relaxed))?;
+        }
+        if cancel.load(Ordering::Relaxed) {
+            return Err(MirrorError::Cancelled);
+        }
+        let answer = self.request(client, &mut receiver, compare)?;
+        let report = |kind, target: SnapshotId| {
             let snapshot = self.volume.snapshot(target);
             TransferReport {
                 kind,
                 target,
                 name: snapshot.as_ref().map(|snapshot| snapshot.name.clone()).unwrap_or_default(),
                 taken: snapshot.map(|snapshot| snapshot.created).unwrap_or_default(),
-                bytes,
-                blocks,
-                full_blocks,
+                bytes: 0,
+                blocks: 0,
+                full_blocks: 0,
+                kept_blocks: 0,
+                wasted_blocks: 0,
                 duration: self.volume.clock().monotonic().saturating_sub(began),
-                confirmed,
+                confirmed: true,
             }
         };
-        let (target, name, full_blocks, status) = match client.ask(&Request::Update(update))? {
+        let (target, name, full_blocks, left_out, sent_before, status) = match answer {
             Answer::UpToDate(status) => {
                 self.heard(status);
                 let shown = self.volume.status().cursor.snapshot;
-                return Ok(report(TransferKind::UpToDate, shown, 0, 0, status.used, true));
+                return Ok(TransferReport {
+                    full_blocks: status.used,
+                    ..report(TransferKind::UpToDate, shown)
+                });
             }
-            Answer::Transfer { target, name, full_blocks, status } => (target, name, full_blocks, status),
+            Answer::Transfer { target, name, full_blocks, left_out, sent_before, status } => {
+                (target, name, full_blocks, left_out, sent_before, status)
+            }
+            Answer::Refused(Refusal::NoCommonBase { blocks }) => return Err(self.price(&receiver, blocks)),
             answer => return Err(unexpected(answer)),
         };
         self.heard(status);
-        let mut seen = TransferProgress { snapshot: name, blocks: 0, blocks_total: 0, bytes: 0, full_blocks };
+        let mut seen = TransferProgress {
+            snapshot: name,
+            blocks: 0,
+            blocks_total: 0,
+            bytes: 0,
+            full_blocks,
+            kept_blocks: left_out,
+        };
         (work.progress)(&seen);
         let outer = &mut work.progress;
         let mut tell = |progress: Progress| {
@@ -239,7 +316,7 @@ impl Destination {
         };
         let mut inner =
             cairn_stream::Work { cancel: work.cancel, progress: &mut tell, threads: work.threads };
-        let applied = apply(&mut Reading(client.stream), &self.volume, &mut inner).and_then(|applied| {
+        let applied = apply_to(&mut Reading(client.stream), receiver, &mut inner).and_then(|applied| {
             let announced = applied.target == target;
             announced.then_some(applied).ok_or(StreamError::Inconsistent("it is of another snapshot"))
         });
@@ -265,11 +342,65 @@ impl Destination {
             StreamKind::Full => TransferKind::Baseline,
             StreamKind::Incremental => TransferKind::Update,
         };
-        Ok(report(kind, target, applied.bytes, applied.blocks, full_blocks, confirmed))
+        Ok(TransferReport {
+            bytes: applied.bytes,
+            blocks: applied.blocks,
+            full_blocks,
+            kept_blocks: left_out,
+            wasted_blocks: sent_before.saturating_sub(left_out),
+            confirmed,
+            ..report(kind, target)
+        })
+    }
+
+    /// Asks for an update, and answers what the source has to know first.
+    fn request<S: Read + Write + ?Sized>(
+        &self,
+        client: &mut Client<'_, S>,
+        receiver: &mut Receiver,
+        compare: bool,
+    ) -> Result<Answer, MirrorError> {
+        let Options { compression, hold, .. } = self.options();
+        let mut request = Request::Update(Update {
+            volume: self.source_volume.clone(),
+            id: self.volume.id(),
+            relationship: self.relationship,
+            blocks: self.volume.space_blocks(),
+            compression,
+            hold,
+            compare,
+            rpo_ms: self.rpo_ms(),
+            claims: receiver.arrived_blocks(),
+            shown: self.volume.status().cursor.snapshot,
+            have: Have::of(&self.volume),
+        });
+        loop {
+            request = match client.ask(&request)? {
+                Answer::AskBegan { accumulating, in_flight } => began(&self.volume, accumulating, in_flight)?,
+                Answer::AskClaims { from } => Request::Claims(receiver.arrived(from, CLAIMS_MAX)?),
+                answer => return Ok(answer),
+            };
+        }
+    }
+
+    /// What comparing would cost.
+    fn price(&self, receiver: &Receiver, blocks: u64) -> MirrorError {
+        match receiver.shown_runs() {
+            Ok(runs) => MirrorError::CompareNeeded {
+                compare_bytes: claims_bytes(runs.into_iter()),
+                data_bytes_max: blocks.saturating_mul(BLOCK_SIZE as u64),
+            },
+            Err(error) => error.into(),
+        }
     }
 
     fn heard(&self, status: crate::lag::SourceStatus) {
         self.inner.lock().contact = Some(Contact { at: self.volume.clock().now(), status });
+    }
+
+    /// Blocks that unfinished transfers have brought: a transfer that goes on finds them, and a failover drops them.
+    pub fn arrived_blocks(&self) -> u64 {
+        self.volume.arrived_blocks()
     }
 
     /// What a failover now would lose.

@@ -26,11 +26,14 @@ pub enum Refusal {
         /// What is there.
         found: VolumeId,
     },
-    /// Nothing is common; only a new baseline helps.
+    /// Nothing is common: no snapshot, and no since map that began at the destination's image.
     #[error(
-        "the source has none of the snapshots of this mirror any more: nothing is common; delete the mirror and create it again"
+        "the source has none of the snapshots of this mirror any more, and did not record what changed since: nothing is known to be common"
     )]
-    NoCommonBase,
+    NoCommonBase {
+        /// Blocks that the source's image and its snapshots have: what can't be more to send.
+        blocks: u64,
+    },
     /// The same snapshot has another content on the two sides.
     #[error(
         "snapshot {0} has another content on the two sides: they have diverged; keep one, delete the mirror and create it again"
@@ -121,6 +124,16 @@ pub enum MirrorError {
     /// The mirror was failed over and follows nobody.
     #[error("this mirror was failed over: it takes writes and follows no source")]
     FailedOver,
+    /// Nothing is known to be common, and comparing has its price.
+    #[error(
+        "the source has none of the snapshots of this mirror any more, and no record of what changed since; comparing checksums takes {compare_bytes} bytes over the network, and then at most {data_bytes_max} bytes of data"
+    )]
+    CompareNeeded {
+        /// Bytes that comparing takes: exact, as long as nothing changes here.
+        compare_bytes: u64,
+        /// Bytes of blocks that may have to be sent then.
+        data_bytes_max: u64,
+    },
     /// This side was told to stop.
     #[error("the transfer was cancelled; the last image is whole")]
     Cancelled,

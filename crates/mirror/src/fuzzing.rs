@@ -1,11 +1,11 @@
 //! Doors for the fuzz targets of `fuzz/`: the codec of messages, which nothing else outside needs, on bytes alone.
 
-use cairn_base::{SnapshotId, Timestamp, VolumeId};
+use cairn_base::{FileId, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_stream::{Compression, Have};
 
 use crate::error::{NackReason, Refusal};
 use crate::lag::SourceStatus;
-use crate::message::{Answer, PROTOCOL_VERSION, Request, Update};
+use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, StatusOf, Update};
 use crate::relationship::Relationship;
 use crate::wire::{Frame, read_frame, write_frame};
 
@@ -46,6 +46,11 @@ pub fn update(volume: &str, id: VolumeId, blocks: u64, have: Vec<Have>) -> Vec<u
         relationship: Relationship(0xabc),
         blocks,
         compression: Compression::Zstd,
+        hold: true,
+        compare: false,
+        rpo_ms: Some(60_000),
+        claims: 2,
+        shown: have.last().map_or(SnapshotId(0), |have| have.id),
         have,
     };
     let (kind, body) = Request::Update(update).encode();
@@ -60,8 +65,15 @@ pub fn ack(target: SnapshotId) -> Vec<u8> {
 
 /// What a source says before the stream of `target`.
 pub fn transfer(target: SnapshotId, name: &str) -> Vec<u8> {
-    let (kind, body) =
-        Answer::Transfer { target, name: name.to_owned(), full_blocks: 100, status: status() }.encode();
+    let transfer = Answer::Transfer {
+        target,
+        name: name.to_owned(),
+        full_blocks: 100,
+        left_out: 2,
+        sent_before: 3,
+        status: status(),
+    };
+    let (kind, body) = transfer.encode();
     framed(kind, &body)
 }
 
@@ -89,7 +101,19 @@ pub fn samples() -> Vec<Vec<u8>> {
     let id = VolumeId([7; 16]);
     let requests = [
         Request::ProvisionInfo { volume: "vol0".to_owned() },
-        Request::Status { volume: "vol0".to_owned(), base: SnapshotId(3), base_root: have.root },
+        Request::Status(StatusOf {
+            volume: "vol0".to_owned(),
+            relationship: Relationship(0xabc),
+            rpo_ms: Some(60_000),
+            base: SnapshotId(3),
+            base_root: have.root,
+        }),
+        Request::Began(Began {
+            file: Some(FileId(9)),
+            generation: Generation(4),
+            changed: Timestamp(1_600_000_000_000_000_000),
+        }),
+        Request::Claims(vec![(Vbn(3), have.root), (Vbn(4), have.label), (Vbn(9), have.entry)]),
         Request::Nack { reason: NackReason::Damaged },
     ];
     let answers = [
@@ -99,7 +123,9 @@ pub fn samples() -> Vec<Vec<u8>> {
         Answer::Refused(Refusal::WrongVolume { expected: id, found: VolumeId([8; 16]) }),
         Answer::Refused(Refusal::DestinationTooSmall { need: 8192, have: 4096 }),
         Answer::Refused(Refusal::Diverged(SnapshotId(3))),
-        Answer::Refused(Refusal::NoCommonBase),
+        Answer::Refused(Refusal::NoCommonBase { blocks: 100 }),
+        Answer::AskBegan { accumulating: FileId(9), in_flight: Some(FileId(8)) },
+        Answer::AskClaims { from: Vbn(5) },
     ];
     let written = requests.iter().map(Request::encode).chain(answers.iter().map(Answer::encode));
     let mut samples: Vec<Vec<u8>> = written.map(|(kind, body)| framed(kind, &body)).collect();

@@ -12,6 +12,7 @@
 mod client;
 mod destination;
 mod error;
+mod follower;
 pub mod fuzzing;
 mod lag;
 mod message;
@@ -23,9 +24,12 @@ mod wire;
 
 pub use cairn_stream::{Compression, Threads};
 pub use client::{Client, Provision};
-pub use destination::{Destination, DestinationState, TransferKind, TransferProgress, TransferReport, Work};
+pub use destination::{
+    Destination, DestinationState, Options, TransferKind, TransferProgress, TransferReport, Work,
+};
 pub use error::{MirrorError, NackReason, Refusal};
+pub use follower::{Follower, MirrorAtSource};
 pub use lag::{Contact, Lag, Loss, SourceStatus};
 pub use message::PROTOCOL_VERSION;
 pub use relationship::{InvalidPeerName, PeerName, Relationship};
-pub use source::{MirrorAtSource, Source, SourceVolumes};
+pub use source::{Source, SourceVolumes};

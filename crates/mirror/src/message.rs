@@ -2,7 +2,7 @@
 //!
 //! The hello never changes its form, so that any two versions can tell each other apart.
 
-use cairn_base::{SnapshotId, Timestamp, VolumeId};
+use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_stream::{Compression, Have};
 
 use crate::error::{MirrorError, NackReason, Refusal};
@@ -11,18 +11,52 @@ use crate::relationship::Relationship;
 use crate::wire::{Body, Frame, Parser};
 
 /// The version of everything after the hello. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNMIR");
 
 /// What a destination asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
-    Hello { version: u32 },
-    ProvisionInfo { volume: String },
+    Hello {
+        version: u32,
+    },
+    ProvisionInfo {
+        volume: String,
+    },
     Update(Update),
-    Status { volume: String, base: SnapshotId, base_root: cairn_base::Checksum },
-    Ack { target: SnapshotId },
-    Nack { reason: NackReason },
+    Status(StatusOf),
+    /// Which of the maps that the source asked about began at the image here.
+    Began(Began),
+    /// Blocks that are here, in order of vbn; none: that was all.
+    Claims(Vec<(Vbn, Checksum)>),
+    Ack {
+        target: SnapshotId,
+    },
+    Nack {
+        reason: NackReason,
+    },
+}
+
+/// A request for the status of a volume and of one of its mirrors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StatusOf {
+    pub(crate) volume: String,
+    pub(crate) relationship: Relationship,
+    /// The lag that the destination's owner wants at most.
+    pub(crate) rpo_ms: Option<u64>,
+    pub(crate) base: SnapshotId,
+    pub(crate) base_root: Checksum,
+}
+
+/// What a destination knows of the since maps of its relationship.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Began {
+    /// The map that began at its image, if it is one of those.
+    pub(crate) file: Option<FileId>,
+    /// Of its image.
+    pub(crate) generation: Generation,
+    /// Of the last change in its image.
+    pub(crate) changed: Timestamp,
 }
 
 /// A request for an update.
@@ -34,6 +68,15 @@ pub(crate) struct Update {
     /// Length of the destination's block space.
     pub(crate) blocks: u64,
     pub(crate) compression: Compression,
+    /// The source is to hold the base until the next one is there.
+    pub(crate) hold: bool,
+    /// Without a common base, compare checksums rather than refuse.
+    pub(crate) compare: bool,
+    pub(crate) rpo_ms: Option<u64>,
+    /// Blocks that are there and of no image there: the source may ask for them.
+    pub(crate) claims: u64,
+    /// The snapshot that it shows; 0 before the first.
+    pub(crate) shown: SnapshotId,
     pub(crate) have: Vec<Have>,
 }
 
@@ -50,11 +93,24 @@ pub(crate) enum Answer {
         snapshots: u64,
     },
     UpToDate(SourceStatus),
+    /// Asks whether one of these since maps began at the destination's image.
+    AskBegan {
+        accumulating: FileId,
+        in_flight: Option<FileId>,
+    },
+    /// Asks for what the destination has, from a block on.
+    AskClaims {
+        from: Vbn,
+    },
     /// The stream follows, without frames.
     Transfer {
         target: SnapshotId,
         name: String,
         full_blocks: u64,
+        /// Blocks that are left out because the destination has them.
+        left_out: u64,
+        /// Blocks that were sent in earlier attempts at bringing a newer image, as far as this run of the source knows.
+        sent_before: u64,
         status: SourceStatus,
     },
     Status(SourceStatus),
@@ -70,6 +126,13 @@ const NACK: u8 = 6;
 const UP_TO_DATE: u8 = 7;
 const TRANSFER: u8 = 8;
 const REFUSED: u8 = 9;
+const BEGAN: u8 = 10;
+const CLAIMS: u8 = 11;
+const ASK_BEGAN: u8 = 12;
+const ASK_CLAIMS: u8 = 13;
+
+/// Blocks in one message of claims: 4 MiB of checksums.
+pub(crate) const CLAIMS_MAX: usize = 1 << 18;
 
 fn hello(version: u32) -> Body {
     Body::default().u64(MAGIC).u32(version)
@@ -101,6 +164,11 @@ impl Request {
                     .u64(update.relationship.0)
                     .u64(update.blocks)
                     .u8(compression)
+                    .u8(u8::from(update.hold))
+                    .u8(u8::from(update.compare))
+                    .option(update.rpo_ms)
+                    .u64(update.claims)
+                    .u64(update.shown.0)
                     .u32(update.have.len() as u32);
                 let add = |body: Body, have: &Have| {
                     let digests = [&have.root.0, &have.label.0, &have.entry.0];
@@ -109,9 +177,15 @@ impl Request {
                 };
                 (UPDATE, update.have.iter().fold(start, add))
             }
-            Request::Status { volume, base, base_root } => {
-                (STATUS, body.text(volume).u64(base.0).array(&base_root.0))
+            Request::Status(of) => {
+                let body = body.text(&of.volume).u64(of.relationship.0).option(of.rpo_ms);
+                (STATUS, body.u64(of.base.0).array(&of.base_root.0))
             }
+            Request::Began(began) => {
+                let body = body.option(began.file.map(|file| file.0));
+                (BEGAN, body.u64(began.generation.0).u64(began.changed.0))
+            }
+            Request::Claims(claims) => (CLAIMS, put_claims(body, claims)),
             Request::Ack { target } => (ACK, body.u64(target.0)),
             Request::Nack { reason } => {
                 let code = match reason {
@@ -132,11 +206,19 @@ impl Request {
             HELLO => return parse_hello(&frame.body).map(|version| Request::Hello { version }),
             PROVISION => Request::ProvisionInfo { volume: parser.text()? },
             UPDATE => Request::Update(parse_update(&mut parser)?),
-            STATUS => Request::Status {
+            STATUS => Request::Status(StatusOf {
                 volume: parser.text()?,
+                relationship: Relationship(parser.u64()?),
+                rpo_ms: parser.option()?,
                 base: SnapshotId(parser.u64()?),
                 base_root: parser.checksum()?,
-            },
+            }),
+            BEGAN => Request::Began(Began {
+                file: parser.option()?.map(FileId),
+                generation: Generation(parser.u64()?),
+                changed: Timestamp(parser.u64()?),
+            }),
+            CLAIMS => Request::Claims(parse_claims(&mut parser)?),
             ACK => Request::Ack { target: SnapshotId(parser.u64()?) },
             NACK => Request::Nack {
                 reason: match parser.u32()? {
@@ -163,6 +245,11 @@ fn parse_update(parser: &mut Parser<'_>) -> Result<Update, MirrorError> {
         1 => Compression::Zstd,
         _ => return Err(MirrorError::Protocol("it asks for an unknown compression")),
     };
+    let hold = parser.flag()?;
+    let compare = parser.flag()?;
+    let rpo_ms = parser.option()?;
+    let claims = parser.u64()?;
+    let shown = SnapshotId(parser.u64()?);
     let count = parser.u32()?;
     let mut have = Vec::new();
     for _ in 0..count {
@@ -174,7 +261,55 @@ fn parse_update(parser: &mut Parser<'_>) -> Result<Update, MirrorError> {
             entry: parser.checksum()?,
         });
     }
-    Ok(Update { volume, id, relationship, blocks, compression, have })
+    Ok(Update { volume, id, relationship, blocks, compression, hold, compare, rpo_ms, claims, shown, have })
+}
+
+/// Runs of blocks that follow each other: the first, how many, and their checksums.
+fn put_claims(mut body: Body, claims: &[(Vbn, Checksum)]) -> Body {
+    for run in claims.chunk_by(|(a, _), (b, _)| a.0 + 1 == b.0) {
+        let Some((first, _)) = run.first() else { continue };
+        body = body.u64(first.0).u32(run.len() as u32);
+        body = run.iter().fold(body, |body, (_, checksum)| body.array(&checksum.0));
+    }
+    body
+}
+
+fn parse_claims(parser: &mut Parser<'_>) -> Result<Vec<(Vbn, Checksum)>, MirrorError> {
+    let mut claims = Vec::new();
+    let mut next = 0;
+    while !parser.is_empty() {
+        let (first, count) = (parser.u64()?, parser.u32()?);
+        if first < next || count == 0 || claims.len() + count as usize > CLAIMS_MAX {
+            return Err(MirrorError::Protocol("its list of blocks is out of order or too long"));
+        }
+        next =
+            first.checked_add(u64::from(count)).ok_or(MirrorError::Protocol("it names impossible blocks"))?;
+        for vbn in first..next {
+            claims.push((Vbn(vbn), parser.checksum()?));
+        }
+    }
+    Ok(claims)
+}
+
+/// Bytes that claims of blocks in `runs` take on the wire, the questions included.
+pub(crate) fn claims_bytes(runs: impl Iterator<Item = (Vbn, u64)>) -> u64 {
+    const FRAME: u64 = 5;
+    let (mut bytes, mut room) = (0, 0);
+    for (_, mut count) in runs {
+        while count > 0 {
+            if room == 0 {
+                // The question, a frame with a vbn; and the frame of the answer.
+                bytes += FRAME + 8 + FRAME;
+                room = CLAIMS_MAX as u64;
+            }
+            let part = count.min(room);
+            bytes += 12 + part * 16;
+            room -= part;
+            count -= part;
+        }
+    }
+    // The last question gets an empty answer.
+    bytes + FRAME + 8 + FRAME
 }
 
 impl Answer {
@@ -186,8 +321,13 @@ impl Answer {
                 (PROVISION, body.array(&id.0).u64(*blocks).u64(*used).u64(*snapshots))
             }
             Answer::UpToDate(status) => (UP_TO_DATE, put_status(body, status)),
-            Answer::Transfer { target, name, full_blocks, status } => {
-                (TRANSFER, put_status(body.u64(target.0).text(name).u64(*full_blocks), status))
+            Answer::AskBegan { accumulating, in_flight } => {
+                (ASK_BEGAN, body.u64(accumulating.0).option(in_flight.map(|file| file.0)))
+            }
+            Answer::AskClaims { from } => (ASK_CLAIMS, body.u64(from.0)),
+            Answer::Transfer { target, name, full_blocks, left_out, sent_before, status } => {
+                let body = body.u64(target.0).text(name).u64(*full_blocks).u64(*left_out).u64(*sent_before);
+                (TRANSFER, put_status(body, status))
             }
             Answer::Status(status) => (STATUS, put_status(body, status)),
             Answer::Refused(refusal) => (REFUSED, put_refusal(body, refusal)),
@@ -210,9 +350,16 @@ impl Answer {
                 target: SnapshotId(parser.u64()?),
                 name: parser.text()?,
                 full_blocks: parser.u64()?,
+                left_out: parser.u64()?,
+                sent_before: parser.u64()?,
                 status: parse_status(&mut parser)?,
             },
             STATUS => Answer::Status(parse_status(&mut parser)?),
+            ASK_BEGAN => Answer::AskBegan {
+                accumulating: FileId(parser.u64()?),
+                in_flight: parser.option()?.map(FileId),
+            },
+            ASK_CLAIMS => Answer::AskClaims { from: Vbn(parser.u64()?) },
             REFUSED => Answer::Refused(parse_refusal(&mut parser)?),
             _ => return Err(MirrorError::Protocol("it sent an unknown message")),
         };
@@ -249,7 +396,7 @@ fn put_refusal(body: Body, refusal: &Refusal) -> Body {
         Refusal::NoSuchVolume => body.u32(1),
         Refusal::NotASource => body.u32(2),
         Refusal::WrongVolume { expected, found } => body.u32(3).array(&expected.0).array(&found.0),
-        Refusal::NoCommonBase => body.u32(4),
+        Refusal::NoCommonBase { blocks } => body.u32(4).u64(*blocks),
         Refusal::Diverged(snapshot) => body.u32(5).u64(snapshot.0),
         Refusal::DestinationTooSmall { need, have } => body.u32(6).u64(*need).u64(*have),
         Refusal::SourceFull => body.u32(7),
@@ -263,7 +410,7 @@ fn parse_refusal(parser: &mut Parser<'_>) -> Result<Refusal, MirrorError> {
         1 => Refusal::NoSuchVolume,
         2 => Refusal::NotASource,
         3 => Refusal::WrongVolume { expected: VolumeId(parser.array()?), found: VolumeId(parser.array()?) },
-        4 => Refusal::NoCommonBase,
+        4 => Refusal::NoCommonBase { blocks: parser.u64()? },
         5 => Refusal::Diverged(SnapshotId(parser.u64()?)),
         6 => Refusal::DestinationTooSmall { need: parser.u64()?, have: parser.u64()? },
         7 => Refusal::SourceFull,

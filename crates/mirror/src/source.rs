@@ -1,19 +1,25 @@
-//! The source's side: answers destinations, keeps one held base snapshot for each of them, and lets the older one go.
+//! The source's side: answers destinations, and keeps for each what its next update needs: one held base snapshot, and a since map for
+//! when there is none (deleted, or not wanted). The older base goes when the destination has the newer one.
+//!
+//! A since map is acknowledged by the *next* update, which asks the destination which map began at its image: so there is no bookkeeping behind a commit, and a
+//! confirmation that was lost costs nothing.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use cairn_base::{Checksum, Mutex, SnapshotId, VolumeId};
+use cairn_base::{Checksum, Generation, Mutex, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_format::Role;
 use cairn_format::stream::root_digest;
 use cairn_stream::{AbortReason, Have, MIRROR_PREFIX, Plan, Progress, StreamError, Work, abort, produce};
-use cairn_volume::{Behind, Snapshot, Volume, VolumeError};
+use cairn_volume::{SinceFiles, Snapshot, Volume, VolumeError};
 
 use crate::error::{MirrorError, Refusal};
+use crate::follower::{Follower, MirrorAtSource, since_number};
 use crate::lag::SourceStatus;
-use crate::message::{Answer, PROTOCOL_VERSION, Request, Update};
+use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, StatusOf, Update};
 use crate::relationship::{PeerName, prefix, split};
 use crate::wire::{Frame, read_frame, write_frame};
 
@@ -23,28 +29,22 @@ pub trait SourceVolumes {
     fn volume(&self, name: &str, peer: &PeerName) -> Result<Arc<Volume>, Refusal>;
 }
 
-/// A mirror as its source sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MirrorAtSource {
-    /// Peer and relationship, as in the names of its snapshots.
-    pub name: String,
-    /// The snapshot that the destination has, as far as is known here.
-    pub base: Snapshot,
-    /// What changed since.
-    pub behind: Behind,
-    /// Another snapshot is on its way.
-    pub transferring: bool,
-}
-
+/// A volume, and how the names of a mirror's snapshots begin.
 type Key = (VolumeId, String);
+
+/// Claims that are compared in one walk of the pointers: 96 MiB of them.
+const CLAIMS_AT_ONCE: usize = 1 << 22;
 
 /// What a source knows of its mirrors' sessions; one for a server. What must survive a restart is in the names of held snapshots.
 #[derive(Default)]
 pub struct Source {
     /// The session that each mirror has now; an earlier one is told to end.
     sessions: Mutex<HashMap<Key, Arc<AtomicBool>>>,
-    /// One at a time makes and deletes base snapshots. Taken before `sessions`.
+    /// One at a time makes and deletes base snapshots. Taken before the others.
     housekeeping: Mutex<()>,
+    followers: Mutex<BTreeMap<Key, Follower>>,
+    /// Blocks sent to each mirror since it last confirmed an image.
+    sent: Mutex<HashMap<Key, u64>>,
 }
 
 /// A session's hold on its mirror, until it ends or a later one takes over.
@@ -72,13 +72,45 @@ impl Drop for Claim<'_> {
 /// A transfer that was announced.
 struct Prepared {
     target: Snapshot,
+    base: Base,
     status: SourceStatus,
+}
+
+/// What the destination has that the changes are counted from.
+#[derive(Debug, Clone, Copy)]
+enum Base {
+    /// Nothing that is known of.
+    Nothing,
+    /// Snapshots that both sides have.
+    Snapshots,
+    /// The beginning of a since map.
+    Since(Have),
+}
+
+/// What a destination said of the since maps of its relationship, when it was asked.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    files: SinceFiles,
+    began: Began,
 }
 
 impl Source {
     /// A source without sessions.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A source that remembers mirrors which an earlier run of the program knew.
+    pub fn remembering(followers: Vec<Follower>) -> Self {
+        let keyed = followers
+            .into_iter()
+            .map(|follower| ((follower.volume, format!("{MIRROR_PREFIX}{}.", follower.name)), follower));
+        Self { followers: Mutex::new(keyed.collect()), ..Self::default() }
+    }
+
+    /// The mirrors that are known, to be remembered.
+    pub fn followers(&self) -> Vec<Follower> {
+        self.followers.lock().values().cloned().collect()
     }
 
     /// Answers one destination, which the caller has authenticated as `peer`, until it hangs up.
@@ -113,10 +145,10 @@ impl Source {
                         snapshots: status.snapshots,
                     }
                 }),
-                Request::Status { volume, base, base_root } => volumes
-                    .volume(&volume, peer)
-                    .and_then(|volume| status_of(&volume, base, Some(base_root)))
-                    .map(Answer::Status),
+                Request::Status(of) => match volumes.volume(&of.volume, peer) {
+                    Ok(volume) => self.status(stream, &volume, &of, peer)?.map(Answer::Status),
+                    Err(refusal) => Err(refusal),
+                },
                 Request::Update(update) => {
                     let volume = match volumes.volume(&update.volume, peer) {
                         Ok(volume) => volume,
@@ -128,8 +160,8 @@ impl Source {
                     self.update(stream, &volume, &update, peer, work)?;
                     continue;
                 }
-                Request::Ack { .. } | Request::Nack { .. } => {
-                    return Err(MirrorError::Protocol("it acknowledges what was not sent"));
+                Request::Ack { .. } | Request::Nack { .. } | Request::Began(_) | Request::Claims(_) => {
+                    return Err(MirrorError::Protocol("it answers what was not asked"));
                 }
             };
             answer(stream, &reply.unwrap_or_else(Answer::Refused))?;
@@ -163,8 +195,12 @@ impl Source {
         work: &mut Work<'_>,
     ) -> Result<(), MirrorError> {
         let prefix = prefix(peer, update.relationship);
-        let claim = self.claim((volume.id(), prefix.clone()));
-        let prepared = match self.prepare(volume, update, &prefix, &claim) {
+        let key = (volume.id(), prefix.clone());
+        let claim = self.claim(key.clone());
+        let hears = Heard { hold: Some(update.hold), rpo_ms: update.rpo_ms, confirmed: None };
+        self.hear(volume, &prefix, &hears);
+        let known = ask_began(stream, volume, &prefix, update)?;
+        let prepared = match self.prepare(volume, update, &prefix, known, &claim) {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(status)) => return answer(stream, &Answer::UpToDate(status)),
             Err(refusal) => {
@@ -172,23 +208,55 @@ impl Source {
                 return Err(refusal.into());
             }
         };
-        let target = prepared.target.id;
-        let plan = match Plan::new(volume, &update.have, target) {
+        let outcome = self.transfer(stream, volume, update, &prefix, &prepared, &claim, work);
+        if !update.hold {
+            // The since map has what changed; no snapshot is kept, whether the destination has it now or not.
+            self.let_go_of_all(volume, &prefix, &claim)?;
+        }
+        outcome
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each is another part of one session")]
+    fn transfer<S: Read + Write + ?Sized>(
+        &self,
+        stream: &mut S,
+        volume: &Arc<Volume>,
+        update: &Update,
+        prefix: &str,
+        prepared: &Prepared,
+        claim: &Claim<'_>,
+        work: &mut Work<'_>,
+    ) -> Result<(), MirrorError> {
+        let (target, key) = (prepared.target.id, &claim.key);
+        let number = since_number(name_in(prefix));
+        let plan = match prepared.base {
+            Base::Since(base) => Plan::since(volume, &update.have, base, number, target),
+            Base::Snapshots | Base::Nothing => Plan::new(volume, &update.have, target),
+        };
+        let plan = plan.map_err(MirrorError::from).and_then(|mut plan| {
+            leave_out(stream, &mut plan, update)?;
+            Ok(plan)
+        });
+        let plan = match plan {
             Ok(plan) => plan,
             Err(error) => {
                 let refusal = match &error {
-                    StreamError::Diverged { snapshot } => Refusal::Diverged(*snapshot),
-                    StreamError::Volume(error) => Refusal::from(error),
+                    MirrorError::Volume(error) => Refusal::from(error),
+                    MirrorError::Refused(refusal) => refusal.clone(),
+                    MirrorError::Stream(StreamError::BaseMissing { .. }) => no_common_base(volume),
                     _ => Refusal::SourceFailed,
                 };
                 answer(stream, &Answer::Refused(refusal))?;
-                return Err(error.into());
+                return Err(error);
             }
         };
+        let sent_before = self.sent.lock().get(key).copied().unwrap_or(0);
         let announcement = Answer::Transfer {
             target,
             name: prepared.target.name.clone(),
             full_blocks: volume.status().used,
+            left_out: plan.left_out(),
+            sent_before,
             status: prepared.status,
         };
         answer(stream, &announcement)?;
@@ -198,6 +266,7 @@ impl Source {
             if cancel.load(Ordering::Relaxed) || claim.ended.load(Ordering::Relaxed) {
                 stop.store(true, Ordering::Relaxed);
             }
+            self.sent.lock().insert(key.clone(), sent_before + at.blocks);
             progress(at);
         };
         let mut inner = Work { cancel: &stop, progress: &mut tell, threads: work.threads };
@@ -215,11 +284,24 @@ impl Source {
             }
             return Err(error.into());
         }
-        let gone = MirrorError::from(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
-        match Request::parse(&read_frame(stream)?.ok_or(gone)?)? {
+        match read_request(stream)? {
             Request::Ack { target: acknowledged } if acknowledged == target => {
-                self.advance(volume, &prefix, target, &claim)?;
-                let status = status_of(volume, target, None)?;
+                self.advance(volume, prefix, &prepared.target, update.hold, claim)?;
+                let root = &prepared.target.root;
+                let confirmed = Some((root.generation, root.changed));
+                let rpo_ms = update.rpo_ms;
+                self.hear(volume, prefix, &Heard { hold: Some(update.hold), rpo_ms, confirmed });
+                self.sent.lock().remove(key);
+                let files = volume.since_files(number);
+                let began = |files: SinceFiles| Known {
+                    files,
+                    began: Began {
+                        file: Some(files.accumulating),
+                        generation: root.generation,
+                        changed: root.changed,
+                    },
+                };
+                let status = status_of(volume, prefix, target, None, files.map(began))?;
                 answer(stream, &Answer::Status(status))
             }
             Request::Nack { reason } => Err(MirrorError::Nack(reason)),
@@ -227,12 +309,13 @@ impl Source {
         }
     }
 
-    /// Decides what to send: a new held snapshot, or (the inner error) nothing.
+    /// Decides what to send: a new snapshot, or (the inner error) nothing.
     fn prepare(
         &self,
         volume: &Arc<Volume>,
         update: &Update,
         prefix: &str,
+        known: Option<Known>,
         claim: &Claim<'_>,
     ) -> Result<Result<Prepared, SourceStatus>, Refusal> {
         let _housekeeping = self.housekeeping.lock();
@@ -247,80 +330,268 @@ impl Source {
         if status.blocks > update.blocks {
             return Err(Refusal::DestinationTooSmall { need: status.blocks, have: update.blocks });
         }
-        let common = common(volume, &update.have)?;
-        if common.is_empty() && !update.have.is_empty() {
-            return Err(Refusal::NoCommonBase);
-        }
         let refused = |error: VolumeError| Refusal::from(&error);
+        let number = since_number(name_in(prefix));
+        let common = common(volume, &update.have)?;
         let own = own_snapshots(volume, prefix);
-        let base = own.iter().rev().find(|(snapshot, _)| common.contains(&snapshot.id));
+        let held = own.iter().rev().find(|(snapshot, _)| common.contains(&snapshot.id));
+        // Two updates at a time are one: the maps are as they were when the destination was asked, or nothing is known of them.
+        let known = known.filter(|known| volume.since_files(number) == Some(known.files));
+        let since = known.filter(|known| known.began.file.is_some() && held.is_none());
+        let shown = update.have.iter().find(|have| have.id == update.shown).copied();
+        let base = match (held, since, shown) {
+            (None, Some(_), Some(shown)) => Base::Since(shown),
+            _ if !common.is_empty() => Base::Snapshots,
+            _ if update.have.is_empty() || update.compare => Base::Nothing,
+            _ => return Err(no_common_base(volume)),
+        };
         // What an interrupted transfer left, and what a lost acknowledgement kept.
-        let keep = base.map(|(snapshot, _)| snapshot.id);
+        let keep = held.map(|(snapshot, _)| snapshot.id);
         let_go(volume, own.iter().map(|(snapshot, _)| snapshot).filter(|s| Some(s.id) != keep))
             .map_err(refused)?;
-        let generation = volume.consistency_point().map_err(refused)?;
-        if let Some((base, _)) = base
-            && base.generation == generation
-            && is_same_table(volume, &update.have)
-        {
-            return Ok(Err(status_of(volume, base.id, None)?));
+        volume.consistency_point().map_err(refused)?;
+        let changed = match (held, since) {
+            (Some((base, _)), _) => Some(base.root.changed),
+            (None, Some(known)) => Some(known.began.changed),
+            (None, None) => None,
+        };
+        let now = volume.status();
+        if changed == Some(now.changed) && now.dirty == 0 && is_same_table(volume, &update.have) {
+            if !update.hold {
+                let_go(volume, held.iter().map(|(snapshot, _)| snapshot)).map_err(refused)?;
+            }
+            return Ok(Err(status_of(volume, prefix, keep.unwrap_or_default(), None, since)?));
         }
-        let number = own.last().map_or(0, |(_, number)| *number) + 1;
-        let target = volume.create_snapshot(&format!("{prefix}{number}")).map_err(refused)?;
-        volume.hold_snapshot(target.id, true).map_err(refused)?;
+        let name = format!("{prefix}{}", own.last().map_or(0, |(_, number)| *number) + 1);
+        let same_root = held.is_some_and(|(base, _)| base.root.generation == now.generation);
+        let made = if same_root && now.dirty == 0 && update.hold {
+            // Only names changed. The map goes on from the base, which has the same root.
+            volume.create_snapshot(&name)
+        } else {
+            // The destination has this base: what was in flight for it has arrived.
+            match (held, since) {
+                (Some((base, _)), _) if volume.since_files(number).is_some() => {
+                    volume.acknowledge_since(number, base.id).map_err(refused)?;
+                }
+                (None, Some(known)) if known.began.file == Some(known.files.accumulating) => {
+                    volume.acknowledge_beginning(number, known.files.accumulating).map_err(refused)?;
+                }
+                _ => {}
+            }
+            volume.create_snapshot_since(&name, number)
+        };
+        let target = match made {
+            // Too full for the map. With the base held it is not needed; it goes on from where it began.
+            Err(VolumeError::NoSpace) if update.hold && !matches!(base, Base::Since(_)) => {
+                volume.create_snapshot(&name)
+            }
+            other => other,
+        };
+        let target = target.map_err(refused)?;
+        if update.hold {
+            volume.hold_snapshot(target.id, true).map_err(refused)?;
+        }
         // What the destination has until the transfer is through.
-        let status = status_of(volume, keep.unwrap_or(SnapshotId(0)), None)?;
-        Ok(Ok(Prepared { target, status }))
+        let status = status_of(volume, prefix, keep.unwrap_or_default(), None, None)?;
+        Ok(Ok(Prepared { target, base, status }))
     }
 
-    /// The destination has `target`: every other snapshot of this mirror goes.
+    /// The destination has `target`: every other snapshot of this mirror goes; also `target` when it is not to be held.
     fn advance(
         &self,
         volume: &Arc<Volume>,
         prefix: &str,
-        target: SnapshotId,
+        target: &Snapshot,
+        hold: bool,
         claim: &Claim<'_>,
     ) -> Result<(), MirrorError> {
         let _housekeeping = self.housekeeping.lock();
         claim.check()?;
         let own = own_snapshots(volume, prefix);
-        let_go(volume, own.iter().map(|(snapshot, _)| snapshot).filter(|s| s.id < target))?;
+        let over = own.iter().map(|(snapshot, _)| snapshot).filter(|s| s.id < target.id || !hold);
+        let_go(volume, over)?;
         Ok(())
     }
 
-    /// The mirrors of a volume, as their held snapshots tell.
+    fn let_go_of_all(
+        &self,
+        volume: &Arc<Volume>,
+        prefix: &str,
+        claim: &Claim<'_>,
+    ) -> Result<(), MirrorError> {
+        let _housekeeping = self.housekeeping.lock();
+        claim.check()?;
+        let own = own_snapshots(volume, prefix);
+        let_go(volume, own.iter().map(|(snapshot, _)| snapshot))?;
+        Ok(())
+    }
+
+    /// Notes what a session said of its mirror.
+    fn hear(&self, volume: &Arc<Volume>, prefix: &str, heard: &Heard) {
+        let now = volume.clock().now();
+        let mut followers = self.followers.lock();
+        let follower = followers.entry((volume.id(), prefix.to_owned())).or_insert_with(|| Follower {
+            volume: volume.id(),
+            name: name_in(prefix).to_owned(),
+            hold: true,
+            rpo: None,
+            heard: now,
+            base: None,
+            updated: None,
+        });
+        follower.heard = now;
+        follower.rpo = heard.rpo_ms.map(Duration::from_millis);
+        follower.hold = heard.hold.unwrap_or(follower.hold);
+        if heard.confirmed.is_some() {
+            follower.base = heard.confirmed;
+            follower.updated = Some(now);
+        }
+    }
+
+    fn status<S: Read + Write + ?Sized>(
+        &self,
+        stream: &mut S,
+        volume: &Arc<Volume>,
+        of: &StatusOf,
+        peer: &PeerName,
+    ) -> Result<Result<SourceStatus, Refusal>, MirrorError> {
+        let prefix = prefix(peer, of.relationship);
+        let follows = self.followers.lock().contains_key(&(volume.id(), prefix.clone()));
+        if follows {
+            self.hear(volume, &prefix, &Heard { hold: None, rpo_ms: of.rpo_ms, confirmed: None });
+        }
+        let has_base = volume
+            .snapshot_entries()
+            .iter()
+            .any(|entry| entry.id == of.base && root_digest(entry) == of.base_root);
+        let known = match volume.since_files(since_number(name_in(&prefix))) {
+            Some(files) if !has_base && of.base.0 != 0 => Some(ask(stream, files)?),
+            _ => None,
+        };
+        Ok(status_of(volume, &prefix, of.base, Some(of.base_root), known))
+    }
+
+    /// The mirrors of a volume: those whose sessions made them known, and those that held snapshots tell of.
     pub fn mirrors(&self, volume: &Arc<Volume>) -> Result<Vec<MirrorAtSource>, VolumeError> {
         let mut by_prefix: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
-        for snapshot in volume.snapshots().into_iter().filter(|snapshot| snapshot.held) {
+        for snapshot in volume.snapshots() {
             if let Some((prefix, _)) = split(&snapshot.name) {
                 by_prefix.entry(prefix.to_owned()).or_default().push(snapshot);
             }
         }
-        let sessions = self.sessions.lock();
-        let active = |prefix: &str| sessions.contains_key(&(volume.id(), prefix.to_owned()));
-        let found: Vec<_> =
-            by_prefix.into_iter().map(|(prefix, own)| (active(&prefix), prefix, own)).collect();
-        drop(sessions);
+        let followers = self.followers.lock().clone();
+        for (_, prefix) in followers.keys().filter(|(id, _)| *id == volume.id()) {
+            by_prefix.entry(prefix.clone()).or_default();
+        }
+        let transferring: BTreeSet<Key> = self.sessions.lock().keys().cloned().collect();
         let mut mirrors = Vec::new();
-        for (transferring, prefix, own) in found {
-            let Some(base) = own.into_iter().next() else { continue };
-            let behind = volume.changed_since_snapshot(base.id)?;
-            let name = prefix[MIRROR_PREFIX.len()..].trim_end_matches('.').to_owned();
-            mirrors.push(MirrorAtSource { name, base, behind, transferring });
+        for (prefix, own) in by_prefix {
+            let key = (volume.id(), prefix.clone());
+            let follower = followers.get(&key).cloned();
+            // The oldest: a newer one is on its way.
+            let held = own.into_iter().find(|snapshot| snapshot.held);
+            let number = since_number(name_in(&prefix));
+            let behind = match (&held, volume.since_files(number), follower.as_ref().and_then(|f| f.base)) {
+                (Some(base), _, _) => Some(volume.changed_since_snapshot(base.id)?),
+                (None, Some(files), Some(base)) => {
+                    Some(volume.changed_since_beginning(number, files.accumulating, Some(base))?)
+                }
+                _ => None,
+            };
+            let name = name_in(&prefix).to_owned();
+            let transferring = transferring.contains(&key);
+            mirrors.push(MirrorAtSource { name, base: held, behind, transferring, follower });
         }
         Ok(mirrors)
     }
 
-    /// Forgets a mirror ([`MirrorAtSource::name`]) that will not come again: its snapshots are released and deleted.
+    /// Forgets a mirror ([`MirrorAtSource::name`]) that will not come again: its snapshots are released and deleted, and its since maps freed.
     pub fn forget(&self, volume: &Arc<Volume>, name: &str) -> Result<(), VolumeError> {
         let _housekeeping = self.housekeeping.lock();
         let prefix = format!("{MIRROR_PREFIX}{name}.");
-        if let Some(session) = self.sessions.lock().remove(&(volume.id(), prefix.clone())) {
+        let key = (volume.id(), prefix.clone());
+        if let Some(session) = self.sessions.lock().remove(&key) {
             session.store(true, Ordering::Release);
         }
+        self.followers.lock().remove(&key);
+        self.sent.lock().remove(&key);
         let own = own_snapshots(volume, &prefix);
-        let_go(volume, own.iter().map(|(snapshot, _)| snapshot))
+        let_go(volume, own.iter().map(|(snapshot, _)| snapshot))?;
+        volume.delete_since(since_number(name))
     }
+}
+
+/// What a session says of its mirror.
+struct Heard {
+    hold: Option<bool>,
+    rpo_ms: Option<u64>,
+    confirmed: Option<(Generation, Timestamp)>,
+}
+
+/// Peer and relationship in the prefix of a mirror's snapshots.
+fn name_in(prefix: &str) -> &str {
+    prefix.strip_prefix(MIRROR_PREFIX).unwrap_or(prefix).trim_end_matches('.')
+}
+
+fn no_common_base(volume: &Volume) -> Refusal {
+    Refusal::NoCommonBase { blocks: volume.status().used }
+}
+
+fn read_request<S: Read + ?Sized>(stream: &mut S) -> Result<Request, MirrorError> {
+    let gone = MirrorError::from(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
+    Request::parse(&read_frame(stream)?.ok_or(gone)?)
+}
+
+/// Asks a destination that has images, but none of whose bases is here, what it knows of the since maps.
+fn ask_began<S: Read + Write + ?Sized>(
+    stream: &mut S,
+    volume: &Arc<Volume>,
+    prefix: &str,
+    update: &Update,
+) -> Result<Option<Known>, MirrorError> {
+    let Some(files) = volume.since_files(since_number(name_in(prefix))) else { return Ok(None) };
+    let theirs = |snapshot: &Snapshot| update.have.iter().any(|have| have.id == snapshot.id);
+    let held = own_snapshots(volume, prefix).iter().any(|(snapshot, _)| theirs(snapshot));
+    if held || update.have.is_empty() { Ok(None) } else { ask(stream, files).map(Some) }
+}
+
+fn ask<S: Read + Write + ?Sized>(stream: &mut S, files: SinceFiles) -> Result<Known, MirrorError> {
+    let SinceFiles { accumulating, in_flight } = files;
+    answer(stream, &Answer::AskBegan { accumulating, in_flight })?;
+    match read_request(stream)? {
+        Request::Began(mut began) => {
+            began.file = began.file.filter(|file| *file == accumulating || Some(*file) == in_flight);
+            Ok(Known { files, began })
+        }
+        _ => Err(MirrorError::Protocol("it does not say which map began at its image")),
+    }
+}
+
+/// Leaves out of a plan what the destination has.
+fn leave_out<S: Read + Write + ?Sized>(
+    stream: &mut S,
+    plan: &mut Plan,
+    update: &Update,
+) -> Result<(), MirrorError> {
+    if update.claims == 0 || plan.blocks() == 0 {
+        return Ok(());
+    }
+    let mut from = Some(Vbn(0));
+    plan.leave_out(&mut || {
+        let mut claims: Vec<(Vbn, Checksum)> = Vec::new();
+        while let Some(next) = from.filter(|_| claims.len() < CLAIMS_AT_ONCE) {
+            answer(stream, &Answer::AskClaims { from: next })?;
+            let Request::Claims(more) = read_request(stream)? else {
+                return Err(MirrorError::Protocol("it does not say what it has"));
+            };
+            if more.first().is_some_and(|(vbn, _)| *vbn < next) {
+                return Err(MirrorError::Protocol("its list of blocks is out of order or too long"));
+            }
+            from = more.last().map(|(vbn, _)| Vbn(vbn.0 + 1));
+            claims.extend(more);
+        }
+        Ok(claims)
+    })
 }
 
 /// The snapshots that both sides have with the same content.
@@ -378,27 +649,41 @@ fn let_go<'a>(
     Ok(())
 }
 
-/// What the source says of itself, with the lag of a destination that has `base`; `root` must be the base's if it is given.
+/// What the source says of itself, with the lag of a destination that has `base`; `root` must be the base's if it is given. Where the base is not here, a since map that
+/// began at it tells the same.
 fn status_of(
     volume: &Arc<Volume>,
+    prefix: &str,
     base: SnapshotId,
     root: Option<Checksum>,
+    known: Option<Known>,
 ) -> Result<SourceStatus, Refusal> {
     let status = volume.status();
-    let known = volume
+    let refused = |error: VolumeError| Refusal::from(&error);
+    let entry = volume
         .snapshot_entries()
         .into_iter()
         .find(|entry| entry.id == base && root.is_none_or(|root| root == root_digest(entry)));
-    let behind = match &known {
-        Some(entry) => Some(volume.changed_since_snapshot(entry.id).map_err(|error| Refusal::from(&error))?),
-        None => None,
+    let began = known.and_then(|known| Some((known.began.file?, known.began)));
+    let (behind, taken) = match (&entry, began) {
+        (Some(entry), _) => {
+            let behind = volume.changed_since_snapshot(entry.id).map_err(refused)?;
+            (Some(behind), Some(entry.root.created))
+        }
+        (None, Some((file, began))) => {
+            let number = since_number(name_in(prefix));
+            let base = Some((began.generation, began.changed));
+            let behind = volume.changed_since_beginning(number, file, base).map_err(refused)?;
+            (Some(behind), Some(began.changed))
+        }
+        (None, None) => (None, None),
     };
     Ok(SourceStatus {
         now: volume.clock().now(),
         blocks: status.blocks,
         used: status.used,
         base,
-        base_taken: known.map(|entry| entry.root.created),
+        base_taken: taken,
         first_change: behind.and_then(|behind| behind.first_change),
         blocks_behind: behind.map_or(status.active + status.dirty, |behind| behind.blocks),
     })

@@ -2,4 +2,6 @@
 
 mod harness;
 mod hostile;
+mod resume;
+mod since;
 mod transfers;

@@ -134,6 +134,18 @@ impl<'a> Parser<'a> {
         }
     }
 
+    pub(crate) fn flag(&mut self) -> Result<bool, MirrorError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(MirrorError::Protocol("a message has an impossible value")),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn array(&mut self) -> Result<[u8; 16], MirrorError> {
         self.take()
     }

@@ -46,12 +46,21 @@ pub fn apply(
     volume: &Arc<Volume>,
     work: &mut Work<'_>,
 ) -> Result<Applied, StreamError> {
+    apply_to(input, volume.receive()?, work)
+}
+
+/// [`apply`] to a transfer that has begun: what it has already may be left out of the stream.
+pub fn apply_to(
+    input: &mut dyn Read,
+    mut receiver: Receiver,
+    work: &mut Work<'_>,
+) -> Result<Applied, StreamError> {
+    let volume = receiver.volume().clone();
     let mut consumer = Consumer::open(input)?;
     let header = consumer.header().clone();
     let here = volume.snapshot_entries();
-    check_header(&header, volume, &here)?;
+    check_header(&header, &volume, &here)?;
     let mut table = Table { entries: here.into_iter().map(|entry| (entry.id, entry)).collect() };
-    let mut receiver = volume.receive()?;
     match work.threads {
         None => {
             let mut write = |runs: Runs| receiver.write_runs(runs).map_err(StreamError::from);

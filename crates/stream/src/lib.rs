@@ -15,7 +15,7 @@ mod produce;
 mod tests;
 mod work;
 
-pub use apply::{Applied, apply};
+pub use apply::{Applied, apply, apply_to};
 pub use consume::{Consumer, Record};
 pub use error::{AbortReason, StreamError};
 pub use plan::{Have, MIRROR_PREFIX, Plan};

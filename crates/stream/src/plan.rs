@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId};
+use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId, Vbn};
 use cairn_format::SnapshotEntry;
 use cairn_format::stream::{
     RECORD_BLOCKS_MAX, RECORD_SNAPSHOTS_MAX, RecordHeader, StreamHeader, StreamKind, StreamRun,
     StreamTrailer, entry_digest, root_digest, table_digest,
 };
-use cairn_volume::{Image, Run, Volume, VolumeError};
+use cairn_volume::{BlockSet, Changes, Image, Run, Volume, VolumeError};
 
 use crate::error::StreamError;
 
@@ -56,6 +56,9 @@ pub struct Plan {
     pub(crate) volume: Arc<Volume>,
     pub(crate) header: StreamHeader,
     pub(crate) runs: Vec<Run>,
+    /// Snapshots that the reader lacks.
+    snapshots: Vec<SnapshotEntry>,
+    left_out: u64,
     pub(crate) put: Vec<SnapshotEntry>,
     pub(crate) gone: Vec<SnapshotId>,
     pub(crate) table_digest: Checksum,
@@ -70,15 +73,7 @@ impl Plan {
     /// # Errors
     /// [`StreamError::Diverged`] when a snapshot has the same id and another content; the volume's errors.
     pub fn new(volume: &Arc<Volume>, have: &[Have], target: SnapshotId) -> Result<Self, StreamError> {
-        // Pinned before anything is compared: what is deleted from here on stays readable.
-        let mut pinned = Vec::new();
-        for entry in volume.snapshot_entries().iter().filter(|entry| entry.id <= target) {
-            match volume.image(Some(entry.id)) {
-                Ok(image) => pinned.push(image),
-                Err(VolumeError::NoSuchSnapshot(_)) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let mut pinned = pin(volume, target)?;
         let theirs: HashMap<SnapshotId, &Have> = have.iter().map(|have| (have.id, have)).collect();
         let mut common = Vec::new();
         for entry in volume.snapshot_entries().iter().filter(|entry| entry.id <= target) {
@@ -91,17 +86,55 @@ impl Plan {
         let ids: Vec<SnapshotId> = common.iter().map(|entry| entry.id).collect();
         let changes = volume.changed_blocks(&ids, target)?;
         pinned.retain(|image| image.snapshot().is_some_and(|id| !ids.contains(&id) || id == target));
+        let base = common.last().map(Have::from);
+        Self::of(volume, have, base, changes, target, pinned)
+    }
+
+    /// As [`Plan::new`] for a reader that has the base of a relationship's since map, whether or not that snapshot still exists here. `base` is that
+    /// snapshot as the reader has it.
+    ///
+    /// # Errors
+    /// [`StreamError::BaseMissing`] when a snapshot up to the target is neither at the reader nor newer than the base.
+    pub fn since(
+        volume: &Arc<Volume>,
+        have: &[Have],
+        base: Have,
+        relationship: u64,
+        target: SnapshotId,
+    ) -> Result<Self, StreamError> {
+        let pinned = pin(volume, target)?;
+        let changes = volume.changed_blocks_since(relationship, target)?;
+        let theirs: HashMap<SnapshotId, Checksum> = have.iter().map(|have| (have.id, have.root)).collect();
+        for entry in volume.snapshot_entries().iter().filter(|entry| entry.id <= target) {
+            match theirs.get(&entry.id) {
+                Some(root) if *root == root_digest(entry) => {}
+                Some(_) => return Err(StreamError::Diverged { snapshot: entry.id }),
+                None if changes.snapshots.iter().any(|sent| sent.id == entry.id) => {}
+                None => return Err(StreamError::BaseMissing { base: entry.id }),
+            }
+        }
+        Self::of(volume, have, Some(base), changes, target, pinned)
+    }
+
+    fn of(
+        volume: &Arc<Volume>,
+        have: &[Have],
+        base: Option<Have>,
+        changes: Changes,
+        target: SnapshotId,
+        pinned: Vec<Image>,
+    ) -> Result<Self, StreamError> {
+        let theirs: HashMap<SnapshotId, &Have> = have.iter().map(|have| (have.id, have)).collect();
         // Taken after the comparison: a snapshot that is deleted in between is in the blocks and not in the list, never the other way round.
         let table: Vec<SnapshotEntry> =
             volume.snapshot_entries().into_iter().filter(|entry| entry.id <= target).collect();
         let goal =
             table.iter().find(|entry| entry.id == target).ok_or(VolumeError::NoSuchSnapshot(target))?;
-        let base = common.last();
         let header = StreamHeader {
             volume: volume.id(),
             kind: if base.is_some() { StreamKind::Incremental } else { StreamKind::Full },
-            base: base.map_or(SnapshotId(0), |entry| entry.id),
-            base_digest: base.map_or(Checksum::default(), root_digest),
+            base: base.map_or(SnapshotId(0), |base| base.id),
+            base_digest: base.map_or(Checksum::default(), |base| base.root),
             target,
             target_digest: root_digest(goal),
             space_blocks: table.iter().map(|entry| entry.root.blocks).max().unwrap_or(0),
@@ -118,11 +151,40 @@ impl Plan {
             volume: volume.clone(),
             header,
             runs: changes.runs,
+            snapshots: changes.snapshots,
+            left_out: 0,
             put,
             gone,
             table_digest: table_digest(table.iter()),
             _pinned: pinned,
         })
+    }
+
+    /// Leaves out what the reader says it has: blocks with their checksums, in order of vbn. `next` gives them piece by piece; an empty piece is the last.
+    /// Only those count that the snapshots have with the same checksum.
+    pub fn leave_out<E: From<StreamError>>(
+        &mut self,
+        next: &mut dyn FnMut() -> Result<Vec<(Vbn, Checksum)>, E>,
+    ) -> Result<(), E> {
+        let mut unsent = BlockSet::of(&self.runs);
+        loop {
+            let claims = next()?;
+            if claims.is_empty() {
+                break;
+            }
+            let confirmed = self.volume.confirm_claims(&self.snapshots, &mut unsent, &claims);
+            self.left_out += confirmed.map_err(StreamError::from)?;
+        }
+        if self.left_out > 0 {
+            self.runs = unsent.runs();
+            self.header.changed_blocks = self.runs.iter().map(|(_, count)| count).sum();
+        }
+        Ok(())
+    }
+
+    /// Blocks that were left out because the reader has them.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
     }
 
     /// How the stream begins.
@@ -157,6 +219,19 @@ impl Plan {
     }
 }
 
+/// What is deleted from here on stays readable.
+fn pin(volume: &Arc<Volume>, target: SnapshotId) -> Result<Vec<Image>, StreamError> {
+    let mut pinned = Vec::new();
+    for entry in volume.snapshot_entries().iter().filter(|entry| entry.id <= target) {
+        match volume.image(Some(entry.id)) {
+            Ok(image) => pinned.push(image),
+            Err(VolumeError::NoSuchSnapshot(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(pinned)
+}
+
 /// Cuts runs into records of at most [`RECORD_BLOCKS_MAX`] blocks.
 pub(crate) struct Records<'a> {
     runs: &'a [Run],
@@ -175,7 +250,7 @@ impl Iterator for Records<'_> {
             let left = count - self.taken;
             let take = left.min(room);
             if take > 0 {
-                record.push((cairn_base::Vbn(first.0 + self.taken), take));
+                record.push((Vbn(first.0 + self.taken), take));
             }
             room -= take;
             if take == left {

@@ -152,12 +152,14 @@ impl Arrivals {
     fn block(&mut self, number: u64, store: &Store) -> Result<&mut BlockMut, VolumeError> {
         if !self.blocks.contains_key(&number) {
             if self.blocks.len() >= CACHE_BLOCKS {
-                store.run(self.write_dirty(store)?)?;
-                self.blocks.clear();
+                store.run(self.write_dirty(store))?;
+                // What has no place on the device stays.
+                self.blocks.retain(|number, _| place(*number, store).is_none());
             }
             let mut bytes = BlockMut::zeroed();
             if self.written.contains(&number) {
-                store.device().read_into(place(number, store)?, &mut bytes[..])?;
+                let offset = place(number, store).ok_or(VolumeError::Closed)?;
+                store.device().read_into(offset, &mut bytes[..])?;
             }
             if !HaveBlock::is_of(&bytes, self.epoch) {
                 HaveBlock::clear(&mut bytes, self.epoch);
@@ -168,7 +170,7 @@ impl Arrivals {
     }
 
     /// The writes of every have block that changed since the last ones.
-    fn write_dirty(&mut self, store: &Store) -> Result<Vec<Operation>, VolumeError> {
+    fn write_dirty(&mut self, store: &Store) -> Vec<Operation> {
         // Block 0 tells that there are others.
         if !self.dirty.is_empty() && !self.written.contains(&0) && !self.blocks.contains_key(&0) {
             let mut bytes = BlockMut::zeroed();
@@ -178,9 +180,8 @@ impl Arrivals {
         } else if !self.dirty.is_empty() && !self.written.contains(&0) {
             self.dirty.insert(0);
         }
-        for number in &self.dirty {
-            place(*number, store)?;
-        }
+        // The map of a destination that an early version made is a little short; its last blocks are noted in memory alone.
+        self.dirty.retain(|number| place(*number, store).is_some());
         let copies: Vec<(u64, Block)> = self
             .dirty
             .iter()
@@ -188,7 +189,7 @@ impl Arrivals {
             .collect();
         self.written.extend(&self.dirty);
         self.dirty.clear();
-        Ok(store.write_kind(SegmentKind::Have, copies.iter().map(|(number, block)| (*number, block))))
+        store.write_kind(SegmentKind::Have, copies.iter().map(|(number, block)| (*number, block)))
     }
 
     /// Whether enough has arrived, or enough time has gone by, for a checkpoint.
@@ -204,7 +205,7 @@ impl Arrivals {
 
     /// Makes durable what has arrived, for a restart.
     pub(crate) fn checkpoint(&mut self, store: &Store, now: Duration) -> Result<(), VolumeError> {
-        store.run(self.write_dirty(store)?)?;
+        store.run(self.write_dirty(store))?;
         store.device().flush()?;
         self.fresh = 0;
         self.checkpointed = now;
@@ -230,9 +231,8 @@ fn probes(vbn: Vbn, area: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Where a have block is on the device.
-fn place(number: u64, store: &Store) -> Result<u64, VolumeError> {
-    let found = store.space().locate(SegmentKind::Have, number).map(|(offset, _)| offset);
-    found.ok_or(VolumeError::Refused("a block lies outside of the destination's have map"))
+fn place(number: u64, store: &Store) -> Option<u64> {
+    store.space().locate(SegmentKind::Have, number).map(|(offset, _)| offset)
 }
 
 /// Where a block is looked for first.
@@ -349,6 +349,6 @@ impl Arrivals {
 
 /// Reads blocks of the have map; none for what can't be read.
 fn read_have(store: &Store, numbers: std::ops::Range<u64>) -> Vec<Option<Block>> {
-    let places: Vec<Option<u64>> = numbers.map(|number| place(number, store).ok()).collect();
+    let places: Vec<Option<u64>> = numbers.map(|number| place(number, store)).collect();
     store.read_places(&places).into_iter().map(Result::ok).collect()
 }

@@ -14,8 +14,8 @@ use cairn_stream::Compression;
 use cairn_volume::{BlockRead, FormatOptions, Image, OpenOptions, Role, Volume, VolumeError};
 
 use crate::{
-    Client, Destination, Lag, MirrorError, PeerName, Refusal, Relationship, Source, SourceVolumes, Threads,
-    TransferProgress, TransferReport, Work,
+    Client, Destination, Lag, MirrorError, Options, PeerName, Refusal, Relationship, Source, SourceVolumes,
+    Threads, TransferProgress, TransferReport, Work,
 };
 
 pub(super) const BLOCKS: u64 = 8192;
@@ -51,6 +51,7 @@ pub(super) struct Pair {
     pub(super) registry: Source,
     pub(super) files: Vec<FileId>,
     pub(super) compression: Compression,
+    pub(super) hold: bool,
 }
 
 /// Offers one volume as `vol0` to everyone.
@@ -68,6 +69,9 @@ pub(super) struct Cut {
     pub(super) left: u64,
     pub(super) spoil_at: Option<u64>,
     pub(super) read: u64,
+    pub(super) written: u64,
+    /// The answer to the acknowledgement does not come.
+    pub(super) loses_answer: bool,
 }
 
 impl Read for Cut {
@@ -88,7 +92,13 @@ impl Read for Cut {
 
 impl Write for Cut {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.stream.write(bytes)
+        // The type of a frame stands behind its length; 5 is an acknowledgement.
+        if self.loses_answer && bytes.get(4) == Some(&5) {
+            self.left = 0;
+        }
+        let count = self.stream.write(bytes)?;
+        self.written += count as u64;
+        Ok(count)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -102,6 +112,13 @@ pub(super) struct Trouble<'a> {
     pub(super) cut_after: Option<u64>,
     pub(super) spoil_at: Option<u64>,
     pub(super) threads: bool,
+    /// Gets the blocks that have arrived.
+    pub(super) arrived: Option<&'a AtomicU64>,
+    /// Gets the bytes that the destination wrote to the source.
+    pub(super) asked: Option<&'a AtomicU64>,
+    pub(super) loses_answer: bool,
+    /// Compares checksums where nothing is common.
+    pub(super) compare: bool,
     /// Called on the source's thread at each record.
     pub(super) meanwhile: Option<&'a mut (dyn FnMut() + Send)>,
 }
@@ -132,6 +149,7 @@ impl Pair {
             registry: Source::new(),
             files: Vec::new(),
             compression: if seed.is_multiple_of(2) { Compression::None } else { Compression::Zstd },
+            hold: true,
         };
         pair.add_file();
         pair.add_file();
@@ -145,7 +163,10 @@ impl Pair {
     }
 
     pub(super) fn mirror(&self) -> Destination {
-        Destination::new(self.destination.clone(), "vol0", Relationship(0xabc), self.compression, None)
+        let mirror =
+            Destination::new(self.destination.clone(), "vol0", Relationship(0xabc), self.compression, None);
+        mirror.set_options(Options { hold: self.hold, ..mirror.options() });
+        mirror
     }
 
     pub(super) fn update(&self) -> Result<TransferReport, MirrorError> {
@@ -186,10 +207,23 @@ impl Pair {
                 left: trouble.cut_after.unwrap_or(u64::MAX),
                 spoil_at: trouble.spoil_at,
                 read: 0,
+                written: 0,
+                loses_answer: trouble.loses_answer,
             };
-            let mut work = Work { cancel, progress: &mut |_| {}, threads };
-            let mut client = Client::hello(&mut near)?;
-            mirror.update(&mut client, &mut work)
+            let mut progress = |at: &TransferProgress| {
+                if let Some(arrived) = trouble.arrived {
+                    arrived.store(at.blocks, Ordering::Relaxed);
+                }
+            };
+            let mut work = Work { cancel, progress: &mut progress, threads };
+            let outcome = Client::hello(&mut near).and_then(|mut client| match trouble.compare {
+                true => mirror.update_comparing(&mut client, &mut work),
+                false => mirror.update(&mut client, &mut work),
+            });
+            if let Some(asked) = trouble.asked {
+                asked.store(near.written, Ordering::Relaxed);
+            }
+            outcome
         })
     }
 
@@ -310,6 +344,22 @@ impl Pair {
         for snapshot in missing {
             assert!(self.destination.snapshot(snapshot.id).is_some(), "{} is missing", snapshot.name);
         }
+    }
+
+    /// Nothing was written at the source since the update.
+    pub(super) fn assert_same(&self) {
+        assert_clean(&self.destination);
+        let there = self.source.image(None).expect("an image");
+        let here = self.destination.image(None).expect("an image");
+        let named = |image: &Image| {
+            let since = |kind: FileKind| kind.is_since_map();
+            let inodes = image.inodes().expect("inodes can be read");
+            let files: Vec<FileId> = inodes.iter().filter(|i| !since(i.kind)).map(|i| i.id).collect();
+            let mut content = content(image);
+            content.retain(|file, _| files.contains(file));
+            content
+        };
+        assert_eq!(named(&there), named(&here), "the active state");
     }
 
     pub(super) fn reopen_destination(&mut self) {

@@ -3,11 +3,11 @@
 use std::io::{Cursor, Read, Write};
 use std::sync::atomic::AtomicBool;
 
-use cairn_base::{Checksum, Rng, SnapshotId, VolumeId};
+use cairn_base::{Checksum, FileId, Generation, Rng, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_stream::{Compression, Have};
 
 use super::harness::{One, Pair};
-use crate::message::{Answer, PROTOCOL_VERSION, Request, Update};
+use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, StatusOf, Update};
 use crate::relationship::split;
 use crate::wire::{Frame, read_frame, write_frame};
 use crate::{Client, MirrorError, PeerName, Refusal, Relationship, Work};
@@ -57,17 +57,48 @@ fn an_update() -> Request {
         relationship: Relationship(5),
         blocks: 9000,
         compression: Compression::Zstd,
+        hold: false,
+        compare: true,
+        rpo_ms: Some(7),
+        claims: 9,
+        shown: SnapshotId(3),
         have: vec![have],
     })
+}
+
+/// Requests of every kind that answers a question.
+fn answers() -> [Request; 3] {
+    let began = Began { file: Some(FileId(9)), generation: Generation(4), changed: Timestamp(5) };
+    let claims = [3, 4, 5, 9].map(|vbn| (Vbn(vbn), Checksum([vbn as u8; 16]))).to_vec();
+    let of = StatusOf {
+        volume: "vol0".to_owned(),
+        relationship: Relationship(1),
+        rpo_ms: None,
+        base: SnapshotId(2),
+        base_root: Checksum([6; 16]),
+    };
+    [Request::Began(began), Request::Claims(claims), Request::Status(of)]
 }
 
 #[test]
 fn messages_come_out_as_they_went_in() {
     let (kind, body) = an_update().encode();
     assert_eq!(Request::parse(&Frame { kind, body }).expect("it parses"), an_update());
-    for refusal in
-        [Refusal::NoCommonBase, Refusal::DestinationTooSmall { need: 5, have: 3 }, Refusal::Superseded]
+    for request in answers() {
+        let (kind, body) = request.encode();
+        assert_eq!(Request::parse(&Frame { kind, body }).expect("it parses"), request);
+    }
+    for answer in
+        [Answer::AskBegan { accumulating: FileId(4), in_flight: None }, Answer::AskClaims { from: Vbn(77) }]
     {
+        let (kind, body) = answer.encode();
+        assert_eq!(Answer::parse(&Frame { kind, body }).expect("it parses"), answer);
+    }
+    for refusal in [
+        Refusal::NoCommonBase { blocks: 3 },
+        Refusal::DestinationTooSmall { need: 5, have: 3 },
+        Refusal::Superseded,
+    ] {
         let (kind, body) = Answer::Refused(refusal.clone()).encode();
         assert_eq!(Answer::parse(&Frame { kind, body }).expect("it parses"), Answer::Refused(refusal));
     }
@@ -79,9 +110,9 @@ fn another_version_is_told_with_both_numbers() {
     let mut bytes = Vec::new();
     frame(&mut bytes, Request::Hello { version: PROTOCOL_VERSION + 1 }.encode());
     let error = serve(&pair, bytes.clone()).expect_err("another version");
-    assert!(matches!(error, MirrorError::Version { theirs: 2, ours: 1 }), "{error:?}");
+    assert!(matches!(error, MirrorError::Version { theirs: 3, ours: 2 }), "{error:?}");
     let error = Client::hello(&mut Says(Cursor::new(bytes))).map(drop).expect_err("another version");
-    assert!(matches!(error, MirrorError::Version { theirs: 2, ours: 1 }), "{error:?}");
+    assert!(matches!(error, MirrorError::Version { theirs: 3, ours: 2 }), "{error:?}");
 }
 
 #[test]

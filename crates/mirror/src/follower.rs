@@ -1,0 +1,70 @@
+//! The mirrors of a source's volumes, as their sessions made them known.
+//!
+//! What a mirror needs is in the volume: held snapshots and since maps. What is here says whose those are and how its owner wants it; its
+//! keeper writes it down from time to time, and what was lost is learnt again when the destination comes.
+
+use std::time::Duration;
+
+use cairn_base::{Checksum, Generation, Timestamp, VolumeId};
+use cairn_volume::{Behind, Snapshot};
+
+/// A mirror that has asked for an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Follower {
+    /// The volume here.
+    pub volume: VolumeId,
+    /// Peer and relationship, as in the names of its snapshots: `PEER-RELATIONSHIP`.
+    pub name: String,
+    /// Its base is held here.
+    pub hold: bool,
+    /// The lag that its owner wants at most.
+    pub rpo: Option<Duration>,
+    /// When it was last heard of, by this side's clock.
+    pub heard: Timestamp,
+    /// Of the image that it last confirmed: the generation, and the time of the last change in it.
+    pub base: Option<(Generation, Timestamp)>,
+    /// When that was confirmed.
+    pub updated: Option<Timestamp>,
+}
+
+impl Follower {
+    /// The peer: the part of the name before the relationship.
+    pub fn peer(&self) -> &str {
+        peer_of(&self.name)
+    }
+}
+
+/// A mirror as its source sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MirrorAtSource {
+    /// Peer and relationship, as in the names of its snapshots.
+    pub name: String,
+    /// The snapshot that the destination has, as far as is known here, while it is here.
+    pub base: Option<Snapshot>,
+    /// What changed since; none when nobody knows what the destination has.
+    pub behind: Option<Behind>,
+    /// Another snapshot is on its way.
+    pub transferring: bool,
+    /// What its sessions said; none since a restart that lost it.
+    pub follower: Option<Follower>,
+}
+
+impl MirrorAtSource {
+    /// The peer.
+    pub fn peer(&self) -> &str {
+        peer_of(&self.name)
+    }
+}
+
+fn peer_of(name: &str) -> &str {
+    name.rsplit_once('-').map_or(name, |(peer, _)| peer)
+}
+
+/// The number under which a mirror's since maps are kept. Its destination chose a part of the name and this side the other, so that no peer
+/// touches what is another's.
+pub(crate) fn since_number(name: &str) -> u64 {
+    let Checksum(bytes) = Checksum::of(name.as_bytes());
+    let mut raw = [0; 8];
+    raw.copy_from_slice(&bytes[..8]);
+    u64::from_le_bytes(raw).max(1)
+}

@@ -1,0 +1,188 @@
+//! Mirrors whose source holds no base: since maps, and comparing checksums when those are lost too.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cairn_base::Rng;
+
+use super::harness::{Pair, Trouble, fingerprint};
+use crate::{Destination, MirrorError, Options, Relationship, TransferKind};
+
+fn unheld(seed: u64) -> (Pair, Rng) {
+    let mut pair = Pair::new(seed);
+    pair.hold = false;
+    (pair, Rng::new(seed))
+}
+
+fn delete_all(pair: &Pair) {
+    for snapshot in pair.source.snapshots() {
+        pair.source.hold_snapshot(snapshot.id, false).expect("released");
+        pair.source.delete_snapshots(&[snapshot.id]).expect("deleted");
+    }
+}
+
+#[test]
+fn an_update_is_incremental_after_every_snapshot_of_the_source_was_deleted() {
+    let (pair, mut rng) = unheld(0);
+    for file in pair.files.clone() {
+        pair.write(file, 0, 300, &mut rng);
+    }
+    pair.source.create_snapshot("daily").expect("a snapshot");
+    assert_eq!(pair.update().expect("a baseline").kind, TransferKind::Baseline);
+    for round in 0..8 {
+        delete_all(&pair);
+        let free = pair.source.status().free;
+        pair.write(pair.files[0], round * 20, 20, &mut rng);
+        let report = pair.update().expect("an update");
+        assert_eq!(report.kind, TransferKind::Update);
+        assert!((20..80).contains(&report.blocks), "round {round}: {report:?}");
+        pair.assert_same();
+        assert_eq!(pair.source.snapshots(), [], "nothing is kept at the source");
+        let now = pair.source.status().free;
+        assert!(
+            now + 10 >= free,
+            "round {round}: nothing is pinned there: {free} blocks were free, {now} are"
+        );
+        let again = pair.update().expect("nothing to do");
+        assert_eq!((again.kind, again.bytes), (TransferKind::UpToDate, 0), "round {round}");
+        let lag = pair.mirror();
+        let lag = pair.refresh(&lag).expect("the source answers");
+        assert_eq!((lag.age.as_nanos(), lag.bytes), (0, 0), "round {round}");
+    }
+}
+
+#[test]
+fn an_update_of_names_alone_keeps_the_map_going() {
+    let (mut pair, mut rng) = unheld(7);
+    pair.hold = true;
+    pair.write(pair.files[0], 0, 300, &mut rng);
+    for round in 0..4 {
+        pair.update().expect("an update");
+        pair.source.create_snapshot("name").expect("a snapshot");
+        assert_eq!(pair.update().expect("an update of names").blocks, 0);
+        delete_all(&pair);
+        pair.write(pair.files[0], round, 1, &mut rng);
+        let report = pair.update().expect("an update by the map");
+        assert!((1..60).contains(&report.blocks), "{report:?}");
+        pair.assert_same();
+    }
+}
+
+/// Snapshots, rollbacks, punches, deletions; restarts of both sides; cuts, also behind the commit.
+#[test]
+fn random_work_without_a_held_base_is_mirrored() {
+    let mut cuts = 0;
+    for seed in 0..10 {
+        let (mut pair, mut rng) = unheld(seed);
+        for round in 0..14 {
+            for _ in 0..rng.below(30) {
+                pair.work(&mut rng);
+            }
+            if rng.one_in(3) {
+                let cut_after = rng.below(400_000);
+                let trouble = Trouble { cut_after: Some(cut_after), ..Trouble::default() };
+                let outcome = pair.update_with(&pair.mirror(), trouble);
+                cuts += u64::from(outcome.is_err());
+            } else {
+                match pair.update() {
+                    Ok(_) => pair.assert_same(),
+                    Err(error) => panic!("seed {seed} round {round}: {error}"),
+                }
+            }
+            match rng.below(6) {
+                0 => pair.reopen_destination(),
+                1 => pair.registry = crate::Source::new(),
+                2 => delete_all(&pair),
+                3 => pair.move_home(),
+                4 => pair.add_file(),
+                // Now and then the base is held for a while.
+                _ => pair.hold = !pair.hold,
+            }
+        }
+        pair.update().expect("the last update");
+        pair.assert_same();
+    }
+    assert!(cuts > 5, "{cuts} cuts");
+}
+
+#[test]
+fn a_lost_acknowledgement_costs_nothing() {
+    let (pair, mut rng) = unheld(3);
+    pair.write(pair.files[0], 0, 300, &mut rng);
+    let whole = pair.update().expect("a baseline").bytes;
+    for round in 0..5 {
+        pair.write(pair.files[1], round, 1, &mut rng);
+        let trouble = Trouble { loses_answer: true, ..Trouble::default() };
+        let report = pair.update_with(&pair.mirror(), trouble).expect("the image is committed");
+        assert!(!report.confirmed && report.kind == TransferKind::Update, "{report:?}");
+        pair.assert_same();
+        if round % 2 == 0 {
+            let next = pair.update().expect("the next update");
+            assert_eq!(next.kind, TransferKind::UpToDate, "{next:?}");
+        }
+        assert_eq!(pair.source.snapshots().len(), 0);
+    }
+    pair.write(pair.files[0], 0, 10, &mut rng);
+    let report = pair.update().expect("an update");
+    assert!(report.bytes < whole / 4, "{report:?}");
+    pair.assert_same();
+}
+
+#[test]
+fn two_mirrors_without_a_held_base_do_not_wake_each_other() {
+    let (pair, mut rng) = unheld(4);
+    pair.write(pair.files[0], 0, 100, &mut rng);
+    let other = Pair::new(5);
+    let second =
+        Destination::new(other.destination.clone(), "vol0", Relationship(0xdef), pair.compression, None);
+    second.set_options(Options { hold: false, ..second.options() });
+    let both = |kind| {
+        let first = pair.update().expect("the first");
+        let second = pair.update_with(&second, Trouble::default()).expect("the second");
+        assert_eq!((first.kind, second.kind), (kind, kind));
+    };
+    both(TransferKind::Baseline);
+    for round in 0..3 {
+        for _ in 0..3 {
+            both(TransferKind::UpToDate);
+        }
+        let refreshed = pair.refresh(&pair.mirror()).expect("the source answers");
+        assert_eq!((refreshed.age.as_nanos(), refreshed.bytes), (0, 0));
+        pair.write(pair.files[0], round, 1, &mut rng);
+        both(TransferKind::Update);
+        pair.assert_same();
+    }
+}
+
+#[test]
+fn when_nothing_is_common_the_price_is_said_and_only_the_difference_is_sent() {
+    for hold in [true, false] {
+        let (mut pair, mut rng) = unheld(6);
+        pair.hold = hold;
+        for file in pair.files.clone() {
+            pair.write(file, 0, 300, &mut rng);
+        }
+        pair.source.create_snapshot("daily").expect("a snapshot");
+        pair.update().expect("a baseline");
+        let name = pair.registry.mirrors(&pair.source).expect("the mirrors").remove(0).name;
+        pair.registry.forget(&pair.source, &name).expect("forgotten");
+        delete_all(&pair);
+        pair.write(pair.files[0], 0, 25, &mut rng);
+        let before = fingerprint(&pair.destination);
+        let error = pair.update().expect_err("nothing is common, and nothing is sent silently");
+        let MirrorError::CompareNeeded { compare_bytes, data_bytes_max } = error else { panic!("{error:?}") };
+        assert_eq!(fingerprint(&pair.destination), before);
+        let asked = AtomicU64::new(0);
+        let trouble = Trouble { compare: true, asked: Some(&asked), ..Trouble::default() };
+        let report = pair.update_with(&pair.mirror(), trouble).expect("an update");
+        pair.assert_same();
+        assert!((25..120).contains(&report.blocks), "{report:?}");
+        assert!(report.blocks * 4096 <= data_bytes_max, "{report:?} {data_bytes_max}");
+        let asked = asked.load(Ordering::Relaxed);
+        // Besides the claims: hello, the request, the acknowledgement; and the questions count, which the source sends.
+        assert!(asked.abs_diff(compare_bytes) < 800, "asked {asked}, said {compare_bytes}");
+        pair.write(pair.files[0], 0, 5, &mut rng);
+        let next = pair.update().expect("the next is an update again");
+        assert!(next.blocks < 60, "{next:?}");
+        pair.assert_same();
+    }
+}
