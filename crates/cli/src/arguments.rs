@@ -287,6 +287,15 @@ pub enum Mirror {
         /// An update begins that often, such as 15m; without it only on request
         #[arg(long, value_name = "TIME")]
         every: Option<Interval>,
+        /// The lag that is wanted at most, such as 1h: past it the mirror is `behind`, on both ends
+        #[arg(long, value_name = "TIME")]
+        rpo: Option<Interval>,
+        /// The source holds no base snapshot, and so pins no space: it goes by its record of changes alone
+        #[arg(long)]
+        no_hold: bool,
+        /// End a transfer that moves no byte for so long (the --mirror-patience of the server)
+        #[arg(long, value_name = "TIME")]
+        stall: Option<Interval>,
         /// Another name for the volume here
         #[arg(long = "as", value_name = "NAME")]
         name: Option<String>,
@@ -299,10 +308,66 @@ pub enum Mirror {
         /// One mirror; all when not given
         name: Option<String>,
     },
-    /// Bring the newest image now
+    /// Bring the newest image now; an update that was cut goes on where it was
     Update {
         /// The mirror
         name: String,
+        /// When nothing is known to be common, compare checksums, and send what is not the same
+        #[arg(long)]
+        compare: bool,
+    },
+    /// For monitoring: exit code 0 all is well, 1 look at it, 2 act, 3 not known
+    Check {
+        /// One mirror; the worst of all when not given
+        name: Option<String>,
+        /// Judge by this lag instead of the mirror's own
+        #[arg(long, value_name = "TIME")]
+        rpo: Option<Interval>,
+    },
+    /// Change what is wanted of a mirror
+    Set {
+        /// The mirror
+        name: String,
+        /// An update begins that often; `off` for only on request
+        #[arg(long, value_name = "TIME")]
+        every: Option<Setting>,
+        /// The lag that is wanted at most; `off` for none
+        #[arg(long, value_name = "TIME")]
+        rpo: Option<Setting>,
+        /// End a transfer that moves no byte for so long; `off` for the --mirror-patience of the server
+        #[arg(long, value_name = "TIME")]
+        stall: Option<Setting>,
+        /// The source holds the base of the next update
+        #[arg(long, conflicts_with = "no_hold")]
+        hold: bool,
+        /// The source holds none
+        #[arg(long)]
+        no_hold: bool,
+    },
+    /// End a running update and begin no more
+    Pause {
+        /// The mirror
+        name: String,
+    },
+    /// Go on after a pause
+    Resume {
+        /// The mirror
+        name: String,
+    },
+    /// End a running update; returns when it is over. What it brought stays for the next one
+    Abort {
+        /// The mirror
+        name: String,
+    },
+    /// On the source: let go of what is kept for a mirror that will not come again
+    Forget {
+        /// The volume
+        volume: String,
+        /// The mirror, as `cairn status --json` names it among followers and leftovers
+        name: String,
+        /// Only say what would be let go
+        #[arg(short = 'n', long)]
+        dry_run: bool,
     },
     /// Make the mirror an ordinary volume; the source is not asked
     Failover {
@@ -320,6 +385,18 @@ pub enum Mirror {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
+}
+
+/// A time, or `off`.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting(pub Option<Interval>);
+
+impl FromStr for Setting {
+    type Err = <Interval as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "off" { Ok(Self(None)) } else { text.parse().map(|interval| Self(Some(interval))) }
+    }
 }
 
 /// `VOLUME/LUN`.

@@ -131,6 +131,9 @@ impl Story {
             token: invitation.token,
             every_ms: None,
             devices: Vec::new(),
+            rpo_ms: None,
+            no_hold: false,
+            stall_ms: None,
         };
         let before = model.hash();
         let job: api::Job = destination.client.post("/v1/mirrors", &request)?;

@@ -12,6 +12,8 @@ const FAILED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
 /// Some of several things were done, and others not.
 pub const PARTLY_DONE: u8 = 3;
+/// `cairn mirror check` could not find out.
+pub const NOT_KNOWN: u8 = 3;
 const NO_SUCH_THING: u8 = 10;
 const BUSY: u8 = 11;
 const REFUSED: u8 = 12;
@@ -52,8 +54,17 @@ impl Failure {
         self
     }
 
+    /// What there is to say was said; only the code is left.
+    pub fn silent(code: u8) -> Self {
+        let body = ErrorBody { error: ErrorKind::Failed, message: String::new(), next: String::new() };
+        Self { body, code }
+    }
+
     /// Prints it: a JSON object on standard output, or two lines on standard error.
     pub fn report(&self, json: bool) -> ExitCode {
+        if self.body.message.is_empty() {
+            return ExitCode::from(self.code);
+        }
         if json {
             let message = serde_json::json!({
                 "message_type": "error",

@@ -154,6 +154,264 @@ fn tokens_that_are_used_expired_restricted_revoked_or_no_tokens_are_told_apart()
     refused(&nobody, 1, "failed", &["no server"]);
 }
 
+/// A relay between two servers that lets so many bytes through to the destination, and then no more until it is told.
+struct Relay {
+    address: String,
+    left: std::sync::Arc<std::sync::atomic::AtomicI64>,
+}
+
+impl Relay {
+    fn to(source: &str, bytes: i64) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let left = std::sync::Arc::new(std::sync::atomic::AtomicI64::new(bytes));
+        let (source, mine) = (source.to_owned(), left.clone());
+        std::thread::spawn(move || {
+            for near in listener.incoming() {
+                let Ok(near) = near else { return };
+                // A source that was killed: the destination sees its connection closed.
+                let Ok(far) = std::net::TcpStream::connect(&source) else { continue };
+                let (up, down) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                std::thread::spawn(move || pass(up, down, None));
+                let left = mine.clone();
+                std::thread::spawn(move || pass(far, near, Some(&left)));
+            }
+        });
+        Self { address, left }
+    }
+
+    fn open(&self) {
+        self.left.store(i64::MAX / 2, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// Waits until all that may go through has.
+    fn wait_until_full(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.left.load(std::sync::atomic::Ordering::SeqCst) > 0 {
+            assert!(Instant::now() < deadline, "the transfer does not come so far");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+/// Copies until either side is gone.
+fn pass(
+    mut from: std::net::TcpStream,
+    mut to: std::net::TcpStream,
+    left: Option<&std::sync::atomic::AtomicI64>,
+) {
+    use std::io::{Read, Write};
+    use std::sync::atomic::Ordering;
+    let mut buffer = [0; 16384];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if let Some(left) = left {
+            while left.load(Ordering::SeqCst) <= 0 {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            left.fetch_sub(count as i64, Ordering::SeqCst);
+        }
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(std::net::Shutdown::Both);
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+const MIB: u64 = 1 << 20;
+
+/// A source with 24 MiB in its LUN, and a destination that reaches it through a relay, whose baseline is stuck after some MiB.
+fn stuck(dir: &Path, through: i64) -> (Running, Running, Relay, String) {
+    let source = Running::start(dir, "source");
+    source.good(&["volume", "create", "vol0", "--size", "128M"]);
+    source.good(&["lun", "create", "vol0/db", "--size", "24M"]);
+    let mut disk = source.disk("vol0/db");
+    for piece in 0..24 {
+        let bytes: Vec<u8> = (0..MIB).map(|at| (at * 7 + piece * 31 + at / 4096) as u8).collect();
+        disk.write(piece * MIB, &bytes).unwrap();
+    }
+    disk.flush().unwrap();
+    let address = source.json(&["status"])["mirror"].as_str().unwrap().to_owned();
+    let relay = Relay::to(&address, through);
+    let token = invite(&source, &["--advertise", &relay.address]);
+    let destination = Running::start(dir, "destination");
+    (source, destination, relay, token)
+}
+
+/// Begins a baseline and leaves it stuck.
+fn begin(destination: &Running, relay: &Relay, token: &str) -> std::process::Child {
+    let mut command = cairn();
+    command.args(["mirror", "create", "vol0", token, "--json", "--data"]).arg(&destination.data);
+    let child = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn();
+    relay.wait_until_full();
+    child.unwrap()
+}
+
+#[test]
+fn a_killed_destination_goes_on_where_its_last_checkpoint_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mut destination, relay, token) = stuck(dir.path(), 12 * MIB as i64);
+    let mut child = begin(&destination, &relay, &token);
+    // A checkpoint is made with the first record that comes a second after the last; the transfer is let on bit by bit until one was.
+    let have = |destination: &Running| {
+        destination.json(&["mirror", "status", "vol0"])["last"]["sent_bytes"].as_u64().unwrap()
+    };
+    assert_eq!(destination.json(&["mirror", "status", "vol0"])["state"], "transferring-baseline");
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    relay.left.store(2 * MIB as i64, std::sync::atomic::Ordering::SeqCst);
+    let deadline = Instant::now() + PATIENCE;
+    while have(&destination) < 12 * MIB {
+        assert!(Instant::now() < deadline, "the transfer does not go on");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let sent = have(&destination);
+    destination.kill();
+    child.wait().unwrap();
+    relay.open();
+    destination.restart();
+    assert!(!destination.json(&["mirror", "status", "vol0"])["image"].is_string(), "nothing is shown yet");
+    let done = destination.json(&["mirror", "update", "vol0"]);
+    let (kept, again) =
+        (done["last"]["kept_bytes"].as_u64().unwrap(), done["last"]["sent_bytes"].as_u64().unwrap());
+    // Records that arrived behind the checkpoint are sent again: what came through after the pause.
+    assert!(kept + 4 * MIB >= sent, "kept {kept} of {sent}");
+    assert!(again <= 24 * MIB - kept + 2 * MIB, "sent {again} with {kept} there");
+    same_disks(&source, &destination);
+}
+
+#[test]
+fn a_killed_source_is_gone_on_with_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut source, destination, relay, token) = stuck(dir.path(), 12 * MIB as i64);
+    let address = source.json(&["status"])["mirror"].as_str().unwrap().to_owned();
+    let mut child = begin(&destination, &relay, &token);
+    source.kill();
+    relay.open();
+    child.wait().unwrap();
+    let mut again = Running::start_with(dir.path(), "source", &["--mirror", &address]);
+    // The snapshot that was on its way goes, and the LUN is written meanwhile.
+    let mut disk = again.disk("vol0/db");
+    disk.write(5 * MIB, &[9; 8192]).unwrap();
+    let done = destination.json(&["mirror", "update", "vol0"]);
+    let (kept, sent) =
+        (done["last"]["kept_bytes"].as_u64().unwrap(), done["last"]["sent_bytes"].as_u64().unwrap());
+    // What was on its way in sockets and buffers is all that is lost.
+    assert!(kept >= 9 * MIB, "kept {kept}");
+    assert!(sent <= 24 * MIB - kept + 2 * MIB, "sent {sent} with {kept} there");
+    same_disks(&again, &destination);
+    assert_eq!(destination.json(&["mirror", "status", "vol0"])["state"], "mirrored");
+    again.kill();
+}
+
+fn same_disks(source: &Running, destination: &Running) {
+    let (mut there, mut here) = (source.disk("vol0/db"), destination.disk("vol0/db"));
+    for piece in 0..24 {
+        let (a, b) =
+            (there.read(piece * MIB, MIB as u32).unwrap(), here.read(piece * MIB, MIB as u32).unwrap());
+        assert!(a == b, "piece {piece} is not the same");
+    }
+}
+
+#[test]
+fn stalled_transfers_are_seen_ended_aborted_and_paused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination, relay, token) = stuck(dir.path(), 8 * MIB as i64);
+    let mut child = begin(&destination, &relay, &token);
+    destination.good(&["mirror", "set", "vol0", "--stall", "1s"]);
+    wait_for(&destination, "state", "stalled");
+    let check = destination.run(&["mirror", "check"]);
+    assert_eq!(check.status.code(), Some(2), "{check:?}");
+    // It was begun with another patience: an abort ends it, and has when it returns.
+    let aborted = destination.json(&["mirror", "abort", "vol0"]);
+    assert_eq!(aborted["was_running"], true);
+    assert!(aborted["kept_bytes"].as_u64().unwrap() > 4 * MIB, "{aborted}");
+    child.wait().unwrap();
+    assert_eq!(destination.json(&["mirror", "status", "vol0"])["state"], "baseline");
+    assert_eq!(destination.run(&["mirror", "check", "vol0"]).status.code(), Some(1));
+    // Enough to begin with.
+    relay.left.store(MIB as i64, std::sync::atomic::Ordering::SeqCst);
+    destination.bad(1, "peer-unreachable", &["mirror", "update", "vol0"]);
+    let failing = destination.json(&["mirror", "status", "vol0"]);
+    assert_eq!(failing["state"], "failing");
+    assert!(failing["reason"].as_str().unwrap().contains("given up"), "{failing}");
+    assert!(failing["remedy"].as_str().unwrap().contains("cairn mirror"), "{failing}");
+    destination.good(&["mirror", "set", "vol0", "--every", "100ms", "--rpo", "1h"]);
+    destination.good(&["mirror", "pause", "vol0"]);
+    assert_eq!(destination.json(&["mirror", "status", "vol0"])["state"], "paused");
+    destination.bad(11, "busy", &["mirror", "update", "vol0"]);
+    relay.open();
+    destination.good(&["mirror", "resume", "vol0"]);
+    wait_for(&destination, "state", "mirrored");
+    assert_eq!(destination.run(&["mirror", "check"]).status.code(), Some(0));
+    same_disks(&source, &destination);
+    let follower = source.json(&["status"])["followers"][0].clone();
+    assert_eq!(follower["rpo_ms"], 3_600_000, "both ends know what is wanted: {follower}");
+    let nothing = cairn().args(["mirror", "check", "--data", "/nothing"]).output().unwrap();
+    assert_eq!(nothing.status.code(), Some(3));
+}
+
+fn wait_for(server: &Running, field: &str, value: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = server.json(&["mirror", "status", "vol0"]);
+        if status[field] == value {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{field} is not {value}: {status}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_mirror_without_a_held_base_goes_on_when_nothing_is_kept_at_the_source_and_compares_when_all_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let destination = Running::start(dir.path(), "destination");
+    let mut disk = source.disk("vol0/db");
+    disk.write(0, &[1; 1 << 20]).unwrap();
+    source.good(&["snapshot", "create", "vol0@daily"]);
+    let token = invite(&source, &[]);
+    destination.good(&["mirror", "create", "vol0", &token, "--no-hold"]);
+    source.good(&["snapshot", "delete", "vol0@daily", "--yes"]);
+    assert_eq!(source.json(&["snapshot", "list", "vol0"]), serde_json::json!([]));
+    disk.write(0, &[2; 65536]).unwrap();
+    let updated = destination.json(&["mirror", "update", "vol0"]);
+    assert!(updated["last"]["sent_bytes"].as_u64().unwrap() < 300_000, "{updated}");
+    assert_eq!(destination.disk("vol0/db").read(0, 65536).unwrap(), [2; 65536]);
+    let name = source.json(&["status"])["followers"][0]["name"].as_str().unwrap().to_owned();
+    source.good(&["mirror", "forget", "vol0", &name, "--yes"]);
+    disk.write(0, &[3; 4096]).unwrap();
+    let refused = destination.run(&["mirror", "update", "vol0", "--json"]);
+    assert_eq!(refused.status.code(), Some(13));
+    let said = String::from_utf8(refused.stdout).unwrap();
+    assert!(said.contains("comparing checksums takes") && said.contains("--compare"), "{said}");
+    assert_eq!(destination.json(&["mirror", "status", "vol0"])["state"], "diverged");
+    let compared = destination.json(&["mirror", "update", "vol0", "--compare"]);
+    assert!(compared["last"]["sent_bytes"].as_u64().unwrap() < 300_000, "{compared}");
+    assert!(compared["last"]["kept_bytes"].as_u64().unwrap() > 900_000, "{compared}");
+    assert_eq!(destination.disk("vol0/db").read(0, 4096).unwrap(), [3; 4096]);
+}
+
+#[test]
+fn after_a_failover_what_is_kept_for_a_failback_is_told_apart_from_followers() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = source(dir.path());
+    let destination = Running::start(dir.path(), "destination");
+    let token = invite(&source, &[]);
+    destination.good(&["mirror", "create", "vol0", &token]);
+    source.kill();
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    let status = destination.json(&["status"]);
+    assert_eq!(status["followers"], serde_json::json!([]), "nobody follows it");
+    let kept = &status["leftovers"][0];
+    assert_eq!(kept["volume"], "vol0");
+    assert!(destination.good(&["status"]).contains("KEPT FOR A FAILBACK"));
+    let name = kept["name"].as_str().unwrap();
+    destination.good(&["mirror", "forget", "vol0", name, "--yes"]);
+    assert_eq!(destination.json(&["status"])["leftovers"], serde_json::json!([]));
+    assert_eq!(destination.json(&["snapshot", "list", "vol0"]), serde_json::json!([]));
+}
+
 /// The address in a token: a base64url of JSON behind the prefix.
 fn source_address(token: &str) -> String {
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

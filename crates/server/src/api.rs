@@ -105,6 +105,8 @@ pub struct Status {
     pub mirrors: Vec<Mirror>,
     /// The mirrors that follow volumes of this server.
     pub followers: Vec<Follower>,
+    /// What is kept for mirrors that nobody here knows.
+    pub leftovers: Vec<Leftover>,
     /// What is wrong, with remedies.
     pub problems: Vec<Problem>,
 }
@@ -398,9 +400,54 @@ pub struct CreateMirror {
     pub token: String,
     /// An update begins that often; only on request when not given.
     pub every_ms: Option<u64>,
+    /// The lag that is wanted at most. Past it the mirror is `behind`, on both ends.
+    #[serde(default)]
+    pub rpo_ms: Option<u64>,
+    /// The source holds no base snapshot for it, and so pins no space: it goes by the record of changes that it keeps in any case.
+    #[serde(default)]
+    pub no_hold: bool,
+    /// A transfer that moves no byte for so long is ended; as long as the server waits when not given.
+    #[serde(default)]
+    pub stall_ms: Option<u64>,
     /// Disks or files for the mirror; a sparse file in the data directory when empty.
     #[serde(default)]
     pub devices: Vec<String>,
+}
+
+/// Changes what is wanted of a mirror; what is not given stays.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetMirror {
+    /// An update begins that often; 0 for only on request.
+    pub every_ms: Option<u64>,
+    /// The lag that is wanted at most; 0 for none.
+    pub rpo_ms: Option<u64>,
+    /// The source holds a base snapshot for it.
+    pub hold: Option<bool>,
+    /// A transfer that moves no byte for so long is ended; 0 for as long as the server waits.
+    pub stall_ms: Option<u64>,
+    /// No update begins, and one that runs is ended.
+    pub paused: Option<bool>,
+}
+
+/// Brings the newest image.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateRequest {
+    /// When nothing is known to be common, compare checksums, and send what is not the same.
+    #[serde(default)]
+    pub compare: bool,
+}
+
+/// What an abort ended.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Aborted {
+    /// The mirror.
+    pub name: String,
+    /// An update ran. It is over now.
+    pub was_running: bool,
+    /// What it had brought: the next update does not bring it again.
+    pub kept_bytes: u64,
 }
 
 /// A mirror of a volume here, as its source knows it.
@@ -410,28 +457,62 @@ pub struct Follower {
     pub volume: String,
     /// The peer, and which of its mirrors.
     pub name: String,
-    /// The snapshot that the destination has, as far as is known here.
-    pub base: String,
-    /// Since the first change that it does not have; 0 when nothing changed.
-    pub lag_ms: u64,
+    /// The snapshot that is held for it; none when none is, and the record of changes stands for it.
+    pub base: Option<String>,
+    /// Since the first change that it does not have; 0 when nothing changed, none when it is not known what it has.
+    pub lag_ms: Option<u64>,
     /// Changes that it does not have.
-    pub lag_bytes: u64,
+    pub lag_bytes: Option<u64>,
+    /// The lag that its owner wants at most.
+    pub rpo_ms: Option<u64>,
+    /// The lag is more than that.
+    pub over_rpo: bool,
+    /// When it was last heard of.
+    pub heard_ms: Option<u64>,
+    /// When it last confirmed an image.
+    pub updated_ms: Option<u64>,
     /// Another image is on its way.
     pub transferring: bool,
 }
 
-/// How a mirror is.
+/// Snapshots with a mirror's name that no known peer comes for: the volume was a mirror itself and brought them along, or what its source forgot. A failback
+/// to the former source begins at them.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Leftover {
+    /// The volume here.
+    pub volume: String,
+    /// What `cairn mirror forget` takes.
+    pub name: String,
+    /// The snapshot that is held.
+    pub base: String,
+    /// What it keeps from being reused is at most what changed since.
+    pub behind_bytes: u64,
+}
+
+/// How a mirror is: one of these, and no other. The first that applies, from the end of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MirrorState {
-    /// No image has arrived yet.
+    /// It shows an image, and the lag is as is wanted.
+    Mirrored,
+    /// The source does not answer.
+    Silent,
+    /// The lag is more than is wanted.
+    Behind,
+    /// No image has arrived yet, and none is on its way.
     Baseline,
-    /// It has an image, and waits for the next update.
-    Idle,
-    /// An update runs.
-    Transferring,
-    /// The last update failed; it is tried again on schedule.
+    /// The last update failed; the schedule tries again.
     Failing,
+    /// The source and the mirror have nothing in common: someone must decide.
+    Diverged,
+    /// It shows an image, and the next is on its way.
+    Transferring,
+    /// The first image is on its way; nothing is shown yet.
+    TransferringBaseline,
+    /// A transfer runs and no byte moves.
+    Stalled,
+    /// It was told to begin no updates.
+    Paused,
     /// It takes writes now and follows nobody.
     FailedOver,
 }
@@ -443,12 +524,28 @@ pub struct Mirror {
     pub name: String,
     /// How it is.
     pub state: MirrorState,
+    /// Why it is in that state.
+    pub reason: String,
+    /// What to do about it; none when nothing need be.
+    pub remedy: Option<String>,
+    /// For monitoring: 0 all is well, 1 look at it, 2 act.
+    pub check: u8,
     /// HOST:PORT.
     pub source_address: String,
     /// The volume there.
     pub source_volume: String,
     /// An update begins that often.
     pub every_ms: Option<u64>,
+    /// The lag that is wanted at most.
+    pub rpo_ms: Option<u64>,
+    /// The lag is more than that.
+    pub over_rpo: bool,
+    /// The source holds a base snapshot for it.
+    pub hold: bool,
+    /// A transfer that moves no byte for so long is ended.
+    pub stall_ms: u64,
+    /// No update begins.
+    pub paused: bool,
     /// The snapshot that it shows.
     pub image: Option<String>,
     /// When that was taken, by the source's clock.
@@ -477,6 +574,7 @@ pub struct Mirror {
 
 /// An update, running or over.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
 pub struct Transfer {
     /// The snapshot that it brings.
     pub snapshot: Option<String>,
@@ -490,6 +588,10 @@ pub struct Transfer {
     pub changed_bytes: u64,
     /// What a full copy would bring: all blocks in use.
     pub full_bytes: u64,
+    /// Blocks that were there from unfinished updates, or that a comparison found, and were not sent.
+    pub kept_bytes: u64,
+    /// Blocks that unfinished updates had sent for nothing: lost on the way, or no longer part of the image. What the source knows of.
+    pub wasted_bytes: u64,
     /// Nothing had changed, and nothing was sent.
     pub up_to_date: bool,
     /// It is over, and the image is there.
@@ -511,7 +613,7 @@ pub struct Failover {
     pub lost_bytes: Option<u64>,
     /// Since the source was last heard of: what it wrote in that time is lost besides.
     pub silent_ms: Option<u64>,
-    /// Bytes of an unfinished update that were received and are thrown away.
+    /// Bytes of an unfinished update that were received, also by earlier attempts, and are thrown away.
     pub discarded_bytes: u64,
     /// It was only asked what would happen.
     pub dry_run: bool,

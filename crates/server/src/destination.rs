@@ -52,6 +52,7 @@ pub(crate) fn connect(
         version: PEER_VERSION,
         volume: source.volume.to_owned(),
         credential: source.credential.cloned(),
+        stall_ms: Some(patience.as_millis().try_into().unwrap_or(u64::MAX)),
     };
     let answer = wire::send(&mut stream, &hello).and_then(|()| wire::receive(&mut stream));
     let welcome = answer.map_err(|error| match is_late(&error) {

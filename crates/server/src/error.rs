@@ -70,6 +70,12 @@ pub enum ServerError {
         /// With what.
         by: &'static str,
     },
+    /// The mirror begins no updates.
+    #[error("the mirror `{volume}` is paused")]
+    Paused {
+        /// The mirror.
+        volume: String,
+    },
     /// Another process has the data directory.
     #[error("another server runs on {}", path.display())]
     DataDirBusy {

@@ -12,6 +12,7 @@ mod data_dir;
 mod destination;
 mod error;
 mod exports;
+mod followers;
 pub mod fuzzing;
 mod http;
 mod identity;

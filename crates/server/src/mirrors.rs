@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Clock, SnapshotId, Timestamp};
-use cairn_mirror::{Client, Compression, Contact, Destination, Relationship, SourceStatus};
+use cairn_mirror::{Client, Compression, Contact, Destination, Options, Relationship, SourceStatus};
 use cairn_volume::Role;
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
@@ -23,20 +23,20 @@ use crate::destination::{SourceAddress, SourceStream, connect};
 use crate::error::ServerError;
 use crate::identity::{Fingerprint, Identity};
 use crate::jobs::{Jobs, Progress};
-use crate::names;
 use crate::peers::Credential;
-use crate::server::Server;
-use crate::source::is_silence;
+use crate::source::{is_silence, set_patience};
 use crate::state;
-use crate::token::{Token, random_bytes};
 use crate::transfer;
-use crate::volumes::{NewVolume, OpenVolume, Volumes};
+use crate::volumes::{OpenVolume, Volumes};
+
+mod commands;
+mod show;
 
 /// How often the schedule looks, at least: a clock that was set is noticed within it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often an idle mirror asks its source how far behind it is.
 const ASK_EVERY: Duration = Duration::from_secs(15);
-/// How long a failover waits for the transfer that it cuts off.
+/// How long a failover or an abort waits for the transfer that it cuts off.
 const CUT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What `mirror.json` says.
@@ -48,6 +48,14 @@ pub(crate) struct Document {
     /// Kept until the source has pinned this server.
     credential: Option<Credential>,
     every_ms: Option<u64>,
+    #[serde(default)]
+    rpo_ms: Option<u64>,
+    #[serde(default)]
+    no_hold: bool,
+    #[serde(default)]
+    stall_ms: Option<u64>,
+    #[serde(default)]
+    paused: bool,
     /// Names this mirror to its source.
     relationship: u64,
     /// The last that was heard of the source.
@@ -108,8 +116,10 @@ struct Relation {
     destination: Destination,
     document: Mutex<Document>,
     live: Mutex<Live>,
-    /// When the last byte of a running update came, by the monotonic clock, in milliseconds.
+    /// When the last byte of a running update moved, by the monotonic clock, in milliseconds.
     heard: AtomicU64,
+    /// Ends the running update at its next record.
+    abort: AtomicBool,
     /// Something of `live` changed to not running.
     settled: Condvar,
 }
@@ -120,6 +130,8 @@ struct Live {
     /// The source is being asked how far behind this mirror is.
     asking: bool,
     asked: Option<Timestamp>,
+    /// Why the source did not answer, the last time that it was asked.
+    unanswered: Option<api::ErrorBody>,
     /// By which a running update can be cut off.
     socket: Option<TcpStream>,
     transfer: Option<api::Transfer>,
@@ -213,12 +225,10 @@ impl Mirrors {
     /// What is wrong with mirrors.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
         let problem = |relation: &Arc<Relation>| {
-            let problem = relation.live.lock().problem.clone()?;
-            Some(api::Problem {
-                subject: relation.name.clone(),
-                message: problem.message,
-                next: problem.next,
-            })
+            let shown = self.show(relation);
+            let next = shown.remedy.filter(|_| shown.check > 0)?;
+            let message = shown.problem.map_or(shown.reason, |problem| problem.message);
+            Some(api::Problem { subject: shown.name, message, next })
         };
         self.all().iter().filter_map(problem).collect()
     }
@@ -231,7 +241,7 @@ impl Mirrors {
                 let now_ms = now_ms(&*mirrors.clock);
                 for relation in mirrors.all() {
                     if relation.is_due(now_ms)
-                        && let Err(error) = mirrors.begin(&relation, None, "mirror update")
+                        && let Err(error) = mirrors.begin(&relation, None, "mirror update", false)
                     {
                         tracing::warn!(mirror = relation.name, %error, "an update could not begin");
                     }
@@ -246,6 +256,12 @@ impl Mirrors {
         let thread = std::thread::Builder::new().name("schedule".to_owned()).spawn(look);
         let thread = thread.map_err(|source| ServerError::Thread { what: "the schedule", source })?;
         Ok(Schedule(Some(thread)))
+    }
+
+    /// Wakes the schedule.
+    fn look(&self) {
+        drop(self.asleep.lock());
+        self.wake.notify_all();
     }
 
     fn until_next(&self, now_ms: u64) -> Duration {
@@ -270,6 +286,7 @@ impl Mirrors {
         relation: &Arc<Relation>,
         connected: Option<SourceStream>,
         kind: &'static str,
+        compare: bool,
     ) -> Result<api::Job, ServerError> {
         if relation.is_failed_over() {
             return Err(ServerError::FailedOver { volume: relation.name.clone() });
@@ -277,12 +294,15 @@ impl Mirrors {
         if self.ending.load(Ordering::Acquire) {
             return Err(ServerError::Ending);
         }
+        if relation.document.lock().paused {
+            return Err(ServerError::Paused { volume: relation.name.clone() });
+        }
         let open = self.volumes.get(&relation.name)?;
         relation.claim(&*self.clock)?;
         let (mirrors, mine) = (self.clone(), relation.clone());
         let started = self.jobs.start(kind, &relation.name, move |progress| {
             let claim = Claim(&mine);
-            let outcome = mirrors.update(&mine, &open, connected, progress);
+            let outcome = mirrors.update(&mine, &open, connected, progress, compare);
             mirrors.note(&mine, &outcome);
             drop(claim);
             outcome.map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
@@ -300,15 +320,17 @@ impl Mirrors {
         open: &Arc<OpenVolume>,
         connected: Option<SourceStream>,
         progress: &Progress,
+        compare: bool,
     ) -> Result<(), ServerError> {
         progress.phase("connecting");
         let document = relation.document.lock().clone();
+        let patience = document.stall(self.patience);
         let mut stream = match connected {
             Some(stream) => {
                 relation.keep_socket(stream.sock.try_clone().ok());
                 stream
             }
-            None => connect(&self.identity, &document.source(), self.patience, |socket| {
+            None => connect(&self.identity, &document.source(), patience, |socket| {
                 relation.keep_socket(Some(socket));
             })?,
         };
@@ -318,11 +340,7 @@ impl Mirrors {
             state::save(&relation.path, &*document)?;
         }
         let failed = |source| match is_silence(&source) {
-            true => ServerError::Silent {
-                peer: "source",
-                address: document.address.clone(),
-                patience: self.patience,
-            },
+            true => ServerError::Silent { peer: "source", address: document.address.clone(), patience },
             false => ServerError::Mirror { volume: relation.name.clone(), source: Box::new(source) },
         };
         let mut client = Client::hello(&mut stream).map_err(failed)?;
@@ -337,16 +355,27 @@ impl Mirrors {
         if progress.cancelled().load(Ordering::Relaxed) {
             return Err(ServerError::Ending);
         }
+        relation.destination.set_options(document.options());
+        let cut = |source| ServerError::Unreachable { address: document.address.clone(), source };
+        set_patience(&stream.sock, patience).map_err(cut)?;
         let clock = &*self.clock;
         let began = clock.monotonic();
         let mut heard = Heedful { stream: &mut stream, heard: &relation.heard, clock };
-        let outcome = transfer::fetch(&mut heard, &relation.destination, progress, &mut |seen| {
+        let fetch = transfer::Fetch {
+            destination: &relation.destination,
+            progress,
+            cancel: &relation.abort,
+            compare,
+        };
+        let outcome = fetch.run(&mut heard, &mut |seen| {
             let mut live = relation.live.lock();
             let transfer = live.transfer.get_or_insert_default();
             transfer.snapshot = Some(seen.snapshot);
             transfer.sent_bytes = seen.sent_bytes;
             transfer.changed_bytes = seen.changed_bytes;
             transfer.full_bytes = seen.full_bytes;
+            transfer.kept_bytes = seen.kept_bytes;
+            transfer.wasted_bytes = seen.wasted_bytes;
             transfer.up_to_date = seen.up_to_date;
             transfer.duration_ms = clock.monotonic().saturating_sub(began).as_millis() as u64;
         });
@@ -372,8 +401,10 @@ impl Mirrors {
         let (mirrors, mine) = (self.clone(), relation.clone());
         let ask = move || {
             let document = mine.document.lock().clone();
-            let asked = connect(&mirrors.identity, &document.source(), mirrors.patience, |_| ()).and_then(
-                |mut stream| {
+            mine.destination.set_options(document.options());
+            let patience = document.stall(mirrors.patience);
+            let asked =
+                connect(&mirrors.identity, &document.source(), patience, |_| ()).and_then(|mut stream| {
                     let lag = Client::hello(&mut stream)
                         .and_then(|mut client| mine.destination.refresh(&mut client).map(drop));
                     // Or the source would take it for a connection that broke, and say so each time.
@@ -383,12 +414,13 @@ impl Mirrors {
                         volume: mine.name.clone(),
                         source: Box::new(source),
                     })
-                },
-            );
-            if let Err(error) = asked {
+                });
+            if let Err(error) = &asked {
                 tracing::debug!(mirror = mine.name, %error, "the source does not say how far behind the mirror is");
             }
-            mine.live.lock().asking = false;
+            let mut live = mine.live.lock();
+            live.unanswered = asked.err().map(|error| error.body());
+            live.asking = false;
         };
         if std::thread::Builder::new().name("lag".to_owned()).spawn(ask).is_err() {
             relation.live.lock().asking = false;
@@ -402,6 +434,7 @@ impl Mirrors {
         match outcome {
             Ok(()) => {
                 live.problem = None;
+                live.unanswered = None;
                 if let Some(transfer) = &mut live.transfer {
                     transfer.complete = true;
                     document.sent_bytes += transfer.sent_bytes;
@@ -409,51 +442,14 @@ impl Mirrors {
                 }
             }
             Err(ServerError::Ending) => {}
+            // It was told to: what was wrong before, if anything, still is.
+            Err(_) if relation.abort.load(Ordering::Acquire) => {}
             Err(error) => live.problem = Some(error.body()),
         }
         document.contact = relation.destination.contact().map(Heard::from);
         document.last = live.transfer.clone().or(document.last.take());
         if let Err(error) = state::save(&relation.path, &*document) {
             tracing::warn!(mirror = relation.name, %error, "what is known of the last update was not written down");
-        }
-    }
-
-    fn show(&self, relation: &Relation) -> api::Mirror {
-        let document = relation.document.lock().clone();
-        let open = self.volumes.get(&relation.name).ok();
-        let shown = open.as_ref().and_then(|open| image_of(open));
-        let live = relation.live.lock();
-        let state = if relation.is_failed_over() {
-            api::MirrorState::FailedOver
-        } else if live.running && shown.is_some() {
-            api::MirrorState::Transferring
-        } else if live.problem.is_some() {
-            api::MirrorState::Failing
-        } else if shown.is_none() {
-            api::MirrorState::Baseline
-        } else {
-            api::MirrorState::Idle
-        };
-        let image_ms = shown.as_ref().map(|shown| shown.created.0 / 1_000_000);
-        let lag = relation.destination.lag().filter(|_| state != api::MirrorState::FailedOver);
-        api::Mirror {
-            lag_ms: lag.map(|lag| millis(lag.age)),
-            lag_bytes: lag.map(|lag| lag.bytes),
-            silent_ms: lag.map(|lag| millis(lag.silent)),
-            quiet_ms: live.running.then(|| relation.quiet_ms(&*self.clock)),
-            name: relation.name.clone(),
-            state,
-            source_address: document.address,
-            source_volume: document.volume,
-            every_ms: document.every_ms,
-            image: shown.map(|shown| shown.name),
-            image_ms,
-            image_age_ms: image_ms.map(|image_ms| now_ms(&*self.clock).saturating_sub(image_ms)),
-            last: live.transfer.clone().or(document.last),
-            next_ms: live.next_ms.filter(|_| state != api::MirrorState::FailedOver),
-            sent_bytes: document.sent_bytes,
-            updates: document.updates,
-            problem: live.problem.clone(),
         }
     }
 }
@@ -475,6 +471,19 @@ fn now_ms(clock: &dyn Clock) -> u64 {
 }
 
 impl Document {
+    fn options(&self) -> Options {
+        Options {
+            compression: Compression::None,
+            hold: !self.no_hold,
+            rpo: self.rpo_ms.map(Duration::from_millis),
+        }
+    }
+
+    /// How long a transfer may move no byte.
+    fn stall(&self, patience: Duration) -> Duration {
+        self.stall_ms.map_or(patience, Duration::from_millis)
+    }
+
     fn source(&self) -> SourceAddress<'_> {
         SourceAddress {
             address: &self.address,
@@ -485,7 +494,7 @@ impl Document {
     }
 }
 
-/// The stream to a source, which notes when bytes come.
+/// The stream to a source, which notes when bytes move.
 struct Heedful<'a, S> {
     stream: &'a mut S,
     heard: &'a AtomicU64,
@@ -502,7 +511,9 @@ impl<S: Read> Read for Heedful<'_, S> {
 
 impl<S: Write> Write for Heedful<'_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes)
+        let count = self.stream.write(bytes)?;
+        self.heard.store(millis(self.clock.monotonic()), Ordering::Relaxed);
+        Ok(count)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -532,6 +543,7 @@ impl Relation {
             Compression::None,
             document.contact.map(Contact::from),
         );
+        destination.set_options(document.options());
         Self {
             name: open.name.clone(),
             path,
@@ -539,6 +551,7 @@ impl Relation {
             document: Mutex::new(document),
             live: Mutex::new(Live { next_ms, ..Live::default() }),
             heard: AtomicU64::new(0),
+            abort: AtomicBool::new(false),
             settled: Condvar::new(),
         }
     }
@@ -549,11 +562,14 @@ impl Relation {
     }
 
     fn is_due(&self, now_ms: u64) -> bool {
+        if self.document.lock().paused {
+            return false;
+        }
         let live = self.live.lock();
         !self.is_failed_over() && !live.running && live.next_ms.is_some_and(|next| next <= now_ms)
     }
 
-    /// For how long nothing has come in the running update.
+    /// For how long no byte has moved in the running update.
     fn quiet_ms(&self, clock: &dyn Clock) -> u64 {
         millis(clock.monotonic()).saturating_sub(self.heard.load(Ordering::Relaxed))
     }
@@ -568,6 +584,7 @@ impl Relation {
             return Err(ServerError::Busy { name: self.name.clone(), by: "an update runs" });
         }
         live.running = true;
+        self.abort.store(false, Ordering::Release);
         live.transfer = Some(api::Transfer { started_ms: now_ms, ..api::Transfer::default() });
         live.next_ms = every.map(|every| now_ms.saturating_add(every));
         Ok(())
@@ -586,6 +603,7 @@ impl Relation {
 
     /// Cuts off a running update; the last image stays.
     fn cut(&self) {
+        self.abort.store(true, Ordering::Release);
         if let Some(socket) = &self.live.lock().socket {
             let _ = socket.shutdown(Shutdown::Both);
         }
@@ -600,118 +618,6 @@ impl Relation {
                 return Err(ServerError::Busy { name: self.name.clone(), by: "an update does not end" });
             }
         }
-        Ok(())
-    }
-}
-
-impl Server {
-    pub(crate) fn list_mirrors(&self) -> Vec<api::Mirror> {
-        self.mirrors.all().iter().map(|relation| self.mirrors.show(relation)).collect()
-    }
-
-    pub(crate) fn show_mirror(&self, name: &str) -> Result<api::Mirror, ServerError> {
-        Ok(self.mirrors.show(&*self.mirrors.get(name)?))
-    }
-
-    pub(crate) fn create_mirror(&self, request: api::CreateMirror) -> Result<api::Job, ServerError> {
-        let mirrors = &self.mirrors;
-        let name = request.name.as_deref().unwrap_or(&request.volume);
-        names::check("volume", name)?;
-        names::check("volume", &request.volume)?;
-        let token = Token::decode(&request.token)?;
-        if request.every_ms == Some(0) {
-            return Err(ServerError::Invalid { what: "the interval", rule: "it is above 0" });
-        }
-        // Everything that can be refused here is, before the token is used.
-        if token.volume.as_deref().is_some_and(|only| only != request.volume) {
-            return Err(ServerError::VolumeNotAllowed { volume: request.volume });
-        }
-        if !matches!(self.volumes.get(name), Err(ServerError::NotFound { .. })) {
-            return Err(ServerError::DestinationTaken { volume: name.to_owned() });
-        }
-        let document = Document {
-            address: token.address,
-            fingerprint: token.fingerprint,
-            volume: request.volume.clone(),
-            credential: Some(Credential { id: token.id, secret: token.secret }),
-            every_ms: request.every_ms,
-            relationship: u64::from_le_bytes(random_bytes()),
-            contact: None,
-            sent_bytes: 0,
-            updates: 0,
-            last: None,
-        };
-        let mut stream = connect(&self.identity, &document.source(), mirrors.patience, |_| ())?;
-        let wanted = Client::hello(&mut stream)
-            .and_then(|mut client| client.provision_info(&request.volume))
-            .map_err(|source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) })?;
-        let new = NewVolume {
-            name,
-            id: wanted.id,
-            role: Role::Destination,
-            blocks: Some(wanted.blocks),
-            devices: &request.devices,
-            log_device: None,
-        };
-        let open = self.volumes.create(&new)?;
-        let path = self.volumes.folder(name).join("mirror.json");
-        state::save(&path, &document)?;
-        let relation = Arc::new(Relation::new(&open, path, document, now_ms(&*self.clock)));
-        // The baseline is begun before the schedule can see the mirror.
-        let job = mirrors.begin(&relation, Some(stream), "mirror create");
-        mirrors.relations.lock().insert(name.to_owned(), relation);
-        tracing::info!(mirror = name, source = request.volume, "made a mirror");
-        job
-    }
-
-    pub(crate) fn update_mirror(&self, name: &str) -> Result<api::Job, ServerError> {
-        let relation = self.mirrors.get(name)?;
-        self.mirrors.begin(&relation, None, "mirror update")
-    }
-
-    pub(crate) fn failover(&self, name: &str, dry_run: bool) -> Result<api::Failover, ServerError> {
-        let relation = self.mirrors.get(name)?;
-        if relation.is_failed_over() {
-            return Err(ServerError::FailedOver { volume: name.to_owned() });
-        }
-        let open = self.volumes.get(name)?;
-        let shown = image_of(&open);
-        if shown.is_none() {
-            return Err(ServerError::NoImage { volume: name.to_owned() });
-        }
-        let loss = if dry_run {
-            relation.destination.loss()
-        } else {
-            relation.settle()?;
-            let failed = |source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) };
-            let loss = relation.destination.failover().map_err(failed)?;
-            tracing::warn!(mirror = name, image = loss.image_name, "failed over: the volume takes writes");
-            loss
-        };
-        let unfinished = relation.live.lock().transfer.clone().filter(|transfer| !transfer.complete);
-        let at_most = loss.age_at_most();
-        let since_image = self.clock.now().since(loss.image_taken);
-        Ok(api::Failover {
-            name: name.to_owned(),
-            image: Some(loss.image_name),
-            image_ms: Some(loss.image_taken.0 / 1_000_000),
-            lost_ms: Some(millis(at_most.unwrap_or(since_image))),
-            lost_bytes: loss.bytes_known,
-            silent_ms: loss.silent.map(millis),
-            discarded_bytes: unfinished.map_or(0, |transfer| transfer.sent_bytes),
-            dry_run,
-        })
-    }
-
-    pub(crate) fn delete_mirror(&self, name: &str) -> Result<(), ServerError> {
-        let relation = self.mirrors.get(name)?;
-        if relation.is_failed_over() {
-            return Err(ServerError::FailedOver { volume: name.to_owned() });
-        }
-        self.refuse_if_in_use(name, |export| export.volume == name)?;
-        relation.settle()?;
-        self.volumes.delete(name)?;
-        self.mirrors.forget(name);
         Ok(())
     }
 }

@@ -135,6 +135,12 @@ impl Peers {
         document.peers.iter().map(peer).collect()
     }
 
+    /// The certificates that are pinned.
+    pub(crate) fn pinned(&self) -> Vec<Fingerprint> {
+        let document = self.document.lock();
+        document.peers.iter().filter_map(|entry| Some(entry.pinned.as_ref()?.fingerprint)).collect()
+    }
+
     /// Forgets a peer or an invitation, by its id. Its next connection is refused. The certificate that nobody is pinned by
     /// any more, if so.
     pub(crate) fn revoke(&self, id: &str) -> Result<Option<Fingerprint>, ServerError> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cairn_base::{BLOCK_SIZE, Clock};
+use cairn_base::Clock;
 use cairn_device::SystemClock;
 use cairn_frontend_nbd::{Address as NbdAddress, Listener, NbdServer, ServerOptions, SessionInfo};
 
@@ -14,6 +14,7 @@ use crate::config::{Address, Config, check_reachable};
 use crate::data_dir::DataDir;
 use crate::error::ServerError;
 use crate::exports::ExportTable;
+use crate::followers::Followers;
 use crate::http;
 use crate::identity::Identity;
 use crate::jobs::Jobs;
@@ -37,7 +38,8 @@ pub(crate) struct Server {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) volumes: Arc<Volumes>,
     pub(crate) mirrors: Arc<Mirrors>,
-    source: Arc<cairn_mirror::Source>,
+    pub(crate) source: Arc<cairn_mirror::Source>,
+    pub(crate) followers: Arc<Followers>,
     nbd: NbdServer,
     /// DIR/nbd.sock.
     nbd_socket: PathBuf,
@@ -104,11 +106,13 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let mut http_addresses = vec![format!("unix:{}", control_path.display())];
     http_addresses.extend(http.as_ref().map(|(listener, _)| local(listener)));
     let mirror_address = mirror.as_ref().map(local);
-    let sessions = Arc::new(cairn_mirror::Source::new());
+    let (followers, sessions) = Followers::open(data.path())?;
+    let (followers, sessions) = (Arc::new(followers), Arc::new(sessions));
     let source = mirror.map(|listener| {
-        let (peers, volumes) = (peers.clone(), volumes.clone());
+        let (peers, volumes, followers) = (peers.clone(), volumes.clone(), followers.clone());
+        let (clock, sessions) = (clock.clone(), sessions.clone());
         let patience = config.mirror_patience;
-        Source::start(listener, &identity, peers, volumes, clock.clone(), sessions.clone(), patience)
+        Source::start(listener, &identity, peers, volumes, clock, sessions, patience, followers)
     });
     let source = source.transpose()?;
 
@@ -121,6 +125,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         volumes,
         mirrors,
         source: sessions,
+        followers,
         nbd,
         nbd_socket,
         http_addresses,
@@ -186,8 +191,14 @@ impl Signals {
 impl Server {
     /// The server at a glance.
     pub(crate) fn status(&self) -> api::Status {
+        let (followers, leftovers) = self.followers();
         let mut problems = self.volumes.problems();
         problems.extend(self.mirrors.problems());
+        problems.extend(followers.iter().filter(|follower| follower.over_rpo).map(|follower| api::Problem {
+            subject: follower.volume.clone(),
+            message: "a mirror of it is further behind than its owner wants".to_owned(),
+            next: "see `cairn mirror status` at the destination".to_owned(),
+        }));
         api::Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             data: self.data.path().display().to_string(),
@@ -200,7 +211,8 @@ impl Server {
             volumes: self.volumes.list(),
             exports: self.exports(),
             mirrors: self.list_mirrors(),
-            followers: self.followers(),
+            followers,
+            leftovers,
             problems,
         }
     }
@@ -302,32 +314,13 @@ impl Server {
         for open in self.volumes.all().iter().filter(|open| !open.is_destination()) {
             let failed = ServerError::volume(&open.name);
             for mirror in self.source.mirrors(&open.volume).map_err(&failed)? {
-                if mirror.name.split('-').next() == Some(&name) {
+                if mirror.peer() == name {
                     self.source.forget(&open.volume, &mirror.name).map_err(&failed)?;
                 }
             }
         }
+        self.followers.keep(&self.source);
         Ok(())
-    }
-
-    /// The mirrors that follow volumes here.
-    fn followers(&self) -> Vec<api::Follower> {
-        let now = self.clock.now();
-        let mut followers = Vec::new();
-        for open in self.volumes.all().iter().filter(|open| !open.is_destination()) {
-            for mirror in self.source.mirrors(&open.volume).unwrap_or_default() {
-                let first = mirror.behind.first_change;
-                followers.push(api::Follower {
-                    volume: open.name.clone(),
-                    name: mirror.name,
-                    base: format!("{}@{}", open.name, mirror.base.name),
-                    lag_ms: first.map_or(0, |first| now.since(first).as_millis() as u64),
-                    lag_bytes: mirror.behind.blocks * BLOCK_SIZE as u64,
-                    transferring: mirror.transferring,
-                });
-            }
-        }
-        followers
     }
 
     pub(crate) fn invite(&self, request: &api::Invite) -> Result<api::Invitation, ServerError> {

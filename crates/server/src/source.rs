@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use rustls::{ServerConnection, StreamOwned};
 
 use crate::error::ServerError;
+use crate::followers::Followers;
 use crate::identity::{Fingerprint, Identity};
 use crate::peers::Peers;
 use crate::tls;
@@ -33,6 +34,7 @@ struct Shared {
     source: Arc<cairn_mirror::Source>,
     /// A peer that neither takes nor gives a byte for so long in a transfer is gone.
     patience: Duration,
+    followers: Arc<Followers>,
     ending: AtomicBool,
     next: AtomicU64,
     /// To cut them off at the end.
@@ -47,6 +49,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    #[expect(clippy::too_many_arguments, reason = "each is another part of the server")]
     pub(crate) fn start(
         listener: TcpListener,
         identity: &Identity,
@@ -55,6 +58,7 @@ impl Source {
         clock: Arc<dyn Clock>,
         source: Arc<cairn_mirror::Source>,
         patience: Duration,
+        followers: Arc<Followers>,
     ) -> Result<Self, ServerError> {
         let shared = Arc::new(Shared {
             tls: tls::mirror_server(identity)?,
@@ -63,6 +67,7 @@ impl Source {
             clock,
             source,
             patience,
+            followers,
             ending: AtomicBool::new(false),
             next: AtomicU64::new(0),
             connections: Mutex::default(),
@@ -160,12 +165,16 @@ fn converse(stream: TcpStream, shared: &Shared) -> Result<(), ServerError> {
         }
     };
     wire::send(&mut stream, &Welcome::Accepted).map_err(cut)?;
-    set_patience(&stream.sock, shared.patience).map_err(cut)?;
+    let patience =
+        hello.stall_ms.map_or(shared.patience, |ms| shared.patience.min(Duration::from_millis(ms)));
+    let patience = patience.max(Duration::from_millis(1));
+    set_patience(&stream.sock, patience).map_err(cut)?;
     let now = shared.clock.now();
     let offered = Offered { volumes: &shared.volumes, peers: &shared.peers, certificate, now };
     let outcome = transfer::serve(&mut stream, &shared.source, &offered, &shared.ending);
+    shared.followers.keep(&shared.source);
     outcome.map_err(|source| match is_silence(&source) {
-        true => ServerError::Silent { peer: "destination", address, patience: shared.patience },
+        true => ServerError::Silent { peer: "destination", address, patience },
         false => ServerError::Mirror { volume: hello.volume, source: Box::new(source) },
     })
 }

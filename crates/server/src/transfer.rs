@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::{
@@ -59,7 +60,7 @@ pub(crate) fn serve(
     stream: &mut (impl Read + Write),
     source: &Source,
     offered: &Offered<'_>,
-    cancel: &std::sync::atomic::AtomicBool,
+    cancel: &AtomicBool,
 ) -> Result<(), MirrorError> {
     let peer = PeerName::new(&peer_digits(offered.certificate))
         .map_err(|_| MirrorError::Protocol("its certificate has no name"))?;
@@ -75,43 +76,63 @@ pub(crate) struct Seen {
     pub(crate) sent_bytes: u64,
     pub(crate) changed_bytes: u64,
     pub(crate) full_bytes: u64,
+    pub(crate) kept_bytes: u64,
+    pub(crate) wasted_bytes: u64,
     pub(crate) up_to_date: bool,
 }
 
-/// On the destination: brings the newest image. `seen` is called as it comes along.
-pub(crate) fn fetch(
-    stream: &mut (impl Read + Write),
-    destination: &Destination,
-    progress: &Progress,
-    seen: &mut dyn FnMut(Seen),
-) -> Result<(), MirrorError> {
-    progress.phase("waiting for the source");
-    let mut client = Client::hello(stream)?;
-    let mut tell = |at: &cairn_mirror::TransferProgress| {
-        progress.phase("transferring");
-        progress.bytes(at.blocks * BLOCK, at.blocks_total * BLOCK);
+/// On the destination: bringing the newest image.
+pub(crate) struct Fetch<'a> {
+    pub(crate) destination: &'a Destination,
+    pub(crate) progress: &'a Progress,
+    /// Ends it at the next record.
+    pub(crate) cancel: &'a AtomicBool,
+    pub(crate) compare: bool,
+}
+
+impl Fetch<'_> {
+    /// Brings it. `seen` is called as it comes along.
+    pub(crate) fn run(
+        &self,
+        stream: &mut (impl Read + Write),
+        seen: &mut dyn FnMut(Seen),
+    ) -> Result<(), MirrorError> {
+        let progress = self.progress;
+        progress.phase(if self.compare { "comparing" } else { "waiting for the source" });
+        let mut client = Client::hello(stream)?;
+        let mut tell = |at: &cairn_mirror::TransferProgress| {
+            progress.phase("transferring");
+            progress.bytes(at.blocks * BLOCK, at.blocks_total * BLOCK);
+            seen(Seen {
+                snapshot: at.snapshot.clone(),
+                sent_bytes: at.bytes,
+                changed_bytes: at.blocks_total * BLOCK,
+                full_bytes: at.full_blocks * BLOCK,
+                kept_bytes: at.kept_blocks * BLOCK,
+                wasted_bytes: 0,
+                up_to_date: false,
+            });
+        };
+        let mut work = cairn_mirror::Work {
+            cancel: self.cancel,
+            progress: &mut tell,
+            threads: Some(&Scoped as &dyn Threads),
+        };
+        let report = match self.compare {
+            true => self.destination.update_comparing(&mut client, &mut work)?,
+            false => self.destination.update(&mut client, &mut work)?,
+        };
         seen(Seen {
-            snapshot: at.snapshot.clone(),
-            sent_bytes: at.bytes,
-            changed_bytes: at.blocks_total * BLOCK,
-            full_bytes: at.full_blocks * BLOCK,
-            up_to_date: false,
+            snapshot: report.name,
+            sent_bytes: report.bytes,
+            changed_bytes: report.blocks * BLOCK,
+            full_bytes: report.full_blocks * BLOCK,
+            kept_bytes: report.kept_blocks * BLOCK,
+            wasted_bytes: report.wasted_blocks * BLOCK,
+            up_to_date: report.kind == TransferKind::UpToDate,
         });
-    };
-    let mut work = cairn_mirror::Work {
-        cancel: progress.cancelled(),
-        progress: &mut tell,
-        threads: Some(&Scoped as &dyn Threads),
-    };
-    let report = destination.update(&mut client, &mut work)?;
-    seen(Seen {
-        snapshot: report.name,
-        sent_bytes: report.bytes,
-        changed_bytes: report.blocks * BLOCK,
-        full_bytes: report.full_blocks * BLOCK,
-        up_to_date: report.kind == TransferKind::UpToDate,
-    });
-    Ok(())
+        Ok(())
+    }
 }
 
 /// The kind of a mirror's error.
@@ -122,7 +143,9 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
         MirrorError::Refused(refusal) => match refusal {
             Refusal::NoSuchVolume => ErrorKind::NotFound,
             Refusal::NotASource => ErrorKind::WrongRole,
-            Refusal::WrongVolume { .. } | Refusal::NoCommonBase | Refusal::Diverged(_) => ErrorKind::Diverged,
+            Refusal::WrongVolume { .. } | Refusal::NoCommonBase { .. } | Refusal::Diverged(_) => {
+                ErrorKind::Diverged
+            }
             Refusal::DestinationTooSmall { .. } => ErrorKind::TooSmall,
             Refusal::SourceFull => ErrorKind::NoSpace,
             Refusal::Superseded => ErrorKind::Busy,
@@ -131,6 +154,7 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
         MirrorError::Volume(error) => volume_kind(error),
         MirrorError::Busy => ErrorKind::Busy,
         MirrorError::FailedOver => ErrorKind::WrongRole,
+        MirrorError::CompareNeeded { .. } => ErrorKind::Diverged,
         MirrorError::Cancelled => ErrorKind::Interrupted,
         MirrorError::Stream(_) => ErrorKind::Damaged,
         MirrorError::Protocol(_) | MirrorError::Nack(_) => ErrorKind::Failed,
@@ -146,7 +170,7 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
         MirrorError::Refused(refusal) => match refusal {
             Refusal::NoSuchVolume => "see the volumes of the source with `cairn volume list` there".into(),
             Refusal::NotASource => "mirror the source of that mirror, or fail it over there".into(),
-            Refusal::WrongVolume { .. } | Refusal::NoCommonBase | Refusal::Diverged(_) => format!(
+            Refusal::WrongVolume { .. } | Refusal::NoCommonBase { .. } | Refusal::Diverged(_) => format!(
                 "keep what is here with `cairn mirror failover {volume}`, and make a new mirror with `--as NAME`; or \
                  delete this one and create it again"
             ),
@@ -158,6 +182,7 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
             Refusal::SourceFailed | Refusal::Unknown => "see `cairn status` on the source".into(),
         },
         MirrorError::Volume(error) => volume_next(volume, error),
+        MirrorError::CompareNeeded { .. } => format!("`cairn mirror update {volume} --compare`"),
         MirrorError::FailedOver => {
             format!("`{volume}` is an ordinary volume now; make a new mirror with `cairn mirror create`")
         }

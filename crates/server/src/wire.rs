@@ -26,6 +26,9 @@ pub(crate) struct Hello {
     /// Before the source has pinned the destination's certificate.
     #[serde(default)]
     pub(crate) credential: Option<Credential>,
+    /// How long the destination waits for a byte; the source does as long.
+    #[serde(default)]
+    pub(crate) stall_ms: Option<u64>,
 }
 
 /// What the source answers.

@@ -1,20 +1,29 @@
 //! `cairn mirror`.
 
+use cairn_base::Interval;
 use cairn_server::api;
 
 use super::volume::{absolute, segment};
 use super::{follow, summary};
-use crate::arguments::Mirror;
+use crate::arguments::{Mirror, Setting};
 use crate::client::Client;
-use crate::exit::Failure;
+use crate::exit::{Failure, NOT_KNOWN};
 use crate::output::{Output, ago, duration, interval, print_line, size, table};
 
 /// Runs a command on mirrors.
 pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
-        Mirror::Create { volume, token, every, name, device } => {
-            let every_ms = every.map(|every| every.0.as_millis().try_into().unwrap_or(u64::MAX));
-            let request = api::CreateMirror { volume, name, token, every_ms, devices: absolute(&device)? };
+        Mirror::Create { volume, token, every, rpo, no_hold, stall, name, device } => {
+            let request = api::CreateMirror {
+                volume,
+                name,
+                token,
+                every_ms: every.map(ms),
+                rpo_ms: rpo.map(ms),
+                no_hold,
+                stall_ms: stall.map(ms),
+                devices: absolute(&device)?,
+            };
             let job: api::Job = client.post("/v1/mirrors", &request)?;
             transferred(job, client, output)?;
         }
@@ -26,10 +35,37 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             let mirror: api::Mirror = client.get(&path(&name)?)?;
             output.show(&mirror, show);
         }
-        Mirror::Update { name } => {
-            let job: api::Job = client.post(&format!("{}/update", path(&name)?), &())?;
+        Mirror::Update { name, compare } => {
+            let request = api::UpdateRequest { compare };
+            let job: api::Job = client.post(&format!("{}/update", path(&name)?), &request)?;
             transferred(job, client, output)?;
         }
+        Mirror::Check { name, rpo } => return check(name.as_deref(), rpo.map(ms), client, output),
+        Mirror::Set { name, every, rpo, stall, hold, no_hold } => {
+            let request = api::SetMirror {
+                every_ms: every.map(setting),
+                rpo_ms: rpo.map(setting),
+                hold: (hold || no_hold).then_some(hold),
+                stall_ms: stall.map(setting),
+                paused: None,
+            };
+            let mirror: api::Mirror = client.patch(&path(&name)?, &request)?;
+            output.tell(&mirror, show);
+        }
+        Mirror::Pause { name } => pause(&name, true, client, output)?,
+        Mirror::Resume { name } => pause(&name, false, client, output)?,
+        Mirror::Abort { name } => {
+            let aborted: api::Aborted = client.post(&format!("{}/abort", path(&name)?), &())?;
+            output.tell(&aborted, |aborted| match aborted.was_running {
+                true => format!(
+                    "the update of {} is over; {} that it brought stay for the next one",
+                    aborted.name,
+                    size(aborted.kept_bytes)
+                ),
+                false => format!("no update of {} was running", aborted.name),
+            });
+        }
+        Mirror::Forget { volume, name, dry_run } => forget(&volume, &name, dry_run, client, output)?,
         Mirror::Failover { name, dry_run } => failover(&name, dry_run, client, output)?,
         Mirror::Delete { name, dry_run } => {
             let mirror: api::Mirror = client.get(&path(&name)?)?;
@@ -57,6 +93,9 @@ fn transferred(job: api::Job, client: &Client, output: Output) -> Result<(), Fai
             print_line(&format!("{} is up to date: nothing had changed, nothing was sent", mirror.name));
             return Ok(());
         }
+        if last.kept_bytes > 0 {
+            print_line(&format!("{} were here already and were not sent again", size(last.kept_bytes)));
+        }
         print_line(&format!(
             "{} shows {} of the source: sent {} in {} (a full copy is {})",
             mirror.name,
@@ -66,6 +105,79 @@ fn transferred(job: api::Job, client: &Client, output: Output) -> Result<(), Fai
             size(last.full_bytes),
         ));
     }
+    Ok(())
+}
+
+fn ms(interval: Interval) -> u64 {
+    interval.0.as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+/// 0 for `off`.
+fn setting(setting: Setting) -> u64 {
+    setting.0.map_or(0, ms)
+}
+
+fn pause(name: &str, paused: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let request = api::SetMirror { paused: Some(paused), ..api::SetMirror::default() };
+    let mirror: api::Mirror = client.patch(&path(name)?, &request)?;
+    output.tell(&mirror, |mirror| match paused {
+        true => format!("{name} is paused: no update runs or begins"),
+        false => format!("{name} goes on: {}", mirror.reason),
+    });
+    Ok(())
+}
+
+/// One line and an exit code for monitoring.
+fn check(name: Option<&str>, rpo_ms: Option<u64>, client: &Client, output: Output) -> Result<(), Failure> {
+    let asked: Result<Vec<api::Mirror>, Failure> = match name {
+        Some(name) => path(name).and_then(|path| client.get(&path)).map(|mirror| vec![mirror]),
+        None => client.get("/v1/mirrors"),
+    };
+    let unknown = |reason: &str| {
+        let level = NOT_KNOWN;
+        output.tell(&serde_json::json!({ "check": level, "reason": reason, "mirrors": [] }), |_| {
+            format!("UNKNOWN - {reason}")
+        });
+        Err(Failure::silent(level))
+    };
+    let mirrors = match asked {
+        Ok(mirrors) => mirrors,
+        Err(failure) => return unknown(&failure.body.message),
+    };
+    let judged: Vec<(u8, String)> = mirrors.iter().map(|mirror| judge(mirror, rpo_ms)).collect();
+    let Some(worst) = judged.iter().map(|(level, _)| *level).max() else {
+        return unknown("there is no mirror here");
+    };
+    let word = ["OK", "WARNING", "CRITICAL"][usize::from(worst.min(2))];
+    let lines: Vec<String> = judged.into_iter().map(|(_, line)| line).collect();
+    let told = serde_json::json!({ "check": worst, "reason": lines.join("; "), "mirrors": mirrors });
+    output.tell(&told, |_| format!("{word} - {}", lines.join("; ")));
+    if worst == 0 { Ok(()) } else { Err(Failure::silent(worst)) }
+}
+
+/// How bad it is, and a line about it; by another lag than the mirror's own where one is given.
+fn judge(mirror: &api::Mirror, rpo_ms: Option<u64>) -> (u8, String) {
+    use api::MirrorState as S;
+    let late = rpo_ms.map(|rpo| mirror.lag_ms.is_some_and(|lag| lag > rpo));
+    let level = match (late, mirror.state) {
+        (Some(true), state) if state != S::FailedOver => 2,
+        (Some(false), S::Behind) => 0,
+        _ => mirror.check,
+    };
+    (level, format!("{} {}, lag {}: {}", mirror.name, state(mirror.state), lag(mirror), mirror.reason))
+}
+
+fn forget(volume: &str, name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let what = format!(
+        "this ends what {volume} keeps for the mirror {name}: its next update would have to compare checksums, and a failback too"
+    );
+    if dry_run {
+        output.tell(&serde_json::json!({ "would_forget": name }), |_| format!("{what}; nothing was done"));
+        return Ok(());
+    }
+    output.confirm(&what)?;
+    let () = client.delete(&format!("/v1/volumes/{}/followers/{}", segment(volume)?, segment(name)?))?;
+    output.tell(&serde_json::json!({ "forgotten": name }), |_| format!("forgot {name}"));
     Ok(())
 }
 
@@ -116,7 +228,7 @@ pub fn list(mirrors: &[api::Mirror]) -> String {
     let row = |mirror: &api::Mirror| {
         [
             mirror.name.clone(),
-            stalled_or_state(mirror).to_owned(),
+            state(mirror.state).to_owned(),
             format!("{} at {}", mirror.source_volume, mirror.source_address),
             mirror.image.clone().unwrap_or_else(|| "-".to_owned()),
             lag(mirror),
@@ -137,22 +249,28 @@ fn lag(mirror: &api::Mirror) -> String {
 }
 
 fn show(mirror: &api::Mirror) -> String {
-    let mut text = format!(
-        "name      {}\nstate     {}\nsource    {} at {}\nimage     {}, {} old\nlag       {}\nevery     {}\nupdates   {}\nsent      {}",
-        mirror.name,
-        stalled_or_state(mirror),
+    let mut text = format!("name      {}\nstate     {}: {}", mirror.name, state(mirror.state), mirror.reason);
+    if let Some(remedy) = &mirror.remedy {
+        text += &format!("\n  next: {remedy}");
+    }
+    let rpo = match mirror.rpo_ms {
+        None => String::new(),
+        Some(rpo) if mirror.over_rpo => format!(", more than the {} that is wanted", duration(rpo)),
+        Some(rpo) => format!(", at most {} is wanted", duration(rpo)),
+    };
+    let base = if mirror.hold { "held at the source" } else { "not held: the source records changes" };
+    text += &format!(
+        "\nsource    {} at {}\nimage     {}, {} old\nlag       {}{rpo}\nevery     {}\nbase      {base}\nstall     {}\nupdates   {}\nsent      {}",
         mirror.source_volume,
         mirror.source_address,
         mirror.image.as_deref().unwrap_or("none"),
         mirror.image_age_ms.map_or("-".to_owned(), duration),
         lag(mirror),
         interval(mirror.every_ms),
+        duration(mirror.stall_ms),
         mirror.updates,
         size(mirror.sent_bytes),
     );
-    if let Some(quiet) = mirror.quiet_ms.filter(|quiet| *quiet >= QUIET_WORTH_TELLING_MS) {
-        text += &format!("\nstalled   nothing has come from the source for {}", duration(quiet));
-    }
     if let Some(next) = mirror.next_ms {
         text += &format!("\nnext      {}", ago(next));
     }
@@ -165,29 +283,35 @@ fn show(mirror: &api::Mirror) -> String {
             size(last.sent_bytes),
             size(last.full_bytes),
         );
+        if last.kept_bytes > 0 {
+            text += &format!(
+                "\nresumed   {} were here already; {} had been sent for nothing",
+                size(last.kept_bytes),
+                size(last.wasted_bytes)
+            );
+        }
     }
-    if let Some(problem) = &mirror.problem {
+    if let Some(problem) = &mirror.problem
+        && problem.message != mirror.reason
+    {
         text += &format!("\nproblem   {}\n  next: {}", problem.message, problem.next);
     }
     text
 }
 
-/// A transfer in which nothing came for so long looks stalled: neither disk nor comparison of maps takes that long, as a rule.
-const QUIET_WORTH_TELLING_MS: u64 = 5_000;
-
-fn stalled_or_state(mirror: &api::Mirror) -> &'static str {
-    match mirror.quiet_ms {
-        Some(QUIET_WORTH_TELLING_MS..) => "stalled",
-        _ => state(mirror.state),
-    }
-}
-
 fn state(state: api::MirrorState) -> &'static str {
+    use api::MirrorState as S;
     match state {
-        api::MirrorState::Baseline => "baseline",
-        api::MirrorState::Idle => "idle",
-        api::MirrorState::Transferring => "transferring",
-        api::MirrorState::Failing => "failing",
-        api::MirrorState::FailedOver => "failed over",
+        S::Mirrored => "mirrored",
+        S::Silent => "silent",
+        S::Behind => "behind",
+        S::Baseline => "baseline",
+        S::Failing => "failing",
+        S::Diverged => "diverged",
+        S::Transferring => "transferring",
+        S::TransferringBaseline => "transferring baseline",
+        S::Stalled => "stalled",
+        S::Paused => "paused",
+        S::FailedOver => "failed over",
     }
 }

@@ -5,7 +5,7 @@ use cairn_server::api;
 use super::{mirror, volume};
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, duration, size, table};
+use crate::output::{Output, ago, duration, size, table};
 
 /// Prints the server at a glance.
 pub fn run(client: &Client, output: Output) -> Result<(), Failure> {
@@ -29,6 +29,9 @@ fn people(status: &api::Status) -> String {
     part("EXPORTS", exports(&status.exports));
     part("MIRRORS", mirror::list(&status.mirrors));
     part("MIRRORED BY", followers(&status.followers));
+    if !status.leftovers.is_empty() {
+        part("KEPT FOR A FAILBACK, OR FOR NOBODY", leftovers(&status.leftovers));
+    }
     if status.problems.is_empty() {
         part("PROBLEMS", "none".to_owned());
     } else {
@@ -42,15 +45,30 @@ fn people(status: &api::Status) -> String {
 
 fn followers(followers: &[api::Follower]) -> String {
     let row = |follower: &api::Follower| {
-        let lag = match follower.lag_ms {
-            0 => "0".to_owned(),
-            ms => format!("{}, {}", duration(ms), size(follower.lag_bytes)),
+        let lag = match (follower.lag_ms, follower.lag_bytes) {
+            (Some(0), _) => "0".to_owned(),
+            (Some(ms), Some(bytes)) => format!("{}, {}", duration(ms), size(bytes)),
+            _ => "-".to_owned(),
         };
-        let state = if follower.transferring { "transferring" } else { "idle" };
+        let state = match (follower.transferring, follower.over_rpo) {
+            (true, _) => "transferring",
+            (false, true) => "behind",
+            (false, false) => "idle",
+        };
         let peer = follower.name.get(..16).unwrap_or(&follower.name);
-        [follower.volume.clone(), peer.to_owned(), state.to_owned(), lag]
+        let heard = follower.heard_ms.map_or("-".to_owned(), ago);
+        [follower.volume.clone(), peer.to_owned(), state.to_owned(), lag, heard]
     };
-    table(["VOLUME", "CERTIFICATE", "STATE", "LAG"], followers.iter().map(row))
+    table(["VOLUME", "CERTIFICATE", "STATE", "LAG", "HEARD"], followers.iter().map(row))
+}
+
+/// Held snapshots of mirrors that no peer here makes.
+fn leftovers(leftovers: &[api::Leftover]) -> String {
+    let row = |leftover: &api::Leftover| {
+        let end = format!("cairn mirror forget {} {}", leftover.volume, leftover.name);
+        [leftover.base.clone(), size(leftover.behind_bytes), end]
+    };
+    table(["HELD", "PINS AT MOST", "TO LET IT GO"], leftovers.iter().map(row))
 }
 
 fn exports(exports: &[api::Export]) -> String {

@@ -26,7 +26,7 @@ impl ServerError {
                 ErrorKind::VersionMismatch
             }
             E::Taken { .. } => ErrorKind::Taken,
-            E::InUse { .. } | E::Busy { .. } | E::DataDirBusy { .. } => ErrorKind::Busy,
+            E::InUse { .. } | E::Busy { .. } | E::DataDirBusy { .. } | E::Paused { .. } => ErrorKind::Busy,
             E::NbdListen(error) => listen_kind(error),
             E::Path { source, .. } | E::Listen { source, .. } => io_kind(source),
             E::DamagedState { .. } => ErrorKind::Damaged,
@@ -72,6 +72,7 @@ impl ServerError {
             E::NotFound { list, .. } => format!("see what there is with `{list}`"),
             E::Taken { what, .. } => format!("choose another name, or delete that {what} first"),
             E::InUse { name, .. } => format!("disconnect the clients of `{name}`; `cairn status` names them"),
+            E::Paused { volume } => format!("`cairn mirror resume {volume}`"),
             E::Busy { .. } => "wait until it is over; `cairn status` shows it".into(),
             E::DataDirBusy { path } => format!(
                 "use it with `cairn status --data {}`, or choose another directory with --data",
@@ -155,7 +156,7 @@ impl ServerError {
             E::PeerGone { .. } => "nothing here: the destination tries again".into(),
             E::Silent { peer, .. } => format!(
                 "look at the {peer} (`cairn status` there) and at the network between; the last complete image is whole, and the next \
-                 update tries again. A slower peer needs a longer --mirror-patience"
+                 update goes on where it was. A slower peer needs a longer --mirror-patience, or `cairn mirror set NAME --stall TIME`"
             ),
             E::PeerVersion { theirs, ours } => {
                 let older = if theirs < ours { "the other end" } else { "this server" };

@@ -16,8 +16,10 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(invite_peer))
         .routes(routes!(revoke_peer))
         .routes(routes!(list_mirrors, create_mirror))
-        .routes(routes!(show_mirror, delete_mirror))
+        .routes(routes!(show_mirror, set_mirror, delete_mirror))
         .routes(routes!(update_mirror))
+        .routes(routes!(abort_mirror))
+        .routes(routes!(forget_follower))
         .routes(routes!(failover))
 }
 
@@ -74,12 +76,47 @@ async fn delete_mirror(State(server): State<Arc<Server>>, Path(mirror): Path<Str
     blocking(server, move |server| server.delete_mirror(&mirror)).await
 }
 
+/// Changes what is wanted of a mirror: its schedule, its lag, whether the source holds a base, whether it is paused.
+#[utoipa::path(patch, path = "/v1/mirrors/{mirror}", tag = "mirrors",
+    params(("mirror" = String, Path,)), request_body = api::SetMirror,
+    responses((status = 200, body = api::Mirror), (status = "default", body = ErrorBody)))]
+async fn set_mirror(
+    State(server): State<Arc<Server>>,
+    Path(mirror): Path<String>,
+    Body(request): Body<api::SetMirror>,
+) -> Answer<api::Mirror> {
+    blocking(server, move |server| server.set_mirror(&mirror, &request)).await
+}
+
 /// Begins an update now.
 #[utoipa::path(post, path = "/v1/mirrors/{mirror}/update", tag = "mirrors",
-    params(("mirror" = String, Path,)),
+    params(("mirror" = String, Path,)), request_body = api::UpdateRequest,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
-async fn update_mirror(State(server): State<Arc<Server>>, Path(mirror): Path<String>) -> Answer<api::Job> {
-    blocking(server, move |server| server.update_mirror(&mirror)).await
+async fn update_mirror(
+    State(server): State<Arc<Server>>,
+    Path(mirror): Path<String>,
+    Body(request): Body<api::UpdateRequest>,
+) -> Answer<api::Job> {
+    blocking(server, move |server| server.update_mirror(&mirror, &request)).await
+}
+
+/// Ends a running update; answers when it is over. What it brought is there for the next one.
+#[utoipa::path(post, path = "/v1/mirrors/{mirror}/abort", tag = "mirrors",
+    params(("mirror" = String, Path,)),
+    responses((status = 200, body = api::Aborted), (status = "default", body = ErrorBody)))]
+async fn abort_mirror(State(server): State<Arc<Server>>, Path(mirror): Path<String>) -> Answer<api::Aborted> {
+    blocking(server, move |server| server.abort_mirror(&mirror)).await
+}
+
+/// On the source: lets go of what is kept for a mirror that will not come again.
+#[utoipa::path(delete, path = "/v1/volumes/{volume}/followers/{follower}", tag = "mirrors",
+    params(("volume" = String, Path,), ("follower" = String, Path,)),
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn forget_follower(
+    State(server): State<Arc<Server>>,
+    Path((volume, follower)): Path<(String, String)>,
+) -> Answer<()> {
+    blocking(server, move |server| server.forget_follower(&volume, &follower)).await
 }
 
 /// Makes the mirror an ordinary volume, without asking the source; or says what that would lose.

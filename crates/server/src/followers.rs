@@ -1,0 +1,167 @@
+//! The mirrors of which this server is the source: what is remembered of them, and what they look like.
+//!
+//! What a mirror needs is in the volume. `followers.json` says whose it is and how its owner wants it; what is lost of it is learnt again when
+//! the destination comes.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cairn_base::{BLOCK_SIZE, Generation, Timestamp, VolumeId};
+use cairn_mirror::{Follower, MirrorAtSource, Source};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::api;
+use crate::error::ServerError;
+use crate::server::Server;
+use crate::state;
+use crate::transfer;
+
+/// Following is written down again when nothing but the time of the last contact changed, at least so often.
+const WRITE_EVERY: Duration = Duration::from_secs(600);
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    volume: [u8; 16],
+    name: String,
+    hold: bool,
+    rpo_ms: Option<u64>,
+    heard_ns: u64,
+    base_generation: Option<u64>,
+    base_changed_ns: Option<u64>,
+    updated_ns: Option<u64>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Document {
+    followers: Vec<Entry>,
+}
+
+impl From<&Follower> for Entry {
+    fn from(follower: &Follower) -> Self {
+        Self {
+            volume: follower.volume.0,
+            name: follower.name.clone(),
+            hold: follower.hold,
+            rpo_ms: follower.rpo.map(|rpo| rpo.as_millis().try_into().unwrap_or(u64::MAX)),
+            heard_ns: follower.heard.0,
+            base_generation: follower.base.map(|(generation, _)| generation.0),
+            base_changed_ns: follower.base.map(|(_, changed)| changed.0),
+            updated_ns: follower.updated.map(|updated| updated.0),
+        }
+    }
+}
+
+impl From<Entry> for Follower {
+    fn from(entry: Entry) -> Self {
+        let base = entry.base_generation.zip(entry.base_changed_ns);
+        Self {
+            volume: VolumeId(entry.volume),
+            name: entry.name,
+            hold: entry.hold,
+            rpo: entry.rpo_ms.map(Duration::from_millis),
+            heard: Timestamp(entry.heard_ns),
+            base: base.map(|(generation, changed)| (Generation(generation), Timestamp(changed))),
+            updated: entry.updated_ns.map(Timestamp),
+        }
+    }
+}
+
+/// `followers.json`.
+pub(crate) struct Followers {
+    path: PathBuf,
+    written: Mutex<Vec<Entry>>,
+}
+
+impl Followers {
+    /// The file in `dir`, and the source that remembers what it says.
+    pub(crate) fn open(dir: &Path) -> Result<(Self, Source), ServerError> {
+        let path = dir.join("followers.json");
+        let document: Document = state::load(&path)?.unwrap_or_default();
+        let source = Source::remembering(document.followers.iter().cloned().map(Follower::from).collect());
+        Ok((Self { path, written: Mutex::new(document.followers) }, source))
+    }
+
+    /// Writes down what the source knows, if it is worth it.
+    pub(crate) fn keep(&self, source: &Source) {
+        let followers: Vec<Entry> = source.followers().iter().map(Entry::from).collect();
+        let mut written = self.written.lock();
+        let recent = |(old, new): (&Entry, &Entry)| {
+            let stale = new.heard_ns.saturating_sub(old.heard_ns) > WRITE_EVERY.as_nanos() as u64;
+            !stale && *old == Entry { heard_ns: old.heard_ns, ..new.clone() }
+        };
+        if written.len() == followers.len() && written.iter().zip(&followers).all(recent) {
+            return;
+        }
+        let document = Document { followers };
+        match state::save(&self.path, &document) {
+            Ok(()) => *written = document.followers,
+            Err(error) => {
+                tracing::warn!(%error, "what is known of the mirrors of this server was not written down")
+            }
+        }
+    }
+}
+
+impl Server {
+    /// The mirrors that follow volumes here, of peers that are pinned; and what is kept for others.
+    pub(crate) fn followers(&self) -> (Vec<api::Follower>, Vec<api::Leftover>) {
+        let pinned: HashSet<String> = self.peers.pinned().into_iter().map(transfer::peer_digits).collect();
+        let now = self.clock.now();
+        let (mut followers, mut leftovers) = (Vec::new(), Vec::new());
+        for open in self.volumes.all().iter().filter(|open| !open.is_destination()) {
+            for mirror in self.source.mirrors(&open.volume).unwrap_or_default() {
+                let base = mirror.base.as_ref().map(|base| format!("{}@{}", open.name, base.name));
+                if mirror.follower.is_some() && pinned.contains(mirror.peer()) {
+                    followers.push(follower(&open.name, &mirror, base, now));
+                } else if let Some(base) = base {
+                    leftovers.push(api::Leftover {
+                        volume: open.name.clone(),
+                        name: mirror.name.clone(),
+                        base,
+                        behind_bytes: mirror.behind.map_or(0, |behind| behind.blocks * BLOCK_SIZE as u64),
+                    });
+                }
+            }
+        }
+        (followers, leftovers)
+    }
+
+    /// Lets go of what is kept for a mirror that will not come again.
+    pub(crate) fn forget_follower(&self, volume: &str, name: &str) -> Result<(), ServerError> {
+        let open = self.volumes.get(volume)?;
+        let failed = ServerError::volume(volume);
+        let known = self.source.mirrors(&open.volume).map_err(&failed)?;
+        if !known.iter().any(|mirror| mirror.name == name) {
+            return Err(ServerError::NotFound {
+                what: "mirror",
+                name: name.to_owned(),
+                list: "cairn status --json",
+            });
+        }
+        self.source.forget(&open.volume, name).map_err(&failed)?;
+        self.followers.keep(&self.source);
+        Ok(())
+    }
+}
+
+fn follower(volume: &str, mirror: &MirrorAtSource, base: Option<String>, now: Timestamp) -> api::Follower {
+    let ms = |at: Timestamp| at.0 / 1_000_000;
+    let first = mirror.behind.map(|behind| behind.first_change);
+    let lag = first.map(|first| first.map_or(Duration::ZERO, |first| now.since(first)));
+    let known = mirror.follower.as_ref();
+    let rpo = known.and_then(|known| known.rpo);
+    api::Follower {
+        volume: volume.to_owned(),
+        name: mirror.name.clone(),
+        base,
+        lag_ms: lag.map(|lag| lag.as_millis().try_into().unwrap_or(u64::MAX)),
+        lag_bytes: mirror.behind.map(|behind| behind.blocks * BLOCK_SIZE as u64),
+        rpo_ms: rpo.map(|rpo| rpo.as_millis().try_into().unwrap_or(u64::MAX)),
+        over_rpo: lag.zip(rpo).is_some_and(|(lag, rpo)| lag > rpo),
+        heard_ms: known.map(|known| ms(known.heard)),
+        updated_ms: known.and_then(|known| known.updated).map(ms),
+        transferring: mirror.transferring,
+    }
+}
