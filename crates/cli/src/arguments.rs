@@ -168,11 +168,38 @@ pub enum Volume {
         #[arg(short = 'n', long, requires = "discard_lost")]
         dry_run: bool,
     },
+    /// Put faults under a volume on purpose, to see what happens; without an option, say which there are. They end with the server
+    Rehearse(Rehearse),
     /// Read all of a volume and compare it with its checksums and maps
     Check {
         /// Its name
         name: String,
     },
+}
+
+/// `cairn volume rehearse`. What is not named is off.
+#[derive(Debug, Args)]
+pub struct Rehearse {
+    /// Its name
+    pub name: String,
+    /// Each batch of device operations takes so much longer, such as 20ms
+    #[arg(long, value_name = "TIME")]
+    pub delay: Option<Interval>,
+    /// One in so many reads of the devices fails
+    #[arg(long, value_name = "N")]
+    pub fail_reads: Option<u64>,
+    /// One in so many writes fails; the first failure makes the volume read-only until the server starts again
+    #[arg(long, value_name = "N")]
+    pub fail_writes: Option<u64>,
+    /// One in so many flushes fails, with the same end
+    #[arg(long, value_name = "N")]
+    pub fail_flushes: Option<u64>,
+    /// A killed server loses what was not flushed: SIGKILL becomes a power cut
+    #[arg(long)]
+    pub lose_unflushed: bool,
+    /// End the rehearsal
+    #[arg(long, conflicts_with_all = ["delay", "fail_reads", "fail_writes", "fail_flushes", "lose_unflushed"])]
+    pub off: bool,
 }
 
 /// `cairn lun`.

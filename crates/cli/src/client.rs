@@ -55,6 +55,11 @@ impl Client {
         self.request(Method::POST, path, Some(body))
     }
 
+    /// PUT.
+    pub fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        self.request(Method::PUT, path, Some(body))
+    }
+
     /// PATCH.
     pub fn patch<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         self.request(Method::PATCH, path, Some(body))

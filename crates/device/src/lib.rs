@@ -18,6 +18,7 @@ mod file;
 mod image;
 mod memory;
 mod operation;
+mod rehearsal;
 mod segments;
 mod side;
 #[cfg(any(test, feature = "suite"))]
@@ -34,6 +35,7 @@ pub use fault::{Fate, FaultDevice, FaultPart, LoggedKind, LoggedOperation};
 pub use file::{Direct, Engine, FileDevice, FileOptions, OpenError};
 pub use memory::MemoryDevice;
 pub use operation::{Operation, Request};
+pub use rehearsal::{Faults, Rehearsal, RehearsalDevice};
 pub use segments::{Segment, Segments};
 pub use side::SideDevice;
 

@@ -170,6 +170,49 @@ pub struct CreateVolume {
     pub log_device: Option<String>,
 }
 
+/// Faults under a volume, on purpose. What is 0 or false is off.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rehearsal {
+    /// Each batch of device operations takes so much longer, in milliseconds.
+    pub delay_ms: u64,
+    /// One in so many reads of the devices fails.
+    pub fail_reads_one_in: u64,
+    /// One in so many writes fails. The first failure makes the volume read-only until the server starts again.
+    pub fail_writes_one_in: u64,
+    /// One in so many flushes fails, with the same end.
+    pub fail_flushes_one_in: u64,
+    /// What was not flushed is lost when the server is killed, as in a power cut.
+    pub lose_unflushed: bool,
+}
+
+impl Rehearsal {
+    /// In words.
+    pub fn describe(&self) -> String {
+        let one_in = |what, n: u64| (n > 0).then(|| format!("one in {n} {what} fails"));
+        let parts = [
+            (self.delay_ms > 0).then(|| format!("each batch takes {} ms longer", self.delay_ms)),
+            one_in("reads", self.fail_reads_one_in),
+            one_in("writes", self.fail_writes_one_in),
+            one_in("flushes", self.fail_flushes_one_in),
+            self.lose_unflushed.then(|| "a killed server loses what was not flushed".to_owned()),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
+    }
+}
+
+/// The faults under a volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct RehearsalStatus {
+    /// The volume.
+    pub volume: String,
+    /// What goes wrong on purpose.
+    pub faults: Rehearsal,
+    /// Operations that failed on purpose since the server started.
+    pub failed: u64,
+}
+
 /// Moves the intent log of a volume.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

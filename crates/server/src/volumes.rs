@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cairn_base::{BLOCK_SIZE, ByteSize, Clock, VolumeId};
-use cairn_device::{ConcatDevice, Device, FileDevice, FileOptions, OpenError};
+use cairn_device::{ConcatDevice, Device, FileDevice, FileOptions, OpenError, Rehearsal, RehearsalDevice};
 use cairn_files::Luns;
 use cairn_volume::{FormatOptions, NewLog, OpenOptions, Role, Volume, VolumeError};
 use parking_lot::{Mutex, RwLock};
@@ -23,6 +23,7 @@ use crate::state;
 use crate::token::random_bytes;
 
 mod log;
+mod rehearsal;
 use log::LogFile;
 
 /// How long a round of background work waits for something to do: the longest that closing a volume waits.
@@ -45,6 +46,8 @@ pub(crate) struct OpenVolume {
     paths: Vec<PathBuf>,
     /// The device of the intent log, if it has one; kept when the volume has left it because it failed.
     log: Mutex<Option<LogFile>>,
+    /// Faults that are put under it on purpose.
+    rehearsal: Arc<Rehearsal>,
     ending: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -148,9 +151,11 @@ impl Volumes {
     }
 
     fn start(&self, name: &str, parts: Parts) -> Result<Arc<OpenVolume>, ServerError> {
-        let logs = parts.log.iter().map(LogFile::beside).collect::<Result<Vec<_>, _>>()?;
-        let volume = Volume::open_with_log(whole(&parts.devices), &logs, self.options());
-        self.run(name, parts, volume.map_err(ServerError::volume(name))?)
+        let rehearsal = new_rehearsal();
+        let logs = parts.log.iter().map(|log| log.beside(&rehearsal)).collect::<Result<Vec<_>, _>>()?;
+        let device = Arc::new(RehearsalDevice::new(whole(&parts.devices), rehearsal.clone()));
+        let volume = Volume::open_with_log(device, &logs, self.options());
+        self.run(name, parts, volume.map_err(ServerError::volume(name))?, rehearsal)
     }
 
     fn options(&self) -> OpenOptions {
@@ -158,7 +163,13 @@ impl Volumes {
     }
 
     /// Gives an open volume its threads.
-    fn run(&self, name: &str, parts: Parts, volume: Arc<Volume>) -> Result<Arc<OpenVolume>, ServerError> {
+    fn run(
+        &self,
+        name: &str,
+        parts: Parts,
+        volume: Arc<Volume>,
+        rehearsal: Arc<Rehearsal>,
+    ) -> Result<Arc<OpenVolume>, ServerError> {
         let open = Arc::new(OpenVolume {
             name: name.to_owned(),
             luns: Luns::new(volume.clone()),
@@ -166,6 +177,7 @@ impl Volumes {
             parts: parts.devices,
             paths: parts.paths,
             log: Mutex::new(parts.log),
+            rehearsal,
             ending: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
         });
@@ -227,6 +239,7 @@ impl Volumes {
                 });
             }
             problems.extend(open.log_problem());
+            problems.extend(open.rehearsal_problem());
         }
         problems
     }
@@ -472,6 +485,10 @@ impl OpenVolume {
 
 fn not_found(name: &str) -> ServerError {
     ServerError::NotFound { what: "volume", name: name.to_owned(), list: "cairn volume list" }
+}
+
+fn new_rehearsal() -> Arc<Rehearsal> {
+    Arc::new(Rehearsal::new(u64::from_le_bytes(random_bytes())))
 }
 
 fn whole(parts: &[Arc<FileDevice>]) -> Arc<dyn Device> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use cairn_server::api::{self, ErrorKind};
 
 use super::{follow, summary};
-use crate::arguments::Volume;
+use crate::arguments::{Rehearse, Volume};
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, print_line, size, table};
@@ -75,8 +75,40 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
                 output.show(&volume, text);
             }
         }
+        Volume::Rehearse(asked) => rehearse(&asked, client, output)?,
         Volume::Check { name } => check(&name, client, output)?,
     }
+    Ok(())
+}
+
+fn rehearse(asked: &Rehearse, client: &Client, output: Output) -> Result<(), Failure> {
+    let path = format!("/v1/volumes/{}/rehearsal", segment(&asked.name)?);
+    let faults = api::Rehearsal {
+        delay_ms: asked.delay.map_or(0, |delay| delay.0.as_millis() as u64),
+        fail_reads_one_in: asked.fail_reads.unwrap_or(0),
+        fail_writes_one_in: asked.fail_writes.unwrap_or(0),
+        fail_flushes_one_in: asked.fail_flushes.unwrap_or(0),
+        lose_unflushed: asked.lose_unflushed,
+    };
+    let text = |status: &api::RehearsalStatus| {
+        let (volume, faults, failed) = (&status.volume, status.faults.describe(), status.failed);
+        format!("faults under {volume}: {faults}; {failed} operation(s) failed on purpose so far")
+    };
+    let none = faults == api::Rehearsal::default();
+    if none && !asked.off {
+        let status: api::RehearsalStatus = client.get(&path)?;
+        output.show(&status, text);
+        return Ok(());
+    }
+    if !none {
+        let name = &asked.name;
+        output.confirm(&format!(
+            "this puts faults under volume {name} and all its clients: {}",
+            faults.describe()
+        ))?;
+    }
+    let status: api::RehearsalStatus = client.put(&path, &faults)?;
+    output.tell(&status, text);
     Ok(())
 }
 

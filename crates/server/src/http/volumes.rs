@@ -18,6 +18,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(check_volume))
         .routes(routes!(move_log))
         .routes(routes!(discard_log))
+        .routes(routes!(show_rehearsal, rehearse))
         .routes(routes!(list_luns, create_lun))
         .routes(routes!(resize_lun, delete_lun))
         .routes(routes!(list_snapshots, create_snapshot))
@@ -90,6 +91,28 @@ async fn discard_log(
     Body(request): Body<api::DiscardLogRequest>,
 ) -> Answer<api::DiscardedLog> {
     blocking(server, move |server| server.volumes.discard_log(&volume, request.dry_run)).await
+}
+
+/// The faults that are put under a volume on purpose.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/rehearsal", tag = "volumes", params(("volume" = String, Path,)),
+    responses((status = 200, body = api::RehearsalStatus), (status = "default", body = ErrorBody)))]
+async fn show_rehearsal(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+) -> Answer<api::RehearsalStatus> {
+    blocking(server, move |server| server.volumes.rehearsal(&volume)).await
+}
+
+/// Puts faults under a volume, on purpose, until they are taken away or the server ends.
+#[utoipa::path(put, path = "/v1/volumes/{volume}/rehearsal", tag = "volumes", params(("volume" = String, Path,)),
+    request_body = api::Rehearsal,
+    responses((status = 200, body = api::RehearsalStatus), (status = "default", body = ErrorBody)))]
+async fn rehearse(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::Rehearsal>,
+) -> Answer<api::RehearsalStatus> {
+    blocking(server, move |server| server.volumes.rehearse(&volume, &request)).await
 }
 
 /// Begins to check a volume: every block is read and compared with its checksum, every map with the tree.

@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_base::LogId;
-use cairn_device::{Device, FileDevice, FileOptions, SideDevice};
+use cairn_device::{Device, FileDevice, FileOptions, Rehearsal, RehearsalDevice, SideDevice};
 use cairn_volume::{CONSISTENCY_INTERVAL, LogTarget, Volume, VolumeError};
 
-use super::{Document, Entry, OpenVolume, Volumes, not_found, open_when_free, refuse_if_not_empty, whole};
+use super::{
+    Document, Entry, OpenVolume, Volumes, new_rehearsal, not_found, open_when_free, refuse_if_not_empty,
+    whole,
+};
 use crate::api;
 use crate::error::ServerError;
 use crate::state;
@@ -32,8 +35,9 @@ impl LogFile {
     }
 
     /// The device with a thread of its own: a flush waits for the slower of two devices, not for both in turn.
-    pub(super) fn beside(&self) -> Result<Arc<dyn Device>, ServerError> {
-        let device = SideDevice::new(self.device.clone());
+    pub(super) fn beside(&self, rehearsal: &Arc<Rehearsal>) -> Result<Arc<dyn Device>, ServerError> {
+        let device = RehearsalDevice::new(self.device.clone(), rehearsal.clone());
+        let device = SideDevice::new(Arc::new(device));
         let device = device.map_err(|source| ServerError::Thread { what: "a log device", source })?;
         Ok(Arc::new(device))
     }
@@ -99,7 +103,7 @@ impl Volumes {
         let mut both = before.log_devices.clone();
         both.push(log.path.clone());
         state::save(&path, &Document { devices: before.devices.clone(), log_devices: both })?;
-        let target = LogTarget::Device { device: log.beside()?, id: new_id() };
+        let target = LogTarget::Device { device: log.beside(&open.rehearsal)?, id: new_id() };
         if let Err(error) = open.volume.move_log(&target) {
             // Where the log is now the volume knows. A path too many does no harm, and one too few would.
             if open.volume.status().latched.is_none() {
@@ -131,7 +135,8 @@ impl Volumes {
         };
         let document = self.document(name)?;
         let parts = self.open_parts(name, &document)?;
-        let device = whole(&parts.devices);
+        let rehearsal = new_rehearsal();
+        let device = Arc::new(RehearsalDevice::new(whole(&parts.devices), rehearsal.clone()));
         let inspection = Volume::inspect(&*device).map_err(ServerError::volume(name))?;
         let answer = api::DiscardedLog {
             volume: name.to_owned(),
@@ -146,7 +151,7 @@ impl Volumes {
         }
         let volume =
             Volume::open_discarding_log(device, self.options()).map_err(ServerError::volume(name))?;
-        let open = self.run(name, parts, volume)?;
+        let open = self.run(name, parts, volume, rehearsal)?;
         self.entries.write().insert(name.to_owned(), Entry::Open(open));
         tracing::warn!(volume = name, %reason, "the intent log was thrown away; flushed writes are lost");
         let path = self.folder(name).join("volume.json");

@@ -1,0 +1,252 @@
+//! Faults put under a device on purpose, by an owner who wants to see what his clients, his monitoring and he himself do about them.
+//!
+//! - *Delay*: each batch takes so much longer.
+//! - *Failures*: one in so many reads, writes or flushes fails, by chance, as hardware does it.
+//! - *Losing what was not flushed*: writes stay in memory here, as in the volatile cache of a disk, until a flush, a write with FUA, or
+//!   until the cache is full. When the program is killed they are gone. A killed program alone loses nothing that it has written, since the
+//!   kernel and the disk still have it: with this, SIGKILL is a power cut.
+//!
+//! What may happen to a client is what a bad device does to it: nothing that was flushed is lost, and no wrong byte is read. The simulator's
+//! [`FaultDevice`](crate::FaultDevice) goes further (torn and misdirected writes, rot), on a medium of its own.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cairn_base::{BLOCK_SIZE, Rng};
+use parking_lot::{Mutex, RwLock};
+
+use crate::{Action, Block, BlockMut, Device, DeviceError, Extent, Geometry, Operation, Request, Segments};
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Blocks that are held back at most, 64 MiB, as much as the cache of a disk has: then the device gets all of them, without a flush.
+const HELD_MAX: usize = 16384;
+
+/// What goes wrong, and how often.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Each batch takes so much longer.
+    pub delay: Duration,
+    /// One in so many reads fails; 0 is none.
+    pub reads_one_in: u64,
+    /// One in so many writes, trims and write-zeroes fails; 0 is none.
+    pub writes_one_in: u64,
+    /// One in so many flushes fails; 0 is none.
+    pub flushes_one_in: u64,
+    /// What was not flushed is lost when the program is killed.
+    pub lose_unflushed: bool,
+}
+
+/// The faults of the devices of one volume, to be changed while they are in use.
+#[derive(Debug)]
+pub struct Rehearsal {
+    faults: RwLock<Faults>,
+    /// Whether devices have to look at the faults at all.
+    active: AtomicBool,
+    rng: Mutex<Rng>,
+    failed: AtomicU64,
+}
+
+impl Rehearsal {
+    /// No faults yet; chance comes from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            faults: RwLock::default(),
+            active: AtomicBool::new(false),
+            rng: Mutex::new(Rng::new(seed)),
+            failed: AtomicU64::new(0),
+        }
+    }
+
+    /// What goes wrong from now on. What was held back before goes to the device with its next operation.
+    pub fn set(&self, faults: Faults) {
+        *self.faults.write() = faults;
+        // It stays on: devices may hold something back.
+        self.active.store(true, Ordering::Release);
+    }
+
+    /// What goes wrong now.
+    pub fn faults(&self) -> Faults {
+        *self.faults.read()
+    }
+
+    /// Operations that failed on purpose so far.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    fn fails(&self, request: &Request, faults: &Faults) -> bool {
+        let one_in = match request {
+            Request::Read { .. } => faults.reads_one_in,
+            Request::Prefetch { .. } => 0,
+            Request::Flush => faults.flushes_one_in,
+            Request::Write { .. } | Request::Trim { .. } | Request::WriteZeroes { .. } => {
+                faults.writes_one_in
+            }
+        };
+        let fails = one_in > 0 && self.rng.lock().one_in(one_in);
+        self.failed.fetch_add(u64::from(fails), Ordering::Relaxed);
+        fails
+    }
+}
+
+/// A device with the faults of a [`Rehearsal`]. Without any it costs one look at a flag for each batch.
+pub struct RehearsalDevice {
+    device: Arc<dyn Device>,
+    rehearsal: Arc<Rehearsal>,
+    /// Blocks by their number that the device below does not have yet. Locked while the device below is used, when unflushed writes are held.
+    held: Mutex<BTreeMap<u64, Block>>,
+}
+
+impl RehearsalDevice {
+    /// Puts `rehearsal` over `device`. Offsets and lengths of requests are multiples of 4096 from then on.
+    pub fn new(device: Arc<dyn Device>, rehearsal: Arc<Rehearsal>) -> Self {
+        Self { device, rehearsal, held: Mutex::default() }
+    }
+
+    /// Gives the device below all that was held back, and with `flush` makes it durable.
+    fn drain(&self, held: &mut BTreeMap<u64, Block>, flush: bool) -> Result<(), DeviceError> {
+        let mut batch: Vec<Operation> = Vec::new();
+        let mut run: Option<(u64, Segments)> = None;
+        for (number, block) in &*held {
+            match &mut run {
+                Some((offset, data)) if *offset + data.len() as u64 == number * BLOCK => {
+                    data.push_block(block.clone());
+                }
+                _ => {
+                    let begun = (number * BLOCK, Segments::from(block.clone()));
+                    batch.extend(run.replace(begun).map(|(offset, data)| Operation::write(offset, data)));
+                }
+            }
+        }
+        batch.extend(run.map(|(offset, data)| Operation::write(offset, data)));
+        if flush {
+            batch.push(Operation::flush());
+        }
+        self.device.run(&mut batch);
+        batch.into_iter().try_for_each(Operation::into_outcome)?;
+        held.clear();
+        Ok(())
+    }
+
+    fn hold(&self, request: &Request) -> Result<Segments, DeviceError> {
+        let mut held = self.held.lock();
+        match request {
+            Request::Write { offset, data, fua } => {
+                for (number, block) in (offset / BLOCK..).zip(blocks_of(data)) {
+                    held.insert(number, block);
+                }
+                self.after_write(&mut held, *fua)
+            }
+            Request::Trim { offset, length, fua } | Request::WriteZeroes { offset, length, fua, .. } => {
+                if length / BLOCK > HELD_MAX as u64 {
+                    self.drain(&mut held, false)?;
+                    self.device.one(Operation::new(request.clone()))?;
+                } else {
+                    for number in offset / BLOCK..(offset + length) / BLOCK {
+                        held.insert(number, Block::zero());
+                    }
+                }
+                self.after_write(&mut held, *fua)
+            }
+            Request::Flush => self.drain(&mut held, true).map(|()| Segments::default()),
+            Request::Read { offset, length } => {
+                let below = self.device.read(*offset, *length)?;
+                let (first, end) = (offset / BLOCK, (offset + u64::from(*length)) / BLOCK);
+                if held.range(first..end).next().is_none() {
+                    return Ok(below);
+                }
+                let mut data = Segments::default();
+                for (number, block) in (first..).zip(blocks_of(&below)) {
+                    data.push_block(held.get(&number).cloned().unwrap_or(block));
+                }
+                Ok(data)
+            }
+            Request::Prefetch { .. } => Ok(Segments::default()),
+        }
+    }
+
+    fn after_write(&self, held: &mut BTreeMap<u64, Block>, fua: bool) -> Result<Segments, DeviceError> {
+        if fua || held.len() > HELD_MAX {
+            self.drain(held, fua)?;
+        }
+        Ok(Segments::default())
+    }
+}
+
+fn blocks_of(data: &Segments) -> Vec<Block> {
+    if data.iter().all(|piece| piece.as_whole().is_some()) {
+        return data.iter().filter_map(|piece| piece.as_whole()).cloned().collect();
+    }
+    let copy = |chunk: &[u8]| {
+        let mut block = BlockMut::zeroed();
+        block.copy_from_slice(chunk);
+        block.freeze()
+    };
+    data.to_vec().chunks_exact(BLOCK_SIZE).map(copy).collect()
+}
+
+fn failure(request: &Request) -> DeviceError {
+    let (action, offset, length) = request.range().unwrap_or((Action::Flush, 0, 0));
+    let source = Arc::new(io::Error::other("a rehearsed failure"));
+    DeviceError::Io { action, offset, length, source }
+}
+
+impl Device for RehearsalDevice {
+    fn geometry(&self) -> Geometry {
+        let below = self.device.geometry();
+        Geometry { alignment: below.alignment.max(BLOCK_SIZE as u32), ..below }
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        if !self.rehearsal.active.load(Ordering::Acquire) {
+            return self.device.run(batch);
+        }
+        let faults = self.rehearsal.faults();
+        if !faults.delay.is_zero() {
+            std::thread::sleep(faults.delay);
+        }
+        let geometry = self.geometry();
+        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+            if let Err(refused) = geometry.admit(operation.request()) {
+                operation.finish(Err(refused));
+            } else if self.rehearsal.fails(operation.request(), &faults) {
+                operation.finish(Err(failure(operation.request())));
+            } else if faults.lose_unflushed {
+                let outcome = self.hold(operation.request());
+                operation.finish(outcome);
+            }
+        }
+        if faults.lose_unflushed {
+            return;
+        }
+        let mut held = self.held.lock();
+        if !held.is_empty()
+            && let Err(error) = self.drain(&mut held, false)
+        {
+            for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+                operation.finish(Err(error.clone()));
+            }
+            return;
+        }
+        drop(held);
+        self.device.run(batch);
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        let mut held = self.held.lock();
+        if !held.is_empty() {
+            self.drain(&mut held, false)?;
+        }
+        self.device.extents(offset, length, limit)
+    }
+
+    fn prepare(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.device.prepare(offset, length)
+    }
+}
+
+#[cfg(test)]
+mod tests;
