@@ -169,9 +169,11 @@ impl Handshake {
         };
         let (Some(magic), Some(option), Some(length)) = (cursor.u64(), cursor.u32(), cursor.u32()) else {
             // A wrong magic is known early, and a client that speaks another protocol is not kept waiting.
-            let known = input.len().min(8);
-            if input.get(..known) != NBD_OPTS_MAGIC.to_be_bytes().get(..known) {
-                return (0, Step::Close(Violation::OptionMagic { found: 0 }));
+            let magic = NBD_OPTS_MAGIC.to_be_bytes();
+            if !input.iter().zip(&magic).all(|(found, expected)| found == expected) {
+                let mut start = [0; 8];
+                start.iter_mut().zip(input).for_each(|(place, byte)| *place = *byte);
+                return (0, Step::Close(Violation::OptionMagic { found: u64::from_be_bytes(start) }));
             }
             return (0, Step::More);
         };
