@@ -330,7 +330,7 @@ fn stalled_transfers_are_seen_ended_aborted_and_paused() {
     assert_eq!(destination.run(&["mirror", "check", "vol0"]).status.code(), Some(1));
     // Enough to begin with.
     relay.left.store(MIB as i64, std::sync::atomic::Ordering::SeqCst);
-    destination.bad(1, "peer-unreachable", &["mirror", "update", "vol0"]);
+    destination.bad(30, "peer-unreachable", &["mirror", "update", "vol0"]);
     let failing = destination.json(&["mirror", "status", "vol0"]);
     assert_eq!(failing["state"], "failing");
     assert!(failing["reason"].as_str().unwrap().contains("given up"), "{failing}");
