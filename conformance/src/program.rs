@@ -13,8 +13,12 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// How often something that is awaited is looked at.
 pub(crate) const LOOK: Duration = Duration::from_millis(2);
 
-/// The `cairn` beside the program that runs (a test lies one folder deeper), made up to date when cargo runs us.
+/// The `cairn` that `CAIRN_PROGRAM` names, or the one beside the program that runs (a test lies one folder deeper), made up to date when
+/// cargo runs us.
 pub fn find_cairn() -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os("CAIRN_PROGRAM") {
+        return Ok(named.into());
+    }
     if let Some(cargo) = std::env::var_os("CARGO") {
         let mut build = Command::new(cargo);
         build.args(["build", "--quiet", "--locked", "--package", "cairn-cli"]);
