@@ -22,9 +22,11 @@ test *words:
 sim seed:
     cargo run --quiet --release --package cairn-sim -- {{seed}}
 
-# simulate seed after seed until one fails
-soak:
-    cargo run --quiet --release --package cairn-sim -- --soak
+# simulate seed after seed for so many minutes, or until one fails
+soak minutes="60":
+    cargo build --quiet --release --package cairn-sim
+    # memory of a megabyte at a time is kept, not given back and asked for again at every cut
+    MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824 target/release/cairn-sim --soak {{minutes}}
 
 # the figures of docs/benchmarks.md: a table's name, or `all`
 bench table="all" *flags:

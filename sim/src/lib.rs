@@ -6,10 +6,12 @@
 mod actions;
 mod content;
 mod forks;
+mod images;
+mod link;
 mod media;
-mod mirror;
 mod model;
 mod owners;
+mod pair;
 mod recovery;
 mod round;
 mod runs;

@@ -10,7 +10,7 @@ const USAGE: &str = "\
 cairn-sim SEED [--kind KIND]          replay one seed as a timeline
 cairn-sim --seeds A..B [--kind KIND]  run the seeds from A up to B; one line for each kind
 cairn-sim --soak [MINUTES]            run new seeds until one fails, or for so long
-KIND is one of volume, every-cut, media, mirror; all of them where it is left out. --trace prints every run's timeline.";
+KIND is one of volume, every-cut, media, image, mirror, every-message; all of them where it is left out. --trace prints every run's timeline.";
 
 struct Arguments {
     kinds: Vec<Kind>,
@@ -71,18 +71,23 @@ fn main() -> Result<()> {
     if arguments.print {
         println!("{LEGEND}");
     }
-    let mut totals = vec![Tally::default(); arguments.kinds.len()];
+    let mut totals = vec![(Tally::default(), Duration::ZERO); arguments.kinds.len()];
     for seed in arguments.seeds.clone() {
         if arguments.until.is_some_and(|until| start.elapsed() >= until) {
             break;
         }
-        for (kind, total) in arguments.kinds.iter().zip(&mut totals) {
+        for (kind, (total, time)) in arguments.kinds.iter().zip(&mut totals) {
+            let began = Instant::now();
             *total += one(*kind, seed, arguments.print)?.tally;
+            *time += began.elapsed();
         }
     }
-    for (kind, total) in arguments.kinds.iter().zip(totals) {
-        println!("{}: {total:?}: all as promised", kind.name());
+    let mut all = Tally::default();
+    for (kind, (total, time)) in arguments.kinds.iter().zip(totals) {
+        println!("{}: {}", kind.name(), total.rate(time));
+        all += total;
     }
+    println!("all: {}: no findings", all.rate(start.elapsed()));
     Ok(())
 }
 

@@ -1,12 +1,14 @@
 //! The kinds of runs that a seed stands for.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use cairn_base::Rng;
 use cairn_volume::Role;
 
 use crate::forks::Forks;
+use crate::images;
+use crate::link::Mishap;
 use crate::media;
-use crate::mirror::Pair;
+use crate::pair::{Pair, With};
 use crate::round::Crew;
 use crate::tally::Tally;
 use crate::timeline::Timeline;
@@ -21,13 +23,18 @@ pub enum Kind {
     EveryCut,
     /// Media that rot.
     Media,
-    /// A source and its mirror, with cuts on both sides, then a failover.
+    /// Images that arrive at a destination, as any sender may send them, with cuts on both sides, then a failover.
+    Image,
+    /// Two servers and their protocol: cuts on both sides and mishaps of messages at random, then a failover.
     Mirror,
+    /// A small mirror: every mishap at every message of an update, and a cut at every device operation of both sides.
+    EveryMessage,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 4] = [Kind::Volume, Kind::EveryCut, Kind::Media, Kind::Mirror];
+    pub const ALL: [Kind; 6] =
+        [Kind::Volume, Kind::EveryCut, Kind::Media, Kind::Image, Kind::Mirror, Kind::EveryMessage];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -35,7 +42,9 @@ impl Kind {
             Kind::Volume => "volume",
             Kind::EveryCut => "every-cut",
             Kind::Media => "media",
+            Kind::Image => "image",
             Kind::Mirror => "mirror",
+            Kind::EveryMessage => "every-message",
         }
     }
 }
@@ -70,12 +79,114 @@ pub fn run(kind: Kind, seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
         Kind::Volume => volume(seed, timeline, &mut tally)?,
         Kind::EveryCut => every_cut(seed, timeline, &mut tally)?,
         Kind::Media => media::run(seed, timeline, config(&mut Rng::new(seed)))?,
+        Kind::Image => image(seed, timeline, &mut tally)?,
         Kind::Mirror => mirror(seed, timeline, &mut tally)?,
+        Kind::EveryMessage => every_message(seed, timeline, &mut tally)?,
     }
     Ok(Outcome { digest: timeline.digest(), tally })
 }
 
+/// Two servers for a while: clients and owners at work during updates too, cuts on both sides, mishaps on the way.
 fn mirror(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
+    let mut rng = Rng::new(seed);
+    let mut config = config(&mut rng);
+    // The space of a destination is its source's; growing it is another matter.
+    config.blocks = 1024 + rng.below(1024);
+    config.blocks_max = config.blocks;
+    config.file_blocks = config.file_blocks.min(300);
+    config.log_device = rng.one_in(4);
+    let mut pair = Pair::new(&mut rng, config)?;
+    if rng.one_in(4) {
+        pair.source.crowd(timeline)?;
+    }
+    for _ in 0..3 + rng.below(8) {
+        for _ in 0..rng.below(10) {
+            pair.source.live(timeline)?;
+        }
+        let crew = Crew {
+            clients: 1 + rng.below(3) as usize,
+            owners: rng.below(3) as usize,
+            actions: 1 + rng.below(8),
+        };
+        let mut with = With::default();
+        with.crew = rng.one_in(2).then_some(crew);
+        if rng.one_in(3) {
+            with.mishap = Some((rng.below(40), Mishap::ALL[rng.below(6) as usize]));
+            tally.mishaps += 1;
+        }
+        if config.cut_every > 0 && rng.one_in(4) {
+            pair.source.arm_cut(40);
+        }
+        if config.cut_every > 0 && rng.one_in(3) {
+            pair.destination.arm_cut(60);
+        }
+        let (_, messages) = pair.transfer(timeline, with)?;
+        tally.messages += messages;
+        pair.source.device.cut_after(u64::MAX);
+        pair.destination.device.cut_after(u64::MAX);
+        for _ in 0..rng.below(4) {
+            pair.rest(timeline)?;
+        }
+    }
+    // Whatever happened before, an update with nobody in its way succeeds.
+    tally.messages += pair.transfer(timeline, With::default())?.1;
+    pair.count(tally);
+    let mut world = pair.fail_over(timeline)?;
+    world.cuts = 0;
+    for _ in 0..10 + rng.below(30) {
+        world.live(timeline)?;
+    }
+    world.finish(timeline)?;
+    world.count(tally);
+    Ok(())
+}
+
+/// An update of a small mirror, again and again from the same moment: once for every mishap at every message of it.
+fn every_message(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
+    let mut rng = Rng::new(seed);
+    let config = Config {
+        blocks: 1024,
+        blocks_max: 1024,
+        files: 1 + rng.below(2) as usize,
+        file_blocks: 4 + rng.below(24),
+        snapshots: 1 + rng.below(3) as usize,
+        log_device: rng.one_in(4),
+        cut_every: 0,
+    };
+    let mut pair = Pair::new(&mut rng, config)?;
+    // A baseline, or an update.
+    for _ in 0..rng.below(3) {
+        for _ in 0..rng.below(8) {
+            pair.source.live(timeline)?;
+        }
+        let mut forks = Forks::new(&mut rng, tally);
+        let with = With { forks: rng.one_in(2).then_some(&mut forks), ..With::default() };
+        tally.messages += pair.transfer(timeline, with)?.1;
+    }
+    for _ in 0..2 + rng.below(8) {
+        pair.source.live(timeline)?;
+    }
+    pair.source.volume().consistency_point()?;
+    pair.source.committed();
+    let mut forks = Forks::new(&mut rng, tally);
+    let with = With { forks: Some(&mut forks), ..With::default() };
+    let messages = pair.fork(timeline)?.transfer(timeline, with)?.1;
+    tally.messages += messages;
+    for at in 0..messages {
+        for mishap in Mishap::ALL {
+            let mut fork = pair.fork(timeline)?;
+            let outcome = fork
+                .transfer(timeline, With { mishap: Some((at, mishap)), ..With::default() })
+                .and_then(|_| fork.transfer(timeline, With::default()));
+            outcome.with_context(|| format!("{mishap:?} at message {at} of {messages}"))?;
+            tally.mishaps += 1;
+        }
+    }
+    pair.count(tally);
+    Ok(())
+}
+
+fn image(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed);
     let mut config = config(&mut rng);
     // The space of a destination is its source's; growing it is another matter.
@@ -83,7 +194,7 @@ fn mirror(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     config.blocks = config.blocks.min(1024 + rng.below(1024));
     config.blocks_max = config.blocks;
     config.file_blocks = config.file_blocks.min(300);
-    let mut pair = Pair::new(&mut rng, config)?;
+    let mut pair = images::Pair::new(&mut rng, config)?;
     if rng.one_in(3) {
         pair.crowd(timeline)?;
     }

@@ -1,13 +1,78 @@
 //! What runs were made of, in numbers.
 
+use std::fmt;
 use std::ops::AddAssign;
+use std::time::Duration;
+
+/// A fault of the media, on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// A block of the block space rots: data, nodes, inodes, maps.
+    Rot,
+    /// A block in the label area that holds a table rots.
+    RotInTable,
+    /// A superblock slot rots.
+    RotInSlot,
+    /// A record of the intent log rots.
+    RotInLog,
+    /// A write is acknowledged and does not happen.
+    LostWrite,
+    /// A write is acknowledged and happens elsewhere.
+    MisdirectedWrite,
+    /// A stretch can't be read any more.
+    ReadError,
+    /// A write or a flush fails once.
+    WriteError,
+    /// The file below is on a full file system, once.
+    NoSpace,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Fault; 9] = [
+        Fault::Rot,
+        Fault::RotInTable,
+        Fault::RotInSlot,
+        Fault::RotInLog,
+        Fault::LostWrite,
+        Fault::MisdirectedWrite,
+        Fault::ReadError,
+        Fault::WriteError,
+        Fault::NoSpace,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Fault::Rot => "rot in the block space",
+            Fault::RotInTable => "rot in a table",
+            Fault::RotInSlot => "rot in a superblock slot",
+            Fault::RotInLog => "rot in the log",
+            Fault::LostWrite => "lost write",
+            Fault::MisdirectedWrite => "misdirected write",
+            Fault::ReadError => "read error for good",
+            Fault::WriteError => "write or flush error",
+            Fault::NoSpace => "host file system full",
+        }
+    }
+}
+
+/// What became of a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Nothing that anyone wants was hit, or another copy served.
+    Survived,
+    /// Reads of what was hit fail, the rest is served.
+    Reported,
+    /// The volume says that it can't be opened, or takes no more writes.
+    Refused,
+}
 
 /// Counts of one run, or of many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Runs.
     pub seeds: u64,
-    /// Writes, trims and flushes of all devices.
+    /// Writes, trims and flushes of all devices, without those after a cut that was only tried.
     pub operations: u64,
     /// Messages between mirrors.
     pub messages: u64,
@@ -16,9 +81,23 @@ pub struct Tally {
     /// Power cuts.
     pub cuts: u64,
     /// Connections that broke, and messages that came twice, garbled or not at all.
-    pub breaks: u64,
+    pub mishaps: u64,
     /// Refusals for want of space.
     pub full: u64,
+    /// Faults of the media by kind, and by what became of them.
+    pub faults: [[u64; 3]; Fault::ALL.len()],
+}
+
+impl Tally {
+    /// Counts a fault.
+    pub fn fault(&mut self, fault: Fault, fate: Fate) {
+        self.faults[fault as usize][fate as usize] += 1;
+    }
+
+    /// With the cuts in each second of `time`.
+    pub fn rate(&self, time: Duration) -> String {
+        format!("{self}, {:.0} cuts/s", self.cuts as f64 / time.as_secs_f64().max(1e-3))
+    }
 }
 
 impl AddAssign for Tally {
@@ -28,7 +107,27 @@ impl AddAssign for Tally {
         self.messages += other.messages;
         self.points += other.points;
         self.cuts += other.cuts;
-        self.breaks += other.breaks;
+        self.mishaps += other.mishaps;
         self.full += other.full;
+        for (all, more) in self.faults.iter_mut().flatten().zip(other.faults.iter().flatten()) {
+            *all += more;
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} seeds, {} device operations, {} cuts ({} moments tried), {} messages, {} mishaps, {} refusals for want of space",
+            self.seeds, self.operations, self.cuts, self.points, self.messages, self.mishaps, self.full
+        )?;
+        for (fault, fates) in Fault::ALL.iter().zip(&self.faults).filter(|(_, fates)| **fates != [0; 3]) {
+            let [survived, reported, refused] = fates;
+            let name = fault.name();
+            let all = survived + reported + refused;
+            write!(f, "\n    {all} × {name}: {survived} survived, {reported} reported, {refused} refused")?;
+        }
+        Ok(())
     }
 }

@@ -289,7 +289,9 @@ impl World {
     }
 
     pub(crate) fn pick_snapshot(&mut self) -> Option<SnapshotId> {
-        let ids: Vec<SnapshotId> = self.snapshots.keys().copied().collect();
+        // Owners leave alone what a mirror keeps here for itself.
+        let own = self.snapshots.iter().filter(|(_, s)| !self.mirrored || !s.name.starts_with(MIRROR_PREFIX));
+        let ids: Vec<SnapshotId> = own.map(|(id, _)| *id).collect();
         (!ids.is_empty()).then(|| ids[self.rng.below(ids.len() as u64) as usize])
     }
 
