@@ -5,6 +5,7 @@
 
 mod actions;
 mod content;
+mod faults;
 mod forks;
 mod images;
 mod link;

@@ -8,23 +8,32 @@ use cairn_device::Device;
 use cairn_volume::{Finding, Place, Role, VolumeError};
 
 use crate::content::Tag;
+use crate::faults;
+use crate::tally::{Fate, Fault, Tally};
 use crate::timeline::Timeline;
 use crate::world::{Config, World};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// A life without cuts, then damage: one block at random, a superblock slot, a record of the log.
-pub fn run(seed: u64, timeline: &mut Timeline, config: Config) -> Result<()> {
+pub fn run(seed: u64, timeline: &mut Timeline, config: Config, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed ^ 0x006d_6564_6961);
     let mut world = World::new("vol", &mut rng, Config { cut_every: 0, ..config }, Role::Normal)?;
     for _ in 0..60 + rng.below(60) {
         world.live(timeline)?;
     }
-    match seed % 3 {
-        0 => damaged_block(&mut world, &mut rng, timeline),
-        1 => damaged_slot(&mut world, &mut rng, timeline),
-        _ => damaged_log(&mut world, &mut rng, timeline),
+    let fault = Fault::ALL[(seed % Fault::ALL.len() as u64) as usize];
+    match fault {
+        Fault::Rot => damaged_block(&mut world, &mut rng, timeline, tally)?,
+        Fault::RotInSlot => {
+            damaged_slot(&mut world, &mut rng, timeline)?;
+            tally.fault(fault, Fate::Survived);
+        }
+        Fault::RotInLog => damaged_log(&mut world, &mut rng, timeline, tally)?,
+        _ => faults::run(&mut world, fault, &mut rng, timeline, tally)?,
     }
+    world.count(tally);
+    Ok(())
 }
 
 /// Opens what is durable anew, with nothing in the cache.
@@ -36,7 +45,7 @@ fn power_cycle(world: &mut World) -> Result<(), VolumeError> {
     Ok(())
 }
 
-fn damaged_block(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<()> {
+fn damaged_block(world: &mut World, rng: &mut Rng, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     world.close_and_open()?;
     let space =
         world.device.geometry().length / BLOCK - world.blocks.min(world.device.geometry().length / BLOCK);
@@ -52,6 +61,7 @@ fn damaged_block(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> R
         Err(VolumeError::Damaged { vbn, .. }) => {
             timeline.observe(vbn.0.to_le_bytes());
             world.note(timeline, &format!("= opening is refused: block {vbn} is damaged"));
+            tally.fault(Fault::Rot, Fate::Refused);
             return Ok(());
         }
         Err(error) => return Err(error).context("opening a volume with damaged blocks"),
@@ -97,6 +107,7 @@ fn damaged_block(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> R
     let findings = found.as_ref().map_or(1, Vec::len);
     ensure!(refused == 0 || findings > 0, "{refused} reads were refused and check found nothing");
     world.note(timeline, &format!("= {refused} reads refused, none wrong, check has {findings} findings"));
+    tally.fault(Fault::Rot, if refused == 0 && findings == 0 { Fate::Survived } else { Fate::Reported });
     let of_one_file = |finding: &Finding| match finding {
         Finding::DamagedBlock { place: Place::Data { file, .. }, .. } => *file,
         Finding::DamagedBlock { place: Place::Node(node), .. } => node.file,
@@ -150,7 +161,7 @@ fn damaged_slot(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Re
     world.check()
 }
 
-fn damaged_log(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<()> {
+fn damaged_log(world: &mut World, rng: &mut Rng, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     world.volume().consistency_point()?;
     world.committed();
     while world.pick_lun().is_none() {
@@ -197,6 +208,7 @@ fn damaged_log(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Res
     world.device.corrupt(records[victim], 512, rng);
     match power_cycle(world) {
         Err(VolumeError::LogDamaged { sequence }) => {
+            tally.fault(Fault::RotInLog, Fate::Refused);
             timeline.observe(sequence.to_le_bytes());
             world.note(
                 timeline,

@@ -78,7 +78,7 @@ pub fn run(kind: Kind, seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
     match kind {
         Kind::Volume => volume(seed, timeline, &mut tally)?,
         Kind::EveryCut => every_cut(seed, timeline, &mut tally)?,
-        Kind::Media => media::run(seed, timeline, config(&mut Rng::new(seed)))?,
+        Kind::Media => media::run(seed, timeline, config(&mut Rng::new(seed)), &mut tally)?,
         Kind::Image => image(seed, timeline, &mut tally)?,
         Kind::Mirror => mirror(seed, timeline, &mut tally)?,
         Kind::EveryMessage => every_message(seed, timeline, &mut tally)?,

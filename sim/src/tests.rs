@@ -1,5 +1,15 @@
 //! Seeds of every kind, and the simulator's own promises. The soak runs more of them.
 
+use std::time::Duration;
+
+use cairn_base::{FileId, Lba, Rng, SnapshotId};
+use cairn_format::FileKind;
+use cairn_volume::{Image, Role};
+use parking_lot::Mutex;
+
+use crate::content::Tag;
+use crate::tasks::{Tasks, Turn, switch};
+use crate::world::{Config, World, read_image};
 use crate::{Kind, Timeline, run};
 
 fn seeds(kind: Kind, seeds: std::ops::Range<u64>) {
@@ -38,13 +48,22 @@ fn volume_keeps_its_promises_over_a_cut_at_every_device_operation() {
 
 #[test]
 fn rotten_media_are_reported_and_never_served() {
-    seeds(Kind::Media, 0..90);
+    seeds(Kind::Media, 0..60);
 }
 
 #[test]
 fn mirror_shows_the_last_image_or_the_new_one_whatever_happens() {
     seeds(Kind::Image, 0..40);
-    seeds(Kind::Mirror, 0..40);
+}
+
+#[test]
+fn mirror_survives_cuts_and_mishaps_at_random() {
+    seeds(Kind::Mirror, 0..30);
+}
+
+#[test]
+fn mirror_survives_every_mishap_at_every_message() {
+    seeds(Kind::EveryMessage, 0..6);
 }
 
 #[test]
@@ -56,4 +75,122 @@ fn same_seed_gives_the_same_digest() {
         assert_eq!(digest(kind, 7), digest(kind, 7), "{}", kind.name());
     }
     assert_ne!(digest(Kind::Volume, 7), digest(Kind::Volume, 8));
+}
+
+/// A small volume with one file of 20 written blocks, and a snapshot of them.
+fn small(rng: &mut Rng) -> (World, FileId, Vec<Tag>, SnapshotId) {
+    let config = Config {
+        blocks: 1024,
+        blocks_max: 1024,
+        files: 1,
+        file_blocks: 20,
+        snapshots: 9,
+        log_device: false,
+        cut_every: 0,
+    };
+    let mut world = World::new("vol", rng, config, Role::Normal).expect("a new volume");
+    let volume = world.volume();
+    let file = volume.compound().create(FileKind::Lun, 20 * 4096).expect("a file");
+    let tags: Vec<Tag> = (0..20).map(|_| world.tag()).collect();
+    let mut blocks = (0..).map(Lba).zip(tags.iter().map(|tag| tag.block())).collect::<Vec<_>>().into_iter();
+    volume.write(file, &mut blocks).expect("blocks");
+    let snapshot = volume.create_snapshot("first").expect("a snapshot").id;
+    (world, file, tags, snapshot)
+}
+
+/// Runs tasks to their end, in turns that the generator draws.
+fn together(rng: &mut Rng, bodies: Vec<Box<dyn FnOnce() + Send + '_>>) {
+    let mut tasks = Tasks::default();
+    bodies.into_iter().for_each(|body| tasks.spawn(body));
+    loop {
+        match tasks.turn(rng) {
+            Turn::Ran => {}
+            Turn::Done => return,
+            Turn::Stuck => panic!("every task waits for another one"),
+        }
+    }
+}
+
+fn tags_of(image: &Image, file: FileId) -> Vec<Option<Tag>> {
+    read_image(image, file, 20).expect("a readable image")
+}
+
+#[test]
+fn writes_during_a_rollback_are_kept_by_it_or_come_after_it() {
+    for seed in 0..40 {
+        let mut rng = Rng::new(seed);
+        let (mut world, file, _, snapshot) = small(&mut rng);
+        let volume = world.volume();
+        let news: Vec<(u64, Tag)> = (0..20).map(|lba| (lba, world.tag())).collect();
+        let kept = Mutex::new(None);
+        together(
+            &mut rng,
+            vec![
+                Box::new(|| *kept.lock() = Some(volume.rollback(snapshot).expect("a rollback"))),
+                Box::new(|| {
+                    for (lba, tag) in &news {
+                        let mut one = std::iter::once((Lba(*lba), tag.block()));
+                        volume.write(file, &mut one).expect("a write");
+                        switch();
+                    }
+                }),
+            ],
+        );
+        volume.consistency_point().expect("a consistency point");
+        let kept = kept.into_inner().expect("a rollback has kept what was there");
+        let active = tags_of(&volume.image(None).expect("the active image"), file);
+        let before = tags_of(&volume.image(Some(kept.id)).expect("what was there"), file);
+        for (lba, tag) in news {
+            let there = [active[lba as usize], before[lba as usize]];
+            assert!(there.contains(&Some(tag)), "seed {seed}: the write to block {lba} is gone: {there:?}");
+        }
+    }
+}
+
+#[test]
+fn rename_and_hold_of_a_snapshot_keep_what_others_did_meanwhile() {
+    for seed in 0..40 {
+        let mut rng = Rng::new(seed);
+        let (_world, file, tags, first) = small(&mut rng);
+        let volume = _world.volume();
+        volume.write(file, &mut std::iter::once((Lba(0), tags[1].block()))).expect("a write");
+        let second = volume.create_snapshot("second").expect("a snapshot").id;
+        together(
+            &mut rng,
+            vec![
+                Box::new(|| drop(volume.delete_snapshots(&[first]).expect("a deletion"))),
+                Box::new(|| volume.rename_snapshot(second, "renamed").expect("a rename")),
+                Box::new(|| volume.hold_snapshot(second, true).expect("a hold")),
+            ],
+        );
+        let found = volume.snapshot(second).expect("the second snapshot");
+        assert_eq!(
+            (found.name.as_str(), found.held, found.parent),
+            ("renamed", true, SnapshotId(0)),
+            "seed {seed}"
+        );
+        let report = volume.check(&mut |_| {}).expect("a check");
+        assert!(report.findings.is_empty(), "seed {seed}: {:?}", report.findings);
+    }
+}
+
+#[test]
+fn file_that_a_rollback_brings_back_is_not_freed_any_more() {
+    for seed in 0..40 {
+        let mut rng = Rng::new(seed);
+        let (_world, file, tags, snapshot) = small(&mut rng);
+        let volume = _world.volume();
+        volume.compound().remove(file).expect("a removal");
+        volume.consistency_point().expect("a consistency point");
+        together(
+            &mut rng,
+            vec![
+                Box::new(|| drop(volume.rollback(snapshot).expect("a rollback"))),
+                Box::new(|| (0..4).for_each(|_| volume.background(Duration::ZERO).expect("background work"))),
+            ],
+        );
+        volume.consistency_point().expect("a consistency point");
+        let expected: Vec<Option<Tag>> = tags.into_iter().map(Some).collect();
+        assert_eq!(tags_of(&volume.image(None).expect("the active image"), file), expected, "seed {seed}");
+    }
 }
