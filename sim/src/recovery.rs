@@ -7,7 +7,7 @@ use cairn_base::{FileId, SnapshotId};
 use cairn_volume::Snapshot;
 
 use crate::timeline::Timeline;
-use crate::world::{Pending, SnapshotModel, World, read_active};
+use crate::world::{Pending, SnapshotModel, World, is_of_owners, read_active};
 
 /// How the names of snapshots begin that a rollback makes.
 const KEPT_PREFIX: &str = "before-rollback-";
@@ -123,7 +123,7 @@ impl World {
             .image(None)?
             .inodes()?
             .into_iter()
-            .filter(|inode| !inode.removed)
+            .filter(|inode| !inode.removed && is_of_owners(inode.kind))
             .map(|inode| (inode.id, inode.tree.length))
             .collect();
         let generation = volume.status().generation;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use cairn_base::{Clock, FileId, Generation, Lba, LogId, ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
 use cairn_device::FaultDevice;
+use cairn_format::FileKind;
 use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{
     BlockRead, FormatOptions, Image, NewLog, OpenOptions, ROOT_DIRECTORY, Role, Snapshot, Volume, VolumeError,
@@ -393,12 +394,17 @@ fn tags(reads: Vec<BlockRead>) -> Result<Seen> {
     Ok(seen)
 }
 
+/// Clients and owners see it; other files are those that mirrors keep for themselves.
+pub(crate) fn is_of_owners(kind: FileKind) -> bool {
+    matches!(kind, FileKind::Lun | FileKind::Directory)
+}
+
 /// Compares an image with what it must show: files, lengths, every block.
 pub fn compare_image(image: &Image, expected: &Frozen) -> Result<()> {
     let found: BTreeMap<FileId, u64> = image
         .inodes()?
         .into_iter()
-        .filter(|inode| !inode.removed)
+        .filter(|inode| !inode.removed && is_of_owners(inode.kind))
         .map(|inode| (inode.id, inode.tree.length))
         .collect();
     let lengths: BTreeMap<FileId, u64> = expected.files.iter().map(|(id, file)| (*id, file.blocks)).collect();
