@@ -176,21 +176,36 @@ fn rename_and_hold_of_a_snapshot_keep_what_others_did_meanwhile() {
 
 #[test]
 fn file_that_a_rollback_brings_back_is_not_freed_any_more() {
-    for seed in 0..40 {
+    for seed in 0..200 {
         let mut rng = Rng::new(seed);
         let (_world, file, tags, snapshot) = small(&mut rng);
         let volume = _world.volume();
+        let other = volume.compound().create(FileKind::Lun, 20 * 4096).expect("a file");
         volume.compound().remove(file).expect("a removal");
         volume.consistency_point().expect("a consistency point");
         together(
             &mut rng,
             vec![
                 Box::new(|| drop(volume.rollback(snapshot).expect("a rollback"))),
-                Box::new(|| (0..4).for_each(|_| volume.background(Duration::ZERO).expect("background work"))),
+                Box::new(|| {
+                    for _ in 0..4 {
+                        volume.background(Duration::ZERO).expect("background work");
+                        switch();
+                    }
+                }),
+                // While it flushes a consistency point waits for the log, and the background work for the consistency point.
+                Box::new(|| {
+                    for lba in 0..8 {
+                        volume
+                            .write(other, &mut std::iter::once((Lba(lba), tags[0].block())))
+                            .expect("a write");
+                        volume.flush().expect("a flush");
+                    }
+                }),
             ],
         );
         volume.consistency_point().expect("a consistency point");
-        let expected: Vec<Option<Tag>> = tags.into_iter().map(Some).collect();
+        let expected: Vec<Option<Tag>> = tags.iter().copied().map(Some).collect();
         assert_eq!(tags_of(&volume.image(None).expect("the active image"), file), expected, "seed {seed}");
     }
 }
