@@ -108,8 +108,7 @@ fn mirror(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
             owners: rng.below(3) as usize,
             actions: 1 + rng.below(8),
         };
-        let mut with = With::default();
-        with.crew = rng.one_in(2).then_some(crew);
+        let mut with = With { crew: rng.one_in(2).then_some(crew), ..With::default() };
         if rng.one_in(3) {
             with.mishap = Some((rng.below(40), Mishap::ALL[rng.below(6) as usize]));
             tally.mishaps += 1;
