@@ -170,10 +170,13 @@ pub enum Volume {
     },
     /// Put faults under a volume on purpose, to see what happens; without an option, say which there are. They end with the server
     Rehearse(Rehearse),
-    /// Read all of a volume and compare it with its checksums and maps
+    /// Compare a volume's trees, maps and tables, while it is in use; ends with a code of its own when it finds something
     Check {
         /// Its name
         name: String,
+        /// Read every block of data as well, of the present state and of all snapshots
+        #[arg(long)]
+        deep: bool,
     },
 }
 

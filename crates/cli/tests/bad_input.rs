@@ -112,7 +112,7 @@ fn damaged_block_fails_its_reads_alone_and_its_file_is_named() {
     client.write(8192, &[2; 4096]).unwrap();
     client.flush().unwrap();
     assert_eq!(server.disk("vol0/web").read(0, 4096).unwrap(), [3; 4096]);
-    let output = server.run(&["volume", "check", "vol0", "--json"]);
+    let output = server.run(&["volume", "check", "vol0", "--deep", "--json"]);
     assert_eq!(output.status.code(), Some(27), "{output:?}");
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("vol0/db") && !said.contains("vol0/web"), "the file is named: {said}");

@@ -260,6 +260,19 @@ pub struct GrowVolume {
 pub struct CheckFinding {
     /// What, in one sentence.
     pub message: String,
+    /// VOLUME/LUN, when it concerns one that has a name.
+    pub lun: Option<String>,
+    /// VOLUME@SNAPSHOT in which it was met first; none for the present state or the volume as a whole.
+    pub snapshot: Option<String>,
+}
+
+/// Asks for a check.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CheckRequest {
+    /// Read every block of data as well, of the present state and of all snapshots.
+    #[serde(default)]
+    pub deep: bool,
 }
 
 /// What `volume check` found.

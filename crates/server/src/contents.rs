@@ -1,8 +1,11 @@
 //! What the API does to volumes, LUNs and snapshots: names are looked up, sessions are minded, errors are named.
 
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
 use cairn_base::BLOCK_SIZE;
 use cairn_files::LunInfo;
-use cairn_volume::{Finding, Place, Role, Snapshot};
+use cairn_volume::{CheckDepth, CheckProgress, Finding, Place, Role, Snapshot};
 
 use crate::api;
 use crate::error::ServerError;
@@ -53,19 +56,34 @@ impl Server {
         Ok(open.show())
     }
 
-    pub(crate) fn check_volume(&self, name: &str) -> Result<api::Job, ServerError> {
+    pub(crate) fn check_volume(&self, name: &str, deep: bool) -> Result<api::Job, ServerError> {
         let open = self.volumes.get(name)?;
         let name = name.to_owned();
         self.jobs.start("volume check", &name.clone(), move |progress| {
             progress.phase("checking");
             let block = BLOCK_SIZE as u64;
-            let report = open
-                .volume
-                .check(&mut |at| progress.bytes(at.blocks * block, at.blocks_total * block))
-                .map_err(ServerError::volume(&name))?;
+            let depth = if deep { CheckDepth::Everything } else { CheckDepth::Structures };
+            let mut on = |at: CheckProgress| {
+                // How much the structures are is not known before they were read.
+                progress.bytes(at.blocks * block, if deep { at.blocks_total * block } else { 0 });
+                match progress.cancelled().load(Ordering::Relaxed) {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            };
+            let report = open.volume.check_to(depth, &mut on).map_err(ServerError::volume(&name))?;
+            if report.interrupted {
+                return Err(ServerError::Ending);
+            }
             let finding = |finding: &Finding| {
                 let lun = lun_of(&open, finding).map(|lun| format!(" ({name}/{lun})")).unwrap_or_default();
-                api::CheckFinding { message: format!("{finding}{lun}") }
+                let snapshot = finding.snapshot().and_then(|id| open.volume.snapshot(id));
+                let named = snapshot.as_ref().map(|s| format!(" [{name}@{}]", s.name)).unwrap_or_default();
+                api::CheckFinding {
+                    message: format!("{finding}{lun}{named}"),
+                    lun: lun_of(&open, finding).map(|lun| format!("{name}/{lun}")),
+                    snapshot: snapshot.map(|snapshot| format!("{name}@{}", snapshot.name)),
+                }
             };
             let findings = report.findings.iter().map(finding).collect();
             Ok(Some(api::JobOutcome::Check(api::CheckResult { volume: name, findings })))

@@ -4,6 +4,7 @@
 //! the blocks that a root's tree adds must be those that its map adds, and the same for what is gone.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, Lba, SnapshotId, Vbn};
@@ -15,7 +16,7 @@ use crate::error::{Place, VolumeError};
 use crate::image::Image;
 use crate::log_device::damaged_headers;
 use crate::store::Wanted;
-use crate::tree::{BATCH, Tree, difference};
+use crate::tree::{BATCH, Tree, difference_past};
 use crate::volume::Volume;
 
 /// One thing that is not as it should be.
@@ -91,6 +92,24 @@ pub enum Finding {
     },
 }
 
+impl Finding {
+    /// The root that it concerns, where it concerns one; 0 for the active state.
+    pub fn snapshot(&self) -> Option<SnapshotId> {
+        match self {
+            Finding::DamagedBlock { snapshot, .. }
+            | Finding::BlockNotInMap { snapshot, .. }
+            | Finding::MapBitWithoutBlock { snapshot, .. }
+            | Finding::UsedCount { snapshot, .. }
+            | Finding::BadInode { snapshot, .. }
+            | Finding::OrphanSnapshot { snapshot, .. } => Some(*snapshot),
+            Finding::SuperblockSlot { .. }
+            | Finding::LogHeader { .. }
+            | Finding::UsedBlockIsFree { .. }
+            | Finding::SharedRedirectSlot { .. } => None,
+        }
+    }
+}
+
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let of = |snapshot: &SnapshotId| match snapshot.0 {
@@ -150,6 +169,17 @@ pub struct CheckReport {
     pub roots: u64,
     /// Blocks that were read and verified.
     pub blocks: u64,
+    /// It was ended before its end: what was not found says nothing.
+    pub interrupted: bool,
+}
+
+/// How much a check reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckDepth {
+    /// Superblocks, trees, inodes and maps: everything that says where data is.
+    Structures,
+    /// Every block of data as well.
+    Everything,
 }
 
 /// Blocks of one root that its parent does not have, and the other way round.
@@ -157,12 +187,15 @@ pub struct CheckReport {
 struct Delta {
     added: BTreeMap<Vbn, Place>,
     gone: BTreeSet<Vbn>,
+    /// Something could not be read: what lies below it is not known.
+    incomplete: bool,
 }
 
 struct Checker<'a> {
     volume: &'a Arc<Volume>,
     report: CheckReport,
-    progress: &'a mut dyn FnMut(CheckProgress),
+    depth: CheckDepth,
+    progress: &'a mut dyn FnMut(CheckProgress) -> ControlFlow<()>,
     roots_total: u64,
     blocks_total: u64,
     snapshot: SnapshotId,
@@ -178,6 +211,19 @@ impl Volume {
         self: &Arc<Self>,
         progress: &mut dyn FnMut(CheckProgress),
     ) -> Result<CheckReport, VolumeError> {
+        let on = &mut |at| {
+            progress(at);
+            ControlFlow::Continue(())
+        };
+        self.check_to(CheckDepth::Everything, on)
+    }
+
+    /// The same to a depth, until `progress` says to end it.
+    pub fn check_to(
+        self: &Arc<Self>,
+        depth: CheckDepth,
+        progress: &mut dyn FnMut(CheckProgress) -> ControlFlow<()>,
+    ) -> Result<CheckReport, VolumeError> {
         self.consistency_point_if_writable()?;
         let active = self.image(None)?;
         let (entries, parent, used_blocks) = {
@@ -187,6 +233,7 @@ impl Volume {
         let mut checker = Checker {
             volume: self,
             report: CheckReport::default(),
+            depth,
             progress,
             roots_total: entries.len() as u64 + 1,
             blocks_total: used_blocks,
@@ -195,6 +242,9 @@ impl Volume {
         checker.slots();
         let roots: BTreeMap<SnapshotId, Root> = entries.iter().map(|entry| (entry.id, entry.root)).collect();
         for entry in &entries {
+            if checker.report.interrupted {
+                return Ok(checker.report);
+            }
             if entry.parent.0 != 0 && !roots.contains_key(&entry.parent) {
                 let (snapshot, parent) = (entry.id, entry.parent);
                 checker.report.findings.push(Finding::OrphanSnapshot { snapshot, parent });
@@ -248,9 +298,11 @@ impl Checker<'_> {
             VolumeError::Damaged { vbn, place } => (vbn, place),
             _ => (vbn, place),
         };
-        let finding = Finding::DamagedBlock { vbn, place, snapshot: self.snapshot };
-        if !self.report.findings.contains(&finding) {
-            self.report.findings.push(finding);
+        // A root that shares it meets it again.
+        let same =
+            |finding: &Finding| matches!(finding, Finding::DamagedBlock { vbn: known, .. } if *known == vbn);
+        if !self.report.findings.iter().any(same) {
+            self.report.findings.push(Finding::DamagedBlock { vbn, place, snapshot: self.snapshot });
         }
     }
 
@@ -268,12 +320,13 @@ impl Checker<'_> {
         let changed =
             self.tree(&tree(INODE_FILE, old_inodes), &tree(INODE_FILE, root.inode_file), &mut delta);
         for (at, old, new) in changed {
-            let old = self.inodes(at, old, &redirects);
-            for (slot, inode) in self.inodes(at, new, &redirects).into_iter().enumerate() {
+            let old = self.inodes(at, old, &redirects, &mut delta);
+            for (slot, inode) in self.inodes(at, new, &redirects, &mut delta).into_iter().enumerate() {
                 let before = old.get(slot).copied().flatten();
                 if inode.is_some_and(|inode| Inode::place(inode.id) != (at, slot)) {
                     let snapshot = self.snapshot;
                     self.report.findings.push(Finding::BadInode { lba: Lba(at), snapshot });
+                    delta.incomplete = true;
                     continue;
                 }
                 let file = inode.or(before).map(|inode| inode.id);
@@ -301,7 +354,8 @@ impl Checker<'_> {
         delta: &mut Delta,
     ) -> Vec<(u64, BlockPointer, BlockPointer)> {
         let mut data = Vec::new();
-        let outcome = difference(old, new, &mut |at, level, a, b| {
+        let mut damage = Vec::new();
+        let mut differ = |at: u64, level: u8, a: BlockPointer, b: BlockPointer| {
             if !a.is_hole() {
                 delta.gone.insert(a.vbn);
             }
@@ -315,11 +369,25 @@ impl Checker<'_> {
             if level == 0 {
                 data.push((at, a, b));
             }
-        });
-        if let Err(error) = outcome {
+        };
+        let mut pass = |error| {
+            damage.push(error);
+            Ok(())
+        };
+        // Nothing fails, as all damage is passed.
+        let _ = difference_past(old, new, &mut differ, &mut pass);
+        delta.incomplete |= !damage.is_empty();
+        for error in damage {
             self.damaged(error, new.tree.pointer.vbn, Place::Unknown);
         }
+        if self.depth == CheckDepth::Structures && new.file < INODE_FILE {
+            self.tell();
+            return data;
+        }
         for chunk in data.chunks(BATCH) {
+            if self.report.interrupted {
+                break;
+            }
             let wanted: Vec<_> = chunk
                 .iter()
                 .filter(|(_, _, pointer)| !pointer.is_hole())
@@ -344,16 +412,21 @@ impl Checker<'_> {
         at: u64,
         pointer: BlockPointer,
         redirects: &crate::space::Redirects,
+        delta: &mut Delta,
     ) -> Vec<Option<Inode>> {
         let place = Place::Data { file: INODE_FILE, lba: Lba(at) };
         let Ok(block) = self.volume.store.load_one(Wanted { pointer, place }, redirects) else {
+            delta.incomplete = true;
             return vec![None; INODES_PER_BLOCK as usize];
         };
         let mut inodes = Vec::new();
         for slot in 0..INODES_PER_BLOCK as usize {
             inodes.push(Inode::parse(&block, slot).unwrap_or_else(|_| {
-                let snapshot = self.snapshot;
-                self.report.findings.push(Finding::BadInode { lba: Lba(at), snapshot });
+                let finding = Finding::BadInode { lba: Lba(at), snapshot: self.snapshot };
+                if !self.report.findings.contains(&finding) {
+                    self.report.findings.push(finding);
+                }
+                delta.incomplete = true;
                 None
             }));
         }
@@ -373,7 +446,11 @@ impl Checker<'_> {
         let parents: Vec<Root> = parent.copied().into_iter().collect();
         let Ok(set) = maps.only_in(root, &parents) else { return };
         let cleared = match parent {
-            Some(parent) => maps.only_in(parent, &[*root]).unwrap_or_default(),
+            // A map that can't be read was told when its tree was walked.
+            Some(parent) => match maps.only_in(parent, &[*root]) {
+                Ok(cleared) => cleared,
+                Err(_) => return,
+            },
             None => Vec::new(),
         };
         let each = |runs: &[crate::Run]| -> BTreeSet<Vbn> {
@@ -386,13 +463,18 @@ impl Checker<'_> {
                 self.report.findings.push(Finding::BlockNotInMap { vbn: *vbn, place: *place, snapshot });
             }
         }
-        for vbn in set.iter().filter(|vbn| !delta.added.contains_key(vbn)) {
+        let unreached = set.iter().filter(|vbn| !delta.incomplete && !delta.added.contains_key(vbn));
+        for vbn in unreached {
             self.report.findings.push(Finding::MapBitWithoutBlock { vbn: *vbn, snapshot });
         }
-        for vbn in delta.gone.iter().filter(|vbn| !cleared.contains(vbn) && !delta.added.contains_key(vbn)) {
+        for vbn in delta
+            .gone
+            .iter()
+            .filter(|vbn| !delta.incomplete && !cleared.contains(vbn) && !delta.added.contains_key(vbn))
+        {
             self.report.findings.push(Finding::MapBitWithoutBlock { vbn: *vbn, snapshot });
         }
-        for vbn in cleared.iter().filter(|vbn| !delta.gone.contains(vbn)) {
+        for vbn in cleared.iter().filter(|vbn| !delta.incomplete && !delta.gone.contains(vbn)) {
             self.report.findings.push(Finding::BlockNotInMap { vbn: *vbn, place: Place::Unknown, snapshot });
         }
         let before = parent.map_or(0, |parent| parent.used);
@@ -406,11 +488,12 @@ impl Checker<'_> {
     }
 
     fn tell(&mut self) {
-        (self.progress)(CheckProgress {
+        let at = CheckProgress {
             roots: self.report.roots,
             roots_total: self.roots_total,
             blocks: self.report.blocks,
             blocks_total: self.blocks_total,
-        });
+        };
+        self.report.interrupted |= (self.progress)(at).is_break();
     }
 }

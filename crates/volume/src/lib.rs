@@ -47,7 +47,7 @@ mod walk;
 mod write;
 
 pub use cairn_format::Role;
-pub use check::{CheckProgress, CheckReport, Finding};
+pub use check::{CheckDepth, CheckProgress, CheckReport, Finding};
 pub use claims::BlockSet;
 pub use compare::Run;
 pub use error::{Place, VolumeError};

@@ -170,6 +170,16 @@ pub(crate) fn difference(
     new: &Tree<'_>,
     differ: &mut dyn FnMut(u64, u8, BlockPointer, BlockPointer),
 ) -> Result<(), VolumeError> {
+    difference_past(old, new, differ, &mut Err)
+}
+
+/// The same for who goes on past damage: below a node that `damaged` passes nothing is compared.
+pub(crate) fn difference_past(
+    old: &Tree<'_>,
+    new: &Tree<'_>,
+    differ: &mut dyn FnMut(u64, u8, BlockPointer, BlockPointer),
+    damaged: &mut dyn FnMut(VolumeError) -> Result<(), VolumeError>,
+) -> Result<(), VolumeError> {
     let height = old.tree.height.max(new.tree.height);
     // Pairs at one level: first block of file and the two pointers.
     let mut pairs = vec![(0u64, BlockPointer::HOLE, BlockPointer::HOLE)];
@@ -210,7 +220,13 @@ pub(crate) fn difference(
                 };
             let (olds, news) = (load(old, &|pair| pair.1), load(new, &|pair| pair.2));
             for (((at, a, b), old_node), new_node) in chunk.iter().zip(olds).zip(news) {
-                let (old_node, new_node) = (old_node?, new_node?);
+                let (old_node, new_node) = match (old_node, new_node) {
+                    (Ok(old_node), Ok(new_node)) => (old_node, new_node),
+                    (Err(reason), _) | (_, Err(reason)) => {
+                        damaged(reason)?;
+                        continue;
+                    }
+                };
                 let side = |pointer: &BlockPointer, node: &Block, slot: usize| {
                     if pointer.is_hole() { BlockPointer::HOLE } else { pointer_in(node, slot) }
                 };

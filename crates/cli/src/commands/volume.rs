@@ -76,7 +76,7 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
             }
         }
         Volume::Rehearse(asked) => rehearse(&asked, client, output)?,
-        Volume::Check { name } => check(&name, client, output)?,
+        Volume::Check { name, deep } => check(&name, deep, client, output)?,
     }
     Ok(())
 }
@@ -139,8 +139,9 @@ fn log_place(volume: &api::Volume) -> &str {
     volume.log_device.as_deref().unwrap_or("the devices of the volume")
 }
 
-fn check(name: &str, client: &Client, output: Output) -> Result<(), Failure> {
-    let job: api::Job = client.post(&format!("/v1/volumes/{}/check", segment(name)?), &())?;
+fn check(name: &str, deep: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let job: api::Job =
+        client.post(&format!("/v1/volumes/{}/check", segment(name)?), &api::CheckRequest { deep })?;
     let Some(api::JobOutcome::Check(result)) = follow(job, client, output)? else { return Ok(()) };
     if output.json {
         print_line(&summary(&result).to_string());

@@ -115,11 +115,16 @@ async fn rehearse(
     blocking(server, move |server| server.volumes.rehearse(&volume, &request)).await
 }
 
-/// Begins to check a volume: every block is read and compared with its checksum, every map with the tree.
+/// Begins to check a volume: trees, maps and tables are compared; with `deep`, every block of data is read and compared with its checksum.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/check", tag = "volumes", params(("volume" = String, Path,)),
+    request_body = api::CheckRequest,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
-async fn check_volume(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<api::Job> {
-    blocking(server, move |server| server.check_volume(&volume)).await
+async fn check_volume(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::CheckRequest>,
+) -> Answer<api::Job> {
+    blocking(server, move |server| server.check_volume(&volume, request.deep)).await
 }
 
 /// The LUNs of a volume.

@@ -1,0 +1,232 @@
+//! One thing is damaged, and `check` finds that one thing.
+
+use std::ops::ControlFlow;
+
+use cairn_base::{Checksum, Rng, SnapshotId, Vbn};
+use cairn_device::BlockMut;
+use cairn_format::{BlockPointer, Inode, Node, NodeMut, RedirectRun, Root, SnapshotEntry};
+
+use super::*;
+use crate::compare::{ACTIVE_MAP, INODE_FILE};
+use crate::consistency::bit;
+use crate::table::TableChange;
+
+const BLOCKS: u64 = 1024;
+const ACTIVE: SnapshotId = SnapshotId(0);
+
+fn offset(vbn: Vbn) -> u64 {
+    (cairn_format::layout::space_start(BLOCKS) + vbn.0) * 4096
+}
+
+/// A volume with a LUN of 300 blocks, a snapshot of them, and a few that were written since.
+fn small() -> (Arc<FaultDevice>, Arc<Volume>, FileId, Snapshot) {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    format(&*device, BLOCKS);
+    let volume = open(&device);
+    let lun = file(&volume, 300);
+    write(&volume, lun, 0, 300, 100).expect("there is room");
+    let snapshot = volume.create_snapshot("old").expect("it is made");
+    write(&volume, lun, 0, 10, 900).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    assert_sound(&volume);
+    (device, volume, lun, snapshot)
+}
+
+fn found(volume: &Arc<Volume>, depth: CheckDepth) -> Vec<Finding> {
+    volume.store.forget();
+    let report = volume.check_to(depth, &mut |_| ControlFlow::Continue(())).expect("checking is possible");
+    assert!(!report.interrupted);
+    report.findings
+}
+
+fn active_root(volume: &Arc<Volume>) -> Root {
+    volume.state.lock().committed.root
+}
+
+fn pointer(volume: &Arc<Volume>, root: Root, file: FileId, level: u8, lba: u64) -> BlockPointer {
+    let committed = crate::state::Committed::image(root, Default::default());
+    let tree = match file {
+        ACTIVE_MAP => root.active_map,
+        INODE_FILE => root.inode_file,
+        file => volume.committed_inode(&committed, file).expect("it parses").expect("it exists").tree,
+    };
+    volume.tree(&committed, file, tree).pointer_at_level(level, lba).expect("the way to it is whole")
+}
+
+/// Rots a block; both depths must find just that, or only the deeper one.
+fn rot(root_of: SnapshotId, file: impl Fn(FileId) -> FileId, level: u8, lba: u64, shallow: bool) {
+    let (device, volume, lun, snapshot) = small();
+    let root = if root_of == ACTIVE { active_root(&volume) } else { snapshot.root };
+    let file = file(lun);
+    let vbn = pointer(&volume, root, file, level, lba).vbn;
+    device.corrupt(offset(vbn), 4096, &mut Rng::new(1));
+    let place = match level {
+        0 => Place::Data { file, lba: Lba(lba) },
+        _ => Place::Node(cairn_format::NodeAddress {
+            file,
+            level,
+            index: lba / cairn_format::FANOUT.pow(level.into()),
+        }),
+    };
+    let expected = [Finding::DamagedBlock { vbn, place, snapshot: root_of }];
+    assert_eq!(found(&volume, CheckDepth::Everything), expected);
+    assert_eq!(found(&volume, CheckDepth::Structures), if shallow { &expected[..] } else { &[] });
+}
+
+#[test]
+fn damaged_data_is_one_finding_of_a_deep_check() {
+    rot(ACTIVE, |lun| lun, 0, 3, false);
+}
+
+#[test]
+fn damaged_data_of_a_snapshot_is_one_finding_that_names_it() {
+    rot(SnapshotId(1), |lun| lun, 0, 3, false);
+}
+
+#[test]
+fn damaged_leaf_is_one_finding_of_a_fast_check() {
+    rot(ACTIVE, |lun| lun, 1, 3, true);
+}
+
+#[test]
+fn damaged_leaf_of_a_snapshot_is_one_finding_that_names_it() {
+    rot(SnapshotId(1), |lun| lun, 1, 130, true);
+}
+
+#[test]
+fn damaged_inode_block_is_one_finding() {
+    rot(ACTIVE, |_| INODE_FILE, 0, 0, true);
+}
+
+#[test]
+fn damaged_map_block_is_one_finding() {
+    rot(ACTIVE, |_| ACTIVE_MAP, 0, 0, true);
+}
+
+/// Changes a block of the active map or inode file with all checksums above it right, and `used` of the root by so many.
+fn forge(
+    device: &FaultDevice,
+    volume: &Arc<Volume>,
+    file: FileId,
+    used: i64,
+    edit: impl FnOnce(&mut BlockMut),
+) {
+    let mut root = active_root(volume);
+    let tree = if file == ACTIVE_MAP { &mut root.active_map } else { &mut root.inode_file };
+    assert_eq!(tree.height, 1, "one node is above the block");
+    let write = |vbn: Vbn, bytes: BlockMut| {
+        let block = bytes.freeze();
+        device.write_from(offset(vbn), &block[..]).expect("it is there");
+        Checksum::of(&block[..])
+    };
+    let read = |vbn: Vbn| {
+        let mut bytes = BlockMut::zeroed();
+        device.read_into(offset(vbn), &mut bytes[..]).expect("it is there");
+        bytes
+    };
+    let mut node = read(tree.pointer.vbn);
+    let below = Node::trusted(&node).expect("it is a node").pointer(0);
+    let mut block = read(below.vbn);
+    edit(&mut block);
+    NodeMut::of(&mut node).set(0, BlockPointer { checksum: write(below.vbn, block), ..below });
+    tree.pointer.checksum = write(tree.pointer.vbn, node);
+    root.used = root.used.checked_add_signed(used).expect("it is a count");
+    drop(volume.state.lock().switch(root, Default::default()));
+}
+
+#[test]
+fn bit_of_a_block_that_nothing_reaches_is_one_finding() {
+    let (device, volume, _, _) = small();
+    let vbn = Vbn(1000);
+    let (byte, mask) = bit(vbn);
+    forge(&device, &volume, ACTIVE_MAP, 1, |bits| bits[byte] |= mask);
+    let expected = [Finding::MapBitWithoutBlock { vbn, snapshot: ACTIVE }];
+    assert_eq!(found(&volume, CheckDepth::Structures), expected);
+}
+
+#[test]
+fn reached_block_without_a_bit_is_one_finding() {
+    let (device, volume, lun, _) = small();
+    let vbn = pointer(&volume, active_root(&volume), lun, 0, 3).vbn;
+    let (byte, mask) = bit(vbn);
+    forge(&device, &volume, ACTIVE_MAP, -1, |bits| bits[byte] &= !mask);
+    let place = Place::Data { file: lun, lba: Lba(3) };
+    let expected = [Finding::BlockNotInMap { vbn, place, snapshot: ACTIVE }];
+    assert_eq!(found(&volume, CheckDepth::Structures), expected);
+}
+
+#[test]
+fn wrong_count_is_one_finding() {
+    let (_device, volume, _, _) = small();
+    let root = active_root(&volume);
+    drop(volume.state.lock().switch(Root { used: root.used + 1, ..root }, Default::default()));
+    let expected = [Finding::UsedCount { snapshot: ACTIVE, root: root.used + 1, map: root.used }];
+    assert_eq!(found(&volume, CheckDepth::Structures), expected);
+}
+
+#[test]
+fn used_block_that_is_free_is_one_finding() {
+    let (_device, volume, lun, _) = small();
+    let vbn = pointer(&volume, active_root(&volume), lun, 0, 3).vbn;
+    volume.state.lock().used.clear(vbn);
+    assert_eq!(found(&volume, CheckDepth::Structures), [Finding::UsedBlockIsFree { vbn }]);
+}
+
+#[test]
+fn inode_in_the_place_of_another_is_one_finding() {
+    let (device, volume, lun, _) = small();
+    let inode = volume.inode(lun).expect("it exists");
+    let (lba, slot) = Inode::place(lun);
+    forge(&device, &volume, INODE_FILE, 0, |block| {
+        Inode::put(Some(&Inode { id: FileId(lun.0 + 1), ..inode }), block, slot);
+    });
+    let expected = [Finding::BadInode { lba: Lba(lba), snapshot: ACTIVE }];
+    assert_eq!(found(&volume, CheckDepth::Structures), expected);
+}
+
+#[test]
+fn snapshot_without_its_parent_is_one_finding() {
+    let (_device, volume, _, snapshot) = small();
+    let entry = volume.snapshot_entries().remove(0);
+    let orphan = SnapshotEntry { parent: SnapshotId(99), ..entry };
+    let mut commit = volume.commit.lock();
+    let mut state = volume.state.lock();
+    let changes = vec![TableChange::Put(orphan)];
+    let prepared = state.snapshots.prepare(changes, volume.id(), &mut commit.label).expect("there is room");
+    state.snapshots.apply(prepared);
+    drop((state, commit));
+    let expected = [Finding::OrphanSnapshot { snapshot: snapshot.id, parent: SnapshotId(99) }];
+    assert_eq!(found(&volume, CheckDepth::Structures), expected);
+}
+
+#[test]
+fn redirects_that_share_a_slot_are_one_finding() {
+    let (_device, volume, _, _) = small();
+    let mut redirects = crate::space::Redirects::default();
+    redirects.insert(RedirectRun { vbn: Vbn(900), slot: 5, count: 1 });
+    redirects.insert(RedirectRun { vbn: Vbn(950), slot: 5, count: 1 });
+    let root = active_root(&volume);
+    drop(volume.state.lock().switch(root, Arc::new(redirects)));
+    assert_eq!(found(&volume, CheckDepth::Structures), [Finding::SharedRedirectSlot { slot: 5 }]);
+}
+
+#[test]
+fn damaged_superblock_slot_is_one_finding() {
+    for address in [cairn_format::layout::SUPERBLOCK_A, cairn_format::layout::SUPERBLOCK_B] {
+        let (device, volume, _, _) = small();
+        device.corrupt(address * 4096, 512, &mut Rng::new(1));
+        assert_eq!(found(&volume, CheckDepth::Structures), [Finding::SuperblockSlot { address }]);
+    }
+}
+
+#[test]
+fn check_ends_when_it_is_told_to() {
+    let (_device, volume, _, _) = small();
+    let mut told = 0;
+    let report = volume.check_to(CheckDepth::Everything, &mut |_| {
+        told += 1;
+        ControlFlow::Break(())
+    });
+    assert!(report.expect("checking is possible").interrupted);
+    assert!(told < 8, "it went on for {told} steps");
+}
