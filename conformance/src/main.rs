@@ -1,5 +1,6 @@
-//! `cairn-conformance NAME|all [ROUNDS] [--seed N] [--cairn PATH] [--dir PATH]`: the long runs.
+//! `cairn-conformance NAME|all [ROUNDS] [--seed N] [--power-cuts] [--cairn PATH] [--dir PATH]`: the long runs.
 //!
+//! With `--power-cuts` a killed server loses what was not flushed; without, the kernel and the disk still have it.
 //! Each scenario prints one row for docs/guarantees.md. One that fails keeps its folder and prints the seed.
 
 use std::path::PathBuf;
@@ -15,11 +16,12 @@ struct Wishes {
     cairn: PathBuf,
     folder: PathBuf,
     short: bool,
+    power_cuts: bool,
 }
 
 fn usage() -> String {
     let mut text =
-        "usage: cairn-conformance NAME|all [ROUNDS] [--seed N] [--short] [--cairn PATH] [--dir PATH]\n"
+        "usage: cairn-conformance NAME|all [ROUNDS] [--seed N] [--short] [--power-cuts] [--cairn PATH] [--dir PATH]\n"
             .to_owned();
     for scenario in SCENARIOS {
         text.push_str(&format!("  {:16} {}\n", scenario.name, scenario.shows));
@@ -28,7 +30,8 @@ fn usage() -> String {
 }
 
 fn wishes() -> Result<Option<Wishes>> {
-    let (mut plain, mut seed, mut short) = (Vec::new(), 1, false);
+    let (mut plain, mut seed) = (Vec::new(), 1);
+    let (mut short, mut power_cuts) = (false, false);
     let (mut cairn, mut folder) = (None, std::env::temp_dir());
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -38,6 +41,7 @@ fn wishes() -> Result<Option<Wishes>> {
             "--cairn" => cairn = Some(PathBuf::from(value()?)),
             "--dir" => folder = PathBuf::from(value()?),
             "--short" => short = true,
+            "--power-cuts" => power_cuts = true,
             "--help" | "-h" => return Ok(None),
             _ if argument.starts_with('-') => bail!("unknown option {argument}\n{}", usage()),
             _ => plain.push(argument),
@@ -57,7 +61,7 @@ fn wishes() -> Result<Option<Wishes>> {
         Some(path) => path,
         None => find_cairn()?,
     };
-    Ok(Some(Wishes { scenarios, rounds, seed, cairn, folder, short }))
+    Ok(Some(Wishes { scenarios, rounds, seed, cairn, folder, short, power_cuts }))
 }
 
 fn main() -> Result<()> {
@@ -75,6 +79,7 @@ fn main() -> Result<()> {
             folder: folder.path().to_owned(),
             seed: wishes.seed,
             short: wishes.short,
+            power_cuts: wishes.power_cuts,
         };
         let start = Instant::now();
         let verdict = (scenario.run)(&world, rounds);

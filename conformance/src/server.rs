@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -21,6 +22,9 @@ pub(crate) struct Cairn {
     log: PathBuf,
     arguments: Vec<String>,
     process: Mutex<Option<Running>>,
+    power_cuts: bool,
+    /// The volume that loses what was not flushed, once it is made.
+    rehearsed: AtomicBool,
 }
 
 impl Cairn {
@@ -32,6 +36,8 @@ impl Cairn {
             log: world.folder.join(format!("{name}.log")),
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
             process: Mutex::new(None),
+            power_cuts: world.power_cuts,
+            rehearsed: AtomicBool::new(false),
         };
         cairn.serve()?;
         Ok(cairn)
@@ -67,7 +73,12 @@ impl Cairn {
             Ok(self.command(&["status"]).output()?.status.success())
         })?;
         *self.process.lock() = Some(process);
-        Ok(())
+        if self.rehearsed.load(Ordering::Relaxed) { self.rehearse() } else { Ok(()) }
+    }
+
+    /// From now until the server ends, `vol0` has nothing that was not flushed.
+    fn rehearse(&self) -> Result<()> {
+        self.cli(&["volume", "rehearse", "vol0", "--lose-unflushed", "--yes"]).map(drop)
     }
 
     /// SIGKILL.
@@ -133,7 +144,8 @@ impl Cairn {
     pub(crate) fn make_lun(&self, volume_bytes: u64, lun_bytes: u64) -> Result<()> {
         self.cli(&["volume", "create", "vol0", "--size", &volume_bytes.to_string()])?;
         self.cli(&["lun", "create", "vol0/db", "--size", &lun_bytes.to_string()])?;
-        Ok(())
+        self.rehearsed.store(self.power_cuts, Ordering::Relaxed);
+        if self.power_cuts { self.rehearse() } else { Ok(()) }
     }
 
     /// A whole check, which must find nothing.

@@ -2,12 +2,13 @@
 
 use cairn_conformance::{Facts, SCENARIOS, Verdict, World, find_cairn};
 
-/// Runs `rounds` rounds with small sizes; what was counted, or `None` when this machine cannot run it.
-pub fn run(name: &str, rounds: u32) -> Option<Facts> {
+/// Runs `rounds` rounds with small sizes, with kills that lose what was not flushed if wanted; what was counted, or `None` when this machine
+/// cannot run it.
+pub fn run(name: &str, rounds: u32, power_cuts: bool) -> Option<Facts> {
     let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let cairn = find_cairn().unwrap();
-    let world = World { cairn, folder: folder.path().to_owned(), seed: 1, short: true };
+    let world = World { cairn, folder: folder.path().to_owned(), seed: 1, short: true, power_cuts };
     match (scenario.run)(&world, rounds) {
         Ok(Verdict::Passed(facts)) => {
             println!("{name}: {facts}");

@@ -131,35 +131,43 @@ impl RehearsalDevice {
         Ok(())
     }
 
-    fn hold(&self, request: &Request) -> Result<Segments, DeviceError> {
-        let mut held = self.held.lock();
+    /// Performs a request on what is held back; `None` when it is for the device below alone.
+    fn hold(
+        &self,
+        request: &Request,
+        held: &mut BTreeMap<u64, Block>,
+    ) -> Option<Result<Segments, DeviceError>> {
+        if let Request::Read { offset, length } = request {
+            let (first, end) = (offset / BLOCK, (offset + u64::from(*length)) / BLOCK);
+            held.range(first..end).next()?;
+        }
+        Some(self.perform(request, held))
+    }
+
+    fn perform(&self, request: &Request, held: &mut BTreeMap<u64, Block>) -> Result<Segments, DeviceError> {
         match request {
             Request::Write { offset, data, fua } => {
                 for (number, block) in (offset / BLOCK..).zip(blocks_of(data)) {
                     held.insert(number, block);
                 }
-                self.after_write(&mut held, *fua)
+                self.after_write(held, *fua)
             }
             Request::Trim { offset, length, fua } | Request::WriteZeroes { offset, length, fua, .. } => {
                 if length / BLOCK > HELD_MAX as u64 {
-                    self.drain(&mut held, false)?;
+                    self.drain(held, false)?;
                     self.device.one(Operation::new(request.clone()))?;
                 } else {
                     for number in offset / BLOCK..(offset + length) / BLOCK {
                         held.insert(number, Block::zero());
                     }
                 }
-                self.after_write(&mut held, *fua)
+                self.after_write(held, *fua)
             }
-            Request::Flush => self.drain(&mut held, true).map(|()| Segments::default()),
+            Request::Flush => self.drain(held, true).map(|()| Segments::default()),
             Request::Read { offset, length } => {
                 let below = self.device.read(*offset, *length)?;
-                let (first, end) = (offset / BLOCK, (offset + u64::from(*length)) / BLOCK);
-                if held.range(first..end).next().is_none() {
-                    return Ok(below);
-                }
                 let mut data = Segments::default();
-                for (number, block) in (first..).zip(blocks_of(&below)) {
+                for (number, block) in (offset / BLOCK..).zip(blocks_of(&below)) {
                     data.push_block(held.get(&number).cloned().unwrap_or(block));
                 }
                 Ok(data)
@@ -214,15 +222,18 @@ impl Device for RehearsalDevice {
                 operation.finish(Err(refused));
             } else if self.rehearsal.fails(operation.request(), &faults) {
                 operation.finish(Err(failure(operation.request())));
-            } else if faults.lose_unflushed {
-                let outcome = self.hold(operation.request());
-                operation.finish(outcome);
             }
         }
-        if faults.lose_unflushed {
-            return;
-        }
         let mut held = self.held.lock();
+        if faults.lose_unflushed {
+            for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+                if let Some(outcome) = self.hold(operation.request(), &mut held) {
+                    operation.finish(outcome);
+                }
+            }
+            // Reads of what is not held back. The lock is kept, or they might miss what is drained meanwhile.
+            return self.device.run(batch);
+        }
         if !held.is_empty()
             && let Err(error) = self.drain(&mut held, false)
         {
