@@ -13,7 +13,7 @@ use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode, Root, Superblock, Tree
 
 use crate::compare::{ACTIVE_MAP, INODE_FILE, Maps};
 use crate::error::{Place, VolumeError};
-use crate::image::Image;
+use crate::image::{AllImages, Image};
 use crate::log_device::damaged_headers;
 use crate::store::Wanted;
 use crate::tree::{BATCH, Tree, difference_past};
@@ -225,23 +225,25 @@ impl Volume {
         progress: &mut dyn FnMut(CheckProgress) -> ControlFlow<()>,
     ) -> Result<CheckReport, VolumeError> {
         self.consistency_point_if_writable()?;
-        let active = self.image(None)?;
-        let (entries, parent, used_blocks) = {
+        // All of them from here on: a root is compared with its parent, whose blocks must not be reused when it is deleted meanwhile.
+        let AllImages { active, parent, snapshots } = self.image_of_all()?;
+        let used_blocks = {
             let state = self.state.lock();
-            (state.snapshots.all(), state.parent, state.used.blocks() - state.used.free())
+            state.used.blocks() - state.used.free()
         };
         let mut checker = Checker {
             volume: self,
             report: CheckReport::default(),
             depth,
             progress,
-            roots_total: entries.len() as u64 + 1,
+            roots_total: snapshots.len() as u64 + 1,
             blocks_total: used_blocks,
             snapshot: SnapshotId(0),
         };
         checker.slots();
-        let roots: BTreeMap<SnapshotId, Root> = entries.iter().map(|entry| (entry.id, entry.root)).collect();
-        for entry in &entries {
+        let roots: BTreeMap<SnapshotId, Root> =
+            snapshots.iter().map(|(entry, _)| (entry.id, entry.root)).collect();
+        for (entry, image) in &snapshots {
             if checker.report.interrupted {
                 return Ok(checker.report);
             }
@@ -249,10 +251,8 @@ impl Volume {
                 let (snapshot, parent) = (entry.id, entry.parent);
                 checker.report.findings.push(Finding::OrphanSnapshot { snapshot, parent });
             }
-            // A snapshot that is deleted meanwhile is none of ours any more.
-            let Ok(image) = self.image(Some(entry.id)) else { continue };
             checker.snapshot = entry.id;
-            checker.root(roots.get(&entry.parent), &image);
+            checker.root(roots.get(&entry.parent), image);
         }
         checker.snapshot = SnapshotId(0);
         checker.root(roots.get(&parent), &active);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cairn_base::{FileId, Lba, SnapshotId};
 use cairn_device::{Block, Segments};
-use cairn_format::{BlockPointer, FANOUT, INODES_PER_BLOCK, Inode, Root};
+use cairn_format::{BlockPointer, FANOUT, INODES_PER_BLOCK, Inode, Root, SnapshotEntry};
 
 use crate::compare::INODE_FILE;
 use crate::error::{Place, VolumeError};
@@ -49,6 +49,14 @@ pub struct Image {
     snapshot: Option<SnapshotId>,
 }
 
+/// Everything that a volume shows, at one moment.
+pub(crate) struct AllImages {
+    pub(crate) active: Image,
+    /// The snapshot that the active state descends from.
+    pub(crate) parent: SnapshotId,
+    pub(crate) snapshots: Vec<(SnapshotEntry, Image)>,
+}
+
 impl Volume {
     /// Holds a snapshot, or (`None`) the state of the last consistency point, for reading.
     pub fn image(self: &Arc<Self>, snapshot: Option<SnapshotId>) -> Result<Image, VolumeError> {
@@ -58,18 +66,33 @@ impl Volume {
         }
         let committed = match snapshot {
             None => state.image_of_active(),
-            Some(id) => match state.pins.get(&id).and_then(|pin| pin.upgrade()) {
-                Some(pinned) => pinned,
-                None => {
-                    let root = state.snapshots.get(id).ok_or(VolumeError::NoSuchSnapshot(id))?.root;
-                    let fresh = Committed::image(root, state.committed.redirects.clone());
-                    state.pins.retain(|_, pin| pin.strong_count() > 0);
-                    state.pins.insert(id, Arc::downgrade(&fresh));
-                    fresh
-                }
-            },
+            Some(id) => {
+                state.pins.retain(|_, pin| pin.strong_count() > 0);
+                let root = state.snapshots.get(id).ok_or(VolumeError::NoSuchSnapshot(id))?.root;
+                state.pin(id, root)
+            }
         };
         Ok(Image { volume: self.clone(), committed, snapshot })
+    }
+
+    /// Holds the state of the last consistency point and all snapshots that there are at that moment, so that they can be compared with each other
+    /// whatever is deleted meanwhile.
+    pub(crate) fn image_of_all(self: &Arc<Self>) -> Result<AllImages, VolumeError> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.closed {
+            return Err(VolumeError::Closed);
+        }
+        let image = |committed, snapshot| Image { volume: self.clone(), committed, snapshot };
+        let active = image(state.image_of_active(), None);
+        state.pins.retain(|_, pin| pin.strong_count() > 0);
+        let entries = state.snapshots.all();
+        let mut snapshots = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let pinned = image(state.pin(entry.id, entry.root), Some(entry.id));
+            snapshots.push((entry, pinned));
+        }
+        Ok(AllImages { active, parent: state.parent, snapshots })
     }
 
     /// The inode of a file of the active state, with changes that no consistency point has yet.

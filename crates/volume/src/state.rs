@@ -316,6 +316,16 @@ impl State {
         image
     }
 
+    /// The image of a snapshot, whose root is `root`; everybody gets the same one.
+    pub(crate) fn pin(&mut self, id: SnapshotId, root: Root) -> Arc<Committed> {
+        if let Some(pinned) = self.pins.get(&id).and_then(|pin| pin.upgrade()) {
+            return pinned;
+        }
+        let fresh = Committed::image(root, self.committed.redirects.clone());
+        self.pins.insert(id, Arc::downgrade(&fresh));
+        fresh
+    }
+
     /// Makes a root the one that is read from now on; the one before keeps its readers.
     pub(crate) fn switch(&mut self, root: Root, redirects: Arc<Redirects>) -> Arc<Committed> {
         let fresh = Committed::active(root, redirects, self.ended.clone());

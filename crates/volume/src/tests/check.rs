@@ -230,3 +230,29 @@ fn check_ends_when_it_is_told_to() {
     assert!(report.expect("checking is possible").interrupted);
     assert!(told < 8, "it went on for {told} steps");
 }
+
+#[test]
+fn snapshots_deleted_during_a_check_are_no_damage() {
+    let (_device, volume, lun, old) = small();
+    let middle = volume.create_snapshot("middle").expect("it is made");
+    write(&volume, lun, 20, 10, 7000).expect("there is room");
+    volume.create_snapshot("new").expect("it is made");
+    let mut done = false;
+    let mut delete_and_reuse = |_| {
+        if !std::mem::replace(&mut done, true) {
+            volume.delete_snapshots(&[old.id, middle.id]).expect("they are deleted");
+            // The whole space is written once over, so that what is free is used again.
+            for round in 0..20 {
+                write(&volume, lun, 100, 60, (10 + round) << 20).expect("there is room");
+                volume.consistency_point().expect("it commits");
+            }
+            volume.store.forget();
+        }
+        ControlFlow::Continue(())
+    };
+    let report =
+        volume.check_to(CheckDepth::Everything, &mut delete_and_reuse).expect("checking is possible");
+    assert!(done);
+    assert_eq!(report.findings, []);
+    assert_sound(&volume);
+}
