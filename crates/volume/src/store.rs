@@ -7,8 +7,8 @@ use crate::locks::RwLock;
 use cairn_base::{BLOCK_SIZE, Checksum, Vbn, VolumeId};
 use cairn_device::{Block, Device, DeviceError, Operation, Segments};
 use cairn_format::{BlockPointer, Node, NodeAddress, SegmentKind};
-use quick_cache::UnitWeighter;
 use quick_cache::sync::Cache;
+use quick_cache::{OptionsBuilder, UnitWeighter};
 
 use crate::compare::INODE_FILE;
 use crate::error::{Place, VolumeError};
@@ -17,6 +17,13 @@ use crate::overlay::NumberHasher;
 use crate::repair::Damage;
 use crate::space::{Redirects, Space};
 
+/// The part of the cache of data for blocks that were wanted more than once. What comes while it is empty goes there at once, so with a large part
+/// the first fill of a volume kept all later blocks out.
+const HOT_DATA: f64 = 0.1;
+/// The same of nodes, most of which are wanted again and again: the library's own.
+const HOT_NODES: f64 = 0.97;
+/// Blocks that are remembered after they were let go of, for each that there is room for: one that is wanted again soon stays then.
+const REMEMBERED: f64 = 1.0;
 /// Blocks that one device operation carries at most: 1 MiB.
 const RUN_BLOCKS_MAX: u64 = 256;
 
@@ -50,17 +57,18 @@ type BlockCache = Cache<u64, Cached, UnitWeighter, BuildHasherDefault<NumberHash
 
 impl Store {
     pub(crate) fn new(device: Arc<dyn Device>, volume: VolumeId, space: Space, memory: &Memory) -> Self {
-        let cache = |bytes: u64| {
+        let cache = |bytes: u64, hot: f64| {
             let blocks = (bytes as usize / BLOCK_SIZE).max(64);
-            BlockCache::with(
-                blocks,
-                blocks as u64,
-                Default::default(),
-                Default::default(),
-                Default::default(),
-            )
+            let options = OptionsBuilder::new()
+                .estimated_items_capacity(blocks)
+                .weight_capacity(blocks as u64)
+                .hot_allocation(hot)
+                .ghost_allocation(REMEMBERED)
+                .build()
+                .expect("both capacities are given");
+            BlockCache::with_options(options, Default::default(), Default::default(), Default::default())
         };
-        let (data, nodes) = (cache(memory.data_cache), cache(memory.node_cache));
+        let (data, nodes) = (cache(memory.data_cache, HOT_DATA), cache(memory.node_cache, HOT_NODES));
         Self { device, volume, space: RwLock::new(Arc::new(space)), data, nodes, damage: Damage::default() }
     }
 

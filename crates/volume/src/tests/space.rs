@@ -104,3 +104,28 @@ fn grown_volume_uses_its_new_space() {
     assert_eq!(read(&volume, lun, taken, 1), [(1 << 32) + taken]);
     assert_sound(&volume);
 }
+
+#[test]
+fn blocks_that_are_read_after_a_fill_come_into_the_cache() {
+    let (_device, volume) = fresh(8192);
+    let filled = file(&volume, 4000);
+    let wanted = file(&volume, 60);
+    write(&volume, wanted, 0, 60, 1).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    for first in (0..4000).step_by(100) {
+        write(&volume, filled, first, 100, 1).expect("there is room");
+        volume.flush().expect("it flushes");
+    }
+    volume.consistency_point().expect("it commits");
+    // The cache has room for 80 blocks.
+    let ready = |volume: &Arc<Volume>| {
+        let mut reads = [BlockRead::new(Lba(0), 60)];
+        volume.read(wanted, &mut reads, false);
+        reads[0].outcome.is_some()
+    };
+    assert!(!ready(&volume), "the fill took the cache");
+    for _ in 0..3 {
+        read(&volume, wanted, 0, 60);
+    }
+    assert!(ready(&volume), "what is read again and again stays");
+}
