@@ -214,7 +214,8 @@ impl Story {
         written_bytes: u64,
     ) -> Result<Image, Failure> {
         let hash = model.hash();
-        let job: api::Job = destination.client.post("/v1/mirrors/vol0/update", &())?;
+        let job: api::Job =
+            destination.client.post("/v1/mirrors/vol0/update", &api::UpdateRequest::default())?;
         let snapshot = self.snapshot_of(&job, source, destination)?;
         Ok(Image { snapshot, hash, at: Instant::now(), written_bytes })
     }
