@@ -178,6 +178,26 @@ pub enum Volume {
         #[arg(long)]
         deep: bool,
     },
+    /// Read everything that a volume shows from its media, in the background, and compare it with its checksums
+    Scrub {
+        /// Its name
+        name: String,
+        /// Bytes a second at most, such as 100M; changes a scrub that runs
+        #[arg(long, value_name = "SIZE")]
+        rate: Option<ByteSize>,
+        /// A pass begins that often, such as 7d; `off` for only on request
+        #[arg(long, value_name = "TIME")]
+        every: Option<Setting>,
+        /// Only say how it is, what it found, and what is damaged now
+        #[arg(long, conflicts_with_all = ["rate", "every", "stop", "wait"])]
+        status: bool,
+        /// End the pass that runs
+        #[arg(long, conflicts_with = "wait")]
+        stop: bool,
+        /// Wait until the pass is over; ends with a code of its own when something is damaged then
+        #[arg(long)]
+        wait: bool,
+    },
 }
 
 /// `cairn volume rehearse`. What is not named is off.

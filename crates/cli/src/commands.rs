@@ -3,6 +3,7 @@
 mod lun;
 mod mirror;
 mod peer;
+mod scrub;
 pub mod serve;
 mod snapshot;
 mod status;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use cairn_base::BLOCK_SIZE;
 use cairn_files::LunInfo;
-use cairn_volume::{CheckDepth, CheckProgress, Finding, Place, Role, Snapshot};
+use cairn_volume::{CheckDepth, CheckProgress, Role, Snapshot};
 
 use crate::api;
 use crate::error::ServerError;
@@ -75,19 +75,17 @@ impl Server {
             if report.interrupted {
                 return Err(ServerError::Ending);
             }
-            let finding = |finding: &Finding| {
-                let lun = lun_of(&open, finding).map(|lun| format!(" ({name}/{lun})")).unwrap_or_default();
-                let snapshot = finding.snapshot().and_then(|id| open.volume.snapshot(id));
-                let named = snapshot.as_ref().map(|s| format!(" [{name}@{}]", s.name)).unwrap_or_default();
-                api::CheckFinding {
-                    message: format!("{finding}{lun}{named}"),
-                    lun: lun_of(&open, finding).map(|lun| format!("{name}/{lun}")),
-                    snapshot: snapshot.map(|snapshot| format!("{name}@{}", snapshot.name)),
-                }
-            };
-            let findings = report.findings.iter().map(finding).collect();
+            let findings = report.findings.iter().map(|finding| open.show_finding(finding)).collect();
             Ok(Some(api::JobOutcome::Check(api::CheckResult { volume: name, findings })))
         })
+    }
+
+    pub(crate) fn scrub_volume(
+        &self,
+        name: &str,
+        request: &api::ScrubRequest,
+    ) -> Result<api::Scrub, ServerError> {
+        self.volumes.get(name)?.set_scrub(request, &*self.clock)
     }
 
     pub(crate) fn list_luns(&self, volume: &str) -> Result<Vec<api::Lun>, ServerError> {
@@ -225,15 +223,4 @@ fn show_snapshot(volume: &str, snapshot: &Snapshot) -> api::Snapshot {
         created_ms: snapshot.created.0 / 1_000_000,
         held: snapshot.held,
     }
-}
-
-/// The name of the LUN whose block was found damaged, as far as it has one today.
-fn lun_of(open: &OpenVolume, finding: &Finding) -> Option<String> {
-    let Finding::DamagedBlock { place, .. } = finding else { return None };
-    let file = match place {
-        Place::Data { file, .. } => *file,
-        Place::Node(node) => node.file,
-        Place::Unknown => return None,
-    };
-    open.luns.list().ok()?.into_iter().find(|lun| lun.file == file).map(|lun| lun.name)
 }

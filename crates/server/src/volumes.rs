@@ -24,7 +24,9 @@ use crate::token::random_bytes;
 
 mod log;
 mod rehearsal;
+mod scrub;
 use log::LogFile;
+use scrub::Scrub;
 
 /// How long a round of background work waits for something to do: the longest that closing a volume waits.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -48,6 +50,7 @@ pub(crate) struct OpenVolume {
     log: Mutex<Option<LogFile>>,
     /// Faults that are put under it on purpose.
     rehearsal: Arc<Rehearsal>,
+    scrub: Scrub,
     ending: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -178,6 +181,7 @@ impl Volumes {
             paths: parts.paths,
             log: Mutex::new(parts.log),
             rehearsal,
+            scrub: Scrub::open(self.folder(name).join("scrub.json")),
             ending: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
         });
@@ -187,6 +191,8 @@ impl Volumes {
             let write_back = open.clone().work("write", |volume| volume.write_back(PATIENCE))?;
             open.threads.lock().push(write_back);
         }
+        let scrub = open.clone().scrub_thread(self.clock.clone())?;
+        open.threads.lock().push(scrub);
         Ok(open)
     }
 
@@ -240,6 +246,7 @@ impl Volumes {
             }
             problems.extend(open.log_problem());
             problems.extend(open.rehearsal_problem());
+            problems.extend(open.damage_problems());
         }
         problems
     }
@@ -262,6 +269,7 @@ impl Volumes {
                     snapshots: 0,
                     devices: Vec::new(),
                     log_device: None,
+                    scrub: None,
                     problem: Some(error.to_string()),
                 });
             }
@@ -407,6 +415,19 @@ impl OpenVolume {
             .map_err(|source| ServerError::Thread { what: "a volume", source })
     }
 
+    /// Starts the thread that scrubs, and that looks after damaged blocks.
+    fn scrub_thread(self: Arc<Self>, clock: Arc<dyn Clock>) -> Result<JoinHandle<()>, ServerError> {
+        let repeat = move || {
+            while !self.ending.load(Ordering::Acquire) {
+                self.scrub_round(&*clock);
+            }
+        };
+        std::thread::Builder::new()
+            .name("scrub".to_owned())
+            .spawn(repeat)
+            .map_err(|source| ServerError::Thread { what: "a scrub", source })
+    }
+
     /// Ends the threads and closes the volume.
     fn end(&self) -> Result<(), ServerError> {
         self.ending.store(true, Ordering::Release);
@@ -443,6 +464,7 @@ impl OpenVolume {
             snapshots: status.snapshots,
             devices: self.paths.iter().map(|path| path.display().to_string()).collect(),
             log_device: self.log_in_use().map(|log| log.path.display().to_string()),
+            scrub: Some(self.show_scrub()),
             problem: status
                 .latched
                 .map(|error| error.to_string())

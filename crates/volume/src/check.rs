@@ -240,7 +240,7 @@ impl Volume {
             blocks_total: used_blocks,
             snapshot: SnapshotId(0),
         };
-        checker.slots();
+        checker.report.findings = self.label_findings();
         let roots: BTreeMap<SnapshotId, Root> =
             snapshots.iter().map(|(entry, _)| (entry.id, entry.root)).collect();
         for (entry, image) in &snapshots {
@@ -260,6 +260,22 @@ impl Volume {
         Ok(checker.report)
     }
 
+    /// What is wrong with superblock slots and the headers of the log device.
+    pub(crate) fn label_findings(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
+            let mut bytes = [0; BLOCK_SIZE];
+            let read = self.store.device().read_into(address * BLOCK_SIZE as u64, &mut bytes);
+            if read.is_err() || Superblock::parse(&bytes, address).is_err() {
+                findings.push(Finding::SuperblockSlot { address });
+            }
+        }
+        let log = self.log.lock().area().clone();
+        let damaged = damaged_headers(&log, self.id()).into_iter();
+        findings.extend(damaged.map(|address| Finding::LogHeader { address }));
+        findings
+    }
+
     fn consistency_point_if_writable(self: &Arc<Self>) -> Result<(), VolumeError> {
         let writable = self.state.lock().check_writable().is_ok();
         match if writable { self.consistency_point().map(drop) } else { Ok(()) } {
@@ -271,19 +287,6 @@ impl Volume {
 }
 
 impl Checker<'_> {
-    fn slots(&mut self) {
-        for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
-            let mut bytes = [0; BLOCK_SIZE];
-            let read = self.volume.store.device().read_into(address * BLOCK_SIZE as u64, &mut bytes);
-            if read.is_err() || Superblock::parse(&bytes, address).is_err() {
-                self.report.findings.push(Finding::SuperblockSlot { address });
-            }
-        }
-        let log = self.volume.log.lock().area().clone();
-        let damaged = damaged_headers(&log, self.volume.id()).into_iter();
-        self.report.findings.extend(damaged.map(|address| Finding::LogHeader { address }));
-    }
-
     fn redirects(&mut self, active: &Image) {
         let mut slots = HashSet::new();
         for (_, slot) in active.redirects().each() {

@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_base::{Checksum, Vbn};
 use cairn_device::Block;
@@ -22,6 +23,7 @@ use cairn_format::{BlockPointer, Root};
 use crate::compare::{ACTIVE_MAP, INODE_FILE};
 use crate::error::{Place, VolumeError};
 use crate::locks::Mutex;
+use crate::space::Redirects;
 use crate::state::Committed;
 use crate::store::Wanted;
 use crate::volume::Volume;
@@ -51,10 +53,24 @@ pub enum Repaired {
     Gone,
 }
 
+/// How a block is that was damaged once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// It can't be read.
+    Damaged,
+    /// It was, and the cache had it: it was written again.
+    Mended,
+    /// It can be read.
+    Sound,
+    /// No root has it any more.
+    Gone,
+}
+
 /// What is known to be damaged.
 #[derive(Default)]
 pub(crate) struct Damage {
     blocks: Mutex<BTreeMap<(Vbn, [u8; 16]), DamagedBlock>>,
+    repaired: AtomicU64,
 }
 
 impl Damage {
@@ -82,6 +98,11 @@ impl Volume {
         self.store.damage().blocks.lock().values().copied().collect()
     }
 
+    /// Blocks that were repaired since opening.
+    pub fn repaired_blocks(&self) -> u64 {
+        self.store.damage().repaired.load(Ordering::Relaxed)
+    }
+
     /// Writes the right bytes over a damaged block of [`Volume::damaged`], where it is read: at home, or in the redirect area of a destination.
     ///
     /// # Errors
@@ -99,33 +120,7 @@ impl Volume {
         let damaged = self.store.damage().get(vbn, checksum);
         let damaged = damaged.ok_or(VolumeError::Refused("that block is not known as damaged"))?;
         let _commit = self.commit.lock();
-        let (roots, redirects) = {
-            let state = self.state.lock();
-            state.check_open()?;
-            let snapshots = state.snapshots.iter().map(|entry| entry.root);
-            let roots: Vec<Root> = std::iter::once(state.committed.root).chain(snapshots).collect();
-            (roots, state.committed.redirects.clone())
-        };
-        let mut pointer = None;
-        for root in roots {
-            let committed = Committed::image(root, redirects.clone());
-            // A root in which the way to the place can't be read does not count: what stands above is repaired first.
-            pointer = self
-                .pointer_at(&committed, damaged.place)
-                .ok()
-                .filter(|found| (found.vbn, found.checksum) == (vbn, checksum));
-            if pointer.is_some() {
-                break;
-            }
-        }
-        let Some(pointer) = pointer else {
-            // While some way can't be read it is not known that nobody has it.
-            let others = self.damaged().iter().any(|other| *other != damaged && is_above(other, &damaged));
-            if others {
-                return Err(VolumeError::Refused(
-                    "a node above that block is damaged: repair that one first",
-                ));
-            }
+        let Some((pointer, redirects)) = self.find_damaged(&damaged)? else {
             self.store.damage().forget(vbn, checksum);
             return Ok(Repaired::Gone);
         };
@@ -139,6 +134,7 @@ impl Volume {
             if !look() {
                 return Err(VolumeError::Damaged { vbn, place: damaged.place });
             }
+            self.store.damage().repaired.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(vbn = vbn.0, place = %damaged.place, "a damaged block was repaired");
             Repaired::Written
         };
@@ -148,6 +144,84 @@ impl Volume {
         state.removed.extend(stranded);
         self.work.notify_one();
         Ok(outcome)
+    }
+
+    /// The pointer to a damaged block in any root that has it; `commit` is held. None when nothing has it any more.
+    fn find_damaged(
+        &self,
+        damaged: &DamagedBlock,
+    ) -> Result<Option<(BlockPointer, Arc<Redirects>)>, VolumeError> {
+        let (roots, redirects) = {
+            let state = self.state.lock();
+            state.check_open()?;
+            let snapshots = state.snapshots.iter().map(|entry| entry.root);
+            let roots: Vec<Root> = std::iter::once(state.committed.root).chain(snapshots).collect();
+            (roots, state.committed.redirects.clone())
+        };
+        for root in roots {
+            let committed = Committed::image(root, redirects.clone());
+            // A root in which the way to the place can't be read does not count: what stands above is repaired first.
+            let found = self.pointer_at(&committed, damaged.place).ok();
+            let found = found.filter(|found| (found.vbn, found.checksum) == (damaged.vbn, damaged.checksum));
+            if let Some(pointer) = found {
+                return Ok(Some((pointer, redirects)));
+            }
+        }
+        // While some way can't be read it is not known that nobody has it.
+        if self.damaged().iter().any(|other| other != damaged && is_above(other, damaged)) {
+            return Err(VolumeError::Refused("a node above that block is damaged: repair that one first"));
+        }
+        Ok(None)
+    }
+
+    /// Looks again at a block that was damaged once, also before a restart: reads it from the media. One that is still damaged is mended from the cache, if that
+    /// has it, and remembered otherwise; one that is not is forgotten.
+    ///
+    /// # Errors
+    /// [`VolumeError::Refused`] while a node above it is damaged too.
+    pub fn look_again(self: &Arc<Self>, block: &DamagedBlock) -> Result<Health, VolumeError> {
+        let found = {
+            let _commit = self.commit.lock();
+            self.find_damaged(block)?
+        };
+        let Some((pointer, redirects)) = found else {
+            self.store.damage().forget(block.vbn, block.checksum);
+            return Ok(Health::Gone);
+        };
+        let wanted = [Wanted { pointer, place: block.place }];
+        if self.store.load_past_cache(&wanted, &redirects).into_iter().all(|read| read.is_ok()) {
+            self.store.damage().forget(block.vbn, block.checksum);
+            return Ok(Health::Sound);
+        }
+        match self.store.cached(&pointer) {
+            Some(bytes) => self.repair(block.vbn, block.checksum, &bytes).map(|repaired| match repaired {
+                Repaired::Written => Health::Mended,
+                Repaired::Sound => Health::Sound,
+                Repaired::Gone => Health::Gone,
+            }),
+            None => Ok(Health::Damaged),
+        }
+    }
+
+    /// Blocks with these checksums, for another copy of this volume that needs them: from the cache or the media, wherever the number stands. None where this copy
+    /// has no such bytes: what is damaged here, or another content, is never given out.
+    pub fn sound_blocks(self: &Arc<Self>, wanted: &[(Vbn, Checksum)]) -> Vec<Option<Block>> {
+        let redirects = self.state.lock().committed.redirects.clone();
+        let mut found: Vec<Option<Block>> = wanted
+            .iter()
+            .map(|(vbn, checksum)| {
+                self.store.cached(&BlockPointer { vbn: *vbn, checksum: *checksum, ..BlockPointer::HOLE })
+            })
+            .collect();
+        // What a snapshot shows may stand at home while another content of that number is redirected.
+        for place in [&*redirects, &Redirects::default()] {
+            let missing: Vec<usize> = (0..wanted.len()).filter(|at| found[*at].is_none()).collect();
+            let vbns: Vec<Vbn> = missing.iter().map(|at| wanted[*at].0).collect();
+            for (at, read) in missing.iter().zip(self.store.read_numbers(&vbns, place)) {
+                found[*at] = read.ok().filter(|block| Checksum::of(&block[..]) == wanted[*at].1);
+            }
+        }
+        found
     }
 
     /// The pointer that leads to a place in one root; a hole when that root has none.

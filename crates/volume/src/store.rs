@@ -104,6 +104,11 @@ impl Store {
         cached_in(&self.nodes, pointer)
     }
 
+    /// A block of any kind if it is in memory.
+    pub(crate) fn cached(&self, pointer: &BlockPointer) -> Option<Block> {
+        self.cached_data(pointer).or_else(|| self.cached_node(pointer))
+    }
+
     /// Empties the caches.
     #[cfg(test)]
     pub(crate) fn forget(&self) {

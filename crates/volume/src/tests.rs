@@ -7,6 +7,7 @@ mod log_device;
 mod redirects;
 mod release;
 mod repair;
+mod scrub;
 mod since;
 mod snapshots;
 mod space;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_server::api::{self, ErrorKind};
 
-use super::{follow, summary};
+use super::{follow, scrub, summary};
 use crate::arguments::{Rehearse, Volume};
 use crate::client::Client;
 use crate::exit::Failure;
@@ -77,6 +77,24 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
         }
         Volume::Rehearse(asked) => rehearse(&asked, client, output)?,
         Volume::Check { name, deep } => check(&name, deep, client, output)?,
+        Volume::Scrub { name, rate, every, status, stop, wait } => {
+            let path = format!("/v1/volumes/{}/scrub", segment(&name)?);
+            if status {
+                let scrub: api::Scrub = client.get(&path)?;
+                output.show(&scrub, scrub::show);
+                return Ok(());
+            }
+            let every_ms = every.map(|every| every.0.map_or(0, |every| every.0.as_millis() as u64));
+            // A schedule alone does not begin a pass now.
+            let start = !stop && (every.is_none() || rate.is_some() || wait);
+            let request =
+                api::ScrubRequest { start, stop, rate_bytes: rate.map(|rate| rate.0), every_ms };
+            let scrub: api::Scrub = client.put(&path, &request)?;
+            match wait {
+                true => scrub::wait(scrub, &path, client, output)?,
+                false => output.tell(&scrub, scrub::show),
+            }
+        }
     }
     Ok(())
 }
@@ -194,6 +212,9 @@ fn show(volume: &api::Volume) -> String {
         volume.devices.join("\n            "),
         log_place(volume),
     );
+    if let Some(scrub) = &volume.scrub {
+        text += &format!("\nscrub       {}\ndamage      {}", scrub::line(scrub), scrub::damage(scrub));
+    }
     if let Some(problem) = &volume.problem {
         text += &format!("\nproblem     {problem}");
     }

@@ -16,6 +16,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(show_volume, delete_volume))
         .routes(routes!(grow_volume))
         .routes(routes!(check_volume))
+        .routes(routes!(show_scrub, scrub_volume))
         .routes(routes!(move_log))
         .routes(routes!(discard_log))
         .routes(routes!(show_rehearsal, rehearse))
@@ -125,6 +126,25 @@ async fn check_volume(
     Body(request): Body<api::CheckRequest>,
 ) -> Answer<api::Job> {
     blocking(server, move |server| server.check_volume(&volume, request.deep)).await
+}
+
+/// How the scrub of a volume is, and what of the volume is damaged.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/scrub", tag = "volumes", params(("volume" = String, Path,)),
+    responses((status = 200, body = api::Scrub), (status = "default", body = ErrorBody)))]
+async fn show_scrub(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<api::Scrub> {
+    blocking(server, move |server| Ok(server.volumes.get(&volume)?.show_scrub())).await
+}
+
+/// Begins, changes or stops the scrub of a volume: it reads everything that the volume shows from the media, in the background.
+#[utoipa::path(put, path = "/v1/volumes/{volume}/scrub", tag = "volumes", params(("volume" = String, Path,)),
+    request_body = api::ScrubRequest,
+    responses((status = 200, body = api::Scrub), (status = "default", body = ErrorBody)))]
+async fn scrub_volume(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::ScrubRequest>,
+) -> Answer<api::Scrub> {
+    blocking(server, move |server| server.scrub_volume(&volume, &request)).await
 }
 
 /// The LUNs of a volume.

@@ -102,3 +102,36 @@ fn blocks_that_waited_for_the_redirect_map_are_free_once_they_are_home() {
     assert!(volume.state.lock().stuck.is_empty());
     fill_and_compare(&volume, lun, 900);
 }
+
+#[test]
+fn block_in_the_redirect_area_is_scrubbed_and_repaired_there() {
+    let (device, volume, lun) = failed_over();
+    let redirects = volume.state.lock().committed.redirects.clone();
+    let position = (0..100).find_map(|lba| {
+        let tree = volume.inode(lun).expect("it exists").tree;
+        let committed = volume.state.lock().committed.clone();
+        let pointer = volume.tree(&committed, lun, tree).pointers(&[Lba(lba)]).remove(0).expect("it is whole");
+        redirects.get(pointer.vbn).map(|slot| (lba, pointer, slot))
+    });
+    let (lba, pointer, slot) = position.expect("most blocks are redirected");
+    let (offset, _) =
+        volume.store.space().locate(cairn_format::SegmentKind::Redirect, slot).expect("it is in the area");
+    device.write_from(offset, &[9; 4096]).expect("it is there");
+    volume.store.forget();
+    let mut cursor = volume.begin_scrub();
+    let step = volume.scrub(&mut cursor, 5000).expect("it is open");
+    let place = Place::Data { file: lun, lba: Lba(lba) };
+    let expected = Finding::DamagedBlock { vbn: pointer.vbn, place, snapshot: SnapshotId(0) };
+    assert_eq!(step.findings, [expected]);
+    let (vbn, checksum) = (pointer.vbn, pointer.checksum);
+    assert!(volume.sound_blocks(&[(vbn, checksum)])[0].is_none());
+    assert_eq!(volume.repair(vbn, checksum, &block(100 + lba)).expect("it is written"), Repaired::Written);
+    volume.store.forget();
+    assert_eq!(read(&volume, lun, lba, 1), [100 + lba]);
+    while volume.status().redirected > 0 {
+        volume.background(std::time::Duration::ZERO).expect("background work goes on");
+    }
+    volume.store.forget();
+    assert_eq!(read(&volume, lun, 0, 100), (100..200).collect::<Vec<_>>());
+    assert_sound(&volume);
+}

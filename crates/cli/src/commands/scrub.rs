@@ -1,0 +1,93 @@
+//! What `cairn volume scrub` says.
+
+use cairn_server::api::{self, ErrorKind};
+
+use super::summary;
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::output::{Output, ago, duration, print_line, size};
+
+/// How often a scrub is asked about.
+const ASK_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// One line: whether one runs, and how the last one ended.
+pub fn line(scrub: &api::Scrub) -> String {
+    if scrub.running {
+        let left = scrub.seconds_left.map_or("?".to_owned(), |left| duration(left * 1000));
+        return format!(
+            "running: {} of {}, {}/s of at most {}/s, {left} left; {} finding(s) so far",
+            size(scrub.done_bytes),
+            size(scrub.total_bytes),
+            size(scrub.present_rate),
+            size(scrub.rate_bytes),
+            scrub.findings.len(),
+        );
+    }
+    let next = scrub.next_ms.map(|next| format!("; next {}", ago(next))).unwrap_or_default();
+    match &scrub.last {
+        None => format!("never{next}"),
+        Some(last) => format!(
+            "{} {}: read {} in {}, {} finding(s){next}",
+            if last.stopped { "stopped" } else { "finished" },
+            ago(last.finished_ms),
+            size(last.bytes),
+            duration(last.finished_ms.saturating_sub(last.started_ms)),
+            last.findings_total,
+        ),
+    }
+}
+
+/// What is damaged now, and what was mended.
+pub fn damage(scrub: &api::Scrub) -> String {
+    let mended = match (scrub.repaired_blocks, scrub.repaired_ms) {
+        (0, _) | (_, None) => String::new(),
+        (blocks, Some(at)) => format!("; {blocks} block(s) were repaired, the last {}", ago(at)),
+    };
+    match scrub.damaged.len() {
+        0 => format!("none{mended}"),
+        blocks => format!("{blocks} block(s){mended}"),
+    }
+}
+
+/// All of it.
+pub fn show(scrub: &api::Scrub) -> String {
+    let mut text = format!("scrub of {}: {}\ndamaged now: {}", scrub.volume, line(scrub), damage(scrub));
+    for block in &scrub.damaged {
+        text += &format!("\n  {}", block.message);
+    }
+    let (title, findings) = match (&scrub.last, scrub.running) {
+        (_, true) => ("found so far", &scrub.findings),
+        (Some(last), false) => ("found by the last pass", &last.findings),
+        (None, false) => return text,
+    };
+    if !findings.is_empty() {
+        text += &format!("\n{title}:");
+        findings.iter().for_each(|finding| text += &format!("\n  {}", finding.message));
+    }
+    text
+}
+
+/// Follows a pass to its end.
+pub fn wait(mut scrub: api::Scrub, path: &str, client: &Client, output: Output) -> Result<(), Failure> {
+    let bar = output.bar(0);
+    while scrub.running {
+        bar.set_length(scrub.total_bytes);
+        bar.set_position(scrub.done_bytes);
+        bar.set_message(format!("{}: scrub", scrub.volume));
+        std::thread::sleep(ASK_EVERY);
+        scrub = client.get(path)?;
+    }
+    bar.finish_and_clear();
+    match output.json {
+        true => print_line(&summary(&scrub).to_string()),
+        false => output.tell(&scrub, show),
+    }
+    if scrub.damaged.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        ErrorKind::Damaged,
+        format!("volume {}: {} block(s) are damaged", scrub.volume, scrub.damaged.len()),
+        "a mirror that has them gives them back; else write over them, or restore from a snapshot; see docs/operations.md",
+    ))
+}

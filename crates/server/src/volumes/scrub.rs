@@ -1,0 +1,414 @@
+//! The scrub of a volume: a thread that reads everything from the media, a little at a time, and what it found.
+//!
+//! The thread gives way: between two pieces it rests at least as long as the piece took, so clients have the devices for more than half of the time, and it
+//! keeps to a rate. `scrub.json` keeps the cursor and the findings; a restart goes on where it stopped, and looks again at what was damaged.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cairn_base::{BLOCK_SIZE, Checksum, Clock, FileId, Lba, SnapshotId, Vbn};
+use cairn_format::NodeAddress;
+use cairn_volume::{DamagedBlock, Finding, Health, Place, Position, ScrubCursor};
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
+
+use super::{OpenVolume, PATIENCE};
+use crate::api;
+use crate::error::ServerError;
+use crate::state;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Blocks of one piece: 1 MiB.
+const PIECE: u64 = 256;
+/// Bytes a second of a scrub that was not told otherwise.
+const RATE: u64 = 100 << 20;
+/// The longest rest between two pieces: a rate that was changed is noticed within it.
+const REST_MAX: Duration = Duration::from_millis(200);
+/// How often the cursor is written down: what a killed server reads again.
+const WRITE_EVERY: Duration = Duration::from_secs(10);
+/// How often damaged blocks are looked at again.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Findings of one pass that are kept; more are counted.
+const FINDINGS_MAX: usize = 1000;
+/// Damaged blocks that `cairn status` names one by one.
+const NAMED_MAX: usize = 8;
+
+/// What `scrub.json` says.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Document {
+    rate_bytes: Option<u64>,
+    every_ms: Option<u64>,
+    running: Option<Running>,
+    last: Option<api::ScrubResult>,
+    damaged: Vec<Damaged>,
+    repaired: u64,
+    repaired_ms: Option<u64>,
+}
+
+/// A pass.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Running {
+    started_ms: u64,
+    /// Reading and resting, without the time in which the server was not there.
+    spent_ms: u64,
+    blocks: u64,
+    done: u64,
+    newest: u64,
+    current: Option<u64>,
+    tree: u64,
+    lba: u64,
+    findings: Vec<api::CheckFinding>,
+    findings_total: u64,
+}
+
+/// A damaged block as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Damaged {
+    vbn: u64,
+    checksum: [u8; 16],
+    file: u64,
+    /// 0 is data.
+    level: u8,
+    /// The block in the file, or the number of the node.
+    index: u64,
+}
+
+impl Running {
+    fn cursor(&self) -> ScrubCursor {
+        ScrubCursor {
+            done: SnapshotId(self.done),
+            newest: SnapshotId(self.newest),
+            current: self.current.map(SnapshotId),
+            position: Position::from_numbers((self.tree, self.lba)),
+        }
+    }
+
+    fn keep(&mut self, cursor: &ScrubCursor) {
+        (self.done, self.newest) = (cursor.done.0, cursor.newest.0);
+        self.current = cursor.current.map(|id| id.0);
+        (self.tree, self.lba) = cursor.position.to_numbers();
+    }
+}
+
+impl From<&DamagedBlock> for Damaged {
+    fn from(block: &DamagedBlock) -> Self {
+        let (file, level, index) = match block.place {
+            Place::Data { file, lba } => (file.0, 0, lba.0),
+            Place::Node(node) => (node.file.0, node.level, node.index),
+            Place::Unknown => (u64::MAX, u8::MAX, 0),
+        };
+        Self { vbn: block.vbn.0, checksum: block.checksum.0, file, level, index }
+    }
+}
+
+impl From<&Damaged> for DamagedBlock {
+    fn from(kept: &Damaged) -> Self {
+        let (file, index) = (FileId(kept.file), kept.index);
+        let place = match kept.level {
+            0 => Place::Data { file, lba: Lba(index) },
+            u8::MAX => Place::Unknown,
+            level => Place::Node(NodeAddress { file, level, index }),
+        };
+        DamagedBlock { vbn: Vbn(kept.vbn), checksum: Checksum(kept.checksum), place }
+    }
+}
+
+struct Inner {
+    document: Document,
+    /// When the next piece may be read, by the monotonic clock.
+    next: Duration,
+    written: Duration,
+    looked: Option<Duration>,
+    /// What the volume had repaired when that was last counted.
+    counted: u64,
+}
+
+/// The scrub of one volume.
+pub(crate) struct Scrub {
+    path: PathBuf,
+    inner: Mutex<Inner>,
+    wake: Condvar,
+}
+
+impl Scrub {
+    /// What the folder of a volume says of it. A file that can't be read is told and counts as none: it costs a pass.
+    pub(crate) fn open(path: PathBuf) -> Self {
+        let document = state::load(&path).unwrap_or_else(|error| {
+            tracing::warn!(%error, "what is known of the last scrub is lost");
+            None
+        });
+        let inner = Inner {
+            document: document.unwrap_or_default(),
+            next: Duration::ZERO,
+            written: Duration::ZERO,
+            looked: None,
+            counted: 0,
+        };
+        Self { path, inner: Mutex::new(inner), wake: Condvar::new() }
+    }
+
+    fn write(&self, inner: &mut Inner, now: Duration) {
+        inner.written = now;
+        if let Err(error) = state::save(&self.path, &inner.document) {
+            tracing::warn!(%error, "how far a scrub is was not written down");
+        }
+    }
+}
+
+impl OpenVolume {
+    /// One round of the scrub's thread: a piece when one is due, or a wait.
+    pub(super) fn scrub_round(&self, clock: &dyn Clock) {
+        self.look_at_damage(clock);
+        let mut inner = self.scrub.inner.lock();
+        let (now, now_ms) = (clock.monotonic(), clock.now().0 / 1_000_000);
+        if inner.document.running.is_none() && inner.document.next_ms().is_some_and(|next| next <= now_ms) {
+            self.begin_pass(&mut inner, now, now_ms);
+        }
+        let Some(running) = &inner.document.running else {
+            self.scrub.wake.wait_for(&mut inner, PATIENCE);
+            return;
+        };
+        if now < inner.next {
+            let rest = (inner.next - now).min(REST_MAX);
+            self.scrub.wake.wait_for(&mut inner, rest);
+            return;
+        }
+        let (mut cursor, started_ms) = (running.cursor(), running.started_ms);
+        drop(inner);
+        let step = self.volume.scrub(&mut cursor, PIECE);
+        let after = clock.monotonic();
+        let mut inner = self.scrub.inner.lock();
+        let inner = &mut *inner;
+        let rate = inner.document.rate_bytes.unwrap_or(RATE).max(BLOCK);
+        // It was stopped, or stopped and begun anew, meanwhile.
+        let Some(running) = inner.document.running.as_mut().filter(|now| now.started_ms == started_ms) else {
+            return;
+        };
+        let step = match step {
+            Ok(step) => step,
+            Err(error) => {
+                tracing::debug!(volume = self.name, %error, "a scrub waits");
+                inner.next = after + Duration::from_secs(1);
+                return;
+            }
+        };
+        running.keep(&cursor);
+        running.blocks += step.blocks;
+        let took = after.saturating_sub(now);
+        let rest = took.max(Duration::from_secs_f64((step.blocks * BLOCK) as f64 / rate as f64).saturating_sub(took));
+        inner.next = after + rest;
+        running.spent_ms += (took + rest).as_millis() as u64;
+        for finding in &step.findings {
+            let shown = self.show_finding(finding);
+            tracing::error!(volume = self.name, finding = shown.message, "a scrub found damage");
+            running.findings_total += 1;
+            if running.findings.len() < FINDINGS_MAX {
+                running.findings.push(shown);
+            }
+        }
+        if step.finished {
+            self.end_pass(inner, clock, false);
+        } else if !step.findings.is_empty() || after.saturating_sub(inner.written) >= WRITE_EVERY {
+            self.scrub.write(inner, after);
+        }
+    }
+
+    fn begin_pass(&self, inner: &mut Inner, now: Duration, now_ms: u64) {
+        let mut running = Running {
+            started_ms: now_ms,
+            spent_ms: 0,
+            blocks: 0,
+            done: 0,
+            newest: 0,
+            current: None,
+            tree: 0,
+            lba: 0,
+            findings: Vec::new(),
+            findings_total: 0,
+        };
+        running.keep(&self.volume.begin_scrub());
+        inner.document.running = Some(running);
+        inner.next = now;
+        self.scrub.write(inner, now);
+        tracing::info!(volume = self.name, "a scrub begins");
+    }
+
+    fn end_pass(&self, inner: &mut Inner, clock: &dyn Clock, stopped: bool) {
+        let Some(running) = inner.document.running.take() else { return };
+        let bytes = running.blocks * BLOCK;
+        tracing::info!(volume = self.name, bytes, findings = running.findings_total, stopped, "a scrub is over");
+        inner.document.last = Some(api::ScrubResult {
+            started_ms: running.started_ms,
+            finished_ms: clock.now().0 / 1_000_000,
+            bytes,
+            stopped,
+            findings_total: running.findings_total,
+            findings: running.findings,
+        });
+        self.scrub.write(inner, clock.monotonic());
+    }
+
+    /// Looks again at what is damaged, now and then, and keeps the list of it.
+    fn look_at_damage(&self, clock: &dyn Clock) {
+        let now = clock.monotonic();
+        let kept: Vec<DamagedBlock> = {
+            let mut inner = self.scrub.inner.lock();
+            let first = inner.looked.is_none();
+            if inner.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK_EVERY) {
+                Vec::new()
+            } else {
+                inner.looked = Some(now);
+                let known = self.volume.damaged();
+                match first {
+                    true => known.into_iter().chain(inner.document.damaged.iter().map(Into::into)).collect(),
+                    false => known,
+                }
+            }
+        };
+        for block in kept {
+            match self.volume.look_again(&block) {
+                Ok(Health::Damaged | Health::Gone | Health::Sound) => {}
+                Ok(Health::Mended) => tracing::warn!(volume = self.name, vbn = block.vbn.0, "mended from memory"),
+                Err(error) => tracing::debug!(volume = self.name, %error, "a damaged block is not looked at"),
+            }
+            if self.ending.load(std::sync::atomic::Ordering::Acquire) {
+                return;
+            }
+        }
+        let (known, repaired) = (self.volume.damaged(), self.volume.repaired_blocks());
+        let mut inner = self.scrub.inner.lock();
+        let damaged: Vec<Damaged> = known.iter().map(Into::into).collect();
+        let mended = repaired - inner.counted;
+        if mended > 0 || damaged != inner.document.damaged {
+            inner.counted = repaired;
+            inner.document.repaired += mended;
+            if mended > 0 {
+                inner.document.repaired_ms = Some(clock.now().0 / 1_000_000);
+            }
+            inner.document.damaged = damaged;
+            self.scrub.write(&mut inner, now);
+        }
+    }
+
+    /// Begins, changes or stops the scrub.
+    pub(crate) fn set_scrub(&self, request: &api::ScrubRequest, clock: &dyn Clock) -> Result<api::Scrub, ServerError> {
+        if request.rate_bytes.is_some_and(|rate| rate < BLOCK) {
+            return Err(ServerError::Invalid { what: "the rate", rule: "it is 4 KiB a second or more" });
+        }
+        let (now, now_ms) = (clock.monotonic(), clock.now().0 / 1_000_000);
+        {
+            let mut inner = self.scrub.inner.lock();
+            let inner = &mut *inner;
+            if request.rate_bytes.is_some() {
+                inner.document.rate_bytes = request.rate_bytes;
+                inner.next = now;
+            }
+            if let Some(every) = request.every_ms {
+                inner.document.every_ms = (every > 0).then_some(every);
+            }
+            if request.stop {
+                self.end_pass(inner, clock, true);
+            } else if request.start && inner.document.running.is_none() {
+                self.begin_pass(inner, now, now_ms);
+            }
+            self.scrub.write(inner, now);
+            self.scrub.wake.notify_all();
+        }
+        Ok(self.show_scrub())
+    }
+
+    /// How the scrub is.
+    pub(crate) fn show_scrub(&self) -> api::Scrub {
+        let status = self.volume.status();
+        let damaged = self.volume.damaged();
+        let document = self.scrub.inner.lock().document.clone();
+        let total = status.used * BLOCK;
+        let running = document.running.as_ref();
+        let done = running.map_or(0, |running| running.blocks * BLOCK);
+        let spent = running.map_or(0, |running| running.spent_ms);
+        let rate = (done * 1000).checked_div(spent).unwrap_or(0);
+        api::Scrub {
+            volume: self.name.clone(),
+            running: running.is_some(),
+            rate_bytes: document.rate_bytes.unwrap_or(RATE),
+            every_ms: document.every_ms,
+            next_ms: document.next_ms().filter(|_| running.is_none()),
+            started_ms: running.map(|running| running.started_ms),
+            done_bytes: done,
+            total_bytes: if running.is_some() { total.max(done) } else { 0 },
+            present_rate: rate,
+            seconds_left: running.filter(|_| rate > 0).map(|_| total.saturating_sub(done).div_ceil(rate)),
+            findings: running.map(|running| running.findings.clone()).unwrap_or_default(),
+            last: document.last.clone(),
+            damaged: damaged.iter().map(|block| self.show_damaged(block)).collect(),
+            repaired_blocks: document.repaired,
+            repaired_ms: document.repaired_ms,
+        }
+    }
+
+    fn show_damaged(&self, block: &DamagedBlock) -> api::DamagedBlock {
+        let lun = self.lun_of(block.place).map(|lun| format!("{}/{lun}", self.name));
+        let offset_bytes = match block.place {
+            Place::Data { lba, .. } if lun.is_some() => Some(lba.0 * BLOCK),
+            _ => None,
+        };
+        let what = match (&lun, offset_bytes, block.place) {
+            (Some(lun), Some(offset), Place::Data { lba, .. }) => {
+                format!("block {lba} of {lun} (bytes {offset} to {})", offset + BLOCK - 1)
+            }
+            (Some(lun), _, place) => format!("{place} ({lun})"),
+            (None, _, place) => place.to_string(),
+        };
+        let message = format!("block {} is damaged: {what} cannot be read", block.vbn);
+        api::DamagedBlock { block: block.vbn.0, message, lun, offset_bytes }
+    }
+
+    /// What is damaged, for `cairn status`.
+    pub(super) fn damage_problems(&self) -> Vec<api::Problem> {
+        let damaged = self.volume.damaged();
+        let next = "a mirror that has it gives it back by itself (`cairn mirror status` says whether one answers); else write over it, or restore it \
+                    from a snapshot";
+        let problem = |message| api::Problem { subject: self.name.clone(), message, next: next.to_owned() };
+        let mut problems: Vec<_> =
+            damaged.iter().take(NAMED_MAX).map(|block| problem(self.show_damaged(block).message)).collect();
+        if damaged.len() > NAMED_MAX {
+            let more = damaged.len() - NAMED_MAX;
+            problems.push(problem(format!("{more} more blocks are damaged: see `cairn volume scrub {} --status`", self.name)));
+        }
+        problems
+    }
+
+    /// A finding as the API tells it: with the LUN and the snapshot named.
+    pub(crate) fn show_finding(&self, finding: &Finding) -> api::CheckFinding {
+        let name = &self.name;
+        let lun = match finding {
+            Finding::DamagedBlock { place, .. } => self.lun_of(*place),
+            _ => None,
+        };
+        let lun = lun.map(|lun| format!("{name}/{lun}"));
+        let of_lun = lun.as_ref().map(|lun| format!(" ({lun})")).unwrap_or_default();
+        let snapshot = finding.snapshot().and_then(|id| self.volume.snapshot(id));
+        let snapshot = snapshot.map(|snapshot| format!("{name}@{}", snapshot.name));
+        let named = snapshot.as_ref().map(|snapshot| format!(" [{snapshot}]")).unwrap_or_default();
+        api::CheckFinding { message: format!("{finding}{of_lun}{named}"), lun, snapshot }
+    }
+
+    /// The name of the LUN that a block belongs to, as far as it has one today.
+    pub(crate) fn lun_of(&self, place: Place) -> Option<String> {
+        let file = match place {
+            Place::Data { file, .. } => file,
+            Place::Node(node) => node.file,
+            Place::Unknown => return None,
+        };
+        self.luns.list().ok()?.into_iter().find(|lun| lun.file == file).map(|lun| lun.name)
+    }
+}
+
+impl Document {
+    /// When the next pass is due.
+    fn next_ms(&self) -> Option<u64> {
+        let last = self.last.as_ref().map_or(0, |last| last.started_ms);
+        self.every_ms.map(|every| last.saturating_add(every))
+    }
+}
