@@ -27,7 +27,11 @@ fn rot(server: &Running, content: &[u8]) {
     image.write_all_at(b"x", places[0] * 4096 + 100).unwrap();
 }
 
-fn scrub_until(server: &Running, what: &str, holds: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+fn scrub_until(
+    server: &Running,
+    what: &str,
+    holds: impl Fn(&serde_json::Value) -> bool,
+) -> serde_json::Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let scrub = server.json(&["volume", "scrub", "vol0", "--status"]);
@@ -71,9 +75,15 @@ fn scrub_goes_on_after_a_kill_finds_what_rots_and_it_stays_in_status_until_it_is
     server.good(&["volume", "scrub", "vol0", "--rate", "1G"]);
     let over = scrub_until(&server, "it ends", |scrub| !scrub["running"].as_bool().unwrap());
     assert_eq!(over["last"]["findings_total"], 1, "{over}");
-    assert_eq!((&over["damaged"][0]["lun"], &over["damaged"][0]["offset_bytes"]), (&"vol0/db".into(), &20480.into()));
+    assert_eq!(
+        (&over["damaged"][0]["lun"], &over["damaged"][0]["offset_bytes"]),
+        (&"vol0/db".into(), &20480.into())
+    );
     let bytes = over["last"]["bytes"].as_u64().unwrap();
-    assert!(bytes >= 24 << 20 && bytes < 26 << 20, "each block once, though a snapshot shows all of it too: {over}");
+    assert!(
+        bytes >= 24 << 20 && bytes < 26 << 20,
+        "each block once, though a snapshot shows all of it too: {over}"
+    );
 
     for _ in 0..2 {
         let problem = server.json(&["status"])["problems"][0].clone();

@@ -330,7 +330,8 @@ fn below(
             None if level - 1 == old.tree.height && child == 0 => old.tree.pointer,
             None => BlockPointer::HOLE,
         };
-        let next = Differs { level: level - 1, at: child, old: beside, new: pointer_in(&node, slot as usize) };
+        let next =
+            Differs { level: level - 1, at: child, old: beside, new: pointer_in(&node, slot as usize) };
         below(old, new, from, incomplete, visit, next)?;
     }
     ControlFlow::Continue(())

@@ -87,8 +87,7 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
             let every_ms = every.map(|every| every.0.map_or(0, |every| every.0.as_millis() as u64));
             // A schedule alone does not begin a pass now.
             let start = !stop && (every.is_none() || rate.is_some() || wait);
-            let request =
-                api::ScrubRequest { start, stop, rate_bytes: rate.map(|rate| rate.0), every_ms };
+            let request = api::ScrubRequest { start, stop, rate_bytes: rate.map(|rate| rate.0), every_ms };
             let scrub: api::Scrub = client.put(&path, &request)?;
             match wait {
                 true => scrub::wait(scrub, &path, client, output)?,

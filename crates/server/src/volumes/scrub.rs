@@ -196,7 +196,8 @@ impl OpenVolume {
         running.keep(&cursor);
         running.blocks += step.blocks;
         let took = after.saturating_sub(now);
-        let rest = took.max(Duration::from_secs_f64((step.blocks * BLOCK) as f64 / rate as f64).saturating_sub(took));
+        let rest = took
+            .max(Duration::from_secs_f64((step.blocks * BLOCK) as f64 / rate as f64).saturating_sub(took));
         inner.next = after + rest;
         running.spent_ms += (took + rest).as_millis() as u64;
         for finding in &step.findings {
@@ -237,7 +238,13 @@ impl OpenVolume {
     fn end_pass(&self, inner: &mut Inner, clock: &dyn Clock, stopped: bool) {
         let Some(running) = inner.document.running.take() else { return };
         let bytes = running.blocks * BLOCK;
-        tracing::info!(volume = self.name, bytes, findings = running.findings_total, stopped, "a scrub is over");
+        tracing::info!(
+            volume = self.name,
+            bytes,
+            findings = running.findings_total,
+            stopped,
+            "a scrub is over"
+        );
         inner.document.last = Some(api::ScrubResult {
             started_ms: running.started_ms,
             finished_ms: clock.now().0 / 1_000_000,
@@ -269,7 +276,9 @@ impl OpenVolume {
         for block in kept {
             match self.volume.look_again(&block) {
                 Ok(Health::Damaged | Health::Gone | Health::Sound) => {}
-                Ok(Health::Mended) => tracing::warn!(volume = self.name, vbn = block.vbn.0, "mended from memory"),
+                Ok(Health::Mended) => {
+                    tracing::warn!(volume = self.name, vbn = block.vbn.0, "mended from memory")
+                }
                 Err(error) => tracing::debug!(volume = self.name, %error, "a damaged block is not looked at"),
             }
             if self.ending.load(std::sync::atomic::Ordering::Acquire) {
@@ -292,7 +301,11 @@ impl OpenVolume {
     }
 
     /// Begins, changes or stops the scrub.
-    pub(crate) fn set_scrub(&self, request: &api::ScrubRequest, clock: &dyn Clock) -> Result<api::Scrub, ServerError> {
+    pub(crate) fn set_scrub(
+        &self,
+        request: &api::ScrubRequest,
+        clock: &dyn Clock,
+    ) -> Result<api::Scrub, ServerError> {
         if request.rate_bytes.is_some_and(|rate| rate < BLOCK) {
             return Err(ServerError::Invalid { what: "the rate", rule: "it is 4 KiB a second or more" });
         }
@@ -374,7 +387,10 @@ impl OpenVolume {
             damaged.iter().take(NAMED_MAX).map(|block| problem(self.show_damaged(block).message)).collect();
         if damaged.len() > NAMED_MAX {
             let more = damaged.len() - NAMED_MAX;
-            problems.push(problem(format!("{more} more blocks are damaged: see `cairn volume scrub {} --status`", self.name)));
+            problems.push(problem(format!(
+                "{more} more blocks are damaged: see `cairn volume scrub {} --status`",
+                self.name
+            )));
         }
         problems
     }

@@ -110,7 +110,8 @@ fn block_in_the_redirect_area_is_scrubbed_and_repaired_there() {
     let position = (0..100).find_map(|lba| {
         let tree = volume.inode(lun).expect("it exists").tree;
         let committed = volume.state.lock().committed.clone();
-        let pointer = volume.tree(&committed, lun, tree).pointers(&[Lba(lba)]).remove(0).expect("it is whole");
+        let pointer =
+            volume.tree(&committed, lun, tree).pointers(&[Lba(lba)]).remove(0).expect("it is whole");
         redirects.get(pointer.vbn).map(|slot| (lba, pointer, slot))
     });
     let (lba, pointer, slot) = position.expect("most blocks are redirected");

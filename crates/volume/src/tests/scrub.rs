@@ -149,7 +149,8 @@ fn scrub_misses_nothing_that_was_there_when_it_began_and_is_still_shown() {
         for root in std::iter::once(SnapshotId(0)).chain(volume.snapshots().iter().map(|s| s.id)) {
             let part = Part { root, base: SnapshotId(0) };
             let region = volume.region(part, Position::START, Until::Blocks(u64::MAX), Look::Structures);
-            let of_luns = |piece: &Piece| matches!(piece.place, Place::Data { file, .. } if luns.contains(&file));
+            let of_luns =
+                |piece: &Piece| matches!(piece.place, Place::Data { file, .. } if luns.contains(&file));
             data.extend(region.expect("it is open").pieces.into_iter().filter(of_luns));
         }
         let victim = data[rng.below(data.len() as u64) as usize];
@@ -158,9 +159,10 @@ fn scrub_misses_nothing_that_was_there_when_it_began_and_is_still_shown() {
         let (mut cursor, mut seen, mut steps) = (volume.begin_scrub(), false, 0);
         loop {
             let step = volume.scrub(&mut cursor, 1 + rng.below(60)).expect("the volume is open");
-            seen |= step.findings.iter().any(
-                |finding| matches!(finding, Finding::DamagedBlock { vbn, .. } if *vbn == victim.vbn),
-            );
+            seen |= step
+                .findings
+                .iter()
+                .any(|finding| matches!(finding, Finding::DamagedBlock { vbn, .. } if *vbn == victim.vbn));
             if step.finished {
                 break;
             }
