@@ -81,7 +81,7 @@ fn scrub_goes_on_after_a_kill_finds_what_rots_and_it_stays_in_status_until_it_is
     );
     let bytes = over["last"]["bytes"].as_u64().unwrap();
     assert!(
-        bytes >= 24 << 20 && bytes < 26 << 20,
+        (24 << 20..26 << 20).contains(&bytes),
         "each block once, though a snapshot shows all of it too: {over}"
     );
 
