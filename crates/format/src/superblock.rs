@@ -164,8 +164,13 @@ impl TableRef {
 pub struct Cursor {
     /// The source's snapshot that the active root shows; 0 before the first.
     pub snapshot: SnapshotId,
-    /// When it was committed here, by this side's clock.
+    /// When it was committed here, by this side's clock; [`Cursor::OWN`] when it was not received but written here.
     pub received: Timestamp,
+}
+
+impl Cursor {
+    /// The time of arrival of what a volume shows that was written to and became a destination.
+    pub const OWN: Timestamp = Timestamp(0);
 }
 
 /// A superblock.

@@ -85,7 +85,9 @@ pub(crate) fn began(
     in_flight: Option<FileId>,
 ) -> Result<Request, MirrorError> {
     let mut file = None;
-    for map in [Some(accumulating), in_flight].into_iter().flatten() {
+    // Both sides have given the same numbers to files since they parted.
+    let maps = [Some(accumulating), in_flight].into_iter().flatten().filter(|_| here.own_head().is_none());
+    for map in maps {
         if file.is_none() && here.shows_beginning_of(map)? {
             file = Some(map);
         }

@@ -8,13 +8,13 @@ use std::time::Duration;
 use cairn_base::{BLOCK_SIZE, Checksum, Mutex, SnapshotId, Timestamp};
 use cairn_format::Role;
 use cairn_format::stream::{StreamKind, root_digest};
-use cairn_stream::{Compression, Have, Progress, StreamError, Threads, apply_to};
+use cairn_stream::{Compression, Have, MIRROR_PREFIX, Progress, StreamError, Threads, apply_to};
 use cairn_volume::{Receiver, Volume, VolumeError};
 
 use crate::client::{Client, began, unexpected};
 use crate::error::{MirrorError, NackReason, Refusal};
-use crate::lag::{Contact, Lag, Loss};
-use crate::message::{Answer, CLAIMS_MAX, Request, StatusOf, Update, claims_bytes};
+use crate::lag::{Contact, Lag, Loss, SourceStatus};
+use crate::message::{Answer, CLAIMS_MAX, Request, Stance, StatusOf, Update, claims_bytes};
 use crate::relationship::Relationship;
 
 /// How a destination is.
@@ -30,6 +30,8 @@ pub enum DestinationState {
     Updating,
     /// The last transfer failed; what was shown before is shown. The next update tries again.
     Failed(MirrorError),
+    /// It shows what was written to it before it became a destination: handed over, or to be given up.
+    OwnHead,
     /// It takes writes, and follows nobody.
     FailedOver,
 }
@@ -109,20 +111,31 @@ pub struct Options {
     pub hold: bool,
     /// The lag that is wanted at most; the source is told, so that both ends see when it is missed.
     pub rpo: Option<Duration>,
+    /// The own head that may be replaced by an image which does not descend from it.
+    pub gives_up: Option<GivesUp>,
 }
 
-struct Inner {
-    state: DestinationState,
+/// A decision about an own head. Of no effect once that was replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GivesUp {
+    /// Its snapshot.
+    pub head: SnapshotId,
+    /// It was spilled: the source keeps the common base as an ordinary snapshot, without which a spill can't be opened.
+    pub spilled: bool,
+}
+
+pub(crate) struct Inner {
+    pub(crate) state: DestinationState,
     contact: Option<Contact>,
 }
 
 /// A destination: a volume of that role, and whose mirror it is.
 pub struct Destination {
-    volume: Arc<Volume>,
-    source_volume: String,
-    relationship: Relationship,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) source_volume: String,
+    pub(crate) relationship: Relationship,
     options: Mutex<Options>,
-    inner: Mutex<Inner>,
+    pub(crate) inner: Mutex<Inner>,
 }
 
 impl Destination {
@@ -138,10 +151,11 @@ impl Destination {
         let state = match (status.role, status.cursor.snapshot) {
             (Role::Normal, _) => DestinationState::FailedOver,
             (Role::Destination, SnapshotId(0)) => DestinationState::Uninitialized,
+            (Role::Destination, _) if volume.own_head().is_some() => DestinationState::OwnHead,
             (Role::Destination, _) => DestinationState::Idle,
         };
         let source_volume = source_volume.to_owned();
-        let options = Mutex::new(Options { compression, hold: true, rpo: None });
+        let options = Mutex::new(Options { compression, hold: true, rpo: None, gives_up: None });
         Self { volume, source_volume, relationship, options, inner: Mutex::new(Inner { state, contact }) }
     }
 
@@ -258,14 +272,18 @@ impl Destination {
     ) -> Result<TransferReport, MirrorError> {
         let began = self.volume.clock().monotonic();
         let cancel = work.cancel;
+        let stance = self.stance()?;
         let mut receiver = self.volume.receive_with(&mut |_, _| !cancel.load(Ordering::Relaxed))?;
+        if stance.gives_up() {
+            receiver.give_up_head();
+        }
         if compare {
             receiver.claim_shown(&mut |_| !cancel.load(Ordering::Relaxed))?;
         }
         if cancel.load(Ordering::Relaxed) {
             return Err(MirrorError::Cancelled);
         }
-        let answer = self.request(client, &mut receiver, compare)?;
+        let answer = self.request(client, &mut receiver, compare, stance)?;
         let report = |kind, target: SnapshotId| {
             let snapshot = self.volume.snapshot(target);
             TransferReport {
@@ -359,6 +377,7 @@ impl Destination {
         client: &mut Client<'_, S>,
         receiver: &mut Receiver,
         compare: bool,
+        stance: Stance,
     ) -> Result<Answer, MirrorError> {
         let Options { compression, hold, .. } = self.options();
         let mut request = Request::Update(Update {
@@ -369,6 +388,7 @@ impl Destination {
             compression,
             hold,
             compare,
+            stance,
             rpo_ms: self.rpo_ms(),
             claims: receiver.arrived_blocks(),
             shown: self.volume.status().cursor.snapshot,
@@ -383,6 +403,20 @@ impl Destination {
         }
     }
 
+    /// How what is shown here stands to the source's image.
+    fn stance(&self) -> Result<Stance, MirrorError> {
+        match self.volume.own_head() {
+            None => Ok(Stance::Follows),
+            Some(head) if self.options().gives_up.is_some_and(|gives_up| gives_up.head == head.id) => {
+                let spilled = self.options().gives_up.is_some_and(|gives_up| gives_up.spilled);
+                Ok(if spilled { Stance::GivesUpSpilled } else { Stance::GivesUp })
+            }
+            // It was handed over: whoever has it goes on from it.
+            Some(head) if head.name.starts_with(MIRROR_PREFIX) => Ok(Stance::OwnHead),
+            Some(head) => Err(self.undecided(&head)),
+        }
+    }
+
     /// What comparing would cost.
     fn price(&self, receiver: &Receiver, blocks: u64) -> MirrorError {
         match receiver.shown_runs() {
@@ -394,7 +428,7 @@ impl Destination {
         }
     }
 
-    fn heard(&self, status: crate::lag::SourceStatus) {
+    fn heard(&self, status: SourceStatus) {
         self.inner.lock().contact = Some(Contact { at: self.volume.clock().now(), status });
     }
 
@@ -407,7 +441,15 @@ impl Destination {
     pub fn loss(&self) -> Loss {
         let image = self.volume.status().cursor.snapshot;
         let snapshot = self.volume.snapshot(image);
-        let contact = self.contact();
+        let mut contact = self.contact();
+        if self.volume.own_head().is_some() {
+            // It takes back what was written to it: nothing of that is lost.
+            let now = self.volume.clock().now();
+            contact = contact.map(|contact| Contact {
+                at: now,
+                status: SourceStatus { now, first_change: None, blocks_behind: 0, ..contact.status },
+            });
+        }
         Loss {
             image,
             image_name: snapshot.as_ref().map(|snapshot| snapshot.name.clone()).unwrap_or_default(),

@@ -36,7 +36,7 @@ pub enum Refusal {
     },
     /// The same snapshot has another content on the two sides.
     #[error(
-        "snapshot {0} has another content on the two sides: they have diverged; keep one, delete the mirror and create it again"
+        "snapshot {0} has another content on the two sides, or only one has it: they have diverged, and `cairn mirror resync` on the side that is to follow makes it follow again"
     )]
     Diverged(SnapshotId),
     /// The destination's block space is too short.
@@ -58,6 +58,12 @@ pub enum Refusal {
     /// A later session of the same mirror took over.
     #[error("a later session of this mirror took over")]
     Superseded,
+    /// The server of the source does not give its role away to this peer.
+    #[error("the source does not give its role to this mirror; its own log says why")]
+    NotTaken,
+    /// The destination does not have the source's last base, so a change of roles would take long or lose something.
+    #[error("the destination does not have the last image: update it first")]
+    Behind,
     /// A reason or request that one side does not know.
     #[error("the source does not know this request")]
     Unknown,
@@ -124,6 +130,17 @@ pub enum MirrorError {
     /// The mirror was failed over and follows nobody.
     #[error("this mirror was failed over: it takes writes and follows no source")]
     FailedOver,
+    /// What was written here while this side was not the destination is to be kept or given up first.
+    #[error(
+        "this side shows what was written to it ({blocks} blocks that the other side may not have), and nobody has decided about that"
+    )]
+    Undecided {
+        /// Blocks that this side's head has and its base does not, at most.
+        blocks: u64,
+    },
+    /// The other side does not take writes either, so there is nothing to follow.
+    #[error("the other side is not the source of this volume now: {0}")]
+    NotAhead(&'static str),
     /// Nothing is known to be common, and comparing has its price.
     #[error(
         "the source has none of the snapshots of this mirror any more, and no record of what changed since; comparing checksums takes {compare_bytes} bytes over the network, and then at most {data_bytes_max} bytes of data"

@@ -8,6 +8,8 @@ use std::time::Duration;
 use cairn_base::{Checksum, Generation, Timestamp, VolumeId};
 use cairn_volume::{Behind, Snapshot};
 
+use crate::roles::Departure;
+
 /// A mirror that has asked for an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Follower {
@@ -25,6 +27,8 @@ pub struct Follower {
     pub base: Option<(Generation, Timestamp)>,
     /// When that was confirmed.
     pub updated: Option<Timestamp>,
+    /// It was failed over: it takes writes of its own, and follows nobody.
+    pub departed: Option<Departure>,
 }
 
 impl Follower {

@@ -5,8 +5,11 @@ use cairn_stream::{Compression, Have};
 
 use crate::error::{NackReason, Refusal};
 use crate::lag::SourceStatus;
-use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, StatusOf, Update};
+use crate::message::{
+    Answer, Began, HandOver, PROTOCOL_VERSION, Request, Stance, StandingOf, StatusOf, Update,
+};
 use crate::relationship::Relationship;
+use crate::roles::{Departure, Standing, Successor};
 use crate::wire::{Frame, read_frame, write_frame};
 
 /// The frames at the start of `bytes`, each with the bytes that writing it again gives.
@@ -48,6 +51,7 @@ pub fn update(volume: &str, id: VolumeId, blocks: u64, have: Vec<Have>) -> Vec<u
         compression: Compression::Zstd,
         hold: true,
         compare: false,
+        stance: Stance::OwnHead,
         rpo_ms: Some(60_000),
         claims: 2,
         shown: have.last().map_or(SnapshotId(0), |have| have.id),
@@ -115,6 +119,24 @@ pub fn samples() -> Vec<Vec<u8>> {
         }),
         Request::Claims(vec![(Vbn(3), have.root), (Vbn(4), have.label), (Vbn(9), have.entry)]),
         Request::Nack { reason: NackReason::Damaged },
+        Request::Standing(StandingOf {
+            volume: "vol0".to_owned(),
+            relationship: Relationship(0xabc),
+            departed: Some(Departure {
+                base: SnapshotId(3),
+                root: have.root,
+                generation: Generation(4),
+                at: Timestamp(1_600_000_000_000_000_000),
+                address: "mirror.example:7420".to_owned(),
+            }),
+        }),
+        Request::HandOver(HandOver {
+            volume: "vol0".to_owned(),
+            id,
+            relationship: Relationship(0xabc),
+            shown: SnapshotId(3),
+            successor: Successor { address: ":7420".to_owned(), every_ms: Some(900_000), rpo_ms: None },
+        }),
     ];
     let answers = [
         Answer::Provision { id, blocks: 8192, used: 100, snapshots: 3 },
@@ -126,6 +148,17 @@ pub fn samples() -> Vec<Vec<u8>> {
         Answer::Refused(Refusal::NoCommonBase { blocks: 100 }),
         Answer::AskBegan { accumulating: FileId(9), in_flight: Some(FileId(8)) },
         Answer::AskClaims { from: Vbn(5) },
+        Answer::HandedOver { target: SnapshotId(5) },
+        Answer::Standing(Standing {
+            id,
+            role: cairn_format::Role::Destination,
+            own_head: SnapshotId(5),
+            handed_over: true,
+            generation: Generation(4),
+            changed: Timestamp(1_600_000_000_000_000_000),
+            used: 100,
+            snapshots: vec![(SnapshotId(3), have.root), (SnapshotId(5), have.label)],
+        }),
     ];
     let written = requests.iter().map(Request::encode).chain(answers.iter().map(Answer::encode));
     let mut samples: Vec<Vec<u8>> = written.map(|(kind, body)| framed(kind, &body)).collect();

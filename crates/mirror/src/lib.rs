@@ -17,7 +17,9 @@ pub mod fuzzing;
 mod lag;
 mod message;
 mod relationship;
+mod roles;
 mod source;
+mod switch;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -25,11 +27,12 @@ mod wire;
 pub use cairn_stream::{Compression, Threads};
 pub use client::{Client, Provision};
 pub use destination::{
-    Destination, DestinationState, Options, TransferKind, TransferProgress, TransferReport, Work,
+    Destination, DestinationState, GivesUp, Options, TransferKind, TransferProgress, TransferReport, Work,
 };
 pub use error::{MirrorError, NackReason, Refusal};
 pub use follower::{Follower, MirrorAtSource};
 pub use lag::{Contact, Lag, Loss, SourceStatus};
 pub use message::PROTOCOL_VERSION;
 pub use relationship::{InvalidPeerName, PeerName, Relationship};
+pub use roles::{Departure, GiveWay, Standing, Successor};
 pub use source::{Source, SourceVolumes};

@@ -3,15 +3,17 @@
 //! The hello never changes its form, so that any two versions can tell each other apart.
 
 use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
+use cairn_format::Role;
 use cairn_stream::{Compression, Have};
 
 use crate::error::{MirrorError, NackReason, Refusal};
 use crate::lag::SourceStatus;
 use crate::relationship::Relationship;
+use crate::roles::{Departure, Standing, Successor};
 use crate::wire::{Body, Frame, Parser};
 
 /// The version of everything after the hello. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNMIR");
 
 /// What a destination asks.
@@ -35,6 +37,50 @@ pub(crate) enum Request {
     Nack {
         reason: NackReason,
     },
+    /// What the other side is, and has; and perhaps news of this one.
+    Standing(StandingOf),
+    /// The other side is to become the destination, and this one the source.
+    HandOver(HandOver),
+}
+
+/// A question for the standing of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StandingOf {
+    pub(crate) volume: String,
+    pub(crate) relationship: Relationship,
+    /// The one who asks was failed over.
+    pub(crate) departed: Option<Departure>,
+}
+
+/// The wish of a destination to take over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HandOver {
+    pub(crate) volume: String,
+    pub(crate) id: VolumeId,
+    pub(crate) relationship: Relationship,
+    /// The snapshot that it shows.
+    pub(crate) shown: SnapshotId,
+    pub(crate) successor: Successor,
+}
+
+/// How a request for an update stands to what is shown at the destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stance {
+    /// It was received.
+    Follows,
+    /// It was written there, and the source must have it.
+    OwnHead,
+    /// It was written there, and is given up along with the snapshots that the source does not have.
+    GivesUp,
+    /// The same, and it was spilled: whoever opens that needs the base, which stays.
+    GivesUpSpilled,
+}
+
+impl Stance {
+    /// The source's image need not descend from what is shown.
+    pub(crate) fn gives_up(self) -> bool {
+        matches!(self, Stance::GivesUp | Stance::GivesUpSpilled)
+    }
 }
 
 /// A request for the status of a volume and of one of its mirrors.
@@ -72,6 +118,7 @@ pub(crate) struct Update {
     pub(crate) hold: bool,
     /// Without a common base, compare checksums rather than refuse.
     pub(crate) compare: bool,
+    pub(crate) stance: Stance,
     pub(crate) rpo_ms: Option<u64>,
     /// Blocks that are there and of no image there: the source may ask for them.
     pub(crate) claims: u64,
@@ -115,6 +162,11 @@ pub(crate) enum Answer {
     },
     Status(SourceStatus),
     Refused(Refusal),
+    Standing(Standing),
+    /// This side shows that snapshot, which is the last thing that was written to it, and takes no more writes.
+    HandedOver {
+        target: SnapshotId,
+    },
 }
 
 const HELLO: u8 = 1;
@@ -130,6 +182,8 @@ const BEGAN: u8 = 10;
 const CLAIMS: u8 = 11;
 const ASK_BEGAN: u8 = 12;
 const ASK_CLAIMS: u8 = 13;
+const STANDING: u8 = 14;
+const HAND_OVER: u8 = 15;
 
 /// Blocks in one message of claims: 4 MiB of checksums.
 pub(crate) const CLAIMS_MAX: usize = 1 << 18;
@@ -166,6 +220,12 @@ impl Request {
                     .u8(compression)
                     .u8(u8::from(update.hold))
                     .u8(u8::from(update.compare))
+                    .u8(match update.stance {
+                        Stance::Follows => 0,
+                        Stance::OwnHead => 1,
+                        Stance::GivesUp => 2,
+                        Stance::GivesUpSpilled => 3,
+                    })
                     .option(update.rpo_ms)
                     .u64(update.claims)
                     .u64(update.shown.0)
@@ -195,6 +255,21 @@ impl Request {
                     NackReason::Cancelled => 3,
                 };
                 (NACK, body.u32(code))
+            }
+            Request::Standing(of) => {
+                let body = body.text(&of.volume).u64(of.relationship.0);
+                let body = match &of.departed {
+                    None => body.u8(0),
+                    Some(Departure { base, root, generation, at, address }) => {
+                        body.u8(1).u64(base.0).array(&root.0).u64(generation.0).u64(at.0).text(address)
+                    }
+                };
+                (STANDING, body)
+            }
+            Request::HandOver(HandOver { volume, id, relationship, shown, successor }) => {
+                let body = body.text(volume).array(&id.0).u64(relationship.0).u64(shown.0);
+                let Successor { address, every_ms, rpo_ms } = successor;
+                (HAND_OVER, body.text(address).option(*every_ms).option(*rpo_ms))
             }
         };
         (kind, body.0)
@@ -228,6 +303,31 @@ impl Request {
                     _ => NackReason::Other,
                 },
             },
+            STANDING => Request::Standing(StandingOf {
+                volume: parser.text()?,
+                relationship: Relationship(parser.u64()?),
+                departed: match parser.flag()? {
+                    false => None,
+                    true => Some(Departure {
+                        base: SnapshotId(parser.u64()?),
+                        root: parser.checksum()?,
+                        generation: Generation(parser.u64()?),
+                        at: Timestamp(parser.u64()?),
+                        address: parser.text()?,
+                    }),
+                },
+            }),
+            HAND_OVER => Request::HandOver(HandOver {
+                volume: parser.text()?,
+                id: VolumeId(parser.array()?),
+                relationship: Relationship(parser.u64()?),
+                shown: SnapshotId(parser.u64()?),
+                successor: Successor {
+                    address: parser.text()?,
+                    every_ms: parser.option()?,
+                    rpo_ms: parser.option()?,
+                },
+            }),
             _ => return Err(MirrorError::Protocol("it sent an unknown message")),
         };
         parser.end()?;
@@ -247,6 +347,13 @@ fn parse_update(parser: &mut Parser<'_>) -> Result<Update, MirrorError> {
     };
     let hold = parser.flag()?;
     let compare = parser.flag()?;
+    let stance = match parser.u8()? {
+        0 => Stance::Follows,
+        1 => Stance::OwnHead,
+        2 => Stance::GivesUp,
+        3 => Stance::GivesUpSpilled,
+        _ => return Err(MirrorError::Protocol("a message has an impossible value")),
+    };
     let rpo_ms = parser.option()?;
     let claims = parser.u64()?;
     let shown = SnapshotId(parser.u64()?);
@@ -261,7 +368,20 @@ fn parse_update(parser: &mut Parser<'_>) -> Result<Update, MirrorError> {
             entry: parser.checksum()?,
         });
     }
-    Ok(Update { volume, id, relationship, blocks, compression, hold, compare, rpo_ms, claims, shown, have })
+    Ok(Update {
+        volume,
+        id,
+        relationship,
+        blocks,
+        compression,
+        hold,
+        compare,
+        stance,
+        rpo_ms,
+        claims,
+        shown,
+        have,
+    })
 }
 
 /// Runs of blocks that follow each other: the first, how many, and their checksums.
@@ -331,6 +451,8 @@ impl Answer {
             }
             Answer::Status(status) => (STATUS, put_status(body, status)),
             Answer::Refused(refusal) => (REFUSED, put_refusal(body, refusal)),
+            Answer::Standing(standing) => (STANDING, put_standing(body, standing)),
+            Answer::HandedOver { target } => (HAND_OVER, body.u64(target.0)),
         };
         (kind, body.0)
     }
@@ -361,6 +483,8 @@ impl Answer {
             },
             ASK_CLAIMS => Answer::AskClaims { from: Vbn(parser.u64()?) },
             REFUSED => Answer::Refused(parse_refusal(&mut parser)?),
+            STANDING => Answer::Standing(parse_standing(&mut parser)?),
+            HAND_OVER => Answer::HandedOver { target: SnapshotId(parser.u64()?) },
             _ => return Err(MirrorError::Protocol("it sent an unknown message")),
         };
         parser.end()?;
@@ -390,6 +514,38 @@ fn parse_status(parser: &mut Parser<'_>) -> Result<SourceStatus, MirrorError> {
     })
 }
 
+fn put_standing(body: Body, standing: &Standing) -> Body {
+    let Standing { id, role, own_head, handed_over, generation, changed, used, snapshots } = standing;
+    let body = body
+        .array(&id.0)
+        .u8(u8::from(*role == Role::Destination))
+        .u64(own_head.0)
+        .u8(u8::from(*handed_over))
+        .u64(generation.0)
+        .u64(changed.0)
+        .u64(*used)
+        .u32(snapshots.len() as u32);
+    snapshots.iter().fold(body, |body, (id, root)| body.u64(id.0).array(&root.0))
+}
+
+fn parse_standing(parser: &mut Parser<'_>) -> Result<Standing, MirrorError> {
+    let mut standing = Standing {
+        id: VolumeId(parser.array()?),
+        role: if parser.flag()? { Role::Destination } else { Role::Normal },
+        own_head: SnapshotId(parser.u64()?),
+        handed_over: parser.flag()?,
+        generation: Generation(parser.u64()?),
+        changed: Timestamp(parser.u64()?),
+        used: parser.u64()?,
+        snapshots: Vec::new(),
+    };
+    let count = parser.u32()?;
+    for _ in 0..count {
+        standing.snapshots.push((SnapshotId(parser.u64()?), parser.checksum()?));
+    }
+    Ok(standing)
+}
+
 fn put_refusal(body: Body, refusal: &Refusal) -> Body {
     match refusal {
         Refusal::Unknown => body.u32(0),
@@ -402,6 +558,8 @@ fn put_refusal(body: Body, refusal: &Refusal) -> Body {
         Refusal::SourceFull => body.u32(7),
         Refusal::SourceFailed => body.u32(8),
         Refusal::Superseded => body.u32(9),
+        Refusal::NotTaken => body.u32(10),
+        Refusal::Behind => body.u32(11),
     }
 }
 
@@ -416,6 +574,8 @@ fn parse_refusal(parser: &mut Parser<'_>) -> Result<Refusal, MirrorError> {
         7 => Refusal::SourceFull,
         8 => Refusal::SourceFailed,
         9 => Refusal::Superseded,
+        10 => Refusal::NotTaken,
+        11 => Refusal::Behind,
         _ => Refusal::Unknown,
     })
 }

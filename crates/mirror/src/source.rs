@@ -19,14 +19,44 @@ use cairn_volume::{SinceFiles, Snapshot, Volume, VolumeError};
 use crate::error::{MirrorError, Refusal};
 use crate::follower::{Follower, MirrorAtSource, since_number};
 use crate::lag::SourceStatus;
-use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, StatusOf, Update};
-use crate::relationship::{PeerName, prefix, split};
+use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, Stance, StatusOf, Update};
+use crate::relationship::{PeerName, Relationship, prefix, split};
+use crate::roles::{Departure, GiveWay, Successor, handed_over};
 use crate::wire::{Frame, read_frame, write_frame};
 
 /// The volumes that a source offers.
 pub trait SourceVolumes {
     /// The volume of that name, if this peer may mirror it; [`Refusal::NoSuchVolume`] else.
     fn volume(&self, name: &str, peer: &PeerName) -> Result<Arc<Volume>, Refusal>;
+
+    /// A mirror wants to take over. Whoever keeps the relationships writes down whom the volume follows from now on, and then calls `give`; on an error nothing
+    /// has changed.
+    fn hand_over(
+        &self,
+        _volume: &str,
+        _peer: &PeerName,
+        _relationship: Relationship,
+        _successor: &Successor,
+        _give: &mut GiveWay<'_>,
+    ) -> Result<Snapshot, Refusal> {
+        Err(Refusal::NotTaken)
+    }
+
+    /// A mirror tells that it was failed over; `known` when it was a mirror of this volume.
+    fn departed(
+        &self,
+        _volume: &str,
+        _peer: &PeerName,
+        _relationship: Relationship,
+        _departure: &Departure,
+        _known: bool,
+    ) {
+    }
+
+    /// Under which name this side was a mirror of the peer in the other direction of a relationship: what it holds of that goes once the peer has an image.
+    fn former(&self, _volume: &str, _peer: &PeerName, _relationship: Relationship) -> Option<PeerName> {
+        None
+    }
 }
 
 /// A volume, and how the names of a mirror's snapshots begin.
@@ -41,7 +71,7 @@ pub struct Source {
     /// The session that each mirror has now; an earlier one is told to end.
     sessions: Mutex<HashMap<Key, Arc<AtomicBool>>>,
     /// One at a time makes and deletes base snapshots. Taken before the others.
-    housekeeping: Mutex<()>,
+    pub(crate) housekeeping: Mutex<()>,
     followers: Mutex<BTreeMap<Key, Follower>>,
     /// Blocks sent to each mirror since it last confirmed an image.
     sent: Mutex<HashMap<Key, u64>>,
@@ -158,8 +188,22 @@ impl Source {
                         }
                     };
                     self.update(stream, &volume, &update, peer, work)?;
+                    if let Some(former) = volumes.former(&update.volume, peer, update.relationship) {
+                        self.forget_former(&volume, peer, &former, update.relationship)?;
+                    }
                     continue;
                 }
+                Request::Standing(of) => match volumes.volume(&of.volume, peer) {
+                    Ok(volume) => self.standing(&volume, &of, peer, volumes).map(Answer::Standing),
+                    Err(refusal) => Err(refusal),
+                },
+                Request::HandOver(wish) => match volumes.volume(&wish.volume, peer) {
+                    Ok(volume) => {
+                        let target = self.hand_over(&volume, &wish, peer, volumes);
+                        target.map(|target| Answer::HandedOver { target })
+                    }
+                    Err(refusal) => Err(refusal),
+                },
                 Request::Ack { .. } | Request::Nack { .. } | Request::Began(_) | Request::Claims(_) => {
                     return Err(MirrorError::Protocol("it answers what was not asked"));
                 }
@@ -229,9 +273,10 @@ impl Source {
     ) -> Result<(), MirrorError> {
         let (target, key) = (prepared.target.id, &claim.key);
         let number = since_number(name_in(prefix));
+        let have = shared(volume, update, target);
         let plan = match prepared.base {
-            Base::Since(base) => Plan::since(volume, &update.have, base, number, target),
-            Base::Snapshots | Base::Nothing => Plan::new(volume, &update.have, target),
+            Base::Since(base) => Plan::since(volume, &have, base, number, target),
+            Base::Snapshots | Base::Nothing => Plan::new(volume, &have, target),
         };
         let plan = plan.map_err(MirrorError::from).and_then(|mut plan| {
             leave_out(stream, &mut plan, update)?;
@@ -324,7 +369,8 @@ impl Source {
         if status.id != update.id {
             return Err(Refusal::WrongVolume { expected: update.id, found: status.id });
         }
-        if status.role != Role::Normal {
+        let head = handed_over(volume, prefix);
+        if status.role != Role::Normal && head.is_none() {
             return Err(Refusal::NotASource);
         }
         if status.blocks > update.blocks {
@@ -332,7 +378,16 @@ impl Source {
         }
         let refused = |error: VolumeError| Refusal::from(&error);
         let number = since_number(name_in(prefix));
-        let common = common(volume, &update.have)?;
+        let common = common(volume, &shared(volume, update, SnapshotId(u64::MAX)))?;
+        if update.stance == Stance::OwnHead && !common.contains(&update.shown) {
+            return Err(Refusal::Diverged(update.shown));
+        }
+        if let Some(target) = head {
+            return prepare_handed_over(volume, update, prefix, target, &common);
+        }
+        if update.stance == Stance::GivesUpSpilled {
+            keep_for_spill(volume, &common).map_err(refused)?;
+        }
         let own = own_snapshots(volume, prefix);
         let held = own.iter().rev().find(|(snapshot, _)| common.contains(&snapshot.id));
         // Two updates at a time are one: the maps are as they were when the destination was asked, or nothing is known of them.
@@ -356,7 +411,8 @@ impl Source {
             (None, None) => None,
         };
         let now = volume.status();
-        if changed == Some(now.changed) && now.dirty == 0 && is_same_table(volume, &update.have) {
+        let same = changed == Some(now.changed) && now.dirty == 0 && is_same_table(volume, &update.have);
+        if same && !update.stance.gives_up() {
             if !update.hold {
                 let_go(volume, held.iter().map(|(snapshot, _)| snapshot)).map_err(refused)?;
             }
@@ -407,6 +463,10 @@ impl Source {
     ) -> Result<(), MirrorError> {
         let _housekeeping = self.housekeeping.lock();
         claim.check()?;
+        if volume.status_role() != Role::Normal {
+            // It was handed over, and nothing is changed here any more.
+            return Ok(());
+        }
         let own = own_snapshots(volume, prefix);
         let over = own.iter().map(|(snapshot, _)| snapshot).filter(|s| s.id < target.id || !hold);
         let_go(volume, over)?;
@@ -421,9 +481,41 @@ impl Source {
     ) -> Result<(), MirrorError> {
         let _housekeeping = self.housekeeping.lock();
         claim.check()?;
+        if volume.status_role() != Role::Normal {
+            return Ok(());
+        }
         let own = own_snapshots(volume, prefix);
         let_go(volume, own.iter().map(|(snapshot, _)| snapshot))?;
         Ok(())
+    }
+
+    /// What this side had as a mirror of the peer is not needed any more, once the peer has an image of this side.
+    fn forget_former(
+        &self,
+        volume: &Arc<Volume>,
+        peer: &PeerName,
+        former: &PeerName,
+        relationship: Relationship,
+    ) -> Result<(), MirrorError> {
+        let _housekeeping = self.housekeeping.lock();
+        let (now, before) = (prefix(peer, relationship), prefix(former, relationship));
+        let follows = own_snapshots(volume, &now).iter().any(|(snapshot, _)| snapshot.held);
+        if volume.status_role() != Role::Normal || !follows || now == before {
+            return Ok(());
+        }
+        let own = own_snapshots(volume, &before);
+        let_go(volume, own.iter().map(|(snapshot, _)| snapshot))?;
+        volume.delete_since(since_number(name_in(&before)))?;
+        Ok(())
+    }
+
+    /// Notes that a mirror was failed over. False when nobody knows it here.
+    pub(crate) fn note_departure(&self, volume: &Arc<Volume>, prefix: &str, departure: &Departure) -> bool {
+        let mut followers = self.followers.lock();
+        let Some(follower) = followers.get_mut(&(volume.id(), prefix.to_owned())) else { return false };
+        follower.heard = volume.clock().now();
+        follower.departed = Some(departure.clone());
+        true
     }
 
     /// Notes what a session said of its mirror.
@@ -438,8 +530,11 @@ impl Source {
             heard: now,
             base: None,
             updated: None,
+            departed: None,
         });
         follower.heard = now;
+        // Whoever asks for an image or for the lag follows.
+        follower.departed = None;
         follower.rpo = heard.rpo_ms.map(Duration::from_millis);
         follower.hold = heard.hold.unwrap_or(follower.hold);
         if heard.confirmed.is_some() {
@@ -624,8 +719,54 @@ fn is_same_table(volume: &Volume, have: &[Have]) -> bool {
     named_here && !gone
 }
 
+/// What is sent to a mirror to which this side has given its role: the last snapshot, and nothing is changed for it.
+fn prepare_handed_over(
+    volume: &Arc<Volume>,
+    update: &Update,
+    prefix: &str,
+    target: Snapshot,
+    common: &[SnapshotId],
+) -> Result<Result<Prepared, SourceStatus>, Refusal> {
+    let base = match (common.is_empty(), update.have.is_empty() || update.compare) {
+        (false, _) => Base::Snapshots,
+        (true, true) => Base::Nothing,
+        (true, false) => return Err(no_common_base(volume)),
+    };
+    let newest = common.iter().max().copied().unwrap_or_default();
+    let status = status_of(volume, prefix, newest, None, None)?;
+    if update.shown == target.id && common.contains(&target.id) {
+        return Ok(Err(status));
+    }
+    Ok(Ok(Prepared { target, base, status }))
+}
+
+/// What a destination has, but for the snapshots up to `target` that it gives up and that are others here: both sides have given the same
+/// numbers since they parted. Those that are not here at all stay in the list, so that it hears that they are gone.
+fn shared(volume: &Volume, update: &Update, target: SnapshotId) -> Vec<Have> {
+    let mut have = update.have.clone();
+    if update.stance.gives_up() {
+        let entries = volume.snapshot_entries().into_iter().filter(|entry| entry.id <= target);
+        let here: HashMap<SnapshotId, Checksum> =
+            entries.map(|entry| (entry.id, root_digest(&entry))).collect();
+        have.retain(|have| here.get(&have.id).is_none_or(|root| *root == have.root));
+    }
+    have
+}
+
+/// Makes the base of a spill an ordinary snapshot: the owner may need it to open that, and deletes it when he does not.
+fn keep_for_spill(volume: &Arc<Volume>, common: &[SnapshotId]) -> Result<(), VolumeError> {
+    let base = common.iter().max().and_then(|id| volume.snapshot(*id));
+    let Some(base) = base.filter(|base| base.name.starts_with(MIRROR_PREFIX)) else { return Ok(()) };
+    let mut name = format!("split-{}", base.generation.0);
+    while volume.snapshot_named(&name).is_some() {
+        name.push('_');
+    }
+    volume.rename_snapshot(base.id, &name)?;
+    volume.hold_snapshot(base.id, false)
+}
+
 /// The snapshots of a mirror with their numbers, oldest first.
-fn own_snapshots(volume: &Volume, prefix: &str) -> Vec<(Snapshot, u64)> {
+pub(crate) fn own_snapshots(volume: &Volume, prefix: &str) -> Vec<(Snapshot, u64)> {
     let numbered = |snapshot: Snapshot| match split(&snapshot.name) {
         Some((own, number)) if own == prefix => Some((snapshot, number)),
         _ => None,

@@ -3,5 +3,6 @@
 mod harness;
 mod hostile;
 mod resume;
+mod roles;
 mod since;
 mod transfers;

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cairn_base::{BLOCK_SIZE, Generation, Timestamp, VolumeId};
-use cairn_mirror::{Follower, MirrorAtSource, Source};
+use cairn_base::{BLOCK_SIZE, Checksum, Generation, SnapshotId, Timestamp, VolumeId};
+use cairn_mirror::{Departure, Follower, MirrorAtSource, Source};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,41 @@ struct Entry {
     base_generation: Option<u64>,
     base_changed_ns: Option<u64>,
     updated_ns: Option<u64>,
+    #[serde(default)]
+    departed: Option<DepartedEntry>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct DepartedEntry {
+    base: u64,
+    root: [u8; 16],
+    generation: u64,
+    at_ns: u64,
+    address: String,
+}
+
+impl From<&Departure> for DepartedEntry {
+    fn from(departure: &Departure) -> Self {
+        Self {
+            base: departure.base.0,
+            root: departure.root.0,
+            generation: departure.generation.0,
+            at_ns: departure.at.0,
+            address: departure.address.clone(),
+        }
+    }
+}
+
+impl From<DepartedEntry> for Departure {
+    fn from(entry: DepartedEntry) -> Self {
+        Self {
+            base: SnapshotId(entry.base),
+            root: Checksum(entry.root),
+            generation: Generation(entry.generation),
+            at: Timestamp(entry.at_ns),
+            address: entry.address,
+        }
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -49,6 +84,7 @@ impl From<&Follower> for Entry {
             base_generation: follower.base.map(|(generation, _)| generation.0),
             base_changed_ns: follower.base.map(|(_, changed)| changed.0),
             updated_ns: follower.updated.map(|updated| updated.0),
+            departed: follower.departed.as_ref().map(DepartedEntry::from),
         }
     }
 }
@@ -64,6 +100,7 @@ impl From<Entry> for Follower {
             heard: Timestamp(entry.heard_ns),
             base: base.map(|(generation, changed)| (Generation(generation), Timestamp(changed))),
             updated: entry.updated_ns.map(Timestamp),
+            departed: entry.departed.map(Departure::from),
         }
     }
 }

@@ -476,6 +476,7 @@ impl Document {
             compression: Compression::None,
             hold: !self.no_hold,
             rpo: self.rpo_ms.map(Duration::from_millis),
+            gives_up: None,
         }
     }
 

@@ -148,13 +148,15 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
             }
             Refusal::DestinationTooSmall { .. } => ErrorKind::TooSmall,
             Refusal::SourceFull => ErrorKind::NoSpace,
-            Refusal::Superseded => ErrorKind::Busy,
+            Refusal::Superseded | Refusal::Behind => ErrorKind::Busy,
+            Refusal::NotTaken => ErrorKind::WrongRole,
             Refusal::SourceFailed | Refusal::Unknown => ErrorKind::Failed,
         },
         MirrorError::Volume(error) => volume_kind(error),
         MirrorError::Busy => ErrorKind::Busy,
         MirrorError::FailedOver => ErrorKind::WrongRole,
-        MirrorError::CompareNeeded { .. } => ErrorKind::Diverged,
+        MirrorError::CompareNeeded { .. } | MirrorError::Undecided { .. } => ErrorKind::Diverged,
+        MirrorError::NotAhead(_) => ErrorKind::WrongRole,
         MirrorError::Cancelled => ErrorKind::Interrupted,
         MirrorError::Stream(_) => ErrorKind::Damaged,
         MirrorError::Protocol(_) | MirrorError::Nack(_) => ErrorKind::Failed,
@@ -170,7 +172,10 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
         MirrorError::Refused(refusal) => match refusal {
             Refusal::NoSuchVolume => "see the volumes of the source with `cairn volume list` there".into(),
             Refusal::NotASource => "mirror the source of that mirror, or fail it over there".into(),
-            Refusal::WrongVolume { .. } | Refusal::NoCommonBase { .. } | Refusal::Diverged(_) => format!(
+            Refusal::Diverged(_) => format!(
+                "`cairn mirror resync {volume} -n` on the side that is to follow says what it would give up, and `cairn mirror resync` makes it follow"
+            ),
+            Refusal::WrongVolume { .. } | Refusal::NoCommonBase { .. } => format!(
                 "keep what is here with `cairn mirror failover {volume}`, and make a new mirror with `--as NAME`; or \
                  delete this one and create it again"
             ),
@@ -179,13 +184,19 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
             }
             Refusal::SourceFull => "delete snapshots or LUNs on the source, trim, or grow its volume".into(),
             Refusal::Superseded => "wait for the other update; `cairn mirror status` shows it".into(),
+            Refusal::Behind => format!("`cairn mirror update {volume}`, then again"),
+            Refusal::NotTaken => "see `cairn status` and the log on the source".into(),
             Refusal::SourceFailed | Refusal::Unknown => "see `cairn status` on the source".into(),
         },
         MirrorError::Volume(error) => volume_next(volume, error),
         MirrorError::CompareNeeded { .. } => format!("`cairn mirror update {volume} --compare`"),
-        MirrorError::FailedOver => {
-            format!("`{volume}` is an ordinary volume now; make a new mirror with `cairn mirror create`")
-        }
+        MirrorError::FailedOver => format!(
+            "let the other side follow with `cairn mirror resync` there, or give up what was written here with `cairn mirror resync {volume}`"
+        ),
+        MirrorError::Undecided { .. } => format!(
+            "`cairn mirror resync {volume} --spill FILE` keeps it in a file and follows, `--discard-divergent` drops it; `cairn mirror failover {volume}` takes it back"
+        ),
+        MirrorError::NotAhead(_) => "see `cairn mirror status` on both sides".into(),
         _ => format!("update again with `cairn mirror update {volume}`; the last complete image is whole"),
     }
 }

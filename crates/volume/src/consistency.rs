@@ -17,7 +17,8 @@ use crate::locks::MutexGuard;
 use cairn_base::{FileId, Generation, SnapshotId, Vbn};
 use cairn_format::layout::{BITS_PER_MAP_BLOCK, SUPERBLOCK_A, SUPERBLOCK_B};
 use cairn_format::{
-    BlockPointer, INODES_PER_BLOCK, Inode, LogTail, Root, SnapshotEntry, Superblock, TableRef, TreeRef,
+    BlockPointer, Cursor, INODES_PER_BLOCK, Inode, LogTail, Root, SnapshotEntry, Superblock, TableRef,
+    TreeRef,
 };
 
 use crate::compare::{ACTIVE_MAP, INODE_FILE, Maps};
@@ -27,7 +28,7 @@ use crate::limits::{PLACE_BLOCKS, SNAPSHOTS_MAX};
 use crate::open::{map_blocks, write_slot};
 use crate::overlay::{FileOverlay, Overlay, Slot};
 use crate::release::Reader;
-use crate::space::{Space, grow_layout};
+use crate::space::{Space, add_destination_areas, grow_layout};
 use crate::state::{Committed, Frozen, State};
 use crate::table::{PreparedTable, TableChange};
 use crate::update::{Gathered, TreeUpdate};
@@ -58,6 +59,8 @@ pub(crate) enum Rider {
     Grow(u64),
     /// The destination becomes writable.
     Failover,
+    /// A snapshot of the new root, which the volume shows as a destination from here on.
+    Demote(String, bool),
     /// The intent log goes to another place, which is empty.
     Log(LogArea),
 }
@@ -83,7 +86,7 @@ pub(crate) struct Done {
 type Exclusive = Vec<(SnapshotId, Vec<Vbn>)>;
 
 /// Changes wait while it lives.
-struct Waiting<'a>(&'a Volume);
+pub(crate) struct Waiting<'a>(&'a Volume);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -151,7 +154,7 @@ impl Volume {
     }
 
     /// Lets whoever would change something wait until this is dropped.
-    fn hold_changes(&self) -> Waiting<'_> {
+    pub(crate) fn hold_changes(&self) -> Waiting<'_> {
         self.state.lock().rolling_back = true;
         Waiting(self)
     }
@@ -222,7 +225,7 @@ impl Volume {
         let table_full = || !commit.label.has_room() || state.snapshots.len() >= SNAPSHOTS_MAX;
         match rider {
             Rider::None | Rider::Failover | Rider::Log(_) => state.check_open(),
-            Rider::Snapshot(name) | Rider::SnapshotSince(name, _) => {
+            Rider::Snapshot(name) | Rider::SnapshotSince(name, _) | Rider::Demote(name, _) => {
                 state.check_writable()?;
                 state.check_room_for_since(rider)?;
                 check_name(name)?;
@@ -587,18 +590,19 @@ impl Volume {
         let mut changes = Vec::new();
         match rider {
             Rider::None | Rider::AcknowledgeSince(_) | Rider::DeleteSince(_) => {}
-            Rider::Snapshot(name) | Rider::SnapshotSince(name, _) => {
+            Rider::Snapshot(name) | Rider::SnapshotSince(name, _) | Rider::Demote(name, _) => {
                 let id = SnapshotId(superblock.next_snapshot);
                 let created = self.clock.now();
-                let entry = SnapshotEntry {
-                    id,
-                    parent: superblock.parent,
-                    held: false,
-                    name: name.clone(),
-                    root: Root { created, ..*root },
-                };
+                let held = matches!(rider, Rider::Demote(_, true));
+                let (name, root) = (name.clone(), Root { created, ..*root });
+                let entry = SnapshotEntry { id, parent: superblock.parent, held, name, root };
                 superblock.next_snapshot += 1;
                 superblock.parent = id;
+                if matches!(rider, Rider::Demote(..)) {
+                    superblock.role = cairn_format::Role::Destination;
+                    superblock.cursor = Cursor { snapshot: id, received: Cursor::OWN };
+                    add_destination_areas(&mut superblock.layout);
+                }
                 done.snapshot = Some(entry.clone());
                 changes.push(TableChange::Put(entry));
             }
@@ -753,6 +757,7 @@ impl Volume {
             state.stuck.extend(free);
         }
         state.role = superblock.role;
+        state.cursor = superblock.cursor;
         state.parent = superblock.parent;
         state.next_snapshot = superblock.next_snapshot;
         commit.superblock = superblock;

@@ -192,9 +192,9 @@ impl Volume {
         let roots = snapshots.iter().map(|entry| &entry.root);
         let mut used = load_used(&store, &redirects, blocks, &superblock.root, roots);
         let mut stuck = HashSet::new();
-        if superblock.role == Role::Normal {
-            stuck.extend(redirects.each().map(|(vbn, _)| vbn).filter(|vbn| used.set(*vbn)));
-        }
+        // Nothing may come to a place that the redirect map points away from. (An image that was received drops what no root has; a volume that
+        // was written to, and gave way since, can have such blocks.)
+        stuck.extend(redirects.each().map(|(vbn, _)| vbn).filter(|vbn| used.set(*vbn)));
         let ended = Arc::new(Ended::default());
         let committed = Committed::active(superblock.root, redirects, ended.clone());
         let open = Overlay::new(Generation(superblock.root.generation.0 + 1));

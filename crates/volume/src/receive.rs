@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use cairn_base::{Checksum, SnapshotId, Vbn};
+use cairn_base::{Checksum, SnapshotId, Timestamp, Vbn};
 use cairn_device::Block;
 use cairn_format::{Cursor, HaveBlock, RedirectRun, Role, Root, SegmentKind, SnapshotEntry};
 
@@ -33,6 +33,7 @@ const CLAIMS_AT_ONCE: usize = 1 << 18;
 /// Blocks that did not arrive and that the image here must show, remembered at once.
 const MISSING_MAX: usize = 1 << 20;
 const MISSING: &str = "a block is missing or damaged: run `cairn volume check` at the source";
+const OWN_HEAD: &str = "what was written here is not in the other side's image, and nobody has given it up: `cairn mirror resync`";
 const REDIRECT_FULL: &str = "the redirect area is full; close exports of older images here";
 
 /// An image that has arrived.
@@ -56,6 +57,8 @@ pub struct Receiver {
     blocks: u64,
     /// Those of this transfer.
     own: BlockSet,
+    /// What was written here may be replaced by an image that does not descend from it.
+    gives_up: bool,
     /// The device failed: what is in memory may not be what is there.
     failed: bool,
 }
@@ -102,6 +105,7 @@ impl Volume {
             kept: 0,
             blocks: 0,
             own: BlockSet::default(),
+            gives_up: false,
             failed: false,
         };
         if !recalled {
@@ -185,6 +189,12 @@ impl Receiver {
     /// Blocks that are here and of no image here, or that [`Receiver::claim_shown`] listed.
     pub fn arrived_blocks(&self) -> u64 {
         self.arrivals.as_ref().map_or(0, Arrivals::count)
+    }
+
+    /// Gives up the own head of this side ([`Volume::own_head`]), if it shows that, and the snapshots that the source does not have: the image that arrives need not
+    /// descend from them. Nothing goes before that image is committed.
+    pub fn give_up_head(&mut self) {
+        self.gives_up = self.volume.own_head().is_some();
     }
 
     /// Lists every block that an image here shows at home as one that has arrived, with the checksum in its pointer: for a source that has no base in
@@ -405,6 +415,7 @@ impl Receiver {
         if image.snapshots.iter().any(|entry| entry.root.blocks > space) {
             return Err(VolumeError::Refused("the source is larger than the destination: grow it first"));
         }
+        self.check_descent(&image)?;
         let mut arrivals = self.arrivals.take().ok_or(VolumeError::Closed)?;
         let verified = self.settle(&image, &mut arrivals);
         // Refused or not, what has arrived is not lost; only the superblock ends it.
@@ -432,7 +443,8 @@ impl Receiver {
         superblock.parent = target.id;
         let newest = image.snapshots.iter().map(|entry| entry.id.0).max().unwrap_or(0);
         superblock.next_snapshot = superblock.next_snapshot.max(newest + 1);
-        superblock.cursor = Cursor { snapshot: target.id, received: volume.clock.now() };
+        let received = volume.clock.now().max(Timestamp(Cursor::OWN.0 + 1));
+        superblock.cursor = Cursor { snapshot: target.id, received };
         let prepared = volume.state.lock().snapshots.replaced_by(
             image.snapshots.clone(),
             volume.id(),
@@ -478,12 +490,21 @@ impl Receiver {
         state.cursor = superblock.cursor;
         state.next_file = target.root.next_file;
         state.open.generation = cairn_base::Generation(target.root.generation.0 + 1);
+        // What was known of a head that was written here is not true of this one.
+        state.forget_head();
+        let same = |id: SnapshotId, pin: &Arc<Committed>| {
+            state.snapshots.get(id).is_some_and(|entry| entry.root == pin.root)
+        };
+        let pins: HashMap<SnapshotId, Arc<Committed>> =
+            state.pins.iter().filter_map(|(id, pin)| Some((*id, pin.upgrade()?))).collect();
+        let renumbered: Vec<SnapshotId> =
+            pins.iter().filter(|(id, pin)| !same(**id, pin)).map(|(id, _)| *id).collect();
         // What only older images show stays in use while they are read; what waited for a reader already is part of it, less
         // what the new image took up again.
         let gone = state.used.replace(used);
-        state.pins.retain(|_, pin| pin.strong_count() > 0);
+        state.pins.retain(|id, _| pins.contains_key(id) && !renumbered.contains(id));
         let mut readers = state.readers.clone();
-        readers.extend(state.pins.values().filter_map(|pin| pin.upgrade()).map(|pin| Reader::of(&pin)));
+        readers.extend(pins.values().map(Reader::of));
         readers.extend(state.releases.clear());
         state.stuck.clear();
         state.releases.add_unsorted(&readers, gone);
@@ -492,6 +513,13 @@ impl Receiver {
         volume.sort_releases();
         volume.work.notify_one();
         Ok(())
+    }
+
+    /// An own head is replaced by what descends from it, or by anything when it was given up.
+    fn check_descent(&self, image: &ReceivedImage) -> Result<(), VolumeError> {
+        let Some(head) = self.volume.own_head().filter(|_| !self.gives_up) else { return Ok(()) };
+        let descends = image.snapshots.iter().any(|entry| entry.id == head.id && entry.root == head.root);
+        if descends { Ok(()) } else { Err(VolumeError::Refused(OWN_HEAD)) }
     }
 
     /// Every pointer of the new images that their parents do not have must name a block that arrived with that checksum, or that the present image has in the same
@@ -511,10 +539,14 @@ impl Receiver {
         };
         let here = |root| Rooted { root, redirects: &committed.redirects };
         let shown = shows.then(|| here(&committed.root));
-        let known: HashMap<SnapshotId, SnapshotEntry> =
-            known.into_iter().map(|entry| (entry.id, entry)).collect();
         let listed: HashMap<SnapshotId, &SnapshotEntry> =
             image.snapshots.iter().map(|entry| (entry.id, entry)).collect();
+        // Both sides have given the same numbers since they parted.
+        let given_up = |entry: &SnapshotEntry| {
+            self.gives_up && listed.get(&entry.id).is_none_or(|there| there.root != entry.root)
+        };
+        let known: HashMap<SnapshotId, SnapshotEntry> =
+            known.into_iter().filter(|entry| !given_up(entry)).map(|entry| (entry.id, entry)).collect();
         for entry in &image.snapshots {
             if let Some(here) = known.get(&entry.id) {
                 if here.root != entry.root {

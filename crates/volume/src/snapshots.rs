@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cairn_base::{BLOCK_SIZE, SnapshotId, Vbn};
 use cairn_device::Block;
 use cairn_format::layout::SPACE_BLOCKS_MAX;
-use cairn_format::{Role, SEGMENTS_MAX, SegmentKind, SnapshotEntry, TableRef};
+use cairn_format::{SEGMENTS_MAX, SegmentKind, SnapshotEntry, TableRef};
 
 use crate::compare::{Maps, Run};
 use crate::consistency::Rider;
@@ -194,26 +194,6 @@ impl Volume {
             return Err(VolumeError::TableFull);
         }
         Ok(device_blocks(&layout) * BLOCK_SIZE as u64)
-    }
-
-    /// Makes a destination a normal volume, with the last image that was committed.
-    pub fn failover(self: &Arc<Self>) -> Result<(), VolumeError> {
-        {
-            let state = self.state.lock();
-            if state.role == Role::Normal {
-                return Err(VolumeError::WrongRole(Role::Normal));
-            }
-            if state.receiving {
-                return Err(VolumeError::TransferInProgress);
-            }
-        }
-        self.commit_with(Rider::Failover).map(drop)?;
-        // What an unfinished transfer brought stands in places that are allocated from now on.
-        self.state.lock().arrivals = None;
-        // Files that the source had removed and not yet freed are freed here from now on.
-        self.find_special_files()?;
-        self.work.notify_all();
-        Ok(())
     }
 }
 

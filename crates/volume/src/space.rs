@@ -89,6 +89,20 @@ pub(crate) fn grow_layout(layout: &mut Layout, more: u64) {
     }
 }
 
+/// Adds what a destination has besides block space, as far as it is missing.
+pub(crate) fn add_destination_areas(layout: &mut Layout) {
+    let of = |layout: &Layout, kind| -> u64 {
+        layout.segments.iter().filter(|s| s.kind == kind).map(|s| s.blocks).sum()
+    };
+    let space = of(layout, SegmentKind::Space);
+    for (kind, need) in [(SegmentKind::Have, have_blocks(space)), (SegmentKind::Redirect, space)] {
+        let missing = need.saturating_sub(of(layout, kind));
+        if missing > 0 {
+            append_segment(layout, kind, missing);
+        }
+    }
+}
+
 /// Blocks of device that `layout` needs.
 pub(crate) fn device_blocks(layout: &Layout) -> u64 {
     let fixed = layout.log_start + layout.log_blocks;

@@ -292,6 +292,17 @@ impl State {
         self.has_room_for(cost + self.awaited)
     }
 
+    /// Another image is shown from here on than the one that was written here: generations and files count on from it.
+    pub(crate) fn forget_head(&mut self) {
+        self.since_maps.clear();
+        self.since_began.clear();
+        self.first_changes.clear();
+        self.known_from = self.open.generation;
+        self.changed_since = None;
+        self.removed.clear();
+        self.stranded.clear();
+    }
+
     /// Makes released blocks allocatable, as far as nobody reads the roots that show them.
     pub(crate) fn settle_releases(&mut self) {
         for vbn in self.releases.take_free() {

@@ -11,11 +11,11 @@ use cairn_base::{Checksum, FileId, Lba, ManualClock, Rng, SnapshotId, Timestamp,
 use cairn_device::{Block, BlockMut, Device, MemoryDevice};
 use cairn_format::FileKind;
 use cairn_stream::Compression;
-use cairn_volume::{BlockRead, FormatOptions, Image, OpenOptions, Role, Volume, VolumeError};
+use cairn_volume::{BlockRead, FormatOptions, Image, OpenOptions, Role, Snapshot, Volume, VolumeError};
 
 use crate::{
-    Client, Destination, Lag, MirrorError, Options, PeerName, Refusal, Relationship, Source, SourceVolumes,
-    Threads, TransferProgress, TransferReport, Work,
+    Client, Destination, GiveWay, GivesUp, Lag, MirrorError, Options, PeerName, Refusal, Relationship,
+    Source, SourceVolumes, Successor, Threads, TransferProgress, TransferReport, Work,
 };
 
 pub(super) const BLOCKS: u64 = 8192;
@@ -47,19 +47,41 @@ pub(super) struct Pair {
     pub(super) clock: Arc<ManualClock>,
     pub(super) source: Arc<Volume>,
     pub(super) destination: Arc<Volume>,
+    pub(super) source_device: Arc<dyn Device>,
     pub(super) destination_device: Arc<dyn Device>,
     pub(super) registry: Source,
+    /// What the destination's server knows of mirrors of its own.
+    pub(super) other_registry: Source,
+    /// The destination's name at the source, and the source's at the destination.
+    pub(super) peers: [&'static str; 2],
+    /// The own head that the destination gives up.
+    pub(super) gives_up: Option<GivesUp>,
     pub(super) files: Vec<FileId>,
     pub(super) compression: Compression,
     pub(super) hold: bool,
 }
 
-/// Offers one volume as `vol0` to everyone.
-pub(super) struct One(pub(super) Arc<Volume>);
+/// Offers one volume as `vol0` to everyone; whose owner is known to mirrors of it by that name.
+pub(super) struct One(pub(super) Arc<Volume>, pub(super) &'static str);
 
 impl SourceVolumes for One {
     fn volume(&self, name: &str, _peer: &PeerName) -> Result<Arc<Volume>, Refusal> {
         if name == "vol0" { Ok(self.0.clone()) } else { Err(Refusal::NoSuchVolume) }
+    }
+
+    fn hand_over(
+        &self,
+        _volume: &str,
+        _peer: &PeerName,
+        _relationship: Relationship,
+        _successor: &Successor,
+        give: &mut GiveWay<'_>,
+    ) -> Result<Snapshot, Refusal> {
+        give().map_err(|error| Refusal::from(&error))
+    }
+
+    fn former(&self, _volume: &str, _peer: &PeerName, _relationship: Relationship) -> Option<PeerName> {
+        PeerName::new(self.1).ok()
     }
 }
 
@@ -126,10 +148,10 @@ pub(super) struct Trouble<'a> {
 impl Pair {
     pub(super) fn new(seed: u64) -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
-        let device =
-            |role| -> Arc<dyn Device> { Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, role))) };
-        let (source_device, destination_device) = (device(Role::Normal), device(Role::Destination));
-        Self::on(source_device, destination_device, clock, seed)
+        // Each may become the destination.
+        let bytes = Volume::device_bytes(BLOCKS, Role::Destination);
+        let device = || -> Arc<dyn Device> { Arc::new(MemoryDevice::new(bytes)) };
+        Self::on(device(), device(), clock, seed)
     }
 
     pub(super) fn on(
@@ -145,8 +167,12 @@ impl Pair {
             clock,
             source,
             destination,
+            source_device,
             destination_device,
             registry: Source::new(),
+            other_registry: Source::new(),
+            peers: ["peer1", "peer2"],
+            gives_up: None,
             files: Vec::new(),
             compression: if seed.is_multiple_of(2) { Compression::None } else { Compression::Zstd },
             hold: true,
@@ -165,7 +191,7 @@ impl Pair {
     pub(super) fn mirror(&self) -> Destination {
         let mirror =
             Destination::new(self.destination.clone(), "vol0", Relationship(0xabc), self.compression, None);
-        mirror.set_options(Options { hold: self.hold, ..mirror.options() });
+        mirror.set_options(Options { hold: self.hold, gives_up: self.gives_up, ..mirror.options() });
         mirror
     }
 
@@ -196,9 +222,9 @@ impl Pair {
                     }
                 };
                 let mut work = cairn_stream::Work { cancel, progress: &mut progress, threads };
-                let peer = PeerName::new("peer1").expect("a good name");
+                let peer = PeerName::new(self.peers[0]).expect("a good name");
                 let mut far = far;
-                let volumes = One(self.source.clone());
+                let volumes = One(self.source.clone(), self.peers[1]);
                 // How it ended is the destination's to say.
                 let _ = self.registry.serve_session(&mut far, &volumes, &peer, &mut work);
             });
@@ -228,7 +254,7 @@ impl Pair {
     }
 
     /// Talks to a source that serves on another thread.
-    fn converse<T>(
+    pub(super) fn converse<T>(
         &self,
         talk: impl FnOnce(&mut Client<'_, UnixStream>) -> Result<T, MirrorError>,
     ) -> Result<T, MirrorError> {
@@ -237,8 +263,9 @@ impl Pair {
             scope.spawn(move || {
                 let cancel = AtomicBool::new(false);
                 let mut work = cairn_stream::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
-                let peer = PeerName::new("peer1").expect("a good name");
-                let _ = self.registry.serve_session(&mut far, &One(self.source.clone()), &peer, &mut work);
+                let peer = PeerName::new(self.peers[0]).expect("a good name");
+                let volumes = One(self.source.clone(), self.peers[1]);
+                let _ = self.registry.serve_session(&mut far, &volumes, &peer, &mut work);
             });
             let outcome = talk(&mut Client::hello(&mut near)?);
             drop(near);
@@ -360,6 +387,14 @@ impl Pair {
             content
         };
         assert_eq!(named(&there), named(&here), "the active state");
+    }
+
+    /// The other direction.
+    pub(super) fn swap(&mut self) {
+        std::mem::swap(&mut self.source, &mut self.destination);
+        std::mem::swap(&mut self.source_device, &mut self.destination_device);
+        std::mem::swap(&mut self.registry, &mut self.other_registry);
+        self.peers.reverse();
     }
 
     pub(super) fn reopen_destination(&mut self) {

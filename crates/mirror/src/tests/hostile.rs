@@ -7,7 +7,7 @@ use cairn_base::{Checksum, FileId, Generation, Rng, SnapshotId, Timestamp, Vbn, 
 use cairn_stream::{Compression, Have};
 
 use super::harness::{One, Pair};
-use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, StatusOf, Update};
+use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, Stance, StatusOf, Update};
 use crate::relationship::split;
 use crate::wire::{Frame, read_frame, write_frame};
 use crate::{Client, MirrorError, PeerName, Refusal, Relationship, Work};
@@ -40,7 +40,7 @@ fn serve(pair: &Pair, bytes: Vec<u8>) -> Result<(), MirrorError> {
     let mut work = cairn_stream::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
     let peer = PeerName::new("peer1").expect("a good name");
     let mut says = Says(Cursor::new(bytes));
-    pair.registry.serve_session(&mut says, &One(pair.source.clone()), &peer, &mut work)
+    pair.registry.serve_session(&mut says, &One(pair.source.clone(), pair.peers[1]), &peer, &mut work)
 }
 
 fn an_update() -> Request {
@@ -59,6 +59,7 @@ fn an_update() -> Request {
         compression: Compression::Zstd,
         hold: false,
         compare: true,
+        stance: Stance::Follows,
         rpo_ms: Some(7),
         claims: 9,
         shown: SnapshotId(3),
@@ -110,9 +111,15 @@ fn another_version_is_told_with_both_numbers() {
     let mut bytes = Vec::new();
     frame(&mut bytes, Request::Hello { version: PROTOCOL_VERSION + 1 }.encode());
     let error = serve(&pair, bytes.clone()).expect_err("another version");
-    assert!(matches!(error, MirrorError::Version { theirs: 3, ours: 2 }), "{error:?}");
+    assert!(
+        matches!(error, MirrorError::Version { theirs, ours: PROTOCOL_VERSION } if theirs == PROTOCOL_VERSION + 1),
+        "{error:?}"
+    );
     let error = Client::hello(&mut Says(Cursor::new(bytes))).map(drop).expect_err("another version");
-    assert!(matches!(error, MirrorError::Version { theirs: 3, ours: 2 }), "{error:?}");
+    assert!(
+        matches!(error, MirrorError::Version { theirs, ours: PROTOCOL_VERSION } if theirs == PROTOCOL_VERSION + 1),
+        "{error:?}"
+    );
 }
 
 #[test]

@@ -1,0 +1,141 @@
+//! Changes of role: what each side knows of the other, and how a source gives its role away.
+//!
+//! A change of role is one superblock write of one volume, and it is never made on both sides at once. So at every moment at most one side takes writes
+//! because of a planned change; a failover is the owner's decision that the other side is out of the game.
+//!
+//! | step | at the side that gives way | at the side that takes over |
+//! |---|---|---|
+//! | reverse: hand over | its last snapshot, and it is a destination that shows it ([`cairn_volume::Volume::demote`]) | |
+//! | reverse: bring that snapshot | serves it | an update like any other |
+//! | reverse: take over | | becomes writable; it has all that there is |
+//! | resync: give way | becomes a destination that shows its own head, which can be spilled | |
+//! | resync: update | its own head is replaced, in one superblock write | serves its image |
+//!
+//! Cut anywhere, both sides show whole images, and the same request again goes on where it stopped. To whom a source has given its role is in the name of the snapshot that it shows.
+
+use std::sync::Arc;
+
+use cairn_base::{Checksum, Generation, SnapshotId, Timestamp, VolumeId};
+use cairn_format::Role;
+use cairn_format::stream::root_digest;
+use cairn_volume::{Snapshot, Volume, VolumeError};
+
+use crate::error::Refusal;
+use crate::message::{HandOver, StandingOf};
+use crate::relationship::{PeerName, prefix, split};
+use crate::source::{Source, SourceVolumes, own_snapshots};
+
+/// News of a mirror that was failed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Departure {
+    /// The snapshot that it showed then.
+    pub base: SnapshotId,
+    /// Its content ([`root_digest`]).
+    pub root: Checksum,
+    /// Its generation: what the two sides have in common.
+    pub generation: Generation,
+    /// When, by the mirror's clock.
+    pub at: Timestamp,
+    /// Where its server is reached by mirrors: `HOST:PORT`, or `:PORT` at the host that tells it; empty when it does not say.
+    pub address: String,
+}
+
+/// Where the side that takes over can be reached, and how it is to be followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Successor {
+    /// As in [`Departure::address`].
+    pub address: String,
+    /// How often to update.
+    pub every_ms: Option<u64>,
+    /// The lag that is wanted at most.
+    pub rpo_ms: Option<u64>,
+}
+
+/// What a side is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// The volume.
+    pub id: VolumeId,
+    /// Whether it takes writes.
+    pub role: Role,
+    /// The snapshot of its own head, while it shows that; else 0.
+    pub own_head: SnapshotId,
+    /// That head was handed over to the one who asks.
+    pub handed_over: bool,
+    /// Its last consistency point.
+    pub generation: Generation,
+    /// When its content last changed, by its clock.
+    pub changed: Timestamp,
+    /// Blocks that it uses.
+    pub used: u64,
+    /// Its snapshots and their content.
+    pub snapshots: Vec<(SnapshotId, Checksum)>,
+}
+
+/// The head that a source has handed over to the mirror whose snapshots have this prefix.
+pub(crate) fn handed_over(volume: &Volume, prefix: &str) -> Option<Snapshot> {
+    volume.own_head().filter(|head| split(&head.name).is_some_and(|(own, _)| own == prefix))
+}
+
+impl Source {
+    pub(crate) fn standing(
+        &self,
+        volume: &Arc<Volume>,
+        of: &StandingOf,
+        peer: &PeerName,
+        volumes: &dyn SourceVolumes,
+    ) -> Result<Standing, Refusal> {
+        let prefix = prefix(peer, of.relationship);
+        if let Some(departure) = &of.departed {
+            let known = self.note_departure(volume, &prefix, departure);
+            volumes.departed(&of.volume, peer, of.relationship, departure, known);
+        }
+        let status = volume.status();
+        let own_head = volume.own_head();
+        Ok(Standing {
+            id: status.id,
+            role: status.role,
+            own_head: own_head.map_or(SnapshotId(0), |head| head.id),
+            handed_over: handed_over(volume, &prefix).is_some(),
+            generation: status.generation,
+            changed: status.changed,
+            used: status.used,
+            snapshots: volume.snapshot_entries().iter().map(|entry| (entry.id, root_digest(entry))).collect(),
+        })
+    }
+
+    /// Gives the role of the source to a destination that has all but the last changes: this side's last snapshot is what it shows from then on. Asked again, it
+    /// answers the same.
+    pub(crate) fn hand_over(
+        &self,
+        volume: &Arc<Volume>,
+        wish: &HandOver,
+        peer: &PeerName,
+        volumes: &dyn SourceVolumes,
+    ) -> Result<SnapshotId, Refusal> {
+        let prefix = prefix(peer, wish.relationship);
+        let _housekeeping = self.housekeeping.lock();
+        let status = volume.status();
+        if status.id != wish.id {
+            return Err(Refusal::WrongVolume { expected: wish.id, found: status.id });
+        }
+        if let Some(head) = handed_over(volume, &prefix) {
+            return Ok(head.id);
+        }
+        if status.role != Role::Normal {
+            return Err(Refusal::NotASource);
+        }
+        let own = own_snapshots(volume, &prefix);
+        // It has the base, so that what it lacks is little and the last update finds it.
+        if !own.iter().any(|(snapshot, _)| snapshot.id == wish.shown && snapshot.held) {
+            return Err(Refusal::Behind);
+        }
+        let name = format!("{prefix}{}", own.last().map_or(0, |(_, number)| *number) + 1);
+        let mut give = || volume.demote(&name, true);
+        let head = volumes.hand_over(&wish.volume, peer, wish.relationship, &wish.successor, &mut give)?;
+        Ok(head.id)
+    }
+}
+
+/// Makes a volume give way.
+pub type GiveWay<'a> = dyn FnMut() -> Result<Snapshot, VolumeError> + 'a;

@@ -1,0 +1,185 @@
+//! Changes of role at the side that asks for them: it makes its volume follow again, or takes over.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+
+use cairn_base::{Checksum, SnapshotId};
+use cairn_format::Role;
+use cairn_format::stream::root_digest;
+use cairn_stream::{Compression, Have, MIRROR_PREFIX, Plan, Produced, produce};
+use cairn_volume::{Divergence, Snapshot, Volume};
+
+use crate::client::{Client, unexpected};
+use crate::destination::{Destination, DestinationState};
+use crate::error::MirrorError;
+use crate::message::{Answer, HandOver, Request, StandingOf};
+use crate::roles::{Departure, Standing, Successor};
+
+impl Destination {
+    /// Asks what the other side is and has; tells it that this one was failed over, if so.
+    pub fn standing<S: Read + Write + ?Sized>(
+        &self,
+        client: &mut Client<'_, S>,
+        departed: Option<Departure>,
+    ) -> Result<Standing, MirrorError> {
+        let (volume, relationship) = (self.source_volume.clone(), self.relationship);
+        match client.ask(&Request::Standing(StandingOf { volume, relationship, departed }))? {
+            Answer::Standing(standing) => Ok(standing),
+            answer => Err(unexpected(answer)),
+        }
+    }
+
+    /// The news of the failover of this side; none while it follows.
+    pub fn departure(&self, address: &str, at: cairn_base::Timestamp) -> Option<Departure> {
+        let status = self.volume.status();
+        let base = status.cursor.snapshot;
+        let entries = self.volume.snapshot_entries();
+        let entry = entries.iter().find(|entry| entry.id == base);
+        (status.role == Role::Normal && base.0 != 0).then(|| Departure {
+            base,
+            root: entry.map(root_digest).unwrap_or_default(),
+            generation: entry.map_or(status.generation, |entry| entry.root.generation),
+            at,
+            address: address.to_owned(),
+        })
+    }
+
+    /// What this side has that the other does not: what a resync gives up. Snapshots that mirrors made for themselves do not count as the owner's.
+    pub fn divergence(&self, standing: &Standing) -> Result<Divergence, MirrorError> {
+        let mut divergence = self.volume.divergence(&self.common(standing))?;
+        let head = self.volume.own_head().map(|head| head.id);
+        divergence
+            .snapshots
+            .retain(|snapshot| !snapshot.name.starts_with(MIRROR_PREFIX) && Some(snapshot.id) != head);
+        if !divergence.head && divergence.snapshots.is_empty() {
+            // What mirrors noted for themselves is nobody's loss.
+            divergence.blocks = 0;
+        }
+        Ok(divergence)
+    }
+
+    /// The snapshots that both sides have with the same content.
+    fn common(&self, standing: &Standing) -> Vec<SnapshotId> {
+        let theirs: HashMap<SnapshotId, Checksum> = standing.snapshots.iter().copied().collect();
+        let entries = self.volume.snapshot_entries();
+        let same = entries.iter().filter(|entry| theirs.get(&entry.id) == Some(&root_digest(entry)));
+        same.map(|entry| entry.id).collect()
+    }
+
+    /// Makes this volume, which takes writes, a destination that shows its own head; when it is one already, nothing happens. Its device must be long enough
+    /// ([`Volume::device_bytes_as_destination`]).
+    ///
+    /// # Errors
+    /// [`MirrorError::NotAhead`] unless the other side takes writes; the volume's errors.
+    pub fn give_way(&self, standing: &Standing) -> Result<Snapshot, MirrorError> {
+        if standing.id != self.volume.id() {
+            return Err(crate::Refusal::WrongVolume { expected: self.volume.id(), found: standing.id }.into());
+        }
+        if standing.role == Role::Destination {
+            return Err(MirrorError::NotAhead(
+                "it takes no writes; fail it over first if it is to be the source",
+            ));
+        }
+        if let Some(head) = self.volume.own_head() {
+            return Ok(head);
+        }
+        let mut inner = self.inner.lock();
+        let mut name = format!("before-resync-{}", self.volume.open_generation().0);
+        while self.volume.snapshot_named(&name).is_some() {
+            name.push('_');
+        }
+        let head = self.volume.demote(&name, false)?;
+        inner.state = DestinationState::OwnHead;
+        Ok(head)
+    }
+
+    /// Writes the own head, and the snapshots that only this side has, as an image stream against the newest common snapshot: with that one (which the other side has)
+    /// it is all that was here. With nothing in common the stream is a full one.
+    pub fn spill(
+        &self,
+        standing: &Standing,
+        out: &mut dyn Write,
+        work: &mut cairn_stream::Work<'_>,
+    ) -> Result<Produced, MirrorError> {
+        let head = self.volume.own_head().ok_or(MirrorError::NotAhead("there is nothing here to spill"))?;
+        let common = self.common(standing);
+        let here = Have::of(&self.volume);
+        // The whole table goes along: what the other side calls a snapshot by then nobody knows.
+        let unnamed = |id, root| Have {
+            id,
+            root,
+            label: Checksum::default(),
+            entry: Checksum::default(),
+            mirror: false,
+        };
+        let mut have: Vec<Have> = here
+            .iter()
+            .filter(|have| common.contains(&have.id))
+            .map(|have| unnamed(have.id, have.root))
+            .collect();
+        let gone = standing.snapshots.iter().filter(|(id, _)| here.iter().all(|have| have.id != *id));
+        have.extend(gone.map(|(id, root)| unnamed(*id, *root)));
+        let plan = Plan::new(&self.volume, &have, head.id)?;
+        Ok(produce(&plan, out, Compression::Zstd, work)?)
+    }
+
+    /// Asks the source to give its role to this side. It shows the snapshot that is returned from then on, and takes no more writes: an update brings that, and
+    /// [`Destination::take_over`] ends the change.
+    ///
+    /// # Errors
+    /// [`crate::Refusal::Behind`] when this side does not have the source's base; [`MirrorError::Undecided`] when it shows its own head.
+    pub fn ask_for_role<S: Read + Write + ?Sized>(
+        &self,
+        client: &mut Client<'_, S>,
+        successor: Successor,
+    ) -> Result<SnapshotId, MirrorError> {
+        let status = self.volume.status();
+        if status.role != Role::Destination {
+            return Err(MirrorError::FailedOver);
+        }
+        self.refuse_own_head()?;
+        let wish = HandOver {
+            volume: self.source_volume.clone(),
+            id: self.volume.id(),
+            relationship: self.relationship,
+            shown: status.cursor.snapshot,
+            successor,
+        };
+        match client.ask(&Request::HandOver(wish))? {
+            Answer::HandedOver { target } => Ok(target),
+            answer => Err(unexpected(answer)),
+        }
+    }
+
+    /// Becomes the source, with all that there is: `target` is what the other side has handed over.
+    ///
+    /// # Errors
+    /// [`crate::Refusal::Behind`] when that is not what this side shows; [`MirrorError::Busy`] while a transfer runs.
+    pub fn take_over(&self, target: SnapshotId) -> Result<(), MirrorError> {
+        let status = self.volume.status();
+        if status.role == Role::Destination
+            && (status.cursor.snapshot != target || self.volume.own_head().is_some())
+        {
+            return Err(crate::Refusal::Behind.into());
+        }
+        self.failover().map(drop)
+    }
+
+    /// Refuses what an own head that nobody has given up would be lost by.
+    fn refuse_own_head(&self) -> Result<(), MirrorError> {
+        match self.volume.own_head() {
+            Some(head) => Err(self.undecided(&head)),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn undecided(&self, head: &Snapshot) -> MirrorError {
+        MirrorError::Undecided { blocks: blocks_after_parent(&self.volume, head) }
+    }
+}
+
+/// Blocks that a head has and the snapshot before it does not.
+fn blocks_after_parent(volume: &std::sync::Arc<Volume>, head: &Snapshot) -> u64 {
+    let have = if head.parent.0 == 0 { Vec::new() } else { vec![head.parent] };
+    volume.divergence(&have).map_or(head.root.used, |divergence| divergence.blocks)
+}
