@@ -128,6 +128,7 @@ pub fn samples() -> Vec<Vec<u8>> {
                 generation: Generation(4),
                 at: Timestamp(1_600_000_000_000_000_000),
                 address: "mirror.example:7420".to_owned(),
+                volume: "copy".to_owned(),
             }),
         }),
         Request::HandOver(HandOver {
@@ -135,7 +136,12 @@ pub fn samples() -> Vec<Vec<u8>> {
             id,
             relationship: Relationship(0xabc),
             shown: SnapshotId(3),
-            successor: Successor { address: ":7420".to_owned(), every_ms: Some(900_000), rpo_ms: None },
+            successor: Successor {
+                address: ":7420".to_owned(),
+                volume: "copy".to_owned(),
+                every_ms: Some(900_000),
+                rpo_ms: None,
+            },
         }),
     ];
     let answers = [

@@ -260,16 +260,21 @@ impl Request {
                 let body = body.text(&of.volume).u64(of.relationship.0);
                 let body = match &of.departed {
                     None => body.u8(0),
-                    Some(Departure { base, root, generation, at, address }) => {
-                        body.u8(1).u64(base.0).array(&root.0).u64(generation.0).u64(at.0).text(address)
-                    }
+                    Some(Departure { base, root, generation, at, address, volume }) => body
+                        .u8(1)
+                        .u64(base.0)
+                        .array(&root.0)
+                        .u64(generation.0)
+                        .u64(at.0)
+                        .text(address)
+                        .text(volume),
                 };
                 (STANDING, body)
             }
             Request::HandOver(HandOver { volume, id, relationship, shown, successor }) => {
                 let body = body.text(volume).array(&id.0).u64(relationship.0).u64(shown.0);
-                let Successor { address, every_ms, rpo_ms } = successor;
-                (HAND_OVER, body.text(address).option(*every_ms).option(*rpo_ms))
+                let Successor { address, volume, every_ms, rpo_ms } = successor;
+                (HAND_OVER, body.text(address).text(volume).option(*every_ms).option(*rpo_ms))
             }
         };
         (kind, body.0)
@@ -314,6 +319,7 @@ impl Request {
                         generation: Generation(parser.u64()?),
                         at: Timestamp(parser.u64()?),
                         address: parser.text()?,
+                        volume: parser.text()?,
                     }),
                 },
             }),
@@ -324,6 +330,7 @@ impl Request {
                 shown: SnapshotId(parser.u64()?),
                 successor: Successor {
                     address: parser.text()?,
+                    volume: parser.text()?,
                     every_ms: parser.option()?,
                     rpo_ms: parser.option()?,
                 },

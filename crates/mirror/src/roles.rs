@@ -38,6 +38,8 @@ pub struct Departure {
     pub at: Timestamp,
     /// Where its server is reached by mirrors: `HOST:PORT`, or `:PORT` at the host that tells it; empty when it does not say.
     pub address: String,
+    /// What the volume is called there.
+    pub volume: String,
 }
 
 /// Where the side that takes over can be reached, and how it is to be followed.
@@ -45,6 +47,8 @@ pub struct Departure {
 pub struct Successor {
     /// As in [`Departure::address`].
     pub address: String,
+    /// What the volume is called there.
+    pub volume: String,
     /// How often to update.
     pub every_ms: Option<u64>,
     /// The lag that is wanted at most.
@@ -87,7 +91,7 @@ impl Source {
     ) -> Result<Standing, Refusal> {
         let prefix = prefix(peer, of.relationship);
         if let Some(departure) = &of.departed {
-            let known = self.note_departure(volume, &prefix, departure);
+            let known = self.note_departure(volume, &prefix, departure, volumes);
             volumes.departed(&of.volume, peer, of.relationship, departure, known);
         }
         let status = volume.status();
@@ -132,7 +136,9 @@ impl Source {
         }
         let name = format!("{prefix}{}", own.last().map_or(0, |(_, number)| *number) + 1);
         let mut give = || volume.demote(&name, true);
-        let head = volumes.hand_over(&wish.volume, peer, wish.relationship, &wish.successor, &mut give)?;
+        let successor =
+            Successor { address: volumes.reachable(&wish.successor.address), ..wish.successor.clone() };
+        let head = volumes.hand_over(&wish.volume, peer, wish.relationship, &successor, &mut give)?;
         Ok(head.id)
     }
 }

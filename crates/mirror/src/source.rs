@@ -29,6 +29,11 @@ pub trait SourceVolumes {
     /// The volume of that name, if this peer may mirror it; [`Refusal::NoSuchVolume`] else.
     fn volume(&self, name: &str, peer: &PeerName) -> Result<Arc<Volume>, Refusal>;
 
+    /// An address that the other side gives for itself, as this side reaches it.
+    fn reachable(&self, address: &str) -> String {
+        address.to_owned()
+    }
+
     /// A mirror wants to take over. Whoever keeps the relationships writes down whom the volume follows from now on, and then calls `give`; on an error nothing
     /// has changed.
     fn hand_over(
@@ -510,11 +515,18 @@ impl Source {
     }
 
     /// Notes that a mirror was failed over. False when nobody knows it here.
-    pub(crate) fn note_departure(&self, volume: &Arc<Volume>, prefix: &str, departure: &Departure) -> bool {
+    pub(crate) fn note_departure(
+        &self,
+        volume: &Arc<Volume>,
+        prefix: &str,
+        departure: &Departure,
+        volumes: &dyn SourceVolumes,
+    ) -> bool {
         let mut followers = self.followers.lock();
         let Some(follower) = followers.get_mut(&(volume.id(), prefix.to_owned())) else { return false };
         follower.heard = volume.clock().now();
-        follower.departed = Some(departure.clone());
+        let address = volumes.reachable(&departure.address);
+        follower.departed = Some(Departure { address, ..departure.clone() });
         true
     }
 

@@ -30,7 +30,7 @@ impl Destination {
     }
 
     /// The news of the failover of this side; none while it follows.
-    pub fn departure(&self, address: &str, at: cairn_base::Timestamp) -> Option<Departure> {
+    pub fn departure(&self, address: &str, volume: &str, at: cairn_base::Timestamp) -> Option<Departure> {
         let status = self.volume.status();
         let base = status.cursor.snapshot;
         let entries = self.volume.snapshot_entries();
@@ -41,6 +41,7 @@ impl Destination {
             generation: entry.map_or(status.generation, |entry| entry.root.generation),
             at,
             address: address.to_owned(),
+            volume: volume.to_owned(),
         })
     }
 

@@ -42,6 +42,7 @@ struct DepartedEntry {
     generation: u64,
     at_ns: u64,
     address: String,
+    volume: String,
 }
 
 impl From<&Departure> for DepartedEntry {
@@ -52,6 +53,7 @@ impl From<&Departure> for DepartedEntry {
             generation: departure.generation.0,
             at_ns: departure.at.0,
             address: departure.address.clone(),
+            volume: departure.volume.clone(),
         }
     }
 }
@@ -64,6 +66,7 @@ impl From<DepartedEntry> for Departure {
             generation: Generation(entry.generation),
             at: Timestamp(entry.at_ns),
             address: entry.address,
+            volume: entry.volume,
         }
     }
 }

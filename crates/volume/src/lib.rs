@@ -62,7 +62,6 @@ pub use open::{FormatOptions, OpenOptions};
 pub use receive::{ReceivedImage, Receiver};
 pub use region::{Look, Part, Piece, Position, Region, Until};
 pub use repair::{DamagedBlock, Health, Repaired};
-pub use repair::{DamagedBlock, Repaired};
 pub use roles::Divergence;
 pub use scrub::{ScrubCursor, ScrubStep};
 pub use since::{SinceFiles, SinceRelationship};

@@ -15,7 +15,7 @@ use super::harness::{BLOCKS, Content, Pair, Trouble, assert_clean, content, fing
 use crate::{DestinationState, GivesUp, MirrorError, Refusal, Standing, Successor, TransferKind};
 
 fn successor() -> Successor {
-    Successor { address: ":7420".to_owned(), every_ms: None, rpo_ms: None }
+    Successor { address: ":7420".to_owned(), volume: "vol0".to_owned(), every_ms: None, rpo_ms: None }
 }
 
 fn dropped(head: SnapshotId) -> Option<GivesUp> {
@@ -455,9 +455,9 @@ fn old_source_learns_that_its_mirror_was_failed_over() {
     pair.write(pair.files[0], 0, 100, &mut rng);
     pair.update().expect("a baseline");
     let mirror = pair.mirror();
-    assert!(mirror.departure(":7420", Timestamp(5)).is_none(), "it follows");
+    assert!(mirror.departure(":7420", "vol0", Timestamp(5)).is_none(), "it follows");
     mirror.failover().expect("a failover");
-    let departure = mirror.departure(":7420", Timestamp(5)).expect("it takes writes");
+    let departure = mirror.departure(":7420", "vol0", Timestamp(5)).expect("it takes writes");
     pair.write(pair.files[0], 0, 10, &mut rng);
     let told = pair.converse(|client| mirror.standing(client, Some(departure.clone()))).expect("told");
     assert_eq!(told.role, Role::Normal, "the old source takes writes still");
