@@ -25,6 +25,8 @@ pub enum Structure {
     StreamHeader,
     /// A record of an image stream.
     StreamRecord,
+    /// The head of a part of an image dump.
+    DumpHeader,
 }
 
 impl std::fmt::Display for Structure {
@@ -41,6 +43,7 @@ impl std::fmt::Display for Structure {
             Structure::Directory => "directory entry",
             Structure::StreamHeader => "image stream",
             Structure::StreamRecord => "record of an image stream",
+            Structure::DumpHeader => "image dump",
         })
     }
 }

@@ -4,6 +4,7 @@
 //! that come from a disk are parsed into checked types or refused with a [`FormatError`]; nothing here panics on them.
 
 mod directory;
+pub mod dump;
 mod error;
 mod have;
 mod inode;

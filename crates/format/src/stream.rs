@@ -8,6 +8,7 @@ use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId, Timestamp, Vbn, VolumeId, crc
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::dump::DumpId;
 use crate::{FormatError, SnapshotEntry, Structure, layout};
 
 /// The version that this program writes, and the newest that it reads.
@@ -243,6 +244,20 @@ impl RecordHeader {
         bytes
     }
 
+    /// The header as bytes in a dump, whose id is mixed into the CRC: what a LUN holds of another dump is not taken for a record of this one.
+    pub fn to_bytes_in(&self, dump: DumpId) -> [u8; Self::SIZE] {
+        let mut bytes = self.to_bytes();
+        mix(&mut bytes, dump);
+        bytes
+    }
+
+    /// The header in `bytes` of a dump.
+    pub fn parse_in(bytes: &[u8; Self::SIZE], dump: DumpId) -> Result<Self, FormatError> {
+        let mut copy = *bytes;
+        mix(&mut copy, dump);
+        Self::parse(&copy)
+    }
+
     /// The header in `bytes`, with counts within the limits of the format.
     pub fn parse(bytes: &[u8; Self::SIZE]) -> Result<Self, FormatError> {
         let structure = Structure::StreamRecord;
@@ -305,6 +320,13 @@ impl RecordHeader {
             RecordKind::Abort => blocks == 0 && payload == 0,
         }
     }
+}
+
+/// Mixes a dump's id into the CRC of a record's header, or takes it out again.
+fn mix(bytes: &mut [u8; RecordHeader::SIZE], dump: DumpId) {
+    let salt = crc32c(&dump.0).to_le_bytes();
+    let crc = &mut bytes[RecordHeader::CRC_AT..RecordHeader::CRC_AT + 4];
+    crc.iter_mut().zip(salt).for_each(|(byte, salt)| *byte ^= salt);
 }
 
 /// A run of blocks in an extents record.

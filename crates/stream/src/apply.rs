@@ -146,7 +146,7 @@ fn take_records(
 }
 
 /// What no checksum proves: ids, names and descent as a volume makes them. Returns the target's name.
-fn check_table(header: &StreamHeader, entries: &[SnapshotEntry]) -> Result<String, StreamError> {
+pub(crate) fn check_table(header: &StreamHeader, entries: &[SnapshotEntry]) -> Result<String, StreamError> {
     let mut names = HashSet::new();
     for entry in entries {
         if entry.id > header.target || entry.parent >= entry.id || entry.root.blocks > header.space_blocks {

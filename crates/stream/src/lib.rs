@@ -8,6 +8,8 @@
 
 mod apply;
 mod consume;
+mod dump;
+mod encode;
 mod error;
 mod plan;
 mod produce;
@@ -17,7 +19,12 @@ mod work;
 
 pub use apply::{Applied, apply, apply_to};
 pub use consume::{Consumer, Record};
+pub use dump::{
+    Dump, DumpBytes, DumpDevice, DumpError, DumpLabel, Lost, OpenDump, PartHead, PartIndex, PartReader,
+    Restored, arrange, restore,
+};
+pub use encode::Compression;
 pub use error::{AbortReason, StreamError};
 pub use plan::{Have, MIRROR_PREFIX, Plan};
-pub use produce::{Compression, Produced, abort, produce};
+pub use produce::{Produced, abort, produce};
 pub use work::{Progress, Threads, Work};

@@ -62,6 +62,8 @@ pub struct Plan {
     pub(crate) put: Vec<SnapshotEntry>,
     pub(crate) gone: Vec<SnapshotId>,
     pub(crate) table_digest: Checksum,
+    /// Every snapshot up to the target.
+    pub(crate) table: Vec<SnapshotEntry>,
     /// Blocks of these images stay where they are until the plan is dropped, also when a snapshot is deleted meanwhile.
     _pinned: Vec<Image>,
 }
@@ -116,6 +118,28 @@ impl Plan {
         Self::of(volume, have, Some(base), changes, target, pinned)
     }
 
+    /// Everything up to `target`; or, with a `base`, what a reader lacks that has that snapshot and those before it. For an image dump.
+    ///
+    /// # Errors
+    /// [`StreamError::BaseMissing`] when the base is no snapshot here before the target: blocks of a deleted snapshot may have been reused.
+    pub fn against(
+        volume: &Arc<Volume>,
+        base: Option<SnapshotId>,
+        target: SnapshotId,
+    ) -> Result<Self, StreamError> {
+        let Some(base) = base else { return Self::new(volume, &[], target) };
+        // Held from here on: what is compared with must not be deleted meanwhile.
+        let missing = |_| StreamError::BaseMissing { base };
+        let _pinned = volume.image(Some(base)).map_err(missing)?;
+        let mut have = Have::of(volume);
+        have.retain(|have| have.id <= base);
+        let plan = match base < target {
+            true => Self::new(volume, &have, target)?,
+            false => return Err(StreamError::BaseMissing { base }),
+        };
+        if plan.header.base == base { Ok(plan) } else { Err(StreamError::BaseMissing { base }) }
+    }
+
     fn of(
         volume: &Arc<Volume>,
         have: &[Have],
@@ -156,6 +180,7 @@ impl Plan {
             put,
             gone,
             table_digest: table_digest(table.iter()),
+            table,
             _pinned: pinned,
         })
     }
@@ -211,6 +236,11 @@ impl Plan {
         };
         let ends = (StreamHeader::SIZE + RecordHeader::SIZE + StreamTrailer::SIZE) as u64;
         ends + extents + lists(self.put.len(), SnapshotEntry::SIZE) + lists(self.gone.len(), 8)
+    }
+
+    /// The snapshot that the stream brings.
+    pub fn target(&self) -> Option<&SnapshotEntry> {
+        self.table.last()
     }
 
     /// The runs of each extents record.

@@ -14,6 +14,7 @@
 //! a flush names them in the intent log (`intent`); a consistency point merges them into new trees (`update`, `consistency`).
 //! A read looks into the overlays and then into the committed tree (`image`, `tree`), through one verified cache (`store`).
 
+mod adopt;
 mod check;
 mod claims;
 mod compare;

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::dump::*;
 use crate::stream::*;
 
 fn header() -> StreamHeader {
@@ -38,6 +39,69 @@ fn records() -> [RecordHeader; 6] {
 
 fn trailer() -> StreamTrailer {
     StreamTrailer { records: 9, blocks: 77, digest: checksum(2), table_digest: checksum(3) }
+}
+
+fn dump_head() -> DumpHeader {
+    DumpHeader {
+        dump: DumpId([9; 16]),
+        part: 1,
+        parts: 4,
+        level: DumpLevel::Level(3),
+        volume: VOLUME,
+        name: "vol0".to_owned(),
+        blocks: 7_777,
+        created: Timestamp(1_700_000_000_000_000_000),
+        snapshots: 6,
+        table_digest: checksum(4),
+    }
+}
+
+fn seal_dump_head(bytes: &mut [u8; DumpHeader::SIZE]) {
+    let at = document::field("dump::RawDumpHeader", "checksum").0;
+    let sum = Checksum::of(&bytes[..at]);
+    bytes[at..].copy_from_slice(&sum.0);
+}
+
+#[test]
+fn head_of_a_dump_comes_back_and_no_flipped_bit_passes() {
+    let against = DumpHeader { level: DumpLevel::AgainstSnapshot, ..dump_head() };
+    for head in [dump_head(), against] {
+        let bytes = head.to_bytes();
+        assert_eq!(DumpHeader::parse(&bytes), Ok(head));
+        for bit in 0..bytes.len() * 8 {
+            let mut bytes = bytes;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(DumpHeader::parse(&bytes).is_err(), "bit {bit}");
+        }
+    }
+    let long = DumpHeader { name: "ä".repeat(100), ..dump_head() };
+    assert_eq!(DumpHeader::parse(&long.to_bytes()).map(|head| head.name.len()), Ok(MAX_VOLUME_NAME));
+    let at = document::field("dump::RawDumpHeader", "version").0;
+    let mut bytes = dump_head().to_bytes();
+    bytes[at] = DUMP_VERSION as u8 + 1;
+    let structure = Structure::DumpHeader;
+    let newer = FormatError::Version { structure, found: DUMP_VERSION + 1, supported: DUMP_VERSION };
+    assert_eq!(DumpHeader::parse(&bytes), Err(newer));
+}
+
+#[test]
+fn record_of_a_dump_is_none_of_another_dump_nor_of_a_bare_stream() {
+    let (one, other) = (DumpId([1; 16]), DumpId([2; 16]));
+    for record in records() {
+        let bytes = record.to_bytes_in(one);
+        assert_eq!(RecordHeader::parse_in(&bytes, one), Ok(record));
+        assert!(RecordHeader::parse_in(&bytes, other).is_err() && RecordHeader::parse(&bytes).is_err());
+    }
+}
+
+#[test]
+fn bytes_of_the_head_of_a_dump_are_those_of_version_1() {
+    let record = records()[0].to_bytes_in(DumpId([9; 16]));
+    let hash = format!("{:?}", Checksum::of(&[&dump_head().to_bytes()[..], &record].concat()));
+    assert_eq!(
+        hash, "5789430373a4927b55ab57ca80a9f53f",
+        "the head of a dump changed: read \"Changing the format\" in docs/format.md"
+    );
 }
 
 fn seal_header(bytes: &mut [u8; StreamHeader::SIZE]) {
@@ -184,6 +248,12 @@ proptest! {
         change(&mut bytes, at);
         seal_header(&mut bytes);
         if let Ok(read) = StreamHeader::parse(&bytes) {
+            prop_assert_eq!(read.to_bytes(), bytes);
+        }
+        let mut bytes = dump_head().to_bytes();
+        change(&mut bytes, 2 * at);
+        seal_dump_head(&mut bytes);
+        if let Ok(read) = DumpHeader::parse(&bytes) {
             prop_assert_eq!(read.to_bytes(), bytes);
         }
         let mut bytes = records()[number].to_bytes();

@@ -1,0 +1,30 @@
+//! The image dump: streams as files. Written in parts side by side, read record by record past damage, restored in any order, opened as a device.
+//!
+//! A dump has one part or several. Each part is a file (or a pipe) with a head, an image stream with its share of the blocks and the whole
+//! snapshot table, and the head again (`docs/format.md`). [`Dump`] writes them; [`PartReader`] reads one from its beginning to its end and goes on behind a
+//! damaged record; [`arrange`] puts a dump of everything and those made against it in order; [`restore`] puts their blocks on a device and
+//! makes it a volume; [`DumpDevice`] shows the same volume without restoring it.
+//!
+//! # Invariants
+//! 1. A part without its trailer is never taken for a whole one, wherever it was cut.
+//! 2. A damaged record costs that record: the reader finds the next one, and says what lay between.
+//! 3. A dump changes nothing that it shows: block numbers, trees and snapshots are those of the volume, so a block that is wrong does not have
+//!    the checksum in the block above it, and is not served.
+
+mod chain;
+mod device;
+mod error;
+mod index;
+mod read;
+mod restore;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use chain::arrange;
+pub use device::{DumpDevice, OpenDump};
+pub use error::DumpError;
+pub use index::{DumpBytes, PartIndex};
+pub use read::{Lost, PartHead, PartReader};
+pub use restore::{Restored, restore};
+pub use write::{Dump, DumpLabel};

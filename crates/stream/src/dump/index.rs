@@ -1,0 +1,304 @@
+//! Where the blocks of a part are: an index of its records, made by going from head to head.
+//!
+//! It takes 40 bytes for each record (1 MiB of blocks). Data is not read for it; whoever reads a block verifies it.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use cairn_base::Vbn;
+use cairn_format::stream::{Encoding, RecordHeader, RecordKind, StreamRun};
+use cairn_format::{FormatError, SnapshotEntry, Structure};
+
+use super::error::DumpError;
+use super::read::{HEAD_BYTES, PartHead, PartReader, Table, acceptable, check_order, find, read_error};
+use cairn_base::Checksum;
+
+/// Bytes that a search for the next record reads at once.
+const SEARCH_BYTES: usize = 1 << 20;
+
+/// A part that can be read anywhere.
+pub trait DumpBytes: Send + Sync {
+    /// Reads at `offset`; how many bytes: fewer than `buffer` has only at the end.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<usize>;
+
+    /// Bytes in all.
+    fn length(&self) -> std::io::Result<u64>;
+}
+
+impl DumpBytes for File {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match FileExt::read_at(self, &mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn length(&self) -> std::io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}
+
+impl DumpBytes for Vec<u8> {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let rest = usize::try_from(offset).ok().and_then(|at| self.get(at..)).unwrap_or_default();
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+
+    fn length(&self) -> std::io::Result<u64> {
+        Ok(self.len() as u64)
+    }
+}
+
+/// Reads a part in order.
+struct InOrder {
+    bytes: Arc<dyn DumpBytes>,
+    at: u64,
+}
+
+impl std::io::Read for InOrder {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.bytes.read_at(self.at, buffer)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl PartReader {
+    /// [`PartReader::open`] of a part that can be read anywhere: when the head at its beginning is damaged, the copy at its end serves.
+    pub fn open_file(file: &str, bytes: &Arc<dyn DumpBytes>) -> Result<Self, DumpError> {
+        let input = || Box::new(InOrder { bytes: bytes.clone(), at: 0 });
+        match Self::open(file, input()) {
+            Err(DumpError::Head { source, .. }) => {
+                let head = head_at_end(bytes).map_err(|error| read_error(file, error))?;
+                let head = head.ok_or(DumpError::Head { file: file.to_owned(), source })?;
+                Self::open_with(file, input(), head)
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+fn head_at_end(bytes: &Arc<dyn DumpBytes>) -> std::io::Result<Option<PartHead>> {
+    let mut head = [0; HEAD_BYTES];
+    let at = bytes.length()?.checked_sub(HEAD_BYTES as u64);
+    // One head alone is that of the beginning.
+    let Some(at) = at.filter(|at| *at >= HEAD_BYTES as u64) else { return Ok(None) };
+    bytes.read_at(at, &mut head)?;
+    Ok(PartHead::parse(&head).ok())
+}
+
+/// A record with blocks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    /// The first block.
+    pub(crate) first: u64,
+    /// The last one.
+    pub(crate) last: u64,
+    /// Where its payload is in the file.
+    pub(crate) payload_at: u64,
+    pub(crate) payload: u32,
+    pub(crate) items: u16,
+    pub(crate) blocks: u16,
+    pub(crate) encoding: Encoding,
+}
+
+impl Entry {
+    /// Bytes of the payload before the blocks.
+    pub(crate) fn table_bytes(&self) -> usize {
+        usize::from(self.items) * StreamRun::SIZE
+    }
+
+    /// Whether it has every block from its first to its last.
+    pub(crate) fn is_dense(&self) -> bool {
+        self.last - self.first + 1 == u64::from(self.blocks)
+    }
+}
+
+/// A part, and where its blocks are.
+pub struct PartIndex {
+    file: String,
+    pub(crate) bytes: Arc<dyn DumpBytes>,
+    head: PartHead,
+    table: Option<Vec<SnapshotEntry>>,
+    /// In order of vbn.
+    pub(crate) entries: Vec<Entry>,
+    whole: bool,
+    cut: bool,
+}
+
+impl PartIndex {
+    /// Goes through the part from head to head. What is damaged is left out: its blocks are not found.
+    ///
+    /// # Errors
+    /// [`DumpError::Head`] for anything that is no part of a dump. A part that is cut off is opened as far as it goes: see [`PartIndex::is_cut`].
+    pub fn open(file: &str, bytes: Arc<dyn DumpBytes>) -> Result<Self, DumpError> {
+        let failed = |error| read_error(file, error);
+        let mut head = [0; HEAD_BYTES];
+        let have = bytes.read_at(0, &mut head).map_err(failed)?;
+        let short = FormatError::Magic(Structure::DumpHeader);
+        let parsed = if have == HEAD_BYTES { PartHead::parse(&head) } else { Err(short) };
+        let head = match parsed {
+            Ok(head) => head,
+            Err(source) => head_at_end(&bytes)
+                .map_err(failed)?
+                .ok_or(DumpError::Head { file: file.to_owned(), source })?,
+        };
+        let mut index = Self {
+            file: file.to_owned(),
+            bytes,
+            head,
+            table: None,
+            entries: Vec::new(),
+            whole: false,
+            cut: true,
+        };
+        index.fill().map_err(failed)?;
+        Ok(index)
+    }
+
+    /// What the part is called.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// How it begins.
+    pub fn head(&self) -> &PartHead {
+        &self.head
+    }
+
+    /// Every snapshot that the dump brings, unless all places that have them are damaged.
+    pub fn table(&self) -> Option<&[SnapshotEntry]> {
+        self.table.as_deref()
+    }
+
+    /// All of its records were found, and the trailer.
+    pub fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// It has no end: neither the trailer nor what follows it.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// Its length in bytes.
+    pub fn length(&self) -> Result<u64, DumpError> {
+        self.bytes.length().map_err(|error| read_error(&self.file, error))
+    }
+
+    fn fill(&mut self) -> std::io::Result<()> {
+        let dump = self.head.dump.dump;
+        let (mut at, mut sequence, mut last, mut blocks) = (HEAD_BYTES as u64, 0, 0, 0);
+        let mut table = Table::default();
+        loop {
+            let mut head = [0; RecordHeader::SIZE];
+            let have = self.bytes.read_at(at, &mut head)?;
+            let header = acceptable(&head, dump, sequence).filter(|_| have == head.len());
+            let Some(header) = header else {
+                match self.search(at, sequence)? {
+                    Some(next) => at = next,
+                    None => break,
+                }
+                continue;
+            };
+            let payload_at = at + RecordHeader::SIZE as u64;
+            match header.kind {
+                RecordKind::Extents => {
+                    if let Some(entry) = self.entry(&header, payload_at)?.filter(|entry| entry.first > last) {
+                        last = entry.last;
+                        blocks += u64::from(entry.blocks);
+                        self.entries.push(entry);
+                    }
+                }
+                RecordKind::Entries => {
+                    let mut payload = vec![0; header.payload as usize];
+                    self.bytes.read_at(payload_at, &mut payload)?;
+                    if Checksum::of(&payload) == header.checksum {
+                        // What does not parse is missing, and the table is then not whole.
+                        let _ = table.take(&payload);
+                    }
+                }
+                RecordKind::Trailer => {
+                    let mut payload = vec![0; header.payload as usize];
+                    self.bytes.read_at(payload_at, &mut payload)?;
+                    if Checksum::of(&payload) != header.checksum {
+                        break;
+                    }
+                    self.whole = blocks == self.head.stream.changed_blocks;
+                    self.cut = false;
+                    break;
+                }
+                RecordKind::Gone => {}
+                RecordKind::Abort => break,
+            }
+            at = payload_at + u64::from(header.payload);
+            sequence = header.sequence + 1;
+        }
+        self.table = table.whole(&self.head.dump);
+        self.cut = self.cut && head_at_end(&self.bytes)?.is_none_or(|head| head != self.head);
+        Ok(())
+    }
+
+    /// The entry of a record, unless its runs make no sense.
+    fn entry(&self, header: &RecordHeader, payload_at: u64) -> std::io::Result<Option<Entry>> {
+        let mut runs = vec![0; header.items as usize * StreamRun::SIZE];
+        if self.bytes.read_at(payload_at, &mut runs)? < runs.len() {
+            return Ok(None);
+        }
+        let Ok(runs) = StreamRun::parse_all(header, &runs) else { return Ok(None) };
+        let (Some((first, _)), Some((last, count)), Ok(())) = (runs.first(), runs.last(), check_order(&runs))
+        else {
+            return Ok(None);
+        };
+        Ok(Some(Entry {
+            first: first.0,
+            last: last.0 + u64::from(*count) - 1,
+            payload_at,
+            payload: header.payload,
+            items: header.items as u16,
+            blocks: header.blocks as u16,
+            encoding: header.encoding,
+        }))
+    }
+
+    /// The runs of a record.
+    pub(crate) fn runs(&self, entry: &Entry) -> std::io::Result<Vec<(Vbn, u32)>> {
+        let mut bytes = vec![0; entry.table_bytes()];
+        self.bytes.read_at(entry.payload_at, &mut bytes)?;
+        let header = RecordHeader {
+            kind: RecordKind::Extents,
+            encoding: entry.encoding,
+            sequence: 0,
+            items: entry.items.into(),
+            blocks: entry.blocks.into(),
+            payload: entry.payload,
+            checksum: Checksum::default(),
+        };
+        StreamRun::parse_all(&header, &bytes).map_err(std::io::Error::other)
+    }
+
+    /// Where the next record begins past `at`.
+    fn search(&self, at: u64, sequence: u64) -> std::io::Result<Option<u64>> {
+        let mut buffer = vec![0; SEARCH_BYTES];
+        let mut start = at;
+        loop {
+            let have = self.bytes.read_at(start, &mut buffer)?;
+            if let Some(found) = find(&buffer[..have], self.head.dump.dump, sequence) {
+                return Ok(Some(start + found as u64));
+            }
+            if have < buffer.len() {
+                return Ok(None);
+            }
+            start += (have - RecordHeader::SIZE) as u64;
+        }
+    }
+}

@@ -1,0 +1,523 @@
+//! Reading a part from its beginning to its end, past damage.
+//!
+//! Nothing is handed out that does not verify. Where a record's head is damaged its length is not known: the next record is found by its
+//! CRC, into which the id of the dump is mixed, and by its number, which is higher.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId, Vbn};
+use cairn_device::{Block, BlockMut};
+use cairn_format::dump::{DumpHeader, DumpId};
+use cairn_format::stream::{
+    Encoding, RECORD_SNAPSHOTS_MAX, RecordHeader, RecordKind, StreamHeader, StreamRun, StreamTrailer,
+    chain_digest, table_digest,
+};
+use cairn_format::{FormatError, SnapshotEntry, Structure};
+
+use super::error::DumpError;
+use crate::error::AbortReason;
+
+/// Bytes that one read of the input asks for.
+const READ_BYTES: usize = 4 << 20;
+/// Bytes of a head: which dump, and how the stream begins.
+pub(crate) const HEAD_BYTES: usize = DumpHeader::SIZE + StreamHeader::SIZE;
+
+/// How a part begins and ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartHead {
+    /// Which dump, and which part.
+    pub dump: DumpHeader,
+    /// From which snapshot to which; `changed_blocks` are the part's own.
+    pub stream: StreamHeader,
+}
+
+impl PartHead {
+    /// The head in `bytes`.
+    pub fn parse(bytes: &[u8; HEAD_BYTES]) -> Result<Self, FormatError> {
+        let field = FormatError::Field { structure: Structure::DumpHeader, field: "size" };
+        let (dump, rest) = bytes.split_first_chunk::<{ DumpHeader::SIZE }>().ok_or(field)?;
+        let stream = rest.first_chunk::<{ StreamHeader::SIZE }>().ok_or(field)?;
+        let head = Self { dump: DumpHeader::parse(dump)?, stream: StreamHeader::parse(stream)? };
+        let whole = head.stream.volume == head.dump.volume
+            && head.stream.changed_blocks <= head.dump.blocks
+            && head.stream.space_blocks > 0;
+        if whole {
+            Ok(head)
+        } else {
+            Err(FormatError::Field { structure: Structure::DumpHeader, field: "stream" })
+        }
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        [&self.dump.to_bytes()[..], &self.stream.to_bytes()].concat()
+    }
+}
+
+/// What can't be read of a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// Where in the file.
+    pub offset: u64,
+    /// Bytes; 0 where records are missing altogether.
+    pub length: u64,
+    /// Blocks in it, where the head of the record still says so.
+    pub blocks: Option<u32>,
+    /// The last block before it; 0 for none.
+    pub after: Vbn,
+    /// The first block behind it; none when no further one came.
+    pub before: Option<Vbn>,
+    /// It held nothing of the image but what the part has in another place too, or what says that it is whole.
+    pub spare: bool,
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} byte(s) at {} can't be read", self.length, self.offset)?;
+        if self.spare {
+            return f.write_str("; nothing of the image is lost with them");
+        }
+        if let Some(blocks) = self.blocks {
+            write!(f, "; {blocks} block(s)")?;
+        }
+        match self.before {
+            Some(before) => write!(f, " between vbn {} and {before}", self.after),
+            None => write!(f, " past vbn {}", self.after),
+        }
+    }
+}
+
+/// The snapshot table as far as it was read. Each part has it twice, and each copy may lack other records.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    entries: BTreeMap<SnapshotId, SnapshotEntry>,
+}
+
+impl Table {
+    /// Takes the entries of a verified record.
+    pub(crate) fn take(&mut self, payload: &[u8]) -> Result<(), FormatError> {
+        for bytes in payload.chunks_exact(SnapshotEntry::SIZE) {
+            let empty = FormatError::Field { structure: Structure::StreamRecord, field: "snapshot entry" };
+            let entry = SnapshotEntry::parse(bytes)?.ok_or(empty)?;
+            self.entries.insert(entry.id, entry);
+        }
+        Ok(())
+    }
+
+    /// The table once it is whole.
+    pub(crate) fn whole(&self, head: &DumpHeader) -> Option<Vec<SnapshotEntry>> {
+        let whole = self.entries.len() as u64 == head.snapshots
+            && table_digest(self.entries.values()) == head.table_digest;
+        whole.then(|| self.entries.values().cloned().collect())
+    }
+}
+
+/// Blocks of a verified record, by run.
+pub(crate) type Runs = Vec<(Vbn, Vec<Block>)>;
+
+/// Reads one part of a dump.
+pub struct PartReader {
+    file: String,
+    window: Window,
+    head: PartHead,
+    table: Table,
+    digest: Checksum,
+    /// Heads of records were lost: the digest of the whole can't be compared.
+    digest_lost: bool,
+    sequence: u64,
+    blocks: u64,
+    last: Vbn,
+    lost: Vec<Lost>,
+    /// The trailer was met, or what is left of it.
+    ended: bool,
+    finished: bool,
+}
+
+impl PartReader {
+    /// Reads the head, and the snapshot table that follows it. `file` names the part in errors.
+    ///
+    /// # Errors
+    /// [`DumpError::Head`] for anything that is no part of a dump.
+    pub fn open(file: &str, input: Box<dyn Read + Send>) -> Result<Self, DumpError> {
+        let mut window = Window::new(input);
+        let reading = |source| read_error(file, source);
+        let have = window.ensure(HEAD_BYTES).map_err(reading)?;
+        let source = FormatError::Magic(Structure::DumpHeader);
+        let bytes = window.bytes().first_chunk::<HEAD_BYTES>().filter(|_| have >= HEAD_BYTES);
+        let parsed = bytes.ok_or(source).and_then(PartHead::parse);
+        let head = parsed.map_err(|source| DumpError::Head { file: file.to_owned(), source })?;
+        Self::open_as(file, window, head)
+    }
+
+    /// As [`PartReader::open`] with a head that was found elsewhere: at the end of the file, when the one at its beginning is damaged.
+    pub(crate) fn open_with(
+        file: &str,
+        input: Box<dyn Read + Send>,
+        head: PartHead,
+    ) -> Result<Self, DumpError> {
+        let mut window = Window::new(input);
+        window.ensure(HEAD_BYTES).map_err(|source| read_error(file, source))?;
+        let mut reader = Self::open_as(file, window, head)?;
+        reader.note(0, HEAD_BYTES as u64, None, true);
+        Ok(reader)
+    }
+
+    fn open_as(file: &str, mut window: Window, head: PartHead) -> Result<Self, DumpError> {
+        window.skip(HEAD_BYTES);
+        let digest = chain_digest(Checksum::default(), &head.to_bytes());
+        let mut reader = Self {
+            file: file.to_owned(),
+            window,
+            head,
+            table: Table::default(),
+            digest,
+            digest_lost: false,
+            sequence: 0,
+            blocks: 0,
+            last: Vbn(0),
+            lost: Vec::new(),
+            ended: false,
+            finished: false,
+        };
+        while reader.next_is_table()? {
+            reader.record()?;
+        }
+        Ok(reader)
+    }
+
+    /// What the part is called.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// How it begins.
+    pub fn head(&self) -> &PartHead {
+        &self.head
+    }
+
+    /// Every snapshot that the dump brings, once that is known: mostly from the beginning, after damage at the end.
+    pub fn table(&self) -> Option<Vec<SnapshotEntry>> {
+        self.table.whole(&self.head.dump)
+    }
+
+    /// What could not be read so far.
+    pub fn lost(&self) -> &[Lost] {
+        &self.lost
+    }
+
+    /// Bytes read so far.
+    pub fn bytes(&self) -> u64 {
+        self.window.offset
+    }
+
+    /// Blocks read so far.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// The blocks of the next record that can be read, by run; none at the end. What could not be read on the way is in [`PartReader::lost`].
+    ///
+    /// # Errors
+    /// [`DumpError::Cut`] where the part ends without a trailer, [`DumpError::GivenUp`] where its writer gave up.
+    pub fn extents(&mut self) -> Result<Option<Vec<(Vbn, Vec<Block>)>>, DumpError> {
+        while !self.ended {
+            if let Some(runs) = self.record()? {
+                return Ok(Some(runs));
+            }
+        }
+        if !std::mem::replace(&mut self.finished, true) {
+            self.finish()?;
+        }
+        Ok(None)
+    }
+
+    fn next_is_table(&mut self) -> Result<bool, DumpError> {
+        if self.ended || self.fill(RecordHeader::SIZE)? < RecordHeader::SIZE {
+            return Ok(false);
+        }
+        let header = self.header_at(0);
+        Ok(header.is_some_and(|header| header.kind == RecordKind::Entries))
+    }
+
+    fn fill(&mut self, bytes: usize) -> Result<usize, DumpError> {
+        let file = &self.file;
+        self.window.ensure(bytes).map_err(|source| read_error(file, source))
+    }
+
+    fn header_at(&self, at: usize) -> Option<RecordHeader> {
+        let bytes = self.window.bytes().get(at..)?.first_chunk::<{ RecordHeader::SIZE }>()?;
+        acceptable(bytes, self.head.dump.dump, self.sequence)
+    }
+
+    /// Takes one record; its blocks if it has some.
+    fn record(&mut self) -> Result<Option<Runs>, DumpError> {
+        let start = self.window.offset;
+        if self.fill(RecordHeader::SIZE)? < RecordHeader::SIZE {
+            return Err(self.cut());
+        }
+        let Some(header) = self.header_at(0) else { return self.find_next().map(|()| None) };
+        if header.kind == RecordKind::Abort {
+            let reason = AbortReason::from_code(header.items);
+            return Err(DumpError::GivenUp { file: self.file.clone(), reason });
+        }
+        if header.sequence != self.sequence {
+            // Whole records are missing, and nothing is in their place.
+            let spare = self.nothing_lost_before(&header);
+            self.note(start, 0, None, spare);
+            self.digest_lost = true;
+        }
+        let length = RecordHeader::SIZE + header.payload as usize;
+        if self.fill(length)? < length {
+            return Err(self.cut());
+        }
+        let before = self.digest;
+        let bytes = &self.window.bytes()[..length];
+        let (head, payload) = bytes.split_at(RecordHeader::SIZE);
+        self.digest = chain_digest(before, head);
+        let verified = Checksum::of(payload) == header.checksum;
+        let outcome = match verified {
+            true => self.take(&header, before),
+            false => Err(FormatError::Checksum(Structure::StreamRecord)),
+        };
+        self.window.skip(length);
+        self.sequence = header.sequence + 1;
+        self.ended = header.kind == RecordKind::Trailer;
+        Ok(outcome.unwrap_or_else(|_| {
+            let blocks = (header.kind == RecordKind::Extents).then_some(header.blocks);
+            // A table is there twice, and without the trailer's sums the records still verify one by one; but a trailer that is whole and
+            // says something else than what was read means that something is missing.
+            let spare = match header.kind {
+                RecordKind::Extents => false,
+                RecordKind::Trailer => !verified,
+                _ => true,
+            };
+            self.note(start, length as u64, blocks, spare);
+            None
+        }))
+    }
+
+    fn take(&mut self, header: &RecordHeader, before: Checksum) -> Result<Option<Runs>, FormatError> {
+        let payload = &self.window.bytes()[RecordHeader::SIZE..RecordHeader::SIZE + header.payload as usize];
+        let unexpected = FormatError::Field { structure: Structure::StreamRecord, field: "kind" };
+        match header.kind {
+            RecordKind::Extents => {
+                let runs = unpack(header, payload)?;
+                let first = runs.first().map_or(Vbn(0), |(first, _)| *first);
+                if first <= self.last {
+                    return Err(FormatError::Field { structure: Structure::StreamRecord, field: "order" });
+                }
+                for lost in self.lost.iter_mut().filter(|lost| !lost.spare) {
+                    lost.before = lost.before.or(Some(first));
+                }
+                self.last =
+                    runs.last().map_or(first, |(first, blocks)| Vbn(first.0 + blocks.len() as u64 - 1));
+                self.blocks += u64::from(header.blocks);
+                Ok(Some(runs))
+            }
+            RecordKind::Entries => self.table.take(payload).map(|()| None),
+            RecordKind::Trailer => {
+                let trailer = StreamTrailer::parse(payload)?;
+                self.check_trailer(&trailer, header, before).map(|()| None)
+            }
+            RecordKind::Gone | RecordKind::Abort => Err(unexpected),
+        }
+    }
+
+    /// The trailer against what was read. What was lost is known already; here it is that nothing else is missing.
+    fn check_trailer(
+        &self,
+        trailer: &StreamTrailer,
+        header: &RecordHeader,
+        before: Checksum,
+    ) -> Result<(), FormatError> {
+        let damaged = FormatError::Checksum(Structure::StreamRecord);
+        let all = trailer.records == header.sequence
+            && trailer.blocks == self.head.stream.changed_blocks
+            && trailer.table_digest == self.head.dump.table_digest;
+        let complete = self.lost.iter().any(|lost| !lost.spare) || trailer.blocks == self.blocks;
+        if all && complete && (self.digest_lost || trailer.digest == before) { Ok(()) } else { Err(damaged) }
+    }
+
+    /// The head of the next record is damaged, or is not there: finds one behind it.
+    fn find_next(&mut self) -> Result<(), DumpError> {
+        let start = self.window.offset;
+        self.digest_lost = true;
+        loop {
+            let have = self.fill(READ_BYTES)?;
+            if let Some(at) = find(&self.window.bytes()[..have], self.head.dump.dump, self.sequence) {
+                self.window.skip(at);
+                if let Some(next) = self.header_at(0) {
+                    let spare = self.nothing_lost_before(&next);
+                    self.note(start, self.window.offset - start, None, spare);
+                    self.sequence = next.sequence;
+                }
+                return Ok(());
+            }
+            if have == READ_BYTES {
+                self.window.skip(have - HEAD_BYTES);
+                continue;
+            }
+            // No record any more. With the copy of the head at the end it is the trailer that is damaged, and nothing was cut off.
+            if !self.window.bytes().ends_with(&self.head.to_bytes()) {
+                self.window.skip(have);
+                return Err(self.cut_at(start));
+            }
+            self.window.skip(have - HEAD_BYTES);
+            let spare = self.blocks == self.head.stream.changed_blocks;
+            self.note(start, self.window.offset - start, None, spare);
+            self.ended = true;
+            return Ok(());
+        }
+    }
+
+    /// Whether the records that are missing before `next` held none, or only the first copy of the table, or only what follows the last blocks.
+    fn nothing_lost_before(&self, next: &RecordHeader) -> bool {
+        let of_table = self.head.dump.snapshots.div_ceil(RECORD_SNAPSHOTS_MAX as u64);
+        let past_blocks = self.blocks == self.head.stream.changed_blocks && next.kind != RecordKind::Extents;
+        next.sequence == self.sequence || next.sequence <= of_table || past_blocks
+    }
+
+    /// Reads what follows the trailer: the copy of the head, and nothing else. A damaged one costs nothing of the image.
+    fn finish(&mut self) -> Result<(), DumpError> {
+        let start = self.window.offset;
+        let have = self.fill(HEAD_BYTES + 1)?;
+        if self.window.bytes()[..have] != self.head.to_bytes()[..] {
+            self.note(start, have as u64, None, true);
+        }
+        self.window.skip(have);
+        let missing = self.blocks != self.head.stream.changed_blocks;
+        if missing && self.lost.iter().all(|lost| lost.spare) {
+            self.note(start, 0, None, false);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, offset: u64, length: u64, blocks: Option<u32>, spare: bool) {
+        self.lost.push(Lost { offset, length, blocks, after: self.last, before: None, spare });
+    }
+
+    fn cut(&mut self) -> DumpError {
+        let start = self.window.offset;
+        self.cut_at(start)
+    }
+
+    fn cut_at(&mut self, start: u64) -> DumpError {
+        let length = self.window.bytes().len() as u64;
+        let spare = self.blocks == self.head.stream.changed_blocks;
+        self.note(start, length.max(self.window.offset - start), None, spare);
+        self.ended = true;
+        DumpError::Cut { file: self.file.clone() }
+    }
+}
+
+/// The blocks of a verified extents record.
+pub(crate) fn unpack(header: &RecordHeader, payload: &[u8]) -> Result<Runs, FormatError> {
+    let runs = StreamRun::parse_all(header, payload)?;
+    check_order(&runs)?;
+    let stored = payload.get(runs.len() * StreamRun::SIZE..).unwrap_or_default();
+    let length = header.blocks as usize * BLOCK_SIZE;
+    let field = |field| FormatError::Field { structure: Structure::StreamRecord, field };
+    let unpacked;
+    let data = match header.encoding {
+        Encoding::Plain => stored,
+        Encoding::Zstd => {
+            unpacked = zstd::bulk::decompress(stored, length).map_err(|_| field("compression"))?;
+            &unpacked[..]
+        }
+    };
+    if data.len() != length {
+        return Err(field("length"));
+    }
+    let mut pieces = data.chunks_exact(BLOCK_SIZE).map(|bytes| {
+        let mut block = BlockMut::dirty();
+        block.copy_from_slice(bytes);
+        block.freeze()
+    });
+    Ok(runs
+        .into_iter()
+        .map(|(first, count)| (first, pieces.by_ref().take(count as usize).collect()))
+        .collect())
+}
+
+/// Runs of a dump's record follow each other.
+pub(crate) fn check_order(runs: &[(Vbn, u32)]) -> Result<(), FormatError> {
+    let ordered = runs.windows(2).all(|pair| pair[0].0.0 + u64::from(pair[0].1) <= pair[1].0.0);
+    let wrong = FormatError::Field { structure: Structure::StreamRecord, field: "order" };
+    if ordered { Ok(()) } else { Err(wrong) }
+}
+
+/// A record's head that can follow record `sequence - 1` in the dump, at once or after some that are lost.
+pub(crate) fn acceptable(
+    bytes: &[u8; RecordHeader::SIZE],
+    dump: DumpId,
+    sequence: u64,
+) -> Option<RecordHeader> {
+    // Most bytes are none, and this is cheaper than a CRC.
+    if bytes[0] == 0 || bytes[0] > 5 || bytes[1..4] != [0; 3] {
+        return None;
+    }
+    RecordHeader::parse_in(bytes, dump).ok().filter(|header| header.sequence >= sequence)
+}
+
+/// Where in `bytes` the next record begins; not at their very beginning.
+pub(crate) fn find(bytes: &[u8], dump: DumpId, sequence: u64) -> Option<usize> {
+    (1..bytes.len().saturating_sub(RecordHeader::SIZE - 1)).find(|at| {
+        let head = bytes.get(*at..).and_then(|rest| rest.first_chunk());
+        head.is_some_and(|head| acceptable(head, dump, sequence).is_some())
+    })
+}
+
+pub(crate) fn read_error(file: &str, source: std::io::Error) -> DumpError {
+    DumpError::Read { file: file.to_owned(), source: std::sync::Arc::new(source) }
+}
+
+/// Bytes of the input that were read and not yet taken.
+struct Window {
+    input: Box<dyn Read + Send>,
+    buffer: Vec<u8>,
+    /// The first that was not taken.
+    at: usize,
+    /// How many are in the buffer.
+    end: usize,
+    /// Where in the input `at` is.
+    offset: u64,
+    at_end: bool,
+}
+
+impl Window {
+    fn new(input: Box<dyn Read + Send>) -> Self {
+        Self { input, buffer: vec![0; 2 * READ_BYTES], at: 0, end: 0, offset: 0, at_end: false }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[self.at..self.end]
+    }
+
+    /// Reads until `count` bytes are there or the input ends; how many of them are there.
+    fn ensure(&mut self, count: usize) -> std::io::Result<usize> {
+        if self.end - self.at >= count || self.at_end {
+            return Ok((self.end - self.at).min(count));
+        }
+        self.buffer.copy_within(self.at..self.end, 0);
+        self.end -= self.at;
+        self.at = 0;
+        while self.end < count {
+            match self.input.read(&mut self.buffer[self.end..]) {
+                Ok(0) => {
+                    self.at_end = true;
+                    break;
+                }
+                Ok(read) => self.end += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((self.end - self.at).min(count))
+    }
+
+    fn skip(&mut self, count: usize) {
+        let count = count.min(self.end - self.at);
+        self.at += count;
+        self.offset += count as u64;
+    }
+}

@@ -1,0 +1,188 @@
+//! From runs of blocks to records: read, encoded and handed on, each on a thread of its own where the caller has threads.
+
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+
+use cairn_base::{BLOCK_SIZE, Checksum};
+use cairn_device::Block;
+use cairn_format::stream::{Encoding, RecordHeader, RecordKind, StreamRun};
+use cairn_volume::Run;
+
+use crate::error::StreamError;
+use crate::plan::Plan;
+use crate::work::Work;
+
+/// Records that one read of the device fills: 4 MiB in flight at once.
+pub(crate) const RECORDS_PER_READ: usize = 4;
+/// Reads that wait to be encoded, and encoded ones that wait to be sent, at most; past it the reading side waits.
+const READS_AHEAD: usize = 2;
+/// The fastest level that compresses at all well: the wire is rarely slower than it.
+const ZSTD_LEVEL: i32 = 1;
+
+/// How extents are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// As they are: best on a fast link.
+    #[default]
+    None,
+    /// zstd level 1 where that makes a record smaller.
+    Zstd,
+}
+
+/// A record ready to go, but for its number.
+pub(crate) struct Ready {
+    pub(crate) header: RecordHeader,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// The runs of each record of one read.
+pub(crate) type Batch = Vec<Vec<Run>>;
+
+/// All records of a plan, in batches of one read each.
+pub(crate) fn batches_of(plan: &Plan) -> impl Iterator<Item = Batch> + Send + '_ {
+    let mut records = plan.records();
+    std::iter::from_fn(move || {
+        let batch: Batch = records.by_ref().take(RECORDS_PER_READ).collect();
+        (!batch.is_empty()).then_some(batch)
+    })
+}
+
+/// Reads and encodes `batches`, and gives each record to `sink` on this thread, in order. The first failure ends it.
+pub(crate) fn each_record(
+    plan: &Plan,
+    batches: impl Iterator<Item = Batch> + Send,
+    compression: Compression,
+    work: &mut Work<'_>,
+    sink: &mut dyn FnMut(&Ready, &mut Work<'_>) -> Result<(), StreamError>,
+) -> Result<(), StreamError> {
+    let Some(threads) = work.threads else {
+        let encoder = Encoder { compression, spare: None };
+        for batch in batches {
+            let blocks = read(plan, &batch)?;
+            for ready in encoder.encode(&batch, blocks)? {
+                sink(&ready, work)?;
+            }
+        }
+        return Ok(());
+    };
+    let (read_to, blocks_of) = sync_channel(READS_AHEAD);
+    let (encoded_to, ready) = sync_channel(READS_AHEAD);
+    let (give_back, spare) = channel();
+    let mut reader = Some((batches, read_to));
+    let mut encoder = Some((Encoder { compression, spare: Some(spare) }, blocks_of, encoded_to));
+    let mut queue = Some(ready);
+    let mut outcome = Ok(());
+    let mut send = || {
+        let Some(queue) = queue.take() else { return };
+        // Dropping the queue at the first failure ends the other sides.
+        outcome = queue.iter().try_for_each(|batch: Result<Vec<Ready>, StreamError>| {
+            for ready in batch? {
+                sink(&ready, work)?;
+                let _ = give_back.send(ready.payload);
+            }
+            Ok(())
+        });
+        drop(queue);
+    };
+    let mut encode = || {
+        if let Some((encoder, blocks_of, encoded_to)) = encoder.take() {
+            encode_all(&encoder, &blocks_of, &encoded_to);
+        }
+    };
+    threads.beside(
+        &mut || {
+            if let Some((batches, read_to)) = reader.take() {
+                read_all(plan, batches, &read_to);
+            }
+        },
+        &mut || threads.beside(&mut encode, &mut send),
+    );
+    outcome
+}
+
+type ReadBatch = Result<(Batch, Vec<Block>), StreamError>;
+
+fn read_all(plan: &Plan, batches: impl Iterator<Item = Batch>, read_to: &SyncSender<ReadBatch>) {
+    for batch in batches {
+        let read = read(plan, &batch).map(|blocks| (batch, blocks));
+        let failed = read.is_err();
+        if read_to.send(read).is_err() || failed {
+            return;
+        }
+    }
+}
+
+fn encode_all(
+    encoder: &Encoder,
+    blocks_of: &Receiver<ReadBatch>,
+    encoded_to: &SyncSender<Result<Vec<Ready>, StreamError>>,
+) {
+    for read in blocks_of {
+        let encoded = read.and_then(|(batch, blocks)| encoder.encode(&batch, blocks));
+        let failed = encoded.is_err();
+        if encoded_to.send(encoded).is_err() || failed {
+            return;
+        }
+    }
+}
+
+fn read(plan: &Plan, batch: &Batch) -> Result<Vec<Block>, StreamError> {
+    let runs: Vec<Run> = batch.iter().flatten().copied().collect();
+    Ok(plan.volume.read_blocks(&runs)?)
+}
+
+struct Encoder {
+    compression: Compression,
+    /// Buffers that were sent: memory of this size is costly to get anew each time.
+    spare: Option<Receiver<Vec<u8>>>,
+}
+
+impl Encoder {
+    fn encode(&self, batch: &Batch, blocks: Vec<Block>) -> Result<Vec<Ready>, StreamError> {
+        let mut blocks = blocks.into_iter();
+        batch
+            .iter()
+            .map(|runs| {
+                let count: u64 = runs.iter().map(|(_, count)| *count).sum();
+                let own: Vec<Block> = blocks.by_ref().take(count as usize).collect();
+                self.record(runs, &own)
+            })
+            .collect()
+    }
+
+    fn buffer(&self) -> Vec<u8> {
+        let mut buffer = self.spare.as_ref().and_then(|spare| spare.try_recv().ok()).unwrap_or_default();
+        buffer.clear();
+        buffer
+    }
+
+    fn record(&self, runs: &[Run], blocks: &[Block]) -> Result<Ready, StreamError> {
+        let mut payload = self.buffer();
+        payload.reserve(runs.len() * StreamRun::SIZE + blocks.len() * BLOCK_SIZE);
+        for (first, count) in runs {
+            payload.extend_from_slice(StreamRun::new(*first, *count as u32).bytes());
+        }
+        let table = payload.len();
+        for block in blocks {
+            payload.extend_from_slice(&block[..]);
+        }
+        let mut encoding = Encoding::Plain;
+        if self.compression == Compression::Zstd {
+            let packed = zstd::bulk::compress(&payload[table..], ZSTD_LEVEL)?;
+            if packed.len() < payload.len() - table {
+                payload.truncate(table);
+                payload.extend_from_slice(&packed);
+                encoding = Encoding::Zstd;
+            }
+        }
+        let header = RecordHeader {
+            kind: RecordKind::Extents,
+            encoding,
+            sequence: 0,
+            items: runs.len() as u32,
+            blocks: blocks.len() as u32,
+            payload: payload.len() as u32,
+            checksum: Checksum::of(&payload),
+        };
+        Ok(Ready { header, payload })
+    }
+}
