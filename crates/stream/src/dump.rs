@@ -25,6 +25,6 @@ pub use chain::arrange;
 pub use device::{DumpDevice, OpenDump};
 pub use error::DumpError;
 pub use index::{DumpBytes, PartIndex};
-pub use read::{Lost, PartHead, PartReader};
+pub use read::{Lost, PartHead, PartReader, Runs};
 pub use restore::{Restored, restore};
 pub use write::{Dump, DumpLabel};

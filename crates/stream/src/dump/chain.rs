@@ -84,7 +84,8 @@ pub fn arrange<P: Part>(parts: Vec<P>, without_base: bool) -> Result<Vec<Vec<P>>
             }
             StreamKind::Incremental => {
                 let has_base = known.contains(&(stream.base, stream.base_digest));
-                if !has_base && !(without_base && number == 0) {
+                let may_lack_it = without_base && number == 0;
+                if !has_base && !may_lack_it {
                     return Err(DumpError::MissingBase { file: first.file().to_owned(), base: stream.base });
                 }
             }

@@ -113,7 +113,7 @@ impl Table {
 }
 
 /// Blocks of a verified record, by run.
-pub(crate) type Runs = Vec<(Vbn, Vec<Block>)>;
+pub type Runs = Vec<(Vbn, Vec<Block>)>;
 
 /// Reads one part of a dump.
 pub struct PartReader {
@@ -219,7 +219,7 @@ impl PartReader {
     ///
     /// # Errors
     /// [`DumpError::Cut`] where the part ends without a trailer, [`DumpError::GivenUp`] where its writer gave up.
-    pub fn extents(&mut self) -> Result<Option<Vec<(Vbn, Vec<Block>)>>, DumpError> {
+    pub fn extents(&mut self) -> Result<Option<Runs>, DumpError> {
         while !self.ended {
             if let Some(runs) = self.record()? {
                 return Ok(Some(runs));

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use cairn_base::{BLOCK_SIZE, Timestamp, Vbn};
+use cairn_base::{BLOCK_SIZE, Timestamp};
 use cairn_device::{Device, Operation};
 use cairn_format::SnapshotEntry;
 use cairn_volume::{FormatOptions, ReceivedImage, Role, Volume};
@@ -203,10 +203,7 @@ fn read_all(
 }
 
 /// The next blocks of a part. Damage ends it, unless it is accepted or costs nothing.
-fn next(
-    part: &mut PartReader,
-    accept_damage: bool,
-) -> Result<Option<Vec<(Vbn, Vec<cairn_device::Block>)>>, DumpError> {
+fn next(part: &mut PartReader, accept_damage: bool) -> Result<Option<Runs>, DumpError> {
     let outcome = match part.extents() {
         // What comes before the end is there.
         Err(DumpError::Cut { .. }) if accept_damage => Ok(None),
