@@ -248,7 +248,7 @@ fn small() -> (Shown, Vec<u8>) {
 #[test]
 fn every_flipped_byte_is_found_or_harmless() {
     let (expected, file) = small();
-    let whole = restored(&[file.clone()], false, false).expect("restored").1;
+    let whole = restored(std::slice::from_ref(&file), false, false).expect("restored").1;
     assert_eq!(whole.lost, []);
     let (mut harmless, mut refused) = (0, 0);
     for at in 0..file.len() {
@@ -273,7 +273,7 @@ fn every_flipped_byte_is_found_or_harmless() {
         if at % 7 != 0 {
             continue;
         }
-        match restored(&[bytes.clone()], false, false) {
+        match restored(std::slice::from_ref(&bytes), false, false) {
             Ok((volume, _)) => {
                 harmless += 1;
                 assert_eq!(shown(&volume), expected, "byte {at}");
@@ -367,7 +367,7 @@ fn part_that_was_cut_anywhere_is_never_taken_for_a_whole_one() {
         if length % 11 != 0 && length + 400 < file.len() {
             continue;
         }
-        match restored(&[cut.clone()], false, false) {
+        match restored(std::slice::from_ref(&cut), false, false) {
             Err(DumpError::Cut { .. } | DumpError::Head { .. }) => {}
             // Only the second copy of the head is missing: the trailer was there.
             Ok((_, restored)) => {
@@ -462,7 +462,7 @@ fn dump_that_is_given_up_says_so_and_is_not_restored() {
     let outcome = Dump::new(&plan, label, 1).write_part(0, &mut bytes, Compression::None, &mut work);
     assert!(matches!(outcome, Err(StreamError::Cancelled)), "{outcome:?}");
     for accept in [false, true] {
-        let error = restored(&[bytes.clone()], accept, false).map(drop).expect_err("refused");
+        let error = restored(std::slice::from_ref(&bytes), accept, false).map(drop).expect_err("refused");
         assert!(matches!(error, DumpError::GivenUp { .. }), "{error}");
     }
     assert!(matches!(opened(&[bytes], false, false), Err(DumpError::Cut { .. })));
