@@ -21,7 +21,7 @@ pub use apply::{Applied, apply, apply_to};
 pub use consume::{Consumer, Record};
 pub use dump::{
     Dump, DumpBytes, DumpDevice, DumpError, DumpLabel, Lost, OpenDump, PartHead, PartIndex, PartReader,
-    Restored, arrange, restore,
+    Restored, Runs, arrange, restore,
 };
 pub use encode::Compression;
 pub use error::{AbortReason, StreamError};

@@ -243,6 +243,11 @@ impl Plan {
         self.table.last()
     }
 
+    /// How many snapshots there are up to the target.
+    pub fn snapshots(&self) -> usize {
+        self.table.len()
+    }
+
     /// The runs of each extents record.
     pub(crate) fn records(&self) -> Records<'_> {
         Records { runs: &self.runs, taken: 0 }
