@@ -177,6 +177,7 @@ impl Volume {
             generation: frozen.as_ref().map_or(before.root.generation, |part| part.overlay.generation),
             allocated: Vec::new(),
             freed: Vec::new(),
+            replaced: Vec::new(),
             writes: Vec::new(),
         };
         let root = match (&frozen, &rider) {
@@ -215,6 +216,7 @@ impl Volume {
             unheld.extend(placed_blocks(&part.overlay));
         }
         self.install(commit, superblock, frozen, table, exclusive, unheld);
+        self.store.forget_nodes(&gathered.replaced);
         self.sort_releases();
         Ok(done)
     }

@@ -126,6 +126,14 @@ impl Store {
         self.nodes.insert(vbn.0, Cached { checksum, block });
     }
 
+    /// Lets go of nodes that the active state no longer has, so that the next ones come into their room: what is new and finds none is soon
+    /// pushed out by others that are new.
+    pub(crate) fn forget_nodes(&self, replaced: &[Vbn]) {
+        for vbn in replaced {
+            self.nodes.remove(&vbn.0);
+        }
+    }
+
     fn cache_of(&self, place: &Place) -> &BlockCache {
         match place {
             Place::Data { file, .. } if *file < INODE_FILE => &self.data,

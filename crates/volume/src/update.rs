@@ -22,6 +22,8 @@ pub(crate) struct Gathered {
     pub(crate) allocated: Vec<Vbn>,
     /// Blocks that the old root reached and the new one does not.
     pub(crate) freed: Vec<BlockPointer>,
+    /// Those of them that are nodes, or blocks of inodes or of a map.
+    pub(crate) replaced: Vec<Vbn>,
     /// Blocks to write: new nodes, inode and map blocks.
     pub(crate) writes: Vec<(Vbn, Block)>,
 }
@@ -136,6 +138,7 @@ impl<'a> TreeUpdate<'a> {
             let block = block?;
             if !want.pointer.is_hole() {
                 gathered.freed.push(want.pointer);
+                gathered.replaced.push(want.pointer.vbn);
             }
             self.levels[usize::from(level)]
                 .insert(*index, Planned { bytes: BlockMut::copy_of(&block), place: None });
@@ -237,6 +240,7 @@ impl<'a> TreeUpdate<'a> {
             if level == 0 || doomed.is_empty() {
                 return Ok(());
             }
+            gathered.replaced.extend(doomed.iter().map(|(pointer, _)| pointer.vbn));
             let mut below = Vec::new();
             for chunk in doomed.chunks(BATCH) {
                 let wanted: Vec<_> = chunk

@@ -129,3 +129,19 @@ fn blocks_that_are_read_after_a_fill_come_into_the_cache() {
     }
     assert!(ready(&volume), "what is read again and again stays");
 }
+
+#[test]
+fn nodes_that_every_generation_changes_stay_in_memory() {
+    let (_device, volume) = fresh(16384);
+    // Some 25 leaves with their parent; the cache has room for twice as many.
+    let changed = file(&volume, 25 * cairn_format::FANOUT);
+    for generation in 0..20 {
+        volume.inode(changed).expect("it is there");
+        for leaf in 0..25 {
+            let first = Lba(leaf * cairn_format::FANOUT + generation);
+            let ready = volume.write_ready(changed, vec![(first, block(generation))]);
+            assert!(ready.is_some(), "leaf {leaf} has to be read again in generation {generation}");
+        }
+        volume.consistency_point().expect("it commits");
+    }
+}
