@@ -1,8 +1,9 @@
 //! Reference-counted, aligned buffers of 4 KiB.
 //!
 //! Direct I/O wants aligned memory, and a block is shared by a write in flight, the cache and a reply on a
-//! socket at once. `Arc<[u8; 4096]>` with that alignment would take two pages a block, so blocks come from slabs: 1 MiB of
-//! aligned memory, with the counts beside it. Slabs are never given back to the system: the number of blocks
+//! socket at once. `Arc<[u8; 4096]>` with that alignment would take two pages a block, so blocks come from slabs: 2 MiB of
+//! aligned memory, with the counts beside it. Where the kernel gives one large page for a slab, blocks that were handed out all over the place
+//! are copied and pinned without a miss of the address cache for each. Slabs are never given back to the system: the number of blocks
 //! alive is bounded by those who hold them (the cache has a limit, each session has a window).
 
 use std::cell::RefCell;
@@ -16,8 +17,9 @@ use parking_lot::Mutex;
 
 type Bytes = [u8; BLOCK_SIZE];
 
-/// Blocks in a slab.
-const SLAB_BLOCKS: usize = 256;
+/// Blocks in a slab: a large page of the processor.
+const SLAB_BLOCKS: usize = 512;
+const SLAB_BYTES: usize = SLAB_BLOCKS * BLOCK_SIZE;
 /// Blocks that a thread keeps for itself before it gives half of them back.
 const THREAD_BLOCKS: usize = 512;
 
@@ -91,13 +93,7 @@ fn refill(into: &mut Vec<&'static Header>, count: usize) {
 }
 
 fn new_slab() -> impl Iterator<Item = &'static Header> {
-    let layout = std::alloc::Layout::from_size_align(SLAB_BLOCKS * BLOCK_SIZE, BLOCK_SIZE)
-        .expect("the size of a slab is a constant");
-    // SAFETY: the layout's size is not zero.
-    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
-    let Some(memory) = NonNull::new(memory.cast::<Bytes>()) else {
-        std::alloc::handle_alloc_error(layout);
-    };
+    let memory = slab_memory();
     let headers: Vec<Header> = (0..SLAB_BLOCKS)
         .map(|index| Header {
             holders: AtomicU32::new(0),
@@ -106,6 +102,43 @@ fn new_slab() -> impl Iterator<Item = &'static Header> {
         })
         .collect();
     headers.leak().iter()
+}
+
+/// Zeroed memory for a slab, aligned to its size, in a large page if the kernel has one. It is asked for twice over, as only a place in the
+/// middle may be aligned; the ends are given back.
+fn slab_memory() -> NonNull<Bytes> {
+    // SAFETY: a new mapping at a place of the kernel's choice touches nobody's memory.
+    let mapped = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            2 * SLAB_BYTES,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if mapped == libc::MAP_FAILED {
+        let layout = std::alloc::Layout::new::<[Bytes; SLAB_BLOCKS]>();
+        std::alloc::handle_alloc_error(layout);
+    }
+    let mapped = mapped.cast::<u8>();
+    let before = mapped.align_offset(SLAB_BYTES);
+    let after = SLAB_BYTES - before;
+    // SAFETY: all of it lies within the mapping, and the two ends that go are whole pages outside of the slab.
+    let memory = unsafe {
+        let memory = mapped.add(before);
+        if before > 0 {
+            libc::munmap(mapped.cast(), before);
+        }
+        if after > 0 {
+            libc::munmap(memory.add(SLAB_BYTES).cast(), after);
+        }
+        // Without large pages everything works as well.
+        libc::madvise(memory.cast(), SLAB_BYTES, libc::MADV_HUGEPAGE);
+        memory
+    };
+    NonNull::new(memory.cast::<Bytes>()).expect("a mapping is never at address zero")
 }
 
 /// 4 KiB that nobody else holds: to be filled, then frozen.
