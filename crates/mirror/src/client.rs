@@ -68,6 +68,11 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
 
     pub(crate) fn ask(&mut self, request: &Request) -> Result<Answer, MirrorError> {
         self.tell(request)?;
+        self.hear()
+    }
+
+    /// The answer to what was told.
+    pub(crate) fn hear(&mut self) -> Result<Answer, MirrorError> {
         let gone = MirrorError::from(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
         Answer::parse(&read_frame(self.stream)?.ok_or(gone)?)
     }

@@ -179,6 +179,11 @@ impl Destination {
         &self.volume
     }
 
+    /// The source's name of the volume.
+    pub(crate) fn source_volume(&self) -> &str {
+        &self.source_volume
+    }
+
     /// How it is.
     pub fn state(&self) -> DestinationState {
         self.inner.lock().state.clone()

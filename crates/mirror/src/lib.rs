@@ -10,6 +10,7 @@
 //! continuous mode have their place in the request (`message.rs`: a message's version) and in the have map of a destination.
 
 mod client;
+mod copies;
 mod destination;
 mod error;
 mod follower;
@@ -26,6 +27,7 @@ mod wire;
 
 pub use cairn_stream::{Compression, Threads};
 pub use client::{Client, Provision};
+pub use copies::{Difference, DifferenceKind, Mended, Verified, VerifyProgress, VerifyWork};
 pub use destination::{
     Destination, DestinationState, GivesUp, Options, TransferKind, TransferProgress, TransferReport, Work,
 };

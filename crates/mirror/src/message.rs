@@ -6,6 +6,7 @@ use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, Vbn, Volum
 use cairn_format::Role;
 use cairn_stream::{Compression, Have};
 
+use crate::copies::{CopiesAnswer, CopiesRequest};
 use crate::error::{MirrorError, NackReason, Refusal};
 use crate::lag::SourceStatus;
 use crate::relationship::Relationship;
@@ -37,6 +38,8 @@ pub(crate) enum Request {
     Nack {
         reason: NackReason,
     },
+    /// About blocks that both sides have.
+    Copies(CopiesRequest),
     /// What the other side is, and has; and perhaps news of this one.
     Standing(StandingOf),
     /// The other side is to become the destination, and this one the source.
@@ -162,6 +165,7 @@ pub(crate) enum Answer {
     },
     Status(SourceStatus),
     Refused(Refusal),
+    Copies(CopiesAnswer),
     Standing(Standing),
     /// This side shows that snapshot, which is the last thing that was written to it, and takes no more writes.
     HandedOver {
@@ -256,6 +260,7 @@ impl Request {
                 };
                 (NACK, body.u32(code))
             }
+            Request::Copies(request) => request.encode(),
             Request::Standing(of) => {
                 let body = body.text(&of.volume).u64(of.relationship.0);
                 let body = match &of.departed {
@@ -281,6 +286,9 @@ impl Request {
     }
 
     pub(crate) fn parse(frame: &Frame) -> Result<Self, MirrorError> {
+        if let Some(request) = CopiesRequest::parse(frame) {
+            return request.map(Request::Copies);
+        }
         let mut parser = Parser(&frame.body);
         let request = match frame.kind {
             HELLO => return parse_hello(&frame.body).map(|version| Request::Hello { version }),
@@ -458,6 +466,7 @@ impl Answer {
             }
             Answer::Status(status) => (STATUS, put_status(body, status)),
             Answer::Refused(refusal) => (REFUSED, put_refusal(body, refusal)),
+            Answer::Copies(answer) => answer.encode(),
             Answer::Standing(standing) => (STANDING, put_standing(body, standing)),
             Answer::HandedOver { target } => (HAND_OVER, body.u64(target.0)),
         };
@@ -465,6 +474,9 @@ impl Answer {
     }
 
     pub(crate) fn parse(frame: &Frame) -> Result<Self, MirrorError> {
+        if let Some(answer) = CopiesAnswer::parse(frame) {
+            return answer.map(Answer::Copies);
+        }
         let mut parser = Parser(&frame.body);
         let answer = match frame.kind {
             HELLO => return parse_hello(&frame.body).map(|version| Answer::Hello { version }),

@@ -16,6 +16,7 @@ use cairn_format::stream::root_digest;
 use cairn_stream::{AbortReason, Have, MIRROR_PREFIX, Plan, Progress, StreamError, Work, abort, produce};
 use cairn_volume::{SinceFiles, Snapshot, Volume, VolumeError};
 
+use crate::copies;
 use crate::error::{MirrorError, Refusal};
 use crate::follower::{Follower, MirrorAtSource, since_number};
 use crate::lag::SourceStatus;
@@ -198,6 +199,10 @@ impl Source {
                     }
                     continue;
                 }
+                Request::Copies(asked) => volumes
+                    .volume(&asked.volume, peer)
+                    .and_then(|volume| copies::answer(&volume, &asked))
+                    .map(Answer::Copies),
                 Request::Standing(of) => match volumes.volume(&of.volume, peer) {
                     Ok(volume) => self.standing(&volume, &of, peer, volumes).map(Answer::Standing),
                     Err(refusal) => Err(refusal),

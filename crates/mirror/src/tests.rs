@@ -1,5 +1,6 @@
 //! Two volumes in memory and a socket pair between them.
 
+mod copies;
 mod harness;
 mod hostile;
 mod resume;

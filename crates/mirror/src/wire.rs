@@ -88,7 +88,11 @@ impl Body {
         }
     }
 
-    pub(crate) fn array(mut self, bytes: &[u8; 16]) -> Self {
+    pub(crate) fn array(self, bytes: &[u8; 16]) -> Self {
+        self.bytes(bytes)
+    }
+
+    pub(crate) fn bytes(mut self, bytes: &[u8]) -> Self {
         self.0.extend_from_slice(bytes);
         self
     }
@@ -148,6 +152,13 @@ impl<'a> Parser<'a> {
 
     pub(crate) fn array(&mut self) -> Result<[u8; 16], MirrorError> {
         self.take()
+    }
+
+    pub(crate) fn bytes(&mut self, count: usize) -> Result<&'a [u8], MirrorError> {
+        let short = MirrorError::Protocol("a message is too short");
+        let (bytes, rest) = self.0.split_at_checked(count).ok_or(short)?;
+        self.0 = rest;
+        Ok(bytes)
     }
 
     pub(crate) fn checksum(&mut self) -> Result<Checksum, MirrorError> {

@@ -81,11 +81,15 @@ pub enum Until {
     Blocks(u64),
     /// Before that position.
     Position(Position),
+    /// Before that position, or after so many blocks.
+    First(Position, u64),
 }
 
 /// What is read from the media.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
+    /// Only the nodes that lead to the end, and those through the cache.
+    Nothing,
     /// Nodes, inodes and maps. Data counts as what its pointers say.
     Structures,
     /// Every block.
@@ -114,7 +118,7 @@ pub struct Region {
     pub read: u64,
     /// Where the next one begins; none at the end.
     pub next: Option<Position>,
-    /// A node could not be read: what is below it is missing here.
+    /// A node could not be read: what is below it is missing here, or what the base has too is here.
     pub incomplete: bool,
 }
 
@@ -156,6 +160,7 @@ impl Volume {
     /// In order of vbn, so that neighbours are one operation.
     fn read_region(&self, root: &Image, region: &mut Region, look: Look) {
         let is_read = |piece: &Piece| match (look, piece.place) {
+            (Look::Nothing, _) => false,
             (Look::Structures, Place::Data { file, .. }) => file >= INODE_FILE,
             _ => true,
         };
@@ -231,7 +236,9 @@ impl<'a> Walk<'a> {
             return ControlFlow::Continue(());
         };
         // Without the old ones more is read than need be.
-        let olds = load(old, block.old).unwrap_or_default();
+        let olds = load(old, block.old);
+        self.region.incomplete |= olds.is_none();
+        let olds = olds.unwrap_or_default();
         for (slot, inode) in news.into_iter().enumerate() {
             let Some(inode) = inode.filter(|inode| Inode::place(inode.id) == (block.at, slot)) else {
                 continue;
@@ -250,9 +257,11 @@ impl<'a> Walk<'a> {
         let (until, region) = (self.until, &mut self.region);
         let ended = differing(&old, &new, first, &mut incomplete, &mut |block| {
             let here = Position::of(file, block.at);
+            let is_many = |blocks| region.pieces.len() as u64 >= blocks && last != Some(here);
             let full = match until {
-                Until::Blocks(blocks) => region.pieces.len() as u64 >= blocks && last != Some(here),
+                Until::Blocks(blocks) => is_many(blocks),
                 Until::Position(end) => here >= end,
+                Until::First(end, blocks) => here >= end || is_many(blocks),
             };
             if full {
                 region.next = Some(here);
@@ -284,9 +293,11 @@ fn differing(
     let height = new.tree.height;
     // A higher tree is compared from where the lower one's top would be in it.
     let beside = match old.tree.height >= height {
-        true => old.pointer_at_level(height, 0).unwrap_or(BlockPointer::HOLE),
-        false => BlockPointer::HOLE,
+        true => old.pointer_at_level(height, 0),
+        false => Ok(BlockPointer::HOLE),
     };
+    *incomplete |= beside.is_err();
+    let beside = beside.unwrap_or(BlockPointer::HOLE);
     let top = Differs { level: height, at: 0, old: beside, new: new.tree.pointer };
     below(old, new, from, incomplete, visit, top)
 }
@@ -319,6 +330,7 @@ fn below(
         // Without it more is looked at than need be.
         false => old.store.load_node(before, old.address(level, at), old.redirects).ok(),
     };
+    *incomplete |= old_node.is_none() && !before.is_hole();
     let first = from.saturating_sub(at) / span(level);
     for slot in first.min(FANOUT)..FANOUT {
         let child = at + slot * span(level);

@@ -1,0 +1,619 @@
+//! Two copies of the same blocks: what is damaged on one side is brought from the other, and both are compared.
+//!
+//! # Mending
+//! The destination dials, so it does the asking for both. It asks for blocks that are damaged here by number and checksum; the source gives what has that checksum, from its
+//! cache or its media, and nothing else. Then it asks what the source lacks, and gives that. Either side writes through [`Volume::repair`], which takes only bytes with the checksum
+//! that the block's parent names: neither side can spoil the other, and damage can't spread. Each step stands alone; a cut leaves blocks mended or damaged.
+//!
+//! # Verifying
+//! Snapshots that both sides have with the same root have the same blocks in the same order ([`Volume::region`]). The destination goes through its own, region by region, and the
+//! source tells a digest of the same region over (vbn, checksum): of the checksums that the pointers name, where only structures are read, and of what the media have, where
+//! everything is. Where digests differ the blocks of the region are listed, and the block is found. 25 bytes a region and 16 of digest, for some 16 MiB.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId, Vbn, VolumeId};
+use cairn_device::{Block, BlockMut};
+use cairn_format::stream::root_digest;
+use cairn_volume::{
+    DamagedBlock, Look, Part, Piece, Place, Position, Region, Repaired, Until, Volume, VolumeError,
+};
+
+use crate::client::{Client, unexpected};
+use crate::destination::Destination;
+use crate::error::{MirrorError, Refusal};
+use crate::message::{Answer, Request};
+use crate::wire::{Body, Frame, Parser};
+
+/// Blocks in one message: 2 MiB.
+const BLOCKS_MAX: usize = 512;
+/// Damaged blocks that one message names.
+const NEEDS_MAX: usize = 1024;
+/// Blocks of a region: 16 MiB.
+const REGION_BLOCKS: u64 = 4096;
+/// Blocks that the list of a region may have: a region ends at a block of a file, and the nodes above it belong to it.
+const LIST_MAX: usize = 2 * REGION_BLOCKS as usize;
+/// Differences that are told one by one; more are counted.
+const TOLD_MAX: usize = 1000;
+
+/// What a destination asks about copies. Each names the volume as its source does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CopiesRequest {
+    pub(crate) volume: String,
+    pub(crate) id: VolumeId,
+    pub(crate) asks: Asks,
+}
+
+/// The question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// Blocks that are damaged at the destination.
+    Fetch(Vec<(Vbn, Checksum)>),
+    /// What is damaged at the source.
+    Needs,
+    /// Blocks that the source lacks.
+    Give(Vec<(Vbn, Checksum, Vec<u8>)>),
+    /// What the source has of a region.
+    Region(RegionOf),
+}
+
+/// A region of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RegionOf {
+    pub(crate) root: (SnapshotId, Checksum),
+    /// 0: nothing.
+    pub(crate) base: (SnapshotId, Checksum),
+    pub(crate) from: Position,
+    /// To the end when there is none.
+    pub(crate) until: Option<Position>,
+    /// Read all of it from the media, not only what says where data is.
+    pub(crate) everything: bool,
+    /// Tell each block.
+    pub(crate) list: bool,
+}
+
+/// What a source answers about copies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum CopiesAnswer {
+    /// Of each block that was asked for: its bytes, or nothing.
+    Blocks(Vec<Option<Vec<u8>>>),
+    /// What is damaged at the source.
+    Needs(Vec<(Vbn, Checksum)>),
+    /// Of the blocks that were given, so many are whole there now.
+    Mended(u64),
+    /// A region.
+    Region(RegionAnswer),
+    /// The snapshots are not both there.
+    NoSuchRoot,
+}
+
+/// What a source has of a region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RegionAnswer {
+    pub(crate) digest: Checksum,
+    pub(crate) read: u64,
+    pub(crate) incomplete: bool,
+    /// Number, checksum, and whether the media have it so.
+    pub(crate) list: Vec<(Vbn, Checksum, bool)>,
+}
+
+const FETCH: u8 = 64;
+const NEEDS: u8 = 65;
+const GIVE: u8 = 66;
+const REGION: u8 = 67;
+const BLOCKS: u8 = 68;
+const MENDED: u8 = 69;
+const NO_SUCH_ROOT: u8 = 70;
+
+fn put_named(body: Body, blocks: &[(Vbn, Checksum)]) -> Body {
+    let body = body.u32(blocks.len() as u32);
+    blocks.iter().fold(body, |body, (vbn, checksum)| body.u64(vbn.0).array(&checksum.0))
+}
+
+fn parse_named(parser: &mut Parser<'_>, most: usize) -> Result<Vec<(Vbn, Checksum)>, MirrorError> {
+    let count = counted(parser, most)?;
+    (0..count).map(|_| Ok((Vbn(parser.u64()?), parser.checksum()?))).collect()
+}
+
+fn counted(parser: &mut Parser<'_>, most: usize) -> Result<usize, MirrorError> {
+    let count = parser.u32()? as usize;
+    if count > most { Err(MirrorError::Protocol("it names too many blocks at once")) } else { Ok(count) }
+}
+
+fn put_position(body: Body, position: Position) -> Body {
+    let (tree, lba) = position.to_numbers();
+    body.u64(tree).u64(lba)
+}
+
+fn parse_position(parser: &mut Parser<'_>) -> Result<Position, MirrorError> {
+    Ok(Position::from_numbers((parser.u64()?, parser.u64()?)))
+}
+
+impl CopiesRequest {
+    pub(crate) fn encode(&self) -> (u8, Body) {
+        let body = Body::default().text(&self.volume).array(&self.id.0);
+        match &self.asks {
+            Asks::Fetch(wanted) => (FETCH, put_named(body, wanted)),
+            Asks::Needs => (NEEDS, body),
+            Asks::Give(blocks) => {
+                let body = body.u32(blocks.len() as u32);
+                let add = |body: Body, (vbn, checksum, bytes): &(Vbn, Checksum, Vec<u8>)| {
+                    body.u64(vbn.0).array(&checksum.0).bytes(bytes)
+                };
+                (GIVE, blocks.iter().fold(body, add))
+            }
+            Asks::Region(RegionOf { root, base, from, until, everything, list }) => {
+                let body = body.u64(root.0.0).array(&root.1.0).u64(base.0.0).array(&base.1.0);
+                let body = put_position(body, *from).u8(u8::from(until.is_some()));
+                let body = match until {
+                    Some(until) => put_position(body, *until),
+                    None => body,
+                };
+                (REGION, body.u8(u8::from(*everything)).u8(u8::from(*list)))
+            }
+        }
+    }
+
+    /// What a frame of one of these kinds says; none for another kind.
+    pub(crate) fn parse(frame: &Frame) -> Option<Result<Self, MirrorError>> {
+        matches!(frame.kind, FETCH | NEEDS | GIVE | REGION).then(|| {
+            let mut parser = Parser(&frame.body);
+            let (volume, id) = (parser.text()?, VolumeId(parser.array()?));
+            let asks = match frame.kind {
+                FETCH => Asks::Fetch(parse_named(&mut parser, BLOCKS_MAX)?),
+                NEEDS => Asks::Needs,
+                GIVE => {
+                    let count = counted(&mut parser, BLOCKS_MAX)?;
+                    let one = |parser: &mut Parser<'_>| {
+                        Ok((Vbn(parser.u64()?), parser.checksum()?, parser.bytes(BLOCK_SIZE)?.to_vec()))
+                    };
+                    Asks::Give((0..count).map(|_| one(&mut parser)).collect::<Result<_, MirrorError>>()?)
+                }
+                _ => Asks::Region(RegionOf {
+                    root: (SnapshotId(parser.u64()?), parser.checksum()?),
+                    base: (SnapshotId(parser.u64()?), parser.checksum()?),
+                    from: parse_position(&mut parser)?,
+                    until: if parser.flag()? { Some(parse_position(&mut parser)?) } else { None },
+                    everything: parser.flag()?,
+                    list: parser.flag()?,
+                }),
+            };
+            parser.end()?;
+            Ok(Self { volume, id, asks })
+        })
+    }
+}
+
+impl CopiesAnswer {
+    pub(crate) fn encode(&self) -> (u8, Body) {
+        let body = Body::default();
+        match self {
+            CopiesAnswer::Blocks(blocks) => {
+                let body = body.u32(blocks.len() as u32);
+                let add = |body: Body, bytes: &Option<Vec<u8>>| match bytes {
+                    Some(bytes) => body.u8(1).bytes(bytes),
+                    None => body.u8(0),
+                };
+                (BLOCKS, blocks.iter().fold(body, add))
+            }
+            CopiesAnswer::Needs(needs) => (NEEDS, put_named(body, needs)),
+            CopiesAnswer::Mended(count) => (MENDED, body.u64(*count)),
+            CopiesAnswer::NoSuchRoot => (NO_SUCH_ROOT, body),
+            CopiesAnswer::Region(RegionAnswer { digest, read, incomplete, list }) => {
+                let body = body.array(&digest.0).u64(*read).u8(u8::from(*incomplete)).u32(list.len() as u32);
+                let add = |body: Body, (vbn, checksum, sound): &(Vbn, Checksum, bool)| {
+                    body.u64(vbn.0).array(&checksum.0).u8(u8::from(*sound))
+                };
+                (REGION, list.iter().fold(body, add))
+            }
+        }
+    }
+
+    /// What a frame of one of these kinds says; none for another kind.
+    pub(crate) fn parse(frame: &Frame) -> Option<Result<Self, MirrorError>> {
+        matches!(frame.kind, BLOCKS | NEEDS | MENDED | NO_SUCH_ROOT | REGION).then(|| {
+            let mut parser = Parser(&frame.body);
+            let answer = match frame.kind {
+                BLOCKS => {
+                    let count = counted(&mut parser, BLOCKS_MAX)?;
+                    let one = |parser: &mut Parser<'_>| {
+                        let there = parser.flag()?;
+                        there.then(|| parser.bytes(BLOCK_SIZE).map(<[u8]>::to_vec)).transpose()
+                    };
+                    CopiesAnswer::Blocks((0..count).map(|_| one(&mut parser)).collect::<Result<_, MirrorError>>()?)
+                }
+                NEEDS => CopiesAnswer::Needs(parse_named(&mut parser, NEEDS_MAX)?),
+                MENDED => CopiesAnswer::Mended(parser.u64()?),
+                NO_SUCH_ROOT => CopiesAnswer::NoSuchRoot,
+                _ => {
+                    let (digest, read, incomplete) = (parser.checksum()?, parser.u64()?, parser.flag()?);
+                    let count = counted(&mut parser, LIST_MAX)?;
+                    let one = |parser: &mut Parser<'_>| {
+                        Ok((Vbn(parser.u64()?), parser.checksum()?, parser.flag()?))
+                    };
+                    let list = (0..count).map(|_| one(&mut parser)).collect::<Result<_, MirrorError>>()?;
+                    CopiesAnswer::Region(RegionAnswer { digest, read, incomplete, list })
+                }
+            };
+            parser.end()?;
+            Ok(answer)
+        })
+    }
+}
+
+/// On the source: answers a question about a volume that the peer may have.
+pub(crate) fn answer(volume: &Arc<Volume>, request: &CopiesRequest) -> Result<CopiesAnswer, Refusal> {
+    if volume.id() != request.id {
+        return Err(Refusal::WrongVolume { expected: request.id, found: volume.id() });
+    }
+    Ok(match &request.asks {
+        Asks::Fetch(wanted) => {
+            let bytes = |block: Option<Block>| block.map(|block| block.to_vec());
+            CopiesAnswer::Blocks(volume.sound_blocks(wanted).into_iter().map(bytes).collect())
+        }
+        Asks::Needs => CopiesAnswer::Needs(in_order(volume.damaged()).iter().map(named).collect()),
+        Asks::Give(blocks) => {
+            let given = blocks.iter().map(|(vbn, checksum, bytes)| (*vbn, *checksum, block_of(bytes)));
+            CopiesAnswer::Mended(given.filter(|(vbn, sum, block)| repair(volume, *vbn, *sum, block)).count() as u64)
+        }
+        Asks::Region(of) => match region(volume, of) {
+            Some(region) => {
+                let told = |piece: &Piece| (piece.vbn, piece.checksum, piece.sound);
+                let listed = of.list.then(|| region.pieces.iter().take(LIST_MAX).map(told).collect());
+                CopiesAnswer::Region(RegionAnswer {
+                    digest: region.digest(),
+                    read: region.read,
+                    incomplete: region.incomplete,
+                    list: listed.unwrap_or_default(),
+                })
+            }
+            None => CopiesAnswer::NoSuchRoot,
+        },
+    })
+}
+
+/// Upper nodes first: what is below one can't be mended before it.
+fn in_order(mut damaged: Vec<DamagedBlock>) -> Vec<DamagedBlock> {
+    let rank = |block: &DamagedBlock| match block.place {
+        Place::Node(node) => std::cmp::Reverse((node.file.0, node.level)),
+        Place::Data { file, .. } => std::cmp::Reverse((file.0, 0)),
+        Place::Unknown => std::cmp::Reverse((0, 0)),
+    };
+    damaged.sort_by_key(rank);
+    damaged
+}
+
+fn named(block: &DamagedBlock) -> (Vbn, Checksum) {
+    (block.vbn, block.checksum)
+}
+
+fn block_of(bytes: &[u8]) -> Block {
+    let mut block = BlockMut::zeroed();
+    for (to, from) in block.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    block.freeze()
+}
+
+/// True when the block is whole afterwards, or needed by nobody.
+fn repair(volume: &Arc<Volume>, vbn: Vbn, checksum: Checksum, block: &Block) -> bool {
+    match volume.repair(vbn, checksum, block) {
+        Ok(Repaired::Written | Repaired::Sound | Repaired::Gone) => true,
+        Err(error) => {
+            tracing::warn!(vbn = vbn.0, %error, "a damaged block could not be repaired");
+            false
+        }
+    }
+}
+
+/// The region here, if both its snapshots are here with these roots.
+fn region(volume: &Arc<Volume>, of: &RegionOf) -> Option<Region> {
+    let entries = volume.snapshot_entries();
+    let is_here = |(id, digest): (SnapshotId, Checksum)| {
+        id.0 == 0 || entries.iter().any(|entry| entry.id == id && root_digest(entry) == digest)
+    };
+    if of.root.0.0 == 0 || !is_here(of.root) || !is_here(of.base) {
+        return None;
+    }
+    let part = Part { root: of.root.0, base: of.base.0 };
+    // Who asks for more than a region gets a part of it.
+    let most = LIST_MAX as u64;
+    let until = of.until.map_or(Until::Blocks(most), |end| Until::First(end, most));
+    let look = if of.everything { Look::Everything } else { Look::Structures };
+    volume.region(part, of.from, until, look).ok()
+}
+
+/// What mending did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mended {
+    /// Damaged blocks here that are whole now.
+    pub here: u64,
+    /// Damaged blocks at the source that are whole now.
+    pub there: u64,
+    /// What is damaged here still: the source has it not, or damaged as well.
+    pub left_here: u64,
+    /// What is damaged at the source still.
+    pub left_there: u64,
+}
+
+/// Where the two sides differ, or one of them is damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Difference {
+    /// The block.
+    pub vbn: Vbn,
+    /// What it is.
+    pub place: Place,
+    /// In which snapshot it was met.
+    pub snapshot: SnapshotId,
+    /// On which side.
+    pub kind: DifferenceKind,
+}
+
+/// On which side a block is not as it should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DifferenceKind {
+    /// Damaged here.
+    Here,
+    /// Damaged at the source.
+    There,
+    /// Damaged on both sides.
+    Both,
+    /// Whole on both sides, and not the same: the snapshots say that they are the same, and are not. Nothing is mended by itself.
+    Contradiction,
+}
+
+/// How far a comparison is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct VerifyProgress {
+    /// Blocks that were compared, or read here alone.
+    pub blocks: u64,
+    /// Blocks in use: an upper bound.
+    pub blocks_total: u64,
+    /// Blocks that were read from the media of the side that read more.
+    pub read: u64,
+}
+
+/// What goes along with a comparison.
+pub struct VerifyWork<'a> {
+    /// Polled at each region.
+    pub cancel: &'a AtomicBool,
+    /// Called at each region; it may rest there.
+    pub progress: &'a mut dyn FnMut(VerifyProgress),
+}
+
+/// What a comparison found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Verified {
+    /// Blocks that both sides have, compared.
+    pub blocks: u64,
+    /// Snapshots that were compared.
+    pub snapshots: u64,
+    /// Snapshots that the source does not have any more: they were looked at here alone.
+    pub only_here: u64,
+    /// Blocks that were read from the media here.
+    pub read_here: u64,
+    /// Blocks that were read from the media at the source.
+    pub read_there: u64,
+    /// Regions whose digests differed.
+    pub regions_differing: u64,
+    /// What is damaged or differs; the first thousand.
+    pub differences: Vec<Difference>,
+    /// All of them.
+    pub differences_total: u64,
+    /// What was repaired.
+    pub mended: Mended,
+}
+
+impl Destination {
+    fn ask_copies<S: Read + Write + ?Sized>(
+        &self,
+        client: &mut Client<'_, S>,
+        asks: Asks,
+    ) -> Result<CopiesAnswer, MirrorError> {
+        let request = CopiesRequest { volume: self.source_volume().to_owned(), id: self.volume().id(), asks };
+        match client.ask(&Request::Copies(request))? {
+            Answer::Copies(answer) => Ok(answer),
+            answer => Err(unexpected(answer)),
+        }
+    }
+
+    /// Brings what is damaged here from the source, and gives the source what is damaged there.
+    ///
+    /// # Errors
+    /// Of the connection. What could not be mended is in the result.
+    pub fn mend<S: Read + Write + ?Sized>(&self, client: &mut Client<'_, S>) -> Result<Mended, MirrorError> {
+        let volume = self.volume();
+        let mut mended = Mended::default();
+        for wanted in in_order(volume.damaged()).iter().map(named).collect::<Vec<_>>().chunks(BLOCKS_MAX) {
+            let CopiesAnswer::Blocks(blocks) = self.ask_copies(client, Asks::Fetch(wanted.to_vec()))? else {
+                return Err(MirrorError::Protocol("its answer is to another question"));
+            };
+            for ((vbn, checksum), bytes) in wanted.iter().zip(blocks) {
+                let whole = bytes.is_some_and(|bytes| repair(volume, *vbn, *checksum, &block_of(&bytes)));
+                mended.here += u64::from(whole);
+            }
+        }
+        mended.left_here = volume.damaged().len() as u64;
+        let CopiesAnswer::Needs(needs) = self.ask_copies(client, Asks::Needs)? else {
+            return Err(MirrorError::Protocol("its answer is to another question"));
+        };
+        for part in needs.chunks(BLOCKS_MAX) {
+            let found = part.iter().zip(volume.sound_blocks(part));
+            let blocks: Vec<_> =
+                found.filter_map(|((vbn, sum), block)| Some((*vbn, *sum, block?.to_vec()))).collect();
+            if blocks.is_empty() {
+                continue;
+            }
+            let CopiesAnswer::Mended(count) = self.ask_copies(client, Asks::Give(blocks))? else {
+                return Err(MirrorError::Protocol("its answer is to another question"));
+            };
+            mended.there += count.min(part.len() as u64);
+        }
+        mended.left_there = (needs.len() as u64).saturating_sub(mended.there);
+        Ok(mended)
+    }
+
+    /// Compares what both sides have, region by region, and mends what is damaged. Both sides read structures from their media; with `everything` all data as well.
+    ///
+    /// # Errors
+    /// Of the connection, and [`MirrorError::Cancelled`]. What differs is in the result.
+    pub fn verify<S: Read + Write + ?Sized>(
+        &self,
+        client: &mut Client<'_, S>,
+        everything: bool,
+        work: &mut VerifyWork<'_>,
+    ) -> Result<Verified, MirrorError> {
+        let mut verified = Verified::default();
+        let mut common: BTreeSet<SnapshotId> = BTreeSet::new();
+        let entries = self.volume().snapshot_entries();
+        let status = self.volume().status();
+        let mut at = VerifyProgress { blocks_total: status.used, ..VerifyProgress::default() };
+        let digests: HashMap<SnapshotId, (SnapshotId, Checksum)> =
+            entries.iter().map(|entry| (entry.id, (entry.parent, root_digest(entry)))).collect();
+        for entry in &entries {
+            let mut base = entry.parent;
+            while base.0 != 0 && !common.contains(&base) {
+                base = digests.get(&base).map_or(SnapshotId(0), |(parent, _)| *parent);
+            }
+            let base = (base, digests.get(&base).map_or(Checksum::default(), |(_, digest)| *digest));
+            let of = RegionOf {
+                root: (entry.id, root_digest(entry)),
+                base,
+                from: Position::START,
+                until: None,
+                everything,
+                list: false,
+            };
+            let mut comparing = Comparing { verified: &mut verified, at: &mut at, both: true };
+            match self.compare_root(client, of, &mut comparing, work)? {
+                true => {
+                    common.insert(entry.id);
+                    verified.snapshots += 1;
+                }
+                false => verified.only_here += 1,
+            }
+        }
+        verified.mended = self.mend(client)?;
+        Ok(verified)
+    }
+
+    /// False when the source does not have it.
+    fn compare_root<S: Read + Write + ?Sized>(
+        &self,
+        client: &mut Client<'_, S>,
+        mut of: RegionOf,
+        comparing: &mut Comparing<'_>,
+        work: &mut VerifyWork<'_>,
+    ) -> Result<bool, MirrorError> {
+        let (volume, part) = (self.volume(), Part { root: of.root.0, base: of.base.0 });
+        let look = if of.everything { Look::Everything } else { Look::Structures };
+        loop {
+            if work.cancel.load(Ordering::Relaxed) {
+                return Err(MirrorError::Cancelled);
+            }
+            // Where it ends is found without reading, so that both sides read at the same time.
+            let ends = match volume.region(part, of.from, Until::Blocks(REGION_BLOCKS), Look::Nothing) {
+                // An update has taken it away.
+                Err(VolumeError::NoSuchSnapshot(_)) => return Ok(false),
+                ends => ends?.next,
+            };
+            of.until = ends;
+            let asks = |of| {
+                let (name, id) = (self.source_volume().to_owned(), volume.id());
+                Request::Copies(CopiesRequest { volume: name, id, asks: Asks::Region(of) })
+            };
+            if comparing.both {
+                client.tell(&asks(of))?;
+            }
+            let until = ends.map_or(Until::Blocks(u64::MAX), Until::Position);
+            let own = volume.region(part, of.from, until, look);
+            let theirs = if comparing.both { region_answer(client.hear()?)? } else { None };
+            let own = match own {
+                Err(VolumeError::NoSuchSnapshot(_)) => return Ok(false),
+                own => own?,
+            };
+            comparing.both &= theirs.is_some();
+            comparing.at.blocks += own.pieces.len() as u64;
+            comparing.verified.read_here += own.read;
+            let there = theirs.as_ref().map_or(0, |theirs| theirs.read);
+            comparing.verified.read_there += there;
+            comparing.at.read += own.read.max(there);
+            let mut list = None;
+            if let Some(theirs) = theirs {
+                comparing.verified.blocks += own.pieces.len() as u64;
+                let differs = theirs.digest != own.digest();
+                comparing.verified.regions_differing += u64::from(differs);
+                // What is damaged on both sides has the same digest.
+                if differs || own.pieces.iter().any(|piece| !piece.sound) {
+                    let listed = Asks::Region(RegionOf { list: true, ..of });
+                    list = region_answer(Answer::Copies(self.ask_copies(client, listed)?))?;
+                }
+            }
+            comparing.note(of.root.0, &own, list.as_ref());
+            (work.progress)(*comparing.at);
+            match ends {
+                Some(next) => of.from = next,
+                None => return Ok(comparing.both),
+            }
+        }
+    }
+}
+
+fn region_answer(answer: Answer) -> Result<Option<RegionAnswer>, MirrorError> {
+    match answer {
+        Answer::Copies(CopiesAnswer::Region(region)) => Ok(Some(region)),
+        Answer::Copies(CopiesAnswer::NoSuchRoot) => Ok(None),
+        answer => Err(unexpected(answer)),
+    }
+}
+
+struct Comparing<'a> {
+    verified: &'a mut Verified,
+    at: &'a mut VerifyProgress,
+    /// The source has this root.
+    both: bool,
+}
+
+impl Comparing<'_> {
+    /// Finds the blocks of a region that are not as they should be; `theirs` where the digests differ.
+    fn note(&mut self, snapshot: SnapshotId, own: &Region, theirs: Option<&RegionAnswer>) {
+        let list: HashMap<Vbn, (Checksum, bool)> = theirs
+            .map(|theirs| theirs.list.iter().map(|(vbn, sum, sound)| (*vbn, (*sum, *sound))).collect())
+            .unwrap_or_default();
+        // Below a node that can't be read nothing is known, and what the other side has there is no contradiction.
+        let whole = theirs.is_some_and(|theirs| !theirs.incomplete) && !own.incomplete;
+        let mut known = BTreeSet::new();
+        for piece in &own.pieces {
+            known.insert(piece.vbn);
+            let there = list.get(&piece.vbn);
+            let kind = match (piece.sound, there, theirs.is_some()) {
+                (true, None, false) | (true, Some((_, true)), _) => {
+                    match there.is_some_and(|(sum, _)| *sum != piece.checksum) {
+                        true => DifferenceKind::Contradiction,
+                        false => continue,
+                    }
+                }
+                (true, None, true) if whole => DifferenceKind::Contradiction,
+                (true, None, true) => continue,
+                (true, Some((_, false)), _) => DifferenceKind::There,
+                (false, Some((_, false)), _) => DifferenceKind::Both,
+                (false, _, _) => DifferenceKind::Here,
+            };
+            self.tell(Difference { vbn: piece.vbn, place: piece.place, snapshot, kind });
+        }
+        for vbn in list.keys().filter(|vbn| whole && !known.contains(vbn)) {
+            let kind = DifferenceKind::Contradiction;
+            self.tell(Difference { vbn: *vbn, place: Place::Unknown, snapshot, kind });
+        }
+    }
+
+    fn tell(&mut self, difference: Difference) {
+        self.verified.differences_total += 1;
+        if self.verified.differences.len() < TOLD_MAX {
+            self.verified.differences.push(difference);
+        }
+    }
+}

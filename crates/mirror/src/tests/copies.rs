@@ -1,0 +1,222 @@
+//! What rots on one side is brought from the other, whatever it is and wherever it stands; what rots on both stays damaged, and nothing spreads.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use cairn_base::{Checksum, ManualClock, Rng, SnapshotId, Timestamp, Vbn};
+use cairn_device::{Device, MemoryDevice};
+use cairn_volume::{Look, Part, Piece, Place, Position, Role, Until, Volume};
+
+use super::harness::{BLOCKS, Pair, assert_clean, fingerprint};
+use crate::{Difference, DifferenceKind, Mended, Verified, VerifyWork};
+
+/// A pair whose devices the test can spoil.
+fn pair(seed: u64) -> (Pair, [Arc<dyn Device>; 2]) {
+    let device = |role| -> Arc<dyn Device> { Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, role))) };
+    let devices = [device(Role::Normal), device(Role::Destination)];
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+    (Pair::on(devices[0].clone(), devices[1].clone(), clock, seed), devices)
+}
+
+/// Every block that the snapshots show, once.
+fn pieces(volume: &Arc<Volume>) -> BTreeMap<(u64, [u8; 16]), Piece> {
+    let mut all = BTreeMap::new();
+    for snapshot in volume.snapshots() {
+        let part = Part { root: snapshot.id, base: SnapshotId(0) };
+        let region = volume.region(part, Position::START, Until::Blocks(u64::MAX), Look::Nothing);
+        let found = region.expect("the snapshot is there").pieces;
+        all.extend(found.into_iter().map(|piece| ((piece.vbn.0, piece.checksum.0), piece)));
+    }
+    all
+}
+
+/// Where on a device blocks with a content are.
+fn places(device: &Arc<dyn Device>) -> HashMap<[u8; 16], Vec<u64>> {
+    let mut places: HashMap<[u8; 16], Vec<u64>> = HashMap::new();
+    let mut bytes = vec![0; 4096];
+    for number in 0..device.geometry().length / 4096 {
+        device.read_into(number * 4096, &mut bytes).expect("it is there");
+        places.entry(Checksum::of(&bytes).0).or_default().push(number);
+    }
+    places
+}
+
+fn home(vbn: u64) -> u64 {
+    cairn_format::layout::space_start(BLOCKS) + vbn
+}
+
+fn spoil(device: &Arc<dyn Device>, number: u64) {
+    device.write_from(number * 4096 + 512, &[0xa5; 700]).expect("it is there");
+}
+
+fn verify(pair: &Pair, everything: bool) -> Verified {
+    let cancel = AtomicBool::new(false);
+    let mut work = VerifyWork { cancel: &cancel, progress: &mut |_| {} };
+    let mirror = pair.mirror();
+    pair.converse(|client| mirror.verify(client, everything, &mut work)).expect("both sides answer")
+}
+
+fn mend(pair: &Pair) -> Mended {
+    let mirror = pair.mirror();
+    pair.converse(|client| mirror.mend(client)).expect("both sides answer")
+}
+
+fn of_kind(verified: &Verified, kind: DifferenceKind) -> BTreeSet<u64> {
+    verified.differences.iter().filter(|difference| difference.kind == kind).map(|d| d.vbn.0).collect()
+}
+
+#[test]
+fn what_rots_on_one_side_is_found_and_brought_from_the_other_wherever_it_stands() {
+    let mut redirected = 0;
+    for seed in 0..12 {
+        let (mut pair, [source_device, destination_device]) = pair(seed);
+        let mut rng = Rng::new(seed);
+        for _ in 0..4 {
+            for _ in 0..25 {
+                pair.work(&mut rng);
+            }
+            pair.update().expect("an update");
+        }
+        let before = (fingerprint(&pair.source), fingerprint(&pair.destination));
+        let (there, here) = (pieces(&pair.source), pieces(&pair.destination));
+        let both: Vec<Piece> =
+            here.iter().filter(|(key, _)| there.contains_key(*key)).map(|(_, piece)| *piece).collect();
+        let places = places(&destination_device);
+        let (mut rotten_here, mut rotten_there) = (BTreeSet::new(), BTreeSet::new());
+        for round in 0..8 {
+            let piece = both[rng.below(both.len() as u64) as usize];
+            let vbn = piece.vbn.0;
+            if rotten_here.contains(&vbn) || rotten_there.contains(&vbn) {
+                continue;
+            }
+            // A vbn of two contents, one of them redirected, would be two blocks.
+            if here.keys().filter(|(number, _)| *number == vbn).count() > 1 {
+                continue;
+            }
+            if round % 2 == 0 {
+                let copies = &places[&piece.checksum.0];
+                let Some(at) = copies.iter().copied().find(|at| *at != home(vbn)).or(copies.first().copied())
+                else {
+                    continue;
+                };
+                if copies.len() > 1 {
+                    continue;
+                }
+                redirected += u64::from(at != home(vbn));
+                spoil(&destination_device, at);
+                rotten_here.insert(vbn);
+            } else {
+                spoil(&source_device, home(vbn));
+                rotten_there.insert(vbn);
+            }
+        }
+        // Nothing of it may be in memory on the side that gives it back.
+        pair.reopen_destination();
+        let verified = verify(&pair, true);
+        assert!(verified.snapshots > 0 && verified.blocks > 0, "seed {seed}: {verified:?}");
+        assert_eq!(of_kind(&verified, DifferenceKind::Contradiction), BTreeSet::new(), "seed {seed}");
+        assert!(of_kind(&verified, DifferenceKind::Here).is_subset(&rotten_here), "seed {seed}: {verified:?}");
+        assert!(of_kind(&verified, DifferenceKind::There).is_subset(&rotten_there), "seed {seed}: {verified:?}");
+        assert!(verified.differences_total > 0 || rotten_here.len() + rotten_there.len() == 0, "seed {seed}");
+        // What was below a damaged node is met once the node is whole.
+        for _ in 0..4 {
+            verify(&pair, true);
+        }
+        let last = verify(&pair, true);
+        assert_eq!((last.differences_total, last.regions_differing), (0, 0), "seed {seed}: {last:?}");
+        assert_eq!(last.mended, Mended::default(), "seed {seed}");
+        assert_clean(&pair.source);
+        assert_clean(&pair.destination);
+        assert_eq!(before, (fingerprint(&pair.source), fingerprint(&pair.destination)), "seed {seed}");
+    }
+    assert!(redirected > 0, "no redirected block was spoiled");
+}
+
+/// A mirror with one LUN, and a block of its data.
+fn mirrored() -> (Pair, [Arc<dyn Device>; 2], Vec<Piece>) {
+    let (pair, devices) = pair(1);
+    let mut rng = Rng::new(9);
+    pair.write(pair.files[0], 0, 200, &mut rng);
+    pair.update().expect("an update");
+    let file = pair.files[0];
+    let data: Vec<Piece> = pieces(&pair.destination)
+        .into_values()
+        .filter(|piece| matches!(piece.place, Place::Data { file: of, .. } if of == file))
+        .collect();
+    (pair, devices, data)
+}
+
+/// Reads all from the media, so that the volume knows what of it is damaged.
+fn scrub(volume: &Arc<Volume>) -> usize {
+    let mut cursor = volume.begin_scrub();
+    while !volume.scrub(&mut cursor, 500).expect("it is open").finished {}
+    volume.damaged().len()
+}
+
+#[test]
+fn block_that_rots_on_both_sides_stays_damaged_and_is_never_given_as_good() {
+    let (mut pair, [source_device, destination_device], data) = mirrored();
+    spoil(&source_device, home(data[7].vbn.0));
+    spoil(&destination_device, home(data[7].vbn.0));
+    spoil(&source_device, home(data[8].vbn.0));
+    spoil(&destination_device, home(data[9].vbn.0));
+    pair.reopen_destination();
+    // Of the source, too, nothing may come from its memory.
+    pair.source.close().expect("it closes");
+    pair.source = super::harness::open(&source_device, &pair.clock);
+    assert_eq!((scrub(&pair.source), scrub(&pair.destination)), (2, 2));
+    assert_eq!(mend(&pair), Mended { here: 1, there: 1, left_here: 1, left_there: 1 });
+    assert_eq!(mend(&pair), Mended { here: 0, there: 0, left_here: 1, left_there: 1 });
+    for volume in [&pair.source, &pair.destination] {
+        let left: Vec<Vbn> = volume.damaged().iter().map(|block| block.vbn).collect();
+        assert_eq!(left, [data[7].vbn]);
+    }
+    let verified = verify(&pair, true);
+    let place = data[7].place;
+    let snapshot = pair.destination.snapshots()[0].id;
+    let both = Difference { vbn: data[7].vbn, place, snapshot, kind: DifferenceKind::Both };
+    assert_eq!((verified.differences, verified.regions_differing), (vec![both], 0));
+    // Written anew at the source, it is whole there, and the next image has it.
+    let Place::Data { file, lba } = place else { panic!("it is data") };
+    pair.write(file, lba.0, 1, &mut Rng::new(5));
+    pair.update().expect("an update");
+    assert_eq!(verify(&pair, true).mended.left_here, 1, "the older image shows it still");
+}
+
+#[test]
+fn fast_verification_reads_what_says_where_data_is_and_no_data() {
+    let (pair, [source_device, _], data) = mirrored();
+    let sound = verify(&pair, false);
+    assert_eq!((sound.differences_total, sound.only_here), (0, 0));
+    assert!(sound.blocks > 200 && sound.read_here < 60, "{sound:?}");
+    spoil(&source_device, home(data[3].vbn.0));
+    assert_eq!(verify(&pair, false).differences_total, 0, "data is not looked at");
+    let leaf = pieces(&pair.destination)
+        .into_values()
+        .find(|piece| matches!(piece.place, Place::Node(node) if node.file == pair.files[0]))
+        .expect("the LUN has a node");
+    spoil(&source_device, home(leaf.vbn.0));
+    let found = verify(&pair, false);
+    assert_eq!(of_kind(&found, DifferenceKind::There), BTreeSet::from([leaf.vbn.0]));
+    assert_eq!(found.mended.there, 1);
+    assert_eq!(of_kind(&verify(&pair, true), DifferenceKind::There), BTreeSet::from([data[3].vbn.0]));
+    assert_eq!(verify(&pair, true).differences_total, 0);
+}
+
+#[test]
+fn snapshots_that_the_source_has_not_any_more_are_read_here_alone() {
+    let (mut pair, [_, destination_device], data) = mirrored();
+    let own: Vec<SnapshotId> = pair.source.snapshots().iter().map(|snapshot| snapshot.id).collect();
+    for id in &own {
+        pair.source.hold_snapshot(*id, false).expect("it is released");
+    }
+    pair.source.delete_snapshots(&own).expect("they are deleted");
+    spoil(&destination_device, home(data[0].vbn.0));
+    pair.reopen_destination();
+    let verified = verify(&pair, true);
+    assert_eq!((verified.snapshots, verified.blocks, verified.only_here), (0, 0, 1));
+    assert_eq!(of_kind(&verified, DifferenceKind::Here), BTreeSet::from([data[0].vbn.0]));
+    // The source has the block still, though not the snapshot.
+    assert_eq!(verified.mended.here, 1);
+}
