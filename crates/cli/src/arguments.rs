@@ -409,6 +409,17 @@ pub enum Mirror {
         /// The mirror
         name: String,
     },
+    /// Compare a mirror with its source, region by region, and mend what is damaged on either side from the other
+    Verify {
+        /// The mirror
+        name: String,
+        /// Both sides read every block of data from their media as well
+        #[arg(long)]
+        scrub: bool,
+        /// With --scrub: bytes a second that each side reads at most (100M)
+        #[arg(long, value_name = "SIZE", requires = "scrub")]
+        rate: Option<ByteSize>,
+    },
     /// On the source: let go of what is kept for a mirror that will not come again
     Forget {
         /// The volume

@@ -45,6 +45,17 @@ impl Client {
         Ok(Self { place, runtime, told_version: std::cell::Cell::new(false) })
     }
 
+    /// Ctrl-C, from now on; it does not end the program any more.
+    pub fn interrupts(&self) -> Result<tokio::signal::unix::Signal, Failure> {
+        let _inside = self.runtime.enter();
+        Ok(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?)
+    }
+
+    /// Waits; true when there was a Ctrl-C.
+    pub fn wait(&self, time: Duration, interrupts: &mut tokio::signal::unix::Signal) -> bool {
+        self.runtime.block_on(async { tokio::time::timeout(time, interrupts.recv()).await.is_ok() })
+    }
+
     /// GET.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         self.request(Method::GET, path, None::<&()>)

@@ -11,7 +11,7 @@ mod volume;
 
 use std::time::Duration;
 
-use cairn_server::api;
+use cairn_server::api::{self, ErrorKind};
 
 use crate::arguments::Command;
 use crate::client::Client;
@@ -37,6 +37,7 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Follows a job to its end, with a bar for people and a line a second for programs.
 fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<api::JobOutcome>, Failure> {
     let bar = output.bar(0);
+    let mut interrupt = client.interrupts()?;
     let mut asked = 0u32;
     while job.state == api::JobState::Running {
         bar.set_length(job.total_bytes);
@@ -45,7 +46,10 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
         if output.json && asked.is_multiple_of(10) {
             print_line(&status_line(&job));
         }
-        std::thread::sleep(ASK_EVERY);
+        if client.wait(ASK_EVERY, &mut interrupt) {
+            bar.finish_and_clear();
+            return Err(interrupted(&job, client));
+        }
         asked += 1;
         job = client.get(&format!("/v1/jobs/{}", job.id))?;
     }
@@ -56,6 +60,22 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
     match job.error {
         Some(error) => Err(error.into()),
         None => Ok(job.outcome),
+    }
+}
+
+/// A person pressed Ctrl-C: work that only looks is ended on the server, other work goes on there.
+fn interrupted(job: &api::Job, client: &Client) -> Failure {
+    let (kind, subject) = (&job.kind, &job.subject);
+    if !matches!(kind.as_str(), "volume check" | "mirror verify") {
+        let next = format!("see how it is with `cairn status`; `cairn mirror abort {subject}` ends it");
+        return Failure::new(ErrorKind::Interrupted, format!("{kind} of {subject} goes on, on the server"), next);
+    }
+    match client.delete::<api::Job>(&format!("/v1/jobs/{}", job.id)) {
+        Ok(_) => {
+            let what = format!("{kind} of {subject} was ended, on the server too");
+            Failure::new(ErrorKind::Interrupted, what, "run it again")
+        }
+        Err(failure) => failure,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod running;
 
+use std::io::{BufRead, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
@@ -131,4 +132,136 @@ fn scrubs_are_scheduled_stopped_and_refuse_what_makes_no_sense() {
     let stopped = server.json(&["volume", "scrub", "vol0", "--stop"]);
     assert_eq!(stopped["last"]["stopped"], true, "{stopped}");
     assert!(server.good(&["volume", "show", "vol0"]).contains("scrub       stopped"));
+}
+
+/// A source and its mirror, with three marked blocks in both; nothing is in memory.
+fn mirrored(dir: &std::path::Path) -> (Running, Running) {
+    let mut source = Running::start(dir, "source");
+    source.good(&["volume", "create", "vol0", "--size", "128M"]);
+    source.good(&["lun", "create", "vol0/db", "--size", "4M"]);
+    let mut disk = source.disk("vol0/db");
+    for number in 1..=3 {
+        disk.write(u64::from(number) * 8192, &marked(number)).unwrap();
+    }
+    disk.flush().unwrap();
+    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    let port = source.json(&["status"])["mirror"].as_str().unwrap().to_owned();
+    let mut destination = Running::start(dir, "destination");
+    destination.good(&["mirror", "create", "vol0", &token]);
+    drop(disk);
+    // On the same port, where the mirror finds it.
+    source.kill();
+    let mut source = {
+        drop(source);
+        Running::start_with(dir, "source", &["--mirror", &port])
+    };
+    assert!(source.has_export("vol0/db"));
+    destination.kill();
+    destination.restart();
+    assert_eq!(source.terminate(), 0);
+    source.restart();
+    (source, destination)
+}
+
+#[test]
+fn damaged_blocks_come_back_from_the_other_side_and_what_cannot_stays_in_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut source, destination) = mirrored(dir.path());
+    rot(&source, &marked(1));
+    rot(&destination, &marked(2));
+    let output = source.run(&["volume", "scrub", "vol0", "--wait"]);
+    assert_eq!(output.status.code(), Some(27), "{output:?}");
+    assert!(source.disk("vol0/db").read(8192, 4096).is_err(), "it is not served");
+    assert!(destination.disk("vol0/db").read(16384, 4096).is_err(), "nor here, and the read is noticed");
+    // The destination dials, and both are asked and given: with the next update, or within seconds without one.
+    destination.good(&["mirror", "update", "vol0"]);
+    for (server, at, number) in [(&source, 8192, 1), (&destination, 16384, 2)] {
+        let scrub = scrub_until(server, "it was mended", |scrub| {
+            scrub["damaged"] == serde_json::json!([]) && scrub["repaired_blocks"] == 1
+        });
+        assert!(scrub["repaired_ms"].is_u64(), "{scrub}");
+        assert_eq!(server.disk("vol0/db").read(at, 4096).unwrap(), marked(number));
+        server.good(&["volume", "scrub", "vol0", "--wait"]);
+        assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]));
+    }
+    let status = destination.json(&["mirror", "status", "vol0"]);
+    assert_eq!((&status["mended_here"], &status["mended_there"]), (&1.into(), &1.into()), "{status}");
+
+    // On both sides, it is in no copy.
+    assert_eq!(source.terminate(), 0);
+    source.restart();
+    rot(&source, &marked(3));
+    rot(&destination, &marked(3));
+    let output = destination.run(&["mirror", "verify", "vol0", "--scrub"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(27), "{output:?}");
+    assert!(said.contains("vol0/db"), "{said}");
+    for server in [&source, &destination] {
+        let problem = server.json(&["status"])["problems"].to_string();
+        assert!(problem.contains("block 6 of vol0/db"), "{problem}");
+    }
+}
+
+#[test]
+fn verification_compares_both_sides_and_says_what_it_cost_and_when_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = mirrored(dir.path());
+    assert!(destination.good(&["mirror", "status", "vol0"]).contains("verified  never"));
+    let fast = destination.json(&["mirror", "verify", "vol0"]);
+    assert_eq!((&fast["differences_total"], &fast["snapshots"]), (&0.into(), &1.into()), "{fast}");
+    assert!(fast["network_bytes"].as_u64().unwrap() < 2000, "{fast}");
+    rot(&destination, &marked(1));
+    rot(&source, &marked(2));
+    assert_eq!(destination.json(&["mirror", "verify", "vol0"])["differences_total"], 0, "data is not read");
+    let deep = destination.json(&["mirror", "verify", "vol0", "--scrub"]);
+    assert_eq!((&deep["mended_here"], &deep["mended_there"]), (&1.into(), &1.into()), "{deep}");
+    let told = deep["differences"].to_string();
+    assert!(told.contains("here: ") && told.contains("at the source (vol0)") && told.contains("vol0/db"), "{told}");
+    assert!(destination.good(&["mirror", "status", "vol0"]).contains("data read as well"));
+    let again = destination.json(&["mirror", "verify", "vol0", "--scrub", "--rate", "1G"]);
+    assert_eq!(again["differences_total"], 0, "{again}");
+    assert_eq!(destination.disk("vol0/db").read(8192, 4096).unwrap(), marked(1));
+    assert_eq!(source.disk("vol0/db").read(16384, 4096).unwrap(), marked(2));
+    destination.bad(2, "usage", &["mirror", "verify", "vol0", "--scrub", "--rate", "10"]);
+    destination.bad(10, "not-found", &["mirror", "verify", "nothing"]);
+}
+
+#[test]
+fn interrupted_check_is_ended_on_the_server_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "128M"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "64M"]);
+    server.disk("vol0/db").write(0, &vec![3; 24 << 20]).unwrap();
+    server.good(&["snapshot", "create", "vol0@s"]);
+    server.good(&["volume", "rehearse", "vol0", "--delay", "500ms", "--yes"]);
+    let mut check = running::cairn()
+        .args(["volume", "check", "vol0", "--deep", "--json", "--data"])
+        .arg(&server.data)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It follows the job from its first line on.
+    let mut lines = std::io::BufReader::new(check.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.contains("checking") || first.contains("starting"), "{first}");
+    let pid = check.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let last = lines.last().unwrap().unwrap();
+    assert_eq!(check.wait().unwrap().code(), Some(130), "{last}");
+    assert!(last.contains("ended, on the server too"), "{last}");
+    let deadline = Instant::now() + PATIENCE;
+    while !jobs(&server).contains("interrupted") {
+        assert!(Instant::now() < deadline, "{}", jobs(&server));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// The jobs of a server, as its API tells them.
+fn jobs(server: &Running) -> String {
+    let mut stream = std::os::unix::net::UnixStream::connect(server.data.join("control.sock")).unwrap();
+    stream.write_all(b"GET /v1/jobs HTTP/1.1\r\nhost: cairn\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }

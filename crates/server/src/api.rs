@@ -5,6 +5,10 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+mod verify;
+
+pub use verify::{MirrorVerify, VerifyRequest};
+
 /// The kind of an error, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -707,6 +711,12 @@ pub struct Mirror {
     pub updates: u64,
     /// Why the last update failed.
     pub problem: Option<ErrorBody>,
+    /// The last comparison with the source that came to its end.
+    pub verified: Option<MirrorVerify>,
+    /// Damaged blocks here that were brought from the source since the mirror was made.
+    pub mended_here: u64,
+    /// Damaged blocks of the source that were given to it.
+    pub mended_there: u64,
 }
 
 /// An update, running or over.
@@ -782,7 +792,7 @@ pub enum JobState {
 pub struct Job {
     /// Names it.
     pub id: String,
-    /// What it is: `volume check`, `mirror create`, `mirror update`.
+    /// What it is: `volume check`, `mirror create`, `mirror update`, `mirror verify`.
     pub kind: String,
     /// What it works on.
     pub subject: String,
@@ -814,4 +824,6 @@ pub enum JobOutcome {
     Check(CheckResult),
     /// Of `mirror create` and `mirror update`.
     Mirror(Box<Mirror>),
+    /// Of `mirror verify`.
+    Verify(Box<MirrorVerify>),
 }

@@ -73,7 +73,7 @@ impl Server {
             };
             let report = open.volume.check_to(depth, &mut on).map_err(ServerError::volume(&name))?;
             if report.interrupted {
-                return Err(ServerError::Ending);
+                return Err(ServerError::Cancelled);
             }
             let findings = report.findings.iter().map(|finding| open.show_finding(finding)).collect();
             Ok(Some(api::JobOutcome::Check(api::CheckResult { volume: name, findings })))

@@ -367,6 +367,9 @@ pub enum ServerError {
     /// The server ends.
     #[error("the server is ending")]
     Ending,
+    /// Someone ended it, or the server does.
+    #[error("it was ended before it was through: what it did not find says nothing")]
+    Cancelled,
     /// A part of the server has panicked: a bug.
     #[error("a part of the server failed unexpectedly: this is a bug")]
     Bug,

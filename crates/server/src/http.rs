@@ -40,7 +40,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(status))
         .routes(routes!(exports))
         .routes(routes!(jobs))
-        .routes(routes!(job))
+        .routes(routes!(job, cancel_job))
         .merge(volumes::routes())
         .merge(mirrors::routes())
 }
@@ -198,4 +198,11 @@ async fn jobs(State(server): State<Arc<Server>>) -> Answer<Vec<api::Job>> {
     responses((status = 200, body = api::Job), (status = 404, body = ErrorBody)))]
 async fn job(State(server): State<Arc<Server>>, Path(job): Path<String>) -> Answer<api::Job> {
     blocking(server, move |server| server.jobs.show(&job)).await
+}
+
+/// Asks a job to end: a check or a comparison ends, and has failed then; a transfer ends at its next record. Answers at once.
+#[utoipa::path(delete, path = "/v1/jobs/{job}", tag = "server", params(("job" = String, Path,)),
+    responses((status = 200, body = api::Job), (status = 404, body = ErrorBody)))]
+async fn cancel_job(State(server): State<Arc<Server>>, Path(job): Path<String>) -> Answer<api::Job> {
+    blocking(server, move |server| server.jobs.cancel(&job)).await
 }

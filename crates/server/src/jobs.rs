@@ -141,6 +141,14 @@ impl Jobs {
         Ok(record.show(self.clock.monotonic()))
     }
 
+    /// Asks one job to end as soon as it can.
+    pub(crate) fn cancel(&self, id: &str) -> Result<api::Job, ServerError> {
+        if let Some(record) = self.records.lock().iter().find(|record| record.id == id) {
+            record.progress.cancel();
+        }
+        self.show(id)
+    }
+
     /// All jobs, the newest first.
     pub(crate) fn list(&self) -> Vec<api::Job> {
         let now = self.clock.monotonic();

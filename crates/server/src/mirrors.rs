@@ -31,6 +31,7 @@ use crate::volumes::{OpenVolume, Volumes};
 
 mod commands;
 mod show;
+mod verify;
 
 /// How often the schedule looks, at least: a clock that was set is noticed within it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -63,6 +64,12 @@ pub(crate) struct Document {
     sent_bytes: u64,
     updates: u64,
     last: Option<api::Transfer>,
+    #[serde(default)]
+    verified: Option<api::MirrorVerify>,
+    #[serde(default)]
+    mended_here: u64,
+    #[serde(default)]
+    mended_there: u64,
 }
 
 /// A [`Contact`] as it is kept.
@@ -129,6 +136,7 @@ struct Live {
     running: bool,
     /// The source is being asked how far behind this mirror is.
     asking: bool,
+    verifying: bool,
     asked: Option<Timestamp>,
     /// Why the source did not answer, the last time that it was asked.
     unanswered: Option<api::ErrorBody>,
@@ -379,6 +387,11 @@ impl Mirrors {
             transfer.up_to_date = seen.up_to_date;
             transfer.duration_ms = clock.monotonic().saturating_sub(began).as_millis() as u64;
         });
+        if outcome.is_ok()
+            && let Ok(mut client) = Client::hello(&mut stream)
+        {
+            self.mend(relation, &mut client);
+        }
         stream.conn.send_close_notify();
         let _ = stream.flush();
         outcome.map_err(failed)
@@ -390,7 +403,9 @@ impl Mirrors {
         let heard = relation.destination.contact().map(|contact| now.since(contact.at));
         {
             let mut live = relation.live.lock();
-            let recent = heard.is_none_or(|heard| heard < ASK_EVERY);
+            // What is damaged is asked for whatever else was said lately.
+            let damaged = !relation.destination.volume().damaged().is_empty();
+            let recent = heard.is_none_or(|heard| heard < ASK_EVERY) && !damaged;
             let asked = live.asked.is_some_and(|asked| now.since(asked) < ASK_EVERY);
             if recent || asked || live.running || live.asking || relation.is_failed_over() {
                 return;
@@ -406,7 +421,11 @@ impl Mirrors {
             let asked =
                 connect(&mirrors.identity, &document.source(), patience, |_| ()).and_then(|mut stream| {
                     let lag = Client::hello(&mut stream)
-                        .and_then(|mut client| mine.destination.refresh(&mut client).map(drop));
+                        .and_then(|mut client| {
+                            mine.destination.refresh(&mut client)?;
+                            mirrors.mend(&mine, &mut client);
+                            Ok(())
+                        });
                     // Or the source would take it for a connection that broke, and say so each time.
                     stream.conn.send_close_notify();
                     let _ = stream.flush();

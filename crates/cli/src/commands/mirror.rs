@@ -1,7 +1,7 @@
 //! `cairn mirror`.
 
 use cairn_base::Interval;
-use cairn_server::api;
+use cairn_server::api::{self, ErrorKind};
 
 use super::volume::{absolute, segment};
 use super::{follow, summary};
@@ -65,6 +65,11 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
                 false => format!("no update of {} was running", aborted.name),
             });
         }
+        Mirror::Verify { name, scrub, rate } => {
+            let request = api::VerifyRequest { scrub, rate_bytes: rate.map(|rate| rate.0) };
+            let job: api::Job = client.post(&format!("{}/verify", path(&name)?), &request)?;
+            verified(job, client, output)?;
+        }
         Mirror::Forget { volume, name, dry_run } => forget(&volume, &name, dry_run, client, output)?,
         Mirror::Failover { name, dry_run } => failover(&name, dry_run, client, output)?,
         Mirror::Delete { name, dry_run } => {
@@ -106,6 +111,53 @@ fn transferred(job: api::Job, client: &Client, output: Output) -> Result<(), Fai
         ));
     }
     Ok(())
+}
+
+fn verified(job: api::Job, client: &Client, output: Output) -> Result<(), Failure> {
+    let Some(api::JobOutcome::Verify(verified)) = follow(job, client, output)? else { return Ok(()) };
+    if output.json {
+        print_line(&summary(&verified).to_string());
+    } else {
+        verified.differences.iter().for_each(|difference| print_line(&difference.message));
+        if !output.quiet {
+            print_line(&format!("{}: {}", verified.name, comparison(&verified)));
+        }
+    }
+    let mended = verified.mended_here + verified.mended_there;
+    let left = verified.left_here + verified.left_there;
+    if verified.differences_total <= mended && left == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(
+        ErrorKind::Damaged,
+        format!(
+            "{}: {} difference(s), {mended} block(s) mended, {left} left damaged",
+            verified.name, verified.differences_total
+        ),
+        "run it again: what was below a damaged node is found once that is mended; what stays is in no copy, see `cairn status` on both servers",
+    ))
+}
+
+/// What a comparison did and cost.
+fn comparison(verified: &api::MirrorVerify) -> String {
+    let compared = match verified.snapshots {
+        0 => "the source has none of the snapshots here any more, nothing was compared".to_owned(),
+        snapshots => format!("{} in {snapshots} snapshot(s) compared", size(verified.compared_bytes)),
+    };
+    let alone = match verified.only_here {
+        0 => String::new(),
+        only => format!(", {only} snapshot(s) that only this side has read here alone"),
+    };
+    format!(
+        "{compared}{alone}, {} difference(s), {} block(s) mended here and {} at the source; read {} here and {} there, {} over the network, in {}",
+        verified.differences_total,
+        verified.mended_here,
+        verified.mended_there,
+        size(verified.read_bytes),
+        size(verified.read_there_bytes),
+        size(verified.network_bytes),
+        duration(verified.duration_ms),
+    )
 }
 
 fn ms(interval: Interval) -> u64 {
@@ -290,6 +342,17 @@ fn show(mirror: &api::Mirror) -> String {
                 size(last.wasted_bytes)
             );
         }
+    }
+    text += &match &mirror.verified {
+        None => "\nverified  never".to_owned(),
+        Some(verified) => {
+            let depth = if verified.scrub { "data read as well" } else { "structures" };
+            format!("\nverified  {} ({depth}): {}", ago(verified.started_ms), comparison(verified))
+        }
+    };
+    if mirror.mended_here + mirror.mended_there > 0 {
+        let (here, there) = (mirror.mended_here, mirror.mended_there);
+        text += &format!("\nmended    {here} block(s) here from the source, {there} there from here");
     }
     if let Some(problem) = &mirror.problem
         && problem.message != mirror.reason

@@ -51,7 +51,7 @@ impl ServerError {
             E::Refused { body, .. } => body.error,
             E::Mirror { source, .. } => crate::transfer::error_kind(source),
             E::Unauthorized => ErrorKind::Unauthorized,
-            E::Ending => ErrorKind::Interrupted,
+            E::Ending | E::Cancelled => ErrorKind::Interrupted,
             E::PeerProtocol { .. }
             | E::Tls(_)
             | E::Certificate(_)
@@ -175,6 +175,7 @@ impl ServerError {
             }
             E::NoSuchPath { .. } => "use a client of the same version as the server".into(),
             E::BadRequest { .. } => "see /v1/openapi.json".into(),
+            E::Cancelled => "run it again".into(),
             E::Ending => "start the server again; the last complete image is whole".into(),
             E::Tls(_) | E::Certificate(_) | E::Bug => {
                 "report it with the log of the server; restart the server if it does not answer".into()

@@ -19,6 +19,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(show_mirror, set_mirror, delete_mirror))
         .routes(routes!(update_mirror))
         .routes(routes!(abort_mirror))
+        .routes(routes!(verify_mirror))
         .routes(routes!(forget_follower))
         .routes(routes!(failover))
 }
@@ -106,6 +107,18 @@ async fn update_mirror(
     responses((status = 200, body = api::Aborted), (status = "default", body = ErrorBody)))]
 async fn abort_mirror(State(server): State<Arc<Server>>, Path(mirror): Path<String>) -> Answer<api::Aborted> {
     blocking(server, move |server| server.abort_mirror(&mirror)).await
+}
+
+/// Compares a mirror with its source, region by region, and mends what is damaged on either side.
+#[utoipa::path(post, path = "/v1/mirrors/{mirror}/verify", tag = "mirrors",
+    params(("mirror" = String, Path,)), request_body = api::VerifyRequest,
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn verify_mirror(
+    State(server): State<Arc<Server>>,
+    Path(mirror): Path<String>,
+    Body(request): Body<api::VerifyRequest>,
+) -> Answer<api::Job> {
+    blocking(server, move |server| server.verify_mirror(&mirror, &request)).await
 }
 
 /// On the source: lets go of what is kept for a mirror that will not come again.

@@ -57,6 +57,9 @@ impl Server {
             sent_bytes: 0,
             updates: 0,
             last: None,
+            verified: None,
+            mended_here: 0,
+            mended_there: 0,
         };
         let patience = document.stall(mirrors.patience);
         let mut stream = connect(&self.identity, &document.source(), patience, |_| ())?;

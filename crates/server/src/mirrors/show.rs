@@ -78,6 +78,9 @@ impl Mirrors {
             sent_bytes: document.sent_bytes,
             updates: document.updates,
             problem: live.problem.clone(),
+            verified: document.verified,
+            mended_here: document.mended_here,
+            mended_there: document.mended_there,
         }
     }
 }

@@ -1,0 +1,220 @@
+//! Comparing a mirror with its source, and mending what is damaged on either side: on request, after each update, and whenever the source is asked for the lag.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cairn_base::BLOCK_SIZE;
+use cairn_mirror::{Client, Difference, DifferenceKind, Mended, MirrorError, Verified, VerifyProgress, VerifyWork};
+use cairn_volume::Finding;
+
+use super::{Mirrors, Relation, millis, now_ms};
+use crate::api;
+use crate::destination::{SourceStream, connect};
+use crate::error::ServerError;
+use crate::jobs::Progress;
+use crate::server::Server;
+use crate::source::is_silence;
+use crate::state;
+use crate::volumes::OpenVolume;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Bytes a second that a comparison reads from media, unless told otherwise.
+const RATE: u64 = 100 << 20;
+/// A rest is taken in pieces of this, so that an end is noticed.
+const NAP: Duration = Duration::from_millis(100);
+
+/// A comparison that runs; it is over when this goes.
+struct Verifying<'a>(&'a Relation);
+
+impl Drop for Verifying<'_> {
+    fn drop(&mut self) {
+        self.0.live.lock().verifying = false;
+    }
+}
+
+/// Counts what goes over a stream.
+struct Counted<'a> {
+    stream: &'a mut SourceStream,
+    bytes: u64,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.stream.write(bytes)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+impl Mirrors {
+    /// Mends what is damaged on either side over a connection that has said hello. What fails is tried again with the next question for the lag.
+    pub(super) fn mend<S: Read + Write>(&self, relation: &Relation, client: &mut Client<'_, S>) {
+        match relation.destination.mend(client) {
+            Ok(mended) => self.note_mended(relation, &mended),
+            Err(error) => {
+                tracing::debug!(mirror = relation.name, %error, "nothing was mended from the other side")
+            }
+        }
+    }
+
+    fn note_mended(&self, relation: &Relation, mended: &Mended) {
+        if *mended == Mended::default() {
+            return;
+        }
+        tracing::warn!(
+            mirror = relation.name,
+            here = mended.here,
+            at_source = mended.there,
+            left_here = mended.left_here,
+            left_at_source = mended.left_there,
+            "damaged blocks were looked for on the other side"
+        );
+        if mended.here + mended.there > 0 {
+            let mut document = relation.document.lock();
+            document.mended_here += mended.here;
+            document.mended_there += mended.there;
+            if let Err(error) = state::save(&relation.path, &*document) {
+                tracing::warn!(mirror = relation.name, %error, "what was mended was not written down");
+            }
+        }
+    }
+
+    fn begin_verify(
+        self: &Arc<Self>,
+        relation: &Arc<Relation>,
+        request: api::VerifyRequest,
+    ) -> Result<api::Job, ServerError> {
+        let name = relation.name.clone();
+        if relation.is_failed_over() {
+            return Err(ServerError::FailedOver { volume: name });
+        }
+        if request.rate_bytes.is_some_and(|rate| rate < BLOCK) {
+            return Err(ServerError::Invalid { what: "the rate", rule: "it is 4 KiB a second or more" });
+        }
+        let open = self.volumes.get(&name)?;
+        if std::mem::replace(&mut relation.live.lock().verifying, true) {
+            return Err(ServerError::Busy { name, by: "a comparison runs" });
+        }
+        let (mirrors, mine) = (self.clone(), relation.clone());
+        let started = self.jobs.start("mirror verify", &name, move |progress| {
+            let _verifying = Verifying(&mine);
+            let verified = mirrors.verify(&mine, &open, request, progress)?;
+            let mut document = mine.document.lock();
+            document.verified = Some(verified.clone());
+            if let Err(error) = state::save(&mine.path, &*document) {
+                tracing::warn!(mirror = mine.name, %error, "the comparison was not written down");
+            }
+            Ok(Some(api::JobOutcome::Verify(Box::new(verified))))
+        });
+        if started.is_err() {
+            relation.live.lock().verifying = false;
+        }
+        started
+    }
+
+    fn verify(
+        &self,
+        relation: &Relation,
+        open: &OpenVolume,
+        request: api::VerifyRequest,
+        progress: &Progress,
+    ) -> Result<api::MirrorVerify, ServerError> {
+        progress.phase("connecting");
+        let (started_ms, began) = (now_ms(&*self.clock), self.clock.monotonic());
+        let document = relation.document.lock().clone();
+        let patience = document.stall(self.patience);
+        let mut stream = connect(&self.identity, &document.source(), patience, |_| ())?;
+        let mut counted = Counted { stream: &mut stream, bytes: 0 };
+        progress.phase(if request.scrub { "reading both sides" } else { "comparing" });
+        let rate = request.rate_bytes.unwrap_or(RATE) as f64;
+        let (mut last, mut read) = (began, 0);
+        let mut tell = |at: VerifyProgress| {
+            progress.bytes(at.blocks * BLOCK, at.blocks_total.max(at.blocks) * BLOCK);
+            if !request.scrub {
+                return;
+            }
+            // As a scrub does: to the rate, and not more than half of the time.
+            let took = self.clock.monotonic().saturating_sub(last);
+            let due = Duration::from_secs_f64(((at.read - read) * BLOCK) as f64 / rate);
+            let mut rest = took.max(due.saturating_sub(took));
+            while !rest.is_zero() && !progress.cancelled().load(Ordering::Relaxed) {
+                std::thread::sleep(rest.min(NAP));
+                rest = rest.saturating_sub(NAP);
+            }
+            (last, read) = (self.clock.monotonic(), at.read);
+        };
+        let mut work = VerifyWork { cancel: progress.cancelled(), progress: &mut tell };
+        let outcome = Client::hello(&mut counted)
+            .and_then(|mut client| relation.destination.verify(&mut client, request.scrub, &mut work));
+        let network_bytes = counted.bytes;
+        stream.conn.send_close_notify();
+        let _ = stream.flush();
+        let verified = outcome.map_err(|source| match source {
+            MirrorError::Cancelled => ServerError::Cancelled,
+            source if is_silence(&source) => {
+                ServerError::Silent { peer: "source", address: document.address.clone(), patience }
+            }
+            source => ServerError::Mirror { volume: relation.name.clone(), source: Box::new(source) },
+        })?;
+        self.note_mended(relation, &verified.mended);
+        let show = |difference: &Difference| show_difference(open, &document.volume, difference);
+        let Verified { mended, .. } = verified;
+        Ok(api::MirrorVerify {
+            name: relation.name.clone(),
+            started_ms,
+            duration_ms: millis(self.clock.monotonic().saturating_sub(began)),
+            scrub: request.scrub,
+            snapshots: verified.snapshots,
+            only_here: verified.only_here,
+            compared_bytes: verified.blocks * BLOCK,
+            read_bytes: verified.read_here * BLOCK,
+            read_there_bytes: verified.read_there * BLOCK,
+            network_bytes,
+            differences_total: verified.differences_total,
+            differences: verified.differences.iter().map(show).collect(),
+            mended_here: mended.here,
+            mended_there: mended.there,
+            left_here: mended.left_here,
+            left_there: mended.left_there,
+        })
+    }
+}
+
+fn show_difference(open: &OpenVolume, there: &str, difference: &Difference) -> api::CheckFinding {
+    let Difference { vbn, place, snapshot, kind } = *difference;
+    let shown = open.show_finding(&Finding::DamagedBlock { vbn, place, snapshot });
+    let message = match kind {
+        DifferenceKind::Here => format!("here: {}", shown.message),
+        DifferenceKind::There => format!("at the source ({there}): {}", shown.message),
+        DifferenceKind::Both => format!("on both sides: {}", shown.message),
+        DifferenceKind::Contradiction => format!(
+            "block {vbn} ({place}) is whole on both sides and not the same, though snapshot {snapshot} is: the mirror is not to be trusted"
+        ),
+    };
+    api::CheckFinding { message, ..shown }
+}
+
+impl Server {
+    pub(crate) fn verify_mirror(
+        &self,
+        name: &str,
+        request: &api::VerifyRequest,
+    ) -> Result<api::Job, ServerError> {
+        let relation = self.mirrors.get(name)?;
+        self.mirrors.begin_verify(&relation, *request)
+    }
+}
