@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use cairn_base::{Checksum, ManualClock, Rng, SnapshotId, Timestamp, Vbn};
+use cairn_base::{Checksum, ManualClock, Rng, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_device::{Device, MemoryDevice};
 use cairn_volume::{Look, Part, Piece, Place, Position, Role, Until, Volume};
 
 use super::harness::{BLOCKS, Pair, assert_clean, fingerprint};
+use crate::copies::{Asks, CopiesAnswer, CopiesRequest, RegionAnswer, RegionOf};
+use crate::message::{Answer, Request};
+use crate::wire::Frame;
 use crate::{Difference, DifferenceKind, Mended, Verified, VerifyWork};
 
 /// A pair whose devices the test can spoil.
@@ -219,4 +222,86 @@ fn snapshots_that_the_source_has_not_any_more_are_read_here_alone() {
     assert_eq!(of_kind(&verified, DifferenceKind::Here), BTreeSet::from([data[0].vbn.0]));
     // The source has the block still, though not the snapshot.
     assert_eq!(verified.mended.here, 1);
+}
+
+#[test]
+fn messages_about_copies_are_read_as_they_were_written_and_refused_when_they_are_too_much() {
+    let named = vec![(Vbn(7), Checksum([1; 16])), (Vbn(9), Checksum([2; 16]))];
+    let bytes = vec![3; 4096];
+    let region = RegionOf {
+        root: (SnapshotId(4), Checksum([4; 16])),
+        base: (SnapshotId(0), Checksum::default()),
+        from: Position::from_numbers((3, 77)),
+        until: Some(Position::from_numbers((5, 0))),
+        everything: true,
+        list: false,
+    };
+    let asks = [
+        Asks::Fetch(named.clone()),
+        Asks::Needs,
+        Asks::Give(vec![(Vbn(7), Checksum([1; 16]), bytes.clone())]),
+        Asks::Region(region),
+        Asks::Region(RegionOf { until: None, list: true, ..region }),
+    ];
+    for asks in asks {
+        let request =
+            Request::Copies(CopiesRequest { volume: "v".to_owned(), id: VolumeId([7; 16]), asks });
+        let (kind, body) = request.encode();
+        assert_eq!(Request::parse(&Frame { kind, body }).expect("it parses"), request);
+    }
+    let told = RegionAnswer {
+        digest: Checksum([8; 16]),
+        read: 12,
+        incomplete: true,
+        list: vec![(Vbn(7), Checksum([1; 16]), true), (Vbn(8), Checksum([3; 16]), false)],
+    };
+    let answers = [
+        CopiesAnswer::Blocks(vec![Some(bytes), None]),
+        CopiesAnswer::Needs(named),
+        CopiesAnswer::Mended(3),
+        CopiesAnswer::Region(told),
+        CopiesAnswer::NoSuchRoot,
+    ];
+    for answer in answers {
+        let answer = Answer::Copies(answer);
+        let (kind, body) = answer.encode();
+        assert_eq!(Answer::parse(&Frame { kind, body: body.clone() }).expect("it parses"), answer);
+        let mut longer = body;
+        longer.push(0);
+        assert!(Answer::parse(&Frame { kind, body: longer }).is_err());
+    }
+    let many = vec![(Vbn(1), Checksum::default()); 513];
+    let asks = Asks::Fetch(many);
+    let (kind, body) =
+        Request::Copies(CopiesRequest { volume: "v".to_owned(), id: VolumeId([7; 16]), asks }).encode();
+    assert!(Request::parse(&Frame { kind, body }).is_err());
+}
+
+#[test]
+fn blocks_that_are_given_are_taken_only_where_they_are_missing() {
+    let (mut pair, [source_device, _], data) = mirrored();
+    let (damaged, whole) = (data[4], data[5]);
+    spoil(&source_device, home(damaged.vbn.0));
+    pair.source.close().expect("it closes");
+    pair.source = super::harness::open(&source_device, &pair.clock);
+    assert_eq!(scrub(&pair.source), 1);
+    let before = places(&source_device);
+    let good = pair.destination.sound_blocks(&[(damaged.vbn, damaged.checksum), (whole.vbn, whole.checksum)]);
+    let [good, other] = [0, 1].map(|at| good[at].clone().expect("the mirror has it").to_vec());
+    let give = |blocks| {
+        let (volume, id) = ("vol0".to_owned(), pair.destination.id());
+        let request = Request::Copies(CopiesRequest { volume, id, asks: Asks::Give(blocks) });
+        pair.converse(|client| client.ask(&request)).expect("it answers")
+    };
+    let wrong = vec![
+        // Other bytes, under the name of what is missing; right bytes that nobody misses; right bytes under another checksum.
+        (damaged.vbn, damaged.checksum, other.clone()),
+        (whole.vbn, whole.checksum, other.clone()),
+        (damaged.vbn, whole.checksum, other),
+    ];
+    assert_eq!(give(wrong), Answer::Copies(CopiesAnswer::Mended(0)));
+    assert_eq!(places(&source_device), before, "nothing was written");
+    let right = vec![(damaged.vbn, damaged.checksum, good)];
+    assert_eq!(give(right), Answer::Copies(CopiesAnswer::Mended(1)));
+    assert_eq!(scrub(&pair.source), 0);
 }
