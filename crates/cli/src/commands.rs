@@ -68,7 +68,11 @@ fn interrupted(job: &api::Job, client: &Client) -> Failure {
     let (kind, subject) = (&job.kind, &job.subject);
     if !matches!(kind.as_str(), "volume check" | "mirror verify") {
         let next = format!("see how it is with `cairn status`; `cairn mirror abort {subject}` ends it");
-        return Failure::new(ErrorKind::Interrupted, format!("{kind} of {subject} goes on, on the server"), next);
+        return Failure::new(
+            ErrorKind::Interrupted,
+            format!("{kind} of {subject} goes on, on the server"),
+            next,
+        );
     }
     match client.delete::<api::Job>(&format!("/v1/jobs/{}", job.id)) {
         Ok(_) => {

@@ -216,7 +216,10 @@ fn verification_compares_both_sides_and_says_what_it_cost_and_when_it_was() {
     let deep = destination.json(&["mirror", "verify", "vol0", "--scrub"]);
     assert_eq!((&deep["mended_here"], &deep["mended_there"]), (&1.into(), &1.into()), "{deep}");
     let told = deep["differences"].to_string();
-    assert!(told.contains("here: ") && told.contains("at the source (vol0)") && told.contains("vol0/db"), "{told}");
+    assert!(
+        told.contains("here: ") && told.contains("at the source (vol0)") && told.contains("vol0/db"),
+        "{told}"
+    );
     assert!(destination.good(&["mirror", "status", "vol0"]).contains("data read as well"));
     let again = destination.json(&["mirror", "verify", "vol0", "--scrub", "--rate", "1G"]);
     assert_eq!(again["differences_total"], 0, "{again}");

@@ -223,7 +223,9 @@ impl CopiesAnswer {
                         let there = parser.flag()?;
                         there.then(|| parser.bytes(BLOCK_SIZE).map(<[u8]>::to_vec)).transpose()
                     };
-                    CopiesAnswer::Blocks((0..count).map(|_| one(&mut parser)).collect::<Result<_, MirrorError>>()?)
+                    CopiesAnswer::Blocks(
+                        (0..count).map(|_| one(&mut parser)).collect::<Result<_, MirrorError>>()?,
+                    )
                 }
                 NEEDS => CopiesAnswer::Needs(parse_named(&mut parser, NEEDS_MAX)?),
                 MENDED => CopiesAnswer::Mended(parser.u64()?),
@@ -257,7 +259,9 @@ pub(crate) fn answer(volume: &Arc<Volume>, request: &CopiesRequest) -> Result<Co
         Asks::Needs => CopiesAnswer::Needs(in_order(volume.damaged()).iter().map(named).collect()),
         Asks::Give(blocks) => {
             let given = blocks.iter().map(|(vbn, checksum, bytes)| (*vbn, *checksum, block_of(bytes)));
-            CopiesAnswer::Mended(given.filter(|(vbn, sum, block)| repair(volume, *vbn, *sum, block)).count() as u64)
+            CopiesAnswer::Mended(
+                given.filter(|(vbn, sum, block)| repair(volume, *vbn, *sum, block)).count() as u64
+            )
         }
         Asks::Region(of) => match region(volume, of) {
             Some(region) => {

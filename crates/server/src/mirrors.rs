@@ -420,12 +420,11 @@ impl Mirrors {
             let patience = document.stall(mirrors.patience);
             let asked =
                 connect(&mirrors.identity, &document.source(), patience, |_| ()).and_then(|mut stream| {
-                    let lag = Client::hello(&mut stream)
-                        .and_then(|mut client| {
-                            mine.destination.refresh(&mut client)?;
-                            mirrors.mend(&mine, &mut client);
-                            Ok(())
-                        });
+                    let lag = Client::hello(&mut stream).and_then(|mut client| {
+                        mine.destination.refresh(&mut client)?;
+                        mirrors.mend(&mine, &mut client);
+                        Ok(())
+                    });
                     // Or the source would take it for a connection that broke, and say so each time.
                     stream.conn.send_close_notify();
                     let _ = stream.flush();

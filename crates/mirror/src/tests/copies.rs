@@ -16,7 +16,8 @@ use crate::{Difference, DifferenceKind, Mended, Verified, VerifyWork};
 
 /// A pair whose devices the test can spoil.
 fn pair(seed: u64) -> (Pair, [Arc<dyn Device>; 2]) {
-    let device = |role| -> Arc<dyn Device> { Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, role))) };
+    let device =
+        |role| -> Arc<dyn Device> { Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, role))) };
     let devices = [device(Role::Normal), device(Role::Destination)];
     let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
     (Pair::on(devices[0].clone(), devices[1].clone(), clock, seed), devices)
@@ -119,8 +120,14 @@ fn what_rots_on_one_side_is_found_and_brought_from_the_other_wherever_it_stands(
         let verified = verify(&pair, true);
         assert!(verified.snapshots > 0 && verified.blocks > 0, "seed {seed}: {verified:?}");
         assert_eq!(of_kind(&verified, DifferenceKind::Contradiction), BTreeSet::new(), "seed {seed}");
-        assert!(of_kind(&verified, DifferenceKind::Here).is_subset(&rotten_here), "seed {seed}: {verified:?}");
-        assert!(of_kind(&verified, DifferenceKind::There).is_subset(&rotten_there), "seed {seed}: {verified:?}");
+        assert!(
+            of_kind(&verified, DifferenceKind::Here).is_subset(&rotten_here),
+            "seed {seed}: {verified:?}"
+        );
+        assert!(
+            of_kind(&verified, DifferenceKind::There).is_subset(&rotten_there),
+            "seed {seed}: {verified:?}"
+        );
         assert!(verified.differences_total > 0 || rotten_here.len() + rotten_there.len() == 0, "seed {seed}");
         // What was below a damaged node is met once the node is whole.
         for _ in 0..4 {
@@ -244,8 +251,7 @@ fn messages_about_copies_are_read_as_they_were_written_and_refused_when_they_are
         Asks::Region(RegionOf { until: None, list: true, ..region }),
     ];
     for asks in asks {
-        let request =
-            Request::Copies(CopiesRequest { volume: "v".to_owned(), id: VolumeId([7; 16]), asks });
+        let request = Request::Copies(CopiesRequest { volume: "v".to_owned(), id: VolumeId([7; 16]), asks });
         let (kind, body) = request.encode();
         assert_eq!(Request::parse(&Frame { kind, body }).expect("it parses"), request);
     }

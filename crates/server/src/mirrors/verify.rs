@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cairn_base::BLOCK_SIZE;
-use cairn_mirror::{Client, Difference, DifferenceKind, Mended, MirrorError, Verified, VerifyProgress, VerifyWork};
+use cairn_mirror::{
+    Client, Difference, DifferenceKind, Mended, MirrorError, Verified, VerifyProgress, VerifyWork,
+};
 use cairn_volume::Finding;
 
 use super::{Mirrors, Relation, millis, now_ms};
