@@ -7,6 +7,7 @@ mod actions;
 mod content;
 mod faults;
 mod forks;
+mod history;
 mod images;
 mod link;
 mod media;

@@ -5,6 +5,7 @@ use cairn_base::Rng;
 use cairn_volume::Role;
 
 use crate::forks::Forks;
+use crate::history;
 use crate::images;
 use crate::link::Mishap;
 use crate::media;
@@ -29,12 +30,24 @@ pub enum Kind {
     Mirror,
     /// A small mirror: every mishap at every message of an update, and a cut at every device operation of both sides.
     EveryMessage,
+    /// A device that remembers, on two devices that lose power at random.
+    History,
+    /// A short life of one, run once for every device operation in it, with a cut there.
+    HistoryEveryCut,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 6] =
-        [Kind::Volume, Kind::EveryCut, Kind::Media, Kind::Image, Kind::Mirror, Kind::EveryMessage];
+    pub const ALL: [Kind; 8] = [
+        Kind::Volume,
+        Kind::EveryCut,
+        Kind::Media,
+        Kind::Image,
+        Kind::Mirror,
+        Kind::EveryMessage,
+        Kind::History,
+        Kind::HistoryEveryCut,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -45,6 +58,8 @@ impl Kind {
             Kind::Image => "image",
             Kind::Mirror => "mirror",
             Kind::EveryMessage => "every-message",
+            Kind::History => "history",
+            Kind::HistoryEveryCut => "history-every-cut",
         }
     }
 }
@@ -82,6 +97,8 @@ pub fn run(kind: Kind, seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
         Kind::Image => image(seed, timeline, &mut tally)?,
         Kind::Mirror => mirror(seed, timeline, &mut tally)?,
         Kind::EveryMessage => every_message(seed, timeline, &mut tally)?,
+        Kind::History => history::run(seed, timeline, &mut tally)?,
+        Kind::HistoryEveryCut => history::every_cut(seed, timeline, &mut tally)?,
     }
     Ok(Outcome { digest: timeline.digest(), tally })
 }

@@ -13,6 +13,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["crates/stream"],
     &["crates/files"],
     &["crates/volume"],
+    &["crates/history"],
     &["crates/proto/nbd"],
     &["crates/format"],
     &["crates/device"],

@@ -30,3 +30,8 @@ impl std::fmt::Debug for Checksum {
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
+
+/// CRC-32C of bytes that go on with `bytes`, after those whose CRC-32C is `crc` (0: none).
+pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc, bytes)
+}

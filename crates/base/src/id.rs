@@ -103,3 +103,19 @@ impl fmt::Debug for LogId {
         write!(f, "log:{self}")
     }
 }
+
+/// Names a history store; made at random when a device is adopted, so that remains of an earlier history are never taken for the present one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct HistoryId(pub [u8; 16]);
+
+impl fmt::Display for HistoryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for HistoryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "history:{self}")
+    }
+}

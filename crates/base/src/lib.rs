@@ -11,9 +11,9 @@ mod rng;
 mod tests;
 mod units;
 
-pub use checksum::{Checksum, crc32c};
+pub use checksum::{Checksum, crc32c, crc32c_append};
 pub use clock::{Clock, ManualClock, Timestamp};
-pub use id::{FileId, Generation, InvalidVolumeId, Lba, LogId, SnapshotId, Vbn, VolumeId};
+pub use id::{FileId, Generation, HistoryId, InvalidVolumeId, Lba, LogId, SnapshotId, Vbn, VolumeId};
 pub use lock::{Condvar, Mutex, MutexGuard, wait_by};
 pub use rng::Rng;
 pub use units::{ByteSize, Interval, InvalidByteSize, InvalidInterval};

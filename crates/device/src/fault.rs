@@ -67,10 +67,11 @@ pub struct LoggedOperation {
 }
 
 /// A device with a volatile cache whose power can be cut, see the head of the file. Alignment 4096, as a disk
-/// with direct I/O has it.
+/// with direct I/O has it, or 512.
 #[derive(Debug)]
 pub struct FaultDevice {
     length: u64,
+    alignment: u32,
     state: Mutex<State>,
 }
 
@@ -150,7 +151,12 @@ impl FaultDevice {
     /// A device of `length` bytes of zeroes; panics unless the length is a multiple of 4096.
     pub fn new(length: u64) -> Self {
         assert!(length.is_multiple_of(BLOCK_SIZE as u64), "the length is a multiple of the alignment");
-        Self { length, state: Mutex::default() }
+        Self { length, alignment: BLOCK_SIZE as u32, state: Mutex::default() }
+    }
+
+    /// The same device with sectors of 512 bytes that can be written alone.
+    pub fn with_sectors(self) -> Self {
+        Self { alignment: SECTOR as u32, ..self }
     }
 
     /// Writes, trims, write-zeroes and flushes that were taken so far; reads do not count.
@@ -171,7 +177,7 @@ impl FaultDevice {
 
     /// A copy that goes its own way: what happens to one does not happen to the other.
     pub fn fork(&self) -> FaultDevice {
-        FaultDevice { length: self.length, state: Mutex::new(self.state.lock().clone()) }
+        FaultDevice { length: self.length, alignment: self.alignment, state: Mutex::new(self.state.lock().clone()) }
     }
 
     /// The device as it is after the power went now (or at the cut) and came back, with a fate at random.
@@ -217,7 +223,7 @@ impl FaultDevice {
             unreadable: state.unreadable.clone(),
             ..State::default()
         };
-        FaultDevice { length: self.length, state: Mutex::new(next) }
+        FaultDevice { length: self.length, alignment: self.alignment, state: Mutex::new(next) }
     }
 
     /// What is on the medium for certain: every volatile write is lost.
@@ -278,13 +284,13 @@ impl FaultDevice {
     }
 }
 
-fn geometry(length: u64) -> Geometry {
-    Geometry { length, alignment: BLOCK_SIZE as u32, read_only: false, trims: true, fast_zeroes: true }
+fn geometry(length: u64, alignment: u32) -> Geometry {
+    Geometry { length, alignment, read_only: false, trims: true, fast_zeroes: true }
 }
 
 impl Device for FaultDevice {
     fn geometry(&self) -> Geometry {
-        geometry(self.length)
+        geometry(self.length, self.alignment)
     }
 
     fn run(&self, batch: &mut [Operation]) {
@@ -323,7 +329,7 @@ impl FaultPart {
 
 impl Device for FaultPart {
     fn geometry(&self) -> Geometry {
-        geometry(self.range.end - self.range.start)
+        geometry(self.range.end - self.range.start, self.whole.alignment)
     }
 
     fn run(&self, batch: &mut [Operation]) {
@@ -362,7 +368,7 @@ impl Device for FaultPart {
 impl FaultDevice {
     /// Runs a batch on a part. `under_way`: the power has gone while it was at work beside another one.
     fn run_in(&self, part: &Range<u64>, batch: &mut [Operation], under_way: bool) {
-        let geometry = geometry(part.end - part.start);
+        let geometry = geometry(part.end - part.start, self.alignment);
         let mut state = self.state.lock();
         // Set from the cut to the next flush of this batch: what is there was on its way.
         let mut on_its_way = under_way || std::mem::take(&mut state.beside);
@@ -395,7 +401,7 @@ impl FaultDevice {
         length: u64,
         limit: usize,
     ) -> Result<Vec<Extent>, DeviceError> {
-        geometry(part.end - part.start).admit_range(Action::Extents, offset, length)?;
+        geometry(part.end - part.start, self.alignment).admit_range(Action::Extents, offset, length)?;
         let state = self.state.lock();
         if state.off {
             return Err(DeviceError::OutOfService);

@@ -19,6 +19,12 @@ pub enum Structure {
     LogRecord,
     /// The header of a log device.
     LogDevice,
+    /// The superblock of a history store.
+    HistoryStore,
+    /// The first or the last block of a segment of a history.
+    HistorySegment,
+    /// A record of a history.
+    HistoryRecord,
     /// An entry of a directory.
     Directory,
     /// The start of an image stream.
@@ -40,6 +46,9 @@ impl std::fmt::Display for Structure {
             Structure::LabelIndex => "label index block",
             Structure::LogRecord => "intent log record",
             Structure::LogDevice => "header of a log device",
+            Structure::HistoryStore => "superblock of a history store",
+            Structure::HistorySegment => "end of a history segment",
+            Structure::HistoryRecord => "history record",
             Structure::Directory => "directory entry",
             Structure::StreamHeader => "image stream",
             Structure::StreamRecord => "record of an image stream",

@@ -7,6 +7,7 @@ mod directory;
 pub mod dump;
 mod error;
 mod have;
+pub mod history;
 mod inode;
 mod label;
 pub mod layout;

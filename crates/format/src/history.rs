@@ -1,0 +1,748 @@
+//! A history store: its superblock, its segments, and the records in them. `docs/format.md` is its prose.
+//!
+//! A store is a superblock in two slots and up to 8192 segments of one size. A segment is a block that says which one it is, records one after the
+//! other, and, once it is full, a summary of their entries and a block that ends it. All of it is written once: a segment is
+//! used again only after the superblock no longer names it.
+
+use cairn_base::{BLOCK_SIZE, Checksum, HistoryId, crc32c};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{BlockBytes, FormatError, Structure, layout};
+
+/// First superblock slot, in blocks from the start of the store.
+pub const SLOT_A: u64 = 0;
+/// Second superblock slot, far from the first.
+pub const SLOT_B: u64 = 16;
+/// First block of the first segment.
+pub const SEGMENTS_START: u64 = 32;
+/// Most segments of a store: one bit of the superblock for each.
+pub const HISTORY_SEGMENTS_MAX: u64 = 8192;
+/// Fewest segments of a store: one that is written, one that is freed, and reserves for both.
+pub const HISTORY_SEGMENTS_MIN: u64 = 8;
+/// Fewest blocks of a segment: 256 KiB, so that a record of a few of the largest blocks fits.
+pub const SEGMENT_BLOCKS_MIN: u64 = 64;
+/// Most blocks of a segment: 1 GiB, so that a place in it has 32 bits in units of 512 bytes.
+pub const SEGMENT_BLOCKS_MAX: u64 = 1 << 18;
+/// Reverts whose background copy is not over.
+pub const REVERTS_MAX: usize = 8;
+/// The place in the index of what belongs to no block. Block numbers are below.
+pub const NO_LBA: u64 = (1 << 40) - 1;
+/// Longest name of a mark, in bytes.
+pub const MARK_NAME_MAX: usize = 64;
+/// Units of places in a segment, in bytes.
+pub const PLACE_UNIT: u64 = 512;
+/// Bytes of the largest block of a history.
+pub const HISTORY_BLOCK_MAX: u32 = 1 << 16;
+
+const SUPERBLOCK_MAGIC: u64 = u64::from_le_bytes(*b"CAIRNHIS");
+const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"CHISSEGM");
+const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"CHIR");
+const MARK_MAGIC: u32 = u32::from_le_bytes(*b"CHIM");
+const BODY: usize = BLOCK_SIZE - 16;
+const HEADER: usize = 64;
+const ENTRY: usize = 32;
+const MAP: usize = (HISTORY_SEGMENTS_MAX / 8) as usize;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Default)]
+#[repr(C)]
+struct RawRevert {
+    time: U64,
+    target: U64,
+    cursor: U64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawSuperblock {
+    magic: U64,
+    version: U32,
+    placement: u8,
+    granularity: u8,
+    floor_policy: u8,
+    reserved: u8,
+    store: [u8; 16],
+    address: U64,
+    sequence: U64,
+    block_bytes: U32,
+    segment_blocks: U32,
+    segments: U64,
+    origin_bytes: U64,
+    granularity_ns: U64,
+    window_ns: U64,
+    window_bytes: U64,
+    floor_ns: U64,
+    created_ns: U64,
+    start_ns: U64,
+    cut_ns: U64,
+    last_ns: U64,
+    durable_through: U64,
+    reverts: [RawRevert; REVERTS_MAX],
+    live: [u8; MAP],
+    reserved_end: [u8; 2720],
+    checksum: Checksum,
+}
+
+const _: () = assert!(size_of::<RawSuperblock>() == BLOCK_SIZE);
+
+/// Where versions go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// Copy-on-write: what is overwritten goes to the history first.
+    Checkpointing,
+    /// Redirect-on-write: what is written goes to the history, the origin stays.
+    Logging,
+    /// What is written goes to the history and to the origin, each with a cache of its own.
+    SplitStream,
+    /// What is written goes to both when it leaves the cache.
+    SplitDownStream,
+    /// Checkpointing or split-down-stream, by what each region's temporal distances make cheaper.
+    Hybrid,
+}
+
+impl Placement {
+    /// All of them.
+    pub const ALL: [Placement; 5] = [
+        Placement::Checkpointing,
+        Placement::Logging,
+        Placement::SplitStream,
+        Placement::SplitDownStream,
+        Placement::Hybrid,
+    ];
+
+    fn code(self) -> u8 {
+        match self {
+            Placement::Checkpointing => 1,
+            Placement::Logging => 2,
+            Placement::SplitStream => 3,
+            Placement::SplitDownStream => 4,
+            Placement::Hybrid => 5,
+        }
+    }
+
+    fn of(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|placement| placement.code() == code)
+    }
+
+    /// True where the present is on the origin, which can then be used without Cairn.
+    pub fn has_current_store(self) -> bool {
+        self != Placement::Logging
+    }
+}
+
+/// Which instants are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Granularity {
+    /// Between any two writes.
+    EveryWrite,
+    /// The end of each stretch of so many nanoseconds since 1970 UTC, above 0; and marks.
+    Interval(u64),
+    /// Marks.
+    Marks,
+}
+
+/// What a write does that finds no room without giving up history that its owner wants kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FloorPolicy {
+    /// It waits until the history has grown old enough.
+    Wait,
+    /// It fails: no space.
+    Fail,
+}
+
+/// A revert whose background copy is not over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RevertState {
+    /// When it was made: a place in history.
+    pub time: u64,
+    /// The instant that it brought back.
+    pub target: u64,
+    /// Blocks before this one are copied.
+    pub cursor: u64,
+}
+
+/// The superblock of a history store. Times are nanoseconds since 1970 UTC, by the history's own clock, which never goes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistorySuperblock {
+    /// Whose it is.
+    pub store: HistoryId,
+    /// Counts writes of the superblock.
+    pub sequence: u64,
+    /// Where versions go.
+    pub placement: Placement,
+    /// Which instants are kept.
+    pub granularity: Granularity,
+    /// What happens at the floor.
+    pub floor_policy: FloorPolicy,
+    /// A power of two from 512 B to 64 KiB.
+    pub block_bytes: u32,
+    /// Blocks of 4 KiB in a segment.
+    pub segment_blocks: u64,
+    /// Segments in the store.
+    pub segments: u64,
+    /// Of the device that remembers.
+    pub origin_bytes: u64,
+    /// How long history is kept; 0 is as long as there is room.
+    pub window_ns: u64,
+    /// How much of the store it may take; 0 is all.
+    pub window_bytes: u64,
+    /// The history that is not given up for a lack of room; 0 is none.
+    pub floor_ns: u64,
+    /// When it began.
+    pub created_ns: u64,
+    /// The oldest instant that can be reached.
+    pub start_ns: u64,
+    /// Entries up to this time do not count.
+    pub cut_ns: u64,
+    /// No entry of the log that was durable at this write is later.
+    pub last_ns: u64,
+    /// Every record up to this one was durable at this write.
+    pub durable_through: u64,
+    /// In the order in which they were made.
+    pub reverts: Vec<RevertState>,
+    /// One bit for each segment: it belongs to the log.
+    pub live: Vec<bool>,
+}
+
+impl HistorySuperblock {
+    /// Checks and reads the slot that was read from block `address`.
+    pub fn parse(bytes: &BlockBytes, address: u64) -> Result<Self, FormatError> {
+        let structure = Structure::HistoryStore;
+        let field = |field| FormatError::Field { structure, field };
+        let raw =
+            RawSuperblock::ref_from_bytes(bytes.as_slice()).map_err(|_| FormatError::Magic(structure))?;
+        if raw.magic.get() != SUPERBLOCK_MAGIC {
+            return Err(FormatError::Magic(structure));
+        }
+        layout::check_version(structure, raw.version.get())?;
+        if Checksum::of(&bytes[..BODY]) != raw.checksum {
+            return Err(FormatError::Checksum(structure));
+        }
+        if raw.address.get() != address {
+            return Err(FormatError::Misplaced(structure));
+        }
+        if raw.reserved != 0 || raw.reserved_end.iter().any(|byte| *byte != 0) {
+            return Err(field("reserved byte"));
+        }
+        let granularity = match (raw.granularity, raw.granularity_ns.get()) {
+            (1, 0) => Granularity::EveryWrite,
+            (2, ns) if ns > 0 => Granularity::Interval(ns),
+            (3, 0) => Granularity::Marks,
+            _ => return Err(field("granularity")),
+        };
+        let floor_policy = match raw.floor_policy {
+            1 => FloorPolicy::Wait,
+            2 => FloorPolicy::Fail,
+            _ => return Err(field("floor policy")),
+        };
+        let segments = raw.segments.get();
+        let segment_blocks = u64::from(raw.segment_blocks.get());
+        if !(HISTORY_SEGMENTS_MIN..=HISTORY_SEGMENTS_MAX).contains(&segments)
+            || !(SEGMENT_BLOCKS_MIN..=SEGMENT_BLOCKS_MAX).contains(&segment_blocks)
+        {
+            return Err(field("segments"));
+        }
+        let block_bytes = raw.block_bytes.get();
+        if !is_block_size(block_bytes) {
+            return Err(field("block size"));
+        }
+        let origin_bytes = raw.origin_bytes.get();
+        if origin_bytes.div_ceil(u64::from(block_bytes)) >= NO_LBA {
+            return Err(field("origin"));
+        }
+        let times = [raw.created_ns, raw.start_ns, raw.cut_ns, raw.last_ns, raw.durable_through, raw.sequence];
+        if times.iter().any(|value| value.get() >= u64::MAX / 2) {
+            return Err(field("time"));
+        }
+        let live: Vec<bool> =
+            (0..HISTORY_SEGMENTS_MAX as usize).map(|index| raw.live[index / 8] >> (index % 8) & 1 == 1).collect();
+        if live[segments as usize..].contains(&true) {
+            return Err(field("live segments"));
+        }
+        let mut reverts: Vec<RevertState> = Vec::new();
+        for (index, revert) in raw.reverts.iter().enumerate() {
+            let (time, target, cursor) = (revert.time.get(), revert.target.get(), revert.cursor.get());
+            let known = RevertState { time, target, cursor };
+            if known == (RevertState { time: 0, target: 0, cursor: 0 }) {
+                continue;
+            }
+            let in_order = index == reverts.len() && reverts.last().is_none_or(|last| last.time < time);
+            if !in_order || target >= time || time >= u64::MAX / 2 || cursor > NO_LBA {
+                return Err(field("revert"));
+            }
+            reverts.push(known);
+        }
+        Ok(Self {
+            store: HistoryId(raw.store),
+            sequence: raw.sequence.get(),
+            placement: Placement::of(raw.placement).ok_or(field("placement"))?,
+            granularity,
+            floor_policy,
+            block_bytes,
+            segment_blocks,
+            segments,
+            origin_bytes,
+            window_ns: raw.window_ns.get(),
+            window_bytes: raw.window_bytes.get(),
+            floor_ns: raw.floor_ns.get(),
+            created_ns: raw.created_ns.get(),
+            start_ns: raw.start_ns.get(),
+            cut_ns: raw.cut_ns.get(),
+            last_ns: raw.last_ns.get(),
+            durable_through: raw.durable_through.get(),
+            reverts,
+            live: live[..segments as usize].to_vec(),
+        })
+    }
+
+    /// The slot as bytes for block `address`; panics with more than [`REVERTS_MAX`] reverts.
+    pub fn write(&self, bytes: &mut BlockBytes, address: u64) {
+        let (granularity, granularity_ns) = match self.granularity {
+            Granularity::EveryWrite => (1, 0),
+            Granularity::Interval(ns) => (2, ns),
+            Granularity::Marks => (3, 0),
+        };
+        let mut live = [0; MAP];
+        for index in self.live.iter().enumerate().filter(|(_, live)| **live).map(|(index, _)| index) {
+            live[index / 8] |= 1 << (index % 8);
+        }
+        let mut reverts = [RawRevert::default(); REVERTS_MAX];
+        assert!(self.reverts.len() <= REVERTS_MAX, "a superblock holds {REVERTS_MAX} reverts");
+        for (place, revert) in reverts.iter_mut().zip(&self.reverts) {
+            *place = RawRevert {
+                time: revert.time.into(),
+                target: revert.target.into(),
+                cursor: revert.cursor.into(),
+            };
+        }
+        let raw = RawSuperblock {
+            magic: SUPERBLOCK_MAGIC.into(),
+            version: layout::VERSION.into(),
+            placement: self.placement.code(),
+            granularity,
+            floor_policy: match self.floor_policy {
+                FloorPolicy::Wait => 1,
+                FloorPolicy::Fail => 2,
+            },
+            reserved: 0,
+            store: self.store.0,
+            address: address.into(),
+            sequence: self.sequence.into(),
+            block_bytes: self.block_bytes.into(),
+            segment_blocks: (self.segment_blocks as u32).into(),
+            segments: self.segments.into(),
+            origin_bytes: self.origin_bytes.into(),
+            granularity_ns: granularity_ns.into(),
+            window_ns: self.window_ns.into(),
+            window_bytes: self.window_bytes.into(),
+            floor_ns: self.floor_ns.into(),
+            created_ns: self.created_ns.into(),
+            start_ns: self.start_ns.into(),
+            cut_ns: self.cut_ns.into(),
+            last_ns: self.last_ns.into(),
+            durable_through: self.durable_through.into(),
+            reverts,
+            live,
+            reserved_end: [0; 2720],
+            checksum: Checksum::default(),
+        };
+        bytes.copy_from_slice(raw.as_bytes());
+        let checksum = Checksum::of(&bytes[..BODY]);
+        bytes[BODY..].copy_from_slice(&checksum.0);
+    }
+}
+
+/// A power of two from 512 B to 64 KiB.
+pub fn is_block_size(bytes: u32) -> bool {
+    bytes.is_power_of_two() && (512..=HISTORY_BLOCK_MAX).contains(&bytes)
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawSegment {
+    magic: U64,
+    version: U32,
+    end: u8,
+    reserved: [u8; 3],
+    store: [u8; 16],
+    address: U64,
+    sequence: U64,
+    record: U64,
+    summary_blocks: U32,
+    reserved_end: [u8; 4020],
+    checksum: Checksum,
+}
+
+const _: () = assert!(size_of::<RawSegment>() == BLOCK_SIZE);
+
+/// The first or the last block of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistorySegment {
+    /// Whose it is.
+    pub store: HistoryId,
+    /// The how many-th segment of the log's life.
+    pub sequence: u64,
+    /// In the first block: the number of its first record. In the last: that of the first record after it.
+    pub record: u64,
+    /// `Some` in the last block: the summary before it takes so many blocks.
+    pub summary_blocks: Option<u32>,
+}
+
+impl HistorySegment {
+    /// Checks and reads what was read from block `address` of the store.
+    pub fn parse(bytes: &BlockBytes, store: HistoryId, address: u64) -> Result<Self, FormatError> {
+        let structure = Structure::HistorySegment;
+        let field = |field| FormatError::Field { structure, field };
+        let raw = RawSegment::ref_from_bytes(bytes.as_slice()).map_err(|_| FormatError::Magic(structure))?;
+        if raw.magic.get() != SEGMENT_MAGIC {
+            return Err(FormatError::Magic(structure));
+        }
+        layout::check_version(structure, raw.version.get())?;
+        if Checksum::of(&bytes[..BODY]) != raw.checksum {
+            return Err(FormatError::Checksum(structure));
+        }
+        if raw.address.get() != address || raw.store != store.0 {
+            return Err(FormatError::Misplaced(structure));
+        }
+        if raw.reserved != [0; 3] || raw.reserved_end.iter().any(|byte| *byte != 0) {
+            return Err(field("reserved byte"));
+        }
+        let summary_blocks = match (raw.end, raw.summary_blocks.get()) {
+            (0, 0) => None,
+            (1, blocks) if u64::from(blocks) < SEGMENT_BLOCKS_MAX => Some(blocks),
+            _ => return Err(field("end")),
+        };
+        let (sequence, record) = (raw.sequence.get(), raw.record.get());
+        if sequence.max(record) >= layout::COUNTER_MAX {
+            return Err(field("sequence"));
+        }
+        Ok(Self { store, sequence, record, summary_blocks })
+    }
+
+    /// As bytes for block `address` of the store.
+    pub fn write(&self, bytes: &mut BlockBytes, address: u64) {
+        let raw = RawSegment {
+            magic: SEGMENT_MAGIC.into(),
+            version: layout::VERSION.into(),
+            end: u8::from(self.summary_blocks.is_some()),
+            reserved: [0; 3],
+            store: self.store.0,
+            address: address.into(),
+            sequence: self.sequence.into(),
+            record: self.record.into(),
+            summary_blocks: self.summary_blocks.unwrap_or(0).into(),
+            reserved_end: [0; 4020],
+            checksum: Checksum::default(),
+        };
+        bytes.copy_from_slice(raw.as_bytes());
+        let checksum = Checksum::of(&bytes[..BODY]);
+        bytes[BODY..].copy_from_slice(&checksum.0);
+    }
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawRecord {
+    magic: U32,
+    version: U16,
+    summary: u8,
+    reserved: u8,
+    store: [u8; 16],
+    segment: U64,
+    sequence: U64,
+    durable_through: U64,
+    entries: U32,
+    blocks: U32,
+    crc: U32,
+    previous: U32,
+}
+
+const _: () = assert!(size_of::<RawRecord>() == HEADER);
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawEntry {
+    time: U64,
+    lba: U64,
+    place: U32,
+    crc: U32,
+    length: U32,
+    kind: u8,
+    reserved: [u8; 3],
+}
+
+const _: () = assert!(size_of::<RawEntry>() == ENTRY);
+
+/// What an entry says of a block at its time. The order of two entries of one block at one time is theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EntryKind {
+    /// Its content until then.
+    Undo,
+    /// It was zeroes until then.
+    UndoZero,
+    /// From then on its content is that of the next undo, or of the origin.
+    Gone,
+    /// Its content from then on.
+    Redo,
+    /// It is zeroes from then on.
+    RedoZero,
+    /// No block: a mark.
+    Mark,
+}
+
+impl EntryKind {
+    /// All of them.
+    pub const ALL: [EntryKind; 6] = [
+        EntryKind::Undo,
+        EntryKind::UndoZero,
+        EntryKind::Gone,
+        EntryKind::Redo,
+        EntryKind::RedoZero,
+        EntryKind::Mark,
+    ];
+
+    /// Its number on disk.
+    pub fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// The kind of a number.
+    pub fn of(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+
+    /// True when content lies in the record.
+    pub fn has_data(self) -> bool {
+        matches!(self, EntryKind::Undo | EntryKind::Redo | EntryKind::Mark)
+    }
+}
+
+/// One version of a block, or a mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistoryEntry {
+    /// When, in nanoseconds by the history's clock.
+    pub time: u64,
+    /// Which block of the device; [`NO_LBA`] for a mark.
+    pub lba: u64,
+    /// Where the content is, from the start of the segment; without content, where the record is. Units of 512 bytes.
+    pub place: u32,
+    /// CRC-32C of the content; 0 without.
+    pub crc: u32,
+    /// Bytes of the content; 0 without.
+    pub length: u32,
+    /// What it says.
+    pub kind: EntryKind,
+}
+
+/// The head of a record and its entries; the content follows in the blocks after them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryRecord {
+    /// True for the summary of a segment, which has no content of its own.
+    pub summary: bool,
+    /// The segment that it was written into, by its sequence.
+    pub segment: u64,
+    /// The how many-th record of the log's life; no gaps. In a summary: the first record after the segment.
+    pub sequence: u64,
+    /// Every record up to this one was durable when this one was written.
+    pub durable_through: u64,
+    /// Blocks of 4 KiB with all of its content.
+    pub blocks: u32,
+    /// The checksum of the record before it in the segment, 0 for the first: what an earlier life left behind does not follow.
+    pub previous: u32,
+    /// In order.
+    pub entries: Vec<HistoryEntry>,
+}
+
+impl HistoryRecord {
+    /// Blocks that the head of a record with so many entries takes; the content begins after it.
+    pub fn head_blocks(entries: usize) -> u64 {
+        ((HEADER + entries * ENTRY) as u64).div_ceil(BLOCK_SIZE as u64)
+    }
+
+    /// How many blocks the head of the record takes that begins with `first`, by what it says itself; nothing is known of it
+    /// before all of its head was parsed.
+    pub fn peek(first: &BlockBytes, store: HistoryId) -> Result<u64, FormatError> {
+        let structure = Structure::HistoryRecord;
+        let (raw, _) =
+            RawRecord::ref_from_prefix(first.as_slice()).map_err(|_| FormatError::Magic(structure))?;
+        if raw.magic.get() != RECORD_MAGIC {
+            return Err(FormatError::Magic(structure));
+        }
+        if raw.store != store.0 {
+            return Err(FormatError::Misplaced(structure));
+        }
+        layout::check_version(structure, raw.version.get().into())?;
+        let blocks = Self::head_blocks(raw.entries.get() as usize);
+        if blocks > SEGMENT_BLOCKS_MAX {
+            return Err(FormatError::Field { structure, field: "length" });
+        }
+        Ok(blocks)
+    }
+
+    /// The checksum that the head has, which the next record names.
+    pub fn checksum(head: &[u8]) -> u32 {
+        RawRecord::ref_from_prefix(head).map_or(0, |(raw, _)| raw.crc.get())
+    }
+
+    /// The head as bytes: whole blocks.
+    pub fn to_bytes(&self, store: HistoryId) -> Vec<u8> {
+        let mut bytes = vec![0; Self::head_blocks(self.entries.len()) as usize * BLOCK_SIZE];
+        for (place, entry) in bytes[HEADER..].chunks_exact_mut(ENTRY).zip(&self.entries) {
+            let raw = RawEntry {
+                time: entry.time.into(),
+                lba: entry.lba.into(),
+                place: entry.place.into(),
+                crc: entry.crc.into(),
+                length: entry.length.into(),
+                kind: entry.kind.code(),
+                reserved: [0; 3],
+            };
+            place.copy_from_slice(raw.as_bytes());
+        }
+        let mut raw = RawRecord {
+            magic: RECORD_MAGIC.into(),
+            version: (layout::VERSION as u16).into(),
+            summary: u8::from(self.summary),
+            reserved: 0,
+            store: store.0,
+            segment: self.segment.into(),
+            sequence: self.sequence.into(),
+            durable_through: self.durable_through.into(),
+            entries: (self.entries.len() as u32).into(),
+            blocks: self.blocks.into(),
+            crc: 0.into(),
+            previous: self.previous.into(),
+        };
+        bytes[..HEADER].copy_from_slice(raw.as_bytes());
+        raw.crc = crc32c(&bytes).into();
+        bytes[..HEADER].copy_from_slice(raw.as_bytes());
+        bytes
+    }
+
+    /// Checks and reads a head, whose whole blocks `bytes` begins with.
+    pub fn parse(bytes: &[u8], store: HistoryId) -> Result<Self, FormatError> {
+        let structure = Structure::HistoryRecord;
+        let field = |field| FormatError::Field { structure, field };
+        let first = bytes.first_chunk::<BLOCK_SIZE>().ok_or(FormatError::Magic(structure))?;
+        let head = Self::peek(first, store)?;
+        let bytes = bytes.get(..head as usize * BLOCK_SIZE).ok_or(field("length"))?;
+        let (raw, _) = RawRecord::ref_from_prefix(bytes).map_err(|_| FormatError::Magic(structure))?;
+        let mut copy = bytes.to_vec();
+        // The checksum was taken with its own field zero.
+        copy[HEADER - 8..HEADER - 4].fill(0);
+        if crc32c(&copy) != raw.crc.get() {
+            return Err(FormatError::Checksum(structure));
+        }
+        let count = raw.entries.get() as usize;
+        let unused = bytes.get(HEADER + count * ENTRY..).unwrap_or(&[]);
+        if raw.reserved != 0 || unused.iter().any(|byte| *byte != 0) {
+            return Err(field("reserved byte"));
+        }
+        let blocks = raw.blocks.get();
+        let fits = (head..SEGMENT_BLOCKS_MAX).contains(&u64::from(blocks));
+        if !fits || raw.summary > 1 || (raw.summary == 1 && u64::from(blocks) != head) {
+            return Err(field("blocks"));
+        }
+        let numbers = [raw.segment.get(), raw.sequence.get(), raw.durable_through.get()];
+        if numbers.iter().any(|number| *number >= layout::COUNTER_MAX) {
+            return Err(field("sequence"));
+        }
+        let entries = bytes[HEADER..].chunks_exact(ENTRY).take(count).map(parse_entry);
+        Ok(Self {
+            summary: raw.summary == 1,
+            segment: raw.segment.get(),
+            sequence: raw.sequence.get(),
+            durable_through: raw.durable_through.get(),
+            blocks,
+            previous: raw.previous.get(),
+            entries: entries.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn parse_entry(bytes: &[u8]) -> Result<HistoryEntry, FormatError> {
+    let field = |field| FormatError::Field { structure: Structure::HistoryRecord, field };
+    let raw = RawEntry::ref_from_bytes(bytes).map_err(|_| field("entry"))?;
+    if raw.reserved != [0; 3] {
+        return Err(field("reserved byte"));
+    }
+    let kind = EntryKind::of(raw.kind).ok_or(field("entry kind"))?;
+    let entry = HistoryEntry {
+        time: raw.time.get(),
+        lba: raw.lba.get(),
+        place: raw.place.get(),
+        crc: raw.crc.get(),
+        length: raw.length.get(),
+        kind,
+    };
+    let content = match kind.has_data() {
+        true => (1..=HISTORY_BLOCK_MAX).contains(&entry.length),
+        false => entry.length == 0 && entry.crc == 0,
+    };
+    let lba = if kind == EntryKind::Mark { entry.lba == NO_LBA } else { entry.lba < NO_LBA };
+    if !content || !lba || entry.time >= u64::MAX / 2 {
+        return Err(field("entry"));
+    }
+    Ok(entry)
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawMark {
+    magic: U32,
+    consistent: u8,
+    length: u8,
+    reserved: [u8; 2],
+    name: [u8; MARK_NAME_MAX],
+    reserved_end: [u8; 440],
+}
+
+const _: () = assert!(size_of::<RawMark>() == MarkContent::SIZE);
+
+/// The content of a mark's entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkContent {
+    /// 1 to 64 bytes.
+    pub name: String,
+    /// The owner had brought the device to rest.
+    pub consistent: bool,
+}
+
+impl MarkContent {
+    /// Bytes on disk.
+    pub const SIZE: usize = 512;
+
+    /// Checks and reads it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
+        let structure = Structure::HistoryRecord;
+        let field = |field| FormatError::Field { structure, field };
+        let raw = RawMark::ref_from_bytes(bytes).map_err(|_| FormatError::Magic(structure))?;
+        if raw.magic.get() != MARK_MAGIC {
+            return Err(FormatError::Magic(structure));
+        }
+        let (name, rest) = raw.name.split_at_checked(usize::from(raw.length)).ok_or(field("mark name"))?;
+        let clean = rest.iter().chain(&raw.reserved).chain(&raw.reserved_end).all(|byte| *byte == 0);
+        if !clean || name.is_empty() || raw.consistent > 1 {
+            return Err(field("reserved byte"));
+        }
+        let name = std::str::from_utf8(name).map_err(|_| field("mark name"))?;
+        Ok(Self { name: name.to_owned(), consistent: raw.consistent == 1 })
+    }
+
+    /// As bytes; panics when the name is empty or longer than 64 bytes.
+    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+        assert!((1..=MARK_NAME_MAX).contains(&self.name.len()), "a mark has a name of 1 to 64 bytes");
+        let mut raw = RawMark {
+            magic: MARK_MAGIC.into(),
+            consistent: self.consistent.into(),
+            length: self.name.len() as u8,
+            reserved: [0; 2],
+            name: [0; MARK_NAME_MAX],
+            reserved_end: [0; 440],
+        };
+        raw.name[..self.name.len()].copy_from_slice(self.name.as_bytes());
+        let mut bytes = [0; Self::SIZE];
+        bytes.copy_from_slice(raw.as_bytes());
+        bytes
+    }
+}

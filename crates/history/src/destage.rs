@@ -1,0 +1,302 @@
+//! Written blocks leave the cache: what must be kept goes to the log first, then the origin is written.
+
+use cairn_base::BLOCK_SIZE;
+use cairn_device::{Operation, Request, Segments};
+use cairn_format::history::{EntryKind, Granularity, Placement};
+
+use crate::HistoryError;
+use crate::content::Content;
+use crate::history::History;
+use crate::index::Version;
+use crate::log::{Pending, Writer};
+use crate::timeline::Timeline;
+
+/// Blocks that leave at once at most.
+const BATCH_BLOCKS: usize = 256;
+/// Bytes of one write to the origin at most.
+const JOINED_MAX: usize = 1 << 20;
+/// Bytes of a region of hybrid placement.
+const REGION: u64 = 1 << 20;
+/// Past so many blocks a region begins to forget.
+const REGION_MEMORY: u16 = 256;
+
+/// How a block's versions are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Path {
+    Undo,
+    Redo,
+    Both,
+}
+
+/// A block with versions that are to be placed, the oldest first.
+pub(crate) type Work = (u64, Vec<(u64, Content)>);
+
+/// What is known of a block before its versions are placed.
+struct Planned {
+    path: Path,
+    newest: Option<Version>,
+    /// No instant that is kept lies between the newest version and the first of the work.
+    same: bool,
+    /// An undo of that time is there: from before a cut.
+    has_undo: bool,
+    /// Its content until the first version, when it must be kept and is not on the origin.
+    waiting: Option<Content>,
+}
+
+impl Planned {
+    fn needs_base(&self) -> bool {
+        let newest_is_redo = self.newest.is_some_and(|newest| newest.is_redo());
+        self.path != Path::Redo && !newest_is_redo && !self.same && !self.has_undo
+    }
+}
+
+impl History {
+    /// Versions that leave the cache at once: less than the log's reserve takes, even when each needs a base.
+    pub(crate) fn batch(&self, writer: &Writer) -> usize {
+        let segment = writer.superblock.segment_blocks as usize * BLOCK_SIZE;
+        (segment / 4 / self.block_bytes as usize).clamp(1, BATCH_BLOCKS)
+    }
+
+    /// Writes the blocks out that were not written for longest; false when there are none.
+    pub(crate) fn destage(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
+        self.check_failed()?;
+        if self.state.lock().cache.is_empty() {
+            return Ok(false);
+        }
+        self.ensure_room(writer)?;
+        let picked = self.state.lock().cache.oldest(self.batch(writer));
+        let done: Vec<(u64, u64)> =
+            picked.iter().filter_map(|(lba, versions)| Some((*lba, versions.last()?.0))).collect();
+        let lbas: Vec<u64> = done.iter().map(|(lba, _)| *lba).collect();
+        self.copy_before_writes(writer, &lbas)?;
+        self.place(writer, picked)?;
+        let mut state = self.state.lock();
+        for (lba, time) in done {
+            state.cache.written(lba, time, u64::from(self.block_bytes));
+            state.reads.forget(lba);
+        }
+        state.epoch += 1;
+        Ok(true)
+    }
+
+    /// Writes out all that was taken before the call.
+    pub(crate) fn destage_all(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        // The cache leaves in the order of its writes, so a bound of its size now is enough; what comes meanwhile may go along.
+        let mut left = self.state.lock().cache.bytes();
+        while left > 0 && self.destage(writer)? {
+            left = left.saturating_sub(self.batch(writer) as u64 * (u64::from(self.block_bytes) + 64));
+            left = left.min(self.state.lock().cache.bytes());
+        }
+        Ok(())
+    }
+
+    /// Writes out the cache and makes all durable.
+    pub(crate) fn flush_all(&self) -> Result<(), HistoryError> {
+        let mut writer = self.writer.lock();
+        self.flush_with(&mut writer)
+    }
+
+    pub(crate) fn flush_with(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        self.check_failed()?;
+        self.destage_all(writer)?;
+        while self.destage_current(writer)? {}
+        self.sync(writer)
+    }
+
+    /// Puts versions where the placement wants them. Blocks come once; their versions are later than all that the log has of them.
+    pub(crate) fn place(&self, writer: &mut Writer, mut work: Vec<Work>) -> Result<(), HistoryError> {
+        work.sort_by_key(|(lba, _)| *lba);
+        let mut plans = self.plan(&work);
+        self.stage(&work, &mut plans)?;
+        let mut pending = Vec::new();
+        let mut replaced = Vec::new();
+        let mut bases = 0;
+        for ((lba, versions), plan) in work.iter().zip(&mut plans) {
+            let Some((first, _)) = versions.first() else { continue };
+            let newest_is_redo = plan.newest.is_some_and(|newest| newest.is_redo());
+            if let Some(content) = plan.waiting.take() {
+                pending.push(entry(*lba, *first, content, [EntryKind::Undo, EntryKind::UndoZero]));
+                bases += u64::from(plan.path == Path::Both);
+            }
+            if plan.path == Path::Undo {
+                if newest_is_redo {
+                    pending.push(Pending { lba: *lba, time: *first, kind: EntryKind::Gone, data: None });
+                }
+                for (before, after) in versions.iter().zip(&versions[1..]) {
+                    pending.push(entry(*lba, after.0, before.1.clone(), [EntryKind::Undo, EntryKind::UndoZero]));
+                }
+                continue;
+            }
+            // A version that is not retained: the one before it is of the same window.
+            if let (true, true, Some(newest)) = (newest_is_redo, plan.same, plan.newest) {
+                replaced.push(newest);
+            }
+            for (time, content) in versions {
+                pending.push(entry(*lba, *time, content.clone(), [EntryKind::Redo, EntryKind::RedoZero]));
+            }
+        }
+        self.tally.add(&self.tally.base, bases);
+        if !pending.is_empty() {
+            self.tally.add(&self.tally.retained, pending.len() as u64);
+            let versions = self.append(writer, pending)?;
+            let mut state = self.state.lock();
+            let blocks = writer.superblock.segment_blocks;
+            if self.placement == Placement::SplitStream {
+                self.delay(&mut state, &work);
+            }
+            self.publish(&mut state, blocks, &versions);
+            for version in replaced {
+                if let Some(version) = state.index.remove(version.key()) {
+                    self.forget(&mut state, blocks, &version);
+                }
+            }
+        }
+        match self.placement {
+            Placement::Logging => Ok(()),
+            Placement::SplitStream => {
+                while self.state.lock().current.bytes() > self.dirty_bytes {
+                    self.destage_current(writer)?;
+                }
+                Ok(())
+            }
+            _ => {
+                let last = |(lba, versions): Work| Some((lba, versions.into_iter().next_back()?.1));
+                self.write_present(writer, work.into_iter().filter_map(last).collect())
+            }
+        }
+    }
+
+    /// How each block's versions are kept.
+    fn plan(&self, work: &[Work]) -> Vec<Planned> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        work.iter()
+            .map(|(lba, versions)| {
+                let first = versions.first().map_or(0, |(time, _)| *time);
+                let newest = state.index.last_at(*lba, first.saturating_sub(1));
+                // What the moving window is about to drop is no base any more.
+                let newest = newest.filter(|newest| state.trimming.is_none_or(|to| newest.time > to));
+                let same = newest.is_some_and(|newest| state.timeline.same_window(newest.time, first));
+                let path = match self.placement {
+                    Placement::Checkpointing => Path::Undo,
+                    Placement::Logging => Path::Redo,
+                    Placement::SplitStream | Placement::SplitDownStream => Path::Both,
+                    Placement::Hybrid => {
+                        let region = lba * u64::from(self.block_bytes) / REGION;
+                        let seen = state.regions.entry(region).or_default();
+                        seen.written += 1;
+                        seen.retained += u16::from(!same);
+                        if seen.written >= REGION_MEMORY {
+                            seen.written /= 2;
+                            seen.retained /= 2;
+                        }
+                        // Figure 5 of the 2007 paper with d for both caches: d + 2r against 2d.
+                        if 2 * seen.retained < seen.written { Path::Undo } else { Path::Both }
+                    }
+                };
+                let has_undo = state.index.get((*lba, first, 0)).is_some();
+                let waiting = state.current.newest(*lba).cloned();
+                Planned { path, newest, same, has_undo, waiting }
+            })
+            .collect()
+    }
+
+    /// Reads what the origin has and the history needs; afterwards `waiting` is what is to be kept of each block.
+    fn stage(&self, work: &[Work], plans: &mut [Planned]) -> Result<(), HistoryError> {
+        let mut wanted = Vec::new();
+        for (index, plan) in plans.iter_mut().enumerate() {
+            if !plan.needs_base() {
+                plan.waiting = None;
+            } else if plan.waiting.is_none() {
+                wanted.push(index);
+            }
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let lbas: Vec<u64> = wanted.iter().map(|index| work[*index].0).collect();
+        for (index, content) in wanted.into_iter().zip(self.stage_origin(&lbas)) {
+            plans[index].waiting = Some(content?);
+        }
+        Ok(())
+    }
+
+    /// Split-stream: the origin gets it later, in the order of its own cache.
+    fn delay(&self, state: &mut crate::history::State, work: &[Work]) {
+        let one = Timeline::new(Granularity::Marks);
+        for (lba, versions) in work {
+            if let Some((time, content)) = versions.last() {
+                state.current.write(*lba, *time, content.clone(), u64::from(self.block_bytes), &one);
+            }
+        }
+        state.unsettled = state.current.bytes();
+    }
+
+    /// Split-stream: writes blocks to the origin; false when none wait.
+    pub(crate) fn destage_current(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
+        let picked = self.state.lock().current.oldest(BATCH_BLOCKS);
+        if picked.is_empty() {
+            return Ok(false);
+        }
+        let done: Vec<(u64, u64)> =
+            picked.iter().filter_map(|(lba, versions)| Some((*lba, versions.last()?.0))).collect();
+        let last = |(lba, versions): Work| Some((lba, versions.into_iter().next_back()?.1));
+        let mut contents: Vec<(u64, Content)> = picked.into_iter().filter_map(last).collect();
+        contents.sort_by_key(|(lba, _)| *lba);
+        self.write_present(writer, contents)?;
+        let mut state = self.state.lock();
+        for (lba, time) in done {
+            state.current.written(lba, time, u64::from(self.block_bytes));
+        }
+        state.unsettled = state.current.bytes();
+        state.epoch += 1;
+        Ok(true)
+    }
+
+    /// Writes blocks to the origin, in order of their numbers, neighbours together; the log is durable before.
+    pub(crate) fn write_present(
+        &self,
+        writer: &mut Writer,
+        contents: Vec<(u64, Content)>,
+    ) -> Result<(), HistoryError> {
+        self.sync_store(writer)?;
+        let mut batch: Vec<Operation> = Vec::new();
+        let mut run: Option<(u64, Segments)> = None;
+        let mut zero: Option<(u64, u64)> = None;
+        let end_run = |batch: &mut Vec<Operation>, run: Option<(u64, Segments)>| {
+            batch.extend(run.map(|(offset, data)| Operation::write(offset, data)));
+        };
+        let end_zero = |batch: &mut Vec<Operation>, zero: Option<(u64, u64)>| {
+            batch.extend(zero.map(|(offset, length)| {
+                Operation::new(Request::WriteZeroes { offset, length, may_trim: true, fua: false })
+            }));
+        };
+        for (lba, content) in contents {
+            let offset = lba * u64::from(self.block_bytes);
+            match content {
+                Content::Data(data) => match &mut run {
+                    Some((start, joined))
+                        if *start + joined.len() as u64 == offset && joined.len() + data.len() <= JOINED_MAX =>
+                    {
+                        joined.append(data);
+                    }
+                    _ => end_run(&mut batch, run.replace((offset, data))),
+                },
+                Content::Zero => match &mut zero {
+                    Some((start, length)) if *start + *length == offset => *length += self.length_of(lba) as u64,
+                    _ => end_zero(&mut batch, zero.replace((offset, self.length_of(lba) as u64))),
+                },
+            }
+        }
+        end_run(&mut batch, run);
+        end_zero(&mut batch, zero);
+        self.write_origin(writer, batch)
+    }
+}
+
+fn entry(lba: u64, time: u64, content: Content, [with_data, zero]: [EntryKind; 2]) -> Pending {
+    match content {
+        Content::Data(data) => Pending { lba, time, kind: with_data, data: Some(data) },
+        Content::Zero => Pending { lba, time, kind: zero, data: None },
+    }
+}

@@ -1,0 +1,203 @@
+//! The present as a device: requests in pieces of blocks (section 2.3 of the 2006 paper), none of which loses a byte.
+
+use std::time::Duration;
+
+use cairn_device::{Action, Device, DeviceError, Extent, Geometry, Operation, Request, Segments};
+use cairn_format::history::FloorPolicy;
+
+use crate::HistoryError;
+use crate::content::Content;
+use crate::history::History;
+use crate::resolve::{NOW, Piece};
+
+/// Bytes of a trim or write-zeroes that get one stamp.
+const ZERO_PIECE: u64 = 4 << 20;
+/// How long a write waits for room before it looks again.
+const ROOM_PATIENCE: Duration = Duration::from_millis(200);
+
+impl Device for History {
+    fn geometry(&self) -> Geometry {
+        Geometry { length: self.length, alignment: 1, read_only: false, trims: true, fast_zeroes: true }
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        let geometry = self.geometry();
+        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+            if let Err(refusal) = geometry.admit(operation.request()) {
+                operation.finish(Err(refusal));
+            }
+        }
+        self.run_reads(batch);
+        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+            let outcome = match operation.request() {
+                Request::Write { offset, data, fua } => {
+                    self.change(*offset, data.len() as u64, Some(data), *fua)
+                }
+                Request::Trim { offset, length, fua } | Request::WriteZeroes { offset, length, fua, .. } => {
+                    self.clear(*offset, *length, *fua)
+                }
+                Request::Flush => self.flush_all().map_err(|error| error.to_device(0, 0)),
+                Request::Read { .. } | Request::Prefetch { .. } => Ok(()),
+            };
+            operation.finish(outcome.map(|()| Segments::default()));
+        }
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        self.geometry().admit_range(Action::Extents, offset, length)?;
+        if length == 0 || limit == 0 {
+            return Ok(Vec::new());
+        }
+        // Only where the origin is the present is it asked: elsewhere all is called data, which is always true.
+        let plain = {
+            let state = self.state.lock();
+            self.placement.has_current_store()
+                && state.cache.is_empty()
+                && state.current.is_empty()
+                && state.reverts.is_empty()
+        };
+        if plain {
+            return self.origin.extents(offset, length, limit);
+        }
+        Ok(vec![Extent { length, hole: false, zero: false }])
+    }
+}
+
+impl History {
+    fn run_reads(&self, batch: &mut [Operation]) {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut counts = Vec::new();
+        for (index, operation) in batch.iter().enumerate().filter(|(_, operation)| operation.is_pending()) {
+            if let Request::Read { offset, length } = operation.request() {
+                let before = pieces.len();
+                pieces.extend(self.pieces(*offset, u64::from(*length)));
+                counts.push((index, pieces.len() - before));
+            }
+        }
+        if counts.is_empty() {
+            return;
+        }
+        let mut read = self.read_pieces(&pieces, NOW).into_iter();
+        for (index, count) in counts {
+            batch[index].finish(join(read.by_ref().take(count)));
+        }
+    }
+
+    /// Takes a write (`None`: of zeroes) with one stamp.
+    fn change(&self, offset: u64, length: u64, data: Option<&Segments>, fua: bool) -> Result<(), DeviceError> {
+        if length > 0 {
+            self.wait_for_room(offset, length)?;
+            let pieces: Vec<Piece> = self.pieces(offset, length).collect();
+            let whole = |piece: &Piece| piece.count == self.length_of(piece.lba);
+            if pieces.iter().all(whole) {
+                let _shared = self.merge.read();
+                self.take(offset, &pieces, data)?;
+            } else {
+                let _alone = self.merge.write();
+                self.take(offset, &pieces, data)?;
+            }
+        }
+        if fua {
+            self.flush_all().map_err(|error| error.to_device(offset, length))?;
+        }
+        Ok(())
+    }
+
+    /// Puts the pieces of a write into the cache. Parts of blocks are filled up from the present; the caller keeps others from changing it.
+    fn take(&self, offset: u64, pieces: &[Piece], data: Option<&Segments>) -> Result<(), DeviceError> {
+        let mut skip = 0;
+        let mut contents = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let length = self.length_of(piece.lba);
+            let part = data.map(|data| data.slice(skip, piece.count));
+            skip += piece.count;
+            contents.push(if piece.count == length {
+                part.map_or(Content::Zero, Content::Data)
+            } else {
+                let whole = [Piece { lba: piece.lba, at: 0, count: length }];
+                let old = self.read_pieces(&whole, NOW).pop().unwrap_or(Err(DeviceError::OutOfService))?;
+                Content::Data(old).overlaid(length, piece.at, piece.count, part.as_ref())
+            });
+        }
+        debug_assert!(data.is_none_or(|data| data.len() == skip), "all bytes at {offset} are in a piece");
+        let mut state = self.state.lock();
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let time = self.stamp(&mut state);
+        let state = &mut *state;
+        let mut absorbed = 0;
+        for (piece, content) in pieces.iter().zip(contents) {
+            let size = u64::from(self.block_bytes);
+            absorbed += u64::from(state.cache.write(piece.lba, time, content, size, &state.timeline));
+            state.reads.forget(piece.lba);
+        }
+        self.tally.add(&self.tally.written_blocks, pieces.len() as u64);
+        self.tally.add(&self.tally.absorbed, absorbed);
+        Ok(())
+    }
+
+    /// A trim or write-zeroes: history like any write. What is zeroes already stays as it is.
+    fn clear(&self, offset: u64, length: u64, fua: bool) -> Result<(), DeviceError> {
+        let (mut at, end) = (offset, offset + length);
+        while at < end {
+            let piece = (ZERO_PIECE - at % ZERO_PIECE).min(end - at);
+            let extents = self.extents(at, piece, usize::MAX)?;
+            let mut from = at;
+            for extent in extents {
+                if !extent.zero {
+                    self.change(from, extent.length, None, false)?;
+                }
+                from += extent.length;
+            }
+            at += piece;
+        }
+        if fua {
+            self.flush_all().map_err(|error| error.to_device(offset, length))?;
+        }
+        Ok(())
+    }
+
+    /// Writes out blocks until the cache takes another write.
+    fn wait_for_room(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        loop {
+            if self.state.lock().cache.bytes() < self.dirty_bytes {
+                return Ok(());
+            }
+            let outcome = {
+                let mut writer = self.writer.lock();
+                // Somebody else may have done it meanwhile.
+                if self.state.lock().cache.bytes() < self.dirty_bytes {
+                    return Ok(());
+                }
+                self.destage(&mut writer)
+            };
+            match outcome {
+                Ok(_) => {}
+                Err(HistoryError::Full) => {
+                    let mut state = self.state.lock();
+                    if state.window.floor_policy == FloorPolicy::Fail {
+                        return Err(HistoryError::Full.to_device(offset, length));
+                    }
+                    self.room.wait_for(&mut state, ROOM_PATIENCE);
+                }
+                Err(error) => return Err(error.to_device(offset, length)),
+            }
+        }
+    }
+}
+
+/// Pieces in one; the first failure if one failed.
+pub(crate) fn join(
+    pieces: impl Iterator<Item = Result<Segments, DeviceError>>,
+) -> Result<Segments, DeviceError> {
+    let mut joined = Segments::default();
+    let mut failed = None;
+    for piece in pieces {
+        match piece {
+            Ok(data) => joined.append(data),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    failed.map_or(Ok(joined), Err)
+}

@@ -1,0 +1,87 @@
+//! Why a history refused or failed.
+
+use cairn_device::DeviceError;
+use cairn_format::FormatError;
+
+/// What went wrong.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum HistoryError {
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A choice that is not possible, or not together with another.
+    #[error("{what} cannot be: {rule}")]
+    Refused {
+        /// The choice.
+        what: &'static str,
+        /// The rule that it breaks.
+        rule: &'static str,
+    },
+    /// The store is too small.
+    #[error("the store has {have} bytes, and a history of these blocks needs {need}")]
+    StoreTooSmall {
+        /// Bytes.
+        have: u64,
+        /// Bytes.
+        need: u64,
+    },
+    /// The store holds something already.
+    #[error("the store holds a history already")]
+    StoreInUse,
+    /// The store holds no history.
+    #[error("the store holds no history")]
+    NoHistory,
+    /// Not the origin that the history was made for.
+    #[error("the origin has {found} bytes; the history was made for one of {expected}")]
+    OtherOrigin {
+        /// Bytes.
+        expected: u64,
+        /// Bytes.
+        found: u64,
+    },
+    /// Bytes of the store that were durable are damaged.
+    #[error("the history is damaged at {offset} of its store: {source}")]
+    Damaged {
+        /// Bytes from the start of the store.
+        offset: u64,
+        /// What was expected.
+        source: FormatError,
+    },
+    /// A part of the log is not where it was durable.
+    #[error("the history lacks its record {sequence}, which was durable: the store is damaged")]
+    Missing {
+        /// The record.
+        sequence: u64,
+    },
+    /// The instant is before the window.
+    #[error("that instant is no longer in the window")]
+    BeforeWindow,
+    /// The instant has not come.
+    #[error("that instant lies in the future")]
+    InFuture,
+    /// No mark of that name.
+    #[error("there is no mark of that name")]
+    NoSuchMark,
+    /// A mark of that name exists.
+    #[error("a mark of that name exists")]
+    MarkTaken,
+    /// Too many reverts are being copied.
+    #[error("as many reverts as can be are still being copied in the background")]
+    TooManyReverts,
+    /// There is no room, and the history that is there must be kept.
+    #[error("the store is full, and the history in it is younger than the floor that its owner set")]
+    Full,
+}
+
+impl HistoryError {
+    /// As an error of a request to the device.
+    pub fn to_device(&self, offset: u64, length: u64) -> DeviceError {
+        match self {
+            HistoryError::Device(error) => error.clone(),
+            HistoryError::Full | HistoryError::StoreTooSmall { .. } => DeviceError::NoSpace { offset, length },
+            HistoryError::Damaged { .. } | HistoryError::Missing { .. } => DeviceError::Corrupt { offset, length },
+            _ => DeviceError::OutOfService,
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The device that remembers: its parts, and how blocks of it are found.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use cairn_base::{Clock, Condvar, Mutex};
+use cairn_device::{Device, DeviceError};
+use cairn_format::history::{MarkContent, Placement, RevertState};
+use parking_lot::RwLock;
+
+use crate::HistoryError;
+use crate::cache::{ReadCache, WriteCache};
+use crate::counters::Tally;
+use crate::index::{Index, Version};
+use crate::log::{Segment, Writer, weight};
+use crate::options::Window;
+use crate::status::HistoryEvent;
+use crate::timeline::Timeline;
+
+/// A device that remembers. It is a [`Device`]: the present.
+///
+/// Lock order: `merge`, `writer`, `state`. The last one is never held while a device is touched.
+pub struct History {
+    pub(crate) origin: Arc<dyn Device>,
+    pub(crate) store: Arc<dyn Device>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) placement: Placement,
+    pub(crate) block_bytes: u32,
+    pub(crate) length: u64,
+    pub(crate) dirty_bytes: u64,
+    /// Writes of whole blocks share it; who merges a part of a block into the rest, and who reverts, is alone.
+    pub(crate) merge: RwLock<()>,
+    pub(crate) writer: Mutex<Writer>,
+    pub(crate) state: Mutex<State>,
+    /// Told when there is room again.
+    pub(crate) room: Condvar,
+    pub(crate) tally: Tally,
+}
+
+/// What all who use a history share.
+pub(crate) struct State {
+    /// The origin is what was before the window.
+    pub(crate) logging: bool,
+    pub(crate) index: Index,
+    pub(crate) cache: WriteCache,
+    /// Split-stream: in the log, and not yet on the origin.
+    pub(crate) current: WriteCache,
+    pub(crate) reads: ReadCache,
+    /// Counts changes of what reads from below would find.
+    pub(crate) epoch: u64,
+    pub(crate) timeline: Timeline,
+    pub(crate) marks: BTreeMap<u64, MarkContent>,
+    /// The oldest instant that can be reached.
+    pub(crate) start: u64,
+    pub(crate) created: u64,
+    pub(crate) reverts: Vec<RevertState>,
+    /// The last stamp.
+    pub(crate) last: u64,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) failed: Option<DeviceError>,
+    /// The window is moving to here: versions up to it may no longer serve as bases.
+    pub(crate) trimming: Option<u64>,
+    pub(crate) window: Window,
+    /// Instants that views hold, with the count of their views.
+    pub(crate) views: BTreeMap<u64, u32>,
+    pub(crate) events: VecDeque<HistoryEvent>,
+    pub(crate) regions: HashMap<u64, Region>,
+    /// Versions of the current cache and others that the origin does not have: while there are any, replay needs older records.
+    pub(crate) unsettled: u64,
+}
+
+/// What hybrid placement knows of a stretch of the device.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Region {
+    /// Blocks that left the cache (d of section 3.2 of the 2007 paper), fading.
+    pub(crate) written: u16,
+    /// Of these, how many found a version that had to be retained (r), fading.
+    pub(crate) retained: u16,
+}
+
+impl History {
+    pub(crate) fn blocks(&self) -> u64 {
+        self.length.div_ceil(u64::from(self.block_bytes))
+    }
+
+    /// Bytes of a block: the last one can be shorter.
+    pub(crate) fn length_of(&self, lba: u64) -> usize {
+        let at = lba * u64::from(self.block_bytes);
+        u64::from(self.block_bytes).min(self.length.saturating_sub(at)) as usize
+    }
+
+    /// What a version takes of its segment.
+    pub(crate) fn weight_of(&self, version: &Version) -> u64 {
+        let length = if version.lba == cairn_format::history::NO_LBA {
+            MarkContent::SIZE as u64
+        } else {
+            u64::from(self.block_bytes)
+        };
+        weight(version.kind, length)
+    }
+
+    /// The segment that a place lies in.
+    pub(crate) fn segment_of(&self, place: u64, segment_blocks: u64) -> usize {
+        use cairn_format::history::{PLACE_UNIT, SEGMENTS_START};
+        let block = place * PLACE_UNIT / cairn_base::BLOCK_SIZE as u64;
+        ((block - SEGMENTS_START) / segment_blocks) as usize
+    }
+
+    /// Puts versions into the index.
+    pub(crate) fn publish(&self, state: &mut State, segment_blocks: u64, versions: &[Version]) {
+        for version in versions {
+            let weight = self.weight_of(version);
+            state.segments[self.segment_of(version.place, segment_blocks)].live += weight;
+            if let Some(replaced) = state.index.insert(version) {
+                self.forget(state, segment_blocks, &replaced);
+            }
+        }
+        state.epoch += 1;
+    }
+
+    /// A version is no longer in the index.
+    pub(crate) fn forget(&self, state: &mut State, segment_blocks: u64, version: &Version) {
+        let segment = self.segment_of(version.place, segment_blocks);
+        let live = &mut state.segments[segment].live;
+        *live = live.saturating_sub(self.weight_of(version));
+    }
+
+    /// Wall time, made to go up always: the stamp of a write or a cut.
+    pub(crate) fn stamp(&self, state: &mut State) -> u64 {
+        state.last = self.clock.now().0.min(u64::MAX / 4).max(state.last + 1);
+        state.last
+    }
+
+    /// The instant that `at` stands for: the last one up to it that is kept.
+    pub(crate) fn reach(&self, state: &mut State, at: u64) -> Result<u64, HistoryError> {
+        let now = self.clock.now().0.max(state.last);
+        if at > now {
+            return Err(HistoryError::InFuture);
+        }
+        if at < state.start {
+            return Err(HistoryError::BeforeWindow);
+        }
+        // No later write gets a stamp that belongs to this image, whatever the clock does.
+        state.last = state.last.max(at);
+        Ok(state.timeline.kept_before(at).unwrap_or(0).max(state.start))
+    }
+}

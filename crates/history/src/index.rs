@@ -1,0 +1,242 @@
+//! The LPMap: which versions of which blocks are where, in order of block and time.
+//!
+//! Sorted runs of 24-byte entries under a tree of their first keys. A run grows by a few entries at a time and is cut in two when it is full, so
+//! that the whole stays below 32 bytes a version however versions come. Lookups are one descent and one binary search.
+
+use std::collections::BTreeMap;
+
+use cairn_format::history::EntryKind;
+
+/// Entries in a run at most.
+const RUN: usize = 512;
+/// Entries by which a run grows.
+const GROWTH: usize = 32;
+
+/// A version, or a mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) lba: u64,
+    pub(crate) time: u64,
+    pub(crate) kind: EntryKind,
+    /// In units of 512 bytes from the start of the store.
+    pub(crate) place: u64,
+    pub(crate) crc: u32,
+}
+
+/// Order of versions: block, time, undo before the rest.
+pub(crate) type Key = (u64, u64, u8);
+
+impl Version {
+    pub(crate) fn key(&self) -> Key {
+        (self.lba, self.time, rank(self.kind))
+    }
+
+    pub(crate) fn is_redo(&self) -> bool {
+        matches!(self.kind, EntryKind::Redo | EntryKind::RedoZero)
+    }
+
+    pub(crate) fn is_undo(&self) -> bool {
+        matches!(self.kind, EntryKind::Undo | EntryKind::UndoZero)
+    }
+}
+
+fn rank(kind: EntryKind) -> u8 {
+    u8::from(!matches!(kind, EntryKind::Undo | EntryKind::UndoZero))
+}
+
+/// lba: 40 bits, place: 40, crc: 32, kind: 8, time: 64.
+#[derive(Clone, Copy)]
+struct Packed {
+    time: u64,
+    lba_place: u64,
+    place_kind_crc: u64,
+}
+
+const _: () = assert!(size_of::<Packed>() == 24);
+
+impl Packed {
+    fn new(version: &Version) -> Self {
+        Self {
+            time: version.time,
+            lba_place: version.lba << 24 | version.place >> 16,
+            place_kind_crc: (version.place & 0xffff) << 48
+                | u64::from(version.kind.code()) << 32
+                | u64::from(version.crc),
+        }
+    }
+
+    fn version(self) -> Version {
+        let kind = EntryKind::of((self.place_kind_crc >> 32) as u8).unwrap_or(EntryKind::Gone);
+        Version {
+            lba: self.lba_place >> 24,
+            time: self.time,
+            kind,
+            place: (self.lba_place & 0xff_ffff) << 16 | self.place_kind_crc >> 48,
+            crc: self.place_kind_crc as u32,
+        }
+    }
+
+    fn key(self) -> Key {
+        self.version().key()
+    }
+}
+
+/// All versions that are kept.
+#[derive(Default)]
+pub(crate) struct Index {
+    runs: BTreeMap<Key, Vec<Packed>>,
+    count: usize,
+}
+
+impl Index {
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory(&self) -> usize {
+        let run = |run: &Vec<Packed>| run.capacity() * size_of::<Packed>() + 96;
+        self.runs.values().map(run).sum()
+    }
+
+    /// The run that holds `key` if any does.
+    fn run_of(&self, key: Key) -> Option<(&Key, &Vec<Packed>)> {
+        self.runs.range(..=key).next_back()
+    }
+
+    /// Puts a version in; the one of the same key that it replaces.
+    pub(crate) fn insert(&mut self, version: &Version) -> Option<Version> {
+        let (key, packed) = (version.key(), Packed::new(version));
+        let first = self.runs.range(..=key).next_back().or_else(|| self.runs.iter().next());
+        let Some(first) = first.map(|(first, _)| *first) else {
+            self.runs.insert(key, vec![packed]);
+            self.count += 1;
+            return None;
+        };
+        let Some(run) = self.runs.get_mut(&first) else { return None };
+        let replaced = match run.binary_search_by_key(&key, |packed| packed.key()) {
+            Ok(at) => Some(std::mem::replace(&mut run[at], packed).version()),
+            Err(at) => {
+                if run.len() == run.capacity() {
+                    run.reserve_exact(GROWTH);
+                }
+                run.insert(at, packed);
+                self.count += 1;
+                None
+            }
+        };
+        let mut rest = Vec::new();
+        if run.len() > RUN {
+            // Versions often come in order of blocks: then the first part stays as full as it is.
+            let at = if run.last().is_some_and(|last| last.key() == key) { RUN } else { RUN / 2 };
+            rest.reserve_exact(run.len() - at + GROWTH);
+            rest.extend_from_slice(&run[at..]);
+            run.truncate(at);
+            run.shrink_to(at);
+        }
+        if key < first
+            && let Some(run) = self.runs.remove(&first)
+        {
+            self.runs.insert(key, run);
+        }
+        if let Some(packed) = rest.first() {
+            self.runs.insert(packed.key(), rest);
+        }
+        replaced
+    }
+
+    /// Takes a version out.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<Version> {
+        let first = *self.run_of(key)?.0;
+        let run = self.runs.get_mut(&first)?;
+        let at = run.binary_search_by_key(&key, |packed| packed.key()).ok()?;
+        let removed = run.remove(at).version();
+        self.count -= 1;
+        if run.is_empty() {
+            self.runs.remove(&first);
+        } else if at == 0 {
+            let run = self.runs.remove(&first).unwrap_or_default();
+            self.runs.insert(run[0].key(), run);
+        }
+        Some(removed)
+    }
+
+    /// The version of that key.
+    pub(crate) fn get(&self, key: Key) -> Option<Version> {
+        let run = self.run_of(key)?.1;
+        let at = run.binary_search_by_key(&key, |packed| packed.key()).ok()?;
+        Some(run[at].version())
+    }
+
+    /// The last version of a block up to `time`.
+    pub(crate) fn last_at(&self, lba: u64, time: u64) -> Option<Version> {
+        let key = (lba, time, u8::MAX);
+        let run = self.run_of(key)?.1;
+        let at = run.partition_point(|packed| packed.key() <= key);
+        run.get(at.checked_sub(1)?).map(|packed| packed.version()).filter(|version| version.lba == lba)
+    }
+
+    /// The first version of a block after `time`.
+    pub(crate) fn first_after(&self, lba: u64, time: u64) -> Option<Version> {
+        self.next((lba, time, u8::MAX)).filter(|version| version.lba == lba)
+    }
+
+    /// The first version whose key is greater.
+    pub(crate) fn next(&self, key: Key) -> Option<Version> {
+        if let Some((_, run)) = self.run_of(key) {
+            let at = run.partition_point(|packed| packed.key() <= key);
+            if let Some(packed) = run.get(at) {
+                return Some(packed.version());
+            }
+        }
+        self.runs.range((std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded)).next().map(|(_, run)| run[0].version())
+    }
+
+    /// Calls `each` on the versions from `key` on (that one included), in order, until it says no or `limit` were seen. Where to go on: the
+    /// key of the first that was not seen.
+    pub(crate) fn scan(&self, key: Key, limit: usize, mut each: impl FnMut(&Version) -> bool) -> Option<Key> {
+        let first = self.run_of(key).map_or(key, |(first, _)| *first);
+        let mut seen = 0;
+        for packed in self.runs.range(first..).flat_map(|(_, run)| run.iter()) {
+            let version = packed.version();
+            if version.key() < key {
+                continue;
+            }
+            if seen == limit || !each(&version) {
+                return Some(version.key());
+            }
+            seen += 1;
+        }
+        None
+    }
+
+    /// Drops what `keep` does not want; the dropped ones go to `dropped`.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&Version) -> bool, mut dropped: impl FnMut(&Version)) {
+        let mut moved = Vec::new();
+        self.runs.retain(|first, run| {
+            run.retain(|packed| {
+                let version = packed.version();
+                let kept = keep(&version);
+                if !kept {
+                    dropped(&version);
+                    self.count -= 1;
+                }
+                kept
+            });
+            if run.capacity() > run.len() + 2 * GROWTH {
+                run.shrink_to(run.len());
+            }
+            match run.first() {
+                None => false,
+                Some(packed) if packed.key() == *first => true,
+                Some(_) => {
+                    moved.push(std::mem::take(run));
+                    false
+                }
+            }
+        });
+        for run in moved {
+            self.runs.insert(run[0].key(), run);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A device that remembers: copy-on-write and redirect-on-write snapshots and continuous data protection for any device.
+//!
+//! [`History`] wraps an *origin* and a *store*. A snapshot is history whose granularity is "at marks" (2006 paper); every write, or
+//! every interval, is continuous data protection (2007 paper, section 2). The engine starts no thread: callers write, and somebody calls [`History::step`].
+//!
+//! # Time
+//! Each write gets a stamp when it is taken: wall time, made to go up always. Two stamps are in one *window* when no instant that is kept lies
+//! between them. Instants that are kept: all (every write), the ends of intervals, and *cuts*: marks, and both sides of a revert. Of the writes of a
+//! block in one window only the last is retained.
+//!
+//! # What the log says
+//! The store is a log of [entries](cairn_format::history::HistoryEntry). `Redo(b, t)`: the content of block b from t on. `Undo(b, t)`: its content until t.
+//! `Gone(b, t)`: the last redo of b holds until t only. The content of b at T is that of the last entry up to T if it is a redo, else that of
+//! the next entry if it is an undo, else that of the origin. That one rule serves all placements:
+//!
+//! | placement | a write that leaves the cache makes | and the origin |
+//! |---|---|---|
+//! | checkpointing | Undo, if the window of the block's last entry is another | is written |
+//! | logging | Redo | stays, until the window moves on |
+//! | split-stream, split-down-stream | Undo if the last entry is no Redo (the base), Redo | is written: at its own time, or with the log |
+//! | hybrid | as checkpointing or as split-down-stream, by region; Gone where it changes | is written |
+//!
+//! The index (what is where, by block and time) is in memory, at most 32 bytes a version. It is made from the summaries of the log's segments on open, or from the records themselves
+//! where a summary is damaged. An embedded engine (redb, fjall) was not taken: each version would be written once more, and its commits would have to be tied to the
+//! flushes of two devices; a log that holds block, time, length and checksum is an index already.
+//!
+//! # Invariants, and what a cut leaves
+//! 1. *No place of the log is written twice* before the superblock has freed its segment, and that superblock is durable before the segment is written again.
+//!    A cut in the middle of a record leaves a torn end: it is not durable, no flush has covered it, and the log ends before it. Each open begins a new segment.
+//! 2. *The origin is written only after the entries that tell of it are durable.* A cut between the two leaves, for checkpointing: an undo whose content the origin still has, which is true as well.
+//!    For splits: a redo that the origin lacks; opening writes it there (again). The origin never has content of which the history does not know.
+//! 3. *Logging writes the origin only when the window moves on*, with content of the new start of the window, after the superblock says that the old instants are gone.
+//!    A cut leaves a part of it written: all of it is still in the log, and it is written again.
+//! 4. *Entries up to the cut time do not count.* The cut moves only after what they held and is still needed is durable elsewhere (the origin, or an undo). A cut
+//!    before that leaves them all.
+//! 5. *A revert is one superblock write.* From then on the content of a block that has no later entry is that at the target. The background copy writes it as any write of the revert's time; it is over when the superblock
+//!    says so, and goes on after a cut. Where an undo of the revert's time is there and no later entry, the origin is written again. A client's write to a block that is not copied yet waits until the copy of it is durable.
+//! 6. *A flush* writes out the cache, then makes store and origin durable. What is acknowledged before is in both.
+//! 7. *What is damaged is never served*: each version has a checksum in its entry; a record or summary that fails where it was durable is reported.
+//!
+//! # What it does not do
+//! A view of an instant that the window leaves (only when the store is full: views hold the window otherwise) fails its reads.
+//! Retention in several steps, and extra reduction of data (XOR, identical content), are not here.
+
+mod cache;
+mod content;
+mod counters;
+mod destage;
+mod device;
+mod error;
+mod history;
+mod index;
+mod log;
+mod options;
+mod recover;
+mod resolve;
+mod revert;
+mod room;
+mod status;
+#[cfg(test)]
+mod tests;
+mod timeline;
+mod trim;
+mod view;
+
+pub use cairn_format::history::{FloorPolicy, Granularity, Placement};
+pub use counters::{Counters, Io, IoCount};
+pub use error::HistoryError;
+pub use history::History;
+pub use options::{HistoryOptions, MAX_BLOCK, MIN_BLOCK, OpenOptions, Window, store_bytes_min};
+pub use revert::Reverted;
+pub use status::{HistoryEvent, HistoryStatus, Mark, RevertProgress};
+pub use view::HistoryView;

@@ -1,0 +1,338 @@
+//! The log: segments that are filled one after the other, and the superblock that says which of them count.
+
+use std::collections::VecDeque;
+
+use cairn_base::BLOCK_SIZE;
+use cairn_device::{DeviceError, Operation, Segments};
+use cairn_format::history::{
+    EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, PLACE_UNIT, SEGMENTS_START, SLOT_A,
+    SLOT_B,
+};
+
+use crate::HistoryError;
+use crate::content::{crc, zeroes};
+use crate::counters::Io;
+use crate::history::History;
+use crate::index::Version;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Entries of a record at most: what a torn end of the log costs stays small.
+const RECORD_ENTRIES: usize = 1024;
+/// Bytes of content of a record at most.
+const RECORD_BYTES: u64 = 4 << 20;
+
+/// A segment, as of now.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Segment {
+    /// 0: free.
+    pub(crate) sequence: u64,
+    /// Bytes of it that versions in the index need.
+    pub(crate) live: u64,
+    /// The latest time of its entries.
+    pub(crate) last_ns: u64,
+    /// It is full and has its summary.
+    pub(crate) closed: bool,
+}
+
+/// An entry that is to be written.
+pub(crate) struct Pending {
+    pub(crate) lba: u64,
+    pub(crate) time: u64,
+    pub(crate) kind: EntryKind,
+    /// With kinds that have content.
+    pub(crate) data: Option<Segments>,
+}
+
+/// What belongs to whoever writes: one at a time.
+pub(crate) struct Writer {
+    /// As it was last written.
+    pub(crate) superblock: HistorySuperblock,
+    /// The segment that is being filled.
+    pub(crate) segment: usize,
+    /// Block in it where the next record goes.
+    pub(crate) position: u64,
+    /// What it has so far.
+    pub(crate) entries: Vec<HistoryEntry>,
+    pub(crate) segment_sequence: u64,
+    /// The checksum of its last record.
+    pub(crate) previous: u32,
+    pub(crate) next_record: u64,
+    /// Records up to here are durable, and what they brought to the origin too.
+    pub(crate) synced: u64,
+    pub(crate) free: VecDeque<usize>,
+    pub(crate) store_dirty: bool,
+    pub(crate) origin_dirty: bool,
+    pub(crate) trim: Option<crate::trim::Trim>,
+}
+
+impl Writer {
+    /// First block of a segment on the store.
+    pub(crate) fn start_of(&self, segment: usize) -> u64 {
+        SEGMENTS_START + segment as u64 * self.superblock.segment_blocks
+    }
+
+    /// Blocks of a segment that records can have with so many entries in all.
+    fn room(&self, entries: usize) -> u64 {
+        let summary = HistoryRecord::head_blocks(entries);
+        self.superblock.segment_blocks.saturating_sub(1 + summary)
+    }
+}
+
+/// What a version takes of its segment.
+pub(crate) fn weight(kind: EntryKind, length: u64) -> u64 {
+    64 + if kind.has_data() { length } else { 0 }
+}
+
+impl History {
+    /// Writes entries behind each other; where they are. They are not durable yet, and not in the index.
+    pub(crate) fn append(&self, writer: &mut Writer, pending: Vec<Pending>) -> Result<Vec<Version>, HistoryError> {
+        let mut versions = Vec::with_capacity(pending.len());
+        let mut left = VecDeque::from(pending);
+        while !left.is_empty() {
+            let mut count = 0;
+            let mut bytes = 0;
+            for next in left.iter().take(RECORD_ENTRIES) {
+                let more = bytes + next.data.as_ref().map_or(0, |data| data.len() as u64).next_multiple_of(PLACE_UNIT);
+                let blocks = HistoryRecord::head_blocks(count + 1) + more.div_ceil(BLOCK);
+                let fits = writer.position + blocks <= writer.room(writer.entries.len() + count + 1);
+                if !fits || (more > RECORD_BYTES && count > 0) {
+                    break;
+                }
+                (count, bytes) = (count + 1, more);
+            }
+            if count == 0 {
+                self.next_segment(writer)?;
+                continue;
+            }
+            let batch: Vec<Pending> = left.drain(..count).collect();
+            self.append_record(writer, batch, bytes, &mut versions)?;
+        }
+        Ok(versions)
+    }
+
+    fn append_record(
+        &self,
+        writer: &mut Writer,
+        batch: Vec<Pending>,
+        bytes: u64,
+        versions: &mut Vec<Version>,
+    ) -> Result<(), HistoryError> {
+        let head = HistoryRecord::head_blocks(batch.len());
+        let blocks = head + bytes.div_ceil(BLOCK);
+        let base = writer.start_of(writer.segment) * BLOCK / PLACE_UNIT;
+        let record_place = writer.position * BLOCK / PLACE_UNIT;
+        let mut place = record_place + head * BLOCK / PLACE_UNIT;
+        let mut entries = Vec::with_capacity(batch.len());
+        let mut content = Segments::default();
+        let mut latest = 0;
+        for pending in batch {
+            let (length, sum, at) = match &pending.data {
+                Some(data) => (data.len() as u64, crc(data), place),
+                None => (0, 0, record_place),
+            };
+            if let Some(data) = pending.data {
+                content.append(data);
+                content.append(zeroes((length.next_multiple_of(PLACE_UNIT) - length) as usize));
+                place += length.div_ceil(PLACE_UNIT);
+            }
+            let (lba, time, kind) = (pending.lba, pending.time, pending.kind);
+            latest = latest.max(time);
+            entries.push(HistoryEntry { time, lba, place: at as u32, crc: sum, length: length as u32, kind });
+            versions.push(Version { lba, time, kind, place: base + at, crc: sum });
+        }
+        let record = HistoryRecord {
+            summary: false,
+            segment: writer.segment_sequence,
+            sequence: writer.next_record,
+            durable_through: writer.synced,
+            blocks: blocks as u32,
+            previous: writer.previous,
+            entries,
+        };
+        let bytes = record.to_bytes(writer.superblock.store);
+        let sum = HistoryRecord::checksum(&bytes);
+        let mut data = Segments::copy_of(&bytes);
+        data.append(content);
+        data.append(zeroes((blocks * BLOCK) as usize - data.len()));
+        let offset = (writer.start_of(writer.segment) + writer.position) * BLOCK;
+        self.tally.io(Io::HistoryWrite, record.entries.len() as u64, offset, blocks * BLOCK);
+        self.tally.io(Io::Metadata, head, offset, blocks * BLOCK);
+        writer.store_dirty = true;
+        self.latch(self.store.write(offset, data))?;
+        writer.next_record += 1;
+        writer.position += blocks;
+        writer.previous = sum;
+        writer.entries.extend(record.entries);
+        let mut state = self.state.lock();
+        let segment = &mut state.segments[writer.segment];
+        segment.last_ns = segment.last_ns.max(latest);
+        Ok(())
+    }
+
+    /// Ends the segment that is being filled and begins one that is free.
+    pub(crate) fn next_segment(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        let Some(next) = writer.free.pop_front() else { return Err(HistoryError::Full) };
+        let segment = writer.segment;
+        let entries = std::mem::take(&mut writer.entries);
+        self.close_segment(writer, segment, writer.segment_sequence, entries)?;
+        self.open_segment(writer, next)?;
+        self.write_superblock(writer)
+    }
+
+    /// Writes the summary of a segment, and the block that ends it.
+    pub(crate) fn close_segment(
+        &self,
+        writer: &mut Writer,
+        segment: usize,
+        sequence: u64,
+        entries: Vec<HistoryEntry>,
+    ) -> Result<(), HistoryError> {
+        let store = writer.superblock.store;
+        let blocks = HistoryRecord::head_blocks(entries.len()) as u32;
+        let summary = HistoryRecord {
+            summary: true,
+            segment: sequence,
+            sequence: writer.next_record,
+            durable_through: writer.synced,
+            blocks,
+            previous: 0,
+            entries,
+        };
+        let address = writer.start_of(segment) + writer.superblock.segment_blocks - 1;
+        let end = HistorySegment { store, sequence, record: writer.next_record, summary_blocks: Some(blocks) };
+        let mut bytes = [0; BLOCK_SIZE];
+        end.write(&mut bytes, address);
+        let mut data = summary.to_bytes(store);
+        data.extend_from_slice(&bytes);
+        let offset = (address - u64::from(blocks)) * BLOCK;
+        self.tally.io(Io::Metadata, u64::from(blocks) + 1, offset, data.len() as u64);
+        writer.store_dirty = true;
+        self.latch(self.store.write_from(offset, &data))?;
+        self.state.lock().segments[segment].closed = true;
+        Ok(())
+    }
+
+    /// Begins a segment. The superblock that names it is the caller's to write.
+    pub(crate) fn open_segment(&self, writer: &mut Writer, segment: usize) -> Result<(), HistoryError> {
+        writer.segment = segment;
+        writer.segment_sequence += 1;
+        writer.position = 1;
+        writer.previous = 0;
+        writer.entries = Vec::new();
+        writer.superblock.live[segment] = true;
+        let address = writer.start_of(segment);
+        let (store, sequence) = (writer.superblock.store, writer.segment_sequence);
+        let begin = HistorySegment { store, sequence, record: writer.next_record, summary_blocks: None };
+        let mut bytes = [0; BLOCK_SIZE];
+        begin.write(&mut bytes, address);
+        self.tally.io(Io::Metadata, 1, address * BLOCK, BLOCK);
+        writer.store_dirty = true;
+        self.latch(self.store.write_from(address * BLOCK, &bytes))?;
+        self.state.lock().segments[segment] = Segment { sequence, live: 0, last_ns: 0, closed: false };
+        Ok(())
+    }
+
+    /// Writes the superblock into both slots, one after the other, so that either alone opens the history when the other is damaged. It is durable in the
+    /// first, and in the second after the next flush of the store.
+    pub(crate) fn write_superblock(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        // What it names is durable before it, and so is the second slot of the one before.
+        self.sync_store(writer)?;
+        writer.superblock.sequence += 1;
+        writer.superblock.durable_through = writer.synced;
+        writer.superblock.last_ns = self.state.lock().last.max(writer.superblock.last_ns);
+        for address in [SLOT_A, SLOT_B] {
+            self.sync_store(writer)?;
+            let mut bytes = [0; BLOCK_SIZE];
+            writer.superblock.write(&mut bytes, address);
+            self.tally.io(Io::Metadata, 1, address * BLOCK, BLOCK);
+            writer.store_dirty = true;
+            self.latch(self.store.write_from(address * BLOCK, &bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the store durable.
+    pub(crate) fn sync_store(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        if writer.store_dirty {
+            self.tally.add(&self.tally.flushes, 1);
+            self.latch(self.store.flush())?;
+            writer.store_dirty = false;
+        }
+        Ok(())
+    }
+
+    /// Makes both devices durable: the log first.
+    pub(crate) fn sync(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        self.sync_store(writer)?;
+        if writer.origin_dirty {
+            self.tally.add(&self.tally.flushes, 1);
+            self.latch(self.origin.flush())?;
+            writer.origin_dirty = false;
+        }
+        if self.state.lock().unsettled == 0 {
+            writer.synced = writer.next_record - 1;
+        }
+        Ok(())
+    }
+
+    /// Writes to the origin.
+    pub(crate) fn write_origin(&self, writer: &mut Writer, mut batch: Vec<Operation>) -> Result<(), HistoryError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        writer.origin_dirty = true;
+        for operation in &batch {
+            if let Some((_, offset, length)) = operation.request().range() {
+                let blocks = length.div_ceil(u64::from(self.block_bytes));
+                self.tally.io(Io::CurrentWrite, blocks, offset, length);
+            }
+        }
+        self.origin.run(&mut batch);
+        batch.into_iter().try_for_each(|operation| self.latch(operation.into_outcome()))
+    }
+
+    /// Where the content of versions is: read, checked, in their order. A version without content is an error of the caller.
+    pub(crate) fn read_versions(&self, versions: &[(Version, usize)]) -> Vec<Result<Segments, DeviceError>> {
+        let alignment = u64::from(self.store.geometry().alignment);
+        let mut batch = Vec::with_capacity(versions.len());
+        for (version, length) in versions {
+            let offset = version.place * PLACE_UNIT;
+            let start = offset / alignment * alignment;
+            let end = (offset + *length as u64).next_multiple_of(alignment);
+            self.tally.io(Io::HistoryRead, 1, start, end - start);
+            batch.push(Operation::read(start, (end - start) as u32));
+        }
+        self.store.run(&mut batch);
+        let read = batch.into_iter().zip(versions).map(|(operation, (version, length))| {
+            let data = operation.into_data()?;
+            let at = (version.place * PLACE_UNIT % alignment) as usize;
+            let data = data.slice(at, *length);
+            let offset = version.place * PLACE_UNIT;
+            if crc(&data) != version.crc {
+                return Err(DeviceError::Corrupt { offset, length: *length as u64 });
+            }
+            Ok(data)
+        });
+        read.collect()
+    }
+
+    /// Keeps the first failure of a write or a flush: after it nothing is known of what is durable, and no more is written.
+    pub(crate) fn latch<T>(&self, outcome: Result<T, DeviceError>) -> Result<T, HistoryError> {
+        outcome.map_err(|error| {
+            let mut state = self.state.lock();
+            if state.failed.is_none() {
+                tracing::error!(%error, "a device of a history failed: it takes no more writes until it is opened again");
+                state.failed = Some(error.clone());
+            }
+            HistoryError::Device(error)
+        })
+    }
+
+    /// The failure that was kept.
+    pub(crate) fn check_failed(&self) -> Result<(), HistoryError> {
+        match &self.state.lock().failed {
+            Some(error) => Err(HistoryError::Device(error.clone())),
+            None => Ok(()),
+        }
+    }
+}

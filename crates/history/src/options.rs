@@ -1,0 +1,129 @@
+//! What an owner chooses, and which choices go together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::{BLOCK_SIZE, Clock, HistoryId};
+use cairn_format::history::{
+    FloorPolicy, Granularity, HISTORY_BLOCK_MAX, HISTORY_SEGMENTS_MAX, HISTORY_SEGMENTS_MIN, NO_LBA, Placement,
+    SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN, SEGMENTS_START, is_block_size,
+};
+
+use crate::HistoryError;
+
+/// Bytes of the smallest block.
+pub const MIN_BLOCK: u32 = 512;
+/// Bytes of the largest block.
+pub const MAX_BLOCK: u32 = HISTORY_BLOCK_MAX;
+
+/// How long history is kept, and how much of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// History older than this is folded back. `None`: as long as there is room.
+    pub time: Option<Duration>,
+    /// It takes at most so many bytes of the store. `None`: all of it.
+    pub bytes: Option<u64>,
+    /// History younger than this is not given up for a lack of room; zero: all may be.
+    pub floor: Duration,
+    /// What a write does then.
+    pub floor_policy: FloorPolicy,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { time: None, bytes: None, floor: Duration::ZERO, floor_policy: FloorPolicy::Fail }
+    }
+}
+
+/// What a new history is like.
+#[derive(Debug, Clone, Copy)]
+pub struct HistoryOptions {
+    /// Names the store; at random.
+    pub store: HistoryId,
+    /// Where versions go.
+    pub placement: Placement,
+    /// Which instants are kept.
+    pub granularity: Granularity,
+    /// Bytes of a block: a power of two from 512 B to 64 KiB.
+    pub block_bytes: u32,
+    /// How much history.
+    pub window: Window,
+}
+
+/// How a history is opened.
+#[derive(Clone)]
+pub struct OpenOptions {
+    /// Bytes of written blocks that wait in memory at most (least recently written leave first). At least 1: with less than a few blocks each write goes through.
+    pub dirty_bytes: u64,
+    /// Bytes of read cache (least recently used leave first); 0 is none.
+    pub read_bytes: u64,
+    /// Where time comes from.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Bytes of the smallest store.
+pub fn store_bytes_min() -> u64 {
+    (SEGMENTS_START + HISTORY_SEGMENTS_MIN * SEGMENT_BLOCKS_MIN) * BLOCK_SIZE as u64
+}
+
+/// The segments of a store: blocks in each, and how many.
+pub(crate) fn segments_of(store_bytes: u64) -> Result<(u64, u64), HistoryError> {
+    let need = store_bytes_min();
+    if store_bytes < need {
+        return Err(HistoryError::StoreTooSmall { have: store_bytes, need });
+    }
+    let blocks = store_bytes / BLOCK_SIZE as u64 - SEGMENTS_START;
+    // Some hundred segments where they are large enough: a part of the window is given up at a time.
+    let wanted = (blocks / 512).clamp(SEGMENT_BLOCKS_MIN, 2048);
+    let needed = blocks.div_ceil(HISTORY_SEGMENTS_MAX).next_power_of_two();
+    let each = wanted.max(needed).min(SEGMENT_BLOCKS_MAX);
+    Ok((each, (blocks / each).min(HISTORY_SEGMENTS_MAX)))
+}
+
+/// Refuses what cannot be.
+pub(crate) fn check(
+    options: &HistoryOptions,
+    origin: cairn_device::Geometry,
+    store: cairn_device::Geometry,
+) -> Result<(), HistoryError> {
+    let refuse = |what, rule| Err(HistoryError::Refused { what, rule });
+    if !is_block_size(options.block_bytes) {
+        return refuse("the block size", "it is a power of two from 512 B to 64 KiB");
+    }
+    if !options.block_bytes.is_multiple_of(origin.alignment) {
+        return refuse("the block size", "it is a multiple of what the origin takes as one piece");
+    }
+    if !(BLOCK_SIZE as u32).is_multiple_of(store.alignment) {
+        return refuse("the store", "it takes pieces of 4 KiB");
+    }
+    if origin.read_only || store.read_only {
+        return refuse("a read-only device", "origin and store take writes");
+    }
+    if origin.length == 0 || !origin.length.is_multiple_of(u64::from(origin.alignment)) {
+        return refuse("the origin", "it has a length, in whole pieces of its alignment");
+    }
+    if origin.length.div_ceil(u64::from(options.block_bytes)) >= NO_LBA {
+        return refuse("the block size", "the origin has less than 2^40 blocks");
+    }
+    if options.granularity == Granularity::Interval(0) {
+        return refuse("the granularity", "an interval is longer than nothing");
+    }
+    check_window(&options.window)
+}
+
+/// Refuses a window that cannot be.
+pub(crate) fn check_window(window: &Window) -> Result<(), HistoryError> {
+    let refuse = |what, rule| Err(HistoryError::Refused { what, rule });
+    if window.time.is_some_and(|time| time.is_zero() || time < window.floor) {
+        return refuse("the window", "it is longer than nothing, and no shorter than its floor");
+    }
+    if window.time.is_some_and(|time| time.as_nanos() >= u128::from(u64::MAX / 4))
+        || window.floor.as_nanos() >= u128::from(u64::MAX / 4)
+    {
+        return refuse("the window", "it is shorter than a hundred years");
+    }
+    if window.bytes == Some(0) {
+        return refuse("the window", "it has some space");
+    }
+    Ok(())
+}

@@ -1,0 +1,591 @@
+//! Making a history, opening one again, and leaving it behind.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use cairn_base::{BLOCK_SIZE, Condvar, Mutex};
+use cairn_device::Device;
+use cairn_format::history::{
+    EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, MarkContent, NO_LBA, PLACE_UNIT,
+    Placement, SLOT_A, SLOT_B,
+};
+use cairn_format::{BlockBytes, FormatError, Structure};
+use parking_lot::RwLock;
+
+use crate::HistoryError;
+use crate::cache::{ReadCache, WriteCache};
+use crate::content::crc;
+use crate::counters::Tally;
+use crate::history::{History, State};
+use crate::index::{Index, Version};
+use crate::log::{Segment, Writer};
+use crate::options::{HistoryOptions, OpenOptions, check, segments_of};
+use crate::resolve::NOW;
+use crate::status::{set_in_superblock, window_of};
+use crate::timeline::Timeline;
+use crate::trim::Trim;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Blocks of the origin that are written again at once.
+const REPLAYED: usize = 128;
+
+/// A segment as recovery finds it.
+struct Found {
+    index: usize,
+    sequence: u64,
+    /// Of the first block, unless that is damaged.
+    first_record: Option<u64>,
+    /// The last block, when there is one.
+    end: Option<HistorySegment>,
+}
+
+/// The records of a segment.
+struct Records {
+    entries: Vec<HistoryEntry>,
+    /// The number after the last one.
+    next_record: u64,
+    /// Block after the last one.
+    position: u64,
+    previous: u32,
+}
+
+impl History {
+    /// Makes a new history of `origin` in `store`, which must hold none, and opens it. The origin stays as it is.
+    pub fn create(
+        origin: Arc<dyn Device>,
+        store: Arc<dyn Device>,
+        options: &HistoryOptions,
+        open: OpenOptions,
+    ) -> Result<Arc<Self>, HistoryError> {
+        let (geometry, room) = (origin.geometry(), store.geometry());
+        check(options, geometry, room)?;
+        let (segment_blocks, segments) = segments_of(room.length)?;
+        match read_superblock(&*store) {
+            Ok(_) => return Err(HistoryError::StoreInUse),
+            Err(HistoryError::NoHistory) => {}
+            Err(HistoryError::Damaged { .. }) => return Err(HistoryError::StoreInUse),
+            Err(error) => return Err(error),
+        }
+        let now = open.clock.now().0.clamp(1, u64::MAX / 4);
+        let mut superblock = HistorySuperblock {
+            store: options.store,
+            sequence: 0,
+            placement: options.placement,
+            granularity: options.granularity,
+            floor_policy: options.window.floor_policy,
+            block_bytes: options.block_bytes,
+            segment_blocks,
+            segments,
+            origin_bytes: geometry.length,
+            window_ns: 0,
+            window_bytes: 0,
+            floor_ns: 0,
+            created_ns: now,
+            start_ns: now,
+            cut_ns: 0,
+            last_ns: now,
+            durable_through: 0,
+            reverts: Vec::new(),
+            live: vec![false; segments as usize],
+        };
+        set_in_superblock(&mut superblock, &options.window);
+        let history = Self::new(origin, store, superblock, open);
+        {
+            let mut writer = history.writer.lock();
+            let first = writer.free.pop_front().ok_or(HistoryError::Full)?;
+            history.open_segment(&mut writer, first)?;
+            history.write_superblock(&mut writer)?;
+            history.sync_store(&mut writer)?;
+        }
+        Ok(Arc::new(history))
+    }
+
+    /// Opens the history in `store` of `origin`: every instant up to the last flush is there.
+    pub fn open(
+        origin: Arc<dyn Device>,
+        store: Arc<dyn Device>,
+        open: OpenOptions,
+    ) -> Result<Arc<Self>, HistoryError> {
+        let superblock = read_superblock(&*store)?;
+        let found = origin.geometry().length;
+        if found != superblock.origin_bytes {
+            return Err(HistoryError::OtherOrigin { expected: superblock.origin_bytes, found });
+        }
+        let options = HistoryOptions {
+            store: superblock.store,
+            placement: superblock.placement,
+            granularity: superblock.granularity,
+            block_bytes: superblock.block_bytes,
+            window: window_of(&superblock),
+        };
+        check(&options, origin.geometry(), store.geometry())?;
+        let history = Self::new(origin, store, superblock, open);
+        history.recover()?;
+        Ok(Arc::new(history))
+    }
+
+    fn new(
+        origin: Arc<dyn Device>,
+        store: Arc<dyn Device>,
+        superblock: HistorySuperblock,
+        open: OpenOptions,
+    ) -> Self {
+        let mut timeline = Timeline::new(superblock.granularity);
+        timeline.cut(superblock.start_ns);
+        superblock.reverts.iter().for_each(|revert| timeline.cut(revert.time));
+        let read_blocks = open.read_bytes / u64::from(superblock.block_bytes);
+        let state = State {
+            logging: superblock.placement == Placement::Logging,
+            index: Index::default(),
+            cache: WriteCache::default(),
+            current: WriteCache::default(),
+            reads: ReadCache::new(read_blocks as usize),
+            epoch: 0,
+            timeline,
+            marks: BTreeMap::new(),
+            start: superblock.start_ns,
+            created: superblock.created_ns,
+            reverts: superblock.reverts.clone(),
+            last: superblock.last_ns.max(superblock.start_ns),
+            segments: vec![Segment::default(); superblock.segments as usize],
+            failed: None,
+            trimming: None,
+            window: window_of(&superblock),
+            views: BTreeMap::new(),
+            events: VecDeque::new(),
+            regions: HashMap::new(),
+            unsettled: 0,
+        };
+        let free = (0..superblock.segments as usize).filter(|index| !superblock.live[*index]).collect();
+        let (placement, block_bytes, length) =
+            (superblock.placement, superblock.block_bytes, superblock.origin_bytes);
+        let writer = Writer {
+            segment: 0,
+            position: 1,
+            entries: Vec::new(),
+            segment_sequence: 0,
+            previous: 0,
+            next_record: 1,
+            synced: superblock.durable_through,
+            free,
+            // What an earlier life left in a cache below must be durable before anything builds on it.
+            store_dirty: true,
+            origin_dirty: true,
+            trim: None,
+            superblock,
+        };
+        Self {
+            origin,
+            store,
+            clock: open.clock,
+            placement,
+            block_bytes,
+            length,
+            dirty_bytes: open.dirty_bytes.max(1),
+            merge: RwLock::new(()),
+            writer: Mutex::new(writer),
+            state: Mutex::new(state),
+            room: Condvar::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    fn recover(&self) -> Result<(), HistoryError> {
+        let mut writer = self.writer.lock();
+        let writer = &mut *writer;
+        let mut segments = Vec::new();
+        for index in 0..writer.superblock.segments as usize {
+            if writer.superblock.live[index] {
+                segments.push(self.find_segment(writer, index)?);
+            }
+        }
+        segments.sort_by_key(|found| found.sequence);
+        // A summary proves nothing before a superblock has named the next segment: until then what it names may be lost.
+        if let Some(tail) = segments.last_mut()
+            && tail.first_record.is_some()
+        {
+            tail.end = None;
+        }
+        let mut unsure: BTreeSet<u64> = BTreeSet::new();
+        let count = segments.len();
+        for at in 0..count {
+            let (found, next) = (&segments[at], segments.get(at + 1));
+            let is_tail = next.is_none();
+            let end_record = match (found.end, next) {
+                (Some(end), _) => Some(end.record),
+                (None, Some(next)) if next.sequence == found.sequence + 1 => next.first_record,
+                _ => None,
+            };
+            let records = self.records_of(writer, found, end_record, is_tail)?;
+            if records.next_record > writer.superblock.durable_through + 1 {
+                unsure.extend(records.entries.iter().map(|entry| entry.lba));
+            }
+            self.take_entries(writer, found, &records.entries, !is_tail || found.end.is_some());
+            if is_tail {
+                writer.segment = found.index;
+                writer.segment_sequence = found.sequence;
+                writer.next_record = records.next_record;
+                writer.position = records.position;
+                writer.previous = records.previous;
+                writer.entries = records.entries;
+            }
+        }
+        if count == 0 {
+            let source = FormatError::Magic(Structure::HistorySegment);
+            return Err(HistoryError::Damaged { offset: writer.start_of(0) * BLOCK, source });
+        }
+        self.sync_store(writer)?;
+        self.load_marks()?;
+        self.replay(writer, unsure)?;
+        self.sync(writer)?;
+        if segments.last().is_some_and(|tail| tail.end.is_some()) {
+            // Its successor was not named by a superblock yet.
+            let next = writer.free.pop_front().ok_or(HistoryError::Full)?;
+            self.open_segment(writer, next)?;
+            self.write_superblock(writer)?;
+            self.sync_store(writer)?;
+        }
+        if writer.superblock.start_ns > writer.superblock.cut_ns && writer.superblock.cut_ns > 0
+            || writer.superblock.start_ns > writer.superblock.created_ns
+        {
+            // The window was moving: the move goes on.
+            let start = writer.superblock.start_ns;
+            if writer.superblock.cut_ns < start {
+                self.state.lock().trimming = Some(start);
+                writer.trim = Some(Trim::new(start));
+            }
+        }
+        Ok(())
+    }
+
+    fn find_segment(&self, writer: &Writer, index: usize) -> Result<Found, HistoryError> {
+        let store = writer.superblock.store;
+        let (first, last) = (writer.start_of(index), writer.start_of(index) + writer.superblock.segment_blocks - 1);
+        let begin = HistorySegment::parse(&self.block(first)?, store, first);
+        let end = HistorySegment::parse(&self.block(last)?, store, last).ok();
+        let end = end.filter(|end| end.summary_blocks.is_some());
+        match begin {
+            Ok(begin) => {
+                // The end of an earlier life of the segment is none.
+                let end = end.filter(|end| end.sequence == begin.sequence);
+                Ok(Found { index, sequence: begin.sequence, first_record: Some(begin.record), end })
+            }
+            Err(source) => match end {
+                Some(end) => {
+                    tracing::error!(segment = index, %source, "the first block of a history segment is damaged; its summary serves");
+                    Ok(Found { index, sequence: end.sequence, first_record: None, end: Some(end) })
+                }
+                None => Err(HistoryError::Damaged { offset: first * BLOCK, source }),
+            },
+        }
+    }
+
+    /// The entries of a segment: by its summary, or by its records.
+    fn records_of(
+        &self,
+        writer: &Writer,
+        found: &Found,
+        end_record: Option<u64>,
+        is_tail: bool,
+    ) -> Result<Records, HistoryError> {
+        let position = writer.superblock.segment_blocks;
+        let mut damage = None;
+        if let Some(end) = found.end {
+            match self.summary(writer, found.index, &end) {
+                Ok(entries) => {
+                    return Ok(Records { entries, next_record: end.record, position, previous: 0 });
+                }
+                Err(error @ HistoryError::Device(_)) => return Err(error),
+                Err(error) => {
+                    tracing::error!(segment = found.index, %error, "the summary of a history segment is damaged; its records serve");
+                    damage = Some(error);
+                }
+            }
+        }
+        let Some(first_record) = found.first_record else {
+            let source = FormatError::Checksum(Structure::HistoryRecord);
+            let offset = writer.start_of(found.index) * BLOCK;
+            return Err(damage.unwrap_or(HistoryError::Damaged { offset, source }));
+        };
+        if !is_tail && found.end.is_none() {
+            tracing::error!(segment = found.index, "the last block of a history segment is damaged; its records serve");
+        }
+        let records = self.scan_records(writer, found, first_record)?;
+        // A torn end is where nothing was durable; elsewhere a record that is not there is lost.
+        let known = match (end_record, is_tail) {
+            (Some(end), _) => end,
+            (None, true) => writer.superblock.durable_through + 1,
+            (None, false) => records.next_record,
+        };
+        if records.next_record < known {
+            return Err(HistoryError::Missing { sequence: records.next_record });
+        }
+        Ok(records)
+    }
+
+    /// Entries as the summary of a segment has them.
+    fn summary(
+        &self,
+        writer: &Writer,
+        segment: usize,
+        end: &HistorySegment,
+    ) -> Result<Vec<HistoryEntry>, HistoryError> {
+        let blocks = u64::from(end.summary_blocks.unwrap_or(0));
+        let last = writer.start_of(segment) + writer.superblock.segment_blocks - 1;
+        let damaged = |offset, source| HistoryError::Damaged { offset, source };
+        let structure = Structure::HistoryRecord;
+        if blocks == 0 || blocks + 1 >= writer.superblock.segment_blocks {
+            return Err(damaged(last * BLOCK, FormatError::Field { structure, field: "summary" }));
+        }
+        let offset = (last - blocks) * BLOCK;
+        let mut bytes = vec![0; (blocks * BLOCK) as usize];
+        self.store.read_into(offset, &mut bytes)?;
+        let record = HistoryRecord::parse(&bytes, writer.superblock.store);
+        let record = record.map_err(|source| damaged(offset, source))?;
+        if !record.summary || record.segment != end.sequence || record.sequence != end.record {
+            return Err(damaged(offset, FormatError::Misplaced(structure)));
+        }
+        self.check_places(writer, &record, offset)?;
+        Ok(record.entries)
+    }
+
+    /// The entries of a closed segment.
+    pub(crate) fn segment_entries(
+        &self,
+        writer: &Writer,
+        segment: usize,
+        sequence: u64,
+    ) -> Result<Vec<HistoryEntry>, HistoryError> {
+        let found = self.find_segment(writer, segment)?;
+        if found.sequence != sequence {
+            return Err(HistoryError::Missing { sequence: found.first_record.unwrap_or(0) });
+        }
+        let end = found.end.map(|end| end.record);
+        Ok(self.records_of(writer, &found, end, false)?.entries)
+    }
+
+    fn scan_records(
+        &self,
+        writer: &Writer,
+        found: &Found,
+        first_record: u64,
+    ) -> Result<Records, HistoryError> {
+        let mut records =
+            Records { entries: Vec::new(), next_record: first_record, position: 1, previous: 0 };
+        let mut durable = writer.superblock.durable_through;
+        while records.position + 2 < writer.superblock.segment_blocks {
+            let offset = (writer.start_of(found.index) + records.position) * BLOCK;
+            let Some((record, sum)) = self.record_at(writer, offset, records.position)? else { break };
+            let follows = !record.summary
+                && record.segment == found.sequence
+                && record.sequence == records.next_record
+                && record.previous == records.previous;
+            if !follows {
+                break;
+            }
+            if record.sequence > durable && found.end.is_none() && !self.content_is_there(writer, found, &record)? {
+                break;
+            }
+            durable = durable.max(record.durable_through);
+            records.position += u64::from(record.blocks);
+            records.previous = sum;
+            records.next_record += 1;
+            records.entries.extend(record.entries);
+        }
+        Ok(records)
+    }
+
+    /// The record at `offset`, when there is one that is whole.
+    fn record_at(
+        &self,
+        writer: &Writer,
+        offset: u64,
+        position: u64,
+    ) -> Result<Option<(HistoryRecord, u32)>, HistoryError> {
+        let store = writer.superblock.store;
+        let first = self.block(offset / BLOCK)?;
+        let room = writer.superblock.segment_blocks - position;
+        let head = match HistoryRecord::peek(&first, store) {
+            Ok(head) if head < room => head,
+            Err(source @ FormatError::Version { .. }) => return Err(HistoryError::Damaged { offset, source }),
+            _ => return Ok(None),
+        };
+        let mut bytes = vec![0; (head * BLOCK) as usize];
+        self.store.read_into(offset, &mut bytes)?;
+        let Ok(record) = HistoryRecord::parse(&bytes, store) else { return Ok(None) };
+        if u64::from(record.blocks) >= room {
+            return Ok(None);
+        }
+        self.check_places(writer, &record, offset)?;
+        Ok(Some((record, HistoryRecord::checksum(&bytes))))
+    }
+
+    /// Every place lies in its segment, and every block on the device.
+    fn check_places(&self, writer: &Writer, record: &HistoryRecord, offset: u64) -> Result<(), HistoryError> {
+        let end = writer.superblock.segment_blocks * BLOCK / PLACE_UNIT;
+        let blocks = self.blocks();
+        let sane = |entry: &HistoryEntry| {
+            let length = match entry.kind {
+                EntryKind::Mark => MarkContent::SIZE as u64,
+                _ if entry.lba < blocks => self.length_of(entry.lba) as u64,
+                _ => return false,
+            };
+            let fits = u64::from(entry.place) + u64::from(entry.length).div_ceil(PLACE_UNIT) <= end;
+            fits && u64::from(entry.place) < end && (!entry.kind.has_data() || u64::from(entry.length) == length)
+        };
+        if record.entries.iter().all(sane) {
+            return Ok(());
+        }
+        let source = FormatError::Field { structure: Structure::HistoryRecord, field: "entry" };
+        Err(HistoryError::Damaged { offset, source })
+    }
+
+    /// True when all content of a record is on the store: the record's end was not torn.
+    fn content_is_there(
+        &self,
+        writer: &Writer,
+        found: &Found,
+        record: &HistoryRecord,
+    ) -> Result<bool, HistoryError> {
+        let base = writer.start_of(found.index) * BLOCK;
+        let alignment = u64::from(self.store.geometry().alignment);
+        for entry in record.entries.iter().filter(|entry| entry.kind.has_data()) {
+            let offset = base + u64::from(entry.place) * PLACE_UNIT;
+            let start = offset / alignment * alignment;
+            let end = (offset + u64::from(entry.length)).next_multiple_of(alignment);
+            let data = self.store.read(start, (end - start) as u32)?;
+            if crc(&data.slice((offset - start) as usize, entry.length as usize)) != entry.crc {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Entries of a segment go into the index, unless they no longer count.
+    fn take_entries(&self, writer: &Writer, found: &Found, entries: &[HistoryEntry], closed: bool) {
+        let cut = writer.superblock.cut_ns;
+        let base = writer.start_of(found.index) * BLOCK / PLACE_UNIT;
+        let mut state = self.state.lock();
+        let last_ns = entries.iter().map(|entry| entry.time).max().unwrap_or(0);
+        state.segments[found.index] = Segment { sequence: found.sequence, live: 0, last_ns, closed };
+        state.last = state.last.max(last_ns);
+        let counts = |entry: &&HistoryEntry| entry.time > cut || (entry.lba == NO_LBA && entry.time == cut);
+        let versions: Vec<Version> = entries
+            .iter()
+            .filter(counts)
+            .map(|entry| {
+                let HistoryEntry { lba, time, kind, place, crc, .. } = *entry;
+                Version { lba, time, kind, place: base + u64::from(place), crc }
+            })
+            .collect();
+        self.publish(&mut state, writer.superblock.segment_blocks, &versions);
+    }
+
+    /// Names and flags of marks.
+    fn load_marks(&self) -> Result<(), HistoryError> {
+        let mut found = Vec::new();
+        self.state.lock().index.scan((NO_LBA, 0, 0), usize::MAX, |version| {
+            found.push(*version);
+            true
+        });
+        let wanted: Vec<(Version, usize)> = found.iter().map(|version| (*version, MarkContent::SIZE)).collect();
+        for (version, data) in found.iter().zip(self.read_versions(&wanted)) {
+            let mut state = self.state.lock();
+            state.timeline.cut(version.time);
+            let mark = data.ok().and_then(|data| MarkContent::parse(&data.to_vec()).ok());
+            let mark = mark.unwrap_or_else(|| {
+                tracing::error!(time_ns = version.time, "the name of a mark is damaged; its instant is there");
+                MarkContent { name: format!("damaged-{}", version.time), consistent: false }
+            });
+            state.marks.insert(version.time, mark);
+        }
+        Ok(())
+    }
+
+    /// Splits: what the log has and the origin may lack is written there again.
+    fn replay(&self, writer: &mut Writer, unsure: BTreeSet<u64>) -> Result<(), HistoryError> {
+        if matches!(self.placement, Placement::Logging | Placement::Checkpointing) {
+            return Ok(());
+        }
+        let redos: Vec<Version> = {
+            let state = self.state.lock();
+            let newest = unsure.iter().filter(|lba| **lba != NO_LBA).filter_map(|lba| state.index.last_at(*lba, NOW));
+            newest.filter(Version::is_redo).collect()
+        };
+        for part in redos.chunks(REPLAYED) {
+            let contents = self.contents_of(part)?;
+            let blocks = part.iter().map(|version| version.lba).zip(contents).collect();
+            self.write_present(writer, blocks)?;
+        }
+        Ok(())
+    }
+
+    fn block(&self, address: u64) -> Result<BlockBytes, HistoryError> {
+        block(&*self.store, address)
+    }
+
+    /// Leaves the origin as a plain disk with today's content, and the store without a history. `progress` gets blocks done, of so many. Nobody may use the device
+    /// meanwhile; afterwards it is out of service.
+    pub fn release(&self, progress: &dyn Fn(u64, u64)) -> Result<(), HistoryError> {
+        let _alone = self.merge.write();
+        let mut writer = self.writer.lock();
+        let writer = &mut *writer;
+        self.flush_with(writer)?;
+        while self.copy_slice(writer)? {
+            let cursor = self.state.lock().reverts.first().map_or(0, |revert| revert.cursor);
+            progress(cursor, self.blocks());
+        }
+        while writer.trim.is_some() {
+            self.trim_slice(writer)?;
+        }
+        if self.placement == Placement::Logging {
+            let to = {
+                let mut state = self.state.lock();
+                self.stamp(&mut state)
+            };
+            self.begin_trim(writer, to, to)?;
+            while !self.trim_slice(writer)? {
+                progress(writer.trim.map_or(0, |trim| trim.reached()), self.blocks());
+            }
+        }
+        self.sync(writer)?;
+        let zeroes = [0; BLOCK_SIZE];
+        for slot in [SLOT_A, SLOT_B] {
+            self.latch(self.store.write_from(slot * BLOCK, &zeroes))?;
+        }
+        self.latch(self.store.flush())?;
+        progress(self.blocks(), self.blocks());
+        self.state.lock().failed = Some(cairn_device::DeviceError::OutOfService);
+        Ok(())
+    }
+}
+
+fn block(store: &dyn Device, address: u64) -> Result<BlockBytes, HistoryError> {
+    let mut bytes = [0; BLOCK_SIZE];
+    store.read_into(address * BLOCK, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The newest superblock that verifies.
+fn read_superblock(store: &dyn Device) -> Result<HistorySuperblock, HistoryError> {
+    if store.geometry().length < crate::store_bytes_min() {
+        return Err(HistoryError::NoHistory);
+    }
+    let mut best: Option<HistorySuperblock> = None;
+    let mut damage = None;
+    for slot in [SLOT_A, SLOT_B] {
+        match HistorySuperblock::parse(&block(store, slot)?, slot) {
+            Ok(found) => {
+                if best.as_ref().is_none_or(|best| best.sequence < found.sequence) {
+                    best = Some(found);
+                }
+            }
+            Err(FormatError::Magic(_)) => {}
+            Err(source @ FormatError::Version { .. }) => {
+                return Err(HistoryError::Damaged { offset: slot * BLOCK, source });
+            }
+            Err(source) => damage = Some(HistoryError::Damaged { offset: slot * BLOCK, source }),
+        }
+    }
+    best.ok_or(damage.unwrap_or(HistoryError::NoHistory))
+}

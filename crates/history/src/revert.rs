@@ -1,0 +1,162 @@
+//! Going back: the device shows an earlier instant at once, and the blocks are copied in the background.
+
+use cairn_base::Timestamp;
+use cairn_format::history::{MarkContent, NO_LBA, REVERTS_MAX, RevertState};
+
+use crate::HistoryError;
+use crate::destage::Work;
+use crate::history::History;
+use crate::index::Version;
+use crate::log::Writer;
+use crate::resolve::NOW;
+
+/// Versions that a slice of the background copy looks at.
+const SLICE: usize = 4096;
+
+/// What a revert did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reverted {
+    /// The instant that the device shows now.
+    pub instant: Timestamp,
+    /// The mark of the instant before the revert: reverting to it undoes this one.
+    pub undo: String,
+}
+
+impl History {
+    /// Shows the device as it was at `at`, or at the last kept instant before. It is durable when this returns, and itself undoable. Sessions of
+    /// clients should be closed: what they have in memory is of another time.
+    pub fn revert(&self, at: Timestamp) -> Result<Reverted, HistoryError> {
+        let _alone = self.merge.write();
+        let mut writer = self.writer.lock();
+        let writer = &mut *writer;
+        self.flush_with(writer)?;
+        let (target, before, time, undo) = {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            if state.reverts.len() >= REVERTS_MAX {
+                return Err(HistoryError::TooManyReverts);
+            }
+            let target = self.reach(state, at.0)?;
+            let before = self.stamp(state);
+            let time = self.stamp(state);
+            let number = (1..).find(|number| {
+                let name = format!("before-revert-{number}");
+                !state.marks.values().any(|mark| mark.name == name)
+            });
+            (target, before, time, format!("before-revert-{}", number.unwrap_or(0)))
+        };
+        // Nobody writes meanwhile: `merge` is ours.
+        self.ensure_room(writer)?;
+        let moved = self.state.lock().start > target;
+        if moved {
+            return Err(HistoryError::BeforeWindow);
+        }
+        self.write_mark(writer, before, MarkContent { name: undo.clone(), consistent: false })?;
+        writer.superblock.reverts.push(RevertState { time, target, cursor: 0 });
+        writer.superblock.last_ns = writer.superblock.last_ns.max(time);
+        self.write_superblock(writer)?;
+        self.sync(writer)?;
+        let mut state = self.state.lock();
+        state.timeline.cut(time);
+        state.reverts.push(RevertState { time, target, cursor: 0 });
+        state.reads.clear();
+        state.epoch += 1;
+        Ok(Reverted { instant: Timestamp(target), undo })
+    }
+
+    /// The background copy of the oldest revert, one slice; false when there is none.
+    pub(crate) fn copy_slice(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
+        let Some(revert) = self.state.lock().reverts.first().copied() else { return Ok(false) };
+        self.ensure_free_for_copy(writer)?;
+        let copies = self.batch(writer);
+        let (lbas, next) = {
+            let state = self.state.lock();
+            let mut lbas: Vec<u64> = Vec::new();
+            let mut seen = 0;
+            let mut next = None;
+            let mut block = None;
+            let rest = state.index.scan((revert.cursor, 0, 0), usize::MAX, |version: &Version| {
+                if version.lba == NO_LBA {
+                    return false;
+                }
+                if block != Some(version.lba) && (seen >= SLICE || lbas.len() >= copies) {
+                    next = Some(version.lba);
+                    return false;
+                }
+                block = Some(version.lba);
+                seen += 1;
+                let within = version.time > revert.target && version.time <= revert.time;
+                if within && lbas.last() != Some(&version.lba) {
+                    lbas.push(version.lba);
+                }
+                true
+            });
+            debug_assert!(next.is_none() || rest.is_some());
+            (lbas, next)
+        };
+        self.copy_blocks(writer, revert, &lbas)?;
+        // What was copied is durable before anything says that it is.
+        self.settle_copies(writer)?;
+        let mut state = self.state.lock();
+        if let Some(next) = next {
+            state.reverts[0].cursor = next;
+            writer.superblock.reverts[0].cursor = next;
+            state.epoch += 1;
+            return Ok(true);
+        }
+        drop(state);
+        writer.superblock.reverts.remove(0);
+        self.write_superblock(writer)?;
+        self.sync_store(writer)?;
+        let mut state = self.state.lock();
+        state.reverts.remove(0);
+        state.epoch += 1;
+        Ok(true)
+    }
+
+    /// The background copy needs room like any write, but what it needs it for must not be given up: without room it fails.
+    fn ensure_free_for_copy(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        if writer.free.len() < 3 {
+            self.reclaim(writer)?;
+        }
+        if writer.free.len() < 2 { Err(HistoryError::Full) } else { Ok(()) }
+    }
+
+    fn settle_copies(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        while self.destage_current(writer)? {}
+        self.sync(writer)
+    }
+
+    /// Copies blocks before a client's write to them is placed, for every revert that has not reached them yet.
+    pub(crate) fn copy_before_writes(&self, writer: &mut Writer, lbas: &[u64]) -> Result<(), HistoryError> {
+        let reverts = self.state.lock().reverts.clone();
+        for revert in reverts {
+            let lbas: Vec<u64> = lbas.iter().copied().filter(|lba| *lba >= revert.cursor).collect();
+            if !lbas.is_empty() {
+                self.copy_blocks(writer, revert, &lbas)?;
+                self.settle_copies(writer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the content that a revert brought back as a write of its time: of those blocks that have changed since its target and not since the revert.
+    fn copy_blocks(&self, writer: &mut Writer, revert: RevertState, lbas: &[u64]) -> Result<(), HistoryError> {
+        let changed: Vec<u64> = {
+            let state = self.state.lock();
+            let is_due = |lba: &u64| {
+                let since = state.index.first_after(*lba, revert.target);
+                let newest = state.index.last_at(*lba, NOW);
+                since.is_some_and(|since| since.time <= revert.time)
+                    && newest.is_some_and(|newest| newest.time <= revert.time)
+            };
+            lbas.iter().copied().filter(is_due).collect()
+        };
+        let contents = self.contents_at(&changed, revert.time);
+        let mut work: Vec<Work> = Vec::with_capacity(changed.len());
+        for (lba, content) in changed.into_iter().zip(contents) {
+            work.push((lba, vec![(revert.time, content?)]));
+        }
+        self.place(writer, work)
+    }
+}

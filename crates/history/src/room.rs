@@ -1,0 +1,266 @@
+//! Room in the store: segments that nothing needs become free, sparse ones are emptied, and when that is not enough the oldest history goes.
+
+use cairn_base::BLOCK_SIZE;
+use cairn_device::DeviceError;
+use cairn_format::history::{HistoryEntry, PLACE_UNIT};
+
+use crate::HistoryError;
+use crate::history::History;
+use crate::index::Version;
+use crate::log::{Pending, Writer};
+use crate::status::HistoryEvent;
+
+/// Free segments that writes leave for what makes room.
+const RESERVE: usize = 3;
+/// Events that are remembered.
+const EVENTS_MAX: usize = 64;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+impl History {
+    /// Background work: one slice of it. True when there is more to do at once. The owner's thread calls it again and again.
+    pub fn step(&self) -> Result<bool, HistoryError> {
+        let mut writer = self.writer.lock();
+        let writer = &mut *writer;
+        self.check_failed()?;
+        let more = self.step_with(writer);
+        self.room.notify_all();
+        match more {
+            // Nothing can be done until time passes.
+            Err(HistoryError::Full) => Ok(false),
+            more => more,
+        }
+    }
+
+    fn step_with(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
+        if self.state.lock().cache.bytes() > self.dirty_bytes / 2 {
+            return self.destage(writer);
+        }
+        if writer.trim.is_some() {
+            if self.trim_slice(writer)? {
+                self.reclaim(writer)?;
+            }
+            return Ok(true);
+        }
+        if self.copy_slice(writer)? {
+            return Ok(true);
+        }
+        if let Some(to) = self.due(writer) {
+            self.begin_trim(writer, to, to)?;
+            return Ok(true);
+        }
+        let low = writer.free.len() < (RESERVE + 1).max(writer.superblock.segments as usize / 16);
+        if low && (self.reclaim(writer)? || self.clean(writer)?) {
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Where the window is to begin by its owner's wish, when that is worth a move.
+    fn due(&self, writer: &Writer) -> Option<u64> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let now = self.clock.now().0.max(state.last);
+        let mut to = 0;
+        if let Some(time) = state.window.time {
+            let time = time.as_nanos() as u64;
+            let target = now.saturating_sub(time);
+            // Moves come some dozen times a window, not with each step.
+            if target > state.start.saturating_add(time / 32) {
+                to = target;
+            }
+        }
+        if let Some(bytes) = state.window.bytes {
+            let used = (writer.superblock.segments as usize - writer.free.len()) as u64;
+            let segment = writer.superblock.segment_blocks * BLOCK;
+            let over = (used * segment).saturating_sub(bytes).div_ceil(segment) as usize;
+            if over > 0 && used > 1 {
+                let mut times: Vec<u64> =
+                    state.segments.iter().filter(|segment| segment.closed).map(|segment| segment.last_ns).collect();
+                times.sort_unstable();
+                to = to.max(times.get(over.min(times.len()).saturating_sub(1)).copied().unwrap_or(0));
+            }
+        }
+        let to = self.allowed(state, to, true)?;
+        (to > state.start).then_some(to)
+    }
+
+    /// The last instant up to `to` that the window may begin at.
+    fn allowed(&self, state: &mut crate::history::State, to: u64, with_views: bool) -> Option<u64> {
+        let mut to = to;
+        if let Some(oldest) = state.cache.oldest_time() {
+            to = to.min(oldest.saturating_sub(1));
+        }
+        if let Some(revert) = state.reverts.iter().map(|revert| revert.target).min() {
+            to = to.min(revert);
+        }
+        if let (true, Some((view, _))) = (with_views, state.views.first_key_value()) {
+            to = to.min(*view);
+        }
+        state.timeline.kept_before(to)
+    }
+
+    /// Leaves a batch of blocks and what makes room enough of the log.
+    pub(crate) fn ensure_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        while writer.free.len() < RESERVE {
+            self.make_room(writer)?;
+        }
+        Ok(())
+    }
+
+    /// Makes segments free: the oldest history goes first.
+    fn make_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        let before = writer.free.len();
+        while writer.trim.is_some() {
+            self.trim_slice(writer)?;
+        }
+        self.reclaim(writer)?;
+        if writer.free.len() > before || (writer.free.len() > 1 && self.clean(writer)? && writer.free.len() > before) {
+            return Ok(());
+        }
+        let (times, start, now) = {
+            let state = self.state.lock();
+            let closed = state.segments.iter().filter(|segment| segment.sequence > 0 && segment.closed);
+            let mut times: Vec<u64> = closed.map(|segment| segment.last_ns).collect();
+            times.sort_unstable();
+            (times, state.start, self.clock.now().0.max(state.last))
+        };
+        let mut wanted = 0;
+        let mut limited = false;
+        while writer.free.len() <= before {
+            // One segment's history at first, then more, in the end all.
+            let time = times.get(wanted).copied().unwrap_or(now);
+            wanted = wanted * 2 + 1;
+            let last = time >= now;
+            let to = {
+                let mut state = self.state.lock();
+                let state = &mut *state;
+                let floor = now.saturating_sub(state.window.floor.as_nanos() as u64);
+                let kept = state.timeline.kept_after(time).unwrap_or(now);
+                limited |= !state.window.floor.is_zero();
+                self.allowed(state, kept.min(floor), false)
+            };
+            if let Some(to) = to.filter(|to| *to > start) {
+                self.give_up(writer, to, to)?;
+            }
+            if last && writer.free.len() <= before {
+                if !self.state.lock().reverts.is_empty() {
+                    // What a revert brought back must be copied before its target can go.
+                    while self.copy_slice(writer)? {}
+                    return Ok(());
+                }
+                return if limited || !self.start_over(writer)? { Err(HistoryError::Full) } else { Ok(()) };
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the start of the window for a lack of room, and says so.
+    fn give_up(&self, writer: &mut Writer, to: u64, start: u64) -> Result<(), HistoryError> {
+        self.begin_trim(writer, to, start)?;
+        while !self.trim_slice(writer)? {}
+        self.reclaim(writer)?;
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        tracing::warn!(start_ns = start, "the store of a history is full: its oldest history was given up");
+        let (time, views) = (state.last, state.views.range(..start).map(|(_, count)| u64::from(*count)).sum());
+        state.events.push_back(HistoryEvent { time, start, views_ended: views });
+        while state.events.len() > EVENTS_MAX {
+            state.events.pop_front();
+        }
+        Ok(())
+    }
+
+    /// The last way out: all history goes. The window begins now, with what waits in the cache as its first writes. True when that made room.
+    fn start_over(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
+        let before = writer.free.len();
+        let (to, start) = {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            let to = self.stamp(state);
+            // Entries up to `to` will not count: what waits becomes later, and the window begins after it.
+            state.last = state.cache.restamp(to);
+            let start = self.stamp(state);
+            state.timeline.cut(start);
+            (to, start)
+        };
+        self.give_up(writer, to, start)?;
+        Ok(writer.free.len() > before)
+    }
+
+    /// Frees segments that nothing in the index needs; true when there were some.
+    pub(crate) fn reclaim(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
+        let empty: Vec<usize> = {
+            let state = self.state.lock();
+            let unused = |(index, segment): (usize, &crate::log::Segment)| {
+                (segment.closed && segment.live == 0 && segment.sequence > 0 && index != writer.segment).then_some(index)
+            };
+            state.segments.iter().enumerate().filter_map(unused).collect()
+        };
+        if empty.is_empty() {
+            return Ok(false);
+        }
+        // What replaced the versions there must be durable before their places are given away, the origin included.
+        self.sync(writer)?;
+        for index in &empty {
+            writer.superblock.live[*index] = false;
+        }
+        self.write_superblock(writer)?;
+        self.sync_store(writer)?;
+        let mut state = self.state.lock();
+        for index in empty {
+            state.segments[index] = crate::log::Segment::default();
+            writer.free.push_back(index);
+        }
+        Ok(true)
+    }
+
+    /// Moves what is needed out of the segment with the least of it, when less than half of it is; true when it did.
+    pub(crate) fn clean(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
+        let segment_bytes = writer.superblock.segment_blocks * BLOCK;
+        let chosen = {
+            let state = self.state.lock();
+            let closed = state.segments.iter().enumerate().filter(|(index, segment)| {
+                segment.closed && segment.sequence > 0 && *index != writer.segment
+            });
+            closed.min_by_key(|(_, segment)| segment.live).map(|(index, segment)| (index, *segment))
+        };
+        let Some((index, segment)) = chosen.filter(|(_, segment)| segment.live < segment_bytes / 2) else {
+            return Ok(false);
+        };
+        let entries = self.segment_entries(writer, index, segment.sequence)?;
+        let base = writer.start_of(index) * BLOCK / PLACE_UNIT;
+        let needed: Vec<(HistoryEntry, Version)> = {
+            let state = self.state.lock();
+            let here = |entry: HistoryEntry| {
+                let HistoryEntry { lba, time, kind, place, crc, .. } = entry;
+                let version = Version { lba, time, kind, place: base + u64::from(place), crc };
+                (state.index.get(version.key()) == Some(version)).then_some((entry, version))
+            };
+            entries.into_iter().filter_map(here).collect()
+        };
+        for part in needed.chunks(256) {
+            let wanted: Vec<(Version, usize)> = part
+                .iter()
+                .filter(|(entry, _)| entry.kind.has_data())
+                .map(|(entry, version)| (*version, entry.length as usize))
+                .collect();
+            let mut read = self.read_versions(&wanted).into_iter();
+            let mut pending = Vec::with_capacity(part.len());
+            for (entry, _) in part {
+                let data = match entry.kind.has_data() {
+                    true => match read.next() {
+                        Some(Ok(data)) => Some(data),
+                        // It stays where it is: a read of it tells.
+                        Some(Err(DeviceError::Corrupt { .. })) | None => continue,
+                        Some(Err(error)) => return Err(error.into()),
+                    },
+                    false => None,
+                };
+                pending.push(Pending { lba: entry.lba, time: entry.time, kind: entry.kind, data });
+            }
+            let versions = self.append(writer, pending)?;
+            self.publish(&mut self.state.lock(), writer.superblock.segment_blocks, &versions);
+        }
+        self.reclaim(writer)
+    }
+}

@@ -1,0 +1,206 @@
+//! What an owner sees of a history.
+
+use std::time::Duration;
+
+use cairn_base::{HistoryId, Timestamp};
+use cairn_format::history::{Granularity, Placement};
+
+use crate::HistoryError;
+use crate::counters::Counters;
+use crate::history::History;
+use crate::options::{Window, check_window};
+
+/// A named instant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    /// Its name.
+    pub name: String,
+    /// When.
+    pub time: Timestamp,
+    /// The owner had brought the device to rest; else it is as after a crash.
+    pub consistent: bool,
+}
+
+/// History that was given up because the store was full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistoryEvent {
+    /// When.
+    pub time: u64,
+    /// The oldest instant from then on.
+    pub start: u64,
+    /// Views that ended by it.
+    pub views_ended: u64,
+}
+
+/// How far the background copy of a revert is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RevertProgress {
+    /// When it was made.
+    pub time: Timestamp,
+    /// What it brought back.
+    pub instant: Timestamp,
+    /// Blocks that were looked at, of [`blocks`](Self::blocks).
+    pub done: u64,
+    /// Of the device.
+    pub blocks: u64,
+}
+
+/// A history at a glance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HistoryStatus {
+    /// Names the store.
+    pub store: HistoryId,
+    /// Where versions go.
+    pub placement: Placement,
+    /// Which instants are kept.
+    pub granularity: Granularity,
+    /// Bytes.
+    pub block_bytes: u32,
+    /// Bytes.
+    pub origin_bytes: u64,
+    /// What its owner wants.
+    pub window: Window,
+    /// When it began.
+    pub created: Timestamp,
+    /// The oldest instant that can be reached.
+    pub start: Timestamp,
+    /// The time of its last write, mark or revert.
+    pub last: Timestamp,
+    /// Versions that are kept.
+    pub versions: u64,
+    /// Bytes of memory that the index takes.
+    pub index_bytes: u64,
+    /// Bytes of the store that hold history.
+    pub used_bytes: u64,
+    /// Of these, bytes that something needs.
+    pub live_bytes: u64,
+    /// Bytes of the store that can hold history.
+    pub store_bytes: u64,
+    /// Written bytes that wait in memory.
+    pub dirty_bytes: u64,
+    /// In order of time.
+    pub marks: Vec<Mark>,
+    /// Background copies that are not over.
+    pub reverts: Vec<RevertProgress>,
+    /// Open views.
+    pub views: u64,
+    /// History that was given up for a lack of room, the newest last.
+    pub events: Vec<HistoryEvent>,
+    /// Why it takes no more writes.
+    pub failed: Option<String>,
+    /// Since it was opened.
+    pub counters: Counters,
+}
+
+impl History {
+    /// How it is.
+    pub fn status(&self) -> HistoryStatus {
+        let (superblock, free) = {
+            let writer = self.writer.lock();
+            (writer.superblock.clone(), writer.free.len() as u64)
+        };
+        let segment_bytes = superblock.segment_blocks * cairn_base::BLOCK_SIZE as u64;
+        let blocks = self.blocks();
+        let state = self.state.lock();
+        let marks = state.marks.iter().map(|(time, mark)| Mark {
+            name: mark.name.clone(),
+            time: Timestamp(*time),
+            consistent: mark.consistent,
+        });
+        let reverts = state.reverts.iter().map(|revert| RevertProgress {
+            time: Timestamp(revert.time),
+            instant: Timestamp(revert.target),
+            done: revert.cursor,
+            blocks,
+        });
+        HistoryStatus {
+            store: superblock.store,
+            placement: self.placement,
+            granularity: superblock.granularity,
+            block_bytes: self.block_bytes,
+            origin_bytes: self.length,
+            window: state.window,
+            created: Timestamp(state.created),
+            start: Timestamp(state.start),
+            last: Timestamp(state.last),
+            versions: state.index.len() as u64,
+            index_bytes: state.index.memory() as u64,
+            used_bytes: (superblock.segments - free) * segment_bytes,
+            live_bytes: state.segments.iter().map(|segment| segment.live).sum(),
+            store_bytes: superblock.segments * segment_bytes,
+            dirty_bytes: state.cache.bytes() + state.current.bytes(),
+            marks: marks.collect(),
+            reverts: reverts.collect(),
+            views: state.views.values().map(|count| u64::from(*count)).sum(),
+            events: state.events.iter().copied().collect(),
+            failed: state.failed.as_ref().map(ToString::to_string),
+            counters: self.tally.show(),
+        }
+    }
+
+    /// The marks, in order of time.
+    pub fn marks(&self) -> Vec<Mark> {
+        let state = self.state.lock();
+        let mark = |(time, mark): (&u64, &cairn_format::history::MarkContent)| Mark {
+            name: mark.name.clone(),
+            time: Timestamp(*time),
+            consistent: mark.consistent,
+        };
+        state.marks.iter().map(mark).collect()
+    }
+
+    /// Changes how much history is kept; durable when it returns. A shorter window is folded back in the background.
+    pub fn set_window(&self, window: Window) -> Result<(), HistoryError> {
+        check_window(&window)?;
+        let mut writer = self.writer.lock();
+        self.check_failed()?;
+        set_in_superblock(&mut writer.superblock, &window);
+        self.write_superblock(&mut writer)?;
+        self.sync_store(&mut writer)?;
+        self.state.lock().window = window;
+        self.room.notify_all();
+        Ok(())
+    }
+}
+
+/// The window as the superblock has it.
+pub(crate) fn set_in_superblock(
+    superblock: &mut cairn_format::history::HistorySuperblock,
+    window: &Window,
+) {
+    superblock.window_ns = window.time.map_or(0, |time| time.as_nanos() as u64);
+    superblock.window_bytes = window.bytes.unwrap_or(0);
+    superblock.floor_ns = window.floor.as_nanos() as u64;
+    superblock.floor_policy = window.floor_policy;
+}
+
+/// The window that the superblock has.
+pub(crate) fn window_of(superblock: &cairn_format::history::HistorySuperblock) -> Window {
+    let above_zero = |value: u64| (value > 0).then_some(value);
+    Window {
+        time: above_zero(superblock.window_ns).map(Duration::from_nanos),
+        bytes: above_zero(superblock.window_bytes),
+        floor: Duration::from_nanos(superblock.floor_ns),
+        floor_policy: superblock.floor_policy,
+    }
+}
+
+impl History {
+    /// What the index has of a block, for the report of a failed comparison.
+    pub fn explain(&self, lba: u64) -> String {
+        let writer = self.writer.lock();
+        let superblock = &writer.superblock;
+        let mut text = format!(
+            "start {} cut {} reverts {:?} durable_through {}\n",
+            superblock.start_ns, superblock.cut_ns, superblock.reverts, superblock.durable_through
+        );
+        let state = self.state.lock();
+        state.index.scan((lba, 0, 0), usize::MAX, |version| {
+            if version.lba == lba {
+                text.push_str(&format!("{version:?}\n"));
+            }
+            version.lba == lba
+        });
+        text
+    }
+}

@@ -1,0 +1,205 @@
+//! The window moves on: what older instants needed and newer ones still need is brought elsewhere, the rest is dropped.
+//!
+//! 1. The superblock says that the window begins later. From then on nothing older is reached.
+//! 2. Logging: of each block the last version up to there goes to the origin. Splits: where the block has a later version, it becomes that one's undo.
+//! 3. Both devices are flushed; the superblock says that entries up to there do not count.
+//! 4. They leave the index. Segments that nothing needs are free once a further superblock says so.
+//!
+//! A cut before 3 leaves all versions; 2 is done again by the next move, with the same content.
+
+use cairn_format::history::{EntryKind, NO_LBA, Placement};
+
+use crate::HistoryError;
+use crate::content::Content;
+use crate::history::History;
+use crate::index::{Key, Version};
+use crate::log::{Pending, Writer};
+
+/// Versions that a slice looks at.
+const SLICE: usize = 4096;
+/// Blocks that a slice moves at most; a slice keeps writers waiting.
+const MOVES: usize = 64;
+
+/// A move of the window that is under way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trim {
+    to: u64,
+    cursor: Key,
+}
+
+impl Trim {
+    /// A move that has not moved anything yet.
+    pub(crate) fn new(to: u64) -> Self {
+        Self { to, cursor: (0, 0, 0) }
+    }
+
+    /// The block that is next.
+    pub(crate) fn reached(&self) -> u64 {
+        self.cursor.0
+    }
+}
+
+/// What a slice found.
+#[derive(Default)]
+struct Found {
+    /// To the origin.
+    fold: Vec<Version>,
+    /// To be the undo of that time.
+    base: Vec<(Version, u64)>,
+}
+
+impl History {
+    /// Begins to move the window: entries up to `to` will not count, the oldest instant will be `start`, which is kept and not before `to`.
+    pub(crate) fn begin_trim(&self, writer: &mut Writer, to: u64, start: u64) -> Result<(), HistoryError> {
+        debug_assert!(writer.trim.is_none(), "one move at a time");
+        // A version that waits in the cache is later: entries up to `to` will not count. Split-stream: the origin has what the log dropped.
+        while self.destage_current(writer)? {}
+        {
+            let mut state = self.state.lock();
+            assert!(state.cache.oldest_time().is_none_or(|oldest| to < oldest), "what waits is later than the new start");
+            state.start = state.start.max(start);
+            state.last = state.last.max(to);
+            state.trimming = Some(to);
+        }
+        writer.superblock.start_ns = start.max(writer.superblock.start_ns);
+        self.write_superblock(writer)?;
+        self.sync_store(writer)?;
+        writer.trim = Some(Trim::new(to));
+        Ok(())
+    }
+
+    /// Goes on with a move of the window; true when it is over.
+    pub(crate) fn trim_slice(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
+        let Some(mut trim) = writer.trim else { return Ok(true) };
+        let (found, next) = self.find(&trim);
+        self.fold(writer, found.fold)?;
+        self.rebase(writer, found.base)?;
+        match next {
+            Some(next) => {
+                trim.cursor = next;
+                writer.trim = Some(trim);
+                Ok(false)
+            }
+            None => {
+                self.finish_trim(writer, trim.to)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Versions of the next slice that have to be brought elsewhere.
+    fn find(&self, trim: &Trim) -> (Found, Option<Key>) {
+        let mut found = Found::default();
+        if self.placement == Placement::Checkpointing {
+            // Undos hold until their time: those up to there are needed by nothing later.
+            return (found, None);
+        }
+        let logging = self.placement == Placement::Logging;
+        let state = self.state.lock();
+        // The last version up to `to` of the block that is looked at, until its next version is known.
+        let mut last: Option<Version> = None;
+        let mut block = None;
+        let settle = |last: Option<Version>, next: Option<&Version>, found: &mut Found| match (last, next) {
+            (Some(last), _) if !last.is_redo() => {}
+            (Some(last), _) if logging => found.fold.push(last),
+            (Some(last), Some(next)) if !next.is_undo() => found.base.push((last, next.time)),
+            _ => {}
+        };
+        let mut seen = 0;
+        let next = state.index.scan(trim.cursor, usize::MAX, |version| {
+            if version.lba == NO_LBA {
+                return false;
+            }
+            if block != Some(version.lba) {
+                if seen >= SLICE || found.fold.len() + found.base.len() >= MOVES {
+                    return false;
+                }
+                settle(last.take(), None, &mut found);
+                block = Some(version.lba);
+            }
+            seen += 1;
+            if version.time <= trim.to {
+                last = Some(*version);
+            } else {
+                settle(last.take(), Some(version), &mut found);
+            }
+            true
+        });
+        settle(last, None, &mut found);
+        (found, next.filter(|(lba, ..)| *lba != NO_LBA))
+    }
+
+    /// Logging: versions go to the origin.
+    fn fold(&self, writer: &mut Writer, versions: Vec<Version>) -> Result<(), HistoryError> {
+        if versions.is_empty() {
+            return Ok(());
+        }
+        let contents = self.contents_of(&versions)?;
+        let blocks = versions.iter().map(|version| version.lba).zip(contents).collect();
+        self.write_present(writer, blocks)
+    }
+
+    /// Splits: versions become undos.
+    fn rebase(&self, writer: &mut Writer, versions: Vec<(Version, u64)>) -> Result<(), HistoryError> {
+        if versions.is_empty() {
+            return Ok(());
+        }
+        let redos: Vec<Version> = versions.iter().map(|(version, _)| *version).collect();
+        let contents = self.contents_of(&redos)?;
+        let pending = versions.iter().zip(contents).map(|((version, time), content)| match content {
+            Content::Data(data) => {
+                Pending { lba: version.lba, time: *time, kind: EntryKind::Undo, data: Some(data) }
+            }
+            Content::Zero => Pending { lba: version.lba, time: *time, kind: EntryKind::UndoZero, data: None },
+        });
+        let written = self.append(writer, pending.collect())?;
+        self.publish(&mut self.state.lock(), writer.superblock.segment_blocks, &written);
+        Ok(())
+    }
+
+    /// What redos hold.
+    pub(crate) fn contents_of(&self, versions: &[Version]) -> Result<Vec<Content>, HistoryError> {
+        let wanted: Vec<(Version, usize)> = versions
+            .iter()
+            .filter(|version| version.kind.has_data())
+            .map(|version| (*version, self.length_of(version.lba)))
+            .collect();
+        let mut read = self.read_versions(&wanted).into_iter();
+        let mut contents = Vec::with_capacity(versions.len());
+        for version in versions {
+            contents.push(match version.kind.has_data() {
+                true => match read.next() {
+                    Some(Ok(data)) => Content::Data(data),
+                    Some(Err(error)) => return Err(HistoryError::Device(error)),
+                    None => Content::Zero,
+                },
+                false => Content::Zero,
+            });
+        }
+        Ok(contents)
+    }
+
+    fn finish_trim(&self, writer: &mut Writer, to: u64) -> Result<(), HistoryError> {
+        self.sync(writer)?;
+        writer.superblock.cut_ns = to.max(writer.superblock.cut_ns);
+        self.write_superblock(writer)?;
+        self.sync_store(writer)?;
+        let blocks = writer.superblock.segment_blocks;
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let mut dropped = Vec::new();
+        // The mark at the start itself can still be reached.
+        let keep = |version: &Version| version.time > to || (version.lba == NO_LBA && version.time == to);
+        state.index.retain(keep, |version| dropped.push(*version));
+        for version in &dropped {
+            self.forget(state, blocks, version);
+        }
+        state.marks = state.marks.split_off(&to);
+        let start = state.start;
+        state.timeline.forget_before(start.min(to));
+        state.trimming = None;
+        state.epoch += 1;
+        writer.trim = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! A read-only device that shows one instant, and marks, which name instants.
+
+use std::sync::Arc;
+
+use cairn_base::Timestamp;
+use cairn_device::{Device, DeviceError, Geometry, Operation, Request, Segments};
+use cairn_format::history::{EntryKind, MARK_NAME_MAX, MarkContent, NO_LBA};
+
+use crate::HistoryError;
+use crate::device::join;
+use crate::history::History;
+use crate::log::{Pending, Writer};
+use crate::resolve::Piece;
+use crate::status::Mark;
+
+/// The device at an instant. It holds the window: the instant stays, unless the store is full.
+pub struct HistoryView {
+    history: Arc<History>,
+    at: u64,
+}
+
+impl History {
+    /// The device at the last kept instant up to `at`. Ready at once, however much history there is.
+    pub fn view(self: &Arc<Self>, at: Timestamp) -> Result<HistoryView, HistoryError> {
+        let instant = {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            let instant = self.reach(state, at.0)?;
+            *state.views.entry(instant).or_default() += 1;
+            instant
+        };
+        let view = HistoryView { history: self.clone(), at: instant };
+        // What was written before the instant and waits in memory goes where the view finds it.
+        let mut writer = self.writer.lock();
+        let waits = |history: &History| {
+            history.state.lock().cache.oldest_time().is_some_and(|oldest| oldest <= instant)
+        };
+        while waits(self) && self.destage(&mut writer)? {}
+        drop(writer);
+        if self.state.lock().start > instant {
+            return Err(HistoryError::BeforeWindow);
+        }
+        Ok(view)
+    }
+
+    /// Names the present instant: all that was acknowledged before is in its image, and all of it is durable. `consistent`: the owner had brought
+    /// the device to rest.
+    pub fn mark(&self, name: &str, consistent: bool) -> Result<Mark, HistoryError> {
+        if !(1..=MARK_NAME_MAX).contains(&name.len()) {
+            return Err(HistoryError::Refused { what: "the name", rule: "it has 1 to 64 bytes" });
+        }
+        let mut writer = self.writer.lock();
+        let writer = &mut *writer;
+        self.check_failed()?;
+        let time = {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            if state.marks.values().any(|mark| mark.name == name) {
+                return Err(HistoryError::MarkTaken);
+            }
+            let time = self.stamp(state);
+            state.timeline.cut(time);
+            time
+        };
+        let content = MarkContent { name: name.to_owned(), consistent };
+        let outcome = self.flush_with(writer).and_then(|()| {
+            self.ensure_room(writer)?;
+            self.write_mark(writer, time, content)?;
+            self.sync(writer)
+        });
+        if let Err(error) = outcome {
+            self.state.lock().timeline.uncut(time);
+            return Err(error);
+        }
+        Ok(Mark { name: name.to_owned(), time: Timestamp(time), consistent })
+    }
+
+    /// The instant of a mark.
+    pub fn marked(&self, name: &str) -> Result<Timestamp, HistoryError> {
+        let state = self.state.lock();
+        let found = state.marks.iter().find(|(_, mark)| mark.name == name);
+        found.map(|(time, _)| Timestamp(*time)).ok_or(HistoryError::NoSuchMark)
+    }
+
+    /// Puts a mark into the log and the timeline.
+    pub(crate) fn write_mark(&self, writer: &mut Writer, time: u64, mark: MarkContent) -> Result<(), HistoryError> {
+        let data = Some(Segments::copy_of(&mark.to_bytes()));
+        let versions = self.append(writer, vec![Pending { lba: NO_LBA, time, kind: EntryKind::Mark, data }])?;
+        let mut state = self.state.lock();
+        self.publish(&mut state, writer.superblock.segment_blocks, &versions);
+        state.timeline.cut(time);
+        state.marks.insert(time, mark);
+        Ok(())
+    }
+}
+
+impl HistoryView {
+    /// The instant.
+    pub fn instant(&self) -> Timestamp {
+        Timestamp(self.at)
+    }
+}
+
+impl Drop for HistoryView {
+    fn drop(&mut self) {
+        let mut state = self.history.state.lock();
+        if let Some(count) = state.views.get_mut(&self.at) {
+            *count -= 1;
+            if *count == 0 {
+                state.views.remove(&self.at);
+            }
+        }
+    }
+}
+
+impl Device for HistoryView {
+    fn geometry(&self) -> Geometry {
+        let length = self.history.length;
+        Geometry { length, alignment: 1, read_only: true, trims: false, fast_zeroes: false }
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        let geometry = self.geometry();
+        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+            let outcome = geometry.admit(operation.request()).and_then(|()| self.perform(operation.request()));
+            operation.finish(outcome);
+        }
+    }
+}
+
+impl HistoryView {
+    fn perform(&self, request: &Request) -> Result<Segments, DeviceError> {
+        let Request::Read { offset, length } = request else { return Ok(Segments::default()) };
+        let pieces: Vec<Piece> = self.history.pieces(*offset, u64::from(*length)).collect();
+        join(self.history.read_pieces(&pieces, self.at).into_iter())
+    }
+}
