@@ -489,7 +489,13 @@ impl<'a> Life<'a> {
             let range = index * SECTOR..index * SECTOR + sector.len();
             let known = candidates.iter().any(|image| image[range.clone()] == *sector);
             // Two writes of one sector that were not flushed may each have left a part only where the sector is not written as a whole; it always is.
-            ensure!(known, "sector {index} holds what was never written there, or what a flush had replaced");
+            if !known {
+                let lba = (index * SECTOR) as u64 / u64::from(self.config.options.block_bytes);
+                let known = self.history()?.explain(lba);
+                bail!(
+                    "sector {index} holds what was never written there, or what a flush had replaced; the index has\n{known}"
+                );
+            }
         }
         Ok(())
     }

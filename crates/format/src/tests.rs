@@ -8,6 +8,7 @@ mod canonical;
 mod document;
 mod golden;
 mod have;
+mod histories;
 mod log_records;
 mod names;
 mod placement;
@@ -381,6 +382,27 @@ fn samples() -> Vec<Sample> {
             reread: reread_log,
             seal: Some(seal_log),
             parts: [("log::RawHeader", 0)].into_iter().chain(entries("log::RawEntry")).collect(),
+        },
+        Sample {
+            name: "history superblock",
+            bytes: histories::superblock_bytes(&histories::superblock()),
+            reread: histories::reread_superblock,
+            seal: Some(seal_superblock),
+            parts: vec![("history::RawSuperblock", 0)],
+        },
+        Sample {
+            name: "end of a history segment",
+            bytes: histories::segment_bytes(&histories::segment()),
+            reread: histories::reread_segment,
+            seal: Some(seal_superblock),
+            parts: vec![("history::RawSegment", 0)],
+        },
+        Sample {
+            name: "history record",
+            bytes: histories::record().to_bytes(histories::STORE),
+            reread: histories::reread_record,
+            seal: Some(histories::seal_record),
+            parts: vec![("history::RawRecord", 0), ("history::RawEntry", 64), ("history::RawEntry", 96)],
         },
     ]
 }

@@ -1,0 +1,92 @@
+//! What is damaged is found, served from elsewhere where that is possible, and never served as it is.
+
+use super::*;
+use cairn_base::BLOCK_SIZE;
+
+const B: usize = BLOCK_SIZE;
+
+/// A device with several segments of every-write history, flushed; what each instant shows of it.
+fn filled(placement: Placement) -> (Stack, Vec<(Timestamp, Vec<u8>)>) {
+    let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 16 * B as u64, 4 * MIB);
+    let mut known = Vec::new();
+    for round in 0..120u64 {
+        stack.fill(round % 16 * B as u64, B, round as u8 + 1);
+        known.push((stack.now(), bytes(&*stack.history, 0, 16 * B).expect("the present")));
+    }
+    stack.history.flush().expect("a flush");
+    (stack, known)
+}
+
+/// Every instant is as it was, or reads of damaged blocks fail.
+fn check(stack: &Stack, known: &[(Timestamp, Vec<u8>)]) -> usize {
+    let mut failed = 0;
+    for (at, image) in known {
+        let Ok(view) = stack.history.view(*at) else { continue };
+        for block in 0..16 {
+            match bytes(&view, (block * B) as u64, B) {
+                Ok(found) => assert_eq!(found, image[block * B..][..B], "block {block} at {at:?}"),
+                Err(DeviceError::Corrupt { .. }) => failed += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    failed
+}
+
+#[test]
+fn damaged_summary_or_segment_ends_cost_nothing() {
+    for placement in [Placement::Logging, Placement::Checkpointing, Placement::SplitDownStream] {
+        let (mut stack, known) = filled(placement);
+        let segment = 64u64;
+        // The last blocks of the first segment: its end, and its summary; then its first block, with both of the others whole.
+        for damage in [vec![63], vec![62], vec![0]] {
+            let whole = stack.store.fork();
+            for block in damage {
+                stack.store.corrupt((32 + block % segment) * B as u64, B as u64, &mut Rng::new(1));
+            }
+            stack.reopen().expect("the other copy of the index serves");
+            assert_eq!(check(&stack, &known), 0, "{placement:?}");
+            stack.store = Arc::new(whole);
+        }
+    }
+}
+
+#[test]
+fn damaged_content_is_reported_and_not_served() {
+    let (mut stack, known) = filled(Placement::Logging);
+    let mut failures = 0;
+    for block in (1..60).step_by(3) {
+        let whole = stack.store.fork();
+        stack.store.corrupt((32 + block) * B as u64, B as u64, &mut Rng::new(block));
+        stack.reopen().expect("the summary serves");
+        failures += check(&stack, &known);
+        stack.store = Arc::new(whole);
+    }
+    assert!(failures > 100, "content was hit: {failures}");
+    assert!(stack.history.status().counters.damaged > 0 || failures > 0);
+}
+
+#[test]
+fn damaged_superblock_slot_costs_nothing_and_two_of_them_are_reported() {
+    let (mut stack, known) = filled(Placement::SplitStream);
+    let whole = stack.store.fork();
+    for slot in [0, 16] {
+        stack.store.corrupt(slot * B as u64, B as u64, &mut Rng::new(4));
+        stack.reopen().expect("the other slot serves");
+        assert_eq!(check(&stack, &known), 0);
+        stack.store = Arc::new(whole.fork());
+    }
+    stack.store.corrupt(100, 3900, &mut Rng::new(4));
+    stack.store.corrupt(16 * B as u64 + 100, 3900, &mut Rng::new(4));
+    assert!(matches!(stack.reopen(), Err(HistoryError::Damaged { .. })));
+}
+
+#[test]
+fn record_that_was_durable_and_is_damaged_without_its_summary_is_reported() {
+    let (mut stack, _) = filled(Placement::Logging);
+    // The second block of the first segment is the head of its first record.
+    for block in [1, 62, 63] {
+        stack.store.corrupt((32 + block) * B as u64, B as u64, &mut Rng::new(5));
+    }
+    assert!(matches!(stack.reopen(), Err(HistoryError::Missing { sequence: 1 })));
+}

@@ -1,0 +1,186 @@
+//! What owners are promised, one test each.
+
+use super::*;
+
+const B: usize = 4096;
+
+#[test]
+fn write_acknowledged_before_an_instant_is_in_its_image_and_a_later_one_is_not() {
+    for placement in Placement::ALL {
+        let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 8 * B as u64, 4 * MIB);
+        stack.fill(0, B, 1);
+        let first = stack.now();
+        stack.fill(0, B, 2);
+        let second = stack.now();
+        stack.fill(100, 50, 3);
+        for (at, byte) in [(first, 1), (Timestamp(second.0 - 1), 1), (second, 2)] {
+            let view = stack.history.view(at).expect("a view");
+            assert_eq!(bytes(&view, 0, B).expect("a read"), vec![byte; B], "{placement:?}");
+        }
+    }
+}
+
+#[test]
+fn revert_shows_the_instant_at_once_is_undone_by_its_mark_and_survives_the_background_copy() {
+    for placement in Placement::ALL {
+        let mut stack = Stack::new(&options(placement, Granularity::Interval(SECOND), 4096), 64 * B as u64, 4 * MIB);
+        stack.fill(0, 64 * B, 1);
+        stack.history.mark("good", true).expect("a mark");
+        stack.fill(0, 40 * B, 2);
+        let good = stack.history.marked("good").expect("the mark");
+        let reverted = stack.history.revert(good).expect("a revert");
+        assert_eq!(bytes(&*stack.history, 0, 64 * B).expect("a read"), vec![1; 64 * B]);
+        // A write to a block that is not copied yet, and a kill before the copy is over.
+        stack.fill(5 * B as u64 + 7, 10, 3);
+        stack.history.flush().expect("a flush");
+        stack.reopen().expect("it opens");
+        let mut expected = vec![1; 64 * B];
+        expected[5 * B + 7..][..10].fill(3);
+        assert_eq!(bytes(&*stack.history, 0, 64 * B).expect("a read"), expected, "{placement:?}");
+        while stack.history.step().expect("a step") {}
+        assert!(stack.history.status().reverts.is_empty(), "the copy is over");
+        assert_eq!(bytes(&*stack.history, 0, 64 * B).expect("a read"), expected, "{placement:?}");
+        let undo = stack.history.marked(&reverted.undo).expect("the mark of the revert");
+        stack.history.revert(undo).expect("a revert");
+        expected[..40 * B].fill(2);
+        expected[40 * B..].fill(1);
+        assert_eq!(bytes(&*stack.history, 0, 64 * B).expect("a read"), expected, "{placement:?}");
+    }
+}
+
+#[test]
+fn full_store_gives_up_the_oldest_history_and_no_write_fails() {
+    for placement in Placement::ALL {
+        let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 256 * B as u64, 3 * MIB);
+        let start = stack.history.status().start;
+        for round in 0..40u8 {
+            stack.fill(u64::from(round % 4) * 64 * B as u64, 64 * B, round);
+        }
+        let status = stack.history.status();
+        assert!(status.start > start && !status.events.is_empty(), "{placement:?}");
+        let view = stack.history.view(status.start).expect("the oldest instant");
+        assert!(bytes(&view, 0, B).is_ok());
+        assert!(matches!(stack.history.view(start), Err(HistoryError::BeforeWindow)));
+    }
+}
+
+#[test]
+fn floor_that_may_not_be_given_up_makes_writes_fail_and_loses_nothing() {
+    let mut options = options(Placement::Logging, Granularity::EveryWrite, 4096);
+    options.window.floor = Duration::from_secs(3600);
+    let stack = Stack::new(&options, 64 * B as u64, 3 * MIB);
+    let start = stack.history.status().start;
+    let mut written = Vec::new();
+    let refused = (0..2000u64).find(|round| {
+        stack.clock.advance(Duration::from_millis(1));
+        let data = Segments::copy_of(&[*round as u8; B]);
+        let refused = stack.history.write(round % 64 * B as u64, data).is_err();
+        if !refused {
+            written.push((stack.now(), *round));
+        }
+        refused
+    });
+    assert!(refused.is_some(), "the store is full at some time");
+    assert_eq!(stack.history.status().start, start, "nothing was given up");
+    let (_, last) = *written.last().expect("writes before");
+    assert_eq!(bytes(&*stack.history, last % 64 * B as u64, B).expect("a read"), [last as u8; B]);
+    // Time passes, and there is room again.
+    stack.clock.advance(Duration::from_secs(7200));
+    stack.fill(0, B, 9);
+    stack.history.flush().expect("a flush");
+}
+
+#[test]
+fn window_of_time_moves_on_and_its_space_is_free_again() {
+    for placement in Placement::ALL {
+        let mut options = options(placement, Granularity::EveryWrite, 4096);
+        options.window.time = Some(Duration::from_secs(1));
+        let stack = Stack::new(&options, 64 * B as u64, 16 * MIB);
+        for round in 0..40u8 {
+            stack.fill(0, 64 * B, round);
+        }
+        stack.history.flush().expect("a flush");
+        stack.clock.advance(Duration::from_secs(10));
+        while stack.history.step().expect("a step") {}
+        let status = stack.history.status();
+        assert!(status.versions < 200, "{placement:?} keeps {}", status.versions);
+        assert_eq!(bytes(&*stack.history, 0, 64 * B).expect("a read"), vec![39; 64 * B]);
+        let view = stack.history.view(status.last).expect("a view");
+        assert_eq!(bytes(&view, 0, 64 * B).expect("a read"), vec![39; 64 * B], "{placement:?}");
+    }
+}
+
+#[test]
+fn io_of_a_write_is_one_two_three_as_in_figure_5() {
+    for (placement, expected) in
+        [(Placement::Logging, 1.0), (Placement::SplitDownStream, 2.0), (Placement::Checkpointing, 3.0)]
+    {
+        let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 512 * B as u64, 64 * MIB);
+        let mut rng = Rng::new(1);
+        for _ in 0..4000 {
+            stack.fill(rng.below(512) * B as u64, B, 1);
+        }
+        stack.history.flush().expect("a flush");
+        let counters = stack.history.status().counters;
+        let cost = counters.io_per_write(true);
+        assert!((cost - expected).abs() < 0.15, "{placement:?}: {cost} I/O per write, {counters:?}");
+    }
+}
+
+#[test]
+fn copy_on_write_costs_one_io_after_the_first_write_and_redirect_on_write_one_always() {
+    for (placement, first, later) in [(Placement::Checkpointing, 3.0, 1.0), (Placement::Logging, 1.0, 1.0)] {
+        let stack = Stack::new(&options(placement, Granularity::Marks, 4096), 64 * B as u64, 16 * MIB);
+        stack.fill(0, 64 * B, 7);
+        stack.history.mark("snapshot", false).expect("a mark");
+        let mut before = stack.history.status().counters;
+        for expected in [first, later] {
+            for block in 0..64 {
+                stack.fill(block * B as u64, B, 1);
+            }
+            stack.history.flush().expect("a flush");
+            let now = stack.history.status().counters;
+            let io = |counters: &Counters| {
+                counters.current_reads.blocks + counters.current_writes.blocks + counters.history_writes.blocks
+            };
+            let cost = (io(&now) - io(&before)) as f64 / 64.0;
+            assert!((cost - expected).abs() < 0.01, "{placement:?}: {cost}");
+            before = now;
+        }
+    }
+}
+
+#[test]
+fn release_leaves_the_present_on_the_origin() {
+    for placement in Placement::ALL {
+        let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 64 * B as u64, 4 * MIB);
+        for round in 0..30u64 {
+            stack.fill(round * 517 % (60 * B as u64), 3000, round as u8);
+        }
+        let present = bytes(&*stack.history, 0, 64 * B).expect("a read");
+        stack.history.release(&|_, _| {}).expect("a release");
+        assert_eq!(bytes(&*stack.origin, 0, 64 * B).expect("a read"), present, "{placement:?}");
+        assert!(stack.history.write(0, Segments::copy_of(&[1])).is_err(), "it is out of service");
+        let again = History::open(stack.origin.clone(), stack.store.clone(), open_options(&stack.clock, 1));
+        assert!(matches!(again, Err(HistoryError::NoHistory)));
+    }
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    let make = |options: &HistoryOptions, origin: u64, store: u64| {
+        let (origin, store) = (Arc::new(FaultDevice::new(origin)), Arc::new(FaultDevice::new(store)));
+        History::create(origin, store, options, open_options(&clock(), 1)).map(|_| ())
+    };
+    let fine = options(Placement::Hybrid, Granularity::Marks, 4096);
+    assert!(make(&fine, MIB, 4 * MIB).is_ok());
+    for block_bytes in [0, 100, 512, 2048, 131_072] {
+        let wrong = HistoryOptions { block_bytes, ..fine };
+        assert!(matches!(make(&wrong, MIB, 4 * MIB), Err(HistoryError::Refused { .. })), "{block_bytes}");
+    }
+    assert!(matches!(make(&fine, MIB, MIB), Err(HistoryError::StoreTooSmall { .. })));
+    let mut wrong = fine;
+    wrong.window.time = Some(Duration::from_secs(1));
+    wrong.window.floor = Duration::from_secs(2);
+    assert!(matches!(make(&wrong, MIB, 4 * MIB), Err(HistoryError::Refused { .. })));
+}
