@@ -235,6 +235,7 @@ impl History {
             return Err(HistoryError::Damaged { offset: writer.start_of(0) * BLOCK, source });
         }
         self.sync_store(writer)?;
+        self.repair_slots(writer)?;
         self.load_marks()?;
         self.replay(writer, unsure)?;
         self.sync(writer)?;
@@ -253,6 +254,21 @@ impl History {
             if writer.superblock.cut_ns < start {
                 self.state.lock().trimming = Some(start);
                 writer.trim = Some(Trim::new(start));
+            }
+        }
+        Ok(())
+    }
+
+    /// The slot that does not hold the superblock is written: the next one overwrites the other first, and until then it must not be the only one.
+    fn repair_slots(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        for slot in [SLOT_A, SLOT_B] {
+            let found = HistorySuperblock::parse(&self.block(slot)?, slot);
+            if found.as_ref() != Ok(&writer.superblock) {
+                let mut bytes = [0; BLOCK_SIZE];
+                writer.superblock.write(&mut bytes, slot);
+                writer.store_dirty = true;
+                self.latch(self.store.write_from(slot * BLOCK, &bytes))?;
+                self.sync_store(writer)?;
             }
         }
         Ok(())
