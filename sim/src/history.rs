@@ -255,7 +255,8 @@ impl<'a> Life<'a> {
             }
             image[offset as usize..(offset + length) as usize].copy_from_slice(&bytes);
             let fua = self.rng.one_in(10);
-            batch.push((Operation::new(Request::Write { offset, data: Segments::copy_of(&bytes), fua }), fua));
+            batch
+                .push((Operation::new(Request::Write { offset, data: Segments::copy_of(&bytes), fua }), fua));
         }
         // One by one: each has a stamp of its own.
         for (operation, fua) in batch {
@@ -448,8 +449,7 @@ impl<'a> Life<'a> {
     }
 
     fn open(&mut self) -> Result<()> {
-        let opened =
-            History::open(Arc::new(self.origin()), Arc::new(self.store()), self.open_options());
+        let opened = History::open(Arc::new(self.origin()), Arc::new(self.store()), self.open_options());
         let history = match opened {
             Err(_) if self.whole.is_off() => return Ok(()),
             opened => opened?,

@@ -177,7 +177,11 @@ impl FaultDevice {
 
     /// A copy that goes its own way: what happens to one does not happen to the other.
     pub fn fork(&self) -> FaultDevice {
-        FaultDevice { length: self.length, alignment: self.alignment, state: Mutex::new(self.state.lock().clone()) }
+        FaultDevice {
+            length: self.length,
+            alignment: self.alignment,
+            state: Mutex::new(self.state.lock().clone()),
+        }
     }
 
     /// The device as it is after the power went now (or at the cut) and came back, with a fate at random.

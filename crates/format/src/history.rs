@@ -250,12 +250,14 @@ impl HistorySuperblock {
         if origin_bytes.div_ceil(u64::from(block_bytes)) >= NO_LBA {
             return Err(field("origin"));
         }
-        let times = [raw.created_ns, raw.start_ns, raw.cut_ns, raw.last_ns, raw.durable_through, raw.sequence];
+        let times =
+            [raw.created_ns, raw.start_ns, raw.cut_ns, raw.last_ns, raw.durable_through, raw.sequence];
         if times.iter().any(|value| value.get() >= u64::MAX / 2) {
             return Err(field("time"));
         }
-        let live: Vec<bool> =
-            (0..HISTORY_SEGMENTS_MAX as usize).map(|index| raw.live[index / 8] >> (index % 8) & 1 == 1).collect();
+        let live: Vec<bool> = (0..HISTORY_SEGMENTS_MAX as usize)
+            .map(|index| raw.live[index / 8] >> (index % 8) & 1 == 1)
+            .collect();
         if live[segments as usize..].contains(&true) {
             return Err(field("live segments"));
         }

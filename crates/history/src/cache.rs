@@ -41,7 +41,14 @@ impl WriteCache {
     }
 
     /// Takes a write; true when it replaced one of the same window.
-    pub(crate) fn write(&mut self, lba: u64, time: u64, content: Content, size: u64, timeline: &Timeline) -> bool {
+    pub(crate) fn write(
+        &mut self,
+        lba: u64,
+        time: u64,
+        content: Content,
+        size: u64,
+        timeline: &Timeline,
+    ) -> bool {
         let versions = self.blocks.entry(lba).or_insert_with(|| VecDeque::with_capacity(1));
         let last = versions.back().map(|(last, _)| *last);
         let absorbed = last.filter(|last| timeline.same_window(*last, time));

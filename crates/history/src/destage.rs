@@ -123,7 +123,12 @@ impl History {
                     pending.push(Pending { lba: *lba, time: *first, kind: EntryKind::Gone, data: None });
                 }
                 for (before, after) in versions.iter().zip(&versions[1..]) {
-                    pending.push(entry(*lba, after.0, before.1.clone(), [EntryKind::Undo, EntryKind::UndoZero]));
+                    pending.push(entry(
+                        *lba,
+                        after.0,
+                        before.1.clone(),
+                        [EntryKind::Undo, EntryKind::UndoZero],
+                    ));
                 }
                 continue;
             }
@@ -276,14 +281,17 @@ impl History {
             match content {
                 Content::Data(data) => match &mut run {
                     Some((start, joined))
-                        if *start + joined.len() as u64 == offset && joined.len() + data.len() <= JOINED_MAX =>
+                        if *start + joined.len() as u64 == offset
+                            && joined.len() + data.len() <= JOINED_MAX =>
                     {
                         joined.append(data);
                     }
                     _ => end_run(&mut batch, run.replace((offset, data))),
                 },
                 Content::Zero => match &mut zero {
-                    Some((start, length)) if *start + *length == offset => *length += self.length_of(lba) as u64,
+                    Some((start, length)) if *start + *length == offset => {
+                        *length += self.length_of(lba) as u64
+                    }
                     _ => end_zero(&mut batch, zero.replace((offset, self.length_of(lba) as u64))),
                 },
             }

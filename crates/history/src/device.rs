@@ -84,7 +84,13 @@ impl History {
     }
 
     /// Takes a write (`None`: of zeroes) with one stamp.
-    fn change(&self, offset: u64, length: u64, data: Option<&Segments>, fua: bool) -> Result<(), DeviceError> {
+    fn change(
+        &self,
+        offset: u64,
+        length: u64,
+        data: Option<&Segments>,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
         if length > 0 {
             self.wait_for_room(offset, length)?;
             let pieces: Vec<Piece> = self.pieces(offset, length).collect();

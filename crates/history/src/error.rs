@@ -79,8 +79,12 @@ impl HistoryError {
     pub fn to_device(&self, offset: u64, length: u64) -> DeviceError {
         match self {
             HistoryError::Device(error) => error.clone(),
-            HistoryError::Full | HistoryError::StoreTooSmall { .. } => DeviceError::NoSpace { offset, length },
-            HistoryError::Damaged { .. } | HistoryError::Missing { .. } => DeviceError::Corrupt { offset, length },
+            HistoryError::Full | HistoryError::StoreTooSmall { .. } => {
+                DeviceError::NoSpace { offset, length }
+            }
+            HistoryError::Damaged { .. } | HistoryError::Missing { .. } => {
+                DeviceError::Corrupt { offset, length }
+            }
             _ => DeviceError::OutOfService,
         }
     }

@@ -189,7 +189,10 @@ impl Index {
                 return Some(packed.version());
             }
         }
-        self.runs.range((std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded)).next().map(|(_, run)| run[0].version())
+        self.runs
+            .range((std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded))
+            .next()
+            .map(|(_, run)| run[0].version())
     }
 
     /// Calls `each` on the versions from `key` on (that one included), in order, until it says no or `limit` were seen. Where to go on: the

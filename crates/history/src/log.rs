@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{DeviceError, Operation, Segments};
 use cairn_format::history::{
-    EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, PLACE_UNIT, SEGMENTS_START, SLOT_A,
-    SLOT_B,
+    EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, PLACE_UNIT, SEGMENTS_START,
+    SLOT_A, SLOT_B,
 };
 
 use crate::HistoryError;
@@ -85,14 +85,19 @@ pub(crate) fn weight(kind: EntryKind, length: u64) -> u64 {
 
 impl History {
     /// Writes entries behind each other; where they are. They are not durable yet, and not in the index.
-    pub(crate) fn append(&self, writer: &mut Writer, pending: Vec<Pending>) -> Result<Vec<Version>, HistoryError> {
+    pub(crate) fn append(
+        &self,
+        writer: &mut Writer,
+        pending: Vec<Pending>,
+    ) -> Result<Vec<Version>, HistoryError> {
         let mut versions = Vec::with_capacity(pending.len());
         let mut left = VecDeque::from(pending);
         while !left.is_empty() {
             let mut count = 0;
             let mut bytes = 0;
             for next in left.iter().take(RECORD_ENTRIES) {
-                let more = bytes + next.data.as_ref().map_or(0, |data| data.len() as u64).next_multiple_of(PLACE_UNIT);
+                let more = bytes
+                    + next.data.as_ref().map_or(0, |data| data.len() as u64).next_multiple_of(PLACE_UNIT);
                 let blocks = HistoryRecord::head_blocks(count + 1) + more.div_ceil(BLOCK);
                 let fits = writer.position + blocks <= writer.room(writer.entries.len() + count + 1);
                 if !fits || (more > RECORD_BYTES && count > 0) {
@@ -199,7 +204,8 @@ impl History {
             entries,
         };
         let address = writer.start_of(segment) + writer.superblock.segment_blocks - 1;
-        let end = HistorySegment { store, sequence, record: writer.next_record, summary_blocks: Some(blocks) };
+        let end =
+            HistorySegment { store, sequence, record: writer.next_record, summary_blocks: Some(blocks) };
         let mut bytes = [0; BLOCK_SIZE];
         end.write(&mut bytes, address);
         let mut data = summary.to_bytes(store);
@@ -276,7 +282,11 @@ impl History {
     }
 
     /// Writes to the origin.
-    pub(crate) fn write_origin(&self, writer: &mut Writer, mut batch: Vec<Operation>) -> Result<(), HistoryError> {
+    pub(crate) fn write_origin(
+        &self,
+        writer: &mut Writer,
+        mut batch: Vec<Operation>,
+    ) -> Result<(), HistoryError> {
         if batch.is_empty() {
             return Ok(());
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Clock, HistoryId};
 use cairn_format::history::{
-    FloorPolicy, Granularity, HISTORY_BLOCK_MAX, HISTORY_SEGMENTS_MAX, HISTORY_SEGMENTS_MIN, NO_LBA, Placement,
-    SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN, SEGMENTS_START, is_block_size,
+    FloorPolicy, Granularity, HISTORY_BLOCK_MAX, HISTORY_SEGMENTS_MAX, HISTORY_SEGMENTS_MIN, NO_LBA,
+    Placement, SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN, SEGMENTS_START, is_block_size,
 };
 
 use crate::HistoryError;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use cairn_base::{BLOCK_SIZE, Condvar, Mutex};
 use cairn_device::Device;
 use cairn_format::history::{
-    EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, MarkContent, NO_LBA, PLACE_UNIT,
-    Placement, SLOT_A, SLOT_B,
+    EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, MarkContent, NO_LBA,
+    PLACE_UNIT, Placement, SLOT_A, SLOT_B,
 };
 use cairn_format::{BlockBytes, FormatError, Structure};
 use parking_lot::RwLock;
@@ -276,7 +276,8 @@ impl History {
 
     fn find_segment(&self, writer: &Writer, index: usize) -> Result<Found, HistoryError> {
         let store = writer.superblock.store;
-        let (first, last) = (writer.start_of(index), writer.start_of(index) + writer.superblock.segment_blocks - 1);
+        let (first, last) =
+            (writer.start_of(index), writer.start_of(index) + writer.superblock.segment_blocks - 1);
         let begin = HistorySegment::parse(&self.block(first)?, store, first);
         let end = HistorySegment::parse(&self.block(last)?, store, last).ok();
         let end = end.filter(|end| end.summary_blocks.is_some());
@@ -324,7 +325,10 @@ impl History {
             return Err(damage.unwrap_or(HistoryError::Damaged { offset, source }));
         };
         if !is_tail && found.end.is_none() {
-            tracing::error!(segment = found.index, "the last block of a history segment is damaged; its records serve");
+            tracing::error!(
+                segment = found.index,
+                "the last block of a history segment is damaged; its records serve"
+            );
         }
         let records = self.scan_records(writer, found, first_record)?;
         // A torn end is where nothing was durable; elsewhere a record that is not there is lost.
@@ -399,7 +403,10 @@ impl History {
             if !follows {
                 break;
             }
-            if record.sequence > durable && found.end.is_none() && !self.content_is_there(writer, found, &record)? {
+            if record.sequence > durable
+                && found.end.is_none()
+                && !self.content_is_there(writer, found, &record)?
+            {
                 break;
             }
             durable = durable.max(record.durable_through);
@@ -423,7 +430,9 @@ impl History {
         let room = writer.superblock.segment_blocks - position;
         let head = match HistoryRecord::peek(&first, store) {
             Ok(head) if head < room => head,
-            Err(source @ FormatError::Version { .. }) => return Err(HistoryError::Damaged { offset, source }),
+            Err(source @ FormatError::Version { .. }) => {
+                return Err(HistoryError::Damaged { offset, source });
+            }
             _ => return Ok(None),
         };
         let mut bytes = vec![0; (head * BLOCK) as usize];
@@ -447,7 +456,8 @@ impl History {
                 _ => return false,
             };
             let fits = u64::from(entry.place) + u64::from(entry.length).div_ceil(PLACE_UNIT) <= end;
-            fits && u64::from(entry.place) < end && (!entry.kind.has_data() || u64::from(entry.length) == length)
+            fits && u64::from(entry.place) < end
+                && (!entry.kind.has_data() || u64::from(entry.length) == length)
         };
         if record.entries.iter().all(sane) {
             return Ok(());
@@ -504,13 +514,17 @@ impl History {
             found.push(*version);
             true
         });
-        let wanted: Vec<(Version, usize)> = found.iter().map(|version| (*version, MarkContent::SIZE)).collect();
+        let wanted: Vec<(Version, usize)> =
+            found.iter().map(|version| (*version, MarkContent::SIZE)).collect();
         for (version, data) in found.iter().zip(self.read_versions(&wanted)) {
             let mut state = self.state.lock();
             state.timeline.cut(version.time);
             let mark = data.ok().and_then(|data| MarkContent::parse(&data.to_vec()).ok());
             let mark = mark.unwrap_or_else(|| {
-                tracing::error!(time_ns = version.time, "the name of a mark is damaged; its instant is there");
+                tracing::error!(
+                    time_ns = version.time,
+                    "the name of a mark is damaged; its instant is there"
+                );
                 MarkContent { name: format!("damaged-{}", version.time), consistent: false }
             });
             state.marks.insert(version.time, mark);
@@ -525,7 +539,8 @@ impl History {
         }
         let redos: Vec<Version> = {
             let state = self.state.lock();
-            let newest = unsure.iter().filter(|lba| **lba != NO_LBA).filter_map(|lba| state.index.last_at(*lba, NOW));
+            let newest =
+                unsure.iter().filter(|lba| **lba != NO_LBA).filter_map(|lba| state.index.last_at(*lba, NOW));
             newest.filter(Version::is_redo).collect()
         };
         for part in redos.chunks(REPLAYED) {

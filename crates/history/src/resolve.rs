@@ -26,7 +26,9 @@ pub(crate) enum Source {
 impl Source {
     fn same(&self, other: &Source) -> bool {
         match (self, other) {
-            (Source::Cached(_), Source::Cached(_)) | (Source::Zero, Source::Zero) | (Source::Origin, Source::Origin) => true,
+            (Source::Cached(_), Source::Cached(_))
+            | (Source::Zero, Source::Zero)
+            | (Source::Origin, Source::Origin) => true,
             (Source::Place(one), Source::Place(other)) => one == other,
             _ => false,
         }
@@ -198,7 +200,11 @@ impl History {
                 Ok(data) => Ok(data),
                 Err(DeviceError::Corrupt { offset, .. }) => {
                     self.tally.add(&self.tally.damaged, 1);
-                    tracing::error!(block = piece.lba, store_offset = offset, "a version in the history is damaged and is not served");
+                    tracing::error!(
+                        block = piece.lba,
+                        store_offset = offset,
+                        "a version in the history is damaged and is not served"
+                    );
                     Err(DeviceError::Corrupt { offset: piece.lba * block_bytes, length: block_bytes })
                 }
                 Err(error) => Err(error),

@@ -141,7 +141,12 @@ impl History {
     }
 
     /// Writes the content that a revert brought back as a write of its time: of those blocks that have changed since its target and not since the revert.
-    fn copy_blocks(&self, writer: &mut Writer, revert: RevertState, lbas: &[u64]) -> Result<(), HistoryError> {
+    fn copy_blocks(
+        &self,
+        writer: &mut Writer,
+        revert: RevertState,
+        lbas: &[u64],
+    ) -> Result<(), HistoryError> {
         let changed: Vec<u64> = {
             let state = self.state.lock();
             let is_due = |lba: &u64| {

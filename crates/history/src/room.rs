@@ -74,8 +74,12 @@ impl History {
             let segment = writer.superblock.segment_blocks * BLOCK;
             let over = (used * segment).saturating_sub(bytes).div_ceil(segment) as usize;
             if over > 0 && used > 1 {
-                let mut times: Vec<u64> =
-                    state.segments.iter().filter(|segment| segment.closed).map(|segment| segment.last_ns).collect();
+                let mut times: Vec<u64> = state
+                    .segments
+                    .iter()
+                    .filter(|segment| segment.closed)
+                    .map(|segment| segment.last_ns)
+                    .collect();
                 times.sort_unstable();
                 to = to.max(times.get(over.min(times.len()).saturating_sub(1)).copied().unwrap_or(0));
             }
@@ -114,7 +118,9 @@ impl History {
             self.trim_slice(writer)?;
         }
         self.reclaim(writer)?;
-        if writer.free.len() > before || (writer.free.len() > 1 && self.clean(writer)? && writer.free.len() > before) {
+        if writer.free.len() > before
+            || (writer.free.len() > 1 && self.clean(writer)? && writer.free.len() > before)
+        {
             return Ok(());
         }
         let (times, start, now) = {
@@ -162,7 +168,8 @@ impl History {
         let mut state = self.state.lock();
         let state = &mut *state;
         tracing::warn!(start_ns = start, "the store of a history is full: its oldest history was given up");
-        let (time, views) = (state.last, state.views.range(..start).map(|(_, count)| u64::from(*count)).sum());
+        let (time, views) =
+            (state.last, state.views.range(..start).map(|(_, count)| u64::from(*count)).sum());
         state.events.push_back(HistoryEvent { time, start, views_ended: views });
         while state.events.len() > EVENTS_MAX {
             state.events.pop_front();
@@ -192,7 +199,8 @@ impl History {
         let empty: Vec<usize> = {
             let state = self.state.lock();
             let unused = |(index, segment): (usize, &crate::log::Segment)| {
-                (segment.closed && segment.live == 0 && segment.sequence > 0 && index != writer.segment).then_some(index)
+                (segment.closed && segment.live == 0 && segment.sequence > 0 && index != writer.segment)
+                    .then_some(index)
             };
             state.segments.iter().enumerate().filter_map(unused).collect()
         };

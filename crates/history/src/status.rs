@@ -164,10 +164,7 @@ impl History {
 }
 
 /// The window as the superblock has it.
-pub(crate) fn set_in_superblock(
-    superblock: &mut cairn_format::history::HistorySuperblock,
-    window: &Window,
-) {
+pub(crate) fn set_in_superblock(superblock: &mut cairn_format::history::HistorySuperblock, window: &Window) {
     superblock.window_ns = window.time.map_or(0, |time| time.as_nanos() as u64);
     superblock.window_bytes = window.bytes.unwrap_or(0);
     superblock.floor_ns = window.floor.as_nanos() as u64;

@@ -38,7 +38,8 @@ struct Stack {
 
 impl Stack {
     fn new(options: &HistoryOptions, origin_bytes: u64, store_bytes: u64) -> Self {
-        let (origin, store) = (Arc::new(MemoryDevice::new(origin_bytes)), Arc::new(FaultDevice::new(store_bytes)));
+        let (origin, store) =
+            (Arc::new(MemoryDevice::new(origin_bytes)), Arc::new(FaultDevice::new(store_bytes)));
         let clock = clock();
         let open = open_options(&clock, 64 << 10);
         let history = History::create(origin.clone(), store.clone(), options, open).expect("a history");

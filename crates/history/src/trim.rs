@@ -56,7 +56,10 @@ impl History {
         while self.destage_current(writer)? {}
         {
             let mut state = self.state.lock();
-            assert!(state.cache.oldest_time().is_none_or(|oldest| to < oldest), "what waits is later than the new start");
+            assert!(
+                state.cache.oldest_time().is_none_or(|oldest| to < oldest),
+                "what waits is later than the new start"
+            );
             state.start = state.start.max(start);
             state.last = state.last.max(to);
             state.trimming = Some(to);

@@ -83,9 +83,15 @@ impl History {
     }
 
     /// Puts a mark into the log and the timeline.
-    pub(crate) fn write_mark(&self, writer: &mut Writer, time: u64, mark: MarkContent) -> Result<(), HistoryError> {
+    pub(crate) fn write_mark(
+        &self,
+        writer: &mut Writer,
+        time: u64,
+        mark: MarkContent,
+    ) -> Result<(), HistoryError> {
         let data = Some(Segments::copy_of(&mark.to_bytes()));
-        let versions = self.append(writer, vec![Pending { lba: NO_LBA, time, kind: EntryKind::Mark, data }])?;
+        let versions =
+            self.append(writer, vec![Pending { lba: NO_LBA, time, kind: EntryKind::Mark, data }])?;
         let mut state = self.state.lock();
         self.publish(&mut state, writer.superblock.segment_blocks, &versions);
         state.timeline.cut(time);
@@ -122,7 +128,8 @@ impl Device for HistoryView {
     fn run(&self, batch: &mut [Operation]) {
         let geometry = self.geometry();
         for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
-            let outcome = geometry.admit(operation.request()).and_then(|()| self.perform(operation.request()));
+            let outcome =
+                geometry.admit(operation.request()).and_then(|()| self.perform(operation.request()));
             operation.finish(outcome);
         }
     }

@@ -91,7 +91,10 @@ fn newer_version_is_refused_and_named() {
         assert!(matches!(error, FormatError::Field { field: "version", .. }), "{}: {error:?}", sample.name);
         seen += 1;
     }
-    assert_eq!(seen, 12, "superblocks, log device, node, label blocks, log record and the history's have a version");
+    assert_eq!(
+        seen, 12,
+        "superblocks, log device, node, label blocks, log record and the history's have a version"
+    );
 }
 
 const _: () =

@@ -99,7 +99,10 @@ fn mark_is_read_as_it_was_written_or_refused() {
         let mut changed = bytes;
         changed[bit / 8] ^= 1 << (bit % 8);
         // What is read is all that is there.
-        assert!(MarkContent::parse(&changed).is_err_and(|_| true) || MarkContent::parse(&changed).is_ok_and(|mark| mark.to_bytes() == changed));
+        assert!(
+            MarkContent::parse(&changed).is_err_and(|_| true)
+                || MarkContent::parse(&changed).is_ok_and(|mark| mark.to_bytes() == changed)
+        );
     }
 }
 

@@ -48,7 +48,13 @@ fn a_version_takes_at_most_32_bytes_of_memory_however_versions_come() {
     let mut rng = Rng::new(3);
     let random: Vec<u64> = (0..300_000).map(|_| rng.below(1 << 38)).collect();
     let hot: Vec<u64> = (0..300_000).map(|_| rng.below(100)).collect();
-    for lbas in [random, hot, (0..300_000).collect(), (0..300_000).rev().collect(), (0..300_000).map(|lba| lba % 1000).collect()] {
+    for lbas in [
+        random,
+        hot,
+        (0..300_000).collect(),
+        (0..300_000).rev().collect(),
+        (0..300_000).map(|lba| lba % 1000).collect(),
+    ] {
         let mut index = Index::default();
         for (time, lba) in lbas.into_iter().enumerate() {
             index.insert(&version(lba, time as u64, EntryKind::Redo, time as u64));

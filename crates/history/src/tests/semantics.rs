@@ -23,7 +23,8 @@ fn write_acknowledged_before_an_instant_is_in_its_image_and_a_later_one_is_not()
 #[test]
 fn revert_shows_the_instant_at_once_is_undone_by_its_mark_and_survives_the_background_copy() {
     for placement in Placement::ALL {
-        let mut stack = Stack::new(&options(placement, Granularity::Interval(SECOND), 4096), 64 * B as u64, 4 * MIB);
+        let mut stack =
+            Stack::new(&options(placement, Granularity::Interval(SECOND), 4096), 64 * B as u64, 4 * MIB);
         stack.fill(0, 64 * B, 1);
         stack.history.mark("good", true).expect("a mark");
         stack.fill(0, 40 * B, 2);
@@ -141,7 +142,9 @@ fn copy_on_write_costs_one_io_after_the_first_write_and_redirect_on_write_one_al
             stack.history.flush().expect("a flush");
             let now = stack.history.status().counters;
             let io = |counters: &Counters| {
-                counters.current_reads.blocks + counters.current_writes.blocks + counters.history_writes.blocks
+                counters.current_reads.blocks
+                    + counters.current_writes.blocks
+                    + counters.history_writes.blocks
             };
             let cost = (io(&now) - io(&before)) as f64 / 64.0;
             assert!((cost - expected).abs() < 0.01, "{placement:?}: {cost}");
