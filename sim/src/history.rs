@@ -426,10 +426,8 @@ impl<'a> Life<'a> {
 
     /// Closes and opens: in order, or killed with what is in memory.
     fn reopen(&mut self, tally: &mut Tally) -> Result<()> {
-        if self.rng.one_in(2) {
-            if self.flush().is_err() {
-                return if self.whole.is_off() { self.recover(tally) } else { Ok(()) };
-            }
+        if self.rng.one_in(2) && self.flush().is_err() {
+            return if self.whole.is_off() { self.recover(tally) } else { Ok(()) };
         }
         self.say("killed");
         self.history = None;

@@ -113,7 +113,7 @@ impl Index {
             self.count += 1;
             return None;
         };
-        let Some(run) = self.runs.get_mut(&first) else { return None };
+        let run = self.runs.get_mut(&first)?;
         let replaced = match run.binary_search_by_key(&key, |packed| packed.key()) {
             Ok(at) => Some(std::mem::replace(&mut run[at], packed).version()),
             Err(at) => {

@@ -35,6 +35,16 @@ impl Default for Window {
     }
 }
 
+/// The floor of a clone: longer than anything lives.
+const CLONE_FLOOR: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+impl Window {
+    /// Of a writable clone, which is redirect-on-write over a view: nothing is ever folded back into the view, so it may be read-only.
+    pub fn of_a_clone() -> Self {
+        Self { floor: CLONE_FLOOR, ..Self::default() }
+    }
+}
+
 /// What a new history is like.
 #[derive(Debug, Clone, Copy)]
 pub struct HistoryOptions {
@@ -96,7 +106,8 @@ pub(crate) fn check(
     if !(BLOCK_SIZE as u32).is_multiple_of(store.alignment) {
         return refuse("the store", "it takes pieces of 4 KiB");
     }
-    if origin.read_only || store.read_only {
+    let is_clone = options.placement == Placement::Logging && options.window.floor >= CLONE_FLOOR;
+    if (origin.read_only && !is_clone) || store.read_only {
         return refuse("a read-only device", "origin and store take writes");
     }
     if origin.length == 0 || !origin.length.is_multiple_of(u64::from(origin.alignment)) {

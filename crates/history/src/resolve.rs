@@ -54,7 +54,7 @@ impl State {
             // A revert stands for the instant that it brought back until the block has a later version or was copied.
             if let Some(revert) = reverts.find(|revert| revert.time <= at)
                 && lba >= revert.cursor
-                && !last.is_some_and(|last| last.time > revert.time)
+                && last.is_none_or(|last| last.time <= revert.time)
             {
                 at = revert.target;
                 continue;

@@ -187,3 +187,34 @@ fn what_does_not_fit_together_is_refused() {
     wrong.window.floor = Duration::from_secs(2);
     assert!(matches!(make(&wrong, MIB, 4 * MIB), Err(HistoryError::Refused { .. })));
 }
+
+#[test]
+fn clone_of_a_view_takes_writes_for_ever_and_leaves_the_view_alone() {
+    let stack =
+        Stack::new(&options(Placement::Checkpointing, Granularity::EveryWrite, 4096), 64 * B as u64, 8 * MIB);
+    stack.fill(0, 64 * B, 1);
+    let view = Arc::new(stack.history.view(stack.now()).expect("a view"));
+    stack.fill(0, 32 * B, 2);
+    let store = Arc::new(FaultDevice::new(4 * MIB));
+    let options = HistoryOptions {
+        window: Window::of_a_clone(),
+        ..options(Placement::Logging, Granularity::Marks, 4096)
+    };
+    let made = History::create(view.clone(), store.clone(), &options, open_options(&stack.clock, 1 << 16));
+    let clone = made.expect("a clone");
+    let mut rng = Rng::new(9);
+    // Many times what its store holds.
+    for round in 0..6000u64 {
+        let block = rng.below(60);
+        clone.write(block * B as u64, Segments::copy_of(&[round as u8; B])).expect("a write");
+        let read = bytes(&*clone, block * B as u64, B).expect("a read");
+        assert_eq!(read, [round as u8; B]);
+    }
+    let present = bytes(&*clone, 0, 64 * B).expect("a read");
+    assert_eq!(present[60 * B..], vec![1; 4 * B]);
+    clone.flush().expect("a flush");
+    drop(clone);
+    let clone = History::open(view.clone(), store, open_options(&stack.clock, 1 << 16)).expect("it opens");
+    assert_eq!(bytes(&*clone, 0, 64 * B).expect("a read"), present);
+    assert_eq!(bytes(&*view, 0, 64 * B).expect("a read"), vec![1; 64 * B]);
+}
