@@ -206,6 +206,15 @@ impl State {
             .copied()
     }
 
+    /// Blocks that a file has, as of now; none inside where there is no such file, none outside when its inode is not in memory.
+    pub(crate) fn length_of(&self, file: FileId) -> Option<Option<u64>> {
+        let inode = match self.changed_inode(file) {
+            Some(inode) => inode,
+            None => *self.committed.inodes.lock().get(&file)?,
+        };
+        Some(inode.map(|inode| inode.tree.length))
+    }
+
     pub(crate) fn overlay_mut(&mut self, generation: Generation) -> Option<&mut Overlay> {
         if self.open.generation == generation {
             return Some(&mut self.open);

@@ -172,3 +172,32 @@ fn flush_that_fails_is_never_repaired_by_the_next_one() {
     assert!(volume.flush().is_err());
     assert!(matches!(volume.flush(), Err(VolumeError::Latched(_))));
 }
+
+#[test]
+fn write_past_the_end_of_a_file_is_an_error_and_nothing_of_it_is_taken() {
+    let (device, volume) = fresh(1024);
+    let lun = file(&volume, 100);
+    let refused = |outcome: Result<(), VolumeError>| {
+        assert!(matches!(outcome, Err(VolumeError::Refused(_))), "{outcome:?}");
+    };
+    refused(write(&volume, lun, 100, 1, 7));
+    refused(write(&volume, lun, 95, 10, 7));
+    let ready = volume.write_ready(lun, vec![(Lba(100), block(7))]);
+    refused(ready.expect("nothing has to be read for it"));
+    assert_eq!(read(&volume, lun, 95, 5), [0; 5], "not a part of it");
+    write(&volume, lun, 99, 1, 7).expect("it is within");
+    // A length that no consistency point has yet counts.
+    volume.compound().resize(lun, 200 * 4096).expect("it grows");
+    write(&volume, lun, 199, 1, 7).expect("it is within");
+    volume.compound().resize(lun, 50 * 4096).expect("it shrinks");
+    refused(write(&volume, lun, 50, 1, 7));
+    volume.consistency_point().expect("it commits");
+    refused(write(&volume, lun, 99, 1, 7));
+    volume.close().expect("it closes");
+    let volume = open(&device);
+    refused(write(&volume, lun, 50, 1, 7));
+    write(&volume, lun, 49, 1, 7).expect("it is within");
+    let nothing = write(&volume, FileId(99), 0, 1, 7);
+    assert!(matches!(nothing, Err(VolumeError::NoSuchFile(_))), "{nothing:?}");
+    assert_sound(&volume);
+}

@@ -50,7 +50,7 @@ impl Volume {
     ///
     /// # Errors
     /// Nothing of it was taken: [`VolumeError::NoSpace`]; [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node above one of
-    /// the blocks (others can still be written); the volume's other states.
+    /// the blocks (others can still be written); [`VolumeError::Refused`] when one is past the end of the file; the volume's other states.
     pub fn write(
         self: &Arc<Self>,
         file: FileId,
@@ -88,7 +88,19 @@ impl Volume {
         leaves: &[u64],
         blocks: Vec<(Lba, Block)>,
     ) -> Result<(), VolumeError> {
-        let mut state = self.admit(&blocks)?;
+        let (mut state, length) = loop {
+            let state = self.admit(&blocks)?;
+            if let Some(length) = state.length_of(file) {
+                break (state, length.ok_or(VolumeError::NoSuchFile(file))?);
+            }
+            // Its inode is in no memory: it is read without the lock, and what changed meanwhile is seen.
+            drop(state);
+            self.inode(file)?;
+        };
+        // The merge would drop it, after the client had its answer.
+        if blocks.iter().any(|(lba, _)| lba.0 >= length) {
+            return Err(VolumeError::Refused("a block is past the end of the file"));
+        }
         state.order += 1;
         let order = state.order;
         for (lba, block) in blocks {

@@ -602,3 +602,23 @@ fn flush_while_the_log_moves_is_in_neither_log_and_not_lost() {
         assert_eq!(read(&volume, lun, 0, 1), [1000], "seed {seed}");
     }
 }
+
+#[test]
+fn damaged_header_of_the_log_device_is_one_finding_and_is_written_anew() {
+    for address in [cairn_format::layout::LOG_HEADER_A, cairn_format::layout::LOG_HEADER_B] {
+        let (pair, volume) = Pair::fresh();
+        let lun = file(&volume, 10);
+        write(&volume, lun, 0, 10, 100).expect("there is room");
+        volume.flush().expect("it flushes");
+        assert_sound(&volume);
+        pair.log.write_from(address * 4096, &[0x5a; 4096]).expect("it is there");
+        let found = volume.check(&mut |_| {}).expect("checking is possible").findings;
+        assert_eq!(found, [Finding::LogHeader { address }]);
+        let mut cursor = volume.begin_scrub();
+        assert_eq!(volume.scrub(&mut cursor, 1000).expect("it is open").findings, found);
+        drop(volume);
+        let volume = pair.open().expect("the other copy serves");
+        assert_eq!(read(&volume, lun, 0, 10), (100..110).collect::<Vec<_>>());
+        assert_sound(&volume);
+    }
+}
