@@ -5,6 +5,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_device::SystemClock;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
@@ -13,13 +14,14 @@ use crate::identity::{Fingerprint, Identity};
 use crate::peers::Credential;
 use crate::source::{is_late, set_patience};
 use crate::tls;
+use crate::watched::Watched;
 use crate::wire::{self, Hello, PEER_VERSION, Welcome};
 
 /// Longest wait for a connection, and for each answer before the transfer.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The stream to a source.
-pub(crate) type SourceStream = StreamOwned<ClientConnection, TcpStream>;
+pub(crate) type SourceStream = StreamOwned<ClientConnection, Watched<TcpStream>>;
 
 /// What to connect to.
 #[derive(Debug, Clone)]
@@ -43,7 +45,8 @@ pub(crate) fn connect(
     opened(socket.try_clone().map_err(unreachable)?);
     socket.set_nodelay(true).map_err(unreachable)?;
     let hello_patience = CONNECT_PATIENCE.min(patience);
-    set_patience(&socket, hello_patience).map_err(unreachable)?;
+    let mut socket = Watched::new(socket, Arc::new(SystemClock::new()), hello_patience);
+    set_patience(&mut socket, hello_patience).map_err(unreachable)?;
     let config = tls::client(identity, source.fingerprint)?;
     // The name is not looked at: the certificate itself is pinned.
     let name = ServerName::try_from("cairn").map_err(|_| ServerError::Bug)?;
@@ -61,7 +64,7 @@ pub(crate) fn connect(
     })?;
     match welcome {
         Welcome::Accepted => {
-            set_patience(&stream.sock, patience).map_err(unreachable)?;
+            set_patience(&mut stream.sock, patience).map_err(unreachable)?;
             Ok(stream)
         }
         Welcome::Version { version } => Err(ServerError::PeerVersion { theirs: version, ours: PEER_VERSION }),

@@ -28,6 +28,7 @@ mod tls;
 mod token;
 mod transfer;
 mod volumes;
+mod watched;
 mod wire;
 
 pub use config::{

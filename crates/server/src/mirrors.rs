@@ -335,7 +335,7 @@ impl Mirrors {
         let patience = document.stall(self.patience);
         let mut stream = match connected {
             Some(stream) => {
-                relation.keep_socket(stream.sock.try_clone().ok());
+                relation.keep_socket(stream.sock.get_ref().try_clone().ok());
                 stream
             }
             None => connect(&self.identity, &document.source(), patience, |socket| {
@@ -365,7 +365,7 @@ impl Mirrors {
         }
         relation.destination.set_options(document.options());
         let cut = |source| ServerError::Unreachable { address: document.address.clone(), source };
-        set_patience(&stream.sock, patience).map_err(cut)?;
+        set_patience(&mut stream.sock, patience).map_err(cut)?;
         let clock = &*self.clock;
         let began = clock.monotonic();
         let mut heard = Heedful { stream: &mut stream, heard: &relation.heard, clock };

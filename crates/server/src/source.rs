@@ -19,6 +19,7 @@ use crate::peers::Peers;
 use crate::tls;
 use crate::transfer::{self, Offered};
 use crate::volumes::Volumes;
+use crate::watched::Watched;
 use crate::wire::{self, Hello, PEER_VERSION, Welcome};
 
 /// A peer that says nothing for so long before it is admitted is cut off; nobody ties up a thread for nothing.
@@ -150,7 +151,8 @@ fn converse(stream: TcpStream, shared: &Shared) -> Result<(), ServerError> {
         false => ServerError::PeerGone { address: address.clone(), source },
     };
     stream.set_nodelay(true).map_err(cut)?;
-    set_patience(&stream, hello_patience).map_err(cut)?;
+    let mut stream = Watched::new(stream, shared.clock.clone(), hello_patience);
+    set_patience(&mut stream, hello_patience).map_err(cut)?;
     let mut stream = StreamOwned::new(ServerConnection::new(shared.tls.clone())?, stream);
     let hello: Hello = wire::receive(&mut stream).map_err(cut)?;
     if hello.version != PEER_VERSION {
@@ -168,7 +170,7 @@ fn converse(stream: TcpStream, shared: &Shared) -> Result<(), ServerError> {
     let patience =
         hello.stall_ms.map_or(shared.patience, |ms| shared.patience.min(Duration::from_millis(ms)));
     let patience = patience.max(Duration::from_millis(1));
-    set_patience(&stream.sock, patience).map_err(cut)?;
+    set_patience(&mut stream.sock, patience).map_err(cut)?;
     let now = shared.clock.now();
     let offered = Offered { volumes: &shared.volumes, peers: &shared.peers, certificate, now };
     let outcome = transfer::serve(&mut stream, &shared.source, &offered, &shared.ending);
@@ -181,7 +183,7 @@ fn converse(stream: TcpStream, shared: &Shared) -> Result<(), ServerError> {
 
 fn admit(
     hello: &Hello,
-    stream: &StreamOwned<ServerConnection, TcpStream>,
+    stream: &StreamOwned<ServerConnection, Watched<TcpStream>>,
     shared: &Shared,
 ) -> Result<Fingerprint, ServerError> {
     let certificates = stream.conn.peer_certificates().unwrap_or_default();
@@ -208,7 +210,8 @@ pub(crate) fn is_late(error: &io::Error) -> bool {
 }
 
 /// How long reads and writes wait.
-pub(crate) fn set_patience(stream: &TcpStream, patience: Duration) -> io::Result<()> {
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))
+pub(crate) fn set_patience(stream: &mut Watched<TcpStream>, patience: Duration) -> io::Result<()> {
+    stream.set_patience(patience);
+    stream.get_ref().set_read_timeout(Some(patience))?;
+    stream.get_ref().set_write_timeout(Some(patience))
 }

@@ -1,0 +1,94 @@
+//! A stream whose other side must keep moving: one that gives or takes a byte now and then counts as stalled, as one that gives none.
+//!
+//! A socket's own timeout counts from the last byte, so a peer that sends one a second would never meet it, and inside of TLS nobody would even notice: a record is told of when it is whole. So this
+//! stands below TLS and counts what it waited for. Time that this side spends elsewhere does not count, and whoever asks gives the other side a new start.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::Clock;
+
+/// Bytes for each second of waiting, less than any link that a transfer could end on.
+const BYTES_A_SECOND: u64 = 16;
+
+/// What was waited for, and what came of it.
+#[derive(Default)]
+struct Window {
+    waited: Duration,
+    bytes: u64,
+}
+
+impl Window {
+    /// False once as long as the patience was waited for next to nothing.
+    fn count(&mut self, waited: Duration, bytes: usize, patience: Duration) -> bool {
+        self.waited += waited;
+        self.bytes += bytes as u64;
+        if self.waited < patience {
+            return true;
+        }
+        let enough = u128::from(self.bytes) * 1000 >= u128::from(BYTES_A_SECOND) * self.waited.as_millis();
+        *self = Window::default();
+        enough
+    }
+}
+
+/// A stream that gives up with [`io::ErrorKind::TimedOut`] on a peer that trickles.
+pub(crate) struct Watched<S> {
+    inner: S,
+    clock: Arc<dyn Clock>,
+    patience: Duration,
+    reading: Window,
+    writing: Window,
+}
+
+impl<S> Watched<S> {
+    /// The stream, which waits by itself for no longer than `patience` for a byte.
+    pub(crate) fn new(inner: S, clock: Arc<dyn Clock>, patience: Duration) -> Self {
+        Self { inner, clock, patience, reading: Window::default(), writing: Window::default() }
+    }
+
+    /// The stream itself.
+    pub(crate) fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// Another patience, from now on.
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+        (self.reading, self.writing) = (Window::default(), Window::default());
+    }
+}
+
+impl<S: Read> Read for Watched<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let before = self.clock.monotonic();
+        let count = self.inner.read(buffer)?;
+        let waited = self.clock.monotonic().saturating_sub(before);
+        if count == 0 || self.reading.count(waited, count, self.patience) {
+            return Ok(count);
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+impl<S: Write> Write for Watched<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let before = self.clock.monotonic();
+        let count = self.inner.write(bytes)?;
+        let waited = self.clock.monotonic().saturating_sub(before);
+        // What is answered to this is waited for anew.
+        self.reading = Window::default();
+        if self.writing.count(waited, count, self.patience) {
+            return Ok(count);
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+//! Peers that trickle, on a clock of the test's own.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::{ManualClock, Timestamp};
+
+use super::Watched;
+
+/// Gives and takes so many bytes at once, each time after a while.
+struct Slow {
+    clock: Arc<ManualClock>,
+    bytes: usize,
+    after: Duration,
+}
+
+impl Slow {
+    fn some(&self, most: usize) -> usize {
+        self.clock.advance(self.after);
+        self.bytes.min(most)
+    }
+}
+
+impl Read for Slow {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(self.some(buffer.len()))
+    }
+}
+
+impl Write for Slow {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(self.some(bytes.len()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn watched(bytes: usize, after: Duration) -> (Arc<ManualClock>, Watched<Slow>) {
+    let clock = Arc::new(ManualClock::new(Timestamp(1)));
+    let slow = Slow { clock: clock.clone(), bytes, after };
+    (clock.clone(), Watched::new(slow, clock, Duration::from_secs(120)))
+}
+
+#[test]
+fn peer_that_trickles_a_byte_a_second_counts_as_stalled() {
+    let (clock, mut stream) = watched(1, Duration::from_secs(1));
+    let mut buffer = [0; 100];
+    let read = (0..1000).find_map(|n| stream.read(&mut buffer).err().map(|error| (n, error.kind())));
+    assert_eq!(read, Some((119, io::ErrorKind::TimedOut)));
+    let written = (0..1000).find_map(|n| stream.write(&buffer).err().map(|error| (n, error.kind())));
+    assert_eq!(written, Some((119, io::ErrorKind::TimedOut)));
+    drop(clock);
+}
+
+#[test]
+fn slow_link_a_busy_reader_and_short_answers_are_no_stall() {
+    let mut buffer = [0; 4096];
+    let (_, mut slow) = watched(300, Duration::from_secs(10));
+    for _ in 0..100 {
+        slow.read(&mut buffer).unwrap();
+        slow.write(&buffer).unwrap();
+    }
+    // Time between two calls is this side's own.
+    let (clock, mut busy) = watched(1, Duration::ZERO);
+    for _ in 0..100 {
+        busy.read(&mut buffer).unwrap();
+        clock.advance(Duration::from_secs(60));
+    }
+    // One byte of answer to each question, each a minute later.
+    let (clock, mut terse) = watched(1, Duration::from_secs(60));
+    for _ in 0..100 {
+        terse.read(&mut buffer).unwrap();
+        terse.inner.after = Duration::ZERO;
+        terse.write(&buffer).unwrap();
+        terse.inner.after = Duration::from_secs(60);
+    }
+    drop(clock);
+}
