@@ -56,6 +56,11 @@ impl Client {
         self.runtime.block_on(async { tokio::time::timeout(time, interrupts.recv()).await.is_ok() })
     }
 
+    /// Where the server is.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// GET.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         self.request(Method::GET, path, None::<&()>)

@@ -1,5 +1,6 @@
 //! The commands that talk to a server: one function each, one file a noun.
 
+mod image;
 mod lun;
 mod mirror;
 mod peer;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use cairn_server::api::{self, ErrorKind};
 
-use crate::arguments::Command;
+use crate::arguments::{Command, Image};
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, json, print_line};
@@ -27,8 +28,14 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Snapshot(command) => snapshot::run(command, client, output),
         Command::Peer(command) => peer::run(command, client, output),
         Command::Mirror(command) => mirror::run(command, client, output),
+        Command::Image(command) => image::run(command, client, output),
         Command::Serve(_) | Command::Demo(_) => unreachable!("these two need no server and were run before"),
     }
+}
+
+/// Runs a command that needs no server.
+pub fn run_local(command: Image, output: Output) -> Result<(), Failure> {
+    image::run_local(command, output)
 }
 
 /// How often a job is asked about; a person sees ten changes a second as motion.
@@ -63,10 +70,10 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
     }
 }
 
-/// A person pressed Ctrl-C: work that only looks is ended on the server, other work goes on there.
+/// A person pressed Ctrl-C: work that only looks, and what goes to files of theirs, is ended on the server; other work goes on there.
 fn interrupted(job: &api::Job, client: &Client) -> Failure {
     let (kind, subject) = (&job.kind, &job.subject);
-    if !matches!(kind.as_str(), "volume check" | "mirror verify") {
+    if !matches!(kind.as_str(), "volume check" | "mirror verify" | "image dump" | "image restore") {
         let next = format!("see how it is with `cairn status`; `cairn mirror abort {subject}` ends it");
         return Failure::new(
             ErrorKind::Interrupted,

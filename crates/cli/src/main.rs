@@ -28,6 +28,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Serve(serve) => commands::serve::run(serve, global.data, output),
         Command::Demo(demo) => demo::run(&demo, output),
+        Command::Image(image) if image.is_local() => commands::run_local(image, output),
         command => connect(&global).and_then(|client| commands::run(command, &client, output)),
     };
     match outcome {

@@ -826,4 +826,128 @@ pub enum JobOutcome {
     Mirror(Box<Mirror>),
     /// Of `mirror verify`.
     Verify(Box<MirrorVerify>),
+    /// Of `image dump`.
+    Dump(DumpResult),
+    /// Of `image restore`.
+    Restore(RestoreResult),
+}
+
+/// What is to be dumped.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DumpRequest {
+    /// The snapshot of the volume, without the volume's name; a new one when not given (of a mirror, the newest image).
+    pub snapshot: Option<String>,
+    /// 0: everything. 1 to 9: what changed since the last dump of a lower level. 0 when neither this nor `base` is given.
+    pub level: Option<u8>,
+    /// What changed since this snapshot.
+    pub base: Option<String>,
+    /// Records are packed with zstd.
+    #[serde(default)]
+    pub compress: bool,
+    /// Parts of the dump when nothing is written; else there is one for each file that was handed over.
+    #[serde(default)]
+    pub parts: Option<u32>,
+    /// What the hand-over socket answered to the files; without it nothing is written.
+    pub ticket: Option<String>,
+}
+
+/// A dump before it is written.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DumpPlan {
+    /// The volume.
+    pub volume: String,
+    /// `0` to `9`, or `base`.
+    pub level: String,
+    /// What it is made against; none for everything.
+    pub base: Option<String>,
+    /// Snapshots that it brings, in all.
+    pub snapshots: u64,
+    /// Bytes of blocks.
+    pub data_bytes: u64,
+    /// Bytes of all files, when nothing is packed: exact.
+    pub bytes: u64,
+    /// Bytes of blocks of a dump of everything.
+    pub full_data_bytes: u64,
+}
+
+/// A dump that was written.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DumpResult {
+    /// The volume.
+    pub volume: String,
+    /// The snapshot that was dumped, as `VOLUME@SNAPSHOT`.
+    pub snapshot: String,
+    /// `0` to `9`, or `base`.
+    pub level: String,
+    /// What it was made against; none for everything.
+    pub base: Option<String>,
+    /// Names the dump.
+    pub id: String,
+    /// Files.
+    pub parts: u64,
+    /// Snapshots in it.
+    pub snapshots: u64,
+    /// Bytes of blocks.
+    pub data_bytes: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+}
+
+/// The last dump of a level.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DumpRecord {
+    /// 0 to 9.
+    pub level: u8,
+    /// Names the dump.
+    pub id: String,
+    /// The snapshot that was dumped; the base of the next dumps of higher levels.
+    pub snapshot: String,
+    /// When it was begun.
+    pub created_ms: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// The snapshot is not there any more, or is another one: no further dump can be made against it.
+    pub lost: bool,
+}
+
+/// Makes a volume of a dump and those made against it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RestoreRequest {
+    /// Of the new volume.
+    pub name: String,
+    /// What its block space has at least; as it had when not given.
+    pub size_bytes: Option<u64>,
+    /// Disks or files for it; a sparse file in the data directory when empty.
+    #[serde(default)]
+    pub devices: Vec<String>,
+    /// What the hand-over socket answered to the files.
+    pub ticket: String,
+    /// What the files are called, for messages.
+    pub files: Vec<String>,
+    /// What can't be read is left out; without this the first damaged record ends the restore.
+    #[serde(default)]
+    pub accept_damage: bool,
+}
+
+/// A volume that was restored.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct RestoreResult {
+    /// The new volume.
+    pub volume: String,
+    /// What it was called when it was dumped.
+    pub dumped_from: String,
+    /// The snapshot that its active state is.
+    pub snapshot: String,
+    /// Snapshots in all.
+    pub snapshots: u64,
+    /// Bytes of blocks that were written.
+    pub data_bytes: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// What of the files could not be read. Empty when all is there.
+    pub lost: Vec<String>,
+    /// What of the volume is therefore damaged, as `volume check` says it.
+    pub findings: Vec<String>,
 }

@@ -3,12 +3,14 @@
 //! ```text
 //! DIR/lock                       held by the server that runs
 //! DIR/control.sock               the API; mode 0600
+//! DIR/handover.sock              files that the command line hands over for image dumps and restores; mode 0600
 //! DIR/nbd.sock                   NBD, always there
 //! DIR/identity.pem               key and certificate
 //! DIR/peers.json                 invitations and pinned peers
 //! DIR/http-token                 the bearer token of the API over TCP, once that was asked for
 //! DIR/volumes/NAME/volume.json   the devices of a volume, and of its intent log
 //! DIR/volumes/NAME/volume.img    its device, when no other was named
+//! DIR/volumes/NAME/dumps.json    the last image dump of each level
 //! DIR/volumes/NAME/mirror.json   which source it follows, when it is a mirror
 //! ```
 
@@ -74,19 +76,29 @@ impl DataDir {
 
     fn socket(&self, name: &str) -> Result<PathBuf, ServerError> {
         let path = self.path.join(name);
-        // The control socket is made beside its place under a name two bytes longer.
-        if path.as_os_str().len() + 2 > MAX_SOCKET_PATH {
+        // Sockets are made beside their places under a name that is a little longer.
+        if path.as_os_str().len() + 3 > MAX_SOCKET_PATH {
             return Err(ServerError::SocketPath { path });
         }
         Ok(path)
     }
 
-    /// Listens on the control socket. It is never there with a mode that lets others in: it is made in a folder
-    /// that only the owner can enter, and then moved to its place. An old one is a dead server's, as the lock is ours.
+    /// Listens on the control socket.
     pub(crate) fn listen_control(&self) -> Result<(UnixListener, PathBuf), ServerError> {
-        let place = self.socket("control.sock")?;
+        self.listen_private("control.sock")
+    }
+
+    /// Listens where the command line hands files over.
+    pub(crate) fn listen_handover(&self) -> Result<(UnixListener, PathBuf), ServerError> {
+        self.listen_private("handover.sock")
+    }
+
+    /// Listens on a socket for the owner alone. It is never there with a mode that lets others in: it is made in a folder
+    /// that only the owner can enter, and then moved to its place. An old one is a dead server's, as the lock is ours.
+    fn listen_private(&self, name: &str) -> Result<(UnixListener, PathBuf), ServerError> {
+        let place = self.socket(name)?;
         let nursery = self.path.join(".sock");
-        let born = nursery.join("control.s");
+        let born = nursery.join("born.sock");
         let listen = || -> io::Result<UnixListener> {
             let _ = fs::remove_dir_all(&nursery);
             DirBuilder::new().mode(0o700).create(&nursery)?;

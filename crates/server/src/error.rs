@@ -337,6 +337,40 @@ pub enum ServerError {
         /// The cause.
         source: Box<cairn_mirror::MirrorError>,
     },
+    /// An image dump can't be written, read, put together or restored.
+    #[error("{source}")]
+    Dump {
+        /// The cause.
+        source: Box<cairn_stream::DumpError>,
+    },
+    /// There is nothing that a dump of this level could be made against.
+    #[error("no image dump of `{volume}` of a lower level than {level} was made")]
+    NoLowerDump {
+        /// The volume.
+        volume: String,
+        /// The level asked for.
+        level: u8,
+    },
+    /// The snapshot of the last dump of a lower level is gone.
+    #[error(
+        "`{volume}@{snapshot}`, the snapshot of its last image dump of level {level}, is not there any more"
+    )]
+    DumpBaseGone {
+        /// The volume.
+        volume: String,
+        /// The level of that dump.
+        level: u8,
+        /// Its snapshot.
+        snapshot: String,
+    },
+    /// What was restored is not sound, although no record was damaged: the volume was damaged when it was dumped.
+    #[error("what was dumped into `{volume}` was damaged already: {finding}")]
+    RestoredDamaged {
+        /// The new volume.
+        volume: String,
+        /// The first finding.
+        finding: String,
+    },
     /// No address to put into a token.
     #[error("this server has no address that a peer could reach: it listens on {listening}")]
     NoAddress {
@@ -373,6 +407,12 @@ pub enum ServerError {
     /// A part of the server has panicked: a bug.
     #[error("a part of the server failed unexpectedly: this is a bug")]
     Bug,
+}
+
+impl From<cairn_stream::DumpError> for ServerError {
+    fn from(source: cairn_stream::DumpError) -> Self {
+        ServerError::Dump { source: Box::new(source) }
+    }
 }
 
 impl From<InvalidVolumeId> for ServerError {

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::config::{Config, Settings};
 use crate::error::ServerError;
 use crate::token::Token;
-use crate::{api, mirrors, names, peers, state, volumes, wire};
+use crate::{api, images, mirrors, names, peers, state, volumes, wire};
 
 /// What a refusal says, which must be something.
 fn told<T>(outcome: Result<T, ServerError>) -> Option<T> {
@@ -52,9 +52,10 @@ pub fn configuration(text: &str) -> Option<String> {
 }
 
 /// The documents of a data directory: `volume.json`, `mirror.json`, `peers.json`.
-pub fn state_document(bytes: &[u8]) -> [Option<Vec<u8>>; 3] {
+pub fn state_document(bytes: &[u8]) -> [Option<Vec<u8>>; 4] {
     [
         document::<volumes::Document>(bytes),
+        document::<images::Document>(bytes),
         document::<mirrors::Document>(bytes),
         document::<peers::Document>(bytes),
     ]

@@ -14,8 +14,10 @@ mod error;
 mod exports;
 mod followers;
 pub mod fuzzing;
+mod handover;
 mod http;
 mod identity;
+mod images;
 mod jobs;
 mod mirrors;
 mod names;
@@ -35,6 +37,9 @@ pub use config::{
     Address, Config, DEFAULT_CACHE, DEFAULT_DATA, DEFAULT_MIRROR, DEFAULT_NBD, InvalidAddress, Settings,
 };
 pub use error::ServerError;
+pub use handover::HANDOVER_FILES_MAX;
 pub use http::{VERSION_HEADER, openapi_json};
 pub use identity::{Fingerprint, InvalidFingerprint};
+pub use images::name_findings;
+pub use names::{tcp_uri, unix_uri};
 pub use server::run;

@@ -38,7 +38,7 @@ impl<'a> ExportName<'a> {
 }
 
 /// `nbd+unix:///NAME?socket=PATH`, as libnbd and qemu read it.
-pub(crate) fn unix_uri(socket: &Path, export: &str) -> String {
+pub fn unix_uri(socket: &Path, export: &str) -> String {
     let mut uri = String::from("nbd+unix:///");
     percent(&mut uri, export.as_bytes());
     uri.push_str("?socket=");
@@ -47,7 +47,7 @@ pub(crate) fn unix_uri(socket: &Path, export: &str) -> String {
 }
 
 /// `nbd://HOST:PORT/NAME`.
-pub(crate) fn tcp_uri(address: &str, export: &str) -> String {
+pub fn tcp_uri(address: &str, export: &str) -> String {
     let mut uri = format!("nbd://{address}/");
     percent(&mut uri, export.as_bytes());
     uri

@@ -15,8 +15,10 @@ use crate::data_dir::DataDir;
 use crate::error::ServerError;
 use crate::exports::ExportTable;
 use crate::followers::Followers;
+use crate::handover::Handover;
 use crate::http;
 use crate::identity::Identity;
+use crate::images::Dumping;
 use crate::jobs::Jobs;
 use crate::mirrors::Mirrors;
 use crate::names::{self, ExportName};
@@ -40,6 +42,8 @@ pub(crate) struct Server {
     pub(crate) mirrors: Arc<Mirrors>,
     pub(crate) source: Arc<cairn_mirror::Source>,
     pub(crate) followers: Arc<Followers>,
+    pub(crate) handover: Arc<Handover>,
+    pub(crate) dumping: Arc<Dumping>,
     nbd: NbdServer,
     /// DIR/nbd.sock.
     nbd_socket: PathBuf,
@@ -66,6 +70,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
 
     // The ports first: it is known at once whether the server can start, before any volume is opened.
     let (control, control_path) = data.listen_control()?;
+    let (handover, handover_path) = data.listen_handover()?;
     let http = match &config.http {
         Address::Tcp(address) => Some((listen(address)?, data.http_token()?)),
         _ => None,
@@ -126,6 +131,8 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         mirrors,
         source: sessions,
         followers,
+        handover: Handover::start(handover)?,
+        dumping: Arc::default(),
         nbd,
         nbd_socket,
         http_addresses,
@@ -157,6 +164,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     }
     server.volumes.end();
     let _ = std::fs::remove_file(&control_path);
+    let _ = std::fs::remove_file(&handover_path);
     outcome.map_err(ServerError::path("answer on", &control_path))
 }
 

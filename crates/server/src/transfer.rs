@@ -22,7 +22,7 @@ const PEER_DIGITS: usize = 32;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// A thread beside the caller's, so that disk and wire work at the same time.
-struct Scoped;
+pub(crate) struct Scoped;
 
 impl Threads for Scoped {
     fn beside(&self, helper: &mut (dyn FnMut() + Send), own: &mut dyn FnMut()) {

@@ -1,6 +1,6 @@
 //! The volumes of a server: opening, creating, growing, checking and deleting them, and the thread behind each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -24,6 +24,7 @@ use crate::token::random_bytes;
 
 mod log;
 mod rehearsal;
+mod restore;
 mod scrub;
 use log::LogFile;
 use scrub::Scrub;
@@ -81,6 +82,8 @@ pub(crate) struct Volumes {
     /// Held while a volume is made or deleted.
     changing: Mutex<()>,
     entries: RwLock<BTreeMap<String, Entry>>,
+    /// Names of volumes that are being restored.
+    restoring: Mutex<HashSet<String>>,
 }
 
 /// What a new volume is made from.
@@ -105,8 +108,14 @@ struct Parts {
 impl Volumes {
     /// Opens every volume in `dir`. One that cannot be opened is reported and does not stop the others.
     pub(crate) fn open(dir: PathBuf, cache: ByteSize, clock: Arc<dyn Clock>) -> Result<Self, ServerError> {
-        let volumes =
-            Self { dir, cache, clock, changing: Mutex::new(()), entries: RwLock::new(BTreeMap::new()) };
+        let volumes = Self {
+            dir,
+            cache,
+            clock,
+            changing: Mutex::new(()),
+            entries: RwLock::default(),
+            restoring: Mutex::default(),
+        };
         let listing = fs::read_dir(&volumes.dir).map_err(ServerError::path("read", &volumes.dir))?;
         for found in listing {
             let found = found.map_err(ServerError::path("read", &volumes.dir))?;
@@ -291,6 +300,9 @@ impl Volumes {
         if self.entries.read().contains_key(new.name) || folder.exists() {
             return Err(ServerError::Taken { what: "volume", name: new.name.to_owned() });
         }
+        if self.restoring.lock().contains(new.name) {
+            return Err(ServerError::Busy { name: new.name.to_owned(), by: "it is being restored" });
+        }
         let nursery = self.dir.join(format!(".{}.new", new.name));
         let clear = || match fs::remove_dir_all(&nursery) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -318,25 +330,35 @@ impl Volumes {
         }
     }
 
-    /// Makes a volume's devices ready; paths are as in `volume.json`.
-    fn make(&self, new: &NewVolume<'_>, nursery: &Path) -> Result<Parts, ServerError> {
-        let (paths, devices) = if new.devices.is_empty() {
-            let blocks = new.blocks.ok_or(ServerError::Invalid {
+    /// Opens the devices of a new volume, or makes a file for it; paths are as in `volume.json`.
+    fn take_devices(
+        &self,
+        blocks: Option<u64>,
+        role: Role,
+        devices: &[String],
+        nursery: &Path,
+    ) -> Result<(Vec<PathBuf>, Vec<Arc<FileDevice>>), ServerError> {
+        if devices.is_empty() {
+            let blocks = blocks.ok_or(ServerError::Invalid {
                 what: "the size",
                 rule: "a volume without devices of its own needs one",
             })?;
             let path = nursery.join("volume.img");
-            let device = FileDevice::create(&path, Volume::device_bytes(blocks, new.role))?;
-            (vec![PathBuf::from("volume.img")], vec![Arc::new(device)])
-        } else {
-            let mut parts = Vec::new();
-            for path in new.devices {
-                let device = FileDevice::open(path, FileOptions::default())?;
-                refuse_if_not_empty(&device, Path::new(path))?;
-                parts.push(Arc::new(device));
-            }
-            (new.devices.iter().map(PathBuf::from).collect(), parts)
-        };
+            let device = FileDevice::create(&path, Volume::device_bytes(blocks, role))?;
+            return Ok((vec![PathBuf::from("volume.img")], vec![Arc::new(device)]));
+        }
+        let mut parts = Vec::new();
+        for path in devices {
+            let device = FileDevice::open(path, FileOptions::default())?;
+            refuse_if_not_empty(&device, Path::new(path))?;
+            parts.push(Arc::new(device));
+        }
+        Ok((devices.iter().map(PathBuf::from).collect(), parts))
+    }
+
+    /// Makes a volume's devices ready; paths are as in `volume.json`.
+    fn make(&self, new: &NewVolume<'_>, nursery: &Path) -> Result<Parts, ServerError> {
+        let (paths, devices) = self.take_devices(new.blocks, new.role, new.devices, nursery)?;
         let device = whole(&devices);
         let have = device.geometry().length;
         let blocks = new.blocks.unwrap_or_else(|| Volume::blocks_for(have, new.role));

@@ -3,6 +3,7 @@
 use cairn_device::{DeviceError, OpenError};
 use cairn_files::FilesError;
 use cairn_frontend_nbd::ListenError;
+use cairn_stream::{DumpError, StreamError};
 use cairn_volume::VolumeError;
 
 use super::ServerError;
@@ -50,6 +51,10 @@ impl ServerError {
             E::Unreachable { .. } | E::PeerGone { .. } | E::Silent { .. } => ErrorKind::PeerUnreachable,
             E::Refused { body, .. } => body.error,
             E::Mirror { source, .. } => crate::transfer::error_kind(source),
+            E::Dump { source } => dump_kind(source),
+            E::NoLowerDump { .. } => ErrorKind::NotFound,
+            E::DumpBaseGone { .. } => ErrorKind::Diverged,
+            E::RestoredDamaged { .. } => ErrorKind::Damaged,
             E::Unauthorized => ErrorKind::Unauthorized,
             E::Ending | E::Cancelled => ErrorKind::Interrupted,
             E::PeerProtocol { .. }
@@ -169,6 +174,14 @@ impl ServerError {
                 "say how peers reach it: `cairn peer invite --advertise HOST:PORT`, or start the server with \
                  --mirror HOST:PORT"
                     .into()
+            }
+            E::Dump { source } => dump_next(source).into(),
+            E::NoLowerDump { volume, .. } => format!("begin with everything: `cairn image dump {volume} -0`"),
+            E::DumpBaseGone { volume, .. } => format!(
+                "dump everything again with `cairn image dump {volume} -0`, or against a snapshot that is there with --base"
+            ),
+            E::RestoredDamaged { .. } => {
+                "restore what is left with --accept-damage; the reads that it concerns will fail".into()
             }
             E::Unauthorized => {
                 "give the token: `--token-file FILE` with a copy of DIR/http-token of the server".into()
@@ -296,8 +309,8 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
             format!("see the snapshots with `cairn snapshot list {volume}`")
         }
         VolumeError::Held(_) => {
-            "a mirror needs it as the base of its next update; update that mirror first, or revoke \
-            the peer"
+            "a mirror needs it as the base of its next update (update that mirror first, or revoke the peer), or it is the base of \
+             image dumps (`cairn image levels VOLUME --forget LEVEL`)"
                 .into()
         }
         VolumeError::TransferInProgress => {
@@ -323,6 +336,60 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
         VolumeError::InvalidName => "choose another name".into(),
         VolumeError::WrongRole(_) => "see its role with `cairn volume list`".into(),
         VolumeError::Closed => "start the server again".into(),
+    }
+}
+
+/// The kind of an error of a dump.
+pub(crate) fn dump_kind(error: &DumpError) -> ErrorKind {
+    match error {
+        DumpError::Head { .. }
+        | DumpError::Cut { .. }
+        | DumpError::GivenUp { .. }
+        | DumpError::Damaged { .. }
+        | DumpError::TableLost { .. } => ErrorKind::Damaged,
+        DumpError::Read { source, .. } => io_kind(source),
+        DumpError::MissingPart { .. } | DumpError::MissingBase { .. } => ErrorKind::NotFound,
+        DumpError::DoublePart { .. }
+        | DumpError::OtherVolume { .. }
+        | DumpError::Contradiction { .. }
+        | DumpError::TwoFull { .. } => ErrorKind::Usage,
+        DumpError::Stream(error) => match error {
+            StreamError::Io(source) => io_kind(source),
+            StreamError::Volume(error) => volume_kind(error),
+            StreamError::TooSmall { .. } => ErrorKind::WrongSize,
+            StreamError::BaseMissing { .. } => ErrorKind::Usage,
+            StreamError::Cancelled => ErrorKind::Interrupted,
+            _ => ErrorKind::Damaged,
+        },
+    }
+}
+
+/// What to do about an error of a dump.
+pub(crate) fn dump_next(error: &DumpError) -> &'static str {
+    match error {
+        DumpError::Head { .. } => "check that this is a file that `cairn image dump` wrote",
+        DumpError::Cut { .. } | DumpError::GivenUp { .. } => {
+            "make the dump again; what is there of it can be restored with --accept-damage if it was cut off, not given up"
+        }
+        DumpError::Damaged { .. } | DumpError::TableLost { .. } => {
+            "see what is lost with `cairn image verify`, and restore the rest with --accept-damage; or use another copy of the file"
+        }
+        DumpError::MissingPart { .. } => "name all files of the dump",
+        DumpError::MissingBase { .. } => {
+            "name all dumps that it builds on as well; `cairn image ls` says what each file was made against"
+        }
+        DumpError::DoublePart { .. }
+        | DumpError::OtherVolume { .. }
+        | DumpError::Contradiction { .. }
+        | DumpError::TwoFull { .. } => {
+            "name only files that belong together; `cairn image ls` says what each is"
+        }
+        DumpError::Read { .. } => "check the file and its rights",
+        DumpError::Stream(StreamError::Cancelled) => "run it again when you are sure; nothing is left of it",
+        DumpError::Stream(StreamError::BaseMissing { .. }) => "name a base that is older than what is dumped",
+        DumpError::Stream(StreamError::TooSmall { .. }) => "give a larger --size, or none",
+        DumpError::Stream(StreamError::Io(_)) => "make room or mend where it goes to, and run it again",
+        DumpError::Stream(_) => "run `cairn volume check` where it was dumped",
     }
 }
 

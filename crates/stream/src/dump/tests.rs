@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use cairn_base::{ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
-use cairn_device::{BlockMut, Device, MemoryDevice, Operation, Segments};
+use cairn_device::{BlockMut, Device, Fate, FaultDevice, MemoryDevice, Operation, Segments};
 use cairn_files::Luns;
 use cairn_format::dump::{DumpId, DumpLevel};
 use cairn_volume::{CheckDepth, FormatOptions, OpenOptions, Role, Volume};
@@ -489,4 +489,52 @@ fn structures_alone_are_checked_without_reading_data() {
     let mut on = |_| std::ops::ControlFlow::Continue(());
     let report = mounted.volume.check_to(CheckDepth::Structures, &mut on).expect("checked");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+#[test]
+fn restore_that_is_cut_at_any_device_operation_leaves_no_volume_or_a_whole_one() {
+    let (expected, dumps) = life(10, 2, Compression::None);
+    let files = dumps.concat();
+    let run = |device: &FaultDevice| {
+        let dumps = arrange(readers(&files).expect("heads"), false).expect("arranged");
+        with_work(false, |work| restore(dumps, device, BLOCKS, false, Timestamp(5), work))
+    };
+    let bytes = Volume::device_bytes(BLOCKS, Role::Normal);
+    let uncut = FaultDevice::new(bytes);
+    run(&uncut).expect("restored");
+    let operations = uncut.operations();
+    let mut rng = Rng::new(10);
+    let (mut none, mut whole) = (0, 0);
+    for at in 0..=operations {
+        // The first writes are all alike; the end, where the volume comes into being, is looked at closely.
+        if at + 12 < operations && at % 5 != 0 {
+            continue;
+        }
+        for fate in Fate::ALL {
+            let device = FaultDevice::new(bytes);
+            device.cut_after(at);
+            let outcome = run(&device);
+            let again = Arc::new(device.power_cycle_as(fate, &mut rng));
+            match Volume::open(again.clone(), OpenOptions { cache_bytes: 1 << 20, clock: clock() }) {
+                Ok(volume) => {
+                    whole += 1;
+                    assert_eq!(shown(&volume), expected, "cut at {at} of {operations}, {fate:?}");
+                    assert!(is_sound(&volume));
+                }
+                Err(error) => {
+                    none += 1;
+                    assert!(outcome.is_err(), "what was restored is there: {error}");
+                    assert!(matches!(error, cairn_volume::VolumeError::NotAVolume { .. }), "{error}");
+                    // It starts over on the same device.
+                    if at % 7 == 0 {
+                        run(&again).expect("restored");
+                        let options = OpenOptions { cache_bytes: 1 << 20, clock: clock() };
+                        let volume = Volume::open(again, options).expect("opened");
+                        assert_eq!(shown(&volume), expected);
+                    }
+                }
+            }
+        }
+    }
+    assert!(none > 20 && whole > 4, "{none} without a volume, {whole} whole");
 }

@@ -1,0 +1,197 @@
+//! `cairn image`: dumps to files and pipes, volumes out of dumps, and looking into dumps.
+//!
+//! Dump and restore are work of the server, which gets the open files; ls, verify and mount need no server: after a disaster there may be none.
+
+mod files;
+mod mount;
+mod show;
+
+use std::io::IsTerminal;
+
+use cairn_server::HANDOVER_FILES_MAX;
+use cairn_server::api::{self, ErrorKind};
+
+use super::volume::{absolute, segment};
+use super::{follow, summary};
+use crate::arguments::{DumpImage, Image, RestoreImage};
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::output::{Output, ago, print_line, size, table};
+use files::{Handed, Target};
+
+/// Runs a command that needs the server.
+pub fn run(command: Image, client: &Client, output: Output) -> Result<(), Failure> {
+    match command {
+        Image::Dump(asked) if asked.dry_run => plan(&asked, client, output),
+        Image::Dump(asked) => dump(&asked, client, output),
+        Image::Restore(asked) => restore(&asked, client, output),
+        Image::Levels { volume, forget } => levels(&volume, forget, client, output),
+        local => run_local(local, output),
+    }
+}
+
+/// Runs a command on files alone.
+pub fn run_local(command: Image, output: Output) -> Result<(), Failure> {
+    match command {
+        Image::Ls { files } => show::ls(&files, output),
+        Image::Verify { files, deep } => show::verify(&files, deep, output),
+        Image::Mount(asked) => mount::run(&asked, output),
+        Image::Dump(_) | Image::Restore(_) | Image::Levels { .. } => {
+            unreachable!("these need a server and were run with one")
+        }
+    }
+}
+
+fn request(asked: &DumpImage) -> api::DumpRequest {
+    api::DumpRequest {
+        snapshot: asked.name.snapshot.clone(),
+        level: asked.level.number(),
+        base: asked.base.clone(),
+        compress: asked.compress,
+        parts: Some(asked.streams.unwrap_or(asked.to.len().max(1) as u32)),
+        ticket: None,
+    }
+}
+
+fn plan(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failure> {
+    let path = format!("/v1/volumes/{}/image/plan", segment(&asked.name.volume)?);
+    let plan: api::DumpPlan = client.post(&path, &request(asked))?;
+    output.show(&plan, |plan| {
+        let against = plan.base.as_ref().map(|base| format!(" against {base}")).unwrap_or_default();
+        let packed = if asked.compress { ", less what packing saves" } else { "" };
+        format!(
+            "a dump of {} at level {}{against} has {} snapshot(s) and {} of blocks (everything: {}): {} bytes{packed}; nothing was written",
+            plan.volume,
+            plan.level,
+            plan.snapshots,
+            size(plan.data_bytes),
+            size(plan.full_data_bytes),
+            plan.bytes,
+        )
+    });
+    Ok(())
+}
+
+fn dump(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failure> {
+    let volume = segment(&asked.name.volume)?;
+    let to_pipe = asked.to.is_empty() || asked.to.iter().any(|path| path.as_os_str() == "-");
+    if to_pipe && (asked.to.len() > 1 || asked.streams.is_some_and(|streams| streams > 1)) {
+        return Err(Failure::new(
+            ErrorKind::Usage,
+            "a pipe takes one stream",
+            "name files with --to, or leave --streams out",
+        ));
+    }
+    if to_pipe && std::io::stdout().is_terminal() {
+        return Err(Failure::new(
+            ErrorKind::Usage,
+            "a dump is not written to a terminal",
+            "name a file with --to FILE, or pipe it on: `cairn image dump vol0 | ssh host cairn image restore vol1 -`",
+        ));
+    }
+    let targets = if to_pipe {
+        vec![Target::pipe()?]
+    } else {
+        Target::open_all(&asked.to, asked.streams, asked.overwrite)?
+    };
+    let handed = Handed::give(client.place(), targets.iter().map(Target::file))?;
+    let request = api::DumpRequest { ticket: Some(handed.ticket.clone()), ..request(asked) };
+    let job = client.post(&format!("/v1/volumes/{volume}/image/dump"), &request)?;
+    // Standard output carries the dump.
+    let told = Output { json: output.json && !to_pipe, ..output };
+    let Some(api::JobOutcome::Dump(result)) = follow(job, client, told)? else { return Ok(()) };
+    let names = targets.into_iter().map(Target::keep).collect::<Result<Vec<_>, _>>()?;
+    drop(handed);
+    let people = format!(
+        "dumped {} at level {}{}: {} of blocks, {} snapshot(s), {} in {}",
+        result.snapshot,
+        result.level,
+        result.base.as_ref().map(|base| format!(" against {base}")).unwrap_or_default(),
+        size(result.data_bytes),
+        result.snapshots,
+        size(result.bytes),
+        names.join(", "),
+    );
+    match (to_pipe, output.json) {
+        (true, true) => eprintln!("{}", summary(&result)),
+        (true, false) if !output.quiet => eprintln!("{people}"),
+        (false, true) => print_line(&summary(&result).to_string()),
+        (false, false) if !output.quiet => print_line(&people),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn restore(asked: &RestoreImage, client: &Client, output: Output) -> Result<(), Failure> {
+    segment(&asked.name)?;
+    if asked.files.len() > HANDOVER_FILES_MAX {
+        return Err(Failure::new(
+            ErrorKind::Usage,
+            format!("{} files are too many: {HANDOVER_FILES_MAX} are taken at once", asked.files.len()),
+            "leave out dumps that a later one of a lower level replaces",
+        ));
+    }
+    let files = files::open_sources(&asked.files)?;
+    let handed = Handed::give(client.place(), files.iter())?;
+    let request = api::RestoreRequest {
+        name: asked.name.clone(),
+        size_bytes: asked.size.map(|size| size.0),
+        devices: absolute(&asked.device)?,
+        ticket: handed.ticket.clone(),
+        files: asked.files.iter().map(|path| files::called(path)).collect(),
+        accept_damage: asked.accept_damage,
+    };
+    let job = client.post("/v1/images/restore", &request)?;
+    let outcome = follow(job, client, output)?;
+    drop(handed);
+    let Some(api::JobOutcome::Restore(result)) = outcome else { return Ok(()) };
+    if output.json {
+        print_line(&summary(&result).to_string());
+    } else {
+        result.lost.iter().chain(&result.findings).for_each(|line| print_line(line));
+        if !output.quiet {
+            print_line(&format!(
+                "restored {} into {}: {} snapshot(s), {} of blocks; its present state is {}",
+                result.dumped_from,
+                result.volume,
+                result.snapshots,
+                size(result.data_bytes),
+                result.snapshot,
+            ));
+        }
+    }
+    if result.lost.is_empty() && result.findings.is_empty() {
+        return Ok(());
+    }
+    if !output.json {
+        eprintln!(
+            "{} record(s) could not be read; reads of what {} finding(s) name will fail, all else is there",
+            result.lost.len(),
+            result.findings.len()
+        );
+    }
+    Err(Failure::silent(crate::exit::PARTLY_DONE))
+}
+
+fn levels(volume: &str, forget: Option<u8>, client: &Client, output: Output) -> Result<(), Failure> {
+    let path = format!("/v1/volumes/{}/image/levels", segment(volume)?);
+    if let Some(level) = forget {
+        output.confirm(&format!(
+            "this forgets the image dumps of {volume} of level {level} and higher, and deletes the snapshots that were made for them"
+        ))?;
+        let () = client.delete(&format!("{path}/{level}"))?;
+        output
+            .tell(&serde_json::json!({ "forgotten": level }), |_| format!("forgot level {level} and higher"));
+        return Ok(());
+    }
+    let records: Vec<api::DumpRecord> = client.get(&path)?;
+    output.show(&records, |records| {
+        let row = |record: &api::DumpRecord| {
+            let note = if record.lost { "its snapshot is gone" } else { "" };
+            let made = ago(record.created_ms);
+            [record.level.to_string(), record.snapshot.clone(), made, size(record.bytes), note.to_owned()]
+        };
+        table(["LEVEL", "SNAPSHOT", "MADE", "BYTES", ""], records.iter().map(row))
+    });
+    Ok(())
+}

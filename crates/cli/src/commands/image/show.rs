@@ -1,0 +1,210 @@
+//! `cairn image ls` and `cairn image verify`.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cairn_format::stream::StreamKind;
+use cairn_server::api::ErrorKind;
+use cairn_server::name_findings;
+use cairn_stream::{DumpBytes, DumpError, PartIndex, PartReader};
+use cairn_volume::{CheckDepth, CheckProgress};
+
+use super::files;
+use super::mount::{DumpExports, dump_failure, open_dump, open_files};
+use crate::exit::Failure;
+use crate::output::{Output, ago, print_line, size, table};
+
+const BLOCK: u64 = cairn_base::BLOCK_SIZE as u64;
+
+/// What a file says of itself.
+#[derive(serde::Serialize)]
+struct ShownPart {
+    file: String,
+    volume: String,
+    volume_id: String,
+    dump: String,
+    level: String,
+    base: Option<String>,
+    snapshot: String,
+    created_ms: u64,
+    part: u32,
+    parts: u32,
+    data_bytes: u64,
+    bytes: u64,
+    /// All of its records were found, and the trailer; their content was not looked at.
+    whole: bool,
+}
+
+fn show_part(part: &PartIndex) -> Result<ShownPart, Failure> {
+    let head = part.head();
+    let name = |id: cairn_base::SnapshotId| {
+        let table = part.table().unwrap_or_default();
+        let found = table.iter().find(|entry| entry.id == id);
+        found.map_or(format!("snapshot {id}"), |entry| entry.name.clone())
+    };
+    Ok(ShownPart {
+        file: part.file().to_owned(),
+        volume: head.dump.name.clone(),
+        volume_id: head.dump.volume.to_string(),
+        dump: head.dump.dump.to_string(),
+        level: head.dump.level.to_string(),
+        base: (head.stream.kind == StreamKind::Incremental).then(|| name(head.stream.base)),
+        snapshot: name(head.stream.target),
+        created_ms: head.dump.created.0 / 1_000_000,
+        part: head.dump.part + 1,
+        parts: head.dump.parts,
+        data_bytes: head.stream.changed_blocks * BLOCK,
+        bytes: part.length().map_err(dump_failure)?,
+        whole: part.is_whole(),
+    })
+}
+
+/// What is in dumps.
+pub fn ls(paths: &[PathBuf], output: Output) -> Result<(), Failure> {
+    let parts = open_files(paths)?;
+    let shown = parts.iter().map(show_part).collect::<Result<Vec<_>, _>>()?;
+    // Alone an increment still says which LUNs there are, as their inodes have changed with them mostly.
+    let opened = open_dump(parts, true, true);
+    let note = opened.as_ref().err().map(|failure| failure.body.message.clone());
+    let (mut snapshots, mut luns) = (Vec::new(), Vec::new());
+    if let Ok(dump) = opened {
+        snapshots = dump.volume.snapshots();
+        luns = DumpExports::new(dump).luns();
+    }
+    let listed: Vec<_> = snapshots
+        .iter()
+        .map(|snapshot| serde_json::json!({ "name": snapshot.name, "created_ms": snapshot.created.0 / 1_000_000 }))
+        .collect();
+    let disks: Vec<_> =
+        luns.iter().map(|lun| serde_json::json!({ "name": lun.name, "size_bytes": lun.bytes })).collect();
+    let all = serde_json::json!({ "files": shown, "snapshots": listed, "luns": disks, "note": note });
+    output.show(&all, |_| {
+        let row = |part: &ShownPart| {
+            [
+                part.file.clone(),
+                part.volume.clone(),
+                part.level.clone(),
+                part.base.clone().unwrap_or("-".to_owned()),
+                part.snapshot.clone(),
+                ago(part.created_ms),
+                format!("{}/{}", part.part, part.parts),
+                size(part.bytes),
+                if part.whole { "" } else { "NOT WHOLE" }.to_owned(),
+            ]
+        };
+        let head = ["FILE", "VOLUME", "LEVEL", "AGAINST", "SNAPSHOT", "MADE", "PART", "SIZE", ""];
+        let mut text = table(head, shown.iter().map(row));
+        let of_snapshots = snapshots.iter().map(|one| [one.name.clone(), ago(one.created.0 / 1_000_000)]);
+        text += &format!("\n\n{}", table(["SNAPSHOT", "MADE"], of_snapshots));
+        text += &format!(
+            "\n\n{}",
+            table(["LUN", "SIZE"], luns.iter().map(|lun| [lun.name.clone(), size(lun.bytes)]))
+        );
+        if let Some(note) = &note {
+            text += &format!("\n\nnote: {note}");
+        }
+        text
+    });
+    Ok(())
+}
+
+/// Reads dumps record by record and as a whole; with `deep`, compares every block with the tree above it as well.
+pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failure> {
+    let mut wrong: Vec<String> = Vec::new();
+    let (mut lost_blocks, mut blocks, mut bytes) = (false, 0, 0);
+    let mut regular = true;
+    for path in paths {
+        let file = files::open_sources(std::slice::from_ref(path))?.remove(0);
+        let name = files::called(path);
+        let kind = file.metadata()?;
+        regular &= kind.is_file();
+        let bar = output.bar(if kind.is_file() { kind.len() } else { 0 });
+        bar.set_message(name.clone());
+        let reader = match kind.is_file() {
+            true => PartReader::open_file(&name, &(Arc::new(file) as Arc<dyn DumpBytes>)),
+            false => PartReader::open(&name, Box::new(file)),
+        };
+        let mut reader = match reader {
+            Ok(reader) => reader,
+            Err(error @ DumpError::Head { .. }) => {
+                wrong.push(error.to_string());
+                lost_blocks = true;
+                continue;
+            }
+            Err(error) => return Err(dump_failure(error)),
+        };
+        let ended = loop {
+            bar.set_position(reader.bytes());
+            match reader.extents() {
+                Ok(Some(_)) => {}
+                Ok(None) => break None,
+                Err(error @ (DumpError::Cut { .. } | DumpError::GivenUp { .. })) => break Some(error),
+                Err(error) => return Err(dump_failure(error)),
+            }
+        };
+        bar.finish_and_clear();
+        blocks += reader.blocks();
+        bytes += reader.bytes();
+        lost_blocks |= ended.is_some() || reader.lost().iter().any(|lost| !lost.spare);
+        wrong.extend(reader.lost().iter().map(|lost| format!("{name}: {lost}")));
+        wrong.extend(ended.map(|error| error.to_string()));
+        if reader.table().is_none() {
+            wrong.push(dump_failure(DumpError::TableLost { file: name }).body.message);
+        }
+    }
+    let mut findings = Vec::new();
+    if deep || (lost_blocks && regular) {
+        match name_what_is_missing(paths, output) {
+            Ok(found) => findings = found,
+            // Of a few files out of many it can't be said which LUNs they held.
+            Err(failure) if deep => return Err(failure),
+            Err(failure) => {
+                wrong.push(format!("which LUNs that concerns is not known: {}", failure.body.message))
+            }
+        }
+    }
+    let result = serde_json::json!({
+        "files": paths.len(), "data_bytes": blocks * BLOCK, "bytes": bytes, "damage": wrong, "findings": findings,
+    });
+    if output.json {
+        print_line(&result.to_string());
+    } else {
+        wrong.iter().chain(&findings).for_each(|line| print_line(line));
+    }
+    if wrong.is_empty() && findings.is_empty() {
+        if !output.json && !output.quiet {
+            print_line(&format!("{} file(s) are whole: {} of blocks", paths.len(), size(blocks * BLOCK)));
+        }
+        return Ok(());
+    }
+    Err(Failure::new(
+        ErrorKind::Damaged,
+        format!(
+            "{} place(s) of the files are damaged, {} finding(s) in the volume",
+            wrong.len(),
+            findings.len()
+        ),
+        "restore the rest with `cairn image restore --accept-damage`, or mount it; another copy of a damaged file serves as well",
+    ))
+}
+
+/// The blocks of LUNs and snapshots that a check of the volume in the dumps finds damaged.
+fn name_what_is_missing(paths: &[PathBuf], output: Output) -> Result<Vec<String>, Failure> {
+    let dump = open_dump(open_files(paths)?, false, true)?;
+    let bar = output.bar(0);
+    bar.set_message("naming what is lost");
+    let mut on = |at: CheckProgress| {
+        bar.set_length(at.blocks_total * BLOCK);
+        bar.set_position(at.blocks * BLOCK);
+        ControlFlow::Continue(())
+    };
+    let report = dump.volume.check_to(CheckDepth::Everything, &mut on);
+    bar.finish_and_clear();
+    let report = report.map_err(|error| dump_failure(error.into()))?;
+    let named = name_findings(&dump.volume, &dump.name, &report.findings);
+    // The active state is the target snapshot: what it says is said there.
+    let unique: BTreeSet<String> = named.into_iter().collect();
+    Ok(unique.into_iter().collect())
+}

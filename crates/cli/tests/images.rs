@@ -1,0 +1,313 @@
+//! Image dumps from the command line: levels, parts, pipes, damage and kills, with a real server, real files and real NBD.
+
+mod running;
+
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Instant;
+
+use cairn_frontend_nbd::{Address, Client, ClientOptions};
+use running::{PATIENCE, Running, cairn, refused};
+
+const MIB: u64 = 1 << 20;
+
+fn served(dir: &Path) -> Running {
+    let server = Running::start(dir, "d");
+    server.good(&["volume", "create", "v", "--size", "256M"]);
+    server.good(&["lun", "create", "v/db", "--size", "24M"]);
+    server
+}
+
+/// Fills `blocks` blocks from `first` with bytes that depend on `salt` and do not repeat.
+fn write(server: &Running, first: u64, blocks: u64, salt: u64) {
+    let mut disk = server.disk("v/db");
+    let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for block in first..first + blocks {
+        let mut bytes = [0; 4096];
+        for word in bytes.chunks_exact_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            word.copy_from_slice(&state.to_le_bytes());
+        }
+        disk.write(block * 4096, &bytes).unwrap();
+    }
+    disk.flush().unwrap();
+    disk.disconnect().unwrap();
+}
+
+fn content(mut disk: Client) -> Vec<u8> {
+    (0..24).flat_map(|piece| disk.read(piece * MIB, MIB as u32).unwrap()).collect()
+}
+
+/// A `cairn image mount` that serves.
+struct Mounted {
+    process: Child,
+    address: Address,
+}
+
+impl Mounted {
+    fn start(dir: &Path, arguments: &[&str]) -> Self {
+        let socket = dir.join("mount.sock");
+        let mut command = cairn();
+        command.args(["image", "mount"]).args(arguments).arg("--socket").arg(&socket);
+        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut mounted = Self { process, address: Address::Unix(socket.clone()) };
+        let deadline = Instant::now() + PATIENCE;
+        while !socket.exists() {
+            assert!(mounted.process.try_wait().unwrap().is_none() && Instant::now() < deadline, "no mount");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        mounted
+    }
+
+    fn disk(&self, export: &str) -> Client {
+        Client::connect(&self.address, &ClientOptions::new(export)).unwrap()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn path(dir: &Path, name: &str) -> String {
+    dir.join(name).to_str().unwrap().to_owned()
+}
+
+fn flip(file: &str, at: u64) {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], at).unwrap();
+}
+
+#[test]
+fn levels_are_dumped_in_parts_restored_in_any_order_and_mounted_without_a_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = served(dir.path());
+    write(&server, 0, 3000, 1);
+    server.good(&["snapshot", "create", "v@monday"]);
+    write(&server, 100, 50, 2);
+    let zero = path(dir.path(), "zero");
+    let planned = server.json(&["image", "dump", "v", "-0", "--streams", "3", "-n"]);
+    let dumped = server.json(&["image", "dump", "v", "-0", "--streams", "3", "--to", &zero]);
+    assert_eq!((&dumped["parts"], &dumped["level"]), (&3.into(), &"0".into()), "{dumped}");
+    let files = [format!("{zero}.1"), format!("{zero}.2"), format!("{zero}.3")];
+    let on_disk: u64 = files.iter().map(|file| std::fs::metadata(file).unwrap().len()).sum();
+    assert_eq!(dumped["bytes"], on_disk);
+    assert_eq!(planned["data_bytes"], dumped["data_bytes"]);
+    assert_eq!(planned["bytes"], on_disk, "a dry run is exact");
+    // Level 2 against 0, level 1 against 0 as well: only what changed since.
+    write(&server, 200, 20, 3);
+    let (two, one) = (path(dir.path(), "two"), path(dir.path(), "one"));
+    let dumped = server.json(&["image", "dump", "v", "-2", "--to", &two]);
+    assert!(dumped["data_bytes"].as_u64().unwrap() < 60 * 4096, "{dumped}");
+    write(&server, 300, 20, 4);
+    let dumped = server.json(&["image", "dump", "v", "--level", "1", "--compress", "--to", &one]);
+    let levels = server.json(&["image", "levels", "v"]);
+    assert_eq!(levels.as_array().unwrap().len(), 2, "level 1 took the place of 2: {levels}");
+    let now = content(server.disk("v/db"));
+    let target = dumped["snapshot"].as_str().unwrap().to_owned();
+    assert!(
+        !server
+            .json(&["snapshot", "list", "v"])
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| { one["name"].as_str().unwrap().contains("image.2.") }),
+        "the snapshot of level 2 is let go"
+    );
+    server.bad(11, "busy", &["snapshot", "delete", &target, "--yes"]);
+    server.bad(21, "taken", &["image", "dump", "v", "-1", "--to", &one]);
+
+    let mut all: Vec<&str> = vec!["image", "restore", "back", &one];
+    all.extend(files.iter().rev().map(String::as_str));
+    let restored = server.json(&all);
+    assert_eq!(restored["dumped_from"], "v");
+    assert_eq!(content(server.disk("back/db")), now);
+    let monday = content(server.disk("v@monday/db"));
+    assert_eq!(content(server.disk("back@monday/db")), monday);
+    assert!(server.good(&["volume", "check", "back", "--deep"]).contains("sound"));
+    // It is in service like any other: also after a restart.
+    server.terminate();
+    server.restart();
+    assert_eq!(content(server.disk("back/db")), now);
+    server.bad(21, "taken", &["image", "restore", "back", &files[0], &files[1], &files[2]]);
+    server.bad(10, "not-found", &["image", "restore", "new", &files[0], &files[2]]);
+    server.bad(10, "not-found", &["image", "restore", "new", &one]);
+    assert_eq!(server.json(&["volume", "list"]).as_array().unwrap().len(), 2, "nothing half-made is left");
+
+    // Without any server.
+    server.terminate();
+    let mut listed: Vec<&str> = vec!["image", "ls", "--json", &one];
+    listed.extend(files.iter().map(String::as_str));
+    let output = cairn().args(&listed).output().unwrap();
+    let listing: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(listing["luns"][0]["name"], "v/db");
+    assert_eq!(listing["files"][0]["level"], "1");
+    assert!(listing["snapshots"].to_string().contains("monday"));
+    let verified = cairn().args(["image", "verify", "--deep", &one]).args(&files).output().unwrap();
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+    let mut mount: Vec<&str> = vec![&one];
+    mount.extend(files.iter().map(String::as_str));
+    let mounted = Mounted::start(dir.path(), &mount);
+    assert_eq!(content(mounted.disk("v/db")), now);
+    assert_eq!(content(mounted.disk("v@monday/db")), monday);
+    assert!(mounted.disk("v/db").write(0, &[1; 4096]).is_err(), "read-only");
+}
+
+#[test]
+fn dump_goes_through_a_pipe_into_a_restore_on_another_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = served(dir.path());
+    write(&server, 0, 2000, 7);
+    server.good(&["snapshot", "create", "v@s"]);
+    let other = Running::start(dir.path(), "other");
+    let device = path(dir.path(), "disk");
+    std::fs::File::create(&device).unwrap().set_len(400 * MIB).unwrap();
+    let mut dump = cairn()
+        .args(["image", "dump", "v@s", "--data"])
+        .arg(&server.data)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pipe = dump.stdout.take().unwrap();
+    let restored = cairn()
+        .args(["image", "restore", "w", "-", "--device", &device, "--data"])
+        .arg(&other.data)
+        .stdin(Stdio::from(pipe))
+        .output()
+        .unwrap();
+    assert!(dump.wait().unwrap().success());
+    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    assert_eq!(content(other.disk("w/db")), content(server.disk("v@s/db")));
+    assert!(other.good(&["volume", "check", "w", "--deep"]).contains("sound"));
+    let tcp = cairn()
+        .args(["image", "dump", "v", "--server", "127.0.0.1:1", "--token-file"])
+        .arg(&device)
+        .args(["--json", "--to", "/dev/null"])
+        .output()
+        .unwrap();
+    refused(&tcp, 2, "usage", &["dump over TCP"]);
+}
+
+#[test]
+fn damage_costs_a_record_is_named_and_the_rest_is_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = served(dir.path());
+    write(&server, 0, 4000, 9);
+    let file = path(dir.path(), "dump");
+    server.good(&["image", "dump", "v", "--to", &file]);
+    let now = content(server.disk("v/db"));
+    flip(&file, 6 * MIB);
+    let output = cairn().args(["image", "verify", "--json", &file]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(27), "{said}");
+    assert!(said.contains("between vbn") && said.contains("v/db"), "{said}");
+    server.bad(27, "damaged", &["image", "restore", "w", &file]);
+    let accepted = server.run(&["image", "restore", "w", &file, "--accept-damage"]);
+    assert_eq!(accepted.status.code(), Some(3), "{}", String::from_utf8_lossy(&accepted.stderr));
+    let mut disk = server.disk("w/db");
+    let mut unread = 0;
+    for block in 0..4000u64 {
+        match disk.read(block * 4096, 4096) {
+            Ok(bytes) => assert_eq!(bytes[..], now[(block * 4096) as usize..][..4096]),
+            Err(_) => unread += 1,
+        }
+    }
+    assert!((1..=256).contains(&unread), "{unread} blocks of one record");
+    // Of a file that is cut off nothing is believed until someone says so.
+    let length = std::fs::metadata(&file).unwrap().len();
+    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(length / 2).unwrap();
+    let cut = server.bad(27, "damaged", &["image", "restore", "x", &file]);
+    assert!(cut.contains("cut off") || cut.contains("damaged"), "{cut}");
+    server.bad(27, "damaged", &["image", "restore", "x", "/bin/true"]);
+    server.bad(10, "not-found", &["image", "restore", "x", "/nothing"]);
+}
+
+#[test]
+fn killed_dump_leaves_no_whole_file_and_killed_restore_no_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = served(dir.path());
+    write(&server, 0, 5000, 3);
+    // A pipe that nobody reads: the dump waits in the middle.
+    let mut dump = cairn()
+        .args(["image", "dump", "v", "-0", "--data"])
+        .arg(&server.data)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut pipe = dump.stdout.take().unwrap();
+    let mut head = vec![0; MIB as usize];
+    pipe.read_exact(&mut head).unwrap();
+    server.bad(11, "busy", &["image", "dump", "v", "--to", "/dev/null"]);
+    dump.kill().unwrap();
+    dump.wait().unwrap();
+    let mut rest = Vec::new();
+    pipe.read_to_end(&mut rest).unwrap();
+    head.extend(rest);
+    let file = path(dir.path(), "part");
+    std::fs::write(&file, &head).unwrap();
+    server.bad(27, "damaged", &["image", "restore", "w", &file]);
+    let deadline = Instant::now() + PATIENCE;
+    while server.json(&["snapshot", "list", "v"]) != serde_json::json!([]) {
+        assert!(Instant::now() < deadline, "the snapshot of the dump that was given up is gone");
+    }
+    server.bad(10, "not-found", &["image", "dump", "v", "-1", "--to", "/dev/null"]);
+
+    // A restore that gets half of a dump, and a server that is killed meanwhile.
+    server.good(&["image", "dump", "v", "--to", &path(dir.path(), "whole")]);
+    let whole = std::fs::read(dir.path().join("whole")).unwrap();
+    let device = path(dir.path(), "disk");
+    std::fs::File::create(&device).unwrap().set_len(400 * MIB).unwrap();
+    let mut restore = cairn()
+        .args(["image", "restore", "w", "-", "--device", &device, "--data"])
+        .arg(&server.data)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut feed = restore.stdin.take().unwrap();
+    feed.write_all(&whole[..whole.len() / 2]).unwrap();
+    server.bad(11, "busy", &["volume", "create", "w", "--size", "64M"]);
+    server.kill();
+    restore.wait().unwrap();
+    server.restart();
+    assert_eq!(server.json(&["volume", "list"]).as_array().unwrap().len(), 1);
+    // It starts over, on the same device.
+    server.good(&["image", "restore", "w", &path(dir.path(), "whole"), "--device", &device]);
+    assert!(server.good(&["volume", "check", "w", "--deep"]).contains("sound"));
+}
+
+#[test]
+fn dump_against_a_named_snapshot_and_of_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = served(dir.path());
+    write(&server, 0, 500, 1);
+    server.good(&["snapshot", "create", "v@a"]);
+    write(&server, 0, 10, 2);
+    server.good(&["snapshot", "create", "v@b"]);
+    let (full, more) = (path(dir.path(), "full"), path(dir.path(), "more"));
+    server.good(&["image", "dump", "v@a", "--to", &full]);
+    server.good(&["image", "dump", "v@b", "--base", "a", "--to", &more]);
+    server.bad(2, "usage", &["image", "dump", "v@a", "--base", "b", "--to", "/dev/null"]);
+    server.bad(10, "not-found", &["image", "dump", "v@b", "--base", "none", "--to", "/dev/null"]);
+    server.good(&["image", "restore", "w", &more, &full]);
+    assert_eq!(content(server.disk("w/db")), content(server.disk("v@b/db")));
+    // Level 1 is made against the snapshot of level 0, as long as that is there.
+    server.good(&["image", "dump", "v@b", "-1", "--to", "/dev/null"]);
+    server.good(&["snapshot", "delete", "v@a", "--yes"]);
+    let gone = server.bad(13, "diverged", &["image", "dump", "v", "-1", "--to", "/dev/null"]);
+    assert!(gone.contains("v@a"), "{gone}");
+    assert!(server.json(&["image", "levels", "v"])[0]["lost"].as_bool().unwrap());
+    server.good(&["image", "levels", "v", "--forget", "0", "--yes"]);
+    server.bad(10, "not-found", &["image", "dump", "v", "-1", "--to", "/dev/null"]);
+    server.good(&["image", "dump", "v", "--to", "/dev/null"]);
+}

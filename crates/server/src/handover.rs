@@ -1,0 +1,113 @@
+//! Files that the command line hands over: where a dump goes, and what a restore reads.
+//!
+//! The client opens them with its own rights, in its own directory, and may hand over a pipe as well; the server writes and reads them without
+//! another copy through a socket. A connection to `DIR/handover.sock` brings one message with the open files and gets a ticket,
+//! one line, which a request to the API then names. The connection stays: when the client goes away, so does what it asked for.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::error::ServerError;
+use crate::token::random_name;
+
+/// Most files in one message, and so most parts of a dump that is written or restored.
+pub const HANDOVER_FILES_MAX: usize = 64;
+/// Clients at a time.
+const CLIENTS_MAX: usize = 64;
+
+/// What a client handed over.
+pub(crate) struct Handed {
+    pub(crate) files: Vec<File>,
+    /// The client went away, or the work is to end for another reason.
+    pub(crate) gone: Arc<AtomicBool>,
+}
+
+/// Files that wait for the request that names them.
+#[derive(Default)]
+pub(crate) struct Handover {
+    waiting: Mutex<HashMap<String, Handed>>,
+    clients: AtomicUsize,
+}
+
+impl Handover {
+    /// Takes files on `listener` until the process ends.
+    pub(crate) fn start(listener: UnixListener) -> Result<Arc<Self>, ServerError> {
+        let handover = Arc::new(Self::default());
+        let own = handover.clone();
+        let accept = move || {
+            for client in listener.incoming() {
+                let Ok(client) = client else {
+                    // Out of file descriptors, mostly: others must end first.
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    continue;
+                };
+                own.clone().meet(client);
+            }
+        };
+        let thread = std::thread::Builder::new().name("handover".to_owned()).spawn(accept);
+        thread.map_err(|source| ServerError::Thread { what: "the hand-over of files", source })?;
+        Ok(handover)
+    }
+
+    fn meet(self: Arc<Self>, client: UnixStream) {
+        if self.clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
+            self.clients.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let own = self.clone();
+        let serve = move || {
+            if let Err(error) = own.serve(client) {
+                tracing::debug!(%error, "a hand-over of files broke");
+            }
+            own.clients.fetch_sub(1, Ordering::Relaxed);
+        };
+        if std::thread::Builder::new().name("handover".to_owned()).spawn(serve).is_err() {
+            self.clients.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn serve(&self, mut client: UnixStream) -> std::io::Result<()> {
+        let files = receive(&client)?;
+        if files.is_empty() {
+            return Ok(());
+        }
+        let gone = Arc::new(AtomicBool::new(false));
+        let ticket = random_name();
+        self.waiting.lock().insert(ticket.clone(), Handed { files, gone: gone.clone() });
+        let told = client.write_all(format!("{ticket}\n").as_bytes());
+        // Nothing more comes but the end.
+        let ended = told.and_then(|()| client.read(&mut [0; 1]));
+        gone.store(true, Ordering::Relaxed);
+        self.waiting.lock().remove(&ticket);
+        ended.map(drop)
+    }
+
+    /// The files of a ticket; they can be asked for once.
+    pub(crate) fn take(&self, ticket: &str) -> Result<Handed, ServerError> {
+        let handed = self.waiting.lock().remove(ticket);
+        handed
+            .ok_or(ServerError::Invalid { what: "the ticket", rule: "it names files that were handed over" })
+    }
+}
+
+fn receive(client: &UnixStream) -> std::io::Result<Vec<File>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HANDOVER_FILES_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(client, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let mut files = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            files.extend(descriptors.map(File::from));
+        }
+    }
+    Ok(files)
+}
