@@ -267,7 +267,7 @@ impl Server {
         let against = self.making(&open).against(request)?;
         let mut label = label(DumpId(random_bytes()), against.level, volume, self);
         let request = request.clone();
-        self.jobs.start("image dump", &volume.to_owned(), move |progress| {
+        self.jobs.start("image dump", volume, move |progress| {
             let _turn = turn;
             let making = Making { open: &open, path };
             progress.phase("making a snapshot");
