@@ -3,6 +3,8 @@
 //!
 //! The destination shows exactly one image that was transferred, with the snapshots that the source had then; at every moment, to every reader.
 
+pub mod media;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -9,7 +9,7 @@ use crate::history;
 use crate::images;
 use crate::link::Mishap;
 use crate::media;
-use crate::pair::{Pair, With};
+use crate::pair::{self, Pair, With};
 use crate::round::Crew;
 use crate::tally::Tally;
 use crate::timeline::Timeline;
@@ -30,6 +30,8 @@ pub enum Kind {
     Mirror,
     /// A small mirror: every mishap at every message of an update, and a cut at every device operation of both sides.
     EveryMessage,
+    /// A mirror one of whose sides has bad media: rot by kind of block, passing errors, writes that are lost or land elsewhere.
+    MirrorMedia,
     /// A device that remembers, on two devices that lose power at random.
     History,
     /// A short life of one, run once for every device operation in it, with a cut there.
@@ -38,13 +40,14 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Volume,
         Kind::EveryCut,
         Kind::Media,
         Kind::Image,
         Kind::Mirror,
         Kind::EveryMessage,
+        Kind::MirrorMedia,
         Kind::History,
         Kind::HistoryEveryCut,
     ];
@@ -58,6 +61,7 @@ impl Kind {
             Kind::Image => "image",
             Kind::Mirror => "mirror",
             Kind::EveryMessage => "every-message",
+            Kind::MirrorMedia => "mirror-media",
             Kind::History => "history",
             Kind::HistoryEveryCut => "history-every-cut",
         }
@@ -97,6 +101,7 @@ pub fn run(kind: Kind, seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
         Kind::Image => image(seed, timeline, &mut tally)?,
         Kind::Mirror => mirror(seed, timeline, &mut tally)?,
         Kind::EveryMessage => every_message(seed, timeline, &mut tally)?,
+        Kind::MirrorMedia => pair::media::run(seed, timeline, &mut tally)?,
         Kind::History => history::run(seed, timeline, &mut tally)?,
         Kind::HistoryEveryCut => history::every_cut(seed, timeline, &mut tally)?,
     }

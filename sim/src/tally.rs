@@ -56,6 +56,58 @@ impl Fault {
     }
 }
 
+/// A fault of the media of one side of a mirror.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyFault {
+    /// A block of data, of files or directories, rots.
+    RotInData,
+    /// A node above data.
+    RotInNode,
+    /// A block of inodes.
+    RotInInodes,
+    /// A node above inodes.
+    RotInInodeNode,
+    /// A block of the active map.
+    RotInMap,
+    /// A node above the active map.
+    RotInMapNode,
+    /// Nothing can be read during an update, and all can be afterwards.
+    PassingReadError,
+    /// A write of an update is acknowledged and does not happen.
+    LostWrite,
+    /// A write of an update is acknowledged and happens elsewhere.
+    MisdirectedWrite,
+}
+
+impl CopyFault {
+    /// All of them.
+    pub const ALL: [CopyFault; 9] = [
+        CopyFault::RotInData,
+        CopyFault::RotInNode,
+        CopyFault::RotInInodes,
+        CopyFault::RotInInodeNode,
+        CopyFault::RotInMap,
+        CopyFault::RotInMapNode,
+        CopyFault::PassingReadError,
+        CopyFault::LostWrite,
+        CopyFault::MisdirectedWrite,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            CopyFault::RotInData => "rot in data of one copy",
+            CopyFault::RotInNode => "rot in a node of one copy",
+            CopyFault::RotInInodes => "rot in inodes of one copy",
+            CopyFault::RotInInodeNode => "rot in a node of the inode file of one copy",
+            CopyFault::RotInMap => "rot in the map of one copy",
+            CopyFault::RotInMapNode => "rot in a node of the map of one copy",
+            CopyFault::PassingReadError => "passing read error of one copy",
+            CopyFault::LostWrite => "lost write of one copy",
+            CopyFault::MisdirectedWrite => "misdirected write of one copy",
+        }
+    }
+}
+
 /// What became of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
@@ -86,12 +138,19 @@ pub struct Tally {
     pub full: u64,
     /// Faults of the media by kind, and by what became of them.
     pub faults: [[u64; 3]; Fault::ALL.len()],
+    /// The same of one side of a mirror.
+    pub copy_faults: [[u64; 3]; CopyFault::ALL.len()],
 }
 
 impl Tally {
     /// Counts a fault.
     pub fn fault(&mut self, fault: Fault, fate: Fate) {
         self.faults[fault as usize][fate as usize] += 1;
+    }
+
+    /// Counts a fault of one side of a mirror.
+    pub fn copy_fault(&mut self, fault: CopyFault, fate: Fate) {
+        self.copy_faults[fault as usize][fate as usize] += 1;
     }
 
     /// With the cuts in each second of `time`.
@@ -109,6 +168,9 @@ impl AddAssign for Tally {
         self.cuts += other.cuts;
         self.mishaps += other.mishaps;
         self.full += other.full;
+        for (all, more) in self.copy_faults.iter_mut().flatten().zip(other.copy_faults.iter().flatten()) {
+            *all += more;
+        }
         for (all, more) in self.faults.iter_mut().flatten().zip(other.faults.iter().flatten()) {
             *all += more;
         }
@@ -122,9 +184,10 @@ impl fmt::Display for Tally {
             "{} seeds, {} device operations, {} cuts ({} moments tried), {} messages, {} mishaps, {} refusals for want of space",
             self.seeds, self.operations, self.cuts, self.points, self.messages, self.mishaps, self.full
         )?;
-        for (fault, fates) in Fault::ALL.iter().zip(&self.faults).filter(|(_, fates)| **fates != [0; 3]) {
+        let of_one = Fault::ALL.iter().map(|fault| fault.name()).zip(&self.faults);
+        let of_copies = CopyFault::ALL.iter().map(|fault| fault.name()).zip(&self.copy_faults);
+        for (name, fates) in of_one.chain(of_copies).filter(|(_, fates)| **fates != [0; 3]) {
             let [survived, reported, refused] = fates;
-            let name = fault.name();
             let all = survived + reported + refused;
             write!(f, "\n    {all} × {name}: {survived} survived, {reported} reported, {refused} refused")?;
         }
