@@ -9,6 +9,7 @@
 //! [`CANARY`] panics on a word: it proves that a panic anywhere would be seen.
 
 mod blocks;
+mod dumps;
 mod mirrors;
 mod nbd;
 mod nbd_sessions;
@@ -65,6 +66,7 @@ pub const TARGETS: &[Target] = &[
     target("stream_structs", streams::structs, streams::struct_seeds, FAST),
     target("stream_reader", streams::reader, streams::stream_seeds, 5_000),
     target("stream_apply", streams::applied, streams::apply_seeds, SLOW),
+    target("image_dump", dumps::image_dump, dumps::image_dump_seeds, SLOW),
     target("mirror_messages", mirrors::messages, mirrors::message_seeds, FAST),
     target("mirror_source", mirrors::source, mirrors::source_seeds, SLOW),
     target("mirror_destination", mirrors::destination, mirrors::destination_seeds, SLOW),

@@ -16,7 +16,7 @@ use crate::blocks::snapshot;
 use crate::scene::{Original, look_at, open, scene, take, work_on};
 
 /// The first bytes of the input as an array; zeroes where it is shorter.
-fn start<const N: usize>(data: &[u8]) -> [u8; N] {
+pub(crate) fn start<const N: usize>(data: &[u8]) -> [u8; N] {
     let mut bytes = [0; N];
     let length = data.len().min(N);
     bytes[..length].copy_from_slice(&data[..length]);
@@ -37,7 +37,7 @@ fn crc_place() -> usize {
     })
 }
 
-fn seal_header(bytes: &mut [u8; StreamHeader::SIZE]) {
+pub(crate) fn seal_header(bytes: &mut [u8; StreamHeader::SIZE]) {
     let (body, checksum) = bytes.split_at_mut(StreamHeader::SIZE - size_of::<Checksum>());
     checksum.copy_from_slice(&Checksum::of(body).0);
 }
@@ -160,7 +160,7 @@ pub(crate) fn sealed(data: &[u8], here: &[SnapshotEntry]) -> Vec<u8> {
 }
 
 /// The records at the start of `data`, and what is none.
-fn split(mut data: &[u8]) -> (Vec<(RecordHeader, Vec<u8>)>, &[u8]) {
+pub(crate) fn split(mut data: &[u8]) -> (Vec<(RecordHeader, Vec<u8>)>, &[u8]) {
     let mut records = Vec::new();
     while let Some((head, rest)) = data.split_first_chunk::<{ RecordHeader::SIZE }>() {
         let mut head = *head;

@@ -28,7 +28,8 @@ pub fn open(device: &Arc<MemoryDevice>) -> Arc<Volume> {
         .expect("the volume opens")
 }
 
-fn made(blocks: u64, device_blocks: u64, role: Role) -> (Arc<MemoryDevice>, Arc<Volume>) {
+/// A device that has room for `device_blocks`, and a volume of `blocks` on it.
+pub fn made(blocks: u64, device_blocks: u64, role: Role) -> (Arc<MemoryDevice>, Arc<Volume>) {
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(device_blocks, role)));
     Volume::format(&*device, &FormatOptions { id: ID, blocks, role }, &*clock()).expect("it is formatted");
     let volume = open(&device);
@@ -36,7 +37,7 @@ fn made(blocks: u64, device_blocks: u64, role: Role) -> (Arc<MemoryDevice>, Arc<
 }
 
 /// Blocks with a little that is random, so that they pack well and none is like another.
-fn write(volume: &Arc<Volume>, file: FileId, first: u64, count: u64, rng: &mut Rng) {
+pub fn write(volume: &Arc<Volume>, file: FileId, first: u64, count: u64, rng: &mut Rng) {
     let blocks: Vec<(Lba, Block)> = (first..first + count)
         .map(|lba| {
             let mut block = BlockMut::zeroed();
