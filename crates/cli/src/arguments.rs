@@ -7,6 +7,9 @@ use cairn_base::{ByteSize, Interval};
 use cairn_server::Address;
 use clap::{Args, Parser, Subcommand};
 
+mod device;
+pub use device::{Device, History, InstantArgument, WindowArguments};
+
 /// Volumes that never overwrite, served over NBD and mirrored to another server.
 #[derive(Debug, Parser)]
 #[command(name = "cairn", version, propagate_version = true, max_term_width = 100)]
@@ -63,6 +66,12 @@ pub enum Command {
     /// Snapshots
     #[command(subcommand)]
     Snapshot(Snapshot),
+    /// Existing disks and images that are adopted where they are, and remember
+    #[command(subcommand)]
+    Device(Device),
+    /// The history of an adopted device: marks, views, clones, reverts
+    #[command(subcommand)]
+    History(History),
     /// Servers that may mirror from here
     #[command(subcommand)]
     Peer(Peer),

@@ -1,5 +1,6 @@
 //! The commands that talk to a server: one function each, one file a noun.
 
+mod device;
 mod image;
 mod lun;
 mod mirror;
@@ -24,6 +25,8 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
     match command {
         Command::Status => status::run(client, output),
         Command::Volume(command) => volume::run(command, client, output),
+        Command::Device(command) => device::run(command, client, output),
+        Command::History(command) => device::run_history(command, client, output),
         Command::Lun(command) => lun::run(command, client, output),
         Command::Snapshot(command) => snapshot::run(command, client, output),
         Command::Peer(command) => peer::run(command, client, output),

@@ -6,6 +6,7 @@ mod client;
 mod commands;
 mod demo;
 mod exit;
+mod instant;
 mod output;
 
 use std::process::ExitCode;

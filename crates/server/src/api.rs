@@ -5,8 +5,13 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+mod devices;
 mod verify;
 
+pub use devices::{
+    AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, HistoryStatus, Instant, IoCount, Mark,
+    Placement, RevertCopy, Reverted, View, Window,
+};
 pub use verify::{MirrorVerify, VerifyRequest};
 
 /// The kind of an error, for programs.
@@ -103,6 +108,8 @@ pub struct Status {
     pub nbd: Vec<String>,
     /// The volumes.
     pub volumes: Vec<Volume>,
+    /// The adopted devices.
+    pub devices: Vec<Device>,
     /// The exports that clients can open.
     pub exports: Vec<Export>,
     /// The mirrors of which this server is the destination.

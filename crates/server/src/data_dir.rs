@@ -8,6 +8,8 @@
 //! DIR/identity.pem               key and certificate
 //! DIR/peers.json                 invitations and pinned peers
 //! DIR/http-token                 the bearer token of the API over TCP, once that was asked for
+//! DIR/devices/NAME.json           where an adopted device and its history are, and its views
+//! DIR/devices/NAME@CLONE.store    what was written to a clone
 //! DIR/volumes/NAME/volume.json   the devices of a volume, and of its intent log
 //! DIR/volumes/NAME/volume.img    its device, when no other was named
 //! DIR/volumes/NAME/dumps.json    the last image dump of each level
@@ -67,6 +69,11 @@ impl DataDir {
     /// Where volumes live.
     pub(crate) fn volumes(&self) -> PathBuf {
         self.path.join("volumes")
+    }
+
+    /// Where adopted devices are named.
+    pub(crate) fn devices(&self) -> PathBuf {
+        self.path.join("devices")
     }
 
     /// The NBD socket.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use cairn_base::{ByteSize, Interval, InvalidVolumeId};
 use cairn_device::DeviceError;
 use cairn_files::FilesError;
+use cairn_history::HistoryError;
 use cairn_volume::VolumeError;
 
 use crate::api::{ErrorBody, ErrorKind};
@@ -167,6 +168,26 @@ pub enum ServerError {
         volume: String,
         /// The cause.
         source: VolumeError,
+    },
+    /// The history of an adopted device refused or failed.
+    #[error("device `{device}`: {source}")]
+    History {
+        /// Its name.
+        device: String,
+        /// The cause.
+        source: HistoryError,
+    },
+    /// An adopted device could not be opened when the server started.
+    #[error("device `{device}` is not open: {reason}")]
+    DeviceUnavailable {
+        /// Its name.
+        device: String,
+        /// Of what kind the reason is.
+        kind: ErrorKind,
+        /// Why.
+        reason: String,
+        /// What to do.
+        next: String,
     },
     /// The LUN layer refused or failed.
     #[error("`{name}`: {source}")]
@@ -438,6 +459,11 @@ impl ServerError {
             }
             source => ServerError::Volume { volume: name.to_owned(), source },
         }
+    }
+
+    /// A closure for `map_err` that names the device.
+    pub(crate) fn history(name: &str) -> impl Fn(HistoryError) -> ServerError + '_ {
+        move |source| ServerError::History { device: name.to_owned(), source }
     }
 
     /// A closure for `map_err` that names the LUN.

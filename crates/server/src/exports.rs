@@ -1,4 +1,4 @@
-//! What NBD clients can open: `VOLUME/LUN` for the present, `VOLUME@SNAPSHOT/LUN` for the past.
+//! What NBD clients can open: `VOLUME/LUN` for the present, `VOLUME@SNAPSHOT/LUN` for the past; `DEVICE` and `DEVICE@VIEW` of an adopted device.
 //!
 //! On the destination of a mirror `VOLUME/LUN` is the newest image at the time of connecting, and it stays that image
 //! for the whole session, however many newer ones arrive: a file system that is mounted from it never sees its disk
@@ -12,6 +12,7 @@ use cairn_frontend_nbd::{Export, ExportInfo, Exports, OpenExportError};
 use cairn_volume::VolumeError;
 
 use crate::changed::Changed;
+use crate::devices::Devices;
 use crate::names::ExportName;
 use crate::volumes::{OpenVolume, Volumes};
 
@@ -21,11 +22,11 @@ const LISTED_SNAPSHOTS: usize = 64;
 const OFFERED_CONTEXTS: usize = 64;
 
 /// The exports of the volumes.
-pub(crate) struct ExportTable(pub(crate) Arc<Volumes>);
+pub(crate) struct ExportTable(pub(crate) Arc<Volumes>, pub(crate) Arc<Devices>);
 
 impl Exports for ExportTable {
     fn list(&self) -> Vec<ExportInfo> {
-        let mut exports = Vec::new();
+        let mut exports = self.1.exports();
         for open in self.0.all() {
             let volume = &open.name;
             for lun in open.luns.list().unwrap_or_default() {
@@ -48,6 +49,9 @@ impl Exports for ExportTable {
         if name.is_empty() {
             return self.open_default();
         }
+        if let Some(export) = self.1.export(name) {
+            return Ok(export);
+        }
         let unknown = || OpenExportError::Unknown { name: name.to_owned() };
         let parsed = ExportName::parse(name).ok_or_else(unknown)?;
         let open = self.0.get(parsed.volume).map_err(|_| unknown())?;
@@ -68,7 +72,13 @@ impl Exports for ExportTable {
 
 impl ExportTable {
     fn open_default(&self) -> Result<Export, OpenExportError> {
-        let mut names = Vec::new();
+        let mut names: Vec<String> = self
+            .1
+            .exports()
+            .into_iter()
+            .map(|export| export.name)
+            .filter(|name| !name.contains('@'))
+            .collect();
         for open in self.0.all() {
             let luns = open.luns.list().unwrap_or_default();
             names.extend(luns.iter().map(|lun| format!("{}/{}", open.name, lun.name)));

@@ -3,6 +3,7 @@
 //! This is the only asynchronous part of the server. Every handler hands its work to a thread that may wait.
 
 mod auth;
+mod devices;
 mod images;
 mod mirrors;
 mod volumes;
@@ -45,6 +46,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(volumes::routes())
         .merge(mirrors::routes())
         .merge(images::routes())
+        .merge(devices::routes())
 }
 
 /// The description of the API, as pretty JSON: what `/v1/openapi.json` answers and `docs/openapi.json` holds.

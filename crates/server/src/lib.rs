@@ -10,6 +10,7 @@ mod config;
 mod contents;
 mod data_dir;
 mod destination;
+mod devices;
 mod error;
 mod exports;
 mod followers;

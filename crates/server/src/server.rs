@@ -12,6 +12,7 @@ use cairn_frontend_nbd::{Address as NbdAddress, Listener, NbdServer, ServerOptio
 use crate::api;
 use crate::config::{Address, Config, check_reachable};
 use crate::data_dir::DataDir;
+use crate::devices::Devices;
 use crate::error::ServerError;
 use crate::exports::ExportTable;
 use crate::followers::Followers;
@@ -39,6 +40,7 @@ pub(crate) struct Server {
     pub(crate) peers: Arc<Peers>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) volumes: Arc<Volumes>,
+    pub(crate) devices: Arc<Devices>,
     pub(crate) mirrors: Arc<Mirrors>,
     pub(crate) source: Arc<cairn_mirror::Source>,
     pub(crate) followers: Arc<Followers>,
@@ -93,6 +95,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let identity = Arc::new(Identity::open(data.path())?);
     let peers = Arc::new(Peers::open(data.path())?);
     let volumes = Arc::new(Volumes::open(data.volumes(), config.cache, clock.clone())?);
+    let devices = Arc::new(Devices::open(data.devices(), clock.clone())?);
     let jobs = Arc::new(Jobs::new(clock.clone()));
     let mirrors = Mirrors::open(
         volumes.clone(),
@@ -107,7 +110,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         tls_required: config.nbd_tls_required,
         ..ServerOptions::default()
     };
-    let nbd = NbdServer::start(nbd, Arc::new(ExportTable(volumes.clone())), options)?;
+    let nbd = NbdServer::start(nbd, Arc::new(ExportTable(volumes.clone(), devices.clone())), options)?;
     let mut http_addresses = vec![format!("unix:{}", control_path.display())];
     http_addresses.extend(http.as_ref().map(|(listener, _)| local(listener)));
     let mirror_address = mirror.as_ref().map(local);
@@ -128,6 +131,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         identity,
         peers,
         volumes,
+        devices,
         mirrors,
         source: sessions,
         followers,
@@ -162,6 +166,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     while server.jobs.any_running() && Instant::now() < patience {
         std::thread::sleep(Duration::from_millis(10));
     }
+    server.devices.end();
     server.volumes.end();
     let _ = std::fs::remove_file(&control_path);
     let _ = std::fs::remove_file(&handover_path);
@@ -202,6 +207,7 @@ impl Server {
         let (followers, leftovers) = self.followers();
         let mut problems = self.volumes.problems();
         problems.extend(self.mirrors.problems());
+        problems.extend(self.devices.problems());
         problems.extend(followers.iter().filter(|follower| follower.over_rpo).map(|follower| api::Problem {
             subject: follower.volume.clone(),
             message: "a mirror of it is further behind than its owner wants".to_owned(),
@@ -217,6 +223,7 @@ impl Server {
             mirror: self.mirror_address.clone(),
             nbd: self.nbd.addresses().iter().map(ToString::to_string).collect(),
             volumes: self.volumes.list(),
+            devices: self.list_devices(),
             exports: self.exports(),
             mirrors: self.list_mirrors(),
             followers,
@@ -243,6 +250,15 @@ impl Server {
                     name,
                 });
             }
+        }
+        for (name, size_bytes, read_only) in self.devices.sizes() {
+            exports.push(api::Export {
+                read_only,
+                size_bytes,
+                uris: self.uris(&name),
+                sessions: of(&name),
+                name,
+            });
         }
         let mut others: Vec<&str> = sessions.iter().map(|session| session.export.as_str()).collect();
         others.sort_unstable();
@@ -289,6 +305,16 @@ impl Server {
         let name = |session: SessionInfo| session.export;
         let mine = |name: &String| ExportName::parse(name).is_some_and(|parsed| concerned(&parsed));
         self.nbd.sessions().into_iter().map(name).filter(mine).collect()
+    }
+
+    /// How many sessions an export has.
+    pub(crate) fn sessions_named(&self, name: &str) -> usize {
+        self.nbd.sessions().iter().filter(|session| session.export == name).count()
+    }
+
+    /// Ends the sessions of an export; the count of them.
+    pub(crate) fn close_named(&self, name: &str) -> usize {
+        self.nbd.close_export(name)
     }
 
     /// Refuses what would pull a disk from under its clients.

@@ -3,6 +3,7 @@
 use cairn_device::{DeviceError, OpenError};
 use cairn_files::FilesError;
 use cairn_frontend_nbd::ListenError;
+use cairn_history::HistoryError;
 use cairn_stream::{DumpError, StreamError};
 use cairn_volume::VolumeError;
 
@@ -38,7 +39,8 @@ impl ServerError {
             E::Device(error) => device_kind(error),
             E::Volume { source, .. } => volume_kind(source),
             E::Files { source, .. } => files_kind(source),
-            E::VolumeUnavailable { kind, .. } => *kind,
+            E::VolumeUnavailable { kind, .. } | E::DeviceUnavailable { kind, .. } => *kind,
+            E::History { source, .. } => history_kind(source),
             E::IsDestination { .. } | E::FailedOver { .. } | E::FollowsSource { .. } | E::NoImage { .. } => {
                 ErrorKind::WrongRole
             }
@@ -110,7 +112,8 @@ impl ServerError {
             E::Device(error) => device_next(error).into(),
             E::Volume { volume, source } => volume_next(volume, source),
             E::Files { name, source } => files_next(name, source),
-            E::VolumeUnavailable { next, .. } => next.clone(),
+            E::History { device, source } => history_next(device, source),
+            E::VolumeUnavailable { next, .. } | E::DeviceUnavailable { next, .. } => next.clone(),
             E::LogUnavailable { volume, .. } => log_next(volume),
             E::LogIsThere { volume } => {
                 format!("move it with `cairn volume log {volume} --internal` or `--device PATH`")
@@ -249,6 +252,52 @@ fn device_next(error: &DeviceError) -> &'static str {
         }
         DeviceError::ReadOnly => "make the device writable",
         _ => "see the kernel's log (dmesg) for the device",
+    }
+}
+
+fn history_kind(error: &HistoryError) -> ErrorKind {
+    match error {
+        HistoryError::Device(error) => device_kind(error),
+        HistoryError::Refused { .. } => ErrorKind::Usage,
+        HistoryError::StoreTooSmall { .. } => ErrorKind::TooSmall,
+        HistoryError::StoreInUse => ErrorKind::NotEmpty,
+        HistoryError::OtherOrigin { .. } => ErrorKind::WrongSize,
+        HistoryError::Damaged { .. } | HistoryError::Missing { .. } => ErrorKind::Damaged,
+        HistoryError::NoHistory
+        | HistoryError::BeforeWindow
+        | HistoryError::InFuture
+        | HistoryError::NoSuchMark => ErrorKind::NotFound,
+        HistoryError::MarkTaken => ErrorKind::Taken,
+        HistoryError::TooManyReverts => ErrorKind::Busy,
+        HistoryError::Full => ErrorKind::NoSpace,
+        _ => ErrorKind::Failed,
+    }
+}
+
+fn history_next(device: &str, error: &HistoryError) -> String {
+    match error {
+        HistoryError::Device(error) => device_next(error).into(),
+        HistoryError::Refused { .. } => "choose another value; `cairn device adopt --help` lists them".into(),
+        HistoryError::StoreTooSmall { .. } => "give a larger --history-size or a larger disk".into(),
+        HistoryError::StoreInUse => "give another --history, or release the device that uses it".into(),
+        HistoryError::NoHistory => "see that --history is the file that belongs to this device".into(),
+        HistoryError::OtherOrigin { .. } => {
+            "bring the origin back to the length that it had; its history fits no other".into()
+        }
+        HistoryError::Damaged { .. } | HistoryError::Missing { .. } => {
+            "keep a copy of both files; unless the placement is logging the origin has the last flushed content".into()
+        }
+        HistoryError::BeforeWindow | HistoryError::InFuture | HistoryError::NoSuchMark => {
+            format!("see the span and the marks with `cairn history status {device}`")
+        }
+        HistoryError::MarkTaken => "choose another name".into(),
+        HistoryError::TooManyReverts => {
+            format!("wait until `cairn history status {device}` shows no copy any more")
+        }
+        HistoryError::Full => {
+            format!("make the floor shorter with `cairn history window {device} --floor TIME`, or wait")
+        }
+        _ => "see the log of the server".into(),
     }
 }
 

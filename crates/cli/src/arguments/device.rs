@@ -1,0 +1,176 @@
+//! The arguments of `cairn device` and `cairn history`.
+
+use std::path::PathBuf;
+
+use cairn_base::{ByteSize, Interval};
+use cairn_server::api;
+use clap::{Args, Subcommand};
+
+/// `cairn device`.
+#[derive(Debug, Subcommand)]
+pub enum Device {
+    /// Adopt a disk or an image where it is: from now on it remembers, and is exported by its name
+    Adopt(Box<Adopt>),
+    /// The adopted devices
+    List,
+    /// Leave a plain disk with today's content behind; its history is given up
+    Release {
+        /// Its name
+        name: String,
+        /// Only say what would happen
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
+}
+
+/// `cairn device adopt`.
+#[derive(Debug, Args)]
+pub struct Adopt {
+    /// The name of the device and of its export
+    pub name: String,
+    /// The disk or image; it stays as it is
+    #[arg(long, value_name = "PATH")]
+    pub origin: PathBuf,
+    /// A file or an empty disk for the history; a file is made
+    #[arg(long, value_name = "PATH")]
+    pub history: PathBuf,
+    /// checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-stream or hybrid
+    #[arg(long, value_name = "P", value_parser = placement)]
+    pub placement: api::Placement,
+    /// every-write, marks, or an interval such as 1s
+    #[arg(long, value_name = "G")]
+    pub granularity: String,
+    /// How much is kept
+    #[command(flatten)]
+    pub window: WindowArguments,
+    /// The block of the history: a power of two from 512 to 64K
+    #[arg(long, value_name = "N")]
+    pub block: Option<ByteSize>,
+    /// Make a new origin of this size
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<ByteSize>,
+    /// The size of a new history file; as the origin when not given. It takes space as it fills
+    #[arg(long, value_name = "SIZE")]
+    pub history_size: Option<ByteSize>,
+    /// Written blocks that wait in memory at most
+    #[arg(long, value_name = "SIZE")]
+    pub dirty: Option<ByteSize>,
+    /// Read cache
+    #[arg(long, value_name = "SIZE")]
+    pub cache: Option<ByteSize>,
+}
+
+/// How much history is kept.
+#[derive(Debug, Args)]
+pub struct WindowArguments {
+    /// A length of time (24h), a size (100G), or both by giving it twice; as long as there is room when not given
+    #[arg(long, value_name = "W")]
+    pub window: Vec<String>,
+    /// History younger than this is not given up when the store is full
+    #[arg(long, value_name = "TIME")]
+    pub floor: Option<Interval>,
+    /// What a write does then: wait or fail
+    #[arg(long, value_name = "POLICY", value_parser = floor_policy)]
+    pub floor_policy: Option<api::FloorPolicy>,
+}
+
+/// An instant: a time or a mark.
+#[derive(Debug, Args)]
+pub struct InstantArgument {
+    /// '2026-11-20 14:03:07' (local time), with Z (UTC), -5m, or now
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, conflicts_with = "mark")]
+    pub at: Option<String>,
+    /// The instant of a mark
+    #[arg(long, value_name = "MARK")]
+    pub mark: Option<String>,
+}
+
+impl InstantArgument {
+    /// As it was given.
+    pub fn words(&self) -> String {
+        match (&self.at, &self.mark) {
+            (Some(at), _) => at.clone(),
+            (None, Some(mark)) => format!("the mark {mark}"),
+            (None, None) => "nothing".to_owned(),
+        }
+    }
+}
+
+/// `cairn history`.
+#[derive(Debug, Subcommand)]
+pub enum History {
+    /// The span that can be reached, the space, what it costs, marks and views
+    Status {
+        /// The device
+        name: String,
+    },
+    /// Name the present instant
+    Mark {
+        /// The device
+        name: String,
+        /// The name of the mark
+        mark: String,
+        /// You have brought the device to rest
+        #[arg(long)]
+        consistent: bool,
+    },
+    /// Export an instant, read-only, as DEVICE@NAME
+    View {
+        /// The device
+        name: String,
+        /// Which instant
+        #[command(flatten)]
+        at: InstantArgument,
+        /// The NAME of DEVICE@NAME; by time when not given
+        #[arg(long = "as", value_name = "NAME")]
+        export: Option<String>,
+        /// End the export DEVICE@NAME
+        #[arg(long, value_name = "NAME", conflicts_with_all = ["at", "mark", "export"])]
+        delete: Option<String>,
+    },
+    /// Export an instant that takes writes of its own, as DEVICE@NAME
+    Clone {
+        /// The device
+        name: String,
+        /// Which instant
+        #[command(flatten)]
+        at: InstantArgument,
+        /// The NAME of DEVICE@NAME; by time when not given
+        #[arg(long = "as", value_name = "NAME")]
+        export: Option<String>,
+        /// Delete the clone DEVICE@NAME and what was written to it
+        #[arg(long, value_name = "NAME", conflicts_with_all = ["at", "mark", "export"])]
+        delete: Option<String>,
+    },
+    /// Bring a device back to an instant at once; its clients connect again
+    Revert {
+        /// The device
+        name: String,
+        /// Which instant
+        #[command(flatten)]
+        at: InstantArgument,
+        /// Only say what would happen
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
+    /// Change how much history is kept
+    Window {
+        /// The device
+        name: String,
+        /// How much
+        #[command(flatten)]
+        window: WindowArguments,
+    },
+}
+
+fn placement(text: &str) -> Result<api::Placement, String> {
+    word(text, "checkpointing, logging, split-stream, split-down-stream or hybrid")
+}
+
+fn floor_policy(text: &str) -> Result<api::FloorPolicy, String> {
+    word(text, "wait or fail")
+}
+
+fn word<T: serde::de::DeserializeOwned>(text: &str, words: &str) -> Result<T, String> {
+    serde_json::from_value(text.into()).map_err(|_| format!("it is {words}"))
+}

@@ -1,0 +1,263 @@
+//! `cairn device` and `cairn history`.
+
+use cairn_base::Interval;
+use cairn_server::api;
+
+use super::volume::segment;
+use crate::arguments::{Device, History, InstantArgument, WindowArguments};
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::instant::{now_ns, parse, show};
+use crate::output::{Output, duration, size, table};
+use cairn_server::api::ErrorKind;
+
+/// Runs a command on adopted devices.
+pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failure> {
+    match command {
+        Device::Adopt(adopt) => {
+            let absolute = |path: &std::path::Path| -> Result<String, Failure> {
+                Ok(std::path::absolute(path)?.display().to_string())
+            };
+            let request = api::AdoptDevice {
+                name: adopt.name,
+                origin: absolute(&adopt.origin)?,
+                history: absolute(&adopt.history)?,
+                size_bytes: adopt.size.map(|size| size.0),
+                history_bytes: adopt.history_size.map(|size| size.0),
+                placement: adopt.placement,
+                granularity: adopt.granularity,
+                window: window(&adopt.window)?,
+                block_bytes: adopt.block.map(|block| u32::try_from(block.0).unwrap_or(u32::MAX)),
+                dirty_bytes: adopt.dirty.map(|size| size.0),
+                cache_bytes: adopt.cache.map(|size| size.0),
+            };
+            let device: api::Device = client.post("/v1/devices", &request)?;
+            output.tell(&device, |device| device.uris.join("\n"));
+        }
+        Device::List => {
+            let devices: Vec<api::Device> = client.get("/v1/devices")?;
+            output.show(&devices, |devices| {
+                let row = |device: &api::Device| {
+                    let state = device
+                        .problem
+                        .clone()
+                        .unwrap_or_else(|| device.uris.first().cloned().unwrap_or_default());
+                    [
+                        device.name.clone(),
+                        size(device.size_bytes),
+                        device.origin.clone(),
+                        device.history.clone(),
+                        state,
+                    ]
+                };
+                table(["NAME", "SIZE", "ORIGIN", "HISTORY", "URI OR PROBLEM"], devices.iter().map(row))
+            });
+        }
+        Device::Release { name, dry_run } => {
+            let status: api::HistoryStatus = client.get(&path(&name)?)?;
+            let what = format!(
+                "this gives up the history of {name} since {}; {} keeps today's content",
+                show(status.start_ns),
+                status.device.origin
+            );
+            if dry_run {
+                output.show(&status.device, |_| format!("{what}; nothing was done"));
+                return Ok(());
+            }
+            output.confirm(&what)?;
+            let job: api::Job = client.delete(&path(&name)?)?;
+            super::follow(job, client, output)?;
+            let released = serde_json::json!({ "released": name, "origin": status.device.origin });
+            output.tell(&released, |_| format!("{} is a plain disk again", status.device.origin));
+        }
+    }
+    Ok(())
+}
+
+/// Runs a command on the history of a device.
+pub fn run_history(command: History, client: &Client, output: Output) -> Result<(), Failure> {
+    match command {
+        History::Status { name } => {
+            let status: api::HistoryStatus = client.get(&path(&name)?)?;
+            output.show(&status, page);
+        }
+        History::Mark { name, mark, consistent } => {
+            let request = api::CreateMark { name: mark, consistent };
+            let mark: api::Mark = client.post(&format!("{}/marks", path(&name)?), &request)?;
+            output.tell(&mark, |mark| format!("{} is {}", mark.name, show(mark.at_ns)));
+        }
+        History::View { name, at, export, delete } => {
+            view(&name, at, export, delete, false, client, output)?;
+        }
+        History::Clone { name, at, export, delete } => {
+            if let Some(export) = &delete {
+                output
+                    .confirm(&format!("this deletes the clone {name}@{export} and what was written to it"))?;
+            }
+            view(&name, at, export, delete, true, client, output)?;
+        }
+        History::Revert { name, at, dry_run } => {
+            let instant = instant(&at)?;
+            let what = format!("this brings {name} back to {} and ends its sessions", at.words());
+            if dry_run {
+                output.show(&instant, |_| format!("{what}; nothing was done"));
+                return Ok(());
+            }
+            output.confirm(&what)?;
+            let reverted: api::Reverted = client.post(&format!("{}/revert", path(&name)?), &instant)?;
+            output.tell(&reverted, |reverted| {
+                format!(
+                    "{name} shows {}; {} session(s) were ended\nto undo: cairn history revert {name} --mark {}",
+                    show(reverted.at_ns),
+                    reverted.sessions_ended,
+                    reverted.undo
+                )
+            });
+        }
+        History::Window { name, window: arguments } => {
+            let request = window(&arguments)?;
+            let status: api::HistoryStatus = client.put(&format!("{}/window", path(&name)?), &request)?;
+            output.tell(&status, |status| format!("the window of {name}: {}", window_words(&status.window)));
+        }
+    }
+    Ok(())
+}
+
+fn view(
+    name: &str,
+    at: InstantArgument,
+    export: Option<String>,
+    delete: Option<String>,
+    writable: bool,
+    client: &Client,
+    output: Output,
+) -> Result<(), Failure> {
+    if let Some(view) = delete {
+        let () = client.delete(&format!("{}/views/{}", path(name)?, segment(&view)?))?;
+        let deleted = serde_json::json!({ "deleted": format!("{name}@{view}") });
+        output.tell(&deleted, |_| format!("{name}@{view} is no longer exported"));
+        return Ok(());
+    }
+    let request = api::CreateView { name: export, instant: instant(&at)?, writable };
+    let view: api::View = client.post(&format!("{}/views", path(name)?), &request)?;
+    output.tell(&view, |view| format!("{} shows {}\n{}", view.name, show(view.at_ns), view.uris.join("\n")));
+    Ok(())
+}
+
+fn path(name: &str) -> Result<String, Failure> {
+    Ok(format!("/v1/devices/{}", segment(name)?))
+}
+
+fn instant(argument: &InstantArgument) -> Result<api::Instant, Failure> {
+    match (&argument.at, &argument.mark) {
+        (Some(at), None) => Ok(api::Instant { at_ns: Some(parse(at, now_ns())?), mark: None }),
+        (None, Some(mark)) => Ok(api::Instant { at_ns: None, mark: Some(mark.clone()) }),
+        _ => Err(Failure::new(
+            ErrorKind::Usage,
+            "no instant was given",
+            "name one with --at '2026-11-20 14:03:07', --at -5m or --mark NAME; `cairn history status` shows the window",
+        )),
+    }
+}
+
+fn window(arguments: &WindowArguments) -> Result<api::Window, Failure> {
+    let ms = |interval: Interval| interval.0.as_millis() as u64;
+    let mut window = api::Window {
+        floor_ms: arguments.floor.map(ms),
+        floor_policy: arguments.floor_policy.unwrap_or_default(),
+        ..api::Window::default()
+    };
+    for part in &arguments.window {
+        if let Ok(interval) = part.parse::<Interval>()
+            && part.ends_with(['s', 'm', 'h', 'd'])
+        {
+            window.time_ms = Some(ms(interval));
+        } else if let Ok(bytes) = part.parse::<cairn_base::ByteSize>() {
+            window.bytes = Some(bytes.0);
+        } else {
+            return Err(Failure::new(
+                ErrorKind::Usage,
+                format!("`{part}` is no window"),
+                "give a length of time such as 24h, a size such as 100G, or both: --window 24h --window 100G",
+            ));
+        }
+    }
+    Ok(window)
+}
+
+fn window_words(window: &api::Window) -> String {
+    let mut words = Vec::new();
+    words.extend(window.time_ms.map(duration));
+    words.extend(window.bytes.map(size));
+    if words.is_empty() {
+        words.push("as long as there is room".to_owned());
+    }
+    if let Some(floor) = window.floor_ms {
+        let policy = match window.floor_policy {
+            api::FloorPolicy::Wait => "writes wait",
+            api::FloorPolicy::Fail => "writes fail",
+        };
+        words.push(format!("never less than {} ({policy})", duration(floor)));
+    }
+    words.join(", ")
+}
+
+fn page(status: &api::HistoryStatus) -> String {
+    let mut rows: Vec<[String; 2]> = Vec::new();
+    let mut row = |name: &str, value: String| rows.push([name.to_owned(), value]);
+    row("device", format!("{} ({})", status.device.name, size(status.device.size_bytes)));
+    row("origin", status.device.origin.clone());
+    row("history", status.device.history.clone());
+    let placement = serde_json::to_value(status.placement).unwrap_or_default();
+    let kind = placement.as_str().unwrap_or_default().to_owned();
+    row(
+        "placement",
+        format!("{kind}, granularity {}, blocks of {}", status.granularity, size(status.block_bytes.into())),
+    );
+    row("window", window_words(&status.window));
+    row("from", show(status.start_ns));
+    row("to", show(status.last_ns));
+    row(
+        "space",
+        format!(
+            "{} used of {}, {} of it needed; {} versions",
+            size(status.used_bytes),
+            size(status.store_bytes),
+            size(status.live_bytes),
+            status.versions
+        ),
+    );
+    let cost = match status.bytes_per_hour {
+        0 => "not known yet".to_owned(),
+        bytes => format!("{} an hour", size(bytes)),
+    };
+    row(
+        "cost",
+        format!(
+            "{cost}; {:.2} I/O per written block; index {}",
+            status.io_per_write,
+            size(status.index_bytes)
+        ),
+    );
+    if status.given_up > 0 {
+        row("given up", format!("{} times for a lack of room", status.given_up));
+    }
+    for copy in &status.reverts {
+        row(
+            "copying",
+            format!("back to {}: block {} of {}", show(copy.at_ns), copy.done_blocks, copy.blocks),
+        );
+    }
+    if let Some(problem) = &status.device.problem {
+        row("problem", problem.clone());
+    }
+    for mark in &status.marks {
+        let rest = if mark.consistent { ", consistent" } else { "" };
+        row("mark", format!("{} at {}{rest}", mark.name, show(mark.at_ns)));
+    }
+    for view in &status.views {
+        let kind = if view.writable { "clone" } else { "view" };
+        row(kind, format!("{} of {}", view.name, show(view.at_ns)));
+    }
+    table(["", ""], rows)
+}

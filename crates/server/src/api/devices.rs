@@ -1,0 +1,241 @@
+//! The objects of adopted devices: disks that remember. Instants are nanoseconds since 1970 UTC.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Where versions go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// Copy-on-write.
+    Checkpointing,
+    /// Redirect-on-write over the origin.
+    Logging,
+    /// To both, each with a cache of its own.
+    SplitStream,
+    /// To both, when a write leaves the cache.
+    SplitDownStream,
+    /// Checkpointing or split-down-stream, by region.
+    Hybrid,
+}
+
+/// What a write does that finds no room but history younger than the floor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FloorPolicy {
+    /// It waits.
+    Wait,
+    /// It fails.
+    #[default]
+    Fail,
+}
+
+/// How much history is kept. What is not given is not limited.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Window {
+    /// History older than this is folded back.
+    pub time_ms: Option<u64>,
+    /// It takes at most so many bytes of the store.
+    pub bytes: Option<u64>,
+    /// History younger than this is not given up for a lack of room.
+    pub floor_ms: Option<u64>,
+    /// What a write does then.
+    pub floor_policy: FloorPolicy,
+}
+
+/// Adopts a disk or an image in place.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdoptDevice {
+    /// Its name, which is also that of its export.
+    pub name: String,
+    /// The disk or image. It stays as it is.
+    pub origin: String,
+    /// Where history goes: a file (made if there is none) or a disk that is empty.
+    pub history: String,
+    /// Makes a new origin of this length; there must be none.
+    pub size_bytes: Option<u64>,
+    /// The length of a new file for history; as long as the origin when not given, and at least 64 MiB. It takes space as it fills.
+    pub history_bytes: Option<u64>,
+    /// Where versions go.
+    pub placement: Placement,
+    /// `every-write`, `marks`, or an interval such as `1s`.
+    pub granularity: String,
+    /// How much history.
+    #[serde(default)]
+    pub window: Window,
+    /// A power of two from 512 to 65536; 4096 when not given.
+    pub block_bytes: Option<u32>,
+    /// Bytes of written blocks that wait in memory; 8 MiB when not given.
+    pub dirty_bytes: Option<u64>,
+    /// Bytes of read cache; 64 MiB when not given.
+    pub cache_bytes: Option<u64>,
+}
+
+/// An adopted device.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Device {
+    /// Its name and that of its export.
+    pub name: String,
+    /// The disk or image.
+    pub origin: String,
+    /// Where its history is.
+    pub history: String,
+    /// Its length; 0 when it is not open.
+    pub size_bytes: u64,
+    /// Where clients find it.
+    pub uris: Vec<String>,
+    /// Why it is not open, or takes no more writes.
+    pub problem: Option<String>,
+}
+
+/// A named instant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Mark {
+    /// Its name.
+    pub name: String,
+    /// When.
+    pub at_ns: u64,
+    /// The owner had brought the device to rest.
+    pub consistent: bool,
+}
+
+/// An exported view or clone of an instant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct View {
+    /// The name of its export: DEVICE@NAME.
+    pub name: String,
+    /// What it shows.
+    pub at_ns: u64,
+    /// It takes writes of its own.
+    pub writable: bool,
+    /// Where clients find it.
+    pub uris: Vec<String>,
+}
+
+/// I/O of one kind since the device was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct IoCount {
+    /// Blocks of the history; of metadata: of 4 KiB.
+    pub blocks: u64,
+    /// Device operations.
+    pub operations: u64,
+    /// Those that begin where the one before ended.
+    pub sequential: u64,
+}
+
+/// The background copy of a revert.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RevertCopy {
+    /// What was brought back.
+    pub at_ns: u64,
+    /// Blocks that were looked at.
+    pub done_blocks: u64,
+    /// Of so many.
+    pub blocks: u64,
+}
+
+/// The history of a device.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct HistoryStatus {
+    /// The device.
+    pub device: Device,
+    /// Where versions go.
+    pub placement: Placement,
+    /// `every-write`, `marks`, or an interval.
+    pub granularity: String,
+    /// Bytes.
+    pub block_bytes: u32,
+    /// What its owner wants.
+    pub window: Window,
+    /// The oldest instant that can be reached.
+    pub start_ns: u64,
+    /// The last write, mark or revert.
+    pub last_ns: u64,
+    /// Versions that are kept.
+    pub versions: u64,
+    /// Memory of the index.
+    pub index_bytes: u64,
+    /// Of the store, taken.
+    pub used_bytes: u64,
+    /// Of that, needed.
+    pub live_bytes: u64,
+    /// Of the store, in all.
+    pub store_bytes: u64,
+    /// What an hour of history takes, by what there is now.
+    pub bytes_per_hour: u64,
+    /// Written, and still in memory.
+    pub dirty_bytes: u64,
+    /// In order of time.
+    pub marks: Vec<Mark>,
+    /// Views and clones.
+    pub views: Vec<View>,
+    /// Background copies that are not over.
+    pub reverts: Vec<RevertCopy>,
+    /// How often history was given up because the store was full.
+    pub given_up: u64,
+    /// Blocks that clients wrote since the device was opened.
+    pub written_blocks: u64,
+    /// Of these, replaced in memory.
+    pub absorbed_blocks: u64,
+    /// Blocks of I/O that a written block has cost: figure 5 of the 2007 paper.
+    pub io_per_write: f64,
+    /// Versions whose checksum failed; they were not served.
+    pub damaged: u64,
+    /// Reads of the origin for history.
+    pub current_reads: IoCount,
+    /// Writes of the origin.
+    pub current_writes: IoCount,
+    /// Reads of the log.
+    pub history_reads: IoCount,
+    /// Writes of the log.
+    pub history_writes: IoCount,
+    /// Superblocks, heads, summaries.
+    pub metadata: IoCount,
+}
+
+/// Names the present instant.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateMark {
+    /// Its name.
+    pub name: String,
+    /// The owner has brought the device to rest.
+    #[serde(default)]
+    pub consistent: bool,
+}
+
+/// An instant: one of the two.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Instant {
+    /// A time; the last instant up to it that is kept.
+    pub at_ns: Option<u64>,
+    /// The name of a mark.
+    pub mark: Option<String>,
+}
+
+/// Exports an instant.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateView {
+    /// The second part of its name; by time when not given.
+    pub name: Option<String>,
+    /// Which instant.
+    pub instant: Instant,
+    /// It takes writes of its own.
+    #[serde(default)]
+    pub writable: bool,
+}
+
+/// What a revert did.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Reverted {
+    /// What the device shows now.
+    pub at_ns: u64,
+    /// Revert to this mark to undo it.
+    pub undo: String,
+    /// NBD sessions that were ended: their clients connect again.
+    pub sessions_ended: u64,
+}

@@ -1,0 +1,617 @@
+//! Adopted devices: a disk or an image that stays where it is, with a history beside it, under its name in the exports.
+//!
+//! `DIR/devices/NAME.json` says where both are, and which views and clones of it are exported; it is written before a device is served, so a restart or a kill brings all of them back. A clone
+//! is redirect-on-write over a view: a history of its own, in `DIR/devices/NAME@CLONE.store`, that never folds anything back.
+//! One thread a device moves the window, writes out and copies after a revert.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use cairn_base::{Clock, HistoryId, Interval, Timestamp};
+use cairn_device::{Device, Direct, FileDevice, FileOptions, OpenError};
+use cairn_frontend_nbd::{Export, ExportInfo};
+use cairn_history::{
+    FloorPolicy, Granularity, History, HistoryError, HistoryOptions, HistoryView, OpenOptions, Placement,
+    Window,
+};
+use parking_lot::{Mutex, RwLock};
+use serde::{Deserialize, Serialize};
+
+use crate::api::{self, ErrorKind};
+use crate::error::ServerError;
+use crate::jobs::Progress;
+use crate::names;
+use crate::state;
+use crate::token::random_bytes;
+
+mod commands;
+mod show;
+
+/// How long the background thread of a device rests when there was nothing to do.
+const REST: Duration = Duration::from_millis(50);
+/// How long it rests after a failure.
+const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How long opening waits for the lock of a server that was just killed, and how often it looks.
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+const DIRTY_BYTES: u64 = 8 << 20;
+const CACHE_BYTES: u64 = 64 << 20;
+/// Bytes of the smallest store that is made unasked.
+const STORE_MIN: u64 = 64 << 20;
+/// The part of a store that must be zero before it is taken.
+const MUST_BE_EMPTY: u32 = 128 << 10;
+
+/// What `NAME.json` says. Paths are absolute.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Document {
+    origin: PathBuf,
+    history: PathBuf,
+    block_bytes: u32,
+    dirty_bytes: u64,
+    cache_bytes: u64,
+    /// Instants by the names of their views.
+    #[serde(default)]
+    views: BTreeMap<String, u64>,
+    /// Instants by the names of their clones.
+    #[serde(default)]
+    clones: BTreeMap<String, u64>,
+    /// The device was being released: a store without a history means that it is done.
+    #[serde(default)]
+    releasing: bool,
+}
+
+/// An exported instant.
+enum Shown {
+    View(Arc<HistoryView>),
+    Clone { history: Arc<History>, view: Arc<HistoryView> },
+}
+
+impl Shown {
+    fn instant(&self) -> u64 {
+        match self {
+            Shown::View(view) | Shown::Clone { view, .. } => view.instant().0,
+        }
+    }
+}
+
+/// A device that is open, with its thread.
+pub(crate) struct OpenDevice {
+    name: String,
+    history: Arc<History>,
+    document: Mutex<Document>,
+    shown: RwLock<BTreeMap<String, Shown>>,
+    ending: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+enum Entry {
+    Open(Arc<OpenDevice>),
+    /// Its name stays taken and nothing of it is touched.
+    Unavailable(Document, Arc<ServerError>),
+    Releasing(Document),
+}
+
+/// The adopted devices of a server.
+///
+/// Lock order: `changing`, then `entries`, then those of a device.
+pub(crate) struct Devices {
+    dir: PathBuf,
+    clock: Arc<dyn Clock>,
+    changing: Mutex<()>,
+    entries: RwLock<BTreeMap<String, Entry>>,
+}
+
+impl Devices {
+    /// Opens every device in `dir`. One that cannot be opened is reported and does not stop the others.
+    pub(crate) fn open(dir: PathBuf, clock: Arc<dyn Clock>) -> Result<Self, ServerError> {
+        fs::create_dir_all(&dir).map_err(ServerError::path("create", &dir))?;
+        let devices = Self { dir, clock, changing: Mutex::new(()), entries: RwLock::default() };
+        let listing = fs::read_dir(&devices.dir).map_err(ServerError::path("read", &devices.dir))?;
+        for found in listing {
+            let path = found.map_err(ServerError::path("read", &devices.dir))?.path();
+            let Some(name) = path.extension().filter(|end| *end == "json").and(path.file_stem()) else {
+                continue;
+            };
+            let name = name.to_string_lossy().into_owned();
+            let Some(document) = state::load::<Document>(&path)? else { continue };
+            let entry = match devices.start(&name, &document) {
+                Ok(open) => Entry::Open(open),
+                Err(ServerError::History { source: HistoryError::NoHistory, .. }) if document.releasing => {
+                    fs::remove_file(&path).map_err(ServerError::path("remove", &path))?;
+                    continue;
+                }
+                Err(error) => {
+                    tracing::error!(device = name, %error, "an adopted device cannot be opened; the others are served");
+                    Entry::Unavailable(document, Arc::new(error))
+                }
+            };
+            devices.entries.write().insert(name, entry);
+        }
+        Ok(devices)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.json"))
+    }
+
+    fn clone_path(&self, name: &str, clone: &str) -> PathBuf {
+        self.dir.join(format!("{name}@{clone}.store"))
+    }
+
+    fn open_options(&self, document: &Document) -> OpenOptions {
+        OpenOptions {
+            dirty_bytes: document.dirty_bytes,
+            read_bytes: document.cache_bytes,
+            clock: self.clock.clone(),
+        }
+    }
+
+    /// Opens a device, its views and its clones, and gives it a thread.
+    fn start(&self, name: &str, document: &Document) -> Result<Arc<OpenDevice>, ServerError> {
+        let origin = open_when_free(&document.origin, document.block_bytes)?;
+        let store = open_when_free(&document.history, 4096)?;
+        let history =
+            History::open(origin, store, self.open_options(document)).map_err(ServerError::history(name))?;
+        self.serve(name, document, history)
+    }
+
+    fn serve(
+        &self,
+        name: &str,
+        document: &Document,
+        history: Arc<History>,
+    ) -> Result<Arc<OpenDevice>, ServerError> {
+        let mut shown = BTreeMap::new();
+        let mut document = document.clone();
+        document.views.retain(|view, at| match history.view(Timestamp(*at)) {
+            Ok(opened) => shown.insert(view.clone(), Shown::View(Arc::new(opened))).is_none(),
+            Err(error) => {
+                tracing::warn!(device = name, view, %error, "a view is no longer exported");
+                false
+            }
+        });
+        for (clone, at) in &document.clones {
+            match self.open_clone(name, &document, &history, clone, *at, false) {
+                Ok(opened) => drop(shown.insert(clone.clone(), opened)),
+                Err(error) => tracing::error!(device = name, clone, %error, "a clone cannot be opened"),
+            }
+        }
+        let open = Arc::new(OpenDevice {
+            name: name.to_owned(),
+            history,
+            document: Mutex::new(document),
+            shown: RwLock::new(shown),
+            ending: AtomicBool::new(false),
+            thread: Mutex::new(None),
+        });
+        open.begin()?;
+        Ok(open)
+    }
+
+    /// A history of its own over a view: what is written to the clone goes there, and is never folded into the view.
+    fn open_clone(
+        &self,
+        name: &str,
+        document: &Document,
+        history: &Arc<History>,
+        clone: &str,
+        at: u64,
+        new: bool,
+    ) -> Result<Shown, ServerError> {
+        let failed = ServerError::history(name);
+        let view = Arc::new(history.view(Timestamp(at)).map_err(&failed)?);
+        let path = self.clone_path(name, clone);
+        let options = self.open_options(document);
+        let history = if new {
+            // Room for every block twice: what is overwritten is cleaned away, so that it never fills.
+            let bytes = (2 * view.geometry().length + STORE_MIN).next_multiple_of(1 << 20);
+            let store = Arc::new(FileDevice::create(&path, bytes)?);
+            let made = HistoryOptions {
+                store: HistoryId(random_bytes()),
+                placement: Placement::Logging,
+                granularity: Granularity::Marks,
+                block_bytes: document.block_bytes,
+                window: Window::of_a_clone(),
+            };
+            History::create(view.clone(), store, &made, options)
+        } else {
+            History::open(view.clone(), open_when_free(&path, 4096)?, options)
+        };
+        Ok(Shown::Clone { history: history.map_err(&failed)?, view })
+    }
+
+    /// Adopts a device; on failure nothing is left of what was made for it.
+    pub(crate) fn adopt(&self, request: &api::AdoptDevice) -> Result<Arc<OpenDevice>, ServerError> {
+        let name = &request.name;
+        names::check("device", name)?;
+        let _changing = self.changing.lock();
+        if self.entries.read().contains_key(name) {
+            return Err(ServerError::Taken { what: "device", name: name.clone() });
+        }
+        let block_bytes = request.block_bytes.unwrap_or(4096);
+        let mut made: Vec<PathBuf> = Vec::new();
+        let outcome = self.adopt_with(request, block_bytes, &mut made);
+        if outcome.is_err() {
+            made.iter().for_each(|path| drop(fs::remove_file(path)));
+        }
+        let open = outcome?;
+        self.entries.write().insert(name.clone(), Entry::Open(open.clone()));
+        Ok(open)
+    }
+
+    fn adopt_with(
+        &self,
+        request: &api::AdoptDevice,
+        block_bytes: u32,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<Arc<OpenDevice>, ServerError> {
+        let name = &request.name;
+        let (origin_path, store_path) = (absolute(&request.origin)?, absolute(&request.history)?);
+        if origin_path == store_path {
+            return Err(ServerError::Invalid { what: "the history", rule: "it is not the origin itself" });
+        }
+        let granularity = parse_granularity(&request.granularity)?;
+        let origin = match request.size_bytes {
+            None => Arc::new(FileDevice::open(&origin_path, file_options(block_bytes))?),
+            Some(bytes) => {
+                let device = FileDevice::create_with(&origin_path, bytes, file_options(block_bytes))?;
+                made.push(origin_path.clone());
+                Arc::new(device)
+            }
+        };
+        let store = match FileDevice::open(&store_path, FileOptions::default()) {
+            Ok(store) => {
+                let head = store.geometry().length.min(u64::from(MUST_BE_EMPTY)) as u32;
+                if store.read(0, head)?.to_vec().iter().any(|byte| *byte != 0) {
+                    return Err(ServerError::DeviceNotEmpty { path: store_path });
+                }
+                store
+            }
+            Err(OpenError::Missing { .. }) => {
+                let bytes = request.history_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
+                let store = FileDevice::create(&store_path, bytes.next_multiple_of(4096))?;
+                made.push(store_path.clone());
+                store
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let options = HistoryOptions {
+            store: HistoryId(random_bytes()),
+            placement: engine_placement(request.placement),
+            granularity,
+            block_bytes,
+            window: engine_window(&request.window),
+        };
+        let document = Document {
+            origin: origin_path,
+            history: store_path,
+            block_bytes,
+            dirty_bytes: request.dirty_bytes.unwrap_or(DIRTY_BYTES),
+            cache_bytes: request.cache_bytes.unwrap_or(CACHE_BYTES),
+            views: BTreeMap::new(),
+            clones: BTreeMap::new(),
+            releasing: false,
+        };
+        let history = History::create(origin, Arc::new(store), &options, self.open_options(&document))
+            .map_err(ServerError::history(name))?;
+        state::save(&self.path(name), &document)?;
+        self.serve(name, &document, history).inspect_err(|_| drop(fs::remove_file(self.path(name))))
+    }
+
+    /// The open device of that name.
+    pub(crate) fn get(&self, name: &str) -> Result<Arc<OpenDevice>, ServerError> {
+        match self.entries.read().get(name) {
+            Some(Entry::Open(open)) => Ok(open.clone()),
+            Some(Entry::Unavailable(_, error)) => Err(ServerError::DeviceUnavailable {
+                device: name.to_owned(),
+                kind: match error.kind() {
+                    ErrorKind::NotFound => ErrorKind::Damaged,
+                    kind => kind,
+                },
+                reason: error.to_string(),
+                next: error.next(),
+            }),
+            Some(Entry::Releasing(_)) => {
+                Err(ServerError::Busy { name: name.to_owned(), by: "it is being released" })
+            }
+            None => Err(not_found(name)),
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<OpenDevice>> {
+        let open = |entry: &Entry| match entry {
+            Entry::Open(open) => Some(open.clone()),
+            _ => None,
+        };
+        self.entries.read().values().filter_map(open).collect()
+    }
+
+    /// Exports an instant of a device as `DEVICE@NAME`.
+    pub(crate) fn show_instant(
+        &self,
+        name: &str,
+        request: &api::CreateView,
+    ) -> Result<(String, u64, bool), ServerError> {
+        let _changing = self.changing.lock();
+        let open = self.get(name)?;
+        let at = open.instant(&request.instant)?;
+        let view = request.name.clone().unwrap_or_else(|| format!("at-{}", at / 1_000_000));
+        names::check("view", &view)?;
+        if open.shown.read().contains_key(&view) {
+            return Err(ServerError::Taken { what: "view", name: format!("{name}@{view}") });
+        }
+        let mut document = open.document.lock().clone();
+        let shown = if request.writable {
+            self.open_clone(name, &document, &open.history, &view, at, true)
+                .inspect_err(|_| drop(fs::remove_file(self.clone_path(name, &view))))?
+        } else {
+            Shown::View(Arc::new(open.history.view(Timestamp(at)).map_err(ServerError::history(name))?))
+        };
+        let instant = shown.instant();
+        if request.writable { &mut document.clones } else { &mut document.views }
+            .insert(view.clone(), instant);
+        state::save(&self.path(name), &document)?;
+        *open.document.lock() = document;
+        open.shown.write().insert(view.clone(), shown);
+        Ok((view, instant, request.writable))
+    }
+
+    /// Ends the export of an instant; a clone and all that was written to it is gone.
+    pub(crate) fn hide_instant(&self, name: &str, view: &str) -> Result<(), ServerError> {
+        let _changing = self.changing.lock();
+        let open = self.get(name)?;
+        let mut document = open.document.lock().clone();
+        if document.views.remove(view).is_none() && document.clones.remove(view).is_none() {
+            let (name, list) = (format!("{name}@{view}"), "cairn history status DEVICE");
+            return Err(ServerError::NotFound { what: "view or clone", name, list });
+        }
+        state::save(&self.path(name), &document)?;
+        *open.document.lock() = document;
+        open.shown.write().remove(view);
+        let _ = fs::remove_file(self.clone_path(name, view));
+        Ok(())
+    }
+
+    /// Takes a device out of service for its release.
+    pub(crate) fn begin_release(&self, name: &str) -> Result<Arc<OpenDevice>, ServerError> {
+        let _changing = self.changing.lock();
+        let open = self.get(name)?;
+        if !open.shown.read().is_empty() {
+            return Err(ServerError::Busy { name: name.to_owned(), by: "it has views or clones" });
+        }
+        let mut document = open.document.lock().clone();
+        document.releasing = true;
+        state::save(&self.path(name), &document)?;
+        self.entries.write().insert(name.to_owned(), Entry::Releasing(document));
+        Ok(open)
+    }
+
+    /// Leaves a plain disk behind.
+    pub(crate) fn release(&self, open: Arc<OpenDevice>, progress: &Progress) -> Result<(), ServerError> {
+        open.end();
+        progress.phase("copying back");
+        let block = u64::from(open.history.status().block_bytes);
+        let outcome = open.history.release(&|done, all| progress.bytes(done * block, all * block));
+        let name = open.name.clone();
+        match outcome {
+            Ok(()) => {
+                fs::remove_file(self.path(&name)).map_err(ServerError::path("remove", &self.path(&name)))?;
+                self.entries.write().remove(&name);
+                Ok(())
+            }
+            Err(error) => {
+                open.begin()?;
+                self.entries.write().insert(name.clone(), Entry::Open(open));
+                Err(ServerError::history(&name)(error))
+            }
+        }
+    }
+
+    /// Makes everything durable and ends the threads.
+    pub(crate) fn end(&self) {
+        for open in self.all() {
+            open.end();
+            let clones: Vec<Arc<History>> = open
+                .shown
+                .read()
+                .values()
+                .filter_map(|shown| match shown {
+                    Shown::Clone { history, .. } => Some(history.clone()),
+                    Shown::View(_) => None,
+                })
+                .collect();
+            for history in clones.into_iter().chain([open.history.clone()]) {
+                if let Err(error) = history.flush() {
+                    tracing::error!(device = open.name, %error, "an adopted device could not be flushed");
+                }
+            }
+        }
+    }
+
+    /// What NBD clients are told of.
+    pub(crate) fn exports(&self) -> Vec<ExportInfo> {
+        let mut exports = Vec::new();
+        for open in self.all() {
+            exports.push(ExportInfo { name: open.name.clone(), description: "remembers".to_owned() });
+            for (view, shown) in open.shown.read().iter() {
+                let description = match shown {
+                    Shown::View(_) => "an instant, read-only",
+                    Shown::Clone { .. } => "a clone of an instant",
+                };
+                let name = format!("{}@{view}", open.name);
+                exports.push(ExportInfo { name, description: description.to_owned() });
+            }
+        }
+        exports
+    }
+
+    /// The export of that name, when it is a device, a view or a clone.
+    pub(crate) fn export(&self, name: &str) -> Option<Export> {
+        let (device, view) = match name.split_once('@') {
+            Some((device, view)) => (device, Some(view)),
+            None => (name, None),
+        };
+        let open = self.get(device).ok()?;
+        let (device, read_only): (Arc<dyn Device>, bool) = match view {
+            None => (open.history.clone(), false),
+            Some(view) => match open.shown.read().get(view)? {
+                Shown::View(view) => (view.clone(), true),
+                Shown::Clone { history, .. } => (history.clone(), false),
+            },
+        };
+        let description = String::new();
+        let (dirty_contexts, changed) = (Vec::new(), None);
+        Some(Export { device, description, read_only, multi_conn: true, dirty_contexts, changed })
+    }
+}
+
+impl OpenDevice {
+    /// Gives the device its thread.
+    fn begin(self: &Arc<Self>) -> Result<(), ServerError> {
+        self.ending.store(false, Ordering::Release);
+        let mine = self.clone();
+        let thread =
+            std::thread::Builder::new().name(format!("history-{}", self.name)).spawn(move || mine.work());
+        let thread = thread.map_err(|source| ServerError::Thread { what: "a device's history", source })?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    fn work(&self) {
+        let mut failing = false;
+        while !self.ending.load(Ordering::Acquire) {
+            let mut more = self.history.step();
+            for shown in self.shown.read().values() {
+                if let (Shown::Clone { history, .. }, Ok(any)) = (shown, &mut more) {
+                    *any |= history.step().unwrap_or(false);
+                }
+            }
+            match more {
+                Ok(true) => failing = false,
+                Ok(false) => {
+                    failing = false;
+                    std::thread::park_timeout(REST);
+                }
+                Err(error) => {
+                    if !failing {
+                        tracing::error!(device = self.name, %error, "the background work of a history failed");
+                    }
+                    failing = true;
+                    std::thread::park_timeout(REST_AFTER_FAILURE);
+                }
+            }
+        }
+    }
+
+    /// Ends the thread.
+    fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.lock().take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                tracing::error!(device = self.name, "the thread of a history had panicked");
+            }
+        }
+    }
+
+    /// The time that a request means.
+    fn instant(&self, instant: &api::Instant) -> Result<u64, ServerError> {
+        match (&instant.at_ns, &instant.mark) {
+            (Some(at), None) => Ok(*at),
+            (None, Some(mark)) => Ok(self.history.marked(mark).map_err(ServerError::history(&self.name))?.0),
+            _ => {
+                Err(ServerError::Invalid { what: "the instant", rule: "it is a time or the name of a mark" })
+            }
+        }
+    }
+
+    pub(crate) fn mark(&self, request: &api::CreateMark) -> Result<api::Mark, ServerError> {
+        names::check("mark", &request.name)?;
+        let mark =
+            self.history.mark(&request.name, request.consistent).map_err(ServerError::history(&self.name))?;
+        Ok(api::Mark { name: mark.name, at_ns: mark.time.0, consistent: mark.consistent })
+    }
+
+    pub(crate) fn revert(&self, instant: &api::Instant) -> Result<(u64, String), ServerError> {
+        let at = Timestamp(self.instant(instant)?);
+        let reverted = self.history.revert(at).map_err(ServerError::history(&self.name))?;
+        Ok((reverted.instant.0, reverted.undo))
+    }
+
+    pub(crate) fn set_window(&self, window: &api::Window) -> Result<(), ServerError> {
+        self.history.set_window(engine_window(window)).map_err(ServerError::history(&self.name))
+    }
+}
+
+fn not_found(name: &str) -> ServerError {
+    ServerError::NotFound { what: "adopted device", name: name.to_owned(), list: "cairn device list" }
+}
+
+fn file_options(block_bytes: u32) -> FileOptions {
+    // Direct I/O wants whole 4 KiB.
+    let direct = if block_bytes < 4096 { Direct::Never } else { Direct::Auto };
+    FileOptions { direct, ..FileOptions::default() }
+}
+
+fn absolute(path: &str) -> Result<PathBuf, ServerError> {
+    let path = Path::new(path);
+    if !path.is_absolute() {
+        return Err(ServerError::Invalid { what: "the path", rule: "the server takes absolute paths" });
+    }
+    Ok(path.to_owned())
+}
+
+/// Opens a device that a server that was just killed may hold for a moment longer.
+fn open_when_free(path: &Path, block_bytes: u32) -> Result<Arc<FileDevice>, OpenError> {
+    let start = Instant::now();
+    loop {
+        match FileDevice::open(path, file_options(block_bytes)) {
+            Err(OpenError::Busy { .. }) if start.elapsed() < BUSY_PATIENCE => std::thread::sleep(BUSY_PAUSE),
+            outcome => return outcome.map(Arc::new),
+        }
+    }
+}
+
+fn parse_granularity(text: &str) -> Result<Granularity, ServerError> {
+    match text {
+        "every-write" => Ok(Granularity::EveryWrite),
+        "marks" => Ok(Granularity::Marks),
+        interval => {
+            let rule = "it is every-write, marks, or an interval from 1ms to 1d such as 1s";
+            let wrong = ServerError::Invalid { what: "the granularity", rule };
+            match interval.parse::<Interval>() {
+                Ok(Interval(each)) if each <= Duration::from_secs(86_400) => {
+                    Ok(Granularity::Interval(each.as_nanos() as u64))
+                }
+                _ => Err(wrong),
+            }
+        }
+    }
+}
+
+fn engine_placement(placement: api::Placement) -> Placement {
+    match placement {
+        api::Placement::Checkpointing => Placement::Checkpointing,
+        api::Placement::Logging => Placement::Logging,
+        api::Placement::SplitStream => Placement::SplitStream,
+        api::Placement::SplitDownStream => Placement::SplitDownStream,
+        api::Placement::Hybrid => Placement::Hybrid,
+    }
+}
+
+fn engine_window(window: &api::Window) -> Window {
+    Window {
+        time: window.time_ms.map(Duration::from_millis),
+        bytes: window.bytes,
+        floor: Duration::from_millis(window.floor_ms.unwrap_or(0)),
+        floor_policy: match window.floor_policy {
+            api::FloorPolicy::Wait => FloorPolicy::Wait,
+            api::FloorPolicy::Fail => FloorPolicy::Fail,
+        },
+    }
+}

@@ -1,0 +1,62 @@
+//! What the server does with adopted devices.
+
+use std::sync::Arc;
+
+use crate::api;
+use crate::error::ServerError;
+use crate::server::Server;
+
+impl Server {
+    pub(crate) fn list_devices(&self) -> Vec<api::Device> {
+        self.devices.list(&|name| self.uris(name))
+    }
+
+    pub(crate) fn adopt_device(&self, request: &api::AdoptDevice) -> Result<api::Device, ServerError> {
+        Ok(self.devices.adopt(request)?.show(&|name| self.uris(name)))
+    }
+
+    pub(crate) fn show_history(&self, device: &str) -> Result<api::HistoryStatus, ServerError> {
+        self.devices.history(device, &|name| self.uris(name))
+    }
+
+    /// Refuses while clients have the export open.
+    fn refuse_open_export(&self, name: &str) -> Result<(), ServerError> {
+        match self.sessions_named(name) {
+            0 => Ok(()),
+            sessions => Err(ServerError::InUse { name: name.to_owned(), sessions }),
+        }
+    }
+
+    pub(crate) fn release_device(self: &Arc<Self>, device: &str) -> Result<api::Job, ServerError> {
+        self.refuse_open_export(device)?;
+        let open = self.devices.begin_release(device)?;
+        let devices = self.devices.clone();
+        self.jobs.start("release", device, move |progress| devices.release(open, progress).map(|()| None))
+    }
+
+    pub(crate) fn create_view(
+        &self,
+        device: &str,
+        request: &api::CreateView,
+    ) -> Result<api::View, ServerError> {
+        let (view, at_ns, writable) = self.devices.show_instant(device, request)?;
+        let name = format!("{device}@{view}");
+        Ok(api::View { uris: self.uris(&name), name, at_ns, writable })
+    }
+
+    pub(crate) fn delete_view(&self, device: &str, view: &str) -> Result<(), ServerError> {
+        self.refuse_open_export(&format!("{device}@{view}"))?;
+        self.devices.hide_instant(device, view)
+    }
+
+    pub(crate) fn revert_device(
+        &self,
+        device: &str,
+        at: &api::Instant,
+    ) -> Result<api::Reverted, ServerError> {
+        let (at_ns, undo) = self.devices.get(device)?.revert(at)?;
+        // What clients have in memory is of another time.
+        let sessions_ended = self.close_named(device) as u64;
+        Ok(api::Reverted { at_ns, undo, sessions_ended })
+    }
+}

@@ -1,0 +1,172 @@
+//! Adopted devices as the API shows them.
+
+use cairn_base::Interval;
+use cairn_history::{FloorPolicy, Granularity, IoCount, Placement, Window};
+use std::time::Duration;
+
+use super::{Devices, Document, Entry, OpenDevice, Shown};
+use crate::api;
+use crate::error::ServerError;
+
+impl Devices {
+    /// All devices; `uris` tells where an export is.
+    pub(crate) fn list(&self, uris: &dyn Fn(&str) -> Vec<String>) -> Vec<api::Device> {
+        let device = |(name, entry): (&String, &Entry)| match entry {
+            Entry::Open(open) => open.show(uris),
+            Entry::Unavailable(document, error) => closed(name, document, error.to_string()),
+            Entry::Releasing(document) => closed(name, document, "it is being released".to_owned()),
+        };
+        self.entries.read().iter().map(device).collect()
+    }
+
+    /// What is wrong with devices.
+    pub(crate) fn problems(&self) -> Vec<api::Problem> {
+        let problem = |(name, entry): (&String, &Entry)| {
+            let (message, next) = match entry {
+                Entry::Unavailable(_, error) => (error.to_string(), error.next()),
+                Entry::Open(open) => {
+                    let next = "see the kernel's log for its disks, then start the server again";
+                    (open.history.status().failed?, next.to_owned())
+                }
+                Entry::Releasing(_) => return None,
+            };
+            Some(api::Problem { subject: name.clone(), message, next })
+        };
+        self.entries.read().iter().filter_map(problem).collect()
+    }
+
+    /// The exports of devices, with their length and whether they take no writes.
+    pub(crate) fn sizes(&self) -> Vec<(String, u64, bool)> {
+        let mut sizes = Vec::new();
+        for open in self.all() {
+            let bytes = open.history.status().origin_bytes;
+            sizes.push((open.name.clone(), bytes, false));
+            for (view, shown) in open.shown.read().iter() {
+                sizes.push((format!("{}@{view}", open.name), bytes, matches!(shown, Shown::View(_))));
+            }
+        }
+        sizes
+    }
+
+    /// The history of a device.
+    pub(crate) fn history(
+        &self,
+        name: &str,
+        uris: &dyn Fn(&str) -> Vec<String>,
+    ) -> Result<api::HistoryStatus, ServerError> {
+        Ok(self.get(name)?.show_history(uris))
+    }
+}
+
+fn closed(name: &str, document: &Document, problem: String) -> api::Device {
+    api::Device {
+        name: name.to_owned(),
+        origin: document.origin.display().to_string(),
+        history: document.history.display().to_string(),
+        size_bytes: 0,
+        uris: Vec::new(),
+        problem: Some(problem),
+    }
+}
+
+impl OpenDevice {
+    pub(crate) fn show(&self, uris: &dyn Fn(&str) -> Vec<String>) -> api::Device {
+        let status = self.history.status();
+        let document = self.document.lock();
+        api::Device {
+            name: self.name.clone(),
+            origin: document.origin.display().to_string(),
+            history: document.history.display().to_string(),
+            size_bytes: status.origin_bytes,
+            uris: uris(&self.name),
+            problem: status.failed,
+        }
+    }
+
+    fn show_history(&self, uris: &dyn Fn(&str) -> Vec<String>) -> api::HistoryStatus {
+        let status = self.history.status();
+        let span_ns = status.last.0.saturating_sub(status.start.0);
+        let per_hour = status.live_bytes as f64 * 3.6e12 / span_ns.max(1) as f64;
+        let mark = |mark: &cairn_history::Mark| api::Mark {
+            name: mark.name.clone(),
+            at_ns: mark.time.0,
+            consistent: mark.consistent,
+        };
+        let view = |(view, shown): (&String, &Shown)| {
+            let name = format!("{}@{view}", self.name);
+            let writable = matches!(shown, Shown::Clone { .. });
+            api::View { uris: uris(&name), at_ns: shown.instant(), writable, name }
+        };
+        let copy = |revert: &cairn_history::RevertProgress| api::RevertCopy {
+            at_ns: revert.instant.0,
+            done_blocks: revert.done,
+            blocks: revert.blocks,
+        };
+        let counters = status.counters;
+        api::HistoryStatus {
+            device: self.show(uris),
+            placement: placement(status.placement),
+            granularity: granularity(status.granularity),
+            block_bytes: status.block_bytes,
+            window: window(&status.window),
+            start_ns: status.start.0,
+            last_ns: status.last.0,
+            versions: status.versions,
+            index_bytes: status.index_bytes,
+            used_bytes: status.used_bytes,
+            live_bytes: status.live_bytes,
+            store_bytes: status.store_bytes,
+            // A span of less than a minute says nothing about an hour.
+            bytes_per_hour: if span_ns < 60_000_000_000 { 0 } else { per_hour as u64 },
+            dirty_bytes: status.dirty_bytes,
+            marks: status.marks.iter().map(mark).collect(),
+            views: self.shown.read().iter().map(view).collect(),
+            reverts: status.reverts.iter().map(copy).collect(),
+            given_up: status.events.len() as u64,
+            written_blocks: counters.written_blocks,
+            absorbed_blocks: counters.absorbed_blocks,
+            io_per_write: counters.io_per_write(false),
+            damaged: counters.damaged,
+            current_reads: io(counters.current_reads),
+            current_writes: io(counters.current_writes),
+            history_reads: io(counters.history_reads),
+            history_writes: io(counters.history_writes),
+            metadata: io(counters.metadata),
+        }
+    }
+}
+
+fn io(count: IoCount) -> api::IoCount {
+    api::IoCount { blocks: count.blocks, operations: count.operations, sequential: count.sequential }
+}
+
+fn placement(placement: Placement) -> api::Placement {
+    match placement {
+        Placement::Checkpointing => api::Placement::Checkpointing,
+        Placement::Logging => api::Placement::Logging,
+        Placement::SplitStream => api::Placement::SplitStream,
+        Placement::SplitDownStream => api::Placement::SplitDownStream,
+        Placement::Hybrid => api::Placement::Hybrid,
+    }
+}
+
+fn granularity(granularity: Granularity) -> String {
+    match granularity {
+        Granularity::EveryWrite => "every-write".to_owned(),
+        Granularity::Marks => "marks".to_owned(),
+        Granularity::Interval(ns) => Interval(Duration::from_nanos(ns)).to_string(),
+    }
+}
+
+fn window(window: &Window) -> api::Window {
+    let ms = |time: Duration| time.as_millis() as u64;
+    api::Window {
+        time_ms: window.time.map(ms),
+        bytes: window.bytes,
+        floor_ms: Some(ms(window.floor)).filter(|floor| *floor > 0),
+        floor_policy: match window.floor_policy {
+            FloorPolicy::Wait => api::FloorPolicy::Wait,
+            FloorPolicy::Fail => api::FloorPolicy::Fail,
+        },
+    }
+}

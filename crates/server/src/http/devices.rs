@@ -1,0 +1,119 @@
+//! Adopted devices and their histories over HTTP.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Answer, Body, blocking};
+use crate::api::{self, ErrorBody};
+use crate::server::Server;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
+    OpenApiRouter::new()
+        .routes(routes!(list_devices, adopt_device))
+        .routes(routes!(show_history, release_device))
+        .routes(routes!(create_mark))
+        .routes(routes!(create_view))
+        .routes(routes!(delete_view))
+        .routes(routes!(revert))
+        .routes(routes!(set_window))
+}
+
+/// The adopted devices.
+#[utoipa::path(get, path = "/v1/devices", tag = "devices", responses((status = 200, body = [api::Device])))]
+async fn list_devices(State(server): State<Arc<Server>>) -> Answer<Vec<api::Device>> {
+    blocking(server, |server| Ok(server.list_devices())).await
+}
+
+/// Adopts a disk or an image in place.
+#[utoipa::path(post, path = "/v1/devices", tag = "devices", request_body = api::AdoptDevice,
+    responses((status = 200, body = api::Device), (status = "default", body = ErrorBody)))]
+async fn adopt_device(
+    State(server): State<Arc<Server>>,
+    Body(request): Body<api::AdoptDevice>,
+) -> Answer<api::Device> {
+    blocking(server, move |server| server.adopt_device(&request)).await
+}
+
+/// The history of a device.
+#[utoipa::path(get, path = "/v1/devices/{device}", tag = "devices", params(("device" = String, Path,)),
+    responses((status = 200, body = api::HistoryStatus), (status = "default", body = ErrorBody)))]
+async fn show_history(
+    State(server): State<Arc<Server>>,
+    Path(device): Path<String>,
+) -> Answer<api::HistoryStatus> {
+    blocking(server, move |server| server.show_history(&device)).await
+}
+
+/// Leaves a plain disk with the present content behind. The answer is a job.
+#[utoipa::path(delete, path = "/v1/devices/{device}", tag = "devices", params(("device" = String, Path,)),
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn release_device(State(server): State<Arc<Server>>, Path(device): Path<String>) -> Answer<api::Job> {
+    let mine = server.clone();
+    blocking(server, move |_| mine.release_device(&device)).await
+}
+
+/// Names the present instant.
+#[utoipa::path(post, path = "/v1/devices/{device}/marks", tag = "devices", params(("device" = String, Path,)),
+    request_body = api::CreateMark,
+    responses((status = 200, body = api::Mark), (status = "default", body = ErrorBody)))]
+async fn create_mark(
+    State(server): State<Arc<Server>>,
+    Path(device): Path<String>,
+    Body(request): Body<api::CreateMark>,
+) -> Answer<api::Mark> {
+    blocking(server, move |server| server.devices.get(&device)?.mark(&request)).await
+}
+
+/// Exports an instant: a view, or a clone that takes writes of its own.
+#[utoipa::path(post, path = "/v1/devices/{device}/views", tag = "devices", params(("device" = String, Path,)),
+    request_body = api::CreateView,
+    responses((status = 200, body = api::View), (status = "default", body = ErrorBody)))]
+async fn create_view(
+    State(server): State<Arc<Server>>,
+    Path(device): Path<String>,
+    Body(request): Body<api::CreateView>,
+) -> Answer<api::View> {
+    blocking(server, move |server| server.create_view(&device, &request)).await
+}
+
+/// Ends the export of an instant. What was written to a clone is gone.
+#[utoipa::path(delete, path = "/v1/devices/{device}/views/{view}", tag = "devices",
+    params(("device" = String, Path,), ("view" = String, Path,)),
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn delete_view(
+    State(server): State<Arc<Server>>,
+    Path((device, view)): Path<(String, String)>,
+) -> Answer<()> {
+    blocking(server, move |server| server.delete_view(&device, &view)).await
+}
+
+/// Brings the device back to an instant at once, and ends its sessions: clients connect again.
+#[utoipa::path(post, path = "/v1/devices/{device}/revert", tag = "devices", params(("device" = String, Path,)),
+    request_body = api::Instant,
+    responses((status = 200, body = api::Reverted), (status = "default", body = ErrorBody)))]
+async fn revert(
+    State(server): State<Arc<Server>>,
+    Path(device): Path<String>,
+    Body(request): Body<api::Instant>,
+) -> Answer<api::Reverted> {
+    blocking(server, move |server| server.revert_device(&device, &request)).await
+}
+
+/// Changes how much history is kept.
+#[utoipa::path(put, path = "/v1/devices/{device}/window", tag = "devices", params(("device" = String, Path,)),
+    request_body = api::Window,
+    responses((status = 200, body = api::HistoryStatus), (status = "default", body = ErrorBody)))]
+async fn set_window(
+    State(server): State<Arc<Server>>,
+    Path(device): Path<String>,
+    Body(request): Body<api::Window>,
+) -> Answer<api::HistoryStatus> {
+    blocking(server, move |server| {
+        server.devices.get(&device)?.set_window(&request)?;
+        server.show_history(&device)
+    })
+    .await
+}
