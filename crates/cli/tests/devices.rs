@@ -1,0 +1,234 @@
+//! Adopted devices from the command line: instants, reverts under connected clients, kills, and what is left behind, with a real server, real files and real NBD.
+
+mod running;
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use cairn_frontend_nbd::Client;
+use running::{PATIENCE, Running};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+const BLOCK: u64 = 4096;
+
+fn path(dir: &Path, name: &str) -> String {
+    dir.join(name).to_str().unwrap().to_owned()
+}
+
+/// An image whose block `n` is full of `n`, and a server.
+fn served(dir: &Path) -> (Running, String) {
+    let image = path(dir, "disk.img");
+    let content: Vec<u8> = (0..8 * MIB / BLOCK).flat_map(|block| [block as u8; BLOCK as usize]).collect();
+    std::fs::write(&image, content).unwrap();
+    (Running::start(dir, "d"), image)
+}
+
+fn adopt(server: &Running, dir: &Path, image: &str, placement: &str, granularity: &str, more: &[&str]) {
+    let history = path(dir, &format!("{placement}.history"));
+    let arguments = ["device", "adopt", "disk0", "--origin", image, "--history", &history, "--placement"];
+    server.good(&[&arguments, &[placement, "--granularity", granularity][..], more].concat());
+}
+
+fn write(disk: &mut Client, at: u64, byte: u8) {
+    disk.write(at * BLOCK, &[byte; BLOCK as usize]).unwrap();
+}
+
+fn read(disk: &mut Client, at: u64) -> u8 {
+    let bytes = disk.read(at * BLOCK, BLOCK as u32).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "block {at} is of one time");
+    bytes[0]
+}
+
+fn status(server: &Running) -> Value {
+    server.json(&["history", "status", "disk0"])
+}
+
+/// The wall clock as `--at` takes it, in UTC.
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let day = since.as_secs() / 86_400;
+    // Days since 1970 to a date (H. Hinnant, "chrono-compatible low-level date algorithms").
+    let shifted = day as i64 + 719_468;
+    let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let date = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + i64::from(month <= 2);
+    let second = since.as_secs() % 86_400;
+    let (hour, minute, rest) = (second / 3600, second / 60 % 60, second % 60);
+    let nanos = since.subsec_nanos();
+    format!("{year:04}-{month:02}-{date:02} {hour:02}:{minute:02}:{rest:02}.{nanos:09}Z")
+}
+
+#[test]
+fn instants_are_seen_cloned_and_reverted_to_under_connected_clients_and_over_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, image) = served(dir.path());
+    adopt(&server, dir.path(), &image, "split-down-stream", "every-write", &["--window", "24h"]);
+    let mut disk = server.disk("disk0");
+    assert_eq!(read(&mut disk, 7), 7, "what was never written comes from the origin");
+    write(&mut disk, 7, 100);
+    let before = now();
+    write(&mut disk, 7, 101);
+    disk.flush().unwrap();
+    server.good(&["history", "mark", "disk0", "good", "--consistent"]);
+    write(&mut disk, 7, 102);
+    write(&mut disk, 8, 103);
+    disk.flush().unwrap();
+
+    // A view by the wall clock, one by a mark, and a clone that is written to.
+    let view = server.json(&["history", "view", "disk0", "--at", &before, "--as", "early"]);
+    assert_eq!(view["name"], "disk0@early");
+    server.good(&["history", "view", "disk0", "--mark", "good", "--as", "good"]);
+    server.good(&["history", "clone", "disk0", "--at", &before, "--as", "try"]);
+    assert_eq!(read(&mut server.disk("disk0@early"), 7), 100);
+    assert!(server.disk("disk0@early").write(0, &[1; 4096]).is_err(), "a view is read-only");
+    assert_eq!(read(&mut server.disk("disk0@good"), 7), 101);
+    let mut clone = server.disk("disk0@try");
+    assert_eq!((read(&mut clone, 7), read(&mut clone, 8)), (100, 8));
+    write(&mut clone, 8, 200);
+    clone.flush().unwrap();
+    assert_eq!(read(&mut disk, 8), 103, "the clone is its own");
+
+    // Kill: everything that was flushed is there, and so are the exports.
+    server.kill();
+    server.restart();
+    assert_eq!(read(&mut server.disk("disk0"), 7), 102);
+    assert_eq!(read(&mut server.disk("disk0@early"), 7), 100);
+    assert_eq!(read(&mut server.disk("disk0@good"), 7), 101);
+    let mut clone = server.disk("disk0@try");
+    assert_eq!((read(&mut clone, 7), read(&mut clone, 8)), (100, 200));
+
+    // Back to the mark under a connected client, and undone.
+    let mut disk = server.disk("disk0");
+    assert_eq!(read(&mut disk, 8), 103);
+    let planned = server.good(&["history", "revert", "disk0", "--mark", "good", "--dry-run"]);
+    assert!(planned.contains("nothing was done"), "{planned}");
+    let reverted = server.json(&["history", "revert", "disk0", "--mark", "good", "--yes"]);
+    assert_eq!(reverted["sessions_ended"], 1);
+    assert!(disk.read(0, 512).is_err(), "its session has ended");
+    let mut disk = server.disk("disk0");
+    assert_eq!((read(&mut disk, 7), read(&mut disk, 8)), (101, 8));
+    server.kill();
+    server.restart();
+    let mut disk = server.disk("disk0");
+    assert_eq!((read(&mut disk, 7), read(&mut disk, 8)), (101, 8));
+    server.good(&["history", "revert", "disk0", "--mark", reverted["undo"].as_str().unwrap(), "--yes"]);
+    let mut disk = server.disk("disk0");
+    assert_eq!((read(&mut disk, 7), read(&mut disk, 8)), (102, 103));
+    let deadline = Instant::now() + PATIENCE;
+    while !status(&server)["reverts"].as_array().unwrap().is_empty() {
+        assert!(Instant::now() < deadline, "the background copy ends");
+        std::thread::yield_now();
+    }
+
+    // Released it is a plain disk; while something shows its past it is not.
+    disk.disconnect().unwrap();
+    server.bad(11, "busy", &["device", "release", "disk0", "--yes"]);
+    for (command, name) in [("view", "early"), ("view", "good"), ("clone", "try")] {
+        server.good(&["history", command, "disk0", "--delete", name, "--yes"]);
+    }
+    server.good(&["device", "release", "disk0", "--yes"]);
+    assert_eq!(server.json(&["device", "list"]).as_array().unwrap().len(), 0);
+    let mut block = [0; 2];
+    let plain = std::fs::File::open(&image).unwrap();
+    for (byte, at) in block.iter_mut().zip([7, 8]) {
+        plain.read_exact_at(std::slice::from_mut(byte), at * BLOCK).unwrap();
+    }
+    assert_eq!(block, [102, 103]);
+    assert_eq!(plain.metadata().unwrap().len(), 8 * MIB);
+    assert_eq!(std::fs::read_dir(dir.path().join("d/devices")).unwrap().count(), 0, "nothing is left of it");
+}
+
+#[test]
+fn every_placement_leaves_a_plain_disk_with_the_present() {
+    for placement in ["checkpointing", "logging", "split-stream", "split-down-stream", "hybrid"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut server, image) = served(dir.path());
+        adopt(&server, dir.path(), &image, placement, "marks", &["--block", "16K"]);
+        let mut disk = server.disk("disk0");
+        for round in 0..3 {
+            for block in 0..64 {
+                write(&mut disk, block * 5, 10 * round + (block % 10) as u8);
+            }
+            disk.flush().unwrap();
+            server.good(&["history", "mark", "disk0", &format!("r{round}")]);
+        }
+        server.kill();
+        server.restart();
+        server.good(&["history", "view", "disk0", "--mark", "r0", "--as", "r0"]);
+        assert_eq!(read(&mut server.disk("disk0@r0"), 15), 3, "{placement}");
+        assert_eq!(read(&mut server.disk("disk0"), 15), 23, "{placement}");
+        assert!(server.good(&["history", "status", "disk0"]).contains(placement));
+        server.good(&["history", "view", "disk0", "--delete", "r0"]);
+        server.good(&["device", "release", "disk0", "--yes"]);
+        let content = std::fs::read(&image).unwrap();
+        assert_eq!(server.terminate(), 0);
+        for (block, bytes) in content.chunks_exact(BLOCK as usize).enumerate() {
+            let written = block % 5 == 0 && block / 5 < 64;
+            let expected = if written { 20 + (block / 5 % 10) as u8 } else { block as u8 };
+            assert!(bytes.iter().all(|byte| *byte == expected), "{placement}: block {block}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_adopted_or_reached_is_refused_by_name_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, image) = served(dir.path());
+    let original = std::fs::read(&image).unwrap();
+    let history = path(dir.path(), "h");
+    let base = ["device", "adopt", "disk0", "--placement", "checkpointing", "--granularity"];
+    let refuse = |code, kind, granularity: &str, origin: &str, history: &str, more: &[&str]| {
+        let named = [granularity, "--origin", origin, "--history", history];
+        server.bad(code, kind, &[&base, &named[..], more].concat())
+    };
+    refuse(10, "not-found", "1s", &path(dir.path(), "missing"), &history, &[]);
+    assert!(refuse(2, "usage", "1s", &image, &image, &[]).contains("not the origin"));
+    assert!(refuse(2, "usage", "sometimes", &image, &history, &[]).contains("every-write"));
+    assert!(refuse(2, "usage", "1s", &image, &history, &["--block", "5000"]).contains("power of two"));
+    assert!(
+        refuse(2, "usage", "1s", &image, &history, &["--window", "1h", "--floor", "2h"]).contains("floor")
+    );
+    let small = refuse(22, "too-small", "1s", &image, &history, &["--history-size", "16K"]);
+    assert!(small.contains("16384"), "{small}");
+    assert!(!Path::new(&history).exists(), "a refused adoption makes no file");
+    let full = path(dir.path(), "full");
+    std::fs::write(&full, vec![7; 128 << 20]).unwrap();
+    refuse(32, "not-empty", "1s", &image, &full, &[]);
+    assert_eq!(std::fs::read(&image).unwrap(), original, "the origin is as it was");
+
+    adopt(&server, dir.path(), &image, "checkpointing", "1s", &[]);
+    let again = ["device", "adopt", "disk0", "--origin", &image, "--history", &history];
+    server.bad(21, "taken", &[&again[..], &["--placement", "logging", "--granularity", "1s"]].concat());
+    server.bad(10, "not-found", &["history", "view", "disk0", "--at", "2001-01-01 00:00:00Z"]);
+    server.bad(10, "not-found", &["history", "revert", "disk0", "--mark", "nobody", "--yes"]);
+    server.bad(10, "not-found", &["history", "view", "disk0", "--at", "2199-01-01 00:00:00Z"]);
+    server.bad(2, "usage", &["history", "view", "disk0", "--at", "yesterday"]);
+    server.bad(2, "usage", &["history", "view", "disk0"]);
+    server.bad(10, "not-found", &["history", "status", "disk1"]);
+    server.good(&["history", "mark", "disk0", "m"]);
+    server.bad(21, "taken", &["history", "mark", "disk0", "m"]);
+    let mut disk = server.disk("disk0");
+    server.bad(11, "busy", &["device", "release", "disk0", "--yes"]);
+    write(&mut disk, 1, 50);
+    disk.disconnect().unwrap();
+
+    // Without its history the device waits, and says what for; the server serves.
+    server.kill();
+    let (store, away) = (path(dir.path(), "checkpointing.history"), path(dir.path(), "away"));
+    std::fs::rename(&store, &away).unwrap();
+    server.restart();
+    let problem = server.json(&["status"])["problems"][0].clone();
+    assert_eq!(problem["subject"], "disk0");
+    assert!(problem["message"].as_str().unwrap().contains("checkpointing.history"), "{problem}");
+    assert!(!server.has_export("disk0"));
+    server.kill();
+    std::fs::rename(&away, &store).unwrap();
+    server.restart();
+    assert!(server.has_export("disk0"));
+}
