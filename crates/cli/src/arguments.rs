@@ -442,6 +442,28 @@ pub enum Mirror {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
+    /// Make this side follow the other one (again), after both were written to; run it on the side that is to be the destination. Only what diverged is sent
+    Resync {
+        /// The volume here
+        name: String,
+        #[command(flatten)]
+        decision: Decision,
+    },
+    /// Give the role of the source back to this side: resync, and then the planned change of roles
+    Failback {
+        /// The volume here
+        name: String,
+        #[command(flatten)]
+        decision: Decision,
+    },
+    /// Change the roles without loss: the source stops, its last changes are brought, and this side, the destination, takes writes
+    Reverse {
+        /// The mirror
+        name: String,
+        /// Only say how far behind it is
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
     /// Make the mirror an ordinary volume; the source is not asked
     Failover {
         /// The mirror
@@ -638,6 +660,26 @@ impl FromStr for DumpName {
             false => Ok(Self { volume: text.to_owned(), snapshot: None }),
         }
     }
+}
+
+/// What becomes of what only this side has.
+#[derive(Debug, Args)]
+pub struct Decision {
+    /// Keep it in this new file of the server's machine, an image stream against the snapshot that both sides have
+    #[arg(long, value_name = "FILE", conflicts_with = "discard_divergent")]
+    pub spill: Option<PathBuf>,
+    /// Drop it
+    #[arg(long)]
+    pub discard_divergent: bool,
+    /// When nothing is known to be common, compare checksums, and send what is not the same
+    #[arg(long)]
+    pub compare: bool,
+    /// Where the other side is, when it has moved or never said so
+    #[arg(long, value_name = "HOST:PORT")]
+    pub from: Option<String>,
+    /// Only say what would be given up
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
 }
 
 /// A time, or `off`.

@@ -32,6 +32,20 @@ pub struct Follower {
 }
 
 impl Follower {
+    /// One that is heard of for the first time.
+    pub(crate) fn new(volume: VolumeId, name: &str, now: Timestamp) -> Self {
+        Self {
+            volume,
+            name: name.to_owned(),
+            hold: true,
+            rpo: None,
+            heard: now,
+            base: None,
+            updated: None,
+            departed: None,
+        }
+    }
+
     /// The peer: the part of the name before the relationship.
     pub fn peer(&self) -> &str {
         peer_of(&self.name)

@@ -519,7 +519,7 @@ impl Source {
         Ok(())
     }
 
-    /// Notes that a mirror was failed over. False when nobody knows it here.
+    /// Notes that a mirror was failed over. False when the volume takes no writes here, and so has nothing to lose by it.
     pub(crate) fn note_departure(
         &self,
         volume: &Arc<Volume>,
@@ -527,9 +527,15 @@ impl Source {
         departure: &Departure,
         volumes: &dyn SourceVolumes,
     ) -> bool {
+        if volume.status_role() != Role::Normal {
+            return false;
+        }
         let mut followers = self.followers.lock();
-        let Some(follower) = followers.get_mut(&(volume.id(), prefix.to_owned())) else { return false };
-        follower.heard = volume.clock().now();
+        let key = (volume.id(), prefix.to_owned());
+        let now = volume.clock().now();
+        let follower =
+            followers.entry(key).or_insert_with(|| Follower::new(volume.id(), name_in(prefix), now));
+        follower.heard = now;
         let address = volumes.reachable(&departure.address);
         follower.departed = Some(Departure { address, ..departure.clone() });
         true
@@ -539,16 +545,9 @@ impl Source {
     fn hear(&self, volume: &Arc<Volume>, prefix: &str, heard: &Heard) {
         let now = volume.clock().now();
         let mut followers = self.followers.lock();
-        let follower = followers.entry((volume.id(), prefix.to_owned())).or_insert_with(|| Follower {
-            volume: volume.id(),
-            name: name_in(prefix).to_owned(),
-            hold: true,
-            rpo: None,
-            heard: now,
-            base: None,
-            updated: None,
-            departed: None,
-        });
+        let follower = followers
+            .entry((volume.id(), prefix.to_owned()))
+            .or_insert_with(|| Follower::new(volume.id(), name_in(prefix), now));
         follower.heard = now;
         // Whoever asks for an image or for the lag follows.
         follower.departed = None;

@@ -407,6 +407,22 @@ pub enum ServerError {
     /// The bearer token is missing or wrong.
     #[error("the request carries no valid token")]
     Unauthorized,
+    /// What only this side has needs a decision.
+    #[error(
+        "{bytes} bytes that were written to `{volume}` are not at the other side{}: following it would give them up",
+        match snapshots.len() { 0 => String::new(), _ => format!(", nor are its snapshots {}", snapshots.join(", ")) }
+    )]
+    Undecided {
+        /// Here.
+        volume: String,
+        /// Blocks that only this side has.
+        bytes: u64,
+        /// Snapshots that only this side has.
+        snapshots: Vec<String>,
+    },
+    /// The other side of a mirror did not say where it is reached.
+    #[error("the other side has not said where mirrors reach its server")]
+    Unlocated,
     /// No such path in the API.
     #[error("no such path in the API: {path}")]
     NoSuchPath {

@@ -203,5 +203,12 @@ fn follower(volume: &str, mirror: &MirrorAtSource, base: Option<String>, now: Ti
         heard_ms: known.map(|known| ms(known.heard)),
         updated_ms: known.and_then(|known| known.updated).map(ms),
         transferring: mirror.transferring,
+        departed: known.and_then(|known| known.departed.as_ref()).map(|departure| api::Departed {
+            address: departure.address.clone(),
+            volume: departure.volume.clone(),
+            generation: departure.generation.0,
+            at_ms: ms(departure.at),
+            diverged_bytes: mirror.behind.map(|behind| behind.blocks * BLOCK_SIZE as u64),
+        }),
     }
 }

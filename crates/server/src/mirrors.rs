@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -23,13 +23,15 @@ use crate::destination::{SourceAddress, SourceStream, connect};
 use crate::error::ServerError;
 use crate::identity::{Fingerprint, Identity};
 use crate::jobs::{Jobs, Progress};
-use crate::peers::Credential;
+use crate::peers::{Credential, Peers};
 use crate::source::{is_silence, set_patience};
 use crate::state;
 use crate::transfer;
 use crate::volumes::{OpenVolume, Volumes};
+use roles::{Changed, Decision};
 
 mod commands;
+mod roles;
 mod show;
 mod verify;
 
@@ -70,6 +72,11 @@ pub(crate) struct Document {
     mended_here: u64,
     #[serde(default)]
     mended_there: u64,
+    /// How the present roles came about; none while they are those of the beginning.
+    #[serde(default)]
+    change: Option<Changed>,
+    #[serde(default)]
+    decision: Option<Decision>,
 }
 
 /// A [`Contact`] as it is kept.
@@ -153,12 +160,34 @@ pub(crate) struct Mirrors {
     identity: Arc<Identity>,
     clock: Arc<dyn Clock>,
     jobs: Arc<Jobs>,
+    peers: Arc<Peers>,
+    /// The mirrors of volumes here.
+    source: Arc<cairn_mirror::Source>,
+    /// Where mirrors reach this server: `HOST:PORT`, or `:PORT` when it does not know its name; empty when they don't.
+    address: String,
+    /// Ends the sessions that clients have with a volume.
+    closes: OnceLock<Closes>,
     /// How long a source may be silent in a transfer.
     patience: Duration,
     relations: Mutex<BTreeMap<String, Arc<Relation>>>,
     ending: AtomicBool,
     asleep: Mutex<()>,
     wake: Condvar,
+}
+
+/// Ends the sessions with the active state of a volume; how many there were.
+type Closes = Box<dyn Fn(&str) -> usize + Send + Sync>;
+
+/// What mirrors need of the rest of the server.
+pub(crate) struct Surroundings {
+    pub(crate) volumes: Arc<Volumes>,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) source: Arc<cairn_mirror::Source>,
+    pub(crate) address: String,
+    pub(crate) patience: Duration,
 }
 
 /// The schedule's thread; it ends when this goes.
@@ -176,13 +205,8 @@ impl Drop for Schedule {
 
 impl Mirrors {
     /// The mirrors among `volumes`.
-    pub(crate) fn open(
-        volumes: Arc<Volumes>,
-        identity: Arc<Identity>,
-        clock: Arc<dyn Clock>,
-        jobs: Arc<Jobs>,
-        patience: Duration,
-    ) -> Result<Self, ServerError> {
+    pub(crate) fn open(around: Surroundings) -> Result<Self, ServerError> {
+        let Surroundings { volumes, identity, clock, jobs, peers, source, address, patience } = around;
         let now_ms = now_ms(&*clock);
         let mut relations = BTreeMap::new();
         for open in volumes.all() {
@@ -195,12 +219,25 @@ impl Mirrors {
             identity,
             clock,
             jobs,
+            peers,
+            source,
+            address,
+            closes: OnceLock::new(),
             patience,
             relations: Mutex::new(relations),
             ending: AtomicBool::new(false),
             asleep: Mutex::new(()),
             wake: Condvar::new(),
         })
+    }
+
+    /// How the sessions with a volume are ended.
+    pub(crate) fn close_with(&self, closes: Closes) {
+        let _ = self.closes.set(closes);
+    }
+
+    fn close_sessions(&self, name: &str) -> usize {
+        self.closes.get().map_or(0, |close| close(name))
     }
 
     fn get(&self, name: &str) -> Result<Arc<Relation>, ServerError> {
@@ -254,6 +291,7 @@ impl Mirrors {
                         tracing::warn!(mirror = relation.name, %error, "an update could not begin");
                     }
                     mirrors.ask_for_lag(&relation);
+                    mirrors.tell_of_failover(&relation);
                 }
                 let mut asleep = mirrors.asleep.lock();
                 if !mirrors.ending.load(Ordering::Acquire) {
@@ -310,7 +348,7 @@ impl Mirrors {
         let (mirrors, mine) = (self.clone(), relation.clone());
         let started = self.jobs.start(kind, &relation.name, move |progress| {
             let claim = Claim(&mine);
-            let outcome = mirrors.update(&mine, &open, connected, progress, compare);
+            let outcome = mirrors.update(&mine, &open, connected, progress, compare, false);
             mirrors.note(&mine, &outcome);
             drop(claim);
             outcome.map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
@@ -329,6 +367,7 @@ impl Mirrors {
         connected: Option<SourceStream>,
         progress: &Progress,
         compare: bool,
+        hold: bool,
     ) -> Result<(), ServerError> {
         progress.phase("connecting");
         let document = relation.document.lock().clone();
@@ -363,7 +402,8 @@ impl Mirrors {
         if progress.cancelled().load(Ordering::Relaxed) {
             return Err(ServerError::Ending);
         }
-        relation.destination.set_options(document.options());
+        let options = document.options();
+        relation.destination.set_options(Options { hold: options.hold || hold, ..options });
         let cut = |source| ServerError::Unreachable { address: document.address.clone(), source };
         set_patience(&mut stream.sock, patience).map_err(cut)?;
         let clock = &*self.clock;
@@ -489,12 +529,37 @@ fn now_ms(clock: &dyn Clock) -> u64 {
 }
 
 impl Document {
+    /// What is known of another side before anything was heard of it.
+    fn of(address: &str, fingerprint: Fingerprint, volume: &str, relationship: u64) -> Self {
+        Self {
+            address: address.to_owned(),
+            fingerprint,
+            volume: volume.to_owned(),
+            credential: None,
+            every_ms: None,
+            rpo_ms: None,
+            no_hold: false,
+            stall_ms: None,
+            paused: false,
+            relationship,
+            contact: None,
+            sent_bytes: 0,
+            updates: 0,
+            last: None,
+            verified: None,
+            mended_here: 0,
+            mended_there: 0,
+            change: None,
+            decision: None,
+        }
+    }
+
     fn options(&self) -> Options {
         Options {
             compression: Compression::None,
             hold: !self.no_hold,
             rpo: self.rpo_ms.map(Duration::from_millis),
-            gives_up: None,
+            gives_up: roles::gives_up(self),
         }
     }
 

@@ -135,6 +135,31 @@ impl Peers {
         document.peers.iter().map(peer).collect()
     }
 
+    /// Admits the holder of a certificate to a volume without a token: the other side of a mirror, when the roles change.
+    pub(crate) fn pin(
+        &self,
+        now: Timestamp,
+        certificate: Fingerprint,
+        volume: &str,
+    ) -> Result<(), ServerError> {
+        if self.admit(now, certificate, None, volume).is_ok() {
+            return Ok(());
+        }
+        let now_ms = now.0 / 1_000_000;
+        let entry = Entry {
+            id: random_name(),
+            secret_digest: Secret::random().digest(),
+            invited_ms: now_ms,
+            expires_ms: now_ms,
+            volume: Some(volume.to_owned()),
+            pinned: Some(Pinned { fingerprint: certificate, at_ms: now_ms }),
+        };
+        self.change(|document| {
+            document.peers.push(entry);
+            Ok(())
+        })
+    }
+
     /// The certificates that are pinned.
     pub(crate) fn pinned(&self) -> Vec<Fingerprint> {
         let document = self.document.lock();

@@ -21,7 +21,7 @@ use crate::http;
 use crate::identity::Identity;
 use crate::images::Dumping;
 use crate::jobs::Jobs;
-use crate::mirrors::Mirrors;
+use crate::mirrors::{Mirrors, Surroundings};
 use crate::names::{self, ExportName};
 use crate::notify;
 use crate::peers::Peers;
@@ -97,13 +97,18 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let volumes = Arc::new(Volumes::open(data.volumes(), config.cache, clock.clone())?);
     let devices = Arc::new(Devices::open(data.devices(), clock.clone())?);
     let jobs = Arc::new(Jobs::new(clock.clone()));
-    let mirrors = Mirrors::open(
-        volumes.clone(),
-        identity.clone(),
-        clock.clone(),
-        jobs.clone(),
-        config.mirror_patience,
-    )?;
+    let (followers, sessions) = Followers::open(data.path())?;
+    let (followers, sessions) = (Arc::new(followers), Arc::new(sessions));
+    let mirrors = Mirrors::open(Surroundings {
+        volumes: volumes.clone(),
+        identity: identity.clone(),
+        clock: clock.clone(),
+        jobs: jobs.clone(),
+        peers: peers.clone(),
+        source: sessions.clone(),
+        address: mirrors_reach(config.advertise.as_deref(), mirror.as_ref()),
+        patience: config.mirror_patience,
+    })?;
     let mirrors = Arc::new(mirrors);
     let options = ServerOptions {
         tls: Some(tls::nbd_server(&identity)?),
@@ -114,13 +119,11 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let mut http_addresses = vec![format!("unix:{}", control_path.display())];
     http_addresses.extend(http.as_ref().map(|(listener, _)| local(listener)));
     let mirror_address = mirror.as_ref().map(local);
-    let (followers, sessions) = Followers::open(data.path())?;
-    let (followers, sessions) = (Arc::new(followers), Arc::new(sessions));
     let source = mirror.map(|listener| {
         let (peers, volumes, followers) = (peers.clone(), volumes.clone(), followers.clone());
-        let (clock, sessions) = (clock.clone(), sessions.clone());
+        let (clock, sessions, mirrors) = (clock.clone(), sessions.clone(), mirrors.clone());
         let patience = config.mirror_patience;
-        Source::start(listener, &identity, peers, volumes, clock, sessions, patience, followers)
+        Source::start(listener, &identity, peers, volumes, clock, sessions, patience, followers, mirrors)
     });
     let source = source.transpose()?;
 
@@ -144,6 +147,13 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         advertise: config.advertise,
         data,
     });
+    // Not the server itself: it would never end.
+    let served = Arc::downgrade(&server);
+    server.mirrors.close_with(Box::new(move |volume| {
+        served.upgrade().map_or(0, |server| {
+            server.close_sessions(|export| export.volume == volume && export.snapshot.is_none())
+        })
+    }));
     let schedule = server.mirrors.start_schedule()?;
 
     ready(&server.status());
@@ -177,6 +187,16 @@ fn listen(address: &str) -> Result<TcpListener, ServerError> {
     TcpListener::bind(address).map_err(|source| ServerError::Listen { address: address.to_owned(), source })
 }
 
+/// The address that mirrors use: the one that is told, or the port at whatever name the other side knows this host by.
+fn mirrors_reach(advertise: Option<&str>, listener: Option<&TcpListener>) -> String {
+    match (advertise, listener.and_then(|listener| listener.local_addr().ok())) {
+        (_, None) => String::new(),
+        (Some(address), _) => address.to_owned(),
+        (None, Some(address)) if address.ip().is_unspecified() => format!(":{}", address.port()),
+        (None, Some(address)) => address.to_string(),
+    }
+}
+
 fn local(listener: &TcpListener) -> String {
     listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
 }
@@ -208,6 +228,7 @@ impl Server {
         let mut problems = self.volumes.problems();
         problems.extend(self.mirrors.problems());
         problems.extend(self.devices.problems());
+        problems.extend(followers.iter().filter_map(api::Follower::parted));
         problems.extend(followers.iter().filter(|follower| follower.over_rpo).map(|follower| api::Problem {
             subject: follower.volume.clone(),
             message: "a mirror of it is further behind than its owner wants".to_owned(),

@@ -15,6 +15,7 @@ use rustls::{ServerConnection, StreamOwned};
 use crate::error::ServerError;
 use crate::followers::Followers;
 use crate::identity::{Fingerprint, Identity};
+use crate::mirrors::Mirrors;
 use crate::peers::Peers;
 use crate::tls;
 use crate::transfer::{self, Offered};
@@ -36,6 +37,7 @@ struct Shared {
     /// A peer that neither takes nor gives a byte for so long in a transfer is gone.
     patience: Duration,
     followers: Arc<Followers>,
+    mirrors: Arc<Mirrors>,
     ending: AtomicBool,
     next: AtomicU64,
     /// To cut them off at the end.
@@ -60,6 +62,7 @@ impl Source {
         source: Arc<cairn_mirror::Source>,
         patience: Duration,
         followers: Arc<Followers>,
+        mirrors: Arc<Mirrors>,
     ) -> Result<Self, ServerError> {
         let shared = Arc::new(Shared {
             tls: tls::mirror_server(identity)?,
@@ -69,6 +72,7 @@ impl Source {
             source,
             patience,
             followers,
+            mirrors,
             ending: AtomicBool::new(false),
             next: AtomicU64::new(0),
             connections: Mutex::default(),
@@ -172,7 +176,14 @@ fn converse(stream: TcpStream, shared: &Shared) -> Result<(), ServerError> {
     let patience = patience.max(Duration::from_millis(1));
     set_patience(&mut stream.sock, patience).map_err(cut)?;
     let now = shared.clock.now();
-    let offered = Offered { volumes: &shared.volumes, peers: &shared.peers, certificate, now };
+    let offered = Offered {
+        volumes: &shared.volumes,
+        peers: &shared.peers,
+        mirrors: &shared.mirrors,
+        certificate,
+        host: stream.sock.get_ref().peer_addr().ok().map(|peer| peer.ip()),
+        now,
+    };
     let outcome = transfer::serve(&mut stream, &shared.source, &offered, &shared.ending);
     shared.followers.keep(&shared.source);
     outcome.map_err(|source| match is_silence(&source) {

@@ -6,14 +6,16 @@ use std::sync::atomic::AtomicBool;
 
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::{
-    Client, Destination, MirrorError, PeerName, Refusal, Source, SourceVolumes, Threads, TransferKind,
+    Client, Departure, Destination, GiveWay, MirrorError, PeerName, Refusal, Relationship, Source,
+    SourceVolumes, Successor, Threads, TransferKind,
 };
-use cairn_volume::Volume;
+use cairn_volume::{Snapshot, Volume};
 
 use crate::api::ErrorKind;
 use crate::error::{volume_kind, volume_next};
 use crate::identity::Fingerprint;
 use crate::jobs::Progress;
+use crate::mirrors::Mirrors;
 use crate::peers::Peers;
 use crate::volumes::Volumes;
 
@@ -44,7 +46,10 @@ pub(crate) fn peer_digits(certificate: Fingerprint) -> String {
 pub(crate) struct Offered<'a> {
     pub(crate) volumes: &'a Volumes,
     pub(crate) peers: &'a Peers,
+    pub(crate) mirrors: &'a Mirrors,
     pub(crate) certificate: Fingerprint,
+    /// Where the peer connects from.
+    pub(crate) host: Option<std::net::IpAddr>,
     pub(crate) now: cairn_base::Timestamp,
 }
 
@@ -52,6 +57,48 @@ impl SourceVolumes for Offered<'_> {
     fn volume(&self, name: &str, _peer: &PeerName) -> Result<Arc<Volume>, Refusal> {
         self.peers.admit(self.now, self.certificate, None, name).map_err(|_| Refusal::NoSuchVolume)?;
         self.volumes.get(name).map(|open| open.volume.clone()).map_err(|_| Refusal::NoSuchVolume)
+    }
+
+    fn reachable(&self, address: &str) -> String {
+        match (address.strip_prefix(':'), self.host) {
+            (Some(port), Some(std::net::IpAddr::V6(host))) => format!("[{host}]:{port}"),
+            (Some(port), Some(host)) => format!("{host}:{port}"),
+            _ => address.to_owned(),
+        }
+    }
+
+    fn hand_over(
+        &self,
+        volume: &str,
+        _peer: &PeerName,
+        relationship: Relationship,
+        successor: &Successor,
+        give: &mut GiveWay<'_>,
+    ) -> Result<Snapshot, Refusal> {
+        self.mirrors.hand_over(volume, self.certificate, relationship, successor, give)
+    }
+
+    fn departed(
+        &self,
+        volume: &str,
+        _peer: &PeerName,
+        _relationship: Relationship,
+        departure: &Departure,
+        known: bool,
+    ) {
+        let (address, generation) = (self.reachable(&departure.address), departure.generation.0);
+        if known {
+            tracing::warn!(
+                volume,
+                by = address,
+                generation,
+                "a mirror of this volume was failed over: it does not follow any more"
+            );
+        }
+    }
+
+    fn former(&self, volume: &str, _peer: &PeerName, relationship: Relationship) -> Option<PeerName> {
+        self.mirrors.name_towards(volume, self.certificate, relationship)
     }
 }
 

@@ -494,6 +494,24 @@ impl OpenVolume {
         }
     }
 
+    /// Makes the last device long enough for a redirect area and a have map, if it is a file.
+    pub(crate) fn make_room_as_destination(&self) -> Result<(), ServerError> {
+        let Some(last) = self.parts.last() else { return Ok(()) };
+        let before: u64 = self.parts[..self.parts.len() - 1].iter().map(|part| part.geometry().length).sum();
+        let need = self.volume.device_bytes_as_destination();
+        if before + last.geometry().length >= need {
+            return Ok(());
+        }
+        last.grow(need.saturating_sub(before)).map_err(|error| match error {
+            cairn_device::DeviceError::NoSpace { .. } => ServerError::DeviceTooSmall {
+                size: self.volume.status().blocks * BLOCK,
+                need,
+                have: before + last.geometry().length,
+            },
+            error => error.into(),
+        })
+    }
+
     /// Grows the volume to `size_bytes`, or to what its devices hold by now.
     pub(crate) fn grow(&self, size_bytes: Option<u64>) -> Result<(), ServerError> {
         let role = self.volume.status().role;

@@ -5,7 +5,7 @@ use cairn_server::api::{self, ErrorKind};
 
 use super::volume::{absolute, segment};
 use super::{follow, summary};
-use crate::arguments::{Mirror, Setting};
+use crate::arguments::{Decision, Mirror, Setting};
 use crate::client::Client;
 use crate::exit::{Failure, NOT_KNOWN};
 use crate::output::{Output, ago, duration, interval, print_line, size, table};
@@ -72,6 +72,9 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
         }
         Mirror::Forget { volume, name, dry_run } => forget(&volume, &name, dry_run, client, output)?,
         Mirror::Failover { name, dry_run } => failover(&name, dry_run, client, output)?,
+        Mirror::Resync { name, decision } => resync(&name, decision, "resync", client, output)?,
+        Mirror::Failback { name, decision } => resync(&name, decision, "failback", client, output)?,
+        Mirror::Reverse { name, dry_run } => reverse(&name, dry_run, client, output)?,
         Mirror::Delete { name, dry_run } => {
             let mirror: api::Mirror = client.get(&path(&name)?)?;
             let what =
@@ -249,12 +252,111 @@ fn failover(name: &str, dry_run: bool, client: &Client, output: Output) -> Resul
     let outcome: api::Failover = client.post(&path, &api::FailoverRequest { dry_run: false })?;
     output.tell(&outcome, |outcome| {
         format!(
-            "{name} takes writes now, and follows nobody; the source, if it still lives, does not know of this\n\
+            "{name} takes writes now, and follows nobody; the source is told as soon as it answers\n\
              lost: {}\n\
-             next: connect the clients to its LUNs (`cairn lun list {name}`)",
-            loss(outcome)
+             roles: {}\n\
+             next: connect the clients to its LUNs (`cairn lun list {name}`); when the old source is back, `cairn mirror resync` or `cairn mirror failback` there",
+            loss(outcome),
+            outcome.direction,
         )
     });
+    Ok(())
+}
+
+fn resync(
+    name: &str,
+    decision: Decision,
+    kind: &str,
+    client: &Client,
+    output: Output,
+) -> Result<(), Failure> {
+    let path = path(name)?;
+    let Decision { spill, discard_divergent, compare, from, dry_run } = decision;
+    if dry_run || discard_divergent {
+        let request = api::DivergenceRequest { from: from.clone() };
+        let found: api::Divergence = client.post(&format!("{path}/divergence"), &request)?;
+        if dry_run {
+            output.show(&found, |found| format!("{}; nothing was done", divergence(found)));
+            return Ok(());
+        }
+        if found.diverged {
+            output.confirm(&divergence(&found))?;
+        }
+    }
+    let spill = absolute(&Vec::from_iter(spill))?.into_iter().next();
+    let request = api::ResyncRequest { from, spill, discard: discard_divergent, compare };
+    let job: api::Job = client.post(&format!("{path}/{kind}"), &request)?;
+    roles_changed(job, client, output)
+}
+
+/// What a resync gives up.
+fn divergence(found: &api::Divergence) -> String {
+    let name = &found.name;
+    let common = found.common.as_deref().map_or("nothing is common".to_owned(), |common| {
+        let generation = found.common_generation.unwrap_or_default();
+        format!("both sides have {common}, generation {generation}")
+    });
+    let lost = match found.diverged {
+        false => format!("{name} has nothing that the other side lacks"),
+        true => {
+            let snapshots = match &found.snapshots[..] {
+                [] => String::new(),
+                names => format!(", and the snapshots {}", names.join(", ")),
+            };
+            format!(
+                "following {} at {} gives up {} bytes ({} blocks) that were written to {name} since{snapshots}",
+                found.volume, found.address, found.lost_bytes, found.lost_blocks
+            )
+        }
+    };
+    let other =
+        if found.other_takes_writes { "" } else { "; the other side takes no writes, and can't be followed" };
+    format!("{common}; {lost}{other}")
+}
+
+fn reverse(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let path = path(name)?;
+    let mirror: api::Mirror = client.get(&path)?;
+    let what = format!(
+        "{} at {} becomes read-only, its clients are cut off, and {name} takes writes here; it is behind by {} now, which is brought first",
+        mirror.source_volume,
+        mirror.source_address,
+        lag(&mirror),
+    );
+    if dry_run {
+        output.show(&mirror, |_| format!("{what}; nothing was done"));
+        return Ok(());
+    }
+    output.confirm(&what)?;
+    let job: api::Job = client.post(&format!("{path}/reverse"), &())?;
+    roles_changed(job, client, output)
+}
+
+/// Waits for the job, and says what both sides are now.
+fn roles_changed(job: api::Job, client: &Client, output: Output) -> Result<(), Failure> {
+    let Some(api::JobOutcome::Mirror(mirror)) = follow(job, client, output)? else { return Ok(()) };
+    if output.json {
+        print_line(&summary(&mirror).to_string());
+    } else if !output.quiet {
+        let last = mirror.last.clone().unwrap_or_default();
+        print_line(&format!(
+            "sent {}, changed {} (a full copy is {})",
+            size(last.sent_bytes),
+            size(last.changed_bytes),
+            size(last.full_bytes)
+        ));
+        if let Some(spill) = &mirror.spill {
+            print_line(&format!("what only this side had is in {spill}"));
+        }
+        print_line(&format!("roles: {}", mirror.direction));
+        let next = match mirror.role {
+            api::MirrorRole::Source => "connect the clients here",
+            api::MirrorRole::Destination => {
+                "clients stay at the other side; to change the roles: `cairn mirror reverse` here"
+            }
+        };
+        print_line(&format!("next: {next}"));
+    }
     Ok(())
 }
 
@@ -311,6 +413,13 @@ fn show(mirror: &api::Mirror) -> String {
         Some(rpo) => format!(", at most {} is wanted", duration(rpo)),
     };
     let base = if mirror.hold { "held at the source" } else { "not held: the source records changes" };
+    text += &format!("\nroles     {}", mirror.direction);
+    if let Some(since) = mirror.role_since_ms {
+        text += &format!(", since {}", ago(since));
+    }
+    if let Some(spill) = &mirror.spill {
+        text += &format!("\nspill     {spill}");
+    }
     text += &format!(
         "\nsource    {} at {}\nimage     {}, {} old\nlag       {}{rpo}\nevery     {}\nbase      {base}\nstall     {}\nupdates   {}\nsent      {}",
         mirror.source_volume,
@@ -376,5 +485,7 @@ fn state(state: api::MirrorState) -> &'static str {
         S::Stalled => "stalled",
         S::Paused => "paused",
         S::FailedOver => "failed over",
+        S::Source => "source",
+        S::HandedOver => "handed over",
     }
 }

@@ -57,6 +57,13 @@ impl Running {
         }
     }
 
+    /// Listens for mirrors at the same address after each restart; that address.
+    pub fn stay(&mut self) -> String {
+        let address = self.json(&["status"])["mirror"].as_str().unwrap().to_owned();
+        self.arguments = vec!["--mirror".to_owned(), address.clone()];
+        address
+    }
+
     pub fn kill(&mut self) {
         let mut process = self.process.take().unwrap();
         process.kill().unwrap();

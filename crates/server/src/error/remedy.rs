@@ -41,6 +41,8 @@ impl ServerError {
             E::Files { source, .. } => files_kind(source),
             E::VolumeUnavailable { kind, .. } | E::DeviceUnavailable { kind, .. } => *kind,
             E::History { source, .. } => history_kind(source),
+            E::Undecided { .. } => ErrorKind::Diverged,
+            E::Unlocated => ErrorKind::PeerUnreachable,
             E::IsDestination { .. } | E::FailedOver { .. } | E::FollowsSource { .. } | E::NoImage { .. } => {
                 ErrorKind::WrongRole
             }
@@ -137,8 +139,15 @@ impl ServerError {
                 "see the limits of this user (`ulimit -u`) and the memory of the machine".into()
             }
             E::NotAMirror { .. } => "see the mirrors with `cairn mirror status`".into(),
-            E::FailedOver { volume } => {
-                format!("`{volume}` is an ordinary volume now; make a new mirror with `cairn mirror create`")
+            E::FailedOver { volume } => format!(
+                "it takes writes: let the other side follow it with `cairn mirror resync` there, or give up what was written here with `cairn mirror resync {volume}`"
+            ),
+            E::Undecided { volume, .. } => format!(
+                "keep it in a file with `cairn mirror resync {volume} --spill FILE`, or drop it with `--discard-divergent`; `-n` only says what it is"
+            ),
+            E::Unlocated => {
+                "name it with `--from HOST:PORT`, or start that server with `--mirror` and `--advertise`"
+                    .into()
             }
             E::InvalidToken => {
                 "copy the whole word that `cairn peer invite` printed on the source (it begins with cairn1-)"

@@ -22,6 +22,10 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(verify_mirror))
         .routes(routes!(forget_follower))
         .routes(routes!(failover))
+        .routes(routes!(divergence))
+        .routes(routes!(resync_mirror))
+        .routes(routes!(failback_mirror))
+        .routes(routes!(reverse_mirror))
 }
 
 /// Who may mirror from here, and who is invited to.
@@ -130,6 +134,50 @@ async fn forget_follower(
     Path((volume, follower)): Path<(String, String)>,
 ) -> Answer<()> {
     blocking(server, move |server| server.forget_follower(&volume, &follower)).await
+}
+
+/// What following the other side would give up here.
+#[utoipa::path(post, path = "/v1/mirrors/{mirror}/divergence", tag = "mirrors",
+    params(("mirror" = String, Path,)), request_body = api::DivergenceRequest,
+    responses((status = 200, body = api::Divergence), (status = "default", body = ErrorBody)))]
+async fn divergence(
+    State(server): State<Arc<Server>>,
+    Path(mirror): Path<String>,
+    Body(request): Body<api::DivergenceRequest>,
+) -> Answer<api::Divergence> {
+    blocking(server, move |server| server.divergence(&mirror, request.from.as_deref())).await
+}
+
+/// Makes the volume follow the other side again, after both were written to. Only what diverged is sent.
+#[utoipa::path(post, path = "/v1/mirrors/{mirror}/resync", tag = "mirrors",
+    params(("mirror" = String, Path,)), request_body = api::ResyncRequest,
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn resync_mirror(
+    State(server): State<Arc<Server>>,
+    Path(mirror): Path<String>,
+    Body(request): Body<api::ResyncRequest>,
+) -> Answer<api::Job> {
+    blocking(server, move |server| server.resync_mirror(&mirror, request)).await
+}
+
+/// Resync, and then the roles change: this side is the source again.
+#[utoipa::path(post, path = "/v1/mirrors/{mirror}/failback", tag = "mirrors",
+    params(("mirror" = String, Path,)), request_body = api::ResyncRequest,
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn failback_mirror(
+    State(server): State<Arc<Server>>,
+    Path(mirror): Path<String>,
+    Body(request): Body<api::ResyncRequest>,
+) -> Answer<api::Job> {
+    blocking(server, move |server| server.failback_mirror(&mirror, request)).await
+}
+
+/// Changes the roles as planned: the source stops, its last changes are brought, and this side takes writes.
+#[utoipa::path(post, path = "/v1/mirrors/{mirror}/reverse", tag = "mirrors",
+    params(("mirror" = String, Path,)),
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn reverse_mirror(State(server): State<Arc<Server>>, Path(mirror): Path<String>) -> Answer<api::Job> {
+    blocking(server, move |server| server.reverse_mirror(&mirror)).await
 }
 
 /// Makes the mirror an ordinary volume, without asking the source; or says what that would lose.

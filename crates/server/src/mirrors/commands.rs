@@ -6,6 +6,7 @@ use cairn_base::BLOCK_SIZE;
 use cairn_mirror::Client;
 use cairn_volume::Role;
 
+use super::roles::Change;
 use super::{Document, Relation, image_of, millis, now_ms};
 use crate::api;
 use crate::destination::connect;
@@ -60,6 +61,8 @@ impl Server {
             verified: None,
             mended_here: 0,
             mended_there: 0,
+            change: None,
+            decision: None,
         };
         let patience = document.stall(mirrors.patience);
         let mut stream = connect(&self.identity, &document.source(), patience, |_| ())?;
@@ -155,6 +158,13 @@ impl Server {
         } else {
             relation.settle()?;
             unfinished = relation.destination.arrived_blocks();
+            // Written first: without effect while the volume follows.
+            let fingerprint = relation.document.lock().fingerprint;
+            self.mirrors.keep(&relation, |document| {
+                document.change = Some(self.mirrors.changed(Change::Failover));
+            })?;
+            // The other side may come and follow.
+            self.peers.pin(self.clock.now(), fingerprint, name)?;
             let failed = |source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) };
             let loss = relation.destination.failover().map_err(failed)?;
             tracing::warn!(mirror = name, image = loss.image_name, "failed over: the volume takes writes");
@@ -170,6 +180,7 @@ impl Server {
             lost_bytes: loss.bytes_known,
             silent_ms: loss.silent.map(millis),
             discarded_bytes: unfinished * BLOCK_SIZE as u64,
+            direction: self.mirrors.show(&relation).direction,
             dry_run,
         })
     }

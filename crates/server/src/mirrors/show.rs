@@ -6,6 +6,7 @@ use cairn_mirror::Lag;
 
 use super::{Document, Live, Mirrors, Relation, image_of, millis, now_ms};
 use crate::api::{self, ErrorKind, MirrorState};
+use crate::transfer;
 
 /// A transfer whose last byte is older than this, or than half of what its owner allows, is called stalled.
 const QUIET: Duration = Duration::from_secs(5);
@@ -24,6 +25,10 @@ struct Facts<'a> {
     document: &'a Document,
     live: &'a Live,
     failed_over: bool,
+    /// The other side follows this one.
+    followed: bool,
+    /// It shows what was written to it, and the other side is to go on from there.
+    handed_over: bool,
     has_image: bool,
     lag: Option<Lag>,
     quiet: Duration,
@@ -36,6 +41,10 @@ impl Mirrors {
         let open = self.volumes.get(&relation.name).ok();
         let shown = open.as_ref().and_then(|open| image_of(open));
         let failed_over = relation.is_failed_over();
+        let own_head = open.as_ref().and_then(|open| open.volume.own_head());
+        let updated = document.last.as_ref().is_some_and(|last| last.complete);
+        let handed_over = !updated && own_head.is_some() && document.decision.is_none();
+        let followed = failed_over && self.is_followed(relation, &document);
         let lag = relation.destination.lag().filter(|_| !failed_over);
         let live = relation.live.lock();
         let facts = Facts {
@@ -43,6 +52,8 @@ impl Mirrors {
             document: &document,
             live: &live,
             failed_over,
+            followed,
+            handed_over,
             has_image: shown.is_some(),
             lag,
             quiet: Duration::from_millis(relation.quiet_ms(&*self.clock)),
@@ -52,8 +63,19 @@ impl Mirrors {
         let Judged { state, reason, remedy, check } = facts.judge();
         let image_ms = shown.as_ref().map(|shown| shown.created.0 / 1_000_000);
         let waits = !failed_over && !document.paused;
+        let (other, here) = (format!("{} at {}", document.volume, document.address), &relation.name);
+        let (role, direction) = match failed_over {
+            true => (api::MirrorRole::Source, format!("{here} (here, source) -> {other} (destination)")),
+            false => {
+                (api::MirrorRole::Destination, format!("{other} (source) -> {here} (here, destination)"))
+            }
+        };
         api::Mirror {
             name: relation.name.clone(),
+            role,
+            direction,
+            role_since_ms: document.change.map(|change| change.at_ms),
+            spill: document.decision.as_ref().and_then(|decision| decision.spill.clone()),
             state,
             reason,
             remedy,
@@ -85,6 +107,20 @@ impl Mirrors {
     }
 }
 
+impl Mirrors {
+    /// Whether the other side of a mirror has come for an image since this one takes writes.
+    fn is_followed(&self, relation: &Relation, document: &Document) -> bool {
+        let peer = transfer::peer_digits(document.fingerprint);
+        let name = format!("{peer}-{:016x}", document.relationship);
+        let volume = relation.destination.volume().id();
+        let since = document.change.map_or(0, |change| change.at_ms);
+        self.source.followers().iter().any(|follower| {
+            let updated = follower.updated.is_some_and(|updated| updated.0 / 1_000_000 >= since);
+            follower.volume == volume && follower.name == name && updated && follower.departed.is_none()
+        })
+    }
+}
+
 impl Facts<'_> {
     fn over_rpo(&self) -> bool {
         let rpo = self.document.rpo_ms.map(Duration::from_millis);
@@ -94,10 +130,25 @@ impl Facts<'_> {
     fn judge(&self) -> Judged {
         let name = self.name;
         let late = self.over_rpo();
-        let (state, reason, remedy, check) = if self.failed_over {
-            let next =
-                format!("connect clients to `{name}`; make a new mirror of it with `cairn peer invite` here");
-            (MirrorState::FailedOver, "it takes writes and follows nobody".to_owned(), Some(next), 0)
+        let (state, reason, remedy, check) = if self.followed {
+            let reason = "it takes writes, and the other side follows it".to_owned();
+            (MirrorState::Source, reason, None, 0)
+        } else if self.failed_over {
+            let told = self.document.change.is_some_and(|change| change.told);
+            let knows = if told { "knows" } else { "has not heard of it yet" };
+            let next = format!(
+                "connect clients to `{name}`; when the other side is back, `cairn mirror resync` there makes it follow, and `cairn mirror failback` gives it its role \
+                 back; `cairn mirror resync {name}` here gives up what was written here"
+            );
+            let reason = format!("it takes writes and follows nobody; the other side {knows}");
+            (MirrorState::FailedOver, reason, Some(next), 0)
+        } else if self.handed_over && !self.live.running {
+            let next = format!(
+                "repeat `cairn mirror reverse` on the other side; if that is gone for good, `cairn mirror failover {name}` takes the role back, and loses what was written there if it had taken over"
+            );
+            let reason =
+                "it has given its role away, and the other side was not heard to have taken over".to_owned();
+            (MirrorState::HandedOver, reason, Some(next), 2)
         } else if self.document.paused && !self.live.running {
             let next = format!("`cairn mirror resume {name}`");
             (

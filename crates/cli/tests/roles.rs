@@ -1,0 +1,196 @@
+//! Two real servers that change their roles: disaster, failover, the old source's return, resync, failback, and planned changes under load.
+
+mod running;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use running::{PATIENCE, Running};
+use serde_json::Value;
+
+/// A source with a LUN, and a mirror of it; both keep their addresses.
+fn pair(dir: &Path) -> (Running, Running) {
+    let mut source = Running::start(dir, "source");
+    source.stay();
+    source.good(&["volume", "create", "vol0", "--size", "64M"]);
+    source.good(&["lun", "create", "vol0/db", "--size", "4M"]);
+    let mut destination = Running::start(dir, "destination");
+    destination.stay();
+    write(&source, 0, 1, 256 << 10);
+    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    destination.good(&["mirror", "create", "vol0", &token]);
+    (source, destination)
+}
+
+fn write(server: &Running, offset: u64, byte: u8, length: usize) {
+    let mut disk = server.disk("vol0/db");
+    disk.write(offset, &vec![byte; length]).unwrap();
+    disk.flush().unwrap();
+}
+
+fn content(server: &Running) -> Vec<u8> {
+    server.disk("vol0/db").read(0, 4 << 20).unwrap()
+}
+
+fn poll(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn status(server: &Running) -> Value {
+    server.json(&["mirror", "status", "vol0"])
+}
+
+#[test]
+fn old_source_comes_back_learns_of_the_failover_is_resynced_and_gets_its_role_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut source, mut destination) = pair(dir.path());
+    write(&source, 1 << 20, 2, 64 << 10);
+    source.kill();
+    let failed_over = destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    assert!(failed_over.contains("roles: vol0 (here, source)"), "{failed_over}");
+    assert_eq!(status(&destination)["state"], "failed-over");
+    assert_eq!(status(&destination)["role"], "source");
+    write(&destination, 0, 3, 128 << 10);
+    // It does not know, and takes writes.
+    source.restart();
+    write(&source, 2 << 20, 4, 32 << 10);
+    poll("the old source hears nothing of the failover", || {
+        let problems = source.json(&["status"])["problems"].to_string();
+        problems.contains("was failed over to") && problems.contains("diverged")
+    });
+    let departed = source.json(&["status"])["followers"][0]["departed"].clone();
+    assert!(departed["generation"].as_u64().unwrap() > 0 && departed["diverged_bytes"].as_u64().unwrap() > 0);
+    // A decision is needed, and nothing is done without one.
+    let asked = source.json(&["mirror", "resync", "vol0", "-n"]);
+    assert_eq!(asked["diverged"], true);
+    let lost = asked["lost_bytes"].as_u64().unwrap();
+    assert!((96 << 10..200 << 10).contains(&lost), "{asked}");
+    let message = source.bad(13, "diverged", &["mirror", "resync", "vol0"]);
+    assert!(message.contains("bytes that were written to `vol0`"), "{message}");
+    source.bad(13, "diverged", &["mirror", "failback", "vol0"]);
+    source.bad(2, "usage", &["mirror", "resync", "vol0", "--discard-divergent"]);
+    write(&source, 2 << 20, 4, 32 << 10);
+
+    let spill = dir.path().join("lost.cairn");
+    let spilled = source.good(&["mirror", "resync", "vol0", "--spill", spill.to_str().unwrap()]);
+    assert!(spilled.contains("vol0 (here, destination)") && spilled.contains("lost.cairn"), "{spilled}");
+    assert!(std::fs::metadata(&spill).unwrap().len() > 1000);
+    assert_eq!(content(&source), content(&destination));
+    assert!(source.disk("vol0/db").write(0, &[9; 4096]).is_err(), "it is read-only now");
+    let shown = status(&source);
+    assert_eq!((&shown["role"], &shown["state"]), (&"destination".into(), &"mirrored".into()), "{shown}");
+    let sent = shown["last"]["changed_bytes"].as_u64().unwrap();
+    assert!((128 << 10..300 << 10).contains(&sent), "only what diverged travels: {shown}");
+    let split = |server: &Running| server.good(&["snapshot", "list", "vol0"]).contains("@split-");
+    assert!(split(&source) && split(&destination), "the base of the spill is kept on both sides");
+    assert_eq!(status(&destination)["state"], "source");
+    assert_eq!(source.json(&["status"])["problems"], serde_json::json!([]));
+    for server in [&mut source, &mut destination] {
+        server.kill();
+        server.restart();
+    }
+    assert_eq!(status(&source)["role"], "destination", "roles are kept over a restart");
+    assert_eq!(status(&destination)["role"], "source");
+
+    write(&destination, 3 << 20, 5, 64 << 10);
+    let before = content(&destination);
+    let back = source.good(&["mirror", "failback", "vol0"]);
+    assert!(back.contains("vol0 (here, source)"), "{back}");
+    assert_eq!(content(&source), before);
+    write(&source, 0, 6, 4096);
+    assert!(destination.disk("vol0/db").write(0, &[9; 4096]).is_err(), "the roles are back");
+    destination.good(&["mirror", "update", "vol0"]);
+    assert_eq!(content(&destination), content(&source));
+    assert_eq!(status(&destination)["role"], "destination");
+    for server in [&source, &destination] {
+        assert!(server.good(&["volume", "check", "vol0"]).contains("sound"));
+    }
+}
+
+#[test]
+fn mirror_that_was_failed_over_gives_up_its_writes_and_follows_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = pair(dir.path());
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    write(&destination, 0, 3, 64 << 10);
+    write(&source, 1 << 20, 4, 64 << 10);
+    destination.bad(13, "diverged", &["mirror", "resync", "vol0"]);
+    destination.bad(13, "wrong-role", &["mirror", "reverse", "vol0", "--yes"]);
+    let before = content(&source);
+    destination.good(&["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
+    assert_eq!(content(&destination), before);
+    assert_eq!(content(&source), before);
+    assert_eq!(status(&destination)["state"], "mirrored");
+    assert_eq!(source.json(&["status"])["followers"][0]["departed"], Value::Null);
+}
+
+#[test]
+fn planned_changes_of_role_keep_every_byte_and_survive_kills() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut here, mut there) = pair(dir.path());
+    for round in 0..6u8 {
+        // `here` is the source: clients write until the change cuts them off.
+        let wrote = std::thread::scope(|scope| {
+            let load = scope.spawn(|| {
+                let mut disk = here.disk("vol0/db");
+                let mut count = 0u32;
+                while disk
+                    .write(u64::from(count % 512) * 4096, &[round * 16 + (count % 16) as u8; 4096])
+                    .is_ok()
+                {
+                    count += 1;
+                }
+                count
+            });
+            let changed = there.good(&["mirror", "reverse", "vol0", "--yes"]);
+            assert!(changed.contains("vol0 (here, source)"), "{changed}");
+            load.join().unwrap()
+        });
+        assert!(wrote > 0, "clients wrote");
+        let content_there = content(&there);
+        assert_eq!(content(&here), content_there, "round {round}: all that was acknowledged came along");
+        assert_eq!(status(&here)["role"], "destination");
+        if round % 2 == 0 {
+            for server in [&mut here, &mut there] {
+                server.kill();
+                server.restart();
+            }
+            assert_eq!(content(&there), content_there, "round {round}: after a kill");
+        }
+        write(&there, 3 << 20, round, 8192);
+        here.good(&["mirror", "update", "vol0"]);
+        assert_eq!(content(&here), content(&there));
+        std::mem::swap(&mut here, &mut there);
+    }
+    for server in [&here, &there] {
+        assert!(server.good(&["volume", "check", "vol0"]).contains("sound"));
+    }
+}
+
+#[test]
+fn source_that_gave_its_role_away_takes_it_back_when_the_other_side_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mut destination) = pair(dir.path());
+    let before = content(&source);
+    source.bad(10, "not-found", &["mirror", "resync", "vol0"]);
+    destination.kill();
+    source.bad(10, "not-found", &["mirror", "reverse", "vol0", "--yes"]);
+    destination.restart();
+    destination.good(&["mirror", "reverse", "vol0", "--yes"]);
+    destination.kill();
+    source.bad(30, "peer-unreachable", &["mirror", "update", "vol0"]);
+    source.good(&["mirror", "failover", "vol0", "--yes"]);
+    assert_eq!(content(&source), before);
+    write(&source, 0, 7, 4096);
+    destination.restart();
+    // Both take writes now, and each side can tell.
+    poll("the other side hears nothing", || {
+        destination.json(&["status"])["problems"].to_string().contains("was failed over to")
+    });
+    destination.good(&["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
+    assert_eq!(content(&destination), content(&source));
+}

@@ -1,0 +1,366 @@
+//! Objects about mirrors: what is asked of them, how they are, how their roles change.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{ErrorBody, MirrorVerify, Problem};
+
+/// Makes a mirror of a source's volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateMirror {
+    /// The source's volume.
+    pub volume: String,
+    /// The name here; the source's when not given.
+    pub name: Option<String>,
+    /// What `cairn peer invite` printed.
+    pub token: String,
+    /// An update begins that often; only on request when not given.
+    pub every_ms: Option<u64>,
+    /// The lag that is wanted at most. Past it the mirror is `behind`, on both ends.
+    #[serde(default)]
+    pub rpo_ms: Option<u64>,
+    /// The source holds no base snapshot for it, and so pins no space: it goes by the record of changes that it keeps in any case.
+    #[serde(default)]
+    pub no_hold: bool,
+    /// A transfer that moves no byte for so long is ended; as long as the server waits when not given.
+    #[serde(default)]
+    pub stall_ms: Option<u64>,
+    /// Disks or files for the mirror; a sparse file in the data directory when empty.
+    #[serde(default)]
+    pub devices: Vec<String>,
+}
+
+/// Changes what is wanted of a mirror; what is not given stays.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetMirror {
+    /// An update begins that often; 0 for only on request.
+    pub every_ms: Option<u64>,
+    /// The lag that is wanted at most; 0 for none.
+    pub rpo_ms: Option<u64>,
+    /// The source holds a base snapshot for it.
+    pub hold: Option<bool>,
+    /// A transfer that moves no byte for so long is ended; 0 for as long as the server waits.
+    pub stall_ms: Option<u64>,
+    /// No update begins, and one that runs is ended.
+    pub paused: Option<bool>,
+}
+
+/// Brings the newest image.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateRequest {
+    /// When nothing is known to be common, compare checksums, and send what is not the same.
+    #[serde(default)]
+    pub compare: bool,
+}
+
+/// What an abort ended.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Aborted {
+    /// The mirror.
+    pub name: String,
+    /// An update ran. It is over now.
+    pub was_running: bool,
+    /// What it had brought: the next update does not bring it again.
+    pub kept_bytes: u64,
+}
+
+/// A mirror of a volume here, as its source knows it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Follower {
+    /// The volume here.
+    pub volume: String,
+    /// The peer, and which of its mirrors.
+    pub name: String,
+    /// The snapshot that is held for it; none when none is, and the record of changes stands for it.
+    pub base: Option<String>,
+    /// Since the first change that it does not have; 0 when nothing changed, none when it is not known what it has.
+    pub lag_ms: Option<u64>,
+    /// Changes that it does not have.
+    pub lag_bytes: Option<u64>,
+    /// The lag that its owner wants at most.
+    pub rpo_ms: Option<u64>,
+    /// The lag is more than that.
+    pub over_rpo: bool,
+    /// When it was last heard of.
+    pub heard_ms: Option<u64>,
+    /// When it last confirmed an image.
+    pub updated_ms: Option<u64>,
+    /// Another image is on its way.
+    pub transferring: bool,
+    /// It was failed over, and takes writes of its own: this volume is not mirrored any more.
+    pub departed: Option<Departed>,
+}
+
+/// A mirror that was failed over, as its source has heard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Departed {
+    /// Where mirrors reach its server; empty when it did not say.
+    pub address: String,
+    /// What the volume is called there.
+    pub volume: String,
+    /// The generation that both sides have in common.
+    pub generation: u64,
+    /// When it was failed over, by its clock.
+    pub at_ms: u64,
+    /// What was written here since that generation, and is not there.
+    pub diverged_bytes: Option<u64>,
+}
+
+impl Follower {
+    /// The problem that a mirror was failed over, if it was.
+    pub(crate) fn parted(&self) -> Option<Problem> {
+        let departed = self.departed.as_ref()?;
+        let Departed { address, generation, .. } = departed;
+        let what = match departed.diverged_bytes {
+            Some(0) => "nothing was written here since".to_owned(),
+            Some(bytes) => format!("diverged: {bytes} bytes were written here since that it does not have"),
+            None => "what was written here since is not known".to_owned(),
+        };
+        let name = &self.volume;
+        Some(Problem {
+            subject: name.clone(),
+            message: format!(
+                "its mirror was failed over to {address} at generation {generation}: this volume is not mirrored any more; {what}"
+            ),
+            next: format!(
+                "`cairn mirror resync {name} -n` here says what following the other side gives up; `cairn mirror failback {name}` follows it and takes the role back; \
+                 or `cairn mirror resync` on the other side makes that one follow again"
+            ),
+        })
+    }
+}
+
+/// What one side has that the other does not.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Divergence {
+    /// The volume here.
+    pub name: String,
+    /// The other side.
+    pub address: String,
+    /// What the volume is called there.
+    pub volume: String,
+    /// The other side takes writes: it can be followed.
+    pub other_takes_writes: bool,
+    /// The newest snapshot that both sides have; none when nothing is common.
+    pub common: Option<String>,
+    /// When that was taken.
+    pub common_ms: Option<u64>,
+    /// Its generation.
+    pub common_generation: Option<u64>,
+    /// Something that was written here is not there: following the other side needs a decision about it.
+    pub diverged: bool,
+    /// Blocks of it.
+    pub lost_blocks: u64,
+    /// Bytes of it.
+    pub lost_bytes: u64,
+    /// Snapshots that only this side has.
+    pub snapshots: Vec<String>,
+}
+
+/// Makes a volume follow the other side.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ResyncRequest {
+    /// Where the other side is, when it has moved.
+    pub from: Option<String>,
+    /// Keep what only this side has in a new file of this absolute path on the server.
+    pub spill: Option<String>,
+    /// Drop what only this side has.
+    pub discard: bool,
+    /// When nothing is known to be common, compare checksums.
+    pub compare: bool,
+}
+
+/// Asks what following the other side would give up.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DivergenceRequest {
+    /// Where the other side is, when it has moved.
+    pub from: Option<String>,
+}
+
+/// Which side of a mirror a volume is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MirrorRole {
+    /// It takes writes.
+    Source,
+    /// It is read-only, and follows.
+    Destination,
+}
+
+/// Snapshots with a mirror's name that no known peer comes for: the volume was a mirror itself and brought them along, or what its source forgot. A failback
+/// to the former source begins at them.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Leftover {
+    /// The volume here.
+    pub volume: String,
+    /// What `cairn mirror forget` takes.
+    pub name: String,
+    /// The snapshot that is held.
+    pub base: String,
+    /// What it keeps from being reused is at most what changed since.
+    pub behind_bytes: u64,
+}
+
+/// How a mirror is: one of these, and no other. The first that applies, from the end of the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MirrorState {
+    /// It shows an image, and the lag is as is wanted.
+    Mirrored,
+    /// The source does not answer.
+    Silent,
+    /// The lag is more than is wanted.
+    Behind,
+    /// No image has arrived yet, and none is on its way.
+    Baseline,
+    /// The last update failed; the schedule tries again.
+    Failing,
+    /// The source and the mirror have nothing in common: someone must decide.
+    Diverged,
+    /// It shows an image, and the next is on its way.
+    Transferring,
+    /// The first image is on its way; nothing is shown yet.
+    TransferringBaseline,
+    /// A transfer runs and no byte moves.
+    Stalled,
+    /// It was told to begin no updates.
+    Paused,
+    /// It takes writes now and follows nobody.
+    FailedOver,
+    /// It takes writes, and the other side follows it since a change of roles.
+    Source,
+    /// It has given its role to the other side, and is read-only; the other side was not heard to have taken over.
+    HandedOver,
+}
+
+/// A mirror, as its destination knows it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Mirror {
+    /// The volume here.
+    pub name: String,
+    /// Which side of the mirror it is now.
+    pub role: MirrorRole,
+    /// Both sides and the direction between them, for people.
+    pub direction: String,
+    /// Since when it has this role, if that ever changed.
+    pub role_since_ms: Option<u64>,
+    /// The file that has what was given up here last.
+    pub spill: Option<String>,
+    /// How it is.
+    pub state: MirrorState,
+    /// Why it is in that state.
+    pub reason: String,
+    /// What to do about it; none when nothing need be.
+    pub remedy: Option<String>,
+    /// For monitoring: 0 all is well, 1 look at it, 2 act.
+    pub check: u8,
+    /// HOST:PORT.
+    pub source_address: String,
+    /// The volume there.
+    pub source_volume: String,
+    /// An update begins that often.
+    pub every_ms: Option<u64>,
+    /// The lag that is wanted at most.
+    pub rpo_ms: Option<u64>,
+    /// The lag is more than that.
+    pub over_rpo: bool,
+    /// The source holds a base snapshot for it.
+    pub hold: bool,
+    /// A transfer that moves no byte for so long is ended.
+    pub stall_ms: u64,
+    /// No update begins.
+    pub paused: bool,
+    /// The snapshot that it shows.
+    pub image: Option<String>,
+    /// When that was taken, by the source's clock.
+    pub image_ms: Option<u64>,
+    /// How old the image is, by this server's clock: what a failover now would lose at most.
+    pub image_age_ms: Option<u64>,
+    /// Since the first change at the source that is not here, as far as is known; grows while the source is silent.
+    pub lag_ms: Option<u64>,
+    /// Changes at the source that are not here, when it was last heard of.
+    pub lag_bytes: Option<u64>,
+    /// Since the source was last heard of.
+    pub silent_ms: Option<u64>,
+    /// While an update runs: since its last byte came. It is given up at `--mirror-patience`.
+    pub quiet_ms: Option<u64>,
+    /// What the running or last update did.
+    pub last: Option<Transfer>,
+    /// When the next update begins.
+    pub next_ms: Option<u64>,
+    /// Bytes sent since the mirror was made.
+    pub sent_bytes: u64,
+    /// Updates that went through since the mirror was made.
+    pub updates: u64,
+    /// Why the last update failed.
+    pub problem: Option<ErrorBody>,
+    /// The last comparison with the source that came to its end.
+    pub verified: Option<MirrorVerify>,
+    /// Damaged blocks here that were brought from the source since the mirror was made.
+    pub mended_here: u64,
+    /// Damaged blocks of the source that were given to it.
+    pub mended_there: u64,
+}
+
+/// An update, running or over.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Transfer {
+    /// The snapshot that it brings.
+    pub snapshot: Option<String>,
+    /// When it began.
+    pub started_ms: u64,
+    /// How long it took, or has taken.
+    pub duration_ms: u64,
+    /// Over the network, all included.
+    pub sent_bytes: u64,
+    /// Blocks that it brings.
+    pub changed_bytes: u64,
+    /// What a full copy would bring: all blocks in use.
+    pub full_bytes: u64,
+    /// Blocks that were there from unfinished updates, or that a comparison found, and were not sent.
+    pub kept_bytes: u64,
+    /// Blocks that unfinished updates had sent for nothing: lost on the way, or no longer part of the image. What the source knows of.
+    pub wasted_bytes: u64,
+    /// Nothing had changed, and nothing was sent.
+    pub up_to_date: bool,
+    /// It is over, and the image is there.
+    pub complete: bool,
+}
+
+/// What a failover costs.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Failover {
+    /// The volume here; it takes writes now (not after a dry run).
+    pub name: String,
+    /// The image that it shows.
+    pub image: Option<String>,
+    /// When that was taken, by the source's clock.
+    pub image_ms: Option<u64>,
+    /// Everything that is lost was written within this long before now, at most.
+    pub lost_ms: Option<u64>,
+    /// Changes at the source that are not in the image, when it was last heard of.
+    pub lost_bytes: Option<u64>,
+    /// Since the source was last heard of: what it wrote in that time is lost besides.
+    pub silent_ms: Option<u64>,
+    /// Bytes of an unfinished update that were received, also by earlier attempts, and are thrown away.
+    pub discarded_bytes: u64,
+    /// Both sides and the direction between them, for people.
+    pub direction: String,
+    /// It was only asked what would happen.
+    pub dry_run: bool,
+}
+
+/// Fails a mirror over.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FailoverRequest {
+    /// Only say what would be lost.
+    #[serde(default)]
+    pub dry_run: bool,
+}

@@ -1,0 +1,548 @@
+//! Changes of role as the server carries them out: resync, reverse, failback, and the news of a failover.
+//!
+//! The volume alone says what it is (`cairn_volume`: its role and what it shows). `mirror.json` says who the other side is, how the present roles came about,
+//! and what was decided about an own head. It is written before the volume changes, so that a volume never follows somebody unknown: what it says
+//! too early is without effect, as the volume's role decides.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cairn_base::{BLOCK_SIZE, SnapshotId};
+use cairn_format::stream::{StreamHeader, root_digest};
+use cairn_mirror::{
+    Client, Departure, GiveWay, MirrorError, PeerName, Refusal, Relationship, Standing, Successor,
+};
+use cairn_volume::{Divergence, Role, Snapshot};
+use serde::{Deserialize, Serialize};
+
+use super::{ASK_EVERY, Claim, Document, Mirrors, Relation, now_ms};
+use crate::api;
+use crate::destination::{SourceStream, connect};
+use crate::error::ServerError;
+use crate::identity::Fingerprint;
+use crate::jobs::Progress;
+use crate::server::Server;
+use crate::state;
+use crate::transfer;
+use crate::volumes::OpenVolume;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Updates with which a mirror catches up before the source is asked to stop, at most.
+const CATCH_UP: usize = 3;
+/// An update of no more than this is little enough for the stop: 4 MiB.
+const LITTLE: u64 = 4 << 20;
+
+/// How the present roles came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Change {
+    /// It was failed over.
+    Failover,
+    /// It took over, as was planned.
+    Reverse,
+    /// It has given its role to the other side.
+    HandOver,
+    /// It gave way after both sides had parted.
+    Resync,
+}
+
+/// A change of role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Changed {
+    pub(super) kind: Change,
+    pub(super) at_ms: u64,
+    /// The other side has heard of it.
+    pub(super) told: bool,
+}
+
+/// What was decided about an own head; of no effect when another one is shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Decision {
+    pub(super) head: u64,
+    /// The file that has what was given up.
+    pub(super) spill: Option<String>,
+}
+
+impl Mirrors {
+    /// A conversation with the other side that is not a transfer.
+    fn talk<T>(
+        &self,
+        relation: &Relation,
+        say: impl FnOnce(&mut Client<'_, SourceStream>) -> Result<T, MirrorError>,
+    ) -> Result<T, ServerError> {
+        let document = relation.document.lock().clone();
+        let patience = document.stall(self.patience);
+        let mut stream = connect(&self.identity, &document.source(), patience, |_| ())?;
+        let said = Client::hello(&mut stream).and_then(|mut client| say(&mut client));
+        stream.conn.send_close_notify();
+        let _ = stream.flush();
+        said.map_err(|source| relation.failed(source))
+    }
+
+    /// The address at which mirrors reach this server, as far as it knows.
+    fn own_address(&self) -> String {
+        self.address.clone()
+    }
+
+    /// Tells the other side of a failover, on a thread of its own, until it has heard.
+    pub(super) fn tell_of_failover(self: &Arc<Self>, relation: &Arc<Relation>) {
+        let changed = relation.document.lock().change;
+        let Some(changed) = changed.filter(|changed| changed.kind == Change::Failover && !changed.told)
+        else {
+            return;
+        };
+        {
+            let now = self.clock.now();
+            let mut live = relation.live.lock();
+            let asked = live.asked.is_some_and(|asked| now.since(asked) < ASK_EVERY);
+            if asked || live.running || live.asking || !relation.is_failed_over() {
+                return;
+            }
+            live.asking = true;
+            live.asked = Some(now);
+        }
+        let (mirrors, mine) = (self.clone(), relation.clone());
+        let tell = move || {
+            let at = cairn_base::Timestamp(changed.at_ms * 1_000_000);
+            let news = mine.destination.departure(&mirrors.own_address(), &mine.name, at);
+            let told = mirrors.talk(&mine, |client| mine.destination.standing(client, news));
+            if told.is_ok() {
+                let mut document = mine.document.lock();
+                if document.change == Some(changed) {
+                    document.change = Some(Changed { told: true, ..changed });
+                    if let Err(error) = state::save(&mine.path, &*document) {
+                        tracing::warn!(mirror = mine.name, %error, "that the other side knows was not written down");
+                    }
+                }
+            }
+            let mut live = mine.live.lock();
+            live.unanswered = told.err().map(|error| error.body());
+            live.asking = false;
+        };
+        if std::thread::Builder::new().name("tell".to_owned()).spawn(tell).is_err() {
+            relation.live.lock().asking = false;
+        }
+    }
+
+    /// A mirror of a volume here takes over: this server notes whom the volume follows from now on, and the volume gives way.
+    pub(crate) fn hand_over(
+        &self,
+        name: &str,
+        certificate: Fingerprint,
+        relationship: Relationship,
+        successor: &Successor,
+        give: &mut GiveWay<'_>,
+    ) -> Result<Snapshot, Refusal> {
+        let refused = |error: ServerError| {
+            tracing::error!(volume = name, %error, "a mirror that was to take over was refused");
+            Refusal::NotTaken
+        };
+        let open = self.volumes.get(name).map_err(|_| Refusal::NoSuchVolume)?;
+        if successor.address.is_empty() {
+            return Err(refused(ServerError::Unlocated));
+        }
+        open.make_room_as_destination().map_err(refused)?;
+        let before = self.relations.lock().get(name).cloned();
+        if before.as_ref().is_some_and(|before| before.live.lock().running) {
+            return Err(Refusal::Superseded);
+        }
+        let path = self.volumes.folder(name).join("mirror.json");
+        let mut document = Document::of(&successor.address, certificate, &successor.volume, relationship.0);
+        document.every_ms = successor.every_ms;
+        document.rpo_ms = successor.rpo_ms;
+        document.change = Some(self.changed(Change::HandOver));
+        state::save(&path, &document).map_err(refused)?;
+        match give() {
+            Ok(head) => {
+                let relation = Arc::new(Relation::new(&open, path, document, now_ms(&*self.clock)));
+                self.relations.lock().insert(name.to_owned(), relation);
+                let closed = self.close_sessions(name);
+                tracing::warn!(
+                    volume = name,
+                    to = successor.address,
+                    snapshot = head.name,
+                    closed,
+                    "gave its role away"
+                );
+                Ok(head)
+            }
+            Err(error) => {
+                tracing::error!(volume = name, %error, "a volume could not give its role away");
+                let undone = match &before {
+                    Some(before) => state::save(&path, &*before.document.lock()),
+                    None => fs::remove_file(&path).map_err(ServerError::path("remove", &path)),
+                };
+                undone.map_err(refused)?;
+                Err(Refusal::from(&error))
+            }
+        }
+    }
+
+    /// The name by which the other side of a mirror knows this server as a mirror of it.
+    pub(crate) fn name_towards(
+        &self,
+        volume: &str,
+        certificate: Fingerprint,
+        relationship: Relationship,
+    ) -> Option<PeerName> {
+        let relation = self.relations.lock().get(volume).cloned()?;
+        let document = relation.document.lock();
+        let same = document.fingerprint == certificate && document.relationship == relationship.0;
+        let own = PeerName::new(&transfer::peer_digits(self.identity.fingerprint)).ok();
+        own.filter(|_| same)
+    }
+
+    pub(super) fn changed(&self, kind: Change) -> Changed {
+        Changed { kind, at_ms: now_ms(&*self.clock), told: kind != Change::Failover }
+    }
+
+    /// Starts a job on a mirror, of which one runs at a time.
+    fn start(
+        self: &Arc<Self>,
+        relation: &Arc<Relation>,
+        kind: &'static str,
+        work: impl FnOnce(&Self, &Arc<Relation>, &Arc<OpenVolume>, &Progress) -> Result<(), ServerError>
+        + Send
+        + 'static,
+    ) -> Result<api::Job, ServerError> {
+        if self.ending.load(Ordering::Acquire) {
+            return Err(ServerError::Ending);
+        }
+        let open = self.volumes.get(&relation.name)?;
+        relation.claim(&*self.clock)?;
+        let (mirrors, mine) = (self.clone(), relation.clone());
+        let started = self.jobs.start(kind, &relation.name, move |progress| {
+            let claim = Claim(&mine);
+            let outcome = work(&mirrors, &mine, &open, progress);
+            mirrors.note(&mine, &outcome);
+            drop(claim);
+            outcome.map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
+        });
+        if started.is_err() {
+            relation.release();
+        }
+        started
+    }
+
+    /// Asks the other side, and counts what this side has that it does not.
+    fn compare_sides(&self, relation: &Relation) -> Result<(Standing, Divergence), ServerError> {
+        let standing = self.talk(relation, |client| relation.destination.standing(client, None))?;
+        if standing.id != relation.destination.volume().id() {
+            return Err(ServerError::OtherVolume { volume: relation.name.clone() });
+        }
+        let divergence = relation.destination.divergence(&standing).map_err(|e| relation.failed(e))?;
+        Ok((standing, divergence))
+    }
+
+    /// Makes a volume follow the other side: gives way if it takes writes, after the decision about what it alone has, and brings the other's image.
+    fn resync(
+        &self,
+        relation: &Arc<Relation>,
+        open: &Arc<OpenVolume>,
+        progress: &Progress,
+        wish: &api::ResyncRequest,
+    ) -> Result<(), ServerError> {
+        progress.phase("asking the other side");
+        let own = open.volume.own_head();
+        let decided = |head: &Snapshot| {
+            let decision = relation.document.lock().decision.clone();
+            decision.is_some_and(|decision| decision.head == head.id.0)
+        };
+        let takes_writes = open.volume.status().role == Role::Normal;
+        if takes_writes || own.as_ref().is_some_and(|head| !decided(head)) {
+            let (standing, divergence) = self.compare_sides(relation)?;
+            self.refuse_undecided(relation, &divergence, wish)?;
+            if divergence.common.is_none() && !wish.compare {
+                let compare_bytes = divergence.blocks * 16;
+                let data_bytes_max = standing.used * BLOCK;
+                return Err(relation.failed(MirrorError::CompareNeeded { compare_bytes, data_bytes_max }));
+            }
+            self.give_way(relation, open, progress, &standing, wish)?;
+        }
+        self.update(relation, open, None, progress, wish.compare, false)
+    }
+
+    fn refuse_undecided(
+        &self,
+        relation: &Relation,
+        divergence: &Divergence,
+        wish: &api::ResyncRequest,
+    ) -> Result<(), ServerError> {
+        if !is_lost(divergence) || wish.spill.is_some() || wish.discard {
+            return Ok(());
+        }
+        Err(ServerError::Undecided {
+            volume: relation.name.clone(),
+            bytes: divergence.blocks * BLOCK,
+            snapshots: divergence.snapshots.iter().map(|snapshot| snapshot.name.clone()).collect(),
+        })
+    }
+
+    fn give_way(
+        &self,
+        relation: &Arc<Relation>,
+        open: &Arc<OpenVolume>,
+        progress: &Progress,
+        standing: &Standing,
+        wish: &api::ResyncRequest,
+    ) -> Result<(), ServerError> {
+        progress.phase("giving way");
+        let failed = |error| relation.failed(error);
+        open.make_room_as_destination()?;
+        let took_writes = open.volume.status().role == Role::Normal;
+        self.keep(relation, |document| document.change = Some(self.changed(Change::Resync)))?;
+        self.relations.lock().entry(relation.name.clone()).or_insert_with(|| relation.clone());
+        let head = relation.destination.give_way(standing).map_err(failed)?;
+        let closed = self.close_sessions(&relation.name);
+        tracing::warn!(
+            mirror = relation.name,
+            head = head.name,
+            closed,
+            "the volume gives way to the other side"
+        );
+        // Looked at again now that nothing is written any more.
+        let divergence = relation.destination.divergence(standing).map_err(failed)?;
+        if let Err(undecided) = self.refuse_undecided(relation, &divergence, wish) {
+            if took_writes {
+                relation.destination.failover().map_err(failed)?;
+                open.volume.delete_snapshots(&[head.id]).map_err(ServerError::volume(&relation.name))?;
+            }
+            return Err(undecided);
+        }
+        let has_it = standing.snapshots.iter().any(|(id, _)| *id == head.id);
+        if !is_lost(&divergence) && !took_writes && has_it {
+            // What was handed over: the other side goes on from it.
+            return Ok(());
+        }
+        let mut spill = None;
+        if is_lost(&divergence)
+            && let Some(path) = &wish.spill
+        {
+            progress.phase("spilling");
+            self.spill(relation, standing, &head, Path::new(path), progress)?;
+            spill = Some(path.clone());
+        }
+        self.keep(relation, |document| document.decision = Some(Decision { head: head.id.0, spill }))
+    }
+
+    /// Writes the own head to a file, which has its name only when it is whole and durable.
+    fn spill(
+        &self,
+        relation: &Relation,
+        standing: &Standing,
+        head: &Snapshot,
+        path: &Path,
+        progress: &Progress,
+    ) -> Result<(), ServerError> {
+        if path.exists() {
+            // Of an attempt that was cut off right after it?
+            let taken = || ServerError::Taken { what: "file", name: path.display().to_string() };
+            return if is_spill_of(path, relation, head) { Ok(()) } else { Err(taken()) };
+        }
+        let mut unfinished = path.as_os_str().to_owned();
+        unfinished.push(".part");
+        let unfinished = Path::new(&unfinished);
+        let written = |error| ServerError::path("write", unfinished)(error);
+        let file = File::create(unfinished).map_err(written)?;
+        let mut out = BufWriter::with_capacity(1 << 20, file);
+        let mut tell =
+            |at: cairn_stream::Progress| progress.bytes(at.blocks * BLOCK, at.blocks_total * BLOCK);
+        let mut work =
+            cairn_stream::Work { cancel: progress.cancelled(), progress: &mut tell, threads: None };
+        let spilled = relation.destination.spill(standing, &mut out, &mut work);
+        let spilled = spilled.map_err(|error| relation.failed(error))?;
+        let file = out.into_inner().map_err(|error| written(error.into_error()))?;
+        file.sync_all().map_err(written)?;
+        fs::rename(unfinished, path)
+            .and_then(|()| state::sync_parent(path))
+            .map_err(ServerError::path("write", path))?;
+        tracing::info!(mirror = relation.name, path = %path.display(), blocks = spilled.blocks, "spilled what was written here");
+        Ok(())
+    }
+
+    /// Brings all there is, takes the source's role, and gives it this one's.
+    fn reverse(
+        &self,
+        relation: &Relation,
+        open: &Arc<OpenVolume>,
+        progress: &Progress,
+    ) -> Result<(), ServerError> {
+        if relation.is_failed_over() {
+            return Err(ServerError::FailedOver { volume: relation.name.clone() });
+        }
+        let document = relation.document.lock().clone();
+        self.peers.pin(self.clock.now(), document.fingerprint, &relation.name)?;
+        for _ in 0..CATCH_UP {
+            self.update(relation, open, None, progress, false, true)?;
+            let changed = relation.live.lock().transfer.as_ref().map_or(0, |last| last.changed_bytes);
+            if changed <= LITTLE {
+                break;
+            }
+        }
+        progress.phase("asking for the role of the source");
+        let successor = Successor {
+            address: self.own_address(),
+            volume: relation.name.clone(),
+            every_ms: document.every_ms,
+            rpo_ms: document.rpo_ms,
+        };
+        let destination = &relation.destination;
+        let target = self.talk(relation, |client| destination.ask_for_role(client, successor))?;
+        self.update(relation, open, None, progress, false, true)?;
+        progress.phase("taking over");
+        self.keep(relation, |document| document.change = Some(self.changed(Change::Reverse)))?;
+        destination.take_over(target).map_err(|error| relation.failed(error))?;
+        tracing::warn!(
+            mirror = relation.name,
+            "took over: the volume takes writes, and the other side follows"
+        );
+        Ok(())
+    }
+
+    /// Changes what is written down of a mirror.
+    pub(super) fn keep(
+        &self,
+        relation: &Relation,
+        change: impl FnOnce(&mut Document),
+    ) -> Result<(), ServerError> {
+        let mut document = relation.document.lock();
+        let mut changed = document.clone();
+        change(&mut changed);
+        state::save(&relation.path, &changed)?;
+        *document = changed;
+        Ok(())
+    }
+}
+
+impl Relation {
+    fn failed(&self, source: MirrorError) -> ServerError {
+        ServerError::Mirror { volume: self.name.clone(), source: Box::new(source) }
+    }
+}
+
+/// Whether something that its owner wrote is only here.
+fn is_lost(divergence: &Divergence) -> bool {
+    divergence.head || !divergence.snapshots.is_empty()
+}
+
+fn is_spill_of(path: &Path, relation: &Relation, head: &Snapshot) -> bool {
+    let mut bytes = [0; StreamHeader::SIZE];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
+    let Ok(header) = read.map_err(|_| ()).and_then(|()| StreamHeader::parse(&bytes).map_err(|_| ())) else {
+        return false;
+    };
+    let volume = relation.destination.volume();
+    let entries = volume.snapshot_entries();
+    let digest = entries.iter().find(|entry| entry.id == head.id).map(root_digest);
+    header.volume == volume.id() && header.target == head.id && digest == Some(header.target_digest)
+}
+
+impl Server {
+    /// The mirror of that name; or, for a volume whose mirror was failed over and has told so, the relation to that one, which nothing is written down of yet.
+    fn other_side(&self, name: &str, from: Option<&str>) -> Result<Arc<Relation>, ServerError> {
+        if let Ok(relation) = self.mirrors.get(name) {
+            if let Some(from) = from {
+                self.mirrors.keep(&relation, |document| document.address = from.to_owned())?;
+            }
+            return Ok(relation);
+        }
+        let open = self.volumes.get(name)?;
+        let departed = |follower: &cairn_mirror::Follower| {
+            follower.volume == open.volume.id() && follower.departed.is_some()
+        };
+        let follower = self.source.followers().into_iter().find(departed);
+        let follower = follower.ok_or_else(|| ServerError::NotAMirror { volume: name.to_owned() })?;
+        let peer = follower.peer().to_owned();
+        let pinned = self.peers.pinned().into_iter().find(|pinned| transfer::peer_digits(*pinned) == peer);
+        let fingerprint = pinned.ok_or(ServerError::PeerNotPinned)?;
+        let number = follower.name.rsplit_once('-').and_then(|(_, hex)| u64::from_str_radix(hex, 16).ok());
+        let relationship = number.ok_or(ServerError::Bug)?;
+        let Some(Departure { address, volume, .. }) = follower.departed else { return Err(ServerError::Bug) };
+        let address = from.map_or(address, str::to_owned);
+        if address.is_empty() {
+            return Err(ServerError::Unlocated);
+        }
+        let mut document = Document::of(&address, fingerprint, &volume, relationship);
+        document.rpo_ms = follower.rpo.map(super::millis);
+        let path = self.volumes.folder(name).join("mirror.json");
+        Ok(Arc::new(Relation::new(&open, path, document, now_ms(&*self.clock))))
+    }
+
+    /// What this side has that the other does not.
+    pub(crate) fn divergence(&self, name: &str, from: Option<&str>) -> Result<api::Divergence, ServerError> {
+        let relation = self.other_side(name, from)?;
+        let (standing, divergence) = self.mirrors.compare_sides(&relation)?;
+        let document = relation.document.lock().clone();
+        let lost = is_lost(&divergence);
+        Ok(api::Divergence {
+            name: name.to_owned(),
+            address: document.address,
+            volume: document.volume,
+            other_takes_writes: standing.role == Role::Normal,
+            common: divergence.common.as_ref().map(|common| common.name.clone()),
+            common_ms: divergence.common.as_ref().map(|common| common.created.0 / 1_000_000),
+            common_generation: divergence.common.as_ref().map(|common| common.generation.0),
+            diverged: lost,
+            lost_blocks: if lost { divergence.blocks } else { 0 },
+            lost_bytes: if lost { divergence.blocks * BLOCK } else { 0 },
+            snapshots: divergence.snapshots.into_iter().map(|snapshot| snapshot.name).collect(),
+        })
+    }
+
+    pub(crate) fn resync_mirror(
+        &self,
+        name: &str,
+        wish: api::ResyncRequest,
+    ) -> Result<api::Job, ServerError> {
+        self.refuse_nonsense(&wish)?;
+        let relation = self.other_side(name, wish.from.as_deref())?;
+        self.mirrors.start(&relation, "mirror resync", move |mirrors, relation, open, progress| {
+            mirrors.resync(relation, open, progress, &wish)
+        })
+    }
+
+    pub(crate) fn failback_mirror(
+        &self,
+        name: &str,
+        wish: api::ResyncRequest,
+    ) -> Result<api::Job, ServerError> {
+        self.refuse_nonsense(&wish)?;
+        let relation = self.other_side(name, wish.from.as_deref())?;
+        self.mirrors.start(&relation, "mirror failback", move |mirrors, relation, open, progress| {
+            mirrors.resync(relation, open, progress, &wish)?;
+            mirrors.reverse(relation, open, progress)
+        })
+    }
+
+    pub(crate) fn reverse_mirror(&self, name: &str) -> Result<api::Job, ServerError> {
+        let relation = self.mirrors.get(name)?;
+        if relation.is_failed_over() {
+            return Err(ServerError::FailedOver { volume: name.to_owned() });
+        }
+        self.mirrors.start(&relation, "mirror reverse", |mirrors, relation, open, progress| {
+            mirrors.reverse(relation, open, progress)
+        })
+    }
+
+    fn refuse_nonsense(&self, wish: &api::ResyncRequest) -> Result<(), ServerError> {
+        if wish.spill.is_some() && wish.discard {
+            let rule = "either it is spilled or it is dropped";
+            return Err(ServerError::Invalid { what: "what becomes of this side's writes", rule });
+        }
+        match &wish.spill {
+            Some(path) if !Path::new(path).is_absolute() => {
+                Err(ServerError::Invalid { what: "the path of the spill", rule: "it is an absolute path" })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The decision for a transfer, as the engine takes it.
+pub(super) fn gives_up(document: &Document) -> Option<cairn_mirror::GivesUp> {
+    let decision = document.decision.as_ref()?;
+    Some(cairn_mirror::GivesUp { head: SnapshotId(decision.head), spilled: decision.spill.is_some() })
+}
