@@ -303,6 +303,21 @@ pub enum Snapshot {
         /// The new name, without the volume
         new_name: String,
     },
+    /// Hold snapshots: they can't be deleted until they are released
+    Hold {
+        /// VOLUME@SNAPSHOT
+        #[arg(required = true)]
+        names: Vec<SnapshotName>,
+    },
+    /// Let go of snapshots that were held
+    Release {
+        /// VOLUME@SNAPSHOT
+        #[arg(required = true)]
+        names: Vec<SnapshotName>,
+    },
+    /// Snapshots by the clock, and how long they are kept
+    #[command(subcommand)]
+    Schedule(Schedule),
     /// Bring a volume back to a snapshot; the state before is kept as a snapshot
     Rollback {
         /// VOLUME@SNAPSHOT
@@ -311,6 +326,77 @@ pub enum Snapshot {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
+}
+
+/// `cairn snapshot schedule`.
+#[derive(Debug, Subcommand)]
+pub enum Schedule {
+    /// Make a schedule, or change the one with this label; its snapshots are called LABEL.TIME
+    Set {
+        /// The volume
+        volume: String,
+        /// The label, such as hourly
+        label: String,
+        /// When, and how long
+        #[command(flatten)]
+        timing: Timing,
+        /// Only say what would be set, and what would be deleted
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
+    /// The schedules of a volume, or of all
+    List {
+        /// The volume
+        volume: Option<String>,
+    },
+    /// End a schedule; its snapshots stay
+    Remove {
+        /// The volume
+        volume: String,
+        /// The label
+        label: String,
+    },
+    /// Say which snapshots a schedule would have made and kept some time from now
+    Simulate {
+        /// When, and how long
+        #[command(flatten)]
+        timing: Timing,
+        /// For how long it runs
+        #[arg(long = "for", value_name = "TIME", default_value = "365d")]
+        length: Interval,
+    },
+}
+
+/// When snapshots are made, and how long they are kept.
+#[derive(Debug, Args)]
+pub struct Timing {
+    /// One so often, such as 15m or 1d
+    #[arg(long, required_unless_present = "cron")]
+    pub every: Option<Interval>,
+    /// Or by a cron expression: minute, hour, day of the month, month, day of the week
+    #[arg(long, conflicts_with = "every")]
+    pub cron: Option<String>,
+    /// The time zone of the expression and of hours and days, such as Europe/Berlin; else UTC
+    #[arg(long)]
+    pub zone: Option<String>,
+    /// Keep the newest
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub keep_last: u32,
+    /// Keep the newest of each of so many hours
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub keep_hourly: u32,
+    /// Of each of so many days
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub keep_daily: u32,
+    /// Of each of so many weeks, which begin on Monday
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub keep_weekly: u32,
+    /// Of each of so many months
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub keep_monthly: u32,
+    /// Of each of so many years. Without any of these, all are kept
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub keep_yearly: u32,
 }
 
 /// `cairn peer`.

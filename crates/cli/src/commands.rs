@@ -5,6 +5,7 @@ mod image;
 mod lun;
 mod mirror;
 mod peer;
+mod schedule;
 mod scrub;
 pub mod serve;
 mod snapshot;

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 mod devices;
 mod mirrors;
+mod schedules;
 mod verify;
 
 pub use devices::{
@@ -17,6 +18,7 @@ pub use mirrors::{
     Aborted, CreateMirror, Departed, Divergence, DivergenceRequest, Failover, FailoverRequest, Follower,
     Leftover, Mirror, MirrorRole, MirrorState, ResyncRequest, SetMirror, Transfer, UpdateRequest,
 };
+pub use schedules::{Keep, Schedule, SetSchedule, Simulate, Simulation};
 pub use verify::{MirrorVerify, VerifyRequest};
 
 /// The kind of an error, for programs.
@@ -426,7 +428,15 @@ pub struct Snapshot {
     pub generation: u64,
     /// When it was made.
     pub created_ms: u64,
-    /// A mirror needs it: it is the base of the next update.
+    /// It can't be deleted: its owner holds it, or it is the base of a mirror's next update.
+    pub held: bool,
+}
+
+/// Holds a snapshot, or lets it go.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HoldSnapshot {
+    /// From now on it can't be deleted; or it can.
     pub held: bool,
 }
 

@@ -175,6 +175,34 @@ impl Server {
         Ok(show_snapshot(volume, &find_snapshot(&open, new_name)?))
     }
 
+    /// Holds a snapshot, or lets it go; those that a mirror's next update begins at are the mirror's own to let go.
+    pub(crate) fn hold_snapshot(
+        &self,
+        volume: &str,
+        name: &str,
+        held: bool,
+    ) -> Result<api::Snapshot, ServerError> {
+        let open = self.writable(volume)?;
+        let snapshot = find_snapshot(&open, name)?;
+        let full = format!("{volume}@{name}");
+        let (followers, leftovers) = self.followers();
+        let is_base = |base: Option<&str>| base.is_some_and(|base| base == name || base == full);
+        let mirror =
+            followers.iter().filter(|f| f.volume == volume && is_base(f.base.as_deref())).map(|f| &f.name);
+        let left = leftovers.iter().filter(|l| l.volume == volume && is_base(Some(&l.base))).map(|l| &l.name);
+        if let Some(mirror) = mirror.chain(left).next()
+            && !held
+        {
+            return Err(ServerError::HeldForMirror {
+                name: full,
+                volume: volume.to_owned(),
+                mirror: mirror.clone(),
+            });
+        }
+        open.volume.hold_snapshot(snapshot.id, held).map_err(named(volume, &full))?;
+        Ok(show_snapshot(volume, &find_snapshot(&open, name)?))
+    }
+
     pub(crate) fn rollback(&self, volume: &str, name: &str) -> Result<api::Snapshot, ServerError> {
         let open = self.writable(volume)?;
         let snapshot = find_snapshot(&open, name)?;
@@ -196,7 +224,10 @@ impl Server {
 }
 
 /// A closure for `map_err` that knows which snapshot it is about.
-fn named<'a>(volume: &'a str, full: &'a str) -> impl Fn(cairn_volume::VolumeError) -> ServerError + 'a {
+pub(crate) fn named<'a>(
+    volume: &'a str,
+    full: &'a str,
+) -> impl Fn(cairn_volume::VolumeError) -> ServerError + 'a {
     move |source| match source {
         cairn_volume::VolumeError::NameTaken => {
             ServerError::Taken { what: "snapshot", name: full.to_owned() }

@@ -63,6 +63,24 @@ pub enum ServerError {
         /// How many.
         sessions: usize,
     },
+    /// A mirror's next update begins at it.
+    #[error("`{name}` is held for the mirror {mirror}, whose next update begins there")]
+    HeldForMirror {
+        /// The snapshot.
+        name: String,
+        /// Of this volume.
+        volume: String,
+        /// What `cairn mirror forget` takes.
+        mirror: String,
+    },
+    /// No cron expression.
+    #[error("`{text}` is no cron expression: {reason}")]
+    Cron {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A transfer runs, or another one of the kind.
     #[error("`{name}` is busy: {by}")]
     Busy {

@@ -24,6 +24,7 @@ mod mirrors;
 mod names;
 mod notify;
 mod peers;
+mod schedules;
 mod server;
 mod source;
 mod state;

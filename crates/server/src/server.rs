@@ -25,6 +25,7 @@ use crate::mirrors::{Mirrors, Surroundings};
 use crate::names::{self, ExportName};
 use crate::notify;
 use crate::peers::Peers;
+use crate::schedules::Runner;
 use crate::source::Source;
 use crate::tls;
 use crate::transfer;
@@ -155,6 +156,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         })
     }));
     let schedule = server.mirrors.start_schedule()?;
+    let snapshots = Runner::start(server.clone())?;
 
     ready(&server.status());
     notify::tell("READY=1");
@@ -170,7 +172,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     if let Some(source) = source {
         source.end();
     }
-    drop(schedule);
+    drop((schedule, snapshots));
     server.nbd.stop();
     let patience = Instant::now() + JOB_PATIENCE;
     while server.jobs.any_running() && Instant::now() < patience {
@@ -229,6 +231,7 @@ impl Server {
         problems.extend(self.mirrors.problems());
         problems.extend(self.devices.problems());
         problems.extend(followers.iter().filter_map(api::Follower::parted));
+        problems.extend(self.schedule_problems());
         problems.extend(followers.iter().filter(|follower| follower.over_rpo).map(|follower| api::Problem {
             subject: follower.volume.clone(),
             message: "a mirror of it is further behind than its owner wants".to_owned(),
@@ -336,6 +339,11 @@ impl Server {
     /// Ends the sessions of an export; the count of them.
     pub(crate) fn close_named(&self, name: &str) -> usize {
         self.nbd.close_export(name)
+    }
+
+    /// True when a client has one of these exports open.
+    pub(crate) fn has_sessions(&self, concerned: impl Fn(&ExportName<'_>) -> bool) -> bool {
+        !self.sessions_of(concerned).is_empty()
     }
 
     /// Refuses what would pull a disk from under its clients.

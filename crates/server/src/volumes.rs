@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
 use crate::names;
+use crate::schedules::Schedules;
 use crate::state;
 use crate::token::random_bytes;
 
@@ -52,6 +53,7 @@ pub(crate) struct OpenVolume {
     /// Faults that are put under it on purpose.
     rehearsal: Arc<Rehearsal>,
     scrub: Scrub,
+    pub(crate) schedules: Schedules,
     ending: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -191,6 +193,7 @@ impl Volumes {
             log: Mutex::new(parts.log),
             rehearsal,
             scrub: Scrub::open(self.folder(name).join("scrub.json")),
+            schedules: Schedules::open(self.folder(name).join("schedules.json")),
             ending: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
         });

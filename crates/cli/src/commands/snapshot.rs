@@ -28,6 +28,9 @@ pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Fai
             let snapshot: api::Snapshot = client.post(&format!("{}/rename", path(&name)?), &request)?;
             output.tell(&snapshot, |snapshot| format!("{name} is {} now", snapshot.name));
         }
+        Snapshot::Hold { names } => hold(&names, true, client, output)?,
+        Snapshot::Release { names } => hold(&names, false, client, output)?,
+        Snapshot::Schedule(command) => super::schedule::run(command, client, output)?,
         Snapshot::Rollback { name, dry_run } => {
             find(&name, client)?;
             let what =
@@ -80,6 +83,18 @@ fn delete(names: &[SnapshotName], dry_run: bool, client: &Client, output: Output
         Some(failure) if done > 0 => Err(failure.partly()),
         Some(failure) => Err(failure),
     }
+}
+
+fn hold(names: &[SnapshotName], held: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    for name in names {
+        let request = api::HoldSnapshot { held };
+        let snapshot: api::Snapshot = client.post(&format!("{}/hold", path(name)?), &request)?;
+        output.tell(&snapshot, |_| match held {
+            true => format!("{name} is held; `cairn snapshot release {name}` lets go of it"),
+            false => format!("{name} can be deleted"),
+        });
+    }
+    Ok(())
 }
 
 fn find(name: &SnapshotName, client: &Client) -> Result<api::Snapshot, Failure> {

@@ -28,14 +28,18 @@ impl ServerError {
                 ErrorKind::VersionMismatch
             }
             E::Taken { .. } => ErrorKind::Taken,
-            E::InUse { .. } | E::Busy { .. } | E::DataDirBusy { .. } | E::Paused { .. } => ErrorKind::Busy,
+            E::InUse { .. }
+            | E::HeldForMirror { .. }
+            | E::Busy { .. }
+            | E::DataDirBusy { .. }
+            | E::Paused { .. } => ErrorKind::Busy,
             E::NbdListen(error) => listen_kind(error),
             E::Path { source, .. } | E::Listen { source, .. } => io_kind(source),
             E::DamagedState { .. } => ErrorKind::Damaged,
             E::DeviceNotEmpty { .. } | E::DestinationTaken { .. } => ErrorKind::NotEmpty,
             E::DeviceTooSmall { .. } => ErrorKind::TooSmall,
             E::OpenDevice(error) | E::LogUnavailable { source: error, .. } => open_kind(error),
-            E::LogIsThere { .. } => ErrorKind::Usage,
+            E::LogIsThere { .. } | E::Cron { .. } => ErrorKind::Usage,
             E::Device(error) => device_kind(error),
             E::Volume { source, .. } => volume_kind(source),
             E::Files { source, .. } => files_kind(source),
@@ -81,6 +85,10 @@ impl ServerError {
             E::NotFound { list, .. } => format!("see what there is with `{list}`"),
             E::Taken { what, .. } => format!("choose another name, or delete that {what} first"),
             E::InUse { name, .. } => format!("disconnect the clients of `{name}`; `cairn status` names them"),
+            E::HeldForMirror { volume, mirror, .. } => {
+                format!("end it there, or forget it here with `cairn mirror forget {volume} {mirror}`")
+            }
+            E::Cron { .. } => "give five fields: minute, hour, day of the month, month, day of the week, such as `30 2 * * 1-5`".into(),
             E::Paused { volume } => format!("`cairn mirror resume {volume}`"),
             E::Busy { .. } => "wait until it is over; `cairn status` shows it".into(),
             E::DataDirBusy { path } => format!(

@@ -25,7 +25,11 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(list_snapshots, create_snapshot))
         .routes(routes!(delete_snapshot))
         .routes(routes!(rename_snapshot))
+        .routes(routes!(hold_snapshot))
         .routes(routes!(rollback))
+        .routes(routes!(list_schedules))
+        .routes(routes!(set_schedule, remove_schedule))
+        .routes(routes!(simulate_schedule))
 }
 
 /// The volumes.
@@ -244,4 +248,60 @@ async fn rollback(
     Path((volume, snapshot)): Path<(String, String)>,
 ) -> Answer<api::Snapshot> {
     blocking(server, move |server| server.rollback(&volume, &snapshot)).await
+}
+
+/// Holds a snapshot, so that it can't be deleted, or lets it go.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/snapshots/{snapshot}/hold", tag = "snapshots",
+    params(("volume" = String, Path,), ("snapshot" = String, Path,)), request_body = api::HoldSnapshot,
+    responses((status = 200, body = api::Snapshot), (status = "default", body = ErrorBody)))]
+async fn hold_snapshot(
+    State(server): State<Arc<Server>>,
+    Path((volume, snapshot)): Path<(String, String)>,
+    Body(request): Body<api::HoldSnapshot>,
+) -> Answer<api::Snapshot> {
+    blocking(server, move |server| server.hold_snapshot(&volume, &snapshot, request.held)).await
+}
+
+/// The schedules of snapshots of a volume.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/schedules", tag = "snapshots",
+    params(("volume" = String, Path,)),
+    responses((status = 200, body = [api::Schedule]), (status = "default", body = ErrorBody)))]
+async fn list_schedules(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+) -> Answer<Vec<api::Schedule>> {
+    blocking(server, move |server| server.list_schedules(&volume)).await
+}
+
+/// Sets a schedule of snapshots: makes it, or puts it in the place of the one with this label.
+#[utoipa::path(put, path = "/v1/volumes/{volume}/schedules/{label}", tag = "snapshots",
+    params(("volume" = String, Path,), ("label" = String, Path,)), request_body = api::SetSchedule,
+    responses((status = 200, body = api::Schedule), (status = "default", body = ErrorBody)))]
+async fn set_schedule(
+    State(server): State<Arc<Server>>,
+    Path((volume, label)): Path<(String, String)>,
+    Body(request): Body<api::SetSchedule>,
+) -> Answer<api::Schedule> {
+    blocking(server, move |server| server.set_schedule(&volume, &label, &request)).await
+}
+
+/// Ends a schedule; its snapshots stay.
+#[utoipa::path(delete, path = "/v1/volumes/{volume}/schedules/{label}", tag = "snapshots",
+    params(("volume" = String, Path,), ("label" = String, Path,)),
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn remove_schedule(
+    State(server): State<Arc<Server>>,
+    Path((volume, label)): Path<(String, String)>,
+) -> Answer<()> {
+    blocking(server, move |server| server.remove_schedule(&volume, &label)).await
+}
+
+/// What a schedule would have made and kept some time from now.
+#[utoipa::path(post, path = "/v1/schedules/simulate", tag = "snapshots", request_body = api::Simulate,
+    responses((status = 200, body = api::Simulation), (status = "default", body = ErrorBody)))]
+async fn simulate_schedule(
+    State(server): State<Arc<Server>>,
+    Body(request): Body<api::Simulate>,
+) -> Answer<api::Simulation> {
+    blocking(server, move |server| server.simulate_schedule(&request)).await
 }

@@ -1,0 +1,98 @@
+//! Snapshots by the clock, and holds, from the command line.
+
+mod running;
+
+use std::time::Instant;
+
+use running::{PATIENCE, Running};
+use serde_json::Value;
+
+fn names(server: &Running, label: &str) -> Vec<String> {
+    let list = server.json(&["snapshot", "list", "vol0"]);
+    let names = list.as_array().unwrap().iter().map(|snapshot| snapshot["name"].as_str().unwrap().to_owned());
+    names.filter(|name| name.starts_with(&format!("vol0@{label}."))).collect()
+}
+
+/// Waits until the schedule of that label has been there for another run, and what it should keep is what there is.
+fn wait_until(server: &Running, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let list = server.json(&["snapshot", "schedule", "list", "vol0"]);
+        if holds(&list[0]) {
+            return list[0].clone();
+        }
+        assert!(Instant::now() < deadline, "{what}: {list:#}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn schedule_makes_and_keeps_snapshots_and_a_held_one_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "a");
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    server.good(&["snapshot", "create", "vol0@often.by-hand"]);
+    server.good(&["snapshot", "schedule", "set", "vol0", "often", "--every", "1s", "--keep-last", "2"]);
+    wait_until(&server, "two are there", |schedule| schedule["snapshots"].as_array().unwrap().len() == 2);
+    let first = names(&server, "often").into_iter().find(|name| !name.ends_with("by-hand")).unwrap();
+    // Whichever of the two it is: it would go with one of the next two runs.
+    if server.run(&["snapshot", "hold", &first]).status.success() {
+        let gone = |schedule: &Value| {
+            let there = schedule["snapshots"].as_array().unwrap();
+            there.len() == 3 && there[0] == first.as_str()
+        };
+        wait_until(&server, "the held one stays beside two others", gone);
+        let refused = server.run(&["snapshot", "delete", &first, "--yes"]);
+        assert!(!refused.status.success(), "it is held");
+        server.good(&["snapshot", "release", &first]);
+        wait_until(&server, "it goes", |schedule| {
+            !schedule["snapshots"].as_array().unwrap().iter().any(|name| name == first.as_str())
+        });
+    }
+    assert!(names(&server, "often").iter().any(|name| name.ends_with("by-hand")), "not one of its own");
+
+    // What a server that was killed has missed is one run.
+    server.kill();
+    server.restart();
+    let before = server.json(&["snapshot", "schedule", "list", "vol0"])[0]["last_ms"].as_u64();
+    wait_until(&server, "it runs again", |schedule| schedule["last_ms"].as_u64() > before);
+
+    server.good(&["snapshot", "schedule", "remove", "vol0", "often"]);
+    assert_eq!(server.json(&["snapshot", "schedule", "list"]).as_array().unwrap().len(), 0);
+    let again = server.run(&["snapshot", "schedule", "remove", "vol0", "often"]);
+    assert_eq!(again.status.code(), Some(10));
+}
+
+#[test]
+fn what_is_no_schedule_is_refused_with_the_next_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "a");
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    let cases: [(&[&str], &str); 5] = [
+        (&["x", "--cron", "never"], "no cron expression"),
+        (&["x", "--every", "10ms"], "one second"),
+        (&["mirror.x", "--every", "1h"], "does not begin with `mirror`"),
+        (&["x", "--every", "1h", "--zone", "Mars/Olympus"], "Europe/Berlin"),
+        (&["../x", "--every", "1h"], ""),
+    ];
+    for (arguments, message) in cases {
+        let output = server.run(&[&["snapshot", "schedule", "set", "vol0"], arguments].concat());
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(message), "{told}");
+    }
+    let arguments = ["snapshot", "schedule", "set", "vol0", "x", "--every", "1h", "--dry-run"];
+    assert_eq!(server.json(&arguments)["label"], "x");
+    assert_eq!(
+        server.json(&["snapshot", "schedule", "list"]).as_array().unwrap().len(),
+        0,
+        "nothing was set"
+    );
+    let simulate =
+        ["snapshot", "schedule", "simulate", "--every", "1h", "--keep-hourly", "24", "--keep-daily", "7"];
+    let simulation = server.json(&[&simulate[..], &["--for", "30d"]].concat());
+    assert_eq!(simulation["made"], 720);
+    // The newest of today is one of the 24 hours.
+    let kept = simulation["kept_ms"].as_array().unwrap().len();
+    assert!((29..=30).contains(&kept), "{kept}");
+}

@@ -1,0 +1,379 @@
+//! Snapshots by the clock: schedules of a volume, the thread that runs them, and what they keep.
+//!
+//! A schedule has a label, and its snapshots are called LABEL.TIME, with the time in UTC. Only such snapshots does it ever delete, and of those
+//! none that is held and none that a client has open. `schedules.json` in the folder of the volume keeps them. What was missed while the
+//! server was away, or the volume a mirror, is made up for by one run. A run that fails is told in `cairn status` and tried again at its next time.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cairn_base::SnapshotId;
+use cairn_volume::Snapshot;
+use chrono_tz::Tz;
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
+
+use crate::api;
+use crate::contents::named;
+use crate::error::ServerError;
+use crate::names;
+use crate::server::Server;
+use crate::state;
+use crate::volumes::OpenVolume;
+
+mod retention;
+mod timetable;
+use timetable::Timetable;
+
+/// How often the thread looks whether something is due.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Longest label, in bytes: with the time behind it a name has no more than 64.
+const LABEL_MAX: usize = 40;
+/// Runs of one simulation at most.
+const SIMULATED_MAX: u64 = 200_000;
+const TIME_FORMAT: &str = "%Y-%m-%dT%H-%M-%SZ";
+
+/// A schedule as it is kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Plan {
+    label: String,
+    every_ms: Option<u64>,
+    cron: Option<String>,
+    zone: Option<String>,
+    keep: api::Keep,
+    /// When it was set.
+    from_ms: u64,
+    last_ms: Option<u64>,
+    problem: Option<String>,
+}
+
+impl Plan {
+    fn zone(&self) -> Result<Tz, ServerError> {
+        timetable::zone(self.zone.as_deref())
+    }
+
+    fn timetable(&self) -> Result<Timetable, ServerError> {
+        Timetable::read(self.every_ms, self.cron.as_deref(), self.zone()?, self.from_ms)
+    }
+
+    /// When it runs next, by what the clock shows: a last run that lies ahead of it was told by a clock that was put back.
+    fn next_ms(&self, now_ms: u64) -> Option<u64> {
+        let after = self.last_ms.unwrap_or(self.from_ms).min(now_ms);
+        self.timetable().ok()?.next(after)
+    }
+}
+
+/// What `schedules.json` says.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Document {
+    schedules: Vec<Plan>,
+}
+
+/// The schedules of one volume.
+pub(crate) struct Schedules {
+    path: PathBuf,
+    plans: Mutex<Vec<Plan>>,
+    /// The file says something that this program can't read: nothing runs, and nothing is written over it.
+    unread: Option<String>,
+}
+
+impl Schedules {
+    /// What the folder of a volume says.
+    pub(crate) fn open(path: PathBuf) -> Self {
+        let (document, unread) = match state::load::<Document>(&path) {
+            Ok(document) => (document.unwrap_or_default(), None),
+            Err(error) => (Document::default(), Some(error.to_string())),
+        };
+        Self { path, plans: Mutex::new(document.schedules), unread }
+    }
+
+    fn save(&self, plans: &[Plan]) -> Result<(), ServerError> {
+        state::save(&self.path, &Document { schedules: plans.to_vec() })
+    }
+
+    fn check_read(&self) -> Result<(), ServerError> {
+        match &self.unread {
+            None => Ok(()),
+            Some(_) => state::load::<Document>(&self.path).map(drop),
+        }
+    }
+}
+
+/// The snapshots that a schedule has made, the oldest first.
+fn snapshots_of(label: &str, open: &OpenVolume) -> Vec<Snapshot> {
+    let mut found: Vec<Snapshot> =
+        open.volume.snapshots().into_iter().filter(|snapshot| is_of(label, &snapshot.name)).collect();
+    found.sort_by_key(|snapshot| snapshot.created);
+    found
+}
+
+/// True of `LABEL.TIME`.
+fn is_of(label: &str, name: &str) -> bool {
+    name.strip_prefix(label)
+        .and_then(|rest| rest.strip_prefix('.'))
+        .is_some_and(|time| chrono::NaiveDateTime::parse_from_str(time, TIME_FORMAT).is_ok())
+}
+
+fn made_ms(snapshot: &Snapshot) -> u64 {
+    snapshot.created.0 / 1_000_000
+}
+
+/// Those of a label's snapshots that its rules no longer keep.
+fn superfluous(plan: &Plan, snapshots: &[Snapshot]) -> Result<Vec<Snapshot>, ServerError> {
+    let times: Vec<u64> = snapshots.iter().map(made_ms).collect();
+    let stays = retention::kept(&plan.keep, &times, plan.zone()?);
+    let gone = snapshots.iter().zip(stays).filter(|(snapshot, stays)| !stays && !snapshot.held);
+    Ok(gone.map(|(snapshot, _)| snapshot.clone()).collect())
+}
+
+fn check_label(label: &str) -> Result<(), ServerError> {
+    names::check("schedule", label)?;
+    if label.len() > LABEL_MAX || label.starts_with("mirror") {
+        return Err(ServerError::Invalid {
+            what: "the label",
+            rule: "it has at most 40 characters and does not begin with `mirror`",
+        });
+    }
+    Ok(())
+}
+
+impl Server {
+    fn now_ms(&self) -> u64 {
+        self.clock.now().0 / 1_000_000
+    }
+
+    /// The schedules of a volume.
+    pub(crate) fn list_schedules(&self, volume: &str) -> Result<Vec<api::Schedule>, ServerError> {
+        let open = self.volumes.get(volume)?;
+        let plans = open.schedules.plans.lock().clone();
+        plans.iter().map(|plan| self.show_schedule(&open, plan)).collect()
+    }
+
+    fn show_schedule(&self, open: &OpenVolume, plan: &Plan) -> Result<api::Schedule, ServerError> {
+        let snapshots = snapshots_of(&plan.label, open);
+        let full = |snapshot: &Snapshot| format!("{}@{}", open.name, snapshot.name);
+        Ok(api::Schedule {
+            volume: open.name.clone(),
+            label: plan.label.clone(),
+            every_ms: plan.every_ms,
+            cron: plan.cron.clone(),
+            zone: plan.zone()?.name().to_owned(),
+            keep: plan.keep,
+            deletes: superfluous(plan, &snapshots)?.iter().map(full).collect(),
+            snapshots: snapshots.iter().map(full).collect(),
+            last_ms: plan.last_ms,
+            next_ms: if open.is_destination() { None } else { plan.next_ms(self.now_ms()) },
+            problem: plan.problem.clone(),
+        })
+    }
+
+    /// Sets a schedule, or says what that would do.
+    pub(crate) fn set_schedule(
+        &self,
+        volume: &str,
+        label: &str,
+        request: &api::SetSchedule,
+    ) -> Result<api::Schedule, ServerError> {
+        check_label(label)?;
+        let open = self.volumes.get(volume)?;
+        open.schedules.check_read()?;
+        let mut plan = plan_of(label, request, self.now_ms())?;
+        let mut plans = open.schedules.plans.lock();
+        let old = plans.iter().position(|plan| plan.label == label);
+        // What ran on time stays on time: the last run counts for the new timetable too.
+        plan.last_ms = old.and_then(|at| plans[at].last_ms);
+        if !request.dry_run {
+            let mut changed = plans.clone();
+            match old {
+                Some(at) => changed[at] = plan.clone(),
+                None => changed.push(plan.clone()),
+            }
+            open.schedules.save(&changed)?;
+            *plans = changed;
+        }
+        drop(plans);
+        self.show_schedule(&open, &plan)
+    }
+
+    /// Ends a schedule; its snapshots stay.
+    pub(crate) fn remove_schedule(&self, volume: &str, label: &str) -> Result<(), ServerError> {
+        let open = self.volumes.get(volume)?;
+        open.schedules.check_read()?;
+        let mut plans = open.schedules.plans.lock();
+        let left: Vec<Plan> = plans.iter().filter(|plan| plan.label != label).cloned().collect();
+        if left.len() == plans.len() {
+            let name = format!("{volume} {label}");
+            return Err(ServerError::NotFound {
+                what: "schedule",
+                name,
+                list: "cairn snapshot schedule list VOLUME",
+            });
+        }
+        open.schedules.save(&left)?;
+        *plans = left;
+        Ok(())
+    }
+
+    /// Runs every schedule that is due.
+    fn run_schedules(&self) {
+        for open in self.volumes.all() {
+            if open.is_destination() {
+                continue;
+            }
+            let now_ms = self.now_ms();
+            let is_due = |plan: &Plan| plan.next_ms(now_ms).is_some_and(|next| next <= now_ms);
+            let due: Vec<Plan> = open.schedules.plans.lock().iter().filter(|p| is_due(p)).cloned().collect();
+            for plan in due {
+                let outcome = self.run_schedule(&open, &plan, now_ms);
+                if let Err(error) = &outcome {
+                    tracing::warn!(volume = open.name, label = plan.label, %error, "a scheduled snapshot failed");
+                }
+                let mut plans = open.schedules.plans.lock();
+                // It may have been set anew or removed meanwhile.
+                if let Some(kept) = plans.iter_mut().find(|kept| kept.label == plan.label) {
+                    kept.last_ms = Some(now_ms);
+                    kept.problem = outcome.err().map(|error| error.to_string());
+                }
+                if let Err(error) = open.schedules.save(&plans) {
+                    // The next start runs it once more than it should.
+                    tracing::warn!(volume = open.name, %error, "the last run of a schedule was not written down");
+                }
+            }
+        }
+    }
+
+    /// Makes one snapshot and deletes those that need not stay.
+    fn run_schedule(&self, open: &OpenVolume, plan: &Plan, now_ms: u64) -> Result<(), ServerError> {
+        let time = timetable::in_zone(now_ms, Tz::UTC).map(|at| at.format(TIME_FORMAT).to_string());
+        let name = format!("{}.{}", plan.label, time.unwrap_or_default());
+        let full = format!("{}@{name}", open.name);
+        open.volume.create_snapshot(&name).map_err(named(&open.name, &full))?;
+        let snapshots = snapshots_of(&plan.label, open);
+        let is_open = |snapshot: &Snapshot| {
+            let name = Some(snapshot.name.as_str());
+            self.has_sessions(|export| export.volume == open.name && export.snapshot == name)
+        };
+        let gone: Vec<SnapshotId> = superfluous(plan, &snapshots)?
+            .iter()
+            .filter(|snapshot| !is_open(snapshot))
+            .map(|snapshot| snapshot.id)
+            .collect();
+        if !gone.is_empty() {
+            open.volume.delete_snapshots(&gone).map_err(ServerError::volume(&open.name))?;
+        }
+        tracing::info!(
+            volume = open.name,
+            snapshot = name,
+            deleted = gone.len(),
+            "made a scheduled snapshot"
+        );
+        Ok(())
+    }
+
+    /// What a schedule would have made some time from now.
+    pub(crate) fn simulate_schedule(&self, request: &api::Simulate) -> Result<api::Simulation, ServerError> {
+        let start_ms = self.now_ms();
+        let plan = plan_of("simulated", &request.schedule, start_ms)?;
+        let (timetable, zone) = (plan.timetable()?, plan.zone()?);
+        let end_ms = start_ms.saturating_add(request.for_ms);
+        let mut simulation = api::Simulation { made: 0, most: 0, kept_ms: Vec::new() };
+        let mut at_ms = start_ms;
+        while let Some(next) = timetable.next(at_ms).filter(|next| *next <= end_ms) {
+            if simulation.made == SIMULATED_MAX {
+                return Err(ServerError::Invalid {
+                    what: "the time to simulate",
+                    rule: "it has at most 200,000 runs of the schedule",
+                });
+            }
+            at_ms = next;
+            simulation.made += 1;
+            simulation.kept_ms.push(next);
+            let stays = retention::kept(&plan.keep, &simulation.kept_ms, zone);
+            let mut stays = stays.into_iter();
+            simulation.kept_ms.retain(|_| stays.next().unwrap_or(true));
+            simulation.most = simulation.most.max(simulation.kept_ms.len() as u64);
+        }
+        Ok(simulation)
+    }
+
+    /// What is wrong with schedules.
+    pub(crate) fn schedule_problems(&self) -> Vec<api::Problem> {
+        let mut problems = Vec::new();
+        for open in self.volumes.all() {
+            let plans = open.schedules.plans.lock();
+            let failed = plans.iter().filter_map(|plan| Some((plan, plan.problem.as_ref()?)));
+            problems.extend(failed.map(|(plan, problem)| api::Problem {
+                subject: open.name.clone(),
+                message: format!("the last snapshot of schedule {} failed: {problem}", plan.label),
+                next: format!("it is tried again; see `cairn snapshot schedule list {}`", open.name),
+            }));
+            problems.extend(open.schedules.unread.iter().map(|reason| api::Problem {
+                subject: open.name.clone(),
+                message: format!("its schedules of snapshots don't run: {reason}"),
+                next: format!("correct {} and start the server again", open.schedules.path.display()),
+            }));
+        }
+        problems
+    }
+}
+
+fn plan_of(label: &str, request: &api::SetSchedule, now_ms: u64) -> Result<Plan, ServerError> {
+    let plan = Plan {
+        label: label.to_owned(),
+        every_ms: request.every_ms,
+        cron: request.cron.clone(),
+        zone: request.zone.clone(),
+        keep: request.keep,
+        from_ms: now_ms,
+        last_ms: None,
+        problem: None,
+    };
+    plan.timetable()?;
+    Ok(plan)
+}
+
+/// The thread that runs schedules; it ends when this is dropped.
+pub(crate) struct Runner {
+    ending: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Runner {
+    pub(crate) fn start(server: Arc<Server>) -> Result<Self, ServerError> {
+        let ending = Arc::new((Mutex::new(false), Condvar::new()));
+        let shared = ending.clone();
+        let look = move || {
+            let (ended, wake) = &*shared;
+            loop {
+                server.run_schedules();
+                let mut ended = ended.lock();
+                if !*ended {
+                    wake.wait_for(&mut ended, LOOK_EVERY);
+                }
+                if *ended {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("snapshots".to_owned()).spawn(look);
+        let thread =
+            thread.map_err(|source| ServerError::Thread { what: "the schedules of snapshots", source })?;
+        Ok(Self { ending, thread: Some(thread) })
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        *self.ending.0.lock() = true;
+        self.ending.1.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic was told by the thread that had it.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+use chrono::{DateTime, Utc};
+use chrono_tz::Tz;
+use proptest::prelude::*;
+
+use super::retention::kept;
+use super::timetable::{self, Timetable};
+use super::{Plan, is_of, plan_of};
+use crate::api::{Keep, SetSchedule};
+
+const HOUR: u64 = 3_600_000;
+const DAY: u64 = 24 * HOUR;
+
+fn ms(text: &str) -> u64 {
+    let at: DateTime<Utc> = text.parse().expect("a moment");
+    at.timestamp_millis() as u64
+}
+
+fn text(at_ms: u64) -> String {
+    timetable::in_zone(at_ms, Tz::UTC).expect("a moment").to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
+}
+
+fn cron(expression: &str, zone: Tz) -> Timetable {
+    Timetable::read(None, Some(expression), zone, 0).expect("an expression")
+}
+
+/// The runs in a stretch of time.
+fn runs(timetable: &Timetable, from: &str, to: &str) -> Vec<u64> {
+    let (mut at, end) = (ms(from), ms(to));
+    let next = || {
+        at = timetable.next(at)?;
+        (at <= end).then_some(at)
+    };
+    std::iter::from_fn(next).collect()
+}
+
+#[test]
+fn intervals_are_counted_from_their_beginning() {
+    let timetable = Timetable::read(Some(15_000), None, Tz::UTC, 1_000).expect("an interval");
+    assert_eq!(timetable.next(0), Some(1_000));
+    assert_eq!(timetable.next(1_000), Some(16_000));
+    assert_eq!(timetable.next(15_999), Some(16_000));
+    // Missed runs are one run: after it the next is on time again.
+    assert_eq!(timetable.next(100_000), Some(106_000));
+}
+
+#[test]
+fn a_daily_run_is_there_once_on_every_day_of_a_year() {
+    let berlin = Tz::Europe__Berlin;
+    // At half past two clocks go forward over it in March, and back past it in October.
+    let found = runs(&cron("30 2 * * *", berlin), "2026-01-01T00:00:00Z", "2026-12-31T23:59:59Z");
+    assert_eq!(found.len(), 365);
+    let mut days: Vec<_> =
+        found.iter().map(|at| timetable::in_zone(*at, berlin).expect("a moment").date_naive()).collect();
+    days.dedup();
+    assert_eq!(days.len(), 365, "no day has two");
+    assert!(found.contains(&ms("2026-03-29T01:00:00Z")), "the first moment after the gap");
+    assert!(found.contains(&ms("2026-10-25T00:30:00Z")), "the first of the two");
+}
+
+#[test]
+fn an_hourly_run_is_there_in_every_hour_of_a_year() {
+    let found = runs(&cron("0 * * * *", Tz::Europe__Berlin), "2026-01-01T00:30:00Z", "2027-01-01T00:30:00Z");
+    assert_eq!(found.len(), 365 * 24);
+    assert!(found.windows(2).all(|pair| pair[1] - pair[0] == HOUR));
+}
+
+#[test]
+fn what_is_no_timetable_is_refused() {
+    let read = |every, cron| {
+        Timetable::read(every, cron, Tz::UTC, 0).map(drop).expect_err("it is refused").to_string()
+    };
+    for bad in ["", "* * * *", "61 * * * *", "0 0 * * * *", "never"] {
+        assert!(read(None, Some(bad)).contains("no cron expression"), "{bad}");
+    }
+    assert!(read(Some(10), None).contains("one second"));
+    assert!(read(None, None).contains("not both"));
+    assert!(read(Some(60_000), Some("* * * * *")).contains("not both"));
+    assert!(timetable::zone(Some("Mars/Olympus")).is_err());
+    // A date that never comes is no error, and no run.
+    assert_eq!(cron("0 0 30 2 *", Tz::UTC).next(0), None);
+}
+
+#[test]
+fn the_newest_of_each_period_stays() {
+    // Every six hours for 60 days.
+    let start = ms("2026-01-01T00:00:00Z");
+    let made: Vec<u64> = (0..240).map(|n| start + n * 6 * HOUR).collect();
+    let stay = |keep: Keep| -> Vec<String> {
+        let stays = kept(&keep, &made, Tz::UTC);
+        made.iter().zip(stays).filter(|(_, stays)| *stays).map(|(at, _)| text(*at)).collect()
+    };
+    assert_eq!(stay(Keep::default()).len(), 240, "without a rule all stay");
+    assert_eq!(stay(Keep { last: 2, ..Keep::default() }), ["2026-03-01T12:00:00Z", "2026-03-01T18:00:00Z"]);
+    assert_eq!(stay(Keep { daily: 2, ..Keep::default() }), ["2026-02-28T18:00:00Z", "2026-03-01T18:00:00Z"]);
+    // The first of March 2026 is a Sunday: its week ends with it.
+    assert_eq!(stay(Keep { weekly: 2, ..Keep::default() }), ["2026-02-22T18:00:00Z", "2026-03-01T18:00:00Z"]);
+    let months = ["2026-01-31T18:00:00Z", "2026-02-28T18:00:00Z", "2026-03-01T18:00:00Z"];
+    assert_eq!(stay(Keep { monthly: 12, ..Keep::default() }), months);
+    assert_eq!(stay(Keep { yearly: 3, ..Keep::default() }), ["2026-03-01T18:00:00Z"]);
+}
+
+#[test]
+fn days_are_those_of_the_place() {
+    // 23:30 UTC is the next day in Berlin.
+    let made = [ms("2026-01-10T22:30:00Z"), ms("2026-01-10T23:30:00Z")];
+    let keep = Keep { daily: 5, ..Keep::default() };
+    assert_eq!(kept(&keep, &made, Tz::UTC), [false, true]);
+    assert_eq!(kept(&keep, &made, Tz::Europe__Berlin), [true, true]);
+}
+
+#[test]
+fn an_hour_that_comes_twice_is_two_hours() {
+    let made = [ms("2026-10-25T00:10:00Z"), ms("2026-10-25T01:10:00Z")];
+    assert_eq!(kept(&Keep { hourly: 5, ..Keep::default() }, &made, Tz::Europe__Berlin), [true, true]);
+}
+
+#[test]
+fn only_snapshots_of_the_schedule_are_its_own() {
+    assert!(is_of("nightly", "nightly.2026-11-21T02-30-00Z"));
+    for other in
+        ["nightly", "nightly.", "nightly.by-hand", "nightly2.2026-11-21T02-30-00Z", "2026-11-21T02-30-00Z"]
+    {
+        assert!(!is_of("nightly", other), "{other}");
+    }
+}
+
+#[test]
+fn a_clock_that_was_put_back_does_not_stop_a_schedule() {
+    let request = SetSchedule { every_ms: Some(HOUR), ..SetSchedule::default() };
+    let now = 100 * DAY;
+    let plan = Plan { last_ms: Some(now + 30 * DAY), ..plan_of("x", &request, 0).expect("a plan") };
+    assert!(plan.next_ms(now).is_some_and(|next| next <= now + HOUR));
+}
+
+proptest! {
+    #[test]
+    fn rules_only_add_to_what_stays_and_never_need_more_than_they_say(
+        gaps in proptest::collection::vec(1u64..3 * DAY, 1..200),
+        (last, hourly, daily, weekly) in (0u32..5, 0u32..30, 0u32..10, 0u32..6),
+        (monthly, yearly) in (0u32..5, 0u32..3),
+    ) {
+        let mut at = ms("2025-12-01T00:00:00Z");
+        let made: Vec<u64> = gaps.iter().map(|gap| { at += gap; at }).collect();
+        let keep = Keep { last, hourly, daily, weekly, monthly, yearly };
+        let stays = kept(&keep, &made, Tz::Europe__Berlin);
+        let count = stays.iter().filter(|stays| **stays).count() as u32;
+        if keep != Keep::default() {
+            prop_assert!(count <= last + hourly + daily + weekly + monthly + yearly);
+            prop_assert!(stays[stays.len() - 1], "the newest always stays");
+            // Deleting what need not stay, and judging again, deletes no more.
+            let left: Vec<u64> = made.iter().zip(&stays).filter(|(_, s)| **s).map(|(at, _)| *at).collect();
+            prop_assert!(kept(&keep, &left, Tz::Europe__Berlin).iter().all(|stays| *stays));
+        }
+        let more = kept(&Keep { daily: daily + 1, last: last.max(1), ..keep }, &made, Tz::Europe__Berlin);
+        if keep != Keep::default() {
+            prop_assert!(stays.iter().zip(more).all(|(before, after)| after || !before));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! When something is due: every so often, or by a cron expression in a time zone.
+//!
+//! Where clocks go forward, a fixed time that does not exist is taken as the first moment after the gap; where they go back, a fixed time runs once, and an
+//! expression with `*` in its hours in both passes (croner's rules, which are those of Vixie cron).
+
+use std::str::FromStr;
+
+use chrono::{DateTime, TimeZone, Utc};
+use chrono_tz::Tz;
+use croner::Cron;
+use croner::parser::{CronParser, Seconds, Year};
+
+use crate::error::ServerError;
+
+/// The shortest time between two runs: one second.
+const EVERY_MS_MIN: u64 = 1_000;
+
+/// When something is due.
+#[derive(Debug, Clone)]
+pub(crate) enum Timetable {
+    /// At every multiple of so many milliseconds after a beginning.
+    Every {
+        /// Milliseconds.
+        every_ms: u64,
+        /// The beginning, in milliseconds since 1970 UTC.
+        from_ms: u64,
+    },
+    /// When the wall clock of a place matches.
+    Cron(Box<Cron>, Tz),
+}
+
+impl Timetable {
+    /// Reads one; what is due every so often is counted from `from_ms`.
+    pub(crate) fn read(
+        every_ms: Option<u64>,
+        cron: Option<&str>,
+        zone: Tz,
+        from_ms: u64,
+    ) -> Result<Self, ServerError> {
+        match (every_ms, cron) {
+            (Some(every_ms), None) if every_ms >= EVERY_MS_MIN => Ok(Self::Every { every_ms, from_ms }),
+            (Some(_), None) => {
+                Err(ServerError::Invalid { what: "the interval", rule: "one second is the shortest" })
+            }
+            (None, Some(text)) => {
+                let parser =
+                    CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
+                let cron = parser.parse(text).map_err(|source| ServerError::Cron {
+                    text: text.to_owned(),
+                    reason: source.to_string(),
+                })?;
+                Ok(Self::Cron(Box::new(cron), zone))
+            }
+            _ => Err(ServerError::Invalid {
+                what: "the schedule",
+                rule: "it has an interval or a cron expression, and not both",
+            }),
+        }
+    }
+
+    /// The first time after `after_ms`, in milliseconds since 1970 UTC; nothing when there is none (the 30th of February).
+    pub(crate) fn next(&self, after_ms: u64) -> Option<u64> {
+        match self {
+            Self::Every { every_ms, from_ms } => {
+                let past = after_ms.checked_sub(*from_ms).map_or(0, |past| past / every_ms + 1);
+                Some(from_ms + past * every_ms)
+            }
+            Self::Cron(cron, zone) => {
+                let after = in_zone(after_ms, *zone)?;
+                let next = cron.find_next_occurrence(&after, false).ok()?;
+                u64::try_from(next.timestamp_millis()).ok()
+            }
+        }
+    }
+}
+
+/// A time zone by its IANA name; UTC when none is given.
+pub(crate) fn zone(name: Option<&str>) -> Result<Tz, ServerError> {
+    let Some(name) = name else { return Ok(Tz::UTC) };
+    Tz::from_str(name).map_err(|_| ServerError::Invalid {
+        what: "the time zone",
+        rule: "it has a name of the IANA database, such as Europe/Berlin or UTC",
+    })
+}
+
+/// Milliseconds since 1970 UTC as the wall clock of a place.
+pub(crate) fn in_zone(at_ms: u64, zone: Tz) -> Option<DateTime<Tz>> {
+    let utc = Utc.timestamp_millis_opt(i64::try_from(at_ms).ok()?).single()?;
+    Some(utc.with_timezone(&zone))
+}
