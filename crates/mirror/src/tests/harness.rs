@@ -320,7 +320,10 @@ impl Pair {
     /// One random thing that an owner or a client does on the source.
     pub(super) fn work(&self, rng: &mut Rng) {
         self.clock.advance(Duration::from_millis(rng.below(3000)));
-        let file = self.files[rng.below(self.files.len() as u64) as usize];
+        // A rollback takes those away that are younger than its snapshot.
+        let mut there = self.files.clone();
+        there.retain(|file| self.source.inode(*file).is_ok());
+        let file = there[rng.below(there.len() as u64) as usize];
         let lba = rng.below(FILE_BLOCKS);
         match rng.below(20) {
             0..=10 => self.write(file, lba, 1 + rng.below(40), rng),
