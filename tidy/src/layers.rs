@@ -10,6 +10,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["crates/server"],
     &["crates/frontend/nbd"],
     &["crates/mirror"],
+    &["crates/bsddump"],
     &["crates/stream"],
     &["crates/files"],
     &["crates/volume"],

@@ -18,6 +18,7 @@ pub mod seeds;
 pub mod short;
 mod sparse;
 mod streams;
+mod tapes;
 mod texts;
 mod trees;
 mod volumes;
@@ -67,6 +68,7 @@ pub const TARGETS: &[Target] = &[
     target("stream_reader", streams::reader, streams::stream_seeds, 5_000),
     target("stream_apply", streams::applied, streams::apply_seeds, SLOW),
     target("image_dump", dumps::image_dump, dumps::image_dump_seeds, SLOW),
+    target("bsd_dump", tapes::reader, tapes::reader_seeds, 5_000),
     target("mirror_messages", mirrors::messages, mirrors::message_seeds, FAST),
     target("mirror_source", mirrors::source, mirrors::source_seeds, SLOW),
     target("mirror_destination", mirrors::destination, mirrors::destination_seeds, SLOW),

@@ -1,0 +1,46 @@
+//! What can go wrong with a dump as a whole. What is wrong with one file of it is no error: see [`crate::Failed`] and [`crate::Damage`].
+
+/// Why a dump can't be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// What it is written to.
+    #[error("the dump can't be written: {0}")]
+    Output(#[source] std::io::Error),
+    /// What is dumped, where all of it is concerned.
+    #[error("what is to be dumped can't be read: {0}")]
+    Source(#[source] std::io::Error),
+    /// There is no root directory.
+    #[error("what is to be dumped has no root directory")]
+    NoRoot,
+    /// No path leads to what was asked for.
+    #[error("there is no such path in what is to be dumped: {0}")]
+    NoSuchPath(String),
+    /// The caller asked to end it.
+    #[error("the dump was ended before it was whole")]
+    Cancelled,
+}
+
+/// Why something can't be read as a dump.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Where it is read from.
+    #[error("the dump can't be read: {0}")]
+    Input(#[from] std::io::Error),
+    /// No label where one must be.
+    #[error("this is no BSD dump: its first 1,024 bytes are no label of one")]
+    NotADump,
+    /// `dump -z`, `-j` or `-y`.
+    #[error(
+        "this dump is compressed by `dump` itself, which is not read here; write it without -z, -j and -y and compress the stream"
+    )]
+    Compressed,
+    /// A volume of several, and not the first.
+    #[error("this is volume {0} of a dump of several; only the first can be started with")]
+    NotTheFirst(i32),
+    /// The other byte order, or another layout of headers.
+    #[error("this dump is of {0}, which is not read here; restore it with that system's own `restore`")]
+    Foreign(&'static str),
+    /// Without the maps nothing is known of what the dump has.
+    #[error("the dump is damaged or ends before its maps of inodes: nothing of it can be used")]
+    NoMaps,
+}

@@ -1,0 +1,68 @@
+//! Sets of inode numbers, as the two maps at the head of a dump have them: bit n - 1 stands for inode n.
+
+use crate::record::RECORD;
+
+/// A set of inode numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct InodeMap {
+    bytes: Vec<u8>,
+}
+
+impl InodeMap {
+    /// The empty set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn from_bytes(bytes: Vec<u8>) -> Self {
+        Self { bytes }
+    }
+
+    /// Puts a number in. 0 is no inode and stays out.
+    pub fn insert(&mut self, number: u32) {
+        let Some((byte, bit)) = place(number) else { return };
+        if self.bytes.len() <= byte {
+            self.bytes.resize(byte + 1, 0);
+        }
+        self.bytes[byte] |= bit;
+    }
+
+    /// Takes a number out.
+    pub fn remove(&mut self, number: u32) {
+        if let Some((byte, bit)) = place(number)
+            && let Some(byte) = self.bytes.get_mut(byte)
+        {
+            *byte &= !bit;
+        }
+    }
+
+    /// Whether it is in.
+    pub fn contains(&self, number: u32) -> bool {
+        place(number).is_some_and(|(byte, bit)| self.bytes.get(byte).is_some_and(|byte| byte & bit != 0))
+    }
+
+    /// How many are in.
+    pub fn count(&self) -> u64 {
+        self.bytes.iter().map(|byte| u64::from(byte.count_ones())).sum()
+    }
+
+    /// Those in it, in order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.bytes.iter().enumerate().filter(|(_, byte)| **byte != 0).flat_map(|(index, byte)| {
+            (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| (index * 8) as u32 + bit + 1)
+        })
+    }
+
+    /// The map's records: as many as it takes to have a bit for every number below `end`.
+    pub(crate) fn to_records(&self, end: u64) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        let records = (end.div_ceil(8) as usize).max(bytes.len()).div_ceil(RECORD).max(1);
+        bytes.resize(records * RECORD, 0);
+        bytes
+    }
+}
+
+fn place(number: u32) -> Option<(usize, u8)> {
+    let index = number.checked_sub(1)?;
+    Some((index as usize / 8, 1 << (index % 8)))
+}

@@ -1,0 +1,394 @@
+//! Reading a dump: its label and maps, then directories and files one after the other.
+//!
+//! A header that does not verify is looked for further on, record by record. A record is taken for a header only when its checksum, its date and, as long
+//! as the dump counts its records right, its number fit: a file may hold a dump itself.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+
+use crate::attributes::{self, Attribute};
+use crate::directory::{self, Entry};
+use crate::error::ReadError;
+use crate::header::{Common, Header, What, content_checksum, foreign};
+use crate::inode::{Inode, Kind};
+use crate::map::InodeMap;
+use crate::record::{Input, RECORD};
+
+/// What the head of a dump says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Label {
+    /// 0 to 9.
+    pub level: u32,
+    /// When it was made, in seconds since 1970.
+    pub date: u32,
+    /// It has what changed since then; 0 for everything.
+    pub since: u32,
+    /// For people.
+    pub label: Vec<u8>,
+    /// What was dumped.
+    pub file_system: Vec<u8>,
+    /// What held it.
+    pub device: Vec<u8>,
+    /// The machine.
+    pub host: Vec<u8>,
+}
+
+/// What was found to be wrong with a dump.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Damage {
+    /// Records that are no headers stand where one must be.
+    Skipped {
+        /// The first of them, counted from 0.
+        record: u64,
+        /// How many.
+        records: u64,
+    },
+    /// A file or directory of which something is missing or changed.
+    Hurt {
+        /// Which.
+        number: u32,
+    },
+    /// A file or directory that the dump says it has, and that was not found.
+    Missing {
+        /// Which.
+        number: u32,
+    },
+    /// The input ends before the dump does.
+    Truncated,
+}
+
+/// How a file's content came out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Content {
+    /// All of it was there, and as it was written where that can be told.
+    pub whole: bool,
+    /// Extended attributes.
+    pub attributes: Vec<Attribute>,
+}
+
+/// Takes a file's content: offset and bytes, in order; what is not told is a hole.
+pub type Sink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>;
+
+/// A dump that is read from its beginning to its end.
+pub struct Reader<R> {
+    input: Input<R>,
+    common: Common,
+    used: InodeMap,
+    dumped: InodeMap,
+    /// The header that was read ahead.
+    ahead: Option<Header>,
+    /// Headers so far had their own numbers.
+    counted: bool,
+    /// The file that [`Reader::next`] gave, until its content is read.
+    current: Option<Header>,
+    seen: InodeMap,
+    damage: Vec<Damage>,
+    hurt: BTreeSet<u32>,
+    /// Files behind which records were skipped, and what came next: these were the next file, or extended attributes.
+    suspects: Vec<(u32, u32)>,
+    ended: bool,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the label and the maps.
+    ///
+    /// # Errors
+    /// Why it is no dump that can be read here; [`ReadError::NoMaps`] when it is damaged at its head.
+    pub fn open(from: R) -> Result<Self, ReadError> {
+        let mut input = Input::new(from);
+        let first = input.take()?.ok_or(ReadError::NotADump)?;
+        let Some(label) = Header::parse(&first).filter(|header| header.what == What::Label) else {
+            return Err(foreign(&first).map_or(ReadError::NotADump, ReadError::Foreign));
+        };
+        if label.compressed {
+            return Err(ReadError::Compressed);
+        }
+        if label.volume > 1 {
+            return Err(ReadError::NotTheFirst(label.volume));
+        }
+        let mut reader = Self {
+            input,
+            counted: label.record == 0,
+            common: label.common,
+            used: InodeMap::new(),
+            dumped: InodeMap::new(),
+            ahead: None,
+            current: None,
+            seen: InodeMap::new(),
+            damage: Vec::new(),
+            hurt: BTreeSet::new(),
+            suspects: Vec::new(),
+            ended: false,
+        };
+        reader.used = reader.map(What::Used)?;
+        reader.dumped = reader.map(What::Dumped)?;
+        reader.advance()?;
+        Ok(reader)
+    }
+
+    /// What the dump says of itself.
+    pub fn label(&self) -> Label {
+        let common = self.common.clone();
+        Label {
+            level: common.level,
+            date: common.date,
+            since: common.base_date,
+            label: common.label,
+            file_system: common.file_system,
+            device: common.device,
+            host: common.host,
+        }
+    }
+
+    /// Inodes that were in use when it was made. Of those that are not, an earlier dump's are gone.
+    pub fn used(&self) -> &InodeMap {
+        &self.used
+    }
+
+    /// Inodes that the dump has.
+    pub fn dumped(&self) -> &InodeMap {
+        &self.dumped
+    }
+
+    /// Bytes read so far.
+    pub fn bytes(&self) -> u64 {
+        self.input.records * RECORD as u64
+    }
+
+    /// What was found to be wrong so far.
+    pub fn damage(&self) -> &[Damage] {
+        &self.damage
+    }
+
+    /// The next directory or file; content of the one before that was not asked for is passed over. Directories come first.
+    pub fn next(&mut self) -> Result<Option<Inode>, ReadError> {
+        if self.current.is_some() {
+            self.content(&mut |_, _| Ok(()))?;
+        }
+        while let Some(header) = self.ahead.take() {
+            match (header.what, &header.file) {
+                (What::File, Some(inode)) if header.extended.is_none() => {
+                    let inode = inode.clone();
+                    self.seen.insert(inode.number);
+                    self.current = Some(header);
+                    return Ok(Some(inode));
+                }
+                (What::End, _) => {
+                    self.end(false);
+                    return Ok(None);
+                }
+                // Pieces whose beginning is lost.
+                (What::File | What::More, _) => {
+                    // A file whose own header is lost as well is told as missing, at the end.
+                    if self.seen.contains(header.number) {
+                        self.hurt(header.number);
+                    }
+                    self.pass_over(&header)?;
+                }
+                _ => {}
+            }
+            self.advance()?;
+        }
+        self.end(true);
+        Ok(None)
+    }
+
+    /// What of the next file is known without going there: true when it is a directory, so that one can stop before the first other.
+    pub fn comes_directory(&self) -> bool {
+        let of = |header: &Header| header.file.as_ref().is_some_and(|file| file.kind == Kind::Directory);
+        self.ahead.as_ref().is_some_and(|header| header.extended.is_none() && of(header))
+    }
+
+    /// The content of the file that [`Reader::next`] gave last, and its extended attributes.
+    ///
+    /// # Errors
+    /// The input's, and the sink's own.
+    pub fn content(&mut self, sink: Sink<'_>) -> Result<Content, ReadError> {
+        let Some(first) = self.current.take() else { return Ok(Content::default()) };
+        let (number, size) = (first.number, first.size);
+        let records_before = self.damage.len();
+        let mut at = self.pieces(&first, 0, size, sink)?;
+        self.advance()?;
+        while let Some(header) = self.ahead.take_if(|header| header.what == What::More && header.number == number)
+        {
+            // What was lost in between can have been pieces of this file: where these belong is not known.
+            if self.damage.len() > records_before {
+                self.pass_over(&header)?;
+            } else {
+                at = self.pieces(&header, at, size, sink)?;
+            }
+            self.advance()?;
+        }
+        if at < size && (self.damage.len() > records_before || self.ahead.is_none()) {
+            self.hurt(number);
+        }
+        let mut attributes = Vec::new();
+        let mut blocks = 0;
+        while let Some(header) =
+            self.ahead.take_if(|h| h.what == What::File && h.extended.is_some() && h.number == number)
+        {
+            blocks += 1;
+            let mut bytes = Vec::new();
+            self.pieces(&header, 0, header.size, &mut |_, piece| {
+                bytes.extend(piece);
+                Ok(())
+            })?;
+            let (some, good) = attributes::parse(&bytes);
+            attributes.extend(some);
+            if !good || !header.is_known_extended() {
+                self.hurt(number);
+            }
+            self.advance()?;
+        }
+        if first.attribute_blocks.is_some_and(|written| written != blocks) {
+            self.hurt(number);
+        }
+        let is_untold = first.attribute_blocks.is_none() && !self.hurt.contains(&number);
+        if self.damage.len() > records_before && is_untold {
+            let next = self.ahead.as_ref().map_or(u32::MAX, |header| header.number);
+            self.suspects.push((number, next));
+        }
+        Ok(Content { whole: !self.hurt.contains(&number), attributes })
+    }
+
+    /// The entries of the directory that [`Reader::next`] gave last, without `.` and `..`, and how its content came out.
+    pub fn entries(&mut self) -> Result<(Vec<Entry>, Content), ReadError> {
+        let number = self.current.as_ref().map(|header| header.number);
+        let mut bytes = Vec::new();
+        let mut content = self.content(&mut |offset, piece| {
+            // Directories have no holes; one that is said to have some is read as far as it goes.
+            if offset == bytes.len() as u64 {
+                bytes.extend(piece);
+            }
+            Ok(())
+        })?;
+        let parsed = directory::parse(&bytes);
+        if let Some(number) = number.filter(|_| parsed.mangled) {
+            self.hurt(number);
+            content.whole = false;
+        }
+        Ok((parsed.entries, content))
+    }
+
+    /// Gives the pieces after a header to `sink`; returns the offset behind them.
+    fn pieces(
+        &mut self,
+        header: &Header,
+        mut at: u64,
+        size: u64,
+        sink: Sink<'_>,
+    ) -> Result<u64, ReadError> {
+        let mut all = Vec::with_capacity(header.pieces.len() * RECORD);
+        let mut ends_early = false;
+        for _ in header.pieces.iter().filter(|is_there| **is_there) {
+            match self.input.take()? {
+                Some(record) => all.extend(record),
+                None => {
+                    ends_early = true;
+                    break;
+                }
+            }
+        }
+        let is_wrong = header.content_crc.is_some_and(|sum| sum != content_checksum(&all));
+        if ends_early || is_wrong {
+            self.hurt(header.number);
+        }
+        let mut there = all.chunks_exact(RECORD);
+        let mut run: Option<(u64, Vec<u8>)> = None;
+        for is_there in &header.pieces {
+            let left = size.saturating_sub(at).min(RECORD as u64) as usize;
+            if *is_there {
+                let Some(piece) = there.next() else { break };
+                run.get_or_insert_with(|| (at, Vec::new())).1.extend(&piece[..left]);
+            } else if let Some((offset, bytes)) = run.take() {
+                sink(offset, &bytes)?;
+            }
+            at += left as u64;
+        }
+        if let Some((offset, bytes)) = run
+            && !bytes.is_empty()
+        {
+            sink(offset, &bytes)?;
+        }
+        Ok(at)
+    }
+
+    fn pass_over(&mut self, header: &Header) -> Result<(), ReadError> {
+        for _ in header.pieces.iter().filter(|is_there| **is_there) {
+            if self.input.take()?.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn hurt(&mut self, number: u32) {
+        if self.hurt.insert(number) {
+            self.damage.push(Damage::Hurt { number });
+        }
+    }
+
+    /// A map at the head of the dump.
+    fn map(&mut self, what: What) -> Result<InodeMap, ReadError> {
+        let record = self.input.take()?.ok_or(ReadError::NoMaps)?;
+        let header = Header::parse(&record).filter(|header| header.what == what).ok_or(ReadError::NoMaps)?;
+        let mut bytes = Vec::new();
+        for _ in 0..header.map_records {
+            bytes.extend(self.input.take()?.ok_or(ReadError::NoMaps)?);
+        }
+        // A map that is not as it was written would have files deleted that exist.
+        if header.content_crc.is_some_and(|sum| sum != content_checksum(&bytes)) {
+            return Err(ReadError::NoMaps);
+        }
+        Ok(InodeMap::from_bytes(bytes))
+    }
+
+    /// Reads the next header ahead, wherever it is.
+    fn advance(&mut self) -> Result<(), ReadError> {
+        self.ahead = None;
+        let start = self.input.records;
+        while let Some(record) = self.input.take()? {
+            let position = self.input.records - 1;
+            let header = Header::parse(&record).filter(|header| self.is_ours(header, position, start));
+            if let Some(header) = header {
+                if position > start {
+                    self.damage.push(Damage::Skipped { record: start, records: position - start });
+                }
+                self.counted &= header.record == position as u32;
+                self.ahead = Some(header);
+                return Ok(());
+            }
+        }
+        if self.input.records > start {
+            self.damage.push(Damage::Skipped { record: start, records: self.input.records - start });
+        }
+        Ok(())
+    }
+
+    fn is_ours(&self, header: &Header, position: u64, start: u64) -> bool {
+        // Where one is expected, and where it is looked for.
+        let in_place = position == start || !self.counted || header.record == position as u32;
+        let is_kind = matches!(header.what, What::File | What::More | What::End);
+        is_kind && header.common.date == self.common.date && in_place
+    }
+
+    fn end(&mut self, early: bool) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        if early {
+            self.damage.push(Damage::Truncated);
+        }
+        let missing: BTreeSet<u32> =
+            self.dumped.iter().filter(|number| !self.seen.contains(*number)).collect();
+        for (number, next) in std::mem::take(&mut self.suspects) {
+            // Between directories and the rest the numbers start over.
+            let mut between =
+                missing.iter().filter(|one| if number <= next { (number..=next).contains(one) } else { **one > number || **one <= next });
+            if between.next().is_none() {
+                self.hurt(number);
+            }
+        }
+        self.damage.extend(missing.into_iter().map(|number| Damage::Missing { number }));
+    }
+}

@@ -1,0 +1,38 @@
+//! What can be dumped.
+
+use crate::attributes::Attribute;
+use crate::directory::Entry;
+use crate::inode::Inode;
+
+/// A tree of files that stays as it is while it is dumped: a snapshot.
+///
+/// Numbers of inodes are 32 bits, and [`crate::ROOT`] is the root directory's. Errors are the source's own; but for
+/// [`Source::each_inode`], they cost one file or directory, and the dump says which.
+pub trait Source {
+    /// Shows every inode in use, in order of number.
+    fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()>;
+
+    /// One inode.
+    fn inode(&mut self, number: u32) -> std::io::Result<Inode>;
+
+    /// The names in a directory without `.` and `..`, and the number of its parent (its own, for the root).
+    fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)>;
+
+    /// The ranges of a file that are no holes, as offset and length in bytes, in order, not overlapping. A symbolic link's is all of it.
+    fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>>;
+
+    /// Fills `bytes` with what a file or link has from `offset`, all of it below the size.
+    fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()>;
+
+    /// The extended attributes with their whole names (`user.x`), values as `getxattr` gives them.
+    fn attributes(&mut self, number: u32) -> std::io::Result<Vec<Attribute>>;
+}
+
+/// What a filter says of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selection {
+    /// It is dumped, and so is what lies below as far as the filter wants it.
+    Take,
+    /// It is no part of the dump, and neither is anything below.
+    Skip,
+}

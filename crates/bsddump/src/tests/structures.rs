@@ -1,0 +1,88 @@
+//! Directories, attributes and maps, each against what it was made of.
+
+use proptest::collection::{btree_set, vec};
+use proptest::prelude::*;
+
+use crate::attributes::{self, Attribute};
+use crate::directory::{self, Entry};
+use crate::{InodeMap, Kind};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn directory_reads_as_written(names in btree_set(vec(1u8..=255, 1..=255), 0..40)) {
+        let entries: Vec<Entry> = names
+            .into_iter()
+            .filter(|name| Entry::is_good_name(name))
+            .enumerate()
+            .map(|(index, name)| Entry { number: 3 + index as u32, kind: Some(Kind::Fifo), name })
+            .collect();
+        let bytes = directory::encode(7, 2, entries.iter());
+        prop_assert_eq!(bytes.len() % 512, 0);
+        let parsed = directory::parse(&bytes);
+        prop_assert_eq!(parsed, directory::Parsed { entries, parent: Some(2), mangled: false });
+    }
+
+    #[test]
+    fn attributes_read_as_written(
+        values in vec((0usize..4, "[a-z]{1,9}", vec(any::<u8>(), 0..9_000)), 0..20),
+    ) {
+        let prefixes = ["user.", "trusted.", "security.", "system."];
+        let mut all: Vec<Attribute> = values
+            .into_iter()
+            .map(|(prefix, name, value)| Attribute { name: format!("{}{name}", prefixes[prefix]).into(), value })
+            .collect();
+        let (blocks, left_out) = attributes::encode(&all);
+        prop_assert!(left_out.is_empty());
+        let mut read = Vec::new();
+        for block in blocks {
+            prop_assert!(block.len() <= 65_536);
+            let (some, good) = attributes::parse(&block);
+            prop_assert!(good);
+            read.extend(some);
+        }
+        all.sort();
+        read.sort();
+        prop_assert_eq!(read, all);
+    }
+
+    #[test]
+    fn map_reads_as_written(numbers in btree_set(1u32..20_000, 0..60)) {
+        let mut map = InodeMap::new();
+        numbers.iter().for_each(|number| map.insert(*number));
+        let read = InodeMap::from_bytes(map.to_records(20_000));
+        prop_assert_eq!(read.iter().collect::<Vec<_>>(), numbers.iter().copied().collect::<Vec<_>>());
+        prop_assert_eq!(read.count(), numbers.len() as u64);
+        prop_assert!(numbers.iter().all(|number| read.contains(*number)));
+    }
+}
+
+#[test]
+fn access_control_list_goes_through_the_form_of_ext2() {
+    let entry = |tag: u16, permissions: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let value = [
+        2u32.to_le_bytes().to_vec(),
+        entry(0x01, 6, u32::MAX),
+        entry(0x02, 4, 1001),
+        entry(0x04, 4, u32::MAX),
+        entry(0x10, 4, u32::MAX),
+        entry(0x20, 0, u32::MAX),
+    ]
+    .concat();
+    let list = Attribute { name: b"system.posix_acl_access".to_vec(), value };
+    let (blocks, left_out) = attributes::encode(std::slice::from_ref(&list));
+    assert!(left_out.is_empty());
+    assert_eq!(attributes::parse(&blocks[0]), (vec![list], true));
+}
+
+#[test]
+fn attribute_without_a_place_is_told() {
+    let too_long = Attribute { name: b"user.x".to_vec(), value: vec![0; 65_536] };
+    let strange = Attribute { name: b"other.x".to_vec(), value: vec![1] };
+    let (blocks, left_out) = attributes::encode(&[too_long, strange]);
+    assert!(blocks.is_empty());
+    assert_eq!(left_out, [b"user.x".to_vec(), b"other.x".to_vec()]);
+}

@@ -1,0 +1,561 @@
+//! Writing a dump, in the four phases of `dump`: find the files, find the directories that lead to them, write the directories, write the rest.
+
+use std::io::Write;
+
+use crate::attributes;
+use crate::directory::{self, Entry};
+use crate::error::WriteError;
+use crate::header::{Common, Header, What, content_checksum};
+use crate::inode::{Inode, Kind, ROOT};
+use crate::map::InodeMap;
+use crate::record::{Output, PIECES_MAX, RECORD, RECORDS_PER_BLOCK};
+use crate::source::{Selection, Source};
+
+/// A hole at a file's end that is longer is left out: each half MiB of it would take a record, and a reader knows the file's size. 1 GiB.
+const END_HOLE_MAX: u64 = 1 << 30;
+/// Bytes that one header describes.
+const SEGMENT: u64 = (PIECES_MAX * RECORD) as u64;
+
+/// Which dump it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Options {
+    /// 0 to 9: 0 has everything.
+    pub level: u32,
+    /// When what is dumped was frozen, in seconds since 1970.
+    pub date: u32,
+    /// What changed at this second or later is dumped: the date of the dump that this one stands on. 0 for everything.
+    pub since: u32,
+    /// Up to 15 bytes for people.
+    pub label: Vec<u8>,
+    /// Where it is mounted or what it is called; up to 63 bytes, as the two that follow.
+    pub file_system: Vec<u8>,
+    /// What holds it.
+    pub device: Vec<u8>,
+    /// The machine.
+    pub host: Vec<u8>,
+    /// The only directory or file that is wanted, as names from the root; the directories that lead there come along. Empty for all.
+    pub subtree: Vec<Vec<u8>>,
+}
+
+/// What a dump is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Looking at all inodes.
+    MapFiles,
+    /// Walking the directories.
+    MapDirectories,
+    /// Writing directories.
+    WriteDirectories,
+    /// Writing everything else.
+    WriteFiles,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// In which phase.
+    pub phase: Phase,
+    /// Inodes or directories that the phase has done.
+    pub done: u64,
+    /// Those that it will do; 0 while nobody knows.
+    pub total: u64,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+/// Told how far the dump is; false ends it.
+pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> bool;
+
+/// Asked about every path from the root down, without a leading slash.
+pub type Filter<'a> = &'a mut dyn FnMut(&[u8]) -> Selection;
+
+/// Something of a source that could not be read, or has no place in the format.
+#[derive(Debug)]
+pub struct Failed {
+    /// Which file.
+    pub number: u32,
+    /// What it misses in the dump.
+    pub what: &'static str,
+    /// Why.
+    pub reason: std::io::Error,
+}
+
+/// What a dump will have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Planned {
+    /// Files and directories in it.
+    pub inodes: u64,
+    /// Directories of these.
+    pub directories: u64,
+    /// Bytes of content, at most: holes are not known before they are reached.
+    pub bytes: u64,
+}
+
+/// What a dump has.
+#[derive(Debug)]
+pub struct Written {
+    /// Bytes of dump.
+    pub bytes: u64,
+    /// Files and directories in it.
+    pub inodes: u64,
+    /// What is missing, or zero where something was.
+    pub failed: Vec<Failed>,
+}
+
+/// A dump before it is written: it is known what belongs to it.
+#[derive(Debug)]
+pub struct Dump {
+    options: Options,
+    used: InodeMap,
+    dumped: InodeMap,
+    directories: InodeMap,
+    planned: Planned,
+    failed: Vec<Failed>,
+    /// Bytes of directories that were read while the plan was made.
+    end: u64,
+}
+
+/// A directory on the way down.
+struct Step {
+    number: u32,
+    path: usize,
+    entries: std::vec::IntoIter<Entry>,
+    leads_to_dumped: bool,
+    /// Names of the subtree that are still to be found below.
+    wanted: usize,
+}
+
+impl Dump {
+    /// Phases one and two: finds what belongs to the dump.
+    ///
+    /// # Errors
+    /// [`WriteError::Source`] when the inodes can't be read, [`WriteError::NoRoot`], [`WriteError::NoSuchPath`] for a subtree that is not there.
+    /// A directory that can't be read does not end it: it is told when the dump is written.
+    pub fn plan(
+        source: &mut dyn Source,
+        options: Options,
+        filter: Option<Filter<'_>>,
+        watch: Watch<'_>,
+    ) -> Result<Self, WriteError> {
+        let mut dump = Self {
+            options,
+            used: InodeMap::new(),
+            dumped: InodeMap::new(),
+            directories: InodeMap::new(),
+            planned: Planned { inodes: 0, directories: 0, bytes: 0 },
+            failed: Vec::new(),
+            end: 0,
+        };
+        let mut sizes = Sizes::default();
+        dump.map_files(source, &mut sizes, watch)?;
+        if !dump.directories.contains(ROOT) {
+            return Err(WriteError::NoRoot);
+        }
+        let everything = dump.options.since == 0 && dump.options.subtree.is_empty() && filter.is_none();
+        if everything {
+            dump.dumped = dump.used.clone();
+        } else {
+            dump.map_directories(source, filter, watch)?;
+        }
+        for number in dump.dumped.iter() {
+            dump.planned.inodes += 1;
+            dump.planned.directories += u64::from(dump.directories.contains(number));
+            dump.planned.bytes += sizes.of(number);
+        }
+        Ok(dump)
+    }
+
+    /// What it will have.
+    pub fn planned(&self) -> Planned {
+        self.planned
+    }
+
+    fn map_files(
+        &mut self,
+        source: &mut dyn Source,
+        sizes: &mut Sizes,
+        watch: Watch<'_>,
+    ) -> Result<(), WriteError> {
+        let mut changed = InodeMap::new();
+        let (mut done, mut goes_on) = (0, true);
+        let since = self.options.since;
+        let each = &mut |inode: &Inode| {
+            self.used.insert(inode.number);
+            self.end = self.end.max(u64::from(inode.number) + 1);
+            if inode.kind == Kind::Directory {
+                self.directories.insert(inode.number);
+            }
+            if inode.modified.max(inode.changed).seconds >= i64::from(since) || since == 0 {
+                changed.insert(inode.number);
+            }
+            sizes.note(inode);
+            done += 1;
+            if done % 4096 == 0 {
+                goes_on &= watch(Progress { phase: Phase::MapFiles, done, total: 0, bytes: 0 });
+            }
+        };
+        source.each_inode(each).map_err(WriteError::Source)?;
+        self.dumped = changed;
+        if goes_on { Ok(()) } else { Err(WriteError::Cancelled) }
+    }
+
+    /// Walks all directories from the root: what is not reached, or not wanted, is no part of the dump; what leads to something dumped is.
+    fn map_directories(
+        &mut self,
+        source: &mut dyn Source,
+        mut filter: Option<Filter<'_>>,
+        watch: Watch<'_>,
+    ) -> Result<(), WriteError> {
+        let subtree = self.options.subtree.clone();
+        let total = self.directories.count();
+        let changed = std::mem::take(&mut self.dumped);
+        let mut reached = InodeMap::new();
+        let mut path: Vec<u8> = Vec::new();
+        let mut done = 0;
+        let mut found = subtree.is_empty();
+        let mut stack = vec![self.step(source, ROOT, 0, subtree.len())];
+        reached.insert(ROOT);
+        while let Some(step) = stack.last_mut() {
+            path.truncate(step.path);
+            let Some(entry) = step.entries.next() else {
+                let leads = step.leads_to_dumped || changed.contains(step.number) && step.wanted == 0;
+                // The root is always there: Linux `restore` wants it.
+                if leads || step.number == ROOT {
+                    self.dumped.insert(step.number);
+                }
+                stack.pop();
+                if let Some(above) = stack.last_mut() {
+                    above.leads_to_dumped |= leads;
+                }
+                done += 1;
+                if done % 256 == 0
+                    && !watch(Progress { phase: Phase::MapDirectories, done, total, bytes: 0 })
+                {
+                    return Err(WriteError::Cancelled);
+                }
+                continue;
+            };
+            let wanted = step.wanted;
+            if wanted > 0 && entry.name != subtree[subtree.len() - wanted] {
+                continue;
+            }
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend(&entry.name);
+            if let Some(filter) = &mut filter
+                && filter(&path) == Selection::Skip
+            {
+                continue;
+            }
+            let is_directory = self.directories.contains(entry.number);
+            if wanted > 1 && !is_directory || !self.used.contains(entry.number) {
+                continue;
+            }
+            found |= wanted <= 1;
+            let first = !reached.contains(entry.number);
+            reached.insert(entry.number);
+            if is_directory {
+                // Also in a damaged tree a directory is walked once.
+                if first {
+                    let below = self.step(source, entry.number, path.len(), wanted.saturating_sub(1));
+                    stack.push(below);
+                }
+            } else if changed.contains(entry.number) {
+                self.dumped.insert(entry.number);
+                step.leads_to_dumped = true;
+            }
+        }
+        if !found {
+            return Err(WriteError::NoSuchPath(String::from_utf8_lossy(&subtree.join(&b'/')).into_owned()));
+        }
+        self.used = reached;
+        Ok(())
+    }
+
+    /// A directory's entries for the walk. One that can't be read leads nowhere, and is told.
+    fn step(&mut self, source: &mut dyn Source, number: u32, path: usize, wanted: usize) -> Step {
+        let entries = source.entries(number).map(|(entries, _)| entries);
+        let entries = entries.unwrap_or_else(|reason| {
+            self.failed.push(Failed { number, what: "everything below this directory", reason });
+            Vec::new()
+        });
+        Step { number, path, entries: entries.into_iter(), leads_to_dumped: false, wanted }
+    }
+
+    /// Phases three and four: writes it.
+    ///
+    /// # Errors
+    /// [`WriteError::Output`] and [`WriteError::Cancelled`]. What of the source can't be read is listed in the result.
+    pub fn write(
+        mut self,
+        source: &mut dyn Source,
+        out: &mut dyn Write,
+        watch: Watch<'_>,
+    ) -> Result<Written, WriteError> {
+        let common = Common {
+            date: self.options.date,
+            base_date: self.options.since,
+            level: self.options.level,
+            label: self.options.label.clone(),
+            file_system: self.options.file_system.clone(),
+            device: self.options.device.clone(),
+            host: self.options.host.clone(),
+        };
+        let mut tape = Tape { output: Output::new(out), common, failed: std::mem::take(&mut self.failed) };
+        let last = (self.end.max(2) - 1) as u32;
+        tape.head(Header::new(What::Label, &tape.common, 0))?;
+        tape.map(What::Used, &self.used, last)?;
+        tape.map(What::Dumped, &self.dumped, last)?;
+        let (directories, total) = (self.planned.directories, self.planned.inodes);
+        let mut done = 0;
+        for number in self.dumped.iter().filter(|number| self.directories.contains(*number)) {
+            tape.directory(source, number, &self.used)?;
+            done += 1;
+            tape.tell(watch, Phase::WriteDirectories, done, directories)?;
+        }
+        for number in self.dumped.iter().filter(|number| !self.directories.contains(*number)) {
+            tape.file(source, number)?;
+            done += 1;
+            tape.tell(watch, Phase::WriteFiles, done, total)?;
+        }
+        loop {
+            tape.head(Header::new(What::End, &tape.common, last))?;
+            if tape.output.records.is_multiple_of(RECORDS_PER_BLOCK) {
+                break;
+            }
+        }
+        tape.output.finish().map_err(WriteError::Output)?;
+        Ok(Written { bytes: tape.output.records * RECORD as u64, inodes: total, failed: tape.failed })
+    }
+}
+
+/// Sizes of files, to say beforehand how much a dump will have.
+#[derive(Default)]
+struct Sizes(Vec<(u32, u64)>);
+
+impl Sizes {
+    fn note(&mut self, inode: &Inode) {
+        if inode.size > 0 && inode.kind.has_content() {
+            self.0.push((inode.number, inode.size));
+        }
+    }
+
+    fn of(&self, number: u32) -> u64 {
+        self.0.binary_search_by_key(&number, |(number, _)| *number).map_or(0, |index| self.0[index].1)
+    }
+}
+
+/// The dump as it is written.
+struct Tape<'a> {
+    output: Output<'a>,
+    common: Common,
+    failed: Vec<Failed>,
+}
+
+impl Tape<'_> {
+    fn tell(&self, watch: Watch<'_>, phase: Phase, done: u64, total: u64) -> Result<(), WriteError> {
+        let progress = Progress { phase, done, total, bytes: self.output.records * RECORD as u64 };
+        if watch(progress) { Ok(()) } else { Err(WriteError::Cancelled) }
+    }
+
+    fn head(&mut self, mut header: Header) -> Result<(), WriteError> {
+        header.record = self.output.records as u32;
+        self.output.put(&header.to_bytes()).map_err(WriteError::Output)
+    }
+
+    fn map(&mut self, what: What, map: &InodeMap, last: u32) -> Result<(), WriteError> {
+        let bytes = map.to_records(u64::from(last));
+        let mut header = Header::new(what, &self.common, last);
+        header.size = bytes.len() as u64;
+        header.map_records = (bytes.len() / RECORD) as u32;
+        header.content_crc = Some(content_checksum(&bytes));
+        self.head(header)?;
+        self.output.put(&bytes).map_err(WriteError::Output)
+    }
+
+    fn fail(&mut self, number: u32, what: &'static str, reason: std::io::Error) {
+        self.failed.push(Failed { number, what, reason });
+    }
+
+    fn directory(
+        &mut self,
+        source: &mut dyn Source,
+        number: u32,
+        used: &InodeMap,
+    ) -> Result<(), WriteError> {
+        let mut inode = match source.inode(number) {
+            Ok(inode) => inode,
+            Err(reason) => {
+                self.fail(number, "the whole directory", reason);
+                return Ok(());
+            }
+        };
+        let (entries, parent) = match source.entries(number) {
+            Ok(entries) => entries,
+            Err(reason) => {
+                self.fail(number, "the names in this directory", reason);
+                (Vec::new(), number)
+            }
+        };
+        // What a filter left out has no name in the dump either.
+        let kept = entries.iter().filter(|entry| used.contains(entry.number));
+        let bytes = directory::encode(number, parent, kept);
+        inode.size = bytes.len() as u64;
+        let pieces = bytes.len().div_ceil(RECORD);
+        let mut padded = bytes;
+        padded.resize(pieces * RECORD, 0);
+        let blocks = self.attribute_blocks(source, &inode);
+        for (index, segment) in padded.chunks(SEGMENT as usize).enumerate() {
+            let mut header = self.file_header(&inode, index == 0);
+            header.attribute_blocks = Some(blocks.len() as u32);
+            header.pieces = vec![true; segment.len() / RECORD];
+            header.content_crc = Some(content_checksum(segment));
+            self.head(header)?;
+            self.output.put(segment).map_err(WriteError::Output)?;
+        }
+        self.attributes(&inode, blocks)
+    }
+
+    fn file(&mut self, source: &mut dyn Source, number: u32) -> Result<(), WriteError> {
+        let inode = match source.inode(number) {
+            Ok(inode) => inode,
+            Err(reason) => {
+                self.fail(number, "the whole file", reason);
+                return Ok(());
+            }
+        };
+        let blocks = self.attribute_blocks(source, &inode);
+        if inode.kind.has_content() && inode.size > 0 {
+            self.content(source, &inode, blocks.len() as u32)?;
+        } else {
+            let mut header = self.file_header(&inode, true);
+            header.attribute_blocks = Some(blocks.len() as u32);
+            self.head(header)?;
+        }
+        self.attributes(&inode, blocks)
+    }
+
+    fn content(
+        &mut self,
+        source: &mut dyn Source,
+        inode: &Inode,
+        attribute_blocks: u32,
+    ) -> Result<(), WriteError> {
+        let mut extents = match source.extents(inode.number) {
+            Ok(extents) => extents,
+            Err(reason) => {
+                self.fail(inode.number, "the content: it is a hole in the dump", reason);
+                Vec::new()
+            }
+        };
+        extents.retain(|(offset, length)| *length > 0 && *offset < inode.size);
+        let end = extents.last().map_or(0, |(offset, length)| (offset + length).min(inode.size));
+        let end = if inode.size - end > END_HOLE_MAX { end } else { inode.size };
+        let mut buffer = vec![0; SEGMENT as usize];
+        let mut rest = extents.as_slice();
+        let mut at = 0;
+        loop {
+            let length = SEGMENT.min(end - at);
+            while let [(offset, size), more @ ..] = rest
+                && offset + size <= at
+            {
+                rest = more;
+            }
+            let pieces = pieces_of(rest, at, length);
+            let there = self.read_pieces(source, inode, at, &pieces, &mut buffer);
+            let mut header = self.file_header(inode, at == 0);
+            header.attribute_blocks = Some(attribute_blocks);
+            header.content_crc = Some(content_checksum(&buffer[..there]));
+            header.pieces = pieces;
+            self.head(header)?;
+            self.output.put(&buffer[..there]).map_err(WriteError::Output)?;
+            at += length;
+            if at >= end {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads the pieces of a segment that are there, one after the other into `buffer`; returns their bytes. What can't be read is zeroes.
+    fn read_pieces(
+        &mut self,
+        source: &mut dyn Source,
+        inode: &Inode,
+        at: u64,
+        pieces: &[bool],
+        buffer: &mut [u8],
+    ) -> usize {
+        let mut there = 0;
+        let mut index = 0;
+        while index < pieces.len() {
+            let run = pieces[index..].iter().take_while(|piece| **piece == pieces[index]).count();
+            if pieces[index] {
+                let from = at + (index * RECORD) as u64;
+                let bytes = ((run * RECORD) as u64).min(inode.size - from) as usize;
+                let place = &mut buffer[there..there + run * RECORD];
+                place[bytes..].fill(0);
+                if let Err(reason) = source.read(inode.number, from, &mut place[..bytes]) {
+                    place.fill(0);
+                    self.fail(inode.number, "some of its content: it is zeroes in the dump", reason);
+                }
+                there += run * RECORD;
+            }
+            index += run;
+        }
+        there
+    }
+
+    fn file_header(&self, inode: &Inode, first: bool) -> Header {
+        let what = if first { What::File } else { What::More };
+        let mut header = Header::new(what, &self.common, inode.number);
+        header.file = Some(inode.clone());
+        header.size = inode.size;
+        header
+    }
+
+    /// A file's extended attributes as blocks. They are read before its header is written, which says how many there are.
+    fn attribute_blocks(&mut self, source: &mut dyn Source, inode: &Inode) -> Vec<Vec<u8>> {
+        let attributes = match source.attributes(inode.number) {
+            Ok(attributes) => attributes,
+            Err(reason) => {
+                self.fail(inode.number, "its extended attributes", reason);
+                return Vec::new();
+            }
+        };
+        let (blocks, left_out) = attributes::encode(&attributes);
+        for name in left_out {
+            let name = String::from_utf8_lossy(&name).into_owned();
+            let reason = std::io::Error::other(format!("the format has no place for `{name}`"));
+            self.fail(inode.number, "an extended attribute", reason);
+        }
+        blocks
+    }
+
+    fn attributes(&mut self, inode: &Inode, blocks: Vec<Vec<u8>>) -> Result<(), WriteError> {
+        for block in blocks {
+            let mut header = self.file_header(inode, true).with_extended();
+            header.size = block.len() as u64;
+            header.pieces = vec![true; block.len().div_ceil(RECORD)];
+            let mut padded = block;
+            padded.resize(header.pieces.len() * RECORD, 0);
+            header.content_crc = Some(content_checksum(&padded));
+            self.head(header)?;
+            self.output.put(&padded).map_err(WriteError::Output)?;
+        }
+        Ok(())
+    }
+}
+
+/// Which pieces of `length` bytes from `at` have something of an extent in them.
+fn pieces_of(extents: &[(u64, u64)], at: u64, length: u64) -> Vec<bool> {
+    let mut pieces = vec![false; length.div_ceil(RECORD as u64) as usize];
+    for (offset, size) in extents.iter().take_while(|(offset, _)| *offset < at + length) {
+        let first = offset.saturating_sub(at) / RECORD as u64;
+        let end = ((offset + size).min(at + length).saturating_sub(at)).div_ceil(RECORD as u64);
+        for piece in pieces.iter_mut().take(end as usize).skip(first as usize) {
+            *piece = true;
+        }
+    }
+    pieces
+}
