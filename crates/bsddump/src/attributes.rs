@@ -97,8 +97,7 @@ pub(crate) fn encode(attributes: &[Attribute]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
 }
 
 fn pack(attribute: &Attribute) -> Option<Packed<'_>> {
-    let (prefix, beginning) =
-        PREFIXES.iter().find(|(_, beginning)| attribute.name.starts_with(beginning))?;
+    let (prefix, beginning) = PREFIXES.iter().find(|(_, beginning)| attribute.name.starts_with(beginning))?;
     let is_list = matches!(prefix, 2 | 3);
     let name = &attribute.name[beginning.len()..];
     if is_list != name.is_empty() || name.len() > 255 {
@@ -158,7 +157,8 @@ pub(crate) fn parse(bytes: &[u8]) -> (Vec<Attribute>, bool) {
         let prefix = PREFIXES.iter().find(|(number, _)| *number == raw.prefix);
         let is_list = matches!(raw.prefix, 2 | 3);
         let value = value.filter(|_| raw.value_block.get() == 0 && size <= budget);
-        let value = value.and_then(|value| if is_list { list_from_disk(value) } else { Some(value.to_vec()) });
+        let value =
+            value.and_then(|value| if is_list { list_from_disk(value) } else { Some(value.to_vec()) });
         match (prefix, value) {
             (Some((_, beginning)), Some(value)) if !name.contains(&0) && is_list == name.is_empty() => {
                 budget -= size;

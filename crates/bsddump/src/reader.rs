@@ -209,7 +209,8 @@ impl<R: Read> Reader<R> {
         let records_before = self.damage.len();
         let mut at = self.pieces(&first, 0, size, sink)?;
         self.advance()?;
-        while let Some(header) = self.ahead.take_if(|header| header.what == What::More && header.number == number)
+        while let Some(header) =
+            self.ahead.take_if(|header| header.what == What::More && header.number == number)
         {
             // What was lost in between can have been pieces of this file: where these belong is not known.
             if self.damage.len() > records_before {
@@ -271,13 +272,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Gives the pieces after a header to `sink`; returns the offset behind them.
-    fn pieces(
-        &mut self,
-        header: &Header,
-        mut at: u64,
-        size: u64,
-        sink: Sink<'_>,
-    ) -> Result<u64, ReadError> {
+    fn pieces(&mut self, header: &Header, mut at: u64, size: u64, sink: Sink<'_>) -> Result<u64, ReadError> {
         let mut all = Vec::with_capacity(header.pieces.len() * RECORD);
         let mut ends_early = false;
         for _ in header.pieces.iter().filter(|is_there| **is_there) {
@@ -383,8 +378,9 @@ impl<R: Read> Reader<R> {
             self.dumped.iter().filter(|number| !self.seen.contains(*number)).collect();
         for (number, next) in std::mem::take(&mut self.suspects) {
             // Between directories and the rest the numbers start over.
-            let mut between =
-                missing.iter().filter(|one| if number <= next { (number..=next).contains(one) } else { **one > number || **one <= next });
+            let mut between = missing.iter().filter(|one| {
+                if number <= next { (number..=next).contains(one) } else { **one > number || **one <= next }
+            });
             if between.next().is_none() {
                 self.hurt(number);
             }

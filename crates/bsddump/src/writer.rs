@@ -228,8 +228,7 @@ impl Dump {
                     above.leads_to_dumped |= leads;
                 }
                 done += 1;
-                if done % 256 == 0
-                    && !watch(Progress { phase: Phase::MapDirectories, done, total, bytes: 0 })
+                if done % 256 == 0 && !watch(Progress { phase: Phase::MapDirectories, done, total, bytes: 0 })
                 {
                     return Err(WriteError::Cancelled);
                 }
@@ -378,12 +377,7 @@ impl Tape<'_> {
         self.failed.push(Failed { number, what, reason });
     }
 
-    fn directory(
-        &mut self,
-        source: &mut dyn Source,
-        number: u32,
-        used: &InodeMap,
-    ) -> Result<(), WriteError> {
+    fn directory(&mut self, source: &mut dyn Source, number: u32, used: &InodeMap) -> Result<(), WriteError> {
         let mut inode = match source.inode(number) {
             Ok(inode) => inode,
             Err(reason) => {

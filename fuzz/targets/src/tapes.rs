@@ -70,7 +70,8 @@ impl Source for Few {
     }
 
     fn inode(&mut self, number: u32) -> std::io::Result<Inode> {
-        let kind = NAMES.iter().find(|(other, ..)| *other == number).map_or(Kind::Directory, |(.., kind)| *kind);
+        let kind =
+            NAMES.iter().find(|(other, ..)| *other == number).map_or(Kind::Directory, |(.., kind)| *kind);
         let time = Time { seconds: 1_700_000_000, nanoseconds: 5 };
         let size = match kind {
             Kind::Regular => 9_000,

@@ -20,7 +20,8 @@ fn program(name: &str) -> Option<PathBuf> {
 
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {text}");
     text
 }

@@ -145,7 +145,8 @@ impl Tree {
                 for (index, byte) in bytes.iter().enumerate() {
                     let at = offset + index as u64;
                     let piece = at / 1024 * 1024;
-                    let piece = whole.entry(piece).or_insert_with(|| vec![0; 1024.min(size - piece) as usize]);
+                    let piece =
+                        whole.entry(piece).or_insert_with(|| vec![0; 1024.min(size - piece) as usize]);
                     piece[(at % 1024) as usize] = *byte;
                 }
             }

@@ -77,12 +77,8 @@ proptest! {
 fn higher_level_has_what_changed_and_the_directories_that_lead_there() {
     let mut tree = mixed();
     let since = DATE - 1000;
-    let changed: Vec<u32> = tree
-        .0
-        .values()
-        .filter(|file| file.inode.size == 3000)
-        .map(|file| file.inode.number)
-        .collect();
+    let changed: Vec<u32> =
+        tree.0.values().filter(|file| file.inode.size == 3000).map(|file| file.inode.number).collect();
     for number in &changed {
         tree.get(*number).inode.modified = time(i64::from(since));
     }
@@ -112,7 +108,8 @@ fn subtree_and_filter_leave_the_rest_out() {
     let (read, damage) = read_back(&bytes);
     assert_eq!(damage, []);
     let names = |tree: &Tree| -> Vec<Vec<u8>> {
-        let mut names: Vec<_> = tree.0.values().flat_map(|f| f.entries.iter().map(|e| e.name.clone())).collect();
+        let mut names: Vec<_> =
+            tree.0.values().flat_map(|f| f.entries.iter().map(|e| e.name.clone())).collect();
         names.sort();
         names
     };
