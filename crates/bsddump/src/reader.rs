@@ -79,7 +79,7 @@ pub struct Reader<R> {
     ahead: Option<Header>,
     /// Headers so far had their own numbers.
     counted: bool,
-    /// The file that [`Reader::next`] gave, until its content is read.
+    /// The file that [`Reader::next_inode`] gave, until its content is read.
     current: Option<Header>,
     seen: InodeMap,
     damage: Vec<Damage>,
@@ -161,7 +161,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// The next directory or file; content of the one before that was not asked for is passed over. Directories come first.
-    pub fn next(&mut self) -> Result<Option<Inode>, ReadError> {
+    pub fn next_inode(&mut self) -> Result<Option<Inode>, ReadError> {
         if self.current.is_some() {
             self.content(&mut |_, _| Ok(()))?;
         }
@@ -199,7 +199,7 @@ impl<R: Read> Reader<R> {
         self.ahead.as_ref().is_some_and(|header| header.extended.is_none() && of(header))
     }
 
-    /// The content of the file that [`Reader::next`] gave last, and its extended attributes.
+    /// The content of the file that [`Reader::next_inode`] gave last, and its extended attributes.
     ///
     /// # Errors
     /// The input's, and the sink's own.
@@ -252,7 +252,7 @@ impl<R: Read> Reader<R> {
         Ok(Content { whole: !self.hurt.contains(&number), attributes })
     }
 
-    /// The entries of the directory that [`Reader::next`] gave last, without `.` and `..`, and how its content came out.
+    /// The entries of the directory that [`Reader::next_inode`] gave last, without `.` and `..`, and how its content came out.
     pub fn entries(&mut self) -> Result<(Vec<Entry>, Content), ReadError> {
         let number = self.current.as_ref().map(|header| header.number);
         let mut bytes = Vec::new();

@@ -28,7 +28,7 @@ fn read(data: &[u8]) {
     let Ok(mut reader) = Reader::open(data) else { return };
     let mut names = Names::new();
     let mut given = 0;
-    while let Ok(Some(inode)) = reader.next() {
+    while let Ok(Some(inode)) = reader.next_inode() {
         if inode.kind == Kind::Directory {
             let (entries, _) = reader.entries().expect("memory can be read");
             assert!(entries.iter().all(|entry| Entry::is_good_name(&entry.name)), "a name that is none");
