@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -42,6 +42,8 @@ pub(crate) struct Seen {
     pub(crate) iops: f64,
     /// Bytes a second.
     pub(crate) rate: f64,
+    /// The same until the flush after the load has returned: what a peer left in the page cache counts once it is on the disk.
+    pub(crate) flushed_rate: f64,
     /// Latencies in microseconds.
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
@@ -110,16 +112,18 @@ impl Load {
             fio.arg(format!("--fsync={}", self.flush_each));
         }
         run(&mut fio)?;
+        let flush_began = Instant::now();
         flush(&target.uri)?;
+        let flushing = flush_began.elapsed();
         let cpu = target.server.cpu()? - cpu_before;
         // fio puts its warnings before the object.
         let text = std::fs::read_to_string(&report)?;
         let object = text.find('{').map_or("", |start| &text[start..]);
         let report: Value = serde_json::from_str(object).with_context(|| format!("fio's report: {text}"))?;
-        self.read_report(&report, cpu)
+        self.read_report(&report, cpu, flushing)
     }
 
-    fn read_report(&self, report: &Value, cpu: Duration) -> Result<Seen> {
+    fn read_report(&self, report: &Value, cpu: Duration, flushing: Duration) -> Result<Seen> {
         let direction = if self.pattern.ends_with("read") { "read" } else { "write" };
         let side = &report["jobs"][0][direction];
         let number = |value: &Value| value.as_f64().with_context(|| format!("fio's report: {side}"));
@@ -127,6 +131,8 @@ impl Load {
         Ok(Seen {
             iops: number(&side["iops"])?,
             rate: number(&side["bw_bytes"])?,
+            flushed_rate: number(&side["io_bytes"])?
+                / (number(&side["runtime"])? / 1e3 + flushing.as_secs_f64()),
             p50_us: percentile("50.000000")?,
             p99_us: percentile("99.000000")?,
             worst_us: number(&side["clat_ns"]["max"])? / 1e3,

@@ -149,6 +149,10 @@ pub(crate) fn served(plan: &Plan, report: &mut Report) -> Result<()> {
         let touched = if pattern == "read" { cached } else { bytes };
         let seen = turns_of(&Load::large(pattern, touched, turn))?;
         rows(report, &seen, work, "MB/s", |seen| seen.rate / 1e6, &[("nbdkit file", AtLeast(1.0))]);
+        if pattern == "write" {
+            let work = "the same until a flush after it has returned";
+            rows(report, &seen, work, "MB/s", |seen| seen.flushed_rate / 1e6, &[]);
+        }
     }
 
     for (pattern, work) in [("randread", "read"), ("randwrite", "write")] {
