@@ -35,6 +35,24 @@ impl Server {
         Ok(open.show())
     }
 
+    pub(crate) fn discard_log(&self, name: &str, dry_run: bool) -> Result<api::DiscardedLog, ServerError> {
+        let outcome = self.volumes.discard_log(name, dry_run);
+        // Also when nothing had to be thrown away.
+        if let Ok(open) = self.volumes.get(name) {
+            self.mirrors.take_in(&open)?;
+        }
+        outcome
+    }
+
+    /// Opens the volumes whose devices were missing and are there now.
+    pub(crate) fn open_waiting(&self) {
+        for open in self.volumes.open_waiting() {
+            if let Err(error) = self.mirrors.take_in(&open) {
+                tracing::error!(volume = open.name, %error, "whom it follows is not known until the server starts again");
+            }
+        }
+    }
+
     pub(crate) fn delete_volume(&self, name: &str) -> Result<(), ServerError> {
         self.mirrors.refuse_if_followed(name)?;
         if self.volumes.get(name).is_ok() {

@@ -231,6 +231,16 @@ impl Mirrors {
         })
     }
 
+    /// Goes on with the mirror on a volume that was opened after the start, if there is one.
+    pub(crate) fn take_in(&self, open: &Arc<OpenVolume>) -> Result<(), ServerError> {
+        let path = self.volumes.folder(&open.name).join("mirror.json");
+        if let Some(document) = state::load::<Document>(&path)? {
+            let relation = Relation::new(open, path, document, now_ms(&*self.clock));
+            self.relations.lock().entry(open.name.clone()).or_insert_with(|| Arc::new(relation));
+        }
+        Ok(())
+    }
+
     /// How the sessions with a volume are ended.
     pub(crate) fn close_with(&self, closes: Closes) {
         let _ = self.closes.set(closes);

@@ -334,7 +334,7 @@ fn plan_of(label: &str, request: &api::SetSchedule, now_ms: u64) -> Result<Plan,
     Ok(plan)
 }
 
-/// The thread that runs schedules; it ends when this is dropped.
+/// The thread that runs schedules, and looks whether devices are back that volumes wait for; it ends when this is dropped.
 pub(crate) struct Runner {
     ending: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -347,6 +347,7 @@ impl Runner {
         let look = move || {
             let (ended, wake) = &*shared;
             loop {
+                server.open_waiting();
                 server.run_schedules();
                 let mut ended = ended.lock();
                 if !*ended {

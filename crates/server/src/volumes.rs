@@ -27,6 +27,7 @@ mod log;
 mod rehearsal;
 mod restore;
 mod scrub;
+mod waiting;
 use log::LogFile;
 use scrub::Scrub;
 
@@ -127,7 +128,7 @@ impl Volumes {
                 fs::remove_dir_all(found.path()).map_err(ServerError::path("remove", &found.path()))?;
                 continue;
             }
-            let entry = match volumes.open_one(&name) {
+            let entry = match volumes.open_one(&name, BUSY_PATIENCE) {
                 Ok(open) => Entry::Open(open),
                 Err(error) => {
                     tracing::error!(volume = name, %error, "a volume cannot be opened; the others are served");
@@ -139,10 +140,10 @@ impl Volumes {
         Ok(volumes)
     }
 
-    fn open_one(&self, name: &str) -> Result<Arc<OpenVolume>, ServerError> {
+    fn open_one(&self, name: &str, patience: Duration) -> Result<Arc<OpenVolume>, ServerError> {
         let document = self.document(name)?;
-        let mut parts = self.open_parts(name, &document)?;
-        parts.log = log::find(name, &*whole(&parts.devices), &document.log_devices)?;
+        let mut parts = self.open_parts(name, &document, patience)?;
+        parts.log = log::find(name, &*whole(&parts.devices), &document.log_devices, patience)?;
         self.start(name, parts)
     }
 
@@ -157,10 +158,15 @@ impl Volumes {
     }
 
     /// Opens the devices, without that of the log.
-    fn open_parts(&self, name: &str, document: &Document) -> Result<Parts, ServerError> {
+    fn open_parts(
+        &self,
+        name: &str,
+        document: &Document,
+        patience: Duration,
+    ) -> Result<Parts, ServerError> {
         let folder = self.folder(name);
         let paths: Vec<PathBuf> = document.devices.iter().map(|device| folder.join(device)).collect();
-        let devices = paths.iter().map(|path| open_when_free(path)).collect::<Result<Vec<_>, _>>()?;
+        let devices = paths.iter().map(|path| open_when_free(path, patience)).collect::<Result<Vec<_>, _>>()?;
         Ok(Parts { paths, devices, log: None })
     }
 
@@ -597,11 +603,11 @@ pub(crate) fn new_volume_id() -> VolumeId {
 
 /// Opens a device of a volume. A server that was just killed can hold its lock for a moment longer than its process lives: the kernel ends
 /// what it had under way first. Whoever restarts at once must not find the volume out of service for that.
-fn open_when_free(path: &Path) -> Result<Arc<FileDevice>, OpenError> {
+fn open_when_free(path: &Path, patience: Duration) -> Result<Arc<FileDevice>, OpenError> {
     let start = Instant::now();
     loop {
         match FileDevice::open(path, FileOptions::default()) {
-            Err(OpenError::Busy { .. }) if start.elapsed() < BUSY_PATIENCE => std::thread::sleep(BUSY_PAUSE),
+            Err(OpenError::Busy { .. }) if start.elapsed() < patience => std::thread::sleep(BUSY_PAUSE),
             outcome => return outcome.map(Arc::new),
         }
     }

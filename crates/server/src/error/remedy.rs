@@ -461,7 +461,7 @@ pub(crate) fn dump_next(error: &DumpError) -> &'static str {
 
 fn log_next(volume: &str) -> String {
     format!(
-        "bring the log device back and start the server again; if it is lost for good, `cairn volume log {volume} \
+        "bring the log device back, and the volume is opened within seconds; if it is lost for good, `cairn volume log {volume} \
          --discard-lost` opens at the last consistency point, without what was flushed since"
     )
 }

@@ -95,7 +95,7 @@ async fn discard_log(
     Path(volume): Path<String>,
     Body(request): Body<api::DiscardLogRequest>,
 ) -> Answer<api::DiscardedLog> {
-    blocking(server, move |server| server.volumes.discard_log(&volume, request.dry_run)).await
+    blocking(server, move |server| server.discard_log(&volume, request.dry_run)).await
 }
 
 /// The faults that are put under a volume on purpose.

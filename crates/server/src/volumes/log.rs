@@ -5,13 +5,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_base::LogId;
 use cairn_device::{Device, FileDevice, FileOptions, Rehearsal, RehearsalDevice, SideDevice};
 use cairn_volume::{CONSISTENCY_INTERVAL, LogTarget, Volume, VolumeError};
 
 use super::{
-    Document, Entry, OpenVolume, Volumes, new_rehearsal, not_found, open_when_free, refuse_if_not_empty,
+    BUSY_PATIENCE, Document, Entry, OpenVolume, Volumes, new_rehearsal, not_found, open_when_free, refuse_if_not_empty,
     whole,
 };
 use crate::api;
@@ -54,6 +55,7 @@ pub(super) fn find(
     name: &str,
     device: &dyn Device,
     paths: &[PathBuf],
+    patience: Duration,
 ) -> Result<Option<LogFile>, ServerError> {
     if paths.is_empty() {
         return Ok(None);
@@ -62,7 +64,7 @@ pub(super) fn find(
     let Some(wanted) = inspection.log else { return Ok(None) };
     let mut found = Err(ServerError::volume(name)(VolumeError::LogMissing { log: wanted }));
     for path in paths {
-        match open_when_free(path) {
+        match open_when_free(path, patience) {
             Ok(device) => {
                 let is_it = matches!(Volume::log_on(&*device), Ok(Some(on)) if on == (inspection.id, wanted));
                 if is_it || found.is_err() {
@@ -125,7 +127,7 @@ impl Volumes {
             None => return Err(not_found(name)),
         }
         // It may have come back since the server started: then nothing is lost.
-        let reason = match self.open_one(name) {
+        let reason = match self.open_one(name, BUSY_PATIENCE) {
             Ok(open) => {
                 self.entries.write().insert(name.to_owned(), Entry::Open(open));
                 return Err(ServerError::LogIsThere { volume: name.to_owned() });
@@ -134,7 +136,7 @@ impl Volumes {
             Err(other) => return Err(other),
         };
         let document = self.document(name)?;
-        let parts = self.open_parts(name, &document)?;
+        let parts = self.open_parts(name, &document, BUSY_PATIENCE)?;
         let rehearsal = new_rehearsal();
         let device = Arc::new(RehearsalDevice::new(whole(&parts.devices), rehearsal.clone()));
         let inspection = Volume::inspect(&*device).map_err(ServerError::volume(name))?;

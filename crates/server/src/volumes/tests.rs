@@ -12,7 +12,7 @@ fn device_of_a_server_that_is_still_dying_is_waited_for() {
     let (starting, started) = mpsc::channel();
     let opening = std::thread::spawn(move || {
         starting.send(()).expect("the test waits");
-        open_when_free(&path).map(drop)
+        open_when_free(&path, BUSY_PATIENCE).map(drop)
     });
     started.recv().expect("the thread starts");
     drop(held);

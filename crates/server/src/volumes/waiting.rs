@@ -1,0 +1,57 @@
+//! Volumes whose devices were not there when the server started: opened as soon as they are.
+//!
+//! A disk can come up later than the server, and a log device can be brought back. Nothing of such a volume was touched, so another try is as
+//! safe as the first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_volume::VolumeError;
+
+use super::{Entry, OpenVolume, Volumes};
+use crate::error::ServerError;
+
+impl Volumes {
+    /// Tries again to open each volume that wants a device; gives those that are open now.
+    pub(crate) fn open_waiting(&self) -> Vec<Arc<OpenVolume>> {
+        let waits = |(name, entry): (&String, &Entry)| match entry {
+            Entry::Unavailable(error) if wants_a_device(error) => Some(name.clone()),
+            _ => None,
+        };
+        let waiting: Vec<String> = self.entries.read().iter().filter_map(waits).collect();
+        waiting.iter().filter_map(|name| self.open_again(name)).collect()
+    }
+
+    fn open_again(&self, name: &str) -> Option<Arc<OpenVolume>> {
+        let _changing = self.changing.lock();
+        // It may have been opened or deleted meanwhile.
+        if !matches!(self.entries.read().get(name), Some(Entry::Unavailable(_))) {
+            return None;
+        }
+        let (entry, open) = match self.open_one(name, Duration::ZERO) {
+            Ok(open) => {
+                tracing::info!(volume = name, "its devices are there now, and it is open");
+                (Entry::Open(open.clone()), Some(open))
+            }
+            Err(error) => (Entry::Unavailable(Arc::new(error)), None),
+        };
+        self.entries.write().insert(name.to_owned(), entry);
+        open
+    }
+}
+
+/// True when a volume cannot be opened for want of a device that may come yet.
+fn wants_a_device(error: &ServerError) -> bool {
+    match error {
+        ServerError::OpenDevice(_) | ServerError::LogUnavailable { .. } => true,
+        ServerError::Volume { source, .. } => matches!(
+            source,
+            VolumeError::LogMissing { .. }
+                | VolumeError::LogOther { .. }
+                | VolumeError::NotALog { .. }
+                | VolumeError::LogDevice(_)
+                | VolumeError::Device(_)
+        ),
+        _ => false,
+    }
+}
