@@ -158,15 +158,11 @@ impl Volumes {
     }
 
     /// Opens the devices, without that of the log.
-    fn open_parts(
-        &self,
-        name: &str,
-        document: &Document,
-        patience: Duration,
-    ) -> Result<Parts, ServerError> {
+    fn open_parts(&self, name: &str, document: &Document, patience: Duration) -> Result<Parts, ServerError> {
         let folder = self.folder(name);
         let paths: Vec<PathBuf> = document.devices.iter().map(|device| folder.join(device)).collect();
-        let devices = paths.iter().map(|path| open_when_free(path, patience)).collect::<Result<Vec<_>, _>>()?;
+        let devices =
+            paths.iter().map(|path| open_when_free(path, patience)).collect::<Result<Vec<_>, _>>()?;
         Ok(Parts { paths, devices, log: None })
     }
 

@@ -12,8 +12,8 @@ use cairn_device::{Device, FileDevice, FileOptions, Rehearsal, RehearsalDevice, 
 use cairn_volume::{CONSISTENCY_INTERVAL, LogTarget, Volume, VolumeError};
 
 use super::{
-    BUSY_PATIENCE, Document, Entry, OpenVolume, Volumes, new_rehearsal, not_found, open_when_free, refuse_if_not_empty,
-    whole,
+    BUSY_PATIENCE, Document, Entry, OpenVolume, Volumes, new_rehearsal, not_found, open_when_free,
+    refuse_if_not_empty, whole,
 };
 use crate::api;
 use crate::error::ServerError;
