@@ -12,6 +12,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["crates/mirror"],
     &["crates/bsddump"],
     &["crates/stream"],
+    &["crates/trace"],
     &["crates/files"],
     &["crates/volume"],
     &["crates/history"],

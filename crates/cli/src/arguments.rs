@@ -9,6 +9,9 @@ use clap::{Args, Parser, Subcommand};
 
 mod device;
 pub use device::{Device, History, InstantArgument, WindowArguments};
+mod trace;
+
+pub use trace::{AnalyseTrace, ImportTrace, Trace, TraceInput};
 
 /// Volumes that never overwrite, served over NBD and mirrored to another server.
 #[derive(Debug, Parser)]
@@ -81,6 +84,9 @@ pub enum Command {
     /// Image dumps: volumes in files, and back
     #[command(subcommand)]
     Image(Image),
+    /// Traces of devices: import, analyse
+    #[command(subcommand)]
+    Trace(Trace),
 }
 
 /// `cairn demo`.

@@ -10,6 +10,7 @@ mod scrub;
 pub mod serve;
 mod snapshot;
 mod status;
+pub mod trace;
 mod volume;
 
 use std::time::Duration;
@@ -33,7 +34,9 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Peer(command) => peer::run(command, client, output),
         Command::Mirror(command) => mirror::run(command, client, output),
         Command::Image(command) => image::run(command, client, output),
-        Command::Serve(_) | Command::Demo(_) => unreachable!("these two need no server and were run before"),
+        Command::Serve(_) | Command::Demo(_) | Command::Trace(_) => {
+            unreachable!("these need no server and were run before")
+        }
     }
 }
 

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Command::Serve(serve) => commands::serve::run(serve, global.data, output),
         Command::Demo(demo) => demo::run(&demo, output),
         Command::Image(image) if image.is_local() => commands::run_local(image, output),
+        Command::Trace(trace) => commands::trace::run(trace, output),
         command => connect(&global).and_then(|client| commands::run(command, &client, output)),
     };
     match outcome {

@@ -73,6 +73,21 @@ impl Output {
     }
 }
 
+impl Output {
+    /// A count of `what` that goes up, on standard error; it hides when nobody looks.
+    pub fn count_bar(&self, what: &'static str) -> ProgressBar {
+        if self.json || self.quiet || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} {msg} {per_sec} {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.set_message(what);
+        bar
+    }
+}
+
 /// One object a line.
 pub fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("the objects of the API have string keys and no failing parts")

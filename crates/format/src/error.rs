@@ -33,6 +33,12 @@ pub enum Structure {
     StreamRecord,
     /// The head of a part of an image dump.
     DumpHeader,
+    /// The head of a trace.
+    TraceHeader,
+    /// The head of a frame of a trace.
+    TraceFrame,
+    /// A record of a trace.
+    TraceRecord,
 }
 
 impl std::fmt::Display for Structure {
@@ -53,6 +59,9 @@ impl std::fmt::Display for Structure {
             Structure::StreamHeader => "image stream",
             Structure::StreamRecord => "record of an image stream",
             Structure::DumpHeader => "image dump",
+            Structure::TraceHeader => "trace",
+            Structure::TraceFrame => "frame of a trace",
+            Structure::TraceRecord => "record of a trace",
         })
     }
 }

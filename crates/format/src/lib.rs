@@ -18,6 +18,7 @@ mod pointer;
 mod root;
 pub mod stream;
 mod superblock;
+pub mod trace;
 
 pub use directory::{DirectoryEntry, ENTRIES_PER_BLOCK, MAX_FILE_NAME};
 pub use error::{FormatError, Structure};

@@ -14,6 +14,7 @@ mod names;
 mod placement;
 mod round_trip;
 mod streams;
+mod traces;
 
 const VOLUME: VolumeId = VolumeId([0x5a; 16]);
 const ADDRESS: u64 = 40;

@@ -20,6 +20,7 @@ mod sparse;
 mod streams;
 mod tapes;
 mod texts;
+mod traces;
 mod trees;
 mod volumes;
 
@@ -81,6 +82,10 @@ pub const TARGETS: &[Target] = &[
     target("peer_hello", texts::peer_hello, texts::peer_hello_seeds, FAST),
     target("configuration", texts::configuration, texts::configuration_seeds, FAST),
     target("state_documents", texts::state_documents, texts::state_document_seeds, FAST),
+    target("trace_cairn", traces::cairn, traces::cairn_seeds, 5_000),
+    target("trace_text", traces::text, traces::text_seeds, 5_000),
+    target("trace_binary", traces::binary, traces::binary_seeds, 5_000),
+    target("trace_analysis", traces::analysis, traces::analysis_seeds, SLOW),
     target("api_bodies", texts::api_bodies, texts::api_body_seeds, FAST),
 ];
 

@@ -1,0 +1,29 @@
+//! Traces of devices: what was read and written when, and what follows from it.
+//!
+//! A trace is a stream of requests in order of time. [`TraceReader`] reads it from any of the known formats, [`TraceWriter`] writes our own,
+//! [`Analysis`] gives the tables and figures of three papers for it, each by its own definition, and [`plots`] draws them.
+//!
+//! The crate starts no thread and reads no clock. Memory is bounded, whatever the trace is.
+
+mod analyse;
+mod error;
+mod import;
+mod order;
+mod plot;
+mod problem;
+mod reader;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use analyse::{
+    AnalyseOptions, Analysis, AtGrain, Cache, Io, Labelled, MirrorInterval, ReadCacheUse, Report, Retained,
+    SnapBlock, Space, Table1, dirty_blocks,
+};
+pub use cairn_format::trace::{TraceHeader, TraceOp, TraceRecord};
+pub use error::TraceError;
+pub use import::{BlkparseAction, TraceFormat};
+pub use plot::plots;
+pub use problem::{Problem, Problems, Shown};
+pub use reader::{ReadOptions, TraceReader};
+pub use writer::TraceWriter;

@@ -1,0 +1,89 @@
+//! What is wrong with lines of a trace: counted by kind, the first ones kept to be shown, none of them guessed at.
+
+use serde::Serialize;
+
+/// How many problems are kept with their line.
+const SHOWN_MAX: usize = 10;
+/// How much of a line is kept.
+const EXCERPT_MAX: usize = 80;
+
+/// What is wrong with one line, record or frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, thiserror::Error)]
+#[serde(rename_all = "kebab-case")]
+pub enum Problem {
+    /// Too few fields.
+    #[error("it has too few fields")]
+    Fields,
+    /// The time is no time.
+    #[error("its time is no time")]
+    Time,
+    /// The offset is no offset.
+    #[error("its offset is no offset")]
+    Offset,
+    /// The length is no length, or more than a request can have.
+    #[error("its length is no length of a request")]
+    Length,
+    /// Neither read, write, trim nor flush.
+    #[error("its operation is not known")]
+    Operation,
+    /// No number of a device, or more devices than a trace has.
+    #[error("its device is none, or one too many")]
+    Device,
+    /// Longer than any line of a trace.
+    #[error("it is longer than any line of a trace")]
+    LongLine,
+    /// Not text.
+    #[error("it is not text")]
+    NotText,
+    /// Earlier than requests before it, by more than is put in order.
+    #[error("it is earlier than requests before it, by more than is put in order")]
+    Late,
+    /// A record of a binary trace that is cut off.
+    #[error("it is cut off")]
+    CutOff,
+    /// A version of the format that is not known.
+    #[error("its version is not known")]
+    Version,
+    /// A frame whose checksum fails, or that holds what is never written.
+    #[error("it is damaged")]
+    Damaged,
+    /// A trace of ours without its last frame.
+    #[error("the trace ends without its end: the recording was cut off, or the file is")]
+    NoEnd,
+}
+
+/// A problem, where it is, and what stands there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Shown {
+    /// The line, record or frame, from 1.
+    pub line: u64,
+    /// What is wrong.
+    pub problem: Problem,
+    /// The beginning of the line; empty for binary formats.
+    pub text: String,
+}
+
+/// All problems of a trace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Problems {
+    /// How many.
+    pub count: u64,
+    /// How many of each kind.
+    pub kinds: std::collections::BTreeMap<Problem, u64>,
+    /// The first ones.
+    pub shown: Vec<Shown>,
+    /// Lines that belong to the format and are no requests: headers, comments, summaries, other actions.
+    pub other_lines: u64,
+}
+
+impl Problems {
+    /// Counts one.
+    pub(crate) fn add(&mut self, line: u64, problem: Problem, text: &str) {
+        self.count += 1;
+        *self.kinds.entry(problem).or_default() += 1;
+        if self.shown.len() < SHOWN_MAX {
+            let text = text.chars().take(EXCERPT_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+            self.shown.push(Shown { line, problem, text });
+        }
+    }
+}
