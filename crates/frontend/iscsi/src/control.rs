@@ -1,0 +1,118 @@
+//! What is no SCSI command: NOPs, task management, text requests, logout.
+
+use cairn_proto_iscsi::pdu::Header;
+use cairn_proto_iscsi::{Event, Management, ManagementResponse, text};
+
+use crate::round::Round;
+use crate::session::{Gathered, Incoming, Session};
+
+impl Session<'_> {
+    /// Handles a PDU that is complete. Commands before it are done.
+    pub(crate) fn control(&mut self, incoming: &Incoming, round: &mut Round) {
+        let header = &incoming.header;
+        match incoming.event {
+            Event::Ping => self.protocol.pong(header, &incoming.data, &mut round.out),
+            Event::Text => self.text_request(header, &incoming.data, round),
+            Event::Management(function) => self.manage(header, function, round),
+            Event::Logout { response } => {
+                self.protocol.logged_out(header, response, &mut round.out);
+                if response == 0 {
+                    self.ending = Some(Gathered::Last);
+                }
+            }
+            Event::Reject(reason) => self.protocol.reject(header, reason, &mut round.out),
+            Event::Command(_) | Event::Data(_) | Event::BadData { .. } | Event::Ignore => {}
+        }
+    }
+
+    fn manage(&mut self, header: &Header, function: Management, round: &mut Round) {
+        use ManagementResponse::{Complete, NoLogicalUnit, NoReassignment, NoTask, NotSupported};
+        let exists = header.lun[..2] == [0, 0] || header.lun[..2] == [0x40, 0];
+        let response = match function {
+            Management::AbortTask { referenced } => {
+                if self.drop_task(referenced) {
+                    Complete
+                } else {
+                    NoTask
+                }
+            }
+            Management::TaskReassign => NoReassignment,
+            Management::ClearAca | Management::Unknown => NotSupported,
+            Management::TargetWarmReset | Management::TargetColdReset => self.reset(),
+            _ if !exists => NoLogicalUnit,
+            Management::LogicalUnitReset => self.reset(),
+            Management::AbortTaskSet => {
+                self.drop_tasks();
+                Complete
+            }
+            Management::ClearTaskSet => {
+                if let Some(place) = &self.place {
+                    place.attached.unit.abort(|_, _| true);
+                }
+                self.drop_tasks();
+                Complete
+            }
+        };
+        self.protocol.managed(header, response, &mut round.out);
+        if function == Management::TargetColdReset
+            && let Some(place) = &self.place
+        {
+            // All sessions of the target end, this one included (RFC 7143, section 11.5.1).
+            self.shared.registry.drop_target(&place.target, self.entry.id);
+            self.ending = Some(Gathered::Last);
+        }
+    }
+
+    fn reset(&mut self) -> ManagementResponse {
+        let Some(place) = &self.place else { return ManagementResponse::NoLogicalUnit };
+        place.attached.unit.reset();
+        self.drop_tasks();
+        ManagementResponse::Complete
+    }
+
+    fn text_request(&mut self, header: &Header, data: &[u8], round: &mut Round) {
+        // With a transfer tag it asks for more of what it was told in part.
+        if header.word(0) == cairn_proto_iscsi::pdu::NO_TAG {
+            self.text = self.answer_text(data);
+        }
+        let most = self.protocol.operational().send_segment as usize;
+        let rest = if self.text.len() > most { self.text.split_off(most) } else { Vec::new() };
+        let piece = std::mem::replace(&mut self.text, rest);
+        self.protocol.answer_text(header, &piece, self.text.is_empty(), &mut round.out);
+    }
+
+    fn answer_text(&mut self, data: &[u8]) -> Vec<u8> {
+        let mut answer = Vec::new();
+        let Ok(pairs) = text::parse(data) else { return answer };
+        for (key, value) in pairs {
+            match (key, text::number(value)) {
+                ("SendTargets", _) => self.send_targets(value, &mut answer),
+                ("MaxRecvDataSegmentLength", Some(bytes @ 512..=0xff_ffff)) => {
+                    self.protocol.set_send_segment(bytes);
+                }
+                ("MaxRecvDataSegmentLength", _) => text::put(&mut answer, key, "Reject"),
+                _ => text::put(&mut answer, key, "NotUnderstood"),
+            }
+        }
+        answer
+    }
+
+    /// Names targets and the portal to reach them by (RFC 7143, appendix C).
+    fn send_targets(&self, which: &str, answer: &mut Vec<u8>) {
+        let portal = match (&self.shared.options.advertise, self.socket.local) {
+            (Some(advertise), _) => advertise.clone(),
+            (None, Some(local)) => local.to_string(),
+            (None, None) => return,
+        };
+        let targets = match (&self.place, which) {
+            (None, _) => self.shared.targets.list(&self.initiator),
+            (Some(place), "" | "All") => vec![place.target.clone()],
+            (Some(place), name) if name == place.target => vec![place.target.clone()],
+            (Some(_), _) => Vec::new(),
+        };
+        for target in targets.iter().filter(|target| matches!(which, "All" | "") || which == **target) {
+            text::put(answer, "TargetName", target);
+            text::put(answer, "TargetAddress", &format!("{portal},1"));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Commands that are more than one operation of the device, done one at a time.
+
+use std::sync::Arc;
+
+use cairn_device::{Device, DeviceError, Operation, Request, Segments};
+use cairn_proto_iscsi::scsi::{Compare, CopyList, LogicalUnit, Medium, Sense};
+
+use crate::device_error::sense;
+use crate::limits::{EXTENTS_MAX, STRIDE_BYTES};
+use crate::units::{Unit, stretches};
+
+/// Finds the device of a designator, and the length of its blocks: another LUN of this server that the initiator may use.
+pub(crate) type Resolve<'a> = &'a dyn Fn(&[u8]) -> Option<Found>;
+
+/// A logical unit that takes part in a copy.
+#[derive(Clone)]
+pub(crate) struct Found {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) block_bytes: u32,
+    pub(crate) read_only: bool,
+}
+
+/// Where a command is done.
+pub(crate) struct Place<'a> {
+    pub(crate) device: &'a dyn Device,
+    pub(crate) unit: &'a Unit,
+    pub(crate) block_bytes: u32,
+    pub(crate) writes_through: bool,
+    pub(crate) resolve: Resolve<'a>,
+}
+
+impl Place<'_> {
+    /// Does it with the data that came; returns data for the initiator.
+    pub(crate) fn run(&self, medium: &Medium, data: &Segments) -> Result<Vec<u8>, Sense> {
+        let bytes = |blocks: u64| blocks * u64::from(self.block_bytes);
+        let whole = u64::from(self.block_bytes);
+        match medium {
+            Medium::Write { lba, fua, .. } => {
+                // What came of it, in whole blocks, goes to the medium and is read back.
+                let length = data.len() as u64 / whole * whole;
+                let data = data.slice(0, length as usize);
+                let _shared = self.unit.exclusive.read();
+                self.write(bytes(*lba), data.clone(), *fua)?;
+                self.compare(bytes(*lba), &data)?;
+            }
+            Medium::Verify { lba, blocks, compare: Compare::Nothing } => {
+                self.each(bytes(*lba), bytes((*blocks).into()), |at, length| {
+                    self.device.read(at, length).map(drop).map_err(|error| sense(&error))
+                })?;
+            }
+            Medium::Verify { lba, compare: Compare::All, .. } => self.compare(bytes(*lba), data)?,
+            Medium::Verify { lba, blocks, compare: Compare::OneBlock } => {
+                for block in 0..u64::from(*blocks) {
+                    self.compare(bytes(lba + block), data)?;
+                }
+            }
+            Medium::OrWrite { lba, fua, .. } => {
+                let length = data.len() as u64 / whole * whole;
+                let mut new = data.slice(0, length as usize).to_vec();
+                let _alone = self.unit.exclusive.write();
+                let old = self.read(bytes(*lba), length)?;
+                new.iter_mut().zip(&old).for_each(|(new, old)| *new |= old);
+                self.write(bytes(*lba), Segments::copy_of(&new), *fua)?;
+            }
+            Medium::CompareAndWrite { lba, fua, .. } => {
+                let half = data.len() / 2;
+                let _alone = self.unit.exclusive.write();
+                self.compare(bytes(*lba), &data.slice(0, half))?;
+                self.write(bytes(*lba), data.slice(half, half), *fua)?;
+            }
+            Medium::WriteSame { lba, blocks, unmap, no_data } => {
+                self.write_same(bytes(*lba), bytes(*blocks), *unmap, *no_data, data)?;
+            }
+            Medium::Unmap(list) => {
+                let _shared = self.unit.exclusive.read();
+                // Unmapped blocks read as zeroes: a promise of LBPRZ, which trim alone does not give.
+                let zeroes = |(lba, blocks): &(u64, u32)| self.zeroes(bytes(*lba), bytes((*blocks).into()), true);
+                let mut batch: Vec<Operation> =
+                    list.iter().filter(|(_, blocks)| *blocks > 0).map(zeroes).collect();
+                self.device.run(&mut batch);
+                for operation in batch {
+                    operation.into_outcome().map_err(|error| sense(&error))?;
+                }
+            }
+            Medium::LbaStatus { lba, allocation } => {
+                let geometry = self.unit.state.lock().geometry();
+                let left = bytes(geometry.blocks - lba);
+                let found = stretches(self.device, bytes(*lba), left, EXTENTS_MAX);
+                let found = found.map_err(|error| sense(&error))?;
+                let mut blocks: Vec<(u64, bool)> = Vec::new();
+                let mut carried = 0;
+                for (length, mapped) in found {
+                    // A block that is mapped in part is mapped.
+                    let length = length + carried;
+                    carried = length % whole;
+                    if length >= whole {
+                        blocks.push((length / whole, mapped));
+                    }
+                }
+                if blocks.is_empty() {
+                    blocks.push((1, true));
+                }
+                return Ok(LogicalUnit::lba_status(*lba, &blocks, *allocation));
+            }
+            Medium::Copy(list) => self.copy(list)?,
+            Medium::Read { .. } | Medium::Synchronize { .. } | Medium::Prefetch { .. } => {}
+        }
+        Ok(Vec::new())
+    }
+
+    fn zeroes(&self, offset: u64, length: u64, may_trim: bool) -> Operation {
+        Operation::new(Request::WriteZeroes { offset, length, may_trim, fua: self.writes_through })
+    }
+
+    fn one(&self, operation: Operation) -> Result<(), Sense> {
+        self.device.one(operation).map_err(|error| sense(&error))
+    }
+
+    fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), Sense> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.one(Operation::new(Request::Write { offset, data, fua: fua || self.writes_through }))
+    }
+
+    fn read(&self, offset: u64, length: u64) -> Result<Vec<u8>, Sense> {
+        let mut bytes = vec![0; length as usize];
+        self.device.read_into(offset, &mut bytes).map_err(|error| sense(&error))?;
+        Ok(bytes)
+    }
+
+    /// Calls `work` for stretches of the bytes, one after the other.
+    fn each(
+        &self,
+        offset: u64,
+        length: u64,
+        mut work: impl FnMut(u64, u32) -> Result<(), Sense>,
+    ) -> Result<(), Sense> {
+        let mut done = 0;
+        while done < length {
+            let now = (length - done).min(STRIDE_BYTES.into());
+            work(offset + done, now as u32)?;
+            done += now;
+        }
+        Ok(())
+    }
+
+    /// Compares what is there with `data`; says where they first differ.
+    fn compare(&self, offset: u64, data: &Segments) -> Result<(), Sense> {
+        let wanted = data.to_vec();
+        self.each(offset, wanted.len() as u64, |at, length| {
+            let there = self.read(at, length.into())?;
+            let from = (at - offset) as usize;
+            let mut pairs = there.iter().zip(&wanted[from..]);
+            match pairs.position(|(there, wanted)| there != wanted) {
+                Some(differs) => Err(Sense::MISCOMPARE.at((from + differs) as u64)),
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn write_same(
+        &self,
+        offset: u64,
+        length: u64,
+        unmap: bool,
+        no_data: bool,
+        data: &Segments,
+    ) -> Result<(), Sense> {
+        let block = data.to_vec();
+        if no_data || block.iter().all(|byte| *byte == 0) {
+            let _shared = self.unit.exclusive.read();
+            return self.one(self.zeroes(offset, length, unmap));
+        }
+        // Data that is no zeroes can't be unmapped, as unmapped blocks read as zeroes (SBC-3, section 5.43).
+        let stride = block.repeat(STRIDE_BYTES as usize / block.len().max(1));
+        let stride = Segments::copy_of(&stride);
+        let _shared = self.unit.exclusive.read();
+        self.each(offset, length, |at, length| self.write(at, stride.slice(0, length as usize), false))
+    }
+
+    fn copy(&self, list: &CopyList) -> Result<(), Sense> {
+        let resolved: Vec<_> = list.targets.iter().map(|target| (self.resolve)(&target.designator)).collect();
+        for segment in &list.segments {
+            let find = |index: usize| resolved.get(index).cloned().flatten().ok_or(Sense::COPY_TARGET_UNREACHABLE);
+            let source = find(segment.source)?;
+            let destination = find(segment.destination)?;
+            if destination.read_only {
+                return Err(Sense::COPY_ABORTED);
+            }
+            let counted = if segment.counts_destination { &destination } else { &source }.block_bytes;
+            let length = u64::from(segment.blocks) * u64::from(counted);
+            let place = |lba: u64, found: &Found| {
+                let at = lba.checked_mul(found.block_bytes.into())?;
+                let end = at.checked_add(length)?;
+                (end <= found.device.geometry().length).then_some(at)
+            };
+            let from = place(segment.source_lba, &source).ok_or(Sense::COPY_ABORTED)?;
+            let to = place(segment.destination_lba, &destination).ok_or(Sense::COPY_ABORTED)?;
+            let _alone = self.unit.exclusive.write();
+            let aborted = |_: DeviceError| Sense::COPY_ABORTED;
+            self.each(0, length, |at, length| {
+                let data = source.device.read(from + at, length).map_err(aborted)?;
+                destination.device.write(to + at, data).map_err(aborted)
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,36 @@
+//! iSCSI: portals and sessions over any [`cairn_device::Device`].
+//!
+//! A thread serves a connection, which is a session. It takes all PDUs that the initiator has sent, gives the commands that are complete to the
+//! device as one batch, and sends their answers straight from the blocks that the device gave: first what was in memory, then the rest. Data of
+//! writes is asked for as memory allows. `docs/operations.md` tells how a server uses it; the protocol is in `cairn-proto-iscsi`.
+//!
+//! What an initiator is promised:
+//! - A SYNCHRONIZE CACHE covers every write, of whatever session, that was answered before it was sent.
+//! - COMPARE AND WRITE is one step among all writes over iSCSI to that unit. Writes over NBD to the same LUN are not held back by it.
+//! - Reservations belong to initiator ports; those with APTPL outlive the server.
+//! - An initiator that breaks the protocol, stalls or goes away harms no other session.
+
+mod control;
+mod device_error;
+mod execute;
+mod input;
+mod limits;
+mod login;
+mod payload;
+mod registry;
+mod round;
+mod server;
+mod session;
+mod socket;
+mod targets;
+mod task;
+mod units;
+mod window;
+
+pub use cairn_proto_iscsi::chap::{Account, Credential};
+pub use cairn_proto_iscsi::scsi::{Registration, ReservationState};
+pub use cairn_proto_iscsi::{LoginError, Operational};
+pub use registry::SessionInfo;
+pub use server::{IscsiServer, ServerOptions};
+pub use socket::{ListenError, Listener};
+pub use targets::{Export, Initiator, OpenTargetError, Targets};

@@ -1,0 +1,137 @@
+//! Brings an initiator from its first byte to a session.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cairn_proto_iscsi::chap::{Account, CHALLENGE_BYTES};
+use cairn_proto_iscsi::limits::LOGIN_SEGMENT_BYTES_MAX;
+use cairn_proto_iscsi::pdu::{HEADER_BYTES, Header, padding};
+use cairn_proto_iscsi::{Gatekeeper, Identity, LoggedIn, Login, LoginError, Step, Violation};
+
+use crate::input::Input;
+use crate::limits::{LOGIN_TIMEOUT, REFUSAL_PAUSE};
+use crate::registry::Entry;
+use crate::server::Shared;
+use crate::session::SessionEnd;
+use crate::socket::{Socket, canonical};
+use crate::targets::{Export, Initiator, OpenTargetError};
+
+/// A session that may begin.
+pub(crate) struct Established {
+    pub(crate) login: LoggedIn,
+    pub(crate) initiator: Initiator,
+    /// None in a discovery session.
+    pub(crate) export: Option<Export>,
+}
+
+/// Serves a login. `None` when the initiator left or was refused.
+pub(crate) fn run(
+    shared: &Shared,
+    entry: &Arc<Entry>,
+    socket: &Socket,
+    input: &mut Input,
+) -> Result<Option<Established>, SessionEnd> {
+    let deadline = Instant::now() + LOGIN_TIMEOUT;
+    let mut login = Login::default();
+    let mut gate = Gate { shared, entry, export: None };
+    let mut out = Vec::new();
+    loop {
+        let Some(header) = Header::parse(input.bytes()) else {
+            if !receive(socket, input, deadline)? {
+                return Ok(None);
+            }
+            continue;
+        };
+        let bytes = header.data_bytes();
+        if bytes > LOGIN_SEGMENT_BYTES_MAX {
+            return Err(Violation::SegmentTooLong { bytes }.into());
+        }
+        let begin = HEADER_BYTES + header.additional_bytes();
+        let end = begin + bytes as usize;
+        let whole = end + padding(bytes as usize);
+        if input.bytes().len() < whole {
+            if !receive(socket, input, deadline)? {
+                return Ok(None);
+            }
+            continue;
+        }
+        let step = login.receive(&header, &input.bytes()[begin..end], &mut gate, &mut out);
+        input.consume(whole);
+        if let Step::Failed(LoginError::Authentication) = step {
+            // This thread is the initiator's own: nobody else waits.
+            std::thread::sleep(REFUSAL_PAUSE);
+        }
+        socket.send_all(&mut [IoSlice::new(&out)])?;
+        out.clear();
+        match step {
+            Step::More => {}
+            Step::Failed(error) => return Err(SessionEnd::Refused(error)),
+            Step::Done(login) => {
+                let initiator = gate.initiator(&login.identity);
+                return Ok(Some(Established { login: *login, initiator, export: gate.export }));
+            }
+        }
+    }
+}
+
+fn receive(socket: &Socket, input: &mut Input, deadline: Instant) -> Result<bool, SessionEnd> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(SessionEnd::LoginTimeout);
+    }
+    socket.set_timeout(left.max(Duration::from_millis(1)))?;
+    let into = input.room(1);
+    match socket.receive(&mut [IoSliceMut::new(into)], true)? {
+        None => Err(SessionEnd::LoginTimeout),
+        Some(0) => Ok(false),
+        Some(count) => {
+            input.received(count);
+            Ok(true)
+        }
+    }
+}
+
+/// Answers the login's questions.
+struct Gate<'a> {
+    shared: &'a Shared,
+    entry: &'a Arc<Entry>,
+    export: Option<Export>,
+}
+
+impl Gate<'_> {
+    fn initiator(&self, identity: &Identity) -> Initiator {
+        Initiator { name: identity.initiator.clone(), address: canonical(self.entry.peer.ip()) }
+    }
+}
+
+impl Gatekeeper for Gate<'_> {
+    fn admit(&mut self, identity: &Identity) -> Result<Option<Account>, LoginError> {
+        match &identity.target {
+            Some(target) => self.shared.targets.admit(&self.initiator(identity), target),
+            None => Ok(None),
+        }
+    }
+
+    fn challenge(&mut self) -> [u8; CHALLENGE_BYTES + 1] {
+        let mut bytes = [0; CHALLENGE_BYTES + 1];
+        self.shared.targets.random(&mut bytes);
+        bytes
+    }
+
+    fn establish(&mut self, identity: &Identity) -> Result<u16, LoginError> {
+        if let Some(target) = &identity.target {
+            let opened = self.shared.targets.open(target).map_err(|error| match error {
+                OpenTargetError::Unknown { .. } => LoginError::NotFound,
+                OpenTargetError::Failed { .. } => {
+                    tracing::warn!(%error, "a target can't be opened; the initiator was refused");
+                    LoginError::Target
+                }
+            })?;
+            self.export = Some(opened);
+        }
+        let export = self.export.as_ref().map(|export| export.name.clone());
+        let sessions_max = self.shared.options.max_sessions;
+        self.shared.registry.establish(self.entry, identity, export, sessions_max)
+    }
+}

@@ -1,0 +1,322 @@
+//! One round of a session: the commands that were taken together, as one batch of operations, and their answers.
+//!
+//! Data goes out from the blocks in which the device gave it. What is in memory is answered before the rest is waited for, so answers may come in
+//! another order than their commands.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cairn_device::{DeviceError, Operation, Request, Segments};
+use cairn_proto_iscsi::pdu::{DIGEST_BYTES, digest_append, padding, put_header};
+use cairn_proto_iscsi::scsi::Medium;
+use cairn_proto_iscsi::{CommandRequest, Residual};
+
+use crate::device_error::sense;
+use crate::execute::{self, Found};
+use crate::limits::BATCH_OPERATIONS_MAX;
+use crate::session::{Session, SessionEnd};
+use crate::socket::Socket;
+use crate::task::Read;
+
+/// What an operation answers.
+pub(crate) enum Slot {
+    /// A piece of a read of so many bytes; then the rest of the read goes on.
+    Read(Read, u32),
+    /// A piece of a write; the last one has a residual.
+    Write { tag: u32, last: Option<Residual>, expected: u32 },
+    /// Anything else.
+    Plain { tag: u32, expected: u32 },
+    /// It is answered.
+    Answered,
+}
+
+/// Commands of a round. Kept over rounds for its memory.
+#[derive(Default)]
+pub(crate) struct Round {
+    operations: Vec<Operation>,
+    slots: Vec<Slot>,
+    /// Commands that are done one at a time, after the batch.
+    pub(crate) later: Vec<(CommandRequest, Medium, Segments, Residual)>,
+    /// Of reads and writes in the batch.
+    pub(crate) bytes: u64,
+    /// PDUs without data of the medium, and what goes around such data.
+    pub(crate) out: Vec<u8>,
+    /// Data among `out`: where in `out` it stands, its operation, where in its data, how much.
+    data: Vec<(usize, usize, usize, usize)>,
+    writes: bool,
+}
+
+impl Round {
+    /// True when there is nothing to do or to send.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.operations.is_empty() && self.later.is_empty() && self.out.is_empty()
+    }
+
+    /// True when the next command has to wait for the next round.
+    pub(crate) fn is_full(&self, window: u64) -> bool {
+        self.operations.len() + self.later.len() >= BATCH_OPERATIONS_MAX || self.bytes >= window
+    }
+
+    /// Adds an operation without data.
+    pub(crate) fn push(&mut self, slot: Slot, request: Request) {
+        self.slots.push(slot);
+        self.operations.push(Operation::new(request));
+    }
+
+    /// Adds a piece of a write.
+    pub(crate) fn write(
+        &mut self,
+        tag: u32,
+        offset: u64,
+        data: Segments,
+        fua: bool,
+        last: Option<Residual>,
+        expected: u32,
+    ) {
+        self.bytes += data.len() as u64;
+        self.writes = true;
+        self.push(Slot::Write { tag, last, expected }, Request::Write { offset, data, fua });
+    }
+
+    /// Adds a piece of a read.
+    pub(crate) fn read(&mut self, read: Read, bytes: u32, operation: Operation) {
+        self.bytes += u64::from(bytes);
+        self.slots.push(Slot::Read(read, bytes));
+        self.operations.push(operation);
+    }
+
+    /// Sends what is ready.
+    pub(crate) fn send(&mut self, socket: &Socket) -> io::Result<()> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let mut vectors: Vec<IoSlice<'_>> = Vec::with_capacity(2 * self.data.len() + 1);
+        let mut sent = 0;
+        for &(until, index, skip, length) in &self.data {
+            vectors.push(IoSlice::new(&self.out[sent..until]));
+            sent = until;
+            if let Some(Ok(data)) = self.operations[index].outcome() {
+                each_piece(data, skip, length, |bytes| vectors.push(IoSlice::new(bytes)));
+            }
+        }
+        if sent < self.out.len() {
+            vectors.push(IoSlice::new(&self.out[sent..]));
+        }
+        socket.send_all(&mut vectors)?;
+        self.out.clear();
+        self.data.clear();
+        Ok(())
+    }
+}
+
+impl Session<'_> {
+    /// Does all of a round and sends all answers. An error means that the initiator is gone.
+    pub(crate) fn run_round(&mut self, round: &mut Round) -> Result<(), SessionEnd> {
+        self.take_reads(round);
+        let result = self.run_operations(round).and_then(|()| self.run_later(round));
+        round.operations.clear();
+        round.slots.clear();
+        round.later.clear();
+        round.out.clear();
+        round.data.clear();
+        round.bytes = 0;
+        round.writes = false;
+        Ok(result?)
+    }
+
+    fn run_operations(&mut self, round: &mut Round) -> io::Result<()> {
+        if let Some(place) = &self.place
+            && !round.operations.is_empty()
+        {
+            let device = Arc::clone(&place.export.device);
+            let unit = Arc::clone(&place.attached.unit);
+            {
+                let _shared = round.writes.then(|| unit.exclusive.read());
+                device.run_ready(&mut round.operations);
+            }
+            self.answer_operations(round);
+            round.send(self.socket)?;
+            if round.slots.iter().any(|slot| !matches!(slot, Slot::Answered)) {
+                {
+                    let _shared = round.writes.then(|| unit.exclusive.read());
+                    device.run(&mut round.operations);
+                }
+                self.answer_operations(round);
+            }
+        }
+        round.send(self.socket)
+    }
+
+    /// Prepares the answers of what finished since the last call.
+    fn answer_operations(&mut self, round: &mut Round) {
+        for index in 0..round.slots.len() {
+            let Some(outcome) = round.operations[index].outcome() else { continue };
+            let failure = outcome.as_ref().err().cloned();
+            if let Some(error) = &failure {
+                self.note(error);
+            }
+            let slot = std::mem::replace(&mut round.slots[index], Slot::Answered);
+            match (slot, failure) {
+                (Slot::Answered, _) => {}
+                (Slot::Read(read, bytes), None) => self.put_data(round, index, read, bytes),
+                (Slot::Read(read, _), Some(error)) => {
+                    self.fail(read.tag, read.length, sense(&error), read.data_number, round);
+                }
+                (Slot::Write { tag, last, .. }, None) => {
+                    if let Some(residual) = last {
+                        self.protocol.respond(tag, 0, &[], residual, 0, &mut round.out);
+                    }
+                }
+                (Slot::Write { tag, expected, .. }, Some(error)) => {
+                    // An earlier piece may have failed already, and then the command is answered.
+                    if self.protocol.has_task(tag) {
+                        self.release(tag);
+                        self.fail(tag, expected, sense(&error), 0, round);
+                    }
+                }
+                (Slot::Plain { tag, expected }, None) => {
+                    let residual = Residual::new(expected, 0);
+                    self.protocol.respond(tag, 0, &[], residual, 0, &mut round.out);
+                }
+                (Slot::Plain { tag, expected }, Some(error)) => {
+                    self.fail(tag, expected, sense(&error), 0, round);
+                }
+            }
+            if let Request::Write { data, .. } = round.operations[index].request() {
+                self.entry.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Prepares Data-In for a piece of a read. The last of the command carries the status.
+    fn put_data(&mut self, round: &mut Round, index: usize, mut read: Read, bytes: u32) {
+        let operational = *self.protocol.operational();
+        self.entry.counters.read_bytes.fetch_add(bytes.into(), Ordering::Relaxed);
+        let mut skip = 0u32;
+        while skip < bytes {
+            let in_burst = operational.max_burst - read.done % operational.max_burst;
+            let count = (bytes - skip).min(operational.send_segment).min(in_burst);
+            let is_last = read.done + count == read.length;
+            let ends_burst = count == in_burst || skip + count == bytes;
+            let last = is_last.then_some(read.residual);
+            let header =
+                self.protocol.data_in(read.tag, read.data_number, read.done, count as usize, ends_burst, last);
+            put_header(&mut round.out, &header, operational.header_digest);
+            round.data.push((round.out.len(), index, skip as usize, count as usize));
+            let zeroes = &[0; 3][..padding(count as usize)];
+            round.out.extend_from_slice(zeroes);
+            if operational.data_digest {
+                let mut crc = 0;
+                if let Some(Ok(data)) = round.operations[index].outcome() {
+                    each_piece(data, skip as usize, count as usize, |bytes| crc = digest_append(crc, bytes));
+                }
+                let digest: [u8; DIGEST_BYTES] = digest_append(crc, zeroes).to_le_bytes();
+                round.out.extend_from_slice(&digest);
+            }
+            skip += count;
+            read.done += count;
+            read.data_number += 1;
+        }
+        if read.done < read.length {
+            self.reads.push_front(read);
+        }
+    }
+
+    fn run_later(&mut self, round: &mut Round) -> io::Result<()> {
+        for (request, medium, data, residual) in std::mem::take(&mut round.later) {
+            let Some(place) = &self.place else { break };
+            let unit = &place.attached.unit;
+            let (geometry, writes_through) = {
+                let state = unit.state.lock();
+                (state.geometry(), state.writes_through())
+            };
+            let resolve = |designator: &[u8]| self.resolve(designator);
+            let at = execute::Place {
+                device: &*place.export.device,
+                unit,
+                block_bytes: geometry.block_bytes,
+                writes_through,
+                resolve: &resolve,
+            };
+            let outcome = at.run(&medium, &data);
+            let written = data.len() as u64;
+            self.entry.counters.written_bytes.fetch_add(written, Ordering::Relaxed);
+            if let Medium::Copy(list) = &medium {
+                unit.state.lock().copied(place.attached.nexus, list, outcome.is_err());
+            }
+            match outcome {
+                Ok(answer) if answer.is_empty() => {
+                    self.protocol.respond(request.tag, 0, &[], residual, 0, &mut round.out);
+                }
+                Ok(data) => {
+                    let status = cairn_proto_iscsi::scsi::Status::Good;
+                    let answer = cairn_proto_iscsi::scsi::Answer { status, data, sense: Vec::new() };
+                    self.answer(&request, &answer, round);
+                }
+                Err(sense) => self.fail(request.tag, request.expected, sense, 0, round),
+            }
+            round.send(self.socket)?;
+        }
+        Ok(())
+    }
+
+    /// The unit of a designator, if this initiator may use it: its own, or one that asks nothing of it and that nobody has reserved.
+    fn resolve(&self, designator: &[u8]) -> Option<Found> {
+        let place = self.place.as_ref()?;
+        let found = |export: &crate::targets::Export| {
+            let geometry = crate::units::geometry(export);
+            Found {
+                device: Arc::clone(&export.device),
+                block_bytes: geometry.block_bytes,
+                read_only: geometry.read_only,
+            }
+        };
+        let own = place.attached.unit.state.lock().description().designator();
+        if designator == own {
+            return Some(found(&place.export));
+        }
+        let targets = &self.shared.targets;
+        for target in targets.list(&self.initiator) {
+            let open_to_all = matches!(targets.admit(&self.initiator, &target), Ok(None));
+            if !open_to_all || !self.shared.units.is_free(&target) {
+                continue;
+            }
+            if let Ok(export) = targets.open(&target) {
+                let bytes = (0x3 << 60 | (export.id & !(0xf << 60))).to_be_bytes();
+                if designator == bytes {
+                    return Some(found(&export));
+                }
+            }
+        }
+        None
+    }
+
+    /// Notes a failure of the device.
+    fn note(&self, error: &DeviceError) {
+        if matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. }) {
+            let export = self.place.as_ref().map_or("", |place| place.export.name.as_str());
+            tracing::warn!(export, %error, "a command failed; the initiator was told");
+        }
+    }
+}
+
+/// Calls `take` with the bytes of `length` from `skip` on, in pieces.
+fn each_piece<'a>(data: &'a Segments, mut skip: usize, length: usize, mut take: impl FnMut(&'a [u8])) {
+    let mut left = length;
+    for segment in data.iter() {
+        let bytes = segment.bytes();
+        if skip >= bytes.len() {
+            skip -= bytes.len();
+            continue;
+        }
+        let bytes = &bytes[skip..];
+        let bytes = &bytes[..left.min(bytes.len())];
+        if bytes.is_empty() {
+            break;
+        }
+        take(bytes);
+        left -= bytes.len();
+        skip = 0;
+    }
+}

@@ -1,0 +1,406 @@
+//! A session, on a thread of its own: login, then rounds of commands until the initiator goes.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use cairn_proto_iscsi::pdu::{DIGEST_BYTES, HEADER_BYTES, Header, digest, padding};
+use cairn_proto_iscsi::{Attribute, Event, LoginError, RejectReason, Session as Protocol, Violation};
+
+use crate::input::Input;
+use crate::limits::{
+    IDLE_LOOK, LONG_SEGMENT_BYTES, LOOK_DURATION, LOOKS, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN, SLEEP_WORTH_AVOIDING,
+};
+use crate::login::{self, Established};
+use crate::registry::Entry;
+use crate::round::Round;
+use crate::server::Shared;
+use crate::socket::Socket;
+use crate::targets::{Export, Initiator};
+use crate::task::Task;
+use crate::units::{Attached, geometry};
+use crate::window::Window;
+
+/// Why a session ended before the initiator said good-bye.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionEnd {
+    #[error("the connection failed: {0}")]
+    Connection(#[from] io::Error),
+    #[error("the initiator broke the protocol: {0}")]
+    Violation(#[from] Violation),
+    #[error("a login was refused: {0}")]
+    Refused(LoginError),
+    #[error("the initiator did not log in within {} s", crate::limits::LOGIN_TIMEOUT.as_secs())]
+    LoginTimeout,
+}
+
+/// Serves one connection to its end.
+pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: &Socket) -> Result<(), SessionEnd> {
+    let mut input = Input::default();
+    let Some(established) = login::run(shared, entry, socket, &mut input)? else { return Ok(()) };
+    let Established { login, initiator, export } = established;
+    shared.registry.agreed(entry.id, login.operational);
+    let place = export.map(|mut export| {
+        export.block_bytes = export.block_bytes.max(export.device.geometry().alignment);
+        let target = login.identity.target.clone().unwrap_or_default();
+        let attached = shared.units.attach(&target, &export, login.identity.port());
+        Place { attached, export, target }
+    });
+    socket.set_timeout(IDLE_LOOK)?;
+    let mut session = Session {
+        shared,
+        entry,
+        socket,
+        initiator,
+        protocol: Protocol::new(&login),
+        place,
+        input,
+        incoming: None,
+        tasks: HashMap::new(),
+        reads: VecDeque::new(),
+        waiting: VecDeque::new(),
+        reserved: 0,
+        text: Vec::new(),
+        ending: None,
+        window: None,
+        window_bytes: 0,
+        patience: Patience::default(),
+        blocks: 0,
+    };
+    session.blocks = session.unit_blocks();
+    session.serve()
+}
+
+/// The unit that a session uses.
+pub(crate) struct Place {
+    pub(crate) attached: Attached,
+    pub(crate) export: Export,
+    pub(crate) target: String,
+}
+
+/// A PDU whose data is on its way.
+pub(crate) struct Incoming {
+    pub(crate) header: Header,
+    pub(crate) event: Event,
+    /// Bytes of data that are to come.
+    left: usize,
+    /// Of these, bytes that go to the task's payload.
+    wanted: usize,
+    /// Padding and digest behind the data.
+    tail: usize,
+    /// Data of anything but tasks.
+    pub(crate) data: Vec<u8>,
+    /// Of the data so far.
+    crc: u32,
+}
+
+/// What ends the taking of PDUs for a round.
+pub(crate) enum Gathered {
+    /// Run the commands and come again.
+    Round,
+    /// Run them and end.
+    Last,
+}
+
+pub(crate) struct Session<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) entry: &'a Arc<Entry>,
+    pub(crate) socket: &'a Socket,
+    pub(crate) initiator: Initiator,
+    pub(crate) protocol: Protocol,
+    /// None in a discovery session.
+    pub(crate) place: Option<Place>,
+    input: Input,
+    incoming: Option<Incoming>,
+    /// Commands that wait for data.
+    pub(crate) tasks: HashMap<u32, Task>,
+    /// Reads that wait for their turn.
+    pub(crate) reads: VecDeque<crate::task::Read>,
+    /// Tasks that wait to be asked for data.
+    pub(crate) waiting: VecDeque<u32>,
+    /// Bytes that tasks which were asked for data may hold.
+    pub(crate) reserved: u64,
+    /// What is left of the answer to a text request.
+    pub(crate) text: Vec<u8>,
+    /// The session ends after this round.
+    pub(crate) ending: Option<Gathered>,
+    /// Held while there is something to do.
+    window: Option<Window>,
+    pub(crate) window_bytes: u64,
+    patience: Patience,
+    /// As the initiator was last told.
+    blocks: u64,
+}
+
+impl Session<'_> {
+    fn serve(&mut self) -> Result<(), SessionEnd> {
+        let mut round = Round::default();
+        loop {
+            let gathered = self.gather(&mut round)?;
+            self.run_round(&mut round)?;
+            if let Gathered::Last = gathered {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes PDUs until the round is full or no more are there; waits for the first only.
+    fn gather(&mut self, round: &mut Round) -> Result<Gathered, SessionEnd> {
+        loop {
+            let window = self.window.get_or_insert_with(|| self.shared.windows.take());
+            self.window_bytes = window.bytes;
+            if let Some(end) = self.take(round)? {
+                return Ok(end);
+            }
+            self.solicit(round);
+            let fills = self.incoming.as_ref().is_some_and(|incoming| incoming.wanted > 0);
+            let has_work = !round.is_empty() || !self.reads.is_empty();
+            if has_work && !(fills && round.out.is_empty()) {
+                return Ok(Gathered::Round);
+            }
+            if !has_work && self.tasks.is_empty() && self.incoming.is_none() {
+                self.window = None;
+            }
+            match self.receive(!has_work)? {
+                Some(0) => {
+                    if self.entry.leaving.load(Ordering::Acquire) {
+                        self.protocol.announce_drop(&mut round.out);
+                    }
+                    return Ok(Gathered::Last);
+                }
+                None if has_work => return Ok(Gathered::Round),
+                None => self.look_around(round),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Nothing came for a while: is there something to say?
+    fn look_around(&mut self, round: &mut Round) {
+        self.drop_aborted();
+        let blocks = self.unit_blocks();
+        if blocks != self.blocks {
+            self.blocks = blocks;
+            if let Some(place) = &self.place {
+                let sense = place.attached.unit.state.lock().capacity_sense();
+                self.protocol.announce_sense(&sense, &mut round.out);
+            }
+        }
+    }
+
+    /// Brings the unit up to date with its device.
+    fn unit_blocks(&self) -> u64 {
+        let Some(place) = &self.place else { return 0 };
+        let geometry = geometry(&place.export);
+        place.attached.unit.state.lock().set_geometry(geometry);
+        geometry.blocks
+    }
+
+    /// Takes what is complete in the input. `None` when more bytes are needed.
+    fn take(&mut self, round: &mut Round) -> Result<Option<Gathered>, SessionEnd> {
+        loop {
+            if round.is_full(self.window_bytes) {
+                return Ok(Some(Gathered::Round));
+            }
+            if self.incoming.is_none() {
+                match self.begin(round)? {
+                    Begun::Incomplete => return Ok(None),
+                    Begun::Later => return Ok(Some(Gathered::Round)),
+                    Begun::Yes => {}
+                }
+            }
+            if !self.feed() {
+                return Ok(None);
+            }
+            let Some(incoming) = self.incoming.take() else { continue };
+            self.finish(incoming, round)?;
+            if let Some(end) = self.ending.take() {
+                return Ok(Some(end));
+            }
+        }
+    }
+
+    /// Looks at a header.
+    fn begin(&mut self, round: &mut Round) -> Result<Begun, SessionEnd> {
+        let operational = *self.protocol.operational();
+        let bytes = self.input.bytes();
+        let Some(header) = Header::parse(bytes) else { return Ok(Begun::Incomplete) };
+        let covered = HEADER_BYTES + header.additional_bytes();
+        let whole = covered + if operational.header_digest { DIGEST_BYTES } else { 0 };
+        if bytes.len() < whole {
+            return Ok(Begun::Incomplete);
+        }
+        if operational.header_digest && digest(&[&bytes[..covered]]) != bytes[covered..whole] {
+            return Err(Violation::Digest { part: "header" }.into());
+        }
+        // What depends on the order of commands waits until those before it are done.
+        let busy = !round.is_empty() || !self.reads.is_empty();
+        if busy && waits_for_others(&header) {
+            return Ok(Begun::Later);
+        }
+        self.drop_aborted();
+        let event = self.protocol.receive(&header)?;
+        self.input.consume(whole);
+        let left = header.data_bytes() as usize;
+        let padded = padding(left) + if operational.data_digest && left > 0 { DIGEST_BYTES } else { 0 };
+        let wanted = match event {
+            Event::Command(request) => {
+                self.entry.counters.requests.fetch_add(1, Ordering::Relaxed);
+                self.command(&request, round) as usize
+            }
+            Event::Data(data) => data.wanted as usize,
+            _ => 0,
+        };
+        self.incoming =
+            Some(Incoming { header, event, left, wanted, tail: padded, data: Vec::new(), crc: 0 });
+        Ok(Begun::Yes)
+    }
+
+    /// Gives the input's bytes to the PDU under way. True when it is complete.
+    fn feed(&mut self) -> bool {
+        let Some(incoming) = &mut self.incoming else { return true };
+        let digests = self.protocol.operational().data_digest;
+        let keeps = matches!(incoming.event, Event::Ping | Event::Text);
+        while incoming.left > 0 {
+            let bytes = self.input.bytes();
+            let most = if incoming.wanted > 0 { incoming.wanted } else { incoming.left };
+            let count = bytes.len().min(most);
+            if count == 0 {
+                return false;
+            }
+            let bytes = &bytes[..count];
+            if incoming.wanted > 0 {
+                incoming.wanted -= count;
+                if let Some(task) = self.tasks.get_mut(&incoming.header.tag()) {
+                    task.fill(bytes);
+                }
+            } else if keeps {
+                incoming.data.extend_from_slice(bytes);
+            }
+            if digests {
+                incoming.crc = cairn_proto_iscsi::pdu::digest_append(incoming.crc, bytes);
+            }
+            incoming.left -= count;
+            self.input.consume(count);
+        }
+        self.input.bytes().len() >= incoming.tail
+    }
+
+    /// All of a PDU is here.
+    fn finish(&mut self, incoming: Incoming, round: &mut Round) -> Result<(), SessionEnd> {
+        let tail = &self.input.bytes()[..incoming.tail];
+        if incoming.tail >= DIGEST_BYTES {
+            let (zeroes, found) = tail.split_at(incoming.tail - DIGEST_BYTES);
+            let crc = cairn_proto_iscsi::pdu::digest_append(incoming.crc, zeroes);
+            if crc.to_le_bytes() != found {
+                self.protocol.reject(&incoming.header, RejectReason::DataDigest, &mut round.out);
+                round.send(self.socket)?;
+                return Err(Violation::Digest { part: "data segment" }.into());
+            }
+        }
+        self.input.consume(incoming.tail);
+        match incoming.event {
+            Event::Command(request) => self.advance(request.tag, round),
+            Event::Data(data) => self.advance(data.tag, round),
+            Event::BadData { tag } => self.fail_data(tag, round),
+            Event::Ignore => {}
+            _ => self.control(&incoming, round),
+        }
+        Ok(())
+    }
+
+    /// Receives more; what belongs to a task goes straight to its blocks.
+    fn receive(&mut self, wait: bool) -> io::Result<Option<usize>> {
+        if !self.protocol.operational().data_digest
+            && self.input.bytes().is_empty()
+            && let Some(incoming) = &mut self.incoming
+            && incoming.wanted >= LONG_SEGMENT_BYTES
+            && let Some(task) = self.tasks.get_mut(&incoming.header.tag())
+            && let Some(payload) = &mut task.payload
+        {
+            let mut vectors = Vec::with_capacity(65);
+            let room = payload.vectors_up_to(incoming.wanted, &mut vectors);
+            let behind = self.input.room(RECEIVE_BYTES);
+            if room == incoming.wanted && incoming.wanted == incoming.left {
+                vectors.push(IoSliceMut::new(&mut behind[..RECEIVE_BYTES_BETWEEN]));
+            }
+            let received = self.socket.receive(&mut vectors, wait)?;
+            drop(vectors);
+            if let Some(count) = received {
+                let mine = count.min(room);
+                payload.advance(mine);
+                incoming.wanted -= mine;
+                incoming.left -= mine;
+                self.input.received(count - mine);
+            }
+            return Ok(received);
+        }
+        let into = self.input.room(HEADER_BYTES);
+        let received = if wait {
+            self.patience.receive(self.socket, into)?
+        } else {
+            self.socket.receive(&mut [IoSliceMut::new(into)], false)?
+        };
+        if let Some(count) = received {
+            self.input.received(count);
+        }
+        Ok(received)
+    }
+
+    /// Forgets all tasks, if somebody ended them.
+    fn drop_aborted(&mut self) {
+        let aborted =
+            self.place.as_ref().is_some_and(|place| place.attached.aborted.swap(false, Ordering::AcqRel));
+        if aborted {
+            self.drop_tasks();
+        }
+    }
+}
+
+enum Begun {
+    Incomplete,
+    /// Not before the commands that are taken are done.
+    Later,
+    Yes,
+}
+
+fn waits_for_others(header: &Header) -> bool {
+    use cairn_proto_iscsi::pdu::opcode;
+    match header.opcode() {
+        opcode::SCSI_COMMAND => Attribute::of(header) != Attribute::Simple,
+        opcode::DATA_OUT | opcode::NOP_OUT => false,
+        _ => true,
+    }
+}
+
+/// How a session waits for its initiator: asleep, or by looking again and again.
+///
+/// Waking a thread on a core that is idle takes longer than many an initiator needs for its next command, so one that keeps one command in flight gets
+/// its answers sooner when the session stays awake. Where both share a busy core it is the other way round: the session must sleep for the
+/// initiator to run. How long the last sleep took tells which it is.
+#[derive(Default)]
+struct Patience {
+    /// How often to look before the next sleep is a probe again.
+    looks_left: u32,
+}
+
+impl Patience {
+    fn receive(&mut self, socket: &Socket, into: &mut [u8]) -> io::Result<Option<usize>> {
+        if self.looks_left > 0 {
+            self.looks_left -= 1;
+            let start = Instant::now();
+            while start.elapsed() < LOOK_DURATION {
+                if let Some(count) = socket.receive(&mut [IoSliceMut::new(into)], false)? {
+                    return Ok(Some(count));
+                }
+                std::thread::yield_now();
+            }
+        }
+        let start = Instant::now();
+        let received = socket.receive(&mut [IoSliceMut::new(into)], true)?;
+        self.looks_left = if SLEEP_WORTH_AVOIDING.contains(&start.elapsed()) { LOOKS } else { 0 };
+        Ok(received)
+    }
+}

@@ -1,0 +1,74 @@
+//! What a front end asks of the server: which targets there are, who may use them, and the device behind each.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use cairn_device::{Device, DeviceError};
+use cairn_proto_iscsi::LoginError;
+use cairn_proto_iscsi::chap::Account;
+use cairn_proto_iscsi::scsi::ReservationState;
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Initiator {
+    /// Its iSCSI name; what it says of itself.
+    pub name: String,
+    /// Where it comes from.
+    pub address: IpAddr,
+}
+
+/// Who knows the targets: the server. Called from the threads of sessions.
+pub trait Targets: Send + Sync {
+    /// The names of all targets that this initiator may use, in order.
+    fn list(&self, initiator: &Initiator) -> Vec<String>;
+
+    /// May it try this target, and how must it prove itself? `None`: it need not.
+    fn admit(&self, initiator: &Initiator, target: &str) -> Result<Option<Account>, LoginError>;
+
+    /// Opens a target for a session.
+    fn open(&self, target: &str) -> Result<Export, OpenTargetError>;
+
+    /// Fills `bytes` with secrets from the operating system.
+    fn random(&self, bytes: &mut [u8]);
+
+    /// Keeps the persistent reservations of an export over a restart; returns when they are durable.
+    fn keep(&self, export: &str, state: &ReservationState) -> Result<(), String>;
+}
+
+/// A target that was opened: its LUN 0.
+#[derive(Clone)]
+pub struct Export {
+    /// The export's name: `VOLUME/LUN` or `VOLUME@SNAPSHOT/LUN`.
+    pub name: String,
+    /// Where its bytes are. A session keeps it until it ends.
+    pub device: Arc<dyn Device>,
+    /// Names the unit: the same for ever, and of no other unit.
+    pub id: u64,
+    /// Writes are refused, whatever the device says.
+    pub read_only: bool,
+    /// Bytes of a logical block: 512 or 4096.
+    pub block_bytes: u32,
+    /// It can be ejected.
+    pub removable: bool,
+    /// Persistent reservations that were kept.
+    pub reservations: ReservationState,
+}
+
+/// Why a target was not opened.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum OpenTargetError {
+    /// There is none of this name.
+    #[error("there is no target {name:?}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// Opening it failed.
+    #[error("the target {name:?} can't be opened: {source}")]
+    Failed {
+        /// What was asked for.
+        name: String,
+        /// The cause.
+        source: DeviceError,
+    },
+}

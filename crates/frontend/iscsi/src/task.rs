@@ -1,0 +1,365 @@
+//! Commands, from their CDB to the round in which they are done.
+
+use cairn_device::{Operation, Request, Segments};
+use cairn_proto_iscsi::scsi::{Answer, Command, Medium, Plan, Sense, Status};
+use cairn_proto_iscsi::{CommandRequest, Residual, Wants};
+
+use crate::payload::Payload;
+use crate::round::{Round, Slot};
+use crate::session::Session;
+
+/// What a command does once its data is here.
+pub(crate) enum Work {
+    /// A plain write: each sequence of data goes to the device when it is complete.
+    Write {
+        /// Durable when answered.
+        fua: bool,
+    },
+    /// All data first.
+    Medium(Medium),
+    /// Parameters of a command that is no I/O.
+    Parameters(Command),
+}
+
+/// A command that waits for data.
+pub(crate) struct Task {
+    pub(crate) request: CommandRequest,
+    pub(crate) work: Work,
+    /// Bytes that the CDB stands for, whatever the initiator sends.
+    actual: u64,
+    /// Bytes that it wants from the initiator.
+    wanted: u32,
+    /// Where in the device the payload goes.
+    offset: u64,
+    pub(crate) payload: Option<Payload>,
+    /// Its part of [`Session::reserved`].
+    reserved: u64,
+}
+
+/// A read, or what is left of it.
+pub(crate) struct Read {
+    pub(crate) tag: u32,
+    /// Where in the device the command's first byte is.
+    pub(crate) offset: u64,
+    /// Bytes that were read.
+    pub(crate) done: u32,
+    /// Bytes that go to the initiator.
+    pub(crate) length: u32,
+    pub(crate) residual: Residual,
+    /// Data-In PDUs so far.
+    pub(crate) data_number: u32,
+}
+
+impl Task {
+    /// Gives it bytes of its data.
+    pub(crate) fn fill(&mut self, bytes: &[u8]) {
+        if let Some(payload) = &mut self.payload {
+            payload.fill(bytes);
+        }
+    }
+
+    fn residual(&self) -> Residual {
+        Residual::new(self.request.expected, self.actual)
+    }
+}
+
+impl Session<'_> {
+    /// A command came: answers it, or makes it a task. Returns how many bytes of the PDU's own data it wants.
+    pub(crate) fn command(&mut self, request: &CommandRequest, round: &mut Round) -> u32 {
+        let Some(place) = &self.place else {
+            let sense = Sense::INVALID_FIELD_IN_CDB.encode(false);
+            let status = Status::CheckCondition as u8;
+            self.protocol.respond(request.tag, status, &sense, Residual::default(), 0, &mut round.out);
+            return 0;
+        };
+        let (plan, block_bytes, through) = {
+            let mut state = place.attached.unit.state.lock();
+            state.set_geometry(crate::units::geometry(&place.export));
+            let plan = state.receive(place.attached.nexus, &request.lun, &request.cdb, request.expected);
+            (plan, state.geometry().block_bytes, state.writes_through())
+        };
+        match plan {
+            Plan::Answer(answer) => {
+                self.answer(request, &answer, round);
+                0
+            }
+            Plan::Parameters(bytes, command) => self.await_data(*request, Work::Parameters(command), bytes.into(), 0),
+            Plan::Medium(medium) => self.begin_medium(request, medium, block_bytes, through, round),
+        }
+    }
+
+    fn begin_medium(
+        &mut self,
+        request: &CommandRequest,
+        medium: Medium,
+        block_bytes: u32,
+        through: bool,
+        round: &mut Round,
+    ) -> u32 {
+        let block = u64::from(block_bytes);
+        let actual = medium.data_out_bytes(block_bytes);
+        match medium {
+            Medium::Read { lba, blocks } => {
+                let actual = u64::from(blocks) * block;
+                let length = if request.reads { u64::from(request.expected).min(actual) as u32 } else { 0 };
+                let residual =
+                    if request.writes { Residual::default() } else { Residual::new(request.expected, actual) };
+                if length == 0 {
+                    self.protocol.respond(request.tag, 0, &[], residual, 0, &mut round.out);
+                    return 0;
+                }
+                let offset = lba * block;
+                let read = Read { tag: request.tag, offset, done: 0, length, residual, data_number: 0 };
+                self.reads.push_back(read);
+                0
+            }
+            Medium::Write { lba, fua, verify: false, .. } => {
+                self.await_data(*request, Work::Write { fua: fua || through }, actual, lba * block)
+            }
+            Medium::Synchronize { .. } => {
+                round.push(Slot::Plain { tag: request.tag, expected: request.expected }, Request::Flush);
+                0
+            }
+            Medium::Prefetch { lba, blocks } => {
+                let length = (blocks * block).min(cairn_proto_iscsi::limits::TRANSFER_BYTES_MAX);
+                let slot = Slot::Plain { tag: request.tag, expected: request.expected };
+                round.push(slot, Request::Prefetch { offset: lba * block, length });
+                0
+            }
+            medium => self.await_data(*request, Work::Medium(medium), actual, 0),
+        }
+    }
+
+    /// Makes a command a task that wants `actual` bytes of data. Returns how many of the PDU's own it wants.
+    fn await_data(&mut self, request: CommandRequest, work: Work, actual: u64, offset: u64) -> u32 {
+        let wanted = if request.writes { u64::from(request.expected).min(actual) as u32 } else { 0 };
+        self.protocol.begin(request.tag, wanted);
+        // Of a plain write, what comes by itself is its first piece.
+        let first_burst = self.protocol.operational().first_burst.max(request.immediate);
+        let unasked = request.immediate > 0 || self.protocol.wants(request.tag) == Wants::Data;
+        let first = match work {
+            Work::Write { .. } if unasked => wanted.min(first_burst),
+            Work::Write { .. } => 0,
+            _ => wanted,
+        };
+        let payload = (first > 0).then(|| Payload::new(offset, first));
+        let task = Task { request, work, actual, wanted, offset, payload, reserved: 0 };
+        self.tasks.insert(request.tag, task);
+        request.immediate.min(wanted)
+    }
+
+    /// Data of a task came, or it needs none: goes on with it as far as it can.
+    pub(crate) fn advance(&mut self, tag: u32, round: &mut Round) {
+        match self.protocol.wants(tag) {
+            Wants::Data => {}
+            Wants::Solicit(_) => {
+                self.piece(tag, false, round);
+                if !self.waiting.contains(&tag) && self.tasks.contains_key(&tag) {
+                    self.waiting.push_back(tag);
+                }
+            }
+            Wants::Nothing => self.complete(tag, round),
+        }
+    }
+
+    /// Gives what is here of a plain write to the round.
+    fn piece(&mut self, tag: u32, last: bool, round: &mut Round) {
+        let Some(task) = self.tasks.get_mut(&tag) else { return };
+        let Work::Write { fua } = task.work else { return };
+        let Some(mut payload) = task.payload.take() else { return };
+        payload.cut();
+        let data = payload.finish();
+        if data.is_empty() {
+            return;
+        }
+        let offset = task.offset;
+        task.offset += data.len() as u64;
+        round.write(tag, offset, data, fua, last.then(|| task.residual()), task.request.expected);
+    }
+
+    /// All data of a task is here.
+    fn complete(&mut self, tag: u32, round: &mut Round) {
+        let Some(task) = self.tasks.get_mut(&tag) else { return };
+        if let Work::Write { .. } = task.work {
+            let whole = u64::from(self.place.as_ref().map_or(512, |place| place.export.block_bytes));
+            let odd = task.wanted % whole as u32 != 0;
+            let residual = task.residual();
+            if odd || task.payload.is_none() {
+                // Less than a block, or nothing: there is nothing whole to write beyond.
+                if let Some(payload) = &mut task.payload {
+                    payload.cut();
+                }
+            }
+            if task.payload.is_some() && !odd {
+                self.piece(tag, true, round);
+                self.release(tag);
+                return;
+            }
+            let rest = task.payload.take().map(Payload::finish).unwrap_or_default();
+            let keep = rest.len() as u64 / whole * whole;
+            let (offset, expected) = (task.offset, task.request.expected);
+            let Work::Write { fua } = task.work else { return };
+            self.release(tag);
+            if keep > 0 {
+                round.write(tag, offset, rest.slice(0, keep as usize), fua, Some(residual), expected);
+            } else {
+                self.protocol.respond(tag, 0, &[], residual, 0, &mut round.out);
+            }
+            return;
+        }
+        let Some(task) = self.release(tag) else { return };
+        let residual = task.residual();
+        let mut data = Segments::default();
+        if let Some(mut payload) = task.payload {
+            payload.cut();
+            data = payload.finish();
+        }
+        match task.work {
+            Work::Medium(medium) => round.later.push((task.request, medium, data, residual)),
+            Work::Parameters(command) => self.parameters(&task.request, &command, &data.to_vec(), round),
+            Work::Write { .. } => {}
+        }
+    }
+
+    fn parameters(&mut self, request: &CommandRequest, command: &Command, data: &[u8], round: &mut Round) {
+        let Some(place) = &self.place else { return };
+        let unit = std::sync::Arc::clone(&place.attached.unit);
+        let outcome = unit.state.lock().parameters(place.attached.nexus, command, data);
+        if !outcome.abort.is_empty() {
+            let mine = place.attached.nexus;
+            unit.abort(|nexus, port| nexus != mine && outcome.abort.iter().any(|gone| gone == port));
+        }
+        if outcome.keep {
+            let _keeping = unit.keeping.lock();
+            let state = unit.state.lock().reservations().clone();
+            let export = &place.export.name;
+            if let Err(error) = self.shared.targets.keep(export, &state) {
+                tracing::error!(export, %error, "persistent reservations can't be written down");
+                let sense = Sense::of_failure(cairn_proto_iscsi::scsi::Failure::Write);
+                let answer = unit.state.lock().failed(sense);
+                self.answer(request, &answer, round);
+                return;
+            }
+        }
+        match outcome.plan {
+            Plan::Answer(answer) => self.answer(request, &answer, round),
+            Plan::Medium(medium) => {
+                let residual = Residual::new(request.expected, data.len() as u64);
+                round.later.push((*request, medium, Segments::default(), residual));
+            }
+            Plan::Parameters(..) => {}
+        }
+    }
+
+    /// Sends an answer that is no data of the medium.
+    pub(crate) fn answer(&mut self, request: &CommandRequest, answer: &Answer, round: &mut Round) {
+        let Answer { status, data, sense } = answer;
+        let room = if request.reads { request.expected as usize } else { 0 };
+        let data_out = request.writes && *status == Status::Good;
+        let residual = if data_out { Residual::default() } else { Residual::new(request.expected, data.len() as u64) };
+        let data = &data[..data.len().min(room)];
+        if data.is_empty() || *status != Status::Good {
+            self.protocol.respond(request.tag, *status as u8, sense, residual, 0, &mut round.out);
+            return;
+        }
+        let segment = self.protocol.operational().send_segment as usize;
+        let count = data.len().div_ceil(segment);
+        for (index, piece) in data.chunks(segment).enumerate() {
+            let last = (index + 1 == count).then_some(residual);
+            let offset = (index * segment) as u32;
+            let header =
+                self.protocol.data_in(request.tag, index as u32, offset, piece.len(), false, last);
+            let operational = self.protocol.operational();
+            let (header_digest, data_digest) = (operational.header_digest, operational.data_digest);
+            cairn_proto_iscsi::pdu::put(&mut round.out, header, piece, header_digest, data_digest);
+        }
+    }
+
+    /// Data came in a wrong order or amount: the command fails.
+    pub(crate) fn fail_data(&mut self, tag: u32, round: &mut Round) {
+        if let Some(task) = self.release(tag) {
+            self.fail(tag, task.request.expected, Sense::DATA_PHASE, 0, round);
+        }
+    }
+
+    /// Answers a command with sense data.
+    pub(crate) fn fail(&mut self, tag: u32, expected: u32, sense: Sense, data_count: u32, round: &mut Round) {
+        let descriptors =
+            self.place.as_ref().is_some_and(|place| place.attached.unit.state.lock().has_descriptors());
+        let residual = Residual::new(expected, 0);
+        let status = Status::CheckCondition as u8;
+        self.protocol.respond(tag, status, &sense.encode(descriptors), residual, data_count, &mut round.out);
+    }
+
+    /// Takes a task out of the table, with what it had reserved.
+    pub(crate) fn release(&mut self, tag: u32) -> Option<Task> {
+        let task = self.tasks.remove(&tag)?;
+        self.reserved -= task.reserved;
+        self.waiting.retain(|waiting| *waiting != tag);
+        Some(task)
+    }
+
+    /// Forgets all tasks without an answer.
+    pub(crate) fn drop_tasks(&mut self) {
+        let tags: Vec<u32> = self.tasks.keys().copied().chain(self.reads.iter().map(|read| read.tag)).collect();
+        for tag in tags {
+            self.drop_task(tag);
+        }
+    }
+
+    /// Forgets a task without an answer. False when there is none.
+    pub(crate) fn drop_task(&mut self, tag: u32) -> bool {
+        let waited = self.release(tag).is_some();
+        let before = self.reads.len();
+        self.reads.retain(|read| read.tag != tag);
+        let dropped = waited || self.reads.len() < before;
+        if dropped {
+            self.protocol.forget(tag);
+        }
+        dropped
+    }
+
+    /// Asks for data as far as the window allows. A task that was asked once is asked again in any case, so that it ends.
+    pub(crate) fn solicit(&mut self, round: &mut Round) {
+        let mut later = std::collections::VecDeque::new();
+        while let Some(tag) = self.waiting.pop_front() {
+            let (Wants::Solicit(bytes), Some(task)) = (self.protocol.wants(tag), self.tasks.get_mut(&tag)) else {
+                continue;
+            };
+            let plain = matches!(task.work, Work::Write { .. });
+            let burst = self.protocol.operational().max_burst.min(self.window_bytes as u32);
+            let bytes = bytes.min(burst);
+            let cost = u64::from(if plain { burst.min(task.wanted) } else { task.wanted });
+            if task.reserved == 0 {
+                if self.reserved > 0 && self.reserved + cost > self.window_bytes {
+                    later.push_back(tag);
+                    continue;
+                }
+                task.reserved = cost;
+                self.reserved += cost;
+            }
+            if plain {
+                task.payload = Some(Payload::new(task.offset, bytes));
+            }
+            self.protocol.solicit(tag, bytes, &mut round.out);
+        }
+        self.waiting = later;
+    }
+
+    /// Puts as much of the waiting reads into the round as there is room for: one piece of each.
+    pub(crate) fn take_reads(&mut self, round: &mut Round) {
+        let block = self.place.as_ref().map_or(512, |place| place.export.block_bytes).max(512);
+        for _ in 0..self.reads.len() {
+            if round.is_full(self.window_bytes) {
+                break;
+            }
+            let Some(read) = self.reads.pop_front() else { break };
+            let room = (self.window_bytes - round.bytes).max(u64::from(block)) as u32 / block * block;
+            let bytes = (read.length - read.done).min(room);
+            let offset = read.offset + u64::from(read.done);
+            // The device gives whole blocks; of the last the initiator may want a part.
+            let operation = Operation::read(offset, bytes.next_multiple_of(block));
+            round.read(read, bytes, operation);
+        }
+    }
+}

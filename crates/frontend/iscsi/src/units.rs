@@ -1,0 +1,135 @@
+//! Logical units as sessions share them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cairn_device::Device;
+use cairn_proto_iscsi::scsi::{Description, Geometry, LogicalUnit, Nexus};
+use parking_lot::{Mutex, RwLock};
+
+use crate::targets::Export;
+
+/// The unit behind a target. It stays for the server's life, as reservations outlive sessions. `state` is never held while anything waits.
+pub(crate) struct Unit {
+    pub(crate) state: Mutex<LogicalUnit>,
+    /// Held shared by writes, and alone by commands that read and then write.
+    pub(crate) exclusive: RwLock<()>,
+    /// Held while reservations are written down, so that the newest come last.
+    pub(crate) keeping: Mutex<()>,
+    sessions: Mutex<Vec<(Nexus, String, Arc<AtomicBool>)>>,
+}
+
+/// All units.
+#[derive(Default)]
+pub(crate) struct Units {
+    units: Mutex<HashMap<String, Arc<Unit>>>,
+    next: AtomicU64,
+}
+
+/// A session's place at a unit, until this goes.
+pub(crate) struct Attached {
+    pub(crate) unit: Arc<Unit>,
+    pub(crate) nexus: Nexus,
+    /// Somebody ended this session's tasks.
+    pub(crate) aborted: Arc<AtomicBool>,
+}
+
+/// What the device is at this moment, as SCSI counts it.
+pub(crate) fn geometry(export: &Export) -> Geometry {
+    let device = export.device.geometry();
+    let block_bytes = export.block_bytes.max(device.alignment);
+    Geometry {
+        block_bytes,
+        blocks: device.length / u64::from(block_bytes),
+        physical_bytes: block_bytes.max(4096),
+        read_only: export.read_only || device.read_only,
+        thin: device.trims && !(export.read_only || device.read_only),
+    }
+}
+
+impl Units {
+    /// The unit of a target, for a session of `port`.
+    pub(crate) fn attach(&self, target: &str, export: &Export, port: String) -> Attached {
+        let nexus = Nexus(self.next.fetch_add(1, Ordering::Relaxed));
+        let unit = {
+            let mut units = self.units.lock();
+            let new = || {
+                let description = Description {
+                    name: export.name.clone(),
+                    id: export.id,
+                    target: target.to_owned(),
+                    removable: export.removable,
+                };
+                let state = LogicalUnit::new(description, geometry(export), export.reservations.clone());
+                Arc::new(Unit {
+                    state: Mutex::new(state),
+                    exclusive: RwLock::new(()),
+                    keeping: Mutex::new(()),
+                    sessions: Mutex::default(),
+                })
+            };
+            let unit = units.entry(target.to_owned()).or_insert_with(new);
+            if unit.state.lock().description().id != export.id {
+                // Another LUN of the same name: the old one was deleted.
+                *unit = new();
+            }
+            Arc::clone(unit)
+        };
+        let aborted = Arc::new(AtomicBool::new(false));
+        unit.sessions.lock().push((nexus, port.clone(), Arc::clone(&aborted)));
+        let mut state = unit.state.lock();
+        state.set_removable(export.removable);
+        state.set_geometry(geometry(export));
+        state.attach(nexus, port);
+        drop(state);
+        Attached { unit, nexus, aborted }
+    }
+
+    /// True when nobody has reserved the unit of a target.
+    pub(crate) fn is_free(&self, target: &str) -> bool {
+        let unit = self.units.lock().get(target).cloned();
+        unit.is_none_or(|unit| unit.state.lock().reservations().registrations.is_empty())
+    }
+}
+
+impl Unit {
+    /// Resets it: all tasks of all sessions end.
+    pub(crate) fn reset(&self) {
+        self.abort(|_, _| true);
+        self.state.lock().reset();
+    }
+
+    /// Ends tasks of sessions; they notice before they look at another PDU.
+    pub(crate) fn abort(&self, concerned: impl Fn(Nexus, &str) -> bool) {
+        for (nexus, port, aborted) in self.sessions.lock().iter() {
+            if concerned(*nexus, port) {
+                aborted.store(true, Ordering::Release);
+            }
+        }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.unit.sessions.lock().retain(|(nexus, ..)| *nexus != self.nexus);
+        self.unit.state.lock().detach(self.nexus);
+    }
+}
+
+/// The stretches of a device from `offset` on, joined: bytes, and whether they are mapped.
+pub(crate) fn stretches(
+    device: &dyn Device,
+    offset: u64,
+    length: u64,
+    limit: usize,
+) -> Result<Vec<(u64, bool)>, cairn_device::DeviceError> {
+    let mut joined: Vec<(u64, bool)> = Vec::new();
+    for extent in device.extents(offset, length, limit)? {
+        match joined.last_mut() {
+            Some((bytes, mapped)) if *mapped != extent.hole => *bytes += extent.length,
+            _ => joined.push((extent.length, !extent.hole)),
+        }
+    }
+    Ok(joined)
+}
