@@ -17,6 +17,9 @@ impl Session<'_> {
             Event::Logout { response } => {
                 self.protocol.logged_out(header, response, &mut round.out);
                 if response == 0 {
+                    // What it held is free before the initiator hears of it.
+                    self.drop_tasks();
+                    self.place = None;
                     self.ending = Some(Gathered::Last);
                 }
             }

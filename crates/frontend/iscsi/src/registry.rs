@@ -96,7 +96,8 @@ impl Registry {
         Some(entry)
     }
 
-    /// A login succeeded: an older session of the same port and target ends first (RFC 7143, section 6.3.5). Returns the TSIH.
+    /// A login succeeded: an older session of the same port and target ends first (RFC 7143, section 6.3.5), and so does one of the same
+    /// initiator that is dead, so that what it held does not stand in the way. Returns the TSIH.
     pub(crate) fn establish(
         &self,
         entry: &Arc<Entry>,
@@ -111,7 +112,11 @@ impl Registry {
                 let older: Vec<u64> = table
                     .established
                     .iter()
-                    .filter(|(_, other)| other.identity == *identity)
+                    .filter(|(_, other)| {
+                        let same = other.identity.initiator == identity.initiator
+                            && other.identity.target == identity.target;
+                        same && (other.identity.isid == identity.isid || other.entry.socket.is_gone())
+                    })
                     .map(|(id, other)| {
                         other.entry.socket.close();
                         *id

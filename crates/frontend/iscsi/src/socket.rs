@@ -109,6 +109,15 @@ impl Socket {
         let _ = rustix::net::shutdown(&self.file, rustix::net::Shutdown::Read);
     }
 
+    /// True when the peer has closed its end, and nobody has noticed yet.
+    pub(crate) fn is_gone(&self) -> bool {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        match rustix::net::recv(&self.file, &mut [0; 1][..], flags) {
+            Ok((_, received)) => received == 0,
+            Err(error) => error != rustix::io::Errno::AGAIN,
+        }
+    }
+
     /// Ends the connection; calls that wait in other threads return.
     pub(crate) fn close(&self) {
         let _ = rustix::net::shutdown(&self.file, rustix::net::Shutdown::Both);

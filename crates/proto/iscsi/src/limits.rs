@@ -32,7 +32,7 @@ pub const COMMAND_WINDOW: u32 = 128;
 pub const IMMEDIATE_COMMANDS_MAX: usize = 16;
 
 /// The longest transfer of one command, in bytes: MAXIMUM TRANSFER LENGTH of the Block Limits page. A longer one gets INVALID FIELD IN CDB.
-pub const TRANSFER_BYTES_MAX: u64 = 8 << 20;
+pub const TRANSFER_BYTES_MAX: u64 = 32 << 20;
 
 /// The longest parameter list of a command that is none of reads and writes. A longer one gets PARAMETER LIST LENGTH ERROR.
 pub const PARAMETER_BYTES_MAX: u32 = 64 << 10;

@@ -247,7 +247,8 @@ pub(crate) fn find(cdb: &[u8; 16]) -> Result<&'static Row, Sense> {
     let action = action_of(cdb[0], cdb);
     let known = TABLE.iter().any(|row| row.opcode == cdb[0]);
     TABLE.iter().find(|row| row.opcode == cdb[0] && row.action == action).ok_or(if known {
-        Sense::INVALID_FIELD_IN_CDB
+        // The service action is in byte 1.
+        Sense::INVALID_FIELD_IN_CDB.in_byte(1)
     } else {
         Sense::INVALID_OPCODE
     })

@@ -85,7 +85,7 @@ impl Modes {
         let (control, page, subpage) = request;
         if control == SAVED {
             // SAVING PARAMETERS NOT SUPPORTED
-            return Err(Sense { key: 5, code: 0x39, qualifier: 0, information: None });
+            return Err(Sense { key: 5, code: 0x39, qualifier: 0, information: None, field: None });
         }
         if subpage != 0 && subpage != 0xff {
             return Err(Sense::INVALID_FIELD_IN_CDB);

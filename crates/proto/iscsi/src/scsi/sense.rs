@@ -11,6 +11,8 @@ pub struct Sense {
     pub qualifier: u8,
     /// The INFORMATION field: an LBA, or an offset of a miscompare.
     pub information: Option<u64>,
+    /// The byte of the CDB that is wrong.
+    pub field: Option<u16>,
 }
 
 /// What can go wrong with a device, by kind; a front end knows which error is which.
@@ -36,7 +38,7 @@ pub enum Failure {
 
 impl Sense {
     const fn new(key: u8, code: u8, qualifier: u8) -> Self {
-        Self { key, code, qualifier, information: None }
+        Self { key, code, qualifier, information: None, field: None }
     }
 
     /// The table: what an initiator gets for a failure of the device.
@@ -96,6 +98,11 @@ impl Sense {
         Self { information: Some(information), ..self }
     }
 
+    /// The same, and which byte of the CDB is wrong.
+    pub(crate) fn in_byte(self, field: u16) -> Self {
+        Self { field: Some(field), ..self }
+    }
+
     /// As bytes: in descriptor format, or in fixed format, whose INFORMATION has 32 bits.
     pub fn encode(self, descriptors: bool) -> Vec<u8> {
         if descriptors {
@@ -104,6 +111,11 @@ impl Sense {
                 bytes[7] = 12;
                 bytes.extend_from_slice(&[0x00, 0x0a, 0x80, 0x00]);
                 bytes.extend_from_slice(&information.to_be_bytes());
+            }
+            if let Some(field) = self.field {
+                bytes[7] += 8;
+                let [high, low] = field.to_be_bytes();
+                bytes.extend_from_slice(&[0x02, 0x06, 0, 0, 0xc0, high, low, 0]);
             }
             return bytes;
         }
@@ -116,6 +128,10 @@ impl Sense {
         if let Some(information) = self.information.and_then(|information| u32::try_from(information).ok()) {
             bytes[0] |= 0x80;
             bytes[3..7].copy_from_slice(&information.to_be_bytes());
+        }
+        if let Some(field) = self.field {
+            bytes[15] = 0xc0;
+            bytes[16..18].copy_from_slice(&field.to_be_bytes());
         }
         bytes
     }

@@ -619,14 +619,14 @@ fn opcodes(timeouts: bool, options: u8, opcode: u8, action: u16) -> Result<Vec<u
     }
     let has_actions = TABLE.iter().any(|row| row.opcode == opcode && row.action.is_some());
     let wanted = match options {
-        1 if has_actions => return Err(Sense::INVALID_FIELD_IN_CDB),
+        1 if has_actions => return Err(Sense::INVALID_FIELD_IN_CDB.in_byte(2)),
         2 if !has_actions && TABLE.iter().any(|row| row.opcode == opcode) => {
-            return Err(Sense::INVALID_FIELD_IN_CDB);
+            return Err(Sense::INVALID_FIELD_IN_CDB.in_byte(2));
         }
         1 => None,
         2 => Some(action),
         3 => has_actions.then_some(action),
-        _ => return Err(Sense::INVALID_FIELD_IN_CDB),
+        _ => return Err(Sense::INVALID_FIELD_IN_CDB.in_byte(2)),
     };
     let Some(row) = TABLE.iter().find(|row| row.opcode == opcode && row.action == wanted) else {
         return Ok(vec![0, 1, 0, 0]);
