@@ -40,7 +40,14 @@ impl Cairn {
     /// Starts the server, which must not be running, and waits until it serves NBD.
     pub(crate) fn serve(&mut self) -> Result<()> {
         let mut command = Command::new(&self.program);
-        command.arg("serve").arg("--data").arg(&self.data).args(["--nbd", "off", "--http", "off"]);
+        command.arg("serve").arg("--data").arg(&self.data).args([
+            "--nbd",
+            "off",
+            "--iscsi",
+            "127.0.0.1:0",
+            "--http",
+            "off",
+        ]);
         command.args(["--mirror", &self.mirror, "--cache", &format!("{}M", self.memory_mib)]);
         self.server = Some(Server::start(command, &self.data.join("nbd.sock"))?);
         Ok(())

@@ -50,7 +50,14 @@ impl Cairn {
 
     fn spawn(&self) -> Result<Running> {
         let mut command = self.clean();
-        command.arg("serve").arg("--data").arg(&self.data).args(["--nbd", "off", "--http", "off"]);
+        command.arg("serve").arg("--data").arg(&self.data).args([
+            "--nbd",
+            "off",
+            "--iscsi",
+            "127.0.0.1:0",
+            "--http",
+            "off",
+        ]);
         Running::start(command.args(&self.arguments), &self.log)
     }
 

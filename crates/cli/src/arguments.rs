@@ -63,9 +63,12 @@ pub enum Command {
     /// Volumes
     #[command(subcommand)]
     Volume(Volume),
-    /// LUNs: disks in a volume, exported by NBD
+    /// LUNs: disks in a volume, exported by NBD and iSCSI
     #[command(subcommand)]
     Lun(Lun),
+    /// Who may use LUNs, and how they are offered
+    #[command(subcommand)]
+    Export(Export),
     /// Snapshots
     #[command(subcommand)]
     Snapshot(Snapshot),
@@ -115,6 +118,12 @@ pub struct Serve {
     /// NBD, beside DIR/nbd.sock: HOST:PORT, unix:PATH or off; several (127.0.0.1:10809)
     #[arg(long, value_name = "A")]
     pub nbd: Vec<Address>,
+    /// iSCSI: HOST:PORT or off; several (127.0.0.1:3260)
+    #[arg(long, value_name = "A")]
+    pub iscsi: Vec<Address>,
+    /// The portal that iSCSI discovery names, when it is another than the one that initiators come to
+    #[arg(long, value_name = "HOST:PORT")]
+    pub iscsi_advertise: Option<String>,
     /// Refuse NBD clients without TLS
     #[arg(long)]
     pub nbd_tls_required: bool,
@@ -127,6 +136,51 @@ pub struct Serve {
     /// Memory of each volume for cached blocks and for writes on their way (256M)
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<ByteSize>,
+}
+
+/// `cairn export`.
+#[derive(Debug, Subcommand)]
+pub enum Export {
+    /// All exports: who may use them, who does
+    List,
+    /// Change who may use a LUN, and how it is offered; its sessions end
+    Set(SetExport),
+}
+
+/// `cairn export set`.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true, id = "changes")]
+pub struct SetExport {
+    /// VOLUME/LUN
+    #[arg(group = "name")]
+    pub name: LunName,
+    /// Only this iSCSI initiator; several
+    #[arg(long, value_name = "IQN", group = "changes")]
+    pub initiator: Vec<String>,
+    /// Any initiator name
+    #[arg(long, conflicts_with = "initiator", group = "changes")]
+    pub any_initiator: bool,
+    /// Only initiators at this address or in this network, such as 10.0.0.0/24; several
+    #[arg(long, value_name = "NET", group = "changes")]
+    pub network: Vec<String>,
+    /// Initiators from anywhere
+    #[arg(long, conflicts_with = "network", group = "changes")]
+    pub any_network: bool,
+    /// CHAP: a file with the line `initiator NAME SECRET`, and for mutual CHAP the line `target NAME SECRET`
+    #[arg(long, value_name = "FILE", group = "changes")]
+    pub chap_file: Option<PathBuf>,
+    /// No CHAP any more
+    #[arg(long, conflicts_with = "chap_file", group = "changes")]
+    pub no_chap: bool,
+    /// Refuse writes, over iSCSI and NBD
+    #[arg(long, value_name = "BOOL", group = "changes")]
+    pub read_only: Option<bool>,
+    /// Let initiators eject it
+    #[arg(long, value_name = "BOOL", group = "changes")]
+    pub removable: Option<bool>,
+    /// Logical blocks over iSCSI: 512 or 4096
+    #[arg(long, value_name = "BYTES", group = "changes")]
+    pub block_size: Option<u32>,
 }
 
 /// `cairn volume`.

@@ -1,6 +1,7 @@
 //! The commands that talk to a server: one function each, one file a noun.
 
 mod device;
+mod export;
 mod image;
 mod lun;
 mod mirror;
@@ -30,6 +31,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Device(command) => device::run(command, client, output),
         Command::History(command) => device::run_history(command, client, output),
         Command::Lun(command) => lun::run(command, client, output),
+        Command::Export(command) => export::run(command, client, output),
         Command::Snapshot(command) => snapshot::run(command, client, output),
         Command::Peer(command) => peer::run(command, client, output),
         Command::Mirror(command) => mirror::run(command, client, output),

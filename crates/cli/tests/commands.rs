@@ -167,7 +167,7 @@ fn server_refuses_a_directory_or_a_port_that_is_taken_or_unfit() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), "d");
     let serve = |arguments: &[&str]| {
-        cairn().args(["serve", "--json", "--nbd", "off"]).args(arguments).output().unwrap()
+        cairn().args(["serve", "--json", "--nbd", "off", "--iscsi", "off"]).args(arguments).output().unwrap()
     };
     let (taken, free) = (server.data.to_str().unwrap(), dir.path().join("free"));
     let free = free.to_str().unwrap();
@@ -227,7 +227,7 @@ fn state_file_of_a_newer_version_is_not_guessed_at() {
     let text = std::fs::read_to_string(&path).unwrap().replace("\"version\": 1", "\"version\": 99");
     std::fs::write(&path, &text).unwrap();
     let output = cairn()
-        .args(["serve", "--json", "--nbd", "off", "--mirror", "off", "--data"])
+        .args(["serve", "--json", "--nbd", "off", "--iscsi", "off", "--mirror", "off", "--data"])
         .arg(&server.data)
         .output()
         .unwrap();
@@ -269,7 +269,7 @@ fn manager_is_told_when_the_server_is_ready_and_when_it_ends() {
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(running::PATIENCE)).unwrap();
     let mut process = cairn()
-        .args(["serve", "--nbd", "off", "--mirror", "off", "--quiet", "--data"])
+        .args(["serve", "--nbd", "off", "--iscsi", "off", "--mirror", "off", "--quiet", "--data"])
         .arg(dir.path().join("d"))
         .env("NOTIFY_SOCKET", &path)
         .spawn()

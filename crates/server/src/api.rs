@@ -5,11 +5,13 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+mod access;
 mod devices;
 mod mirrors;
 mod schedules;
 mod verify;
 
+pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target};
 pub use devices::{
     AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, HistoryStatus, Instant, IoCount, Mark,
     Placement, RevertCopy, Reverted, View, Window,
@@ -113,6 +115,8 @@ pub struct Status {
     pub mirror: Option<String>,
     /// Where NBD clients connect.
     pub nbd: Vec<String>,
+    /// Where iSCSI initiators connect.
+    pub iscsi: Vec<String>,
     /// The volumes.
     pub volumes: Vec<Volume>,
     /// The adopted devices.
@@ -392,8 +396,10 @@ pub struct Lun {
     pub size_bytes: u64,
     /// When it was made.
     pub created_ms: u64,
-    /// Where clients find it: NBD URIs, the unix socket first.
+    /// Where NBD clients find it: URIs, the unix socket first.
     pub uris: Vec<String>,
+    /// How iSCSI initiators reach it.
+    pub target: Target,
 }
 
 /// Makes a LUN.
@@ -463,7 +469,7 @@ pub struct Freed {
     pub freed_bytes: u64,
 }
 
-/// An NBD session.
+/// A session of an NBD client or an iSCSI initiator.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Session {
     /// Its number.
@@ -476,6 +482,10 @@ pub struct Session {
     pub read_bytes: u64,
     /// Written so far.
     pub written_bytes: u64,
+    /// The iSCSI name of the initiator; none over NBD.
+    pub initiator: Option<String>,
+    /// What was agreed on at login; none over NBD.
+    pub parameters: Option<IscsiParameters>,
 }
 
 /// What a client can open.
@@ -487,8 +497,12 @@ pub struct Export {
     pub read_only: bool,
     /// Its length.
     pub size_bytes: u64,
-    /// Where clients find it.
+    /// Where NBD clients find it.
     pub uris: Vec<String>,
+    /// How iSCSI initiators reach it.
+    pub target: Target,
+    /// Who may use it over iSCSI, and how it is offered.
+    pub access: Access,
     /// Who has it open.
     pub sessions: Vec<Session>,
 }

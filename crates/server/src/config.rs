@@ -16,6 +16,8 @@ pub const DEFAULT_DATA: &str = "./cairn-data";
 pub const DEFAULT_MIRROR: &str = "127.0.0.1:7420";
 /// Where NBD clients connect, when nothing else is said (10809 is the port that IANA gave to NBD).
 pub const DEFAULT_NBD: &str = "127.0.0.1:10809";
+/// Where iSCSI initiators connect, when nothing else is said (3260 is the port that IANA gave to iSCSI).
+pub const DEFAULT_ISCSI: &str = "127.0.0.1:3260";
 /// The block cache of a volume, in bytes.
 pub const DEFAULT_CACHE: ByteSize = ByteSize(256 << 20);
 /// A peer that neither takes nor gives a byte for so long in a transfer is gone, when nothing else is said. Comparing the maps of a
@@ -104,6 +106,10 @@ pub struct Settings {
     pub mirror: Option<Address>,
     /// Where NBD clients connect, beside `DIR/nbd.sock`, which is always there.
     pub nbd: Option<Vec<Address>>,
+    /// Where iSCSI initiators connect.
+    pub iscsi: Option<Vec<Address>>,
+    /// The portal that iSCSI discovery names, when it is not the one that the initiator came to.
+    pub iscsi_advertise: Option<String>,
     /// NBD clients must use TLS (it is always offered). The unix sockets are concerned as well.
     pub nbd_tls_required: Option<bool>,
     /// The mirror address that tokens name, when it is not the one listened on.
@@ -136,6 +142,8 @@ impl Settings {
             http: self.http.or(below.http),
             mirror: self.mirror.or(below.mirror),
             nbd: self.nbd.or(below.nbd),
+            iscsi: self.iscsi.or(below.iscsi),
+            iscsi_advertise: self.iscsi_advertise.or(below.iscsi_advertise),
             nbd_tls_required: self.nbd_tls_required.or(below.nbd_tls_required),
             advertise: self.advertise.or(below.advertise),
             mirror_patience: self.mirror_patience.or(below.mirror_patience),
@@ -151,6 +159,9 @@ pub struct Config {
     pub(crate) http: Address,
     pub(crate) mirror: Address,
     pub(crate) nbd: Vec<Address>,
+    /// `HOST:PORT` each.
+    pub(crate) iscsi: Vec<String>,
+    pub(crate) iscsi_advertise: Option<String>,
     pub(crate) nbd_tls_required: bool,
     pub(crate) advertise: Option<String>,
     pub(crate) mirror_patience: Duration,
@@ -174,11 +185,24 @@ impl Config {
         if let Some(advertise) = &settings.advertise {
             check_reachable(advertise)?;
         }
+        if let Some(advertise) = &settings.iscsi_advertise {
+            check_reachable(advertise)?;
+        }
+        let iscsi = settings.iscsi.unwrap_or_else(|| vec![Address::Tcp(DEFAULT_ISCSI.to_owned())]);
+        let iscsi = iscsi.into_iter().filter_map(|address| match address {
+            Address::Off => None,
+            Address::Tcp(address) => Some(Ok(address)),
+            Address::Unix(_) => {
+                Some(Err(ServerError::Invalid { what: "the iSCSI address", rule: "it is HOST:PORT or off" }))
+            }
+        });
         Ok(Config {
             data: settings.data.unwrap_or_else(|| DEFAULT_DATA.into()),
             http,
             mirror,
             nbd: settings.nbd.unwrap_or_else(|| vec![Address::Tcp(DEFAULT_NBD.to_owned())]),
+            iscsi: iscsi.collect::<Result<_, _>>()?,
+            iscsi_advertise: settings.iscsi_advertise,
             nbd_tls_required: settings.nbd_tls_required.unwrap_or(false),
             advertise: settings.advertise,
             mirror_patience: settings.mirror_patience.map_or(DEFAULT_MIRROR_PATIENCE, |patience| patience.0),

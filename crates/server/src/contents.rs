@@ -60,6 +60,8 @@ impl Server {
         }
         self.volumes.delete(name)?;
         self.mirrors.forget(name);
+        let inside = |export: &str| export.split(['/', '@']).next() == Some(name);
+        self.access.forget(inside)?;
         tracing::info!(volume = name, "deleted a volume");
         Ok(())
     }
@@ -139,7 +141,9 @@ impl Server {
         self.refuse_if_in_use(&name, |export| {
             export.volume == volume && export.snapshot.is_none() && export.lun == lun
         })?;
-        open.luns.delete(lun).map_err(ServerError::files(&name))
+        open.luns.delete(lun).map_err(ServerError::files(&name))?;
+        // A new LUN of this name starts without the old one's settings.
+        self.access.forget(|export| export == name)
     }
 
     fn find_lun(&self, open: &OpenVolume, lun: &str) -> Result<api::Lun, ServerError> {
@@ -151,6 +155,7 @@ impl Server {
         let name = format!("{volume}/{}", lun.name);
         api::Lun {
             uris: self.uris(&name),
+            target: self.target(&name),
             name,
             size_bytes: lun.bytes,
             created_ms: lun.created.0 / 1_000_000,

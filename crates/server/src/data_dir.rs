@@ -10,6 +10,8 @@
 //! DIR/http-token                 the bearer token of the API over TCP, once that was asked for
 //! DIR/devices/NAME.json           where an adopted device and its history are, and its views
 //! DIR/devices/NAME@CLONE.store    what was written to a clone
+//! DIR/exports.json               who may use an export, where that is not everybody; secrets of CHAP
+//! DIR/reservations.json          persistent reservations of iSCSI initiators
 //! DIR/volumes/NAME/volume.json   the devices of a volume, and of its intent log
 //! DIR/volumes/NAME/volume.img    its device, when no other was named
 //! DIR/volumes/NAME/dumps.json    the last image dump of each level

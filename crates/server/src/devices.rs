@@ -433,7 +433,20 @@ impl Devices {
         }
     }
 
-    /// What NBD clients are told of.
+    /// What tells a device or a view from others that had or will have its name: what it was adopted from, and the instant.
+    pub(crate) fn identity(&self, name: &str) -> Option<String> {
+        let (device, view) = name.split_once('@').map_or((name, None), |(device, view)| (device, Some(view)));
+        let open = self.get(device).ok()?;
+        let instant = match view {
+            Some(view) => Some(open.shown.read().get(view)?.instant()),
+            None => None,
+        };
+        let document = open.document.lock();
+        let (origin, history) = (document.origin.display(), document.history.display());
+        Some(format!("{origin}\n{history}\n{}", instant.map_or(String::new(), |at| at.to_string())))
+    }
+
+    /// What clients are told of.
     pub(crate) fn exports(&self) -> Vec<ExportInfo> {
         let mut exports = Vec::new();
         for open in self.all() {

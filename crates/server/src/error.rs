@@ -104,6 +104,9 @@ pub enum ServerError {
     /// NBD cannot listen.
     #[error(transparent)]
     NbdListen(#[from] cairn_frontend_nbd::ListenError),
+    /// iSCSI cannot listen.
+    #[error(transparent)]
+    IscsiListen(#[from] cairn_frontend_iscsi::ListenError),
     /// NBD cannot start.
     #[error(transparent)]
     NbdStart(#[from] cairn_frontend_nbd::StartError),

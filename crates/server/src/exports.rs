@@ -1,4 +1,4 @@
-//! What NBD clients can open: `VOLUME/LUN` for the present, `VOLUME@SNAPSHOT/LUN` for the past; `DEVICE` and `DEVICE@VIEW` of an adopted device.
+//! What clients can open: `VOLUME/LUN` for the present, `VOLUME@SNAPSHOT/LUN` for the past; `DEVICE` and `DEVICE@VIEW` of an adopted device.
 //!
 //! On the destination of a mirror `VOLUME/LUN` is the newest image at the time of connecting, and it stays that image
 //! for the whole session, however many newer ones arrive: a file system that is mounted from it never sees its disk
@@ -11,9 +11,11 @@ use cairn_files::FilesError;
 use cairn_frontend_nbd::{Export, ExportInfo, Exports, OpenExportError};
 use cairn_volume::VolumeError;
 
+use crate::access::Access;
 use crate::changed::Changed;
 use crate::devices::Devices;
 use crate::names::ExportName;
+use crate::targets::present_of;
 use crate::volumes::{OpenVolume, Volumes};
 
 /// Snapshots of a volume, the newest ones, whose LUNs show in the list that a client asks for. All can be opened by name.
@@ -22,12 +24,16 @@ const LISTED_SNAPSHOTS: usize = 64;
 const OFFERED_CONTEXTS: usize = 64;
 
 /// The exports of the volumes.
-pub(crate) struct ExportTable(pub(crate) Arc<Volumes>, pub(crate) Arc<Devices>);
+pub(crate) struct ExportTable {
+    pub(crate) volumes: Arc<Volumes>,
+    pub(crate) devices: Arc<Devices>,
+    pub(crate) access: Arc<Access>,
+}
 
 impl Exports for ExportTable {
     fn list(&self) -> Vec<ExportInfo> {
-        let mut exports = self.1.exports();
-        for open in self.0.all() {
+        let mut exports = self.devices.exports();
+        for open in self.volumes.all() {
             let volume = &open.name;
             for lun in open.luns.list().unwrap_or_default() {
                 let description = if open.is_destination() { "mirror, read-only" } else { "" };
@@ -49,16 +55,18 @@ impl Exports for ExportTable {
         if name.is_empty() {
             return self.open_default();
         }
-        if let Some(export) = self.1.export(name) {
-            return Ok(export);
+        if let Some(export) = self.devices.export(name) {
+            let read_only = export.read_only || self.access.offer(&present_of(name)).read_only;
+            return Ok(Export { read_only, ..export });
         }
         let unknown = || OpenExportError::Unknown { name: name.to_owned() };
         let parsed = ExportName::parse(name).ok_or_else(unknown)?;
-        let open = self.0.get(parsed.volume).map_err(|_| unknown())?;
+        let open = self.volumes.get(parsed.volume).map_err(|_| unknown())?;
         let opened = match parsed.snapshot {
             Some(snapshot) => open_snapshot(&open, snapshot, parsed.lun),
             None if open.is_destination() => open_image(&open, parsed.lun),
-            None => open_present(&open, parsed.lun),
+            None => open_present(&open, parsed.lun)
+                .map(|export| Export { read_only: self.access.offer(name).read_only, ..export }),
         };
         opened.map_err(|refusal| match refusal {
             Refusal::Unknown => unknown(),
@@ -73,13 +81,13 @@ impl Exports for ExportTable {
 impl ExportTable {
     fn open_default(&self) -> Result<Export, OpenExportError> {
         let mut names: Vec<String> = self
-            .1
+            .devices
             .exports()
             .into_iter()
             .map(|export| export.name)
             .filter(|name| !name.contains('@'))
             .collect();
-        for open in self.0.all() {
+        for open in self.volumes.all() {
             let luns = open.luns.list().unwrap_or_default();
             names.extend(luns.iter().map(|lun| format!("{}/{}", open.name, lun.name)));
         }

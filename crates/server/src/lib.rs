@@ -1,9 +1,10 @@
 //! The daemon: configuration, the data directory, the threads, and the API that everything else talks to.
 //!
 //! The engine below knows no thread and no clock of its own; this crate owns both. One thread a volume does its
-//! background work, NBD has a thread a connection, each mirror connection and each job has one; HTTP is the only
+//! background work, NBD and iSCSI have a thread a connection, each mirror connection and each job has one; HTTP is the only
 //! asynchronous part. The command line is a client of [`api`] over `DIR/control.sock`.
 
+mod access;
 pub mod api;
 mod changed;
 mod config;
@@ -28,6 +29,7 @@ mod schedules;
 mod server;
 mod source;
 mod state;
+mod targets;
 mod tls;
 mod token;
 mod transfer;
@@ -36,7 +38,8 @@ mod watched;
 mod wire;
 
 pub use config::{
-    Address, Config, DEFAULT_CACHE, DEFAULT_DATA, DEFAULT_MIRROR, DEFAULT_NBD, InvalidAddress, Settings,
+    Address, Config, DEFAULT_CACHE, DEFAULT_DATA, DEFAULT_ISCSI, DEFAULT_MIRROR, DEFAULT_NBD, InvalidAddress,
+    Settings,
 };
 pub use error::ServerError;
 pub use handover::HANDOVER_FILES_MAX;

@@ -7,8 +7,12 @@ use std::time::{Duration, Instant};
 
 use cairn_base::Clock;
 use cairn_device::SystemClock;
+use cairn_frontend_iscsi::{
+    IscsiServer, Listener as Portal, ServerOptions as IscsiOptions, SessionInfo as IscsiSession,
+};
 use cairn_frontend_nbd::{Address as NbdAddress, Listener, NbdServer, ServerOptions, SessionInfo};
 
+use crate::access::Access;
 use crate::api;
 use crate::config::{Address, Config, check_reachable};
 use crate::data_dir::DataDir;
@@ -27,6 +31,7 @@ use crate::notify;
 use crate::peers::Peers;
 use crate::schedules::Runner;
 use crate::source::Source;
+use crate::targets::{TargetTable, present_of, target_name};
 use crate::tls;
 use crate::transfer;
 use crate::volumes::Volumes;
@@ -48,6 +53,8 @@ pub(crate) struct Server {
     pub(crate) handover: Arc<Handover>,
     pub(crate) dumping: Arc<Dumping>,
     nbd: NbdServer,
+    iscsi: IscsiServer,
+    pub(crate) access: Arc<Access>,
     /// DIR/nbd.sock.
     nbd_socket: PathBuf,
     http_addresses: Vec<String>,
@@ -92,6 +99,9 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         });
     }
 
+    let portals = config.iscsi.iter().map(|address| Portal::bind(address));
+    let portals = portals.collect::<Result<Vec<_>, _>>()?;
+
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let identity = Arc::new(Identity::open(data.path())?);
     let peers = Arc::new(Peers::open(data.path())?);
@@ -116,7 +126,17 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         tls_required: config.nbd_tls_required,
         ..ServerOptions::default()
     };
-    let nbd = NbdServer::start(nbd, Arc::new(ExportTable(volumes.clone(), devices.clone())), options)?;
+    let access = Arc::new(Access::open(data.path())?);
+    let exports = || ExportTable {
+        volumes: volumes.clone(),
+        devices: devices.clone(),
+        access: access.clone(),
+    };
+    let nbd = NbdServer::start(nbd, Arc::new(exports()), options)?;
+    let targets = TargetTable { exports: exports(), fingerprint: identity.fingerprint.to_string() };
+    let options = IscsiOptions { advertise: config.iscsi_advertise, ..IscsiOptions::default() };
+    let iscsi = IscsiServer::start(portals, Arc::new(targets), options)
+        .map_err(|source| ServerError::Thread { what: "iSCSI", source })?;
     let mut http_addresses = vec![format!("unix:{}", control_path.display())];
     http_addresses.extend(http.as_ref().map(|(listener, _)| local(listener)));
     let mirror_address = mirror.as_ref().map(local);
@@ -142,6 +162,8 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         handover: Handover::start(handover)?,
         dumping: Arc::default(),
         nbd,
+        iscsi,
+        access,
         nbd_socket,
         http_addresses,
         mirror_address,
@@ -173,6 +195,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         source.end();
     }
     drop((schedule, snapshots));
+    server.iscsi.stop();
     server.nbd.stop();
     let patience = Instant::now() + JOB_PATIENCE;
     while server.jobs.any_running() && Instant::now() < patience {
@@ -246,6 +269,7 @@ impl Server {
             http: self.http_addresses.clone(),
             mirror: self.mirror_address.clone(),
             nbd: self.nbd.addresses().iter().map(ToString::to_string).collect(),
+            iscsi: self.iscsi.addresses().to_vec(),
             volumes: self.volumes.list(),
             devices: self.list_devices(),
             exports: self.exports(),
@@ -259,15 +283,20 @@ impl Server {
     /// The LUNs, and whatever else is open.
     pub(crate) fn exports(&self) -> Vec<api::Export> {
         let sessions = self.nbd.sessions();
+        let initiators = self.iscsi.sessions();
         let of = |name: &str| -> Vec<api::Session> {
-            sessions.iter().filter(|session| session.export == name).map(show_session).collect()
+            let nbd = sessions.iter().filter(|session| session.export == name).map(show_session);
+            let iscsi = initiators.iter().filter(|session| session.export.as_deref() == Some(name));
+            nbd.chain(iscsi.map(show_initiator)).collect()
         };
         let mut exports = Vec::new();
         for open in self.volumes.all() {
             for lun in open.luns.list().unwrap_or_default() {
                 let name = format!("{}/{}", open.name, lun.name);
                 exports.push(api::Export {
-                    read_only: open.is_destination(),
+                    read_only: open.is_destination() || self.access.offer(&name).read_only,
+                    target: self.target(&name),
+                    access: self.access.show(&name),
                     size_bytes: lun.bytes,
                     uris: self.uris(&name),
                     sessions: of(&name),
@@ -277,7 +306,9 @@ impl Server {
         }
         for (name, size_bytes, read_only) in self.devices.sizes() {
             exports.push(api::Export {
-                read_only,
+                read_only: read_only || self.access.offer(&present_of(&name)).read_only,
+                target: self.target(&name),
+                access: self.access.show(&present_of(&name)),
                 size_bytes,
                 uris: self.uris(&name),
                 sessions: of(&name),
@@ -285,6 +316,7 @@ impl Server {
             });
         }
         let mut others: Vec<&str> = sessions.iter().map(|session| session.export.as_str()).collect();
+        others.extend(initiators.iter().filter_map(|session| session.export.as_deref()));
         others.sort_unstable();
         others.dedup();
         for name in others {
@@ -293,6 +325,8 @@ impl Server {
             exports.push(api::Export {
                 name: name.to_owned(),
                 read_only: true,
+                target: self.target(name),
+                access: self.access.show(&present_of(name)),
                 size_bytes: self.snapshot_lun_bytes(&parsed).unwrap_or(0),
                 uris: self.uris(name),
                 sessions: of(name),
@@ -325,20 +359,65 @@ impl Server {
         uris
     }
 
+    /// How initiators reach an export.
+    pub(crate) fn target(&self, export: &str) -> api::Target {
+        api::Target { name: target_name(export), portals: self.iscsi.addresses().to_vec() }
+    }
+
+    /// Changes who may use an export, and how: `VOLUME/LUN` or an adopted device. Sessions that are there end, as what they were told no longer holds.
+    pub(crate) fn set_access(
+        &self,
+        name: &str,
+        request: &api::SetAccess,
+    ) -> Result<api::Export, ServerError> {
+        let bytes = match ExportName::parse(name) {
+            Some(parsed) => {
+                let open = self.volumes.get(parsed.volume)?;
+                open.luns.find(parsed.lun).map_err(ServerError::files(name))?.bytes
+            }
+            None => {
+                let sizes = self.devices.sizes();
+                self.devices.get(name)?;
+                sizes.iter().find(|(known, ..)| known == name).map_or(0, |(_, bytes, _)| *bytes)
+            }
+        };
+        let block_bytes = request.block_bytes.unwrap_or(self.access.show(name).block_bytes);
+        if !bytes.is_multiple_of(u64::from(block_bytes.max(1))) {
+            return Err(ServerError::Invalid {
+                what: "the block size",
+                rule: "the size of the disk is a multiple of it",
+            });
+        }
+        self.access.set(name, request)?;
+        let mut open: Vec<String> = self.exports().into_iter().map(|export| export.name).collect();
+        open.retain(|export| present_of(export) == name);
+        let closed: usize = open.iter().map(|export| self.close_named(export)).sum();
+        tracing::info!(export = name, closed, "changed who may use an export");
+        self.exports().into_iter().find(|export| export.name == name).ok_or(ServerError::NotFound {
+            what: "export",
+            name: name.to_owned(),
+            list: "cairn export list",
+        })
+    }
+
     fn sessions_of(&self, concerned: impl Fn(&ExportName<'_>) -> bool) -> Vec<String> {
         let name = |session: SessionInfo| session.export;
         let mine = |name: &String| ExportName::parse(name).is_some_and(|parsed| concerned(&parsed));
-        self.nbd.sessions().into_iter().map(name).filter(mine).collect()
+        let nbd = self.nbd.sessions().into_iter().map(name);
+        let iscsi = self.iscsi.sessions().into_iter().filter_map(|session| session.export);
+        nbd.chain(iscsi).filter(mine).collect()
     }
 
     /// How many sessions an export has.
     pub(crate) fn sessions_named(&self, name: &str) -> usize {
-        self.nbd.sessions().iter().filter(|session| session.export == name).count()
+        let nbd = self.nbd.sessions().into_iter().filter(|session| session.export == name).count();
+        let initiators = self.iscsi.sessions();
+        nbd + initiators.iter().filter(|session| session.export.as_deref() == Some(name)).count()
     }
 
     /// Ends the sessions of an export; the count of them.
     pub(crate) fn close_named(&self, name: &str) -> usize {
-        self.nbd.close_export(name)
+        self.nbd.close_export(name) + self.iscsi.close_export(name)
     }
 
     /// True when a client has one of these exports open.
@@ -363,7 +442,7 @@ impl Server {
         let mut names = self.sessions_of(concerned);
         names.sort_unstable();
         names.dedup();
-        names.iter().map(|name| self.nbd.close_export(name)).sum()
+        names.iter().map(|name| self.nbd.close_export(name) + self.iscsi.close_export(name)).sum()
     }
 
     pub(crate) fn list_peers(&self) -> Vec<api::Peer> {
@@ -422,5 +501,28 @@ fn show_session(session: &SessionInfo) -> api::Session {
         requests: session.requests,
         read_bytes: session.read_bytes,
         written_bytes: session.written_bytes,
+        initiator: None,
+        parameters: None,
+    }
+}
+
+fn show_initiator(session: &IscsiSession) -> api::Session {
+    let agreed = &session.operational;
+    api::Session {
+        id: session.id,
+        peer: session.peer.clone(),
+        requests: session.requests,
+        read_bytes: session.read_bytes,
+        written_bytes: session.written_bytes,
+        initiator: Some(session.initiator.clone()),
+        parameters: Some(api::IscsiParameters {
+            header_digest: agreed.header_digest,
+            data_digest: agreed.data_digest,
+            max_recv_data_segment_length: agreed.send_segment,
+            max_burst_length: agreed.max_burst,
+            first_burst_length: agreed.first_burst,
+            initial_r2t: agreed.initial_r2t,
+            immediate_data: agreed.immediate_data,
+        }),
     }
 }

@@ -10,6 +10,7 @@
 
 mod blocks;
 mod dumps;
+mod iscsi;
 mod mirrors;
 mod nbd;
 mod nbd_sessions;
@@ -78,6 +79,9 @@ pub const TARGETS: &[Target] = &[
     target("nbd_client", nbd::client, nbd::client_seeds, FAST),
     target("nbd_session", nbd_sessions::session, nbd_sessions::session_seeds, 2_000),
     target("nbd_commands", nbd_sessions::commands, nbd_sessions::command_seeds, 1_000),
+    target("iscsi_login", iscsi::login, iscsi::login_seeds, FAST),
+    target("iscsi_session", iscsi::session, iscsi::session_seeds, FAST),
+    target("iscsi_cdb", iscsi::cdb, iscsi::cdb_seeds, FAST),
     target("token", texts::token, texts::token_seeds, FAST),
     target("peer_hello", texts::peer_hello, texts::peer_hello_seeds, FAST),
     target("configuration", texts::configuration, texts::configuration_seeds, FAST),

@@ -15,7 +15,11 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
             let request = api::CreateLun { name: name.lun.clone(), size_bytes: bytes.0 };
             let path = format!("/v1/volumes/{}/luns", segment(&name.volume)?);
             let lun: api::Lun = client.post(&path, &request)?;
-            output.tell(&lun, |lun| lun.uris.join("\n"));
+            output.tell(&lun, |lun| {
+                let mut lines = lun.uris.clone();
+                lines.extend(super::export::login_lines(&lun.target));
+                lines.join("\n")
+            });
         }
         Lun::List { volume } => {
             let volumes = match volume {

@@ -19,6 +19,8 @@ pub fn run(serve: Serve, data: Option<PathBuf>, output: Output) -> Result<(), Fa
         http: serve.http,
         mirror: serve.mirror,
         nbd: (!serve.nbd.is_empty()).then_some(serve.nbd),
+        iscsi: (!serve.iscsi.is_empty()).then_some(serve.iscsi),
+        iscsi_advertise: serve.iscsi_advertise,
         nbd_tls_required: serve.nbd_tls_required.then_some(true),
         advertise: serve.advertise,
         mirror_patience: serve.mirror_patience,
@@ -29,7 +31,8 @@ pub fn run(serve: Serve, data: Option<PathBuf>, output: Output) -> Result<(), Fa
         output.tell(status, |status| {
             let mirror = status.mirror.as_deref().unwrap_or("off");
             let mut text = format!("serving {}\n  API     {}", status.data, status.http.join("  "));
-            text += &format!("\n  NBD     {}\n  mirror  {mirror}", status.nbd.join("  "));
+            text += &format!("\n  NBD     {}", status.nbd.join("  "));
+            text += &format!("\n  iSCSI   {}\n  mirror  {mirror}", super::status::listed(&status.iscsi));
             if status.volumes.is_empty() {
                 text +=
                     "\nnext: cairn volume create vol0 --size 100G, then cairn lun create vol0/db --size 10G";

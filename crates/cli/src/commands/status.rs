@@ -16,12 +16,13 @@ pub fn run(client: &Client, output: Output) -> Result<(), Failure> {
 
 fn people(status: &api::Status) -> String {
     let mut text = format!(
-        "cairn {}  {}  up {}\nAPI {}\nNBD {}\nmirror {}\n",
+        "cairn {}  {}  up {}\nAPI {}\nNBD {}\niSCSI {}\nmirror {}\n",
         status.version,
         status.data,
         duration(status.uptime_ms),
         status.http.join("  "),
         status.nbd.join("  "),
+        listed(&status.iscsi),
         status.mirror.as_deref().unwrap_or("off"),
     );
     let mut part = |title: &str, body: String| text += &format!("\n{title}\n{body}\n");
@@ -41,6 +42,11 @@ fn people(status: &api::Status) -> String {
         part("PROBLEMS", status.problems.iter().map(line).collect::<Vec<_>>().join("\n"));
     }
     text.trim_end().to_owned()
+}
+
+/// Addresses, or that there are none.
+pub fn listed(addresses: &[String]) -> String {
+    if addresses.is_empty() { "off".to_owned() } else { addresses.join("  ") }
 }
 
 fn followers(followers: &[api::Follower]) -> String {

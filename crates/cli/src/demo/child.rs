@@ -34,7 +34,7 @@ impl Child {
             .arg("serve")
             .arg("--data")
             .arg(&data)
-            .args(["--nbd", "off", "--http", "off", "--mirror", "127.0.0.1:0"])
+            .args(["--nbd", "off", "--iscsi", "off", "--http", "off", "--mirror", "127.0.0.1:0"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);

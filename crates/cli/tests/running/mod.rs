@@ -47,7 +47,12 @@ impl Running {
     pub fn restart(&mut self) {
         assert!(self.process.is_none(), "it runs");
         let mut command = cairn();
-        command.arg("serve").arg("--data").arg(&self.data).args(["--nbd", "off"]).args(&self.arguments);
+        command
+            .arg("serve")
+            .arg("--data")
+            .arg(&self.data)
+            .args(["--nbd", "off", "--iscsi", "127.0.0.1:0"])
+            .args(&self.arguments);
         self.process = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let deadline = Instant::now() + PATIENCE;
         while !self.run(&["status"]).status.success() {

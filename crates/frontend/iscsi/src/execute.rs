@@ -74,7 +74,8 @@ impl Place<'_> {
             Medium::Unmap(list) => {
                 let _shared = self.unit.exclusive.read();
                 // Unmapped blocks read as zeroes: a promise of LBPRZ, which trim alone does not give.
-                let zeroes = |(lba, blocks): &(u64, u32)| self.zeroes(bytes(*lba), bytes((*blocks).into()), true);
+                let zeroes =
+                    |(lba, blocks): &(u64, u32)| self.zeroes(bytes(*lba), bytes((*blocks).into()), true);
                 let mut batch: Vec<Operation> =
                     list.iter().filter(|(_, blocks)| *blocks > 0).map(zeroes).collect();
                 self.device.run(&mut batch);
@@ -182,7 +183,8 @@ impl Place<'_> {
     fn copy(&self, list: &CopyList) -> Result<(), Sense> {
         let resolved: Vec<_> = list.targets.iter().map(|target| (self.resolve)(&target.designator)).collect();
         for segment in &list.segments {
-            let find = |index: usize| resolved.get(index).cloned().flatten().ok_or(Sense::COPY_TARGET_UNREACHABLE);
+            let find =
+                |index: usize| resolved.get(index).cloned().flatten().ok_or(Sense::COPY_TARGET_UNREACHABLE);
             let source = find(segment.source)?;
             let destination = find(segment.destination)?;
             if destination.read_only {

@@ -200,8 +200,14 @@ impl Session<'_> {
             let is_last = read.done + count == read.length;
             let ends_burst = count == in_burst || skip + count == bytes;
             let last = is_last.then_some(read.residual);
-            let header =
-                self.protocol.data_in(read.tag, read.data_number, read.done, count as usize, ends_burst, last);
+            let header = self.protocol.data_in(
+                read.tag,
+                read.data_number,
+                read.done,
+                count as usize,
+                ends_burst,
+                last,
+            );
             put_header(&mut round.out, &header, operational.header_digest);
             round.data.push((round.out.len(), index, skip as usize, count as usize));
             let zeroes = &[0; 3][..padding(count as usize)];

@@ -53,7 +53,11 @@ pub struct IscsiServer {
 
 impl IscsiServer {
     /// Serves `targets` on `listeners`, on threads of its own.
-    pub fn start(listeners: Vec<Listener>, targets: Arc<dyn Targets>, options: ServerOptions) -> io::Result<Self> {
+    pub fn start(
+        listeners: Vec<Listener>,
+        targets: Arc<dyn Targets>,
+        options: ServerOptions,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             targets,
             options,

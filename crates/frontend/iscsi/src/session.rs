@@ -11,7 +11,8 @@ use cairn_proto_iscsi::{Attribute, Event, LoginError, RejectReason, Session as P
 
 use crate::input::Input;
 use crate::limits::{
-    IDLE_LOOK, LONG_SEGMENT_BYTES, LOOK_DURATION, LOOKS, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN, SLEEP_WORTH_AVOIDING,
+    IDLE_LOOK, LONG_SEGMENT_BYTES, LOOK_DURATION, LOOKS, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN,
+    SLEEP_WORTH_AVOIDING,
 };
 use crate::login::{self, Established};
 use crate::registry::Entry;

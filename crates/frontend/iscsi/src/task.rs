@@ -83,7 +83,9 @@ impl Session<'_> {
                 self.answer(request, &answer, round);
                 0
             }
-            Plan::Parameters(bytes, command) => self.await_data(*request, Work::Parameters(command), bytes.into(), 0),
+            Plan::Parameters(bytes, command) => {
+                self.await_data(*request, Work::Parameters(command), bytes.into(), 0)
+            }
             Plan::Medium(medium) => self.begin_medium(request, medium, block_bytes, through, round),
         }
     }
@@ -102,8 +104,11 @@ impl Session<'_> {
             Medium::Read { lba, blocks } => {
                 let actual = u64::from(blocks) * block;
                 let length = if request.reads { u64::from(request.expected).min(actual) as u32 } else { 0 };
-                let residual =
-                    if request.writes { Residual::default() } else { Residual::new(request.expected, actual) };
+                let residual = if request.writes {
+                    Residual::default()
+                } else {
+                    Residual::new(request.expected, actual)
+                };
                 if length == 0 {
                     self.protocol.respond(request.tag, 0, &[], residual, 0, &mut round.out);
                     return 0;
@@ -256,7 +261,8 @@ impl Session<'_> {
         let Answer { status, data, sense } = answer;
         let room = if request.reads { request.expected as usize } else { 0 };
         let data_out = request.writes && *status == Status::Good;
-        let residual = if data_out { Residual::default() } else { Residual::new(request.expected, data.len() as u64) };
+        let residual =
+            if data_out { Residual::default() } else { Residual::new(request.expected, data.len() as u64) };
         let data = &data[..data.len().min(room)];
         if data.is_empty() || *status != Status::Good {
             self.protocol.respond(request.tag, *status as u8, sense, residual, 0, &mut round.out);
@@ -267,8 +273,7 @@ impl Session<'_> {
         for (index, piece) in data.chunks(segment).enumerate() {
             let last = (index + 1 == count).then_some(residual);
             let offset = (index * segment) as u32;
-            let header =
-                self.protocol.data_in(request.tag, index as u32, offset, piece.len(), false, last);
+            let header = self.protocol.data_in(request.tag, index as u32, offset, piece.len(), false, last);
             let operational = self.protocol.operational();
             let (header_digest, data_digest) = (operational.header_digest, operational.data_digest);
             cairn_proto_iscsi::pdu::put(&mut round.out, header, piece, header_digest, data_digest);
@@ -301,7 +306,8 @@ impl Session<'_> {
 
     /// Forgets all tasks without an answer.
     pub(crate) fn drop_tasks(&mut self) {
-        let tags: Vec<u32> = self.tasks.keys().copied().chain(self.reads.iter().map(|read| read.tag)).collect();
+        let tags: Vec<u32> =
+            self.tasks.keys().copied().chain(self.reads.iter().map(|read| read.tag)).collect();
         for tag in tags {
             self.drop_task(tag);
         }
@@ -323,7 +329,8 @@ impl Session<'_> {
     pub(crate) fn solicit(&mut self, round: &mut Round) {
         let mut later = std::collections::VecDeque::new();
         while let Some(tag) = self.waiting.pop_front() {
-            let (Wants::Solicit(bytes), Some(task)) = (self.protocol.wants(tag), self.tasks.get_mut(&tag)) else {
+            let (Wants::Solicit(bytes), Some(task)) = (self.protocol.wants(tag), self.tasks.get_mut(&tag))
+            else {
                 continue;
             };
             let plain = matches!(task.work, Work::Write { .. });

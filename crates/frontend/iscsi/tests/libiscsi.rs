@@ -32,7 +32,8 @@ fn run(suite: &str, urls: &[String]) -> (BTreeMap<String, Verdict>, String) {
         .args(urls)
         .output()
         .unwrap();
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let mut verdicts = BTreeMap::new();
     let mut current: Option<(String, bool)> = None;
     for line in text.lines() {
@@ -73,7 +74,7 @@ fn suite_of_libiscsi_passes_on_every_kind_of_unit() {
         };
         for kind in kinds {
             let mut urls = vec![server.url(kind)];
-            if suite == "MultipathIO" {
+            if *suite == "MultipathIO" {
                 urls.push(server.url(kind));
             }
             let (verdicts, text) = run(suite, &urls);
@@ -83,7 +84,9 @@ fn suite_of_libiscsi_passes_on_every_kind_of_unit() {
             best.extend(verdicts);
         }
     }
-    let of = |wanted: Verdict| best.iter().filter(move |(_, verdict)| **verdict == wanted).map(|(name, _)| name.as_str());
+    let of = |wanted: Verdict| {
+        best.iter().filter(move |(_, verdict)| **verdict == wanted).map(|(name, _)| name.as_str())
+    };
     let skipped: Vec<&str> = of(Verdict::Skipped).collect();
     let failed: Vec<&str> = of(Verdict::Failed).collect();
     let passed = of(Verdict::Passed).count();
@@ -104,7 +107,8 @@ fn suite_of_libiscsi_passes_on_every_kind_of_unit() {
 
 /// True when a foreign program is here; without it the test is skipped, and fails in CI.
 fn foreign(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap().status.success();
+    let found =
+        Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap().status.success();
     assert!(found || std::env::var_os("CI").is_none(), "{program} is missing");
     if !found {
         println!("skipped: {program} is not installed");

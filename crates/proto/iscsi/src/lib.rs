@@ -18,6 +18,6 @@ pub mod text;
 pub use login::{Gatekeeper, Identity, LoggedIn, Login, LoginError, Step};
 pub use negotiate::{Operational, Outcome};
 pub use session::{
-    Attribute, CommandRequest, DataOut, Event, Management, ManagementResponse, RejectReason, Residual, Session, Violation,
-    Wants,
+    Attribute, CommandRequest, DataOut, Event, Management, ManagementResponse, RejectReason, Residual,
+    Session, Violation, Wants,
 };

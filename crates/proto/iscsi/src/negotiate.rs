@@ -102,8 +102,14 @@ impl Operational {
                 Some(0..=2) => answer("0"),
                 _ => answer(REJECT),
             },
-            "MaxBurstLength" | "FirstBurstLength" | "MaxConnections" | "MaxOutstandingR2T" | "InitialR2T"
-            | "ImmediateData" | "DataPDUInOrder" | "DataSequenceInOrder" => answer("Irrelevant"),
+            "MaxBurstLength"
+            | "FirstBurstLength"
+            | "MaxConnections"
+            | "MaxOutstandingR2T"
+            | "InitialR2T"
+            | "ImmediateData"
+            | "DataPDUInOrder"
+            | "DataSequenceInOrder" => answer("Irrelevant"),
             // Markers went with RFC 7143; older initiators still ask.
             "OFMarker" | "IFMarker" => answer(NO),
             "OFMarkInt" | "IFMarkInt" => answer(REJECT),

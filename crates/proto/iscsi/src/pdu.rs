@@ -53,7 +53,9 @@ pub const FLAG_UNDERFLOW: u8 = 0x02;
 pub const FLAG_STATUS: u8 = 0x01;
 
 /// A basic header segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Default,
+)]
 #[repr(C)]
 pub struct Header {
     pub(crate) opcode: u8,

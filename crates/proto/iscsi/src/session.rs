@@ -12,8 +12,8 @@ use crate::limits::{COMMAND_WINDOW, IMMEDIATE_COMMANDS_MAX, RECEIVE_SEGMENT_BYTE
 use crate::login::LoggedIn;
 use crate::negotiate::Operational;
 use crate::pdu::{
-    self, FLAG_CONTINUE, FLAG_FINAL, FLAG_OVERFLOW, FLAG_READ, FLAG_STATUS, FLAG_UNDERFLOW, FLAG_WRITE, Header, NO_TAG,
-    opcode,
+    self, FLAG_CONTINUE, FLAG_FINAL, FLAG_OVERFLOW, FLAG_READ, FLAG_STATUS, FLAG_UNDERFLOW, FLAG_WRITE,
+    Header, NO_TAG, opcode,
 };
 
 /// The initiator broke the protocol in a way that ends the connection.
@@ -540,9 +540,8 @@ impl Session {
         out: &mut Vec<u8>,
     ) {
         self.forget(tag);
-        let mut header = Header::new(opcode::SCSI_RESPONSE, tag)
-            .with_word(4, data_count)
-            .with_word(6, residual.bytes);
+        let mut header =
+            Header::new(opcode::SCSI_RESPONSE, tag).with_word(4, data_count).with_word(6, residual.bytes);
         header.flags |= residual.flag;
         header.detail = [0, status];
         let header = self.stamp(header, true);
@@ -650,9 +649,8 @@ impl Session {
     }
 
     fn event(&mut self, event: u8, parameters: u32, data: &[u8], out: &mut Vec<u8>) {
-        let header = Header::new(opcode::ASYNC, NO_TAG)
-            .with_word(4, u32::from(event) << 24)
-            .with_word(5, parameters);
+        let header =
+            Header::new(opcode::ASYNC, NO_TAG).with_word(4, u32::from(event) << 24).with_word(5, parameters);
         let header = self.stamp(header, true);
         self.put(out, header, data);
     }

@@ -1,1 +1,461 @@
-//! Tests of the protocol.
+//! Tests of the protocol: login, sessions and the logical unit, driven by PDUs as an initiator sends them.
+
+use proptest::prelude::*;
+
+use crate::chap::{Account, Algorithm, CHALLENGE_BYTES, Credential};
+use crate::limits::{COMMAND_WINDOW, RECEIVE_SEGMENT_BYTES_MAX};
+use crate::pdu::{FLAG_FINAL, HEADER_BYTES, Header, NO_TAG, digest, opcode, put};
+use crate::scsi::{
+    Command, Compare, Description, Geometry, LogicalUnit, Medium, Nexus, Plan, ReservationState, Status,
+    decode,
+};
+use crate::{
+    Event, Gatekeeper, Identity, LoggedIn, Login, LoginError, Operational, Outcome, Session, Step, Violation,
+    Wants, text,
+};
+
+const TARGET: &str = "iqn.2026-11.io.cairn:v.lun";
+
+struct Gate {
+    account: Option<Account>,
+}
+
+impl Gatekeeper for Gate {
+    fn admit(&mut self, identity: &Identity) -> Result<Option<Account>, LoginError> {
+        match identity.target.as_deref() {
+            None | Some(TARGET) => Ok(self.account.clone()),
+            Some(_) => Err(LoginError::NotFound),
+        }
+    }
+
+    fn challenge(&mut self) -> [u8; CHALLENGE_BYTES + 1] {
+        [7; CHALLENGE_BYTES + 1]
+    }
+
+    fn establish(&mut self, _: &Identity) -> Result<u16, LoginError> {
+        Ok(1)
+    }
+}
+
+fn request(stage: u8, next: u8, transit: bool) -> Header {
+    let mut header = Header::new(opcode::LOGIN, 9).immediate().with_word(1, 100).with_word(2, 500);
+    header.flags = stage << 2 | next | if transit { FLAG_FINAL } else { 0 };
+    header.lun = [0, 2, 0x3d, 0, 0, 1, 0, 0];
+    header
+}
+
+fn pairs(all: &[(&str, &str)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    all.iter().for_each(|(key, value)| text::put(&mut bytes, key, value));
+    bytes
+}
+
+/// Sends one login request; what came of it, the response's header and its pairs.
+fn send(
+    login: &mut Login,
+    gate: &mut Gate,
+    header: Header,
+    all: &[(&str, &str)],
+) -> (Step, Header, Vec<(String, String)>) {
+    let mut out = Vec::new();
+    let step = login.receive(&header, &pairs(all), gate, &mut out);
+    let response = Header::parse(&out).unwrap();
+    let data = &out[HEADER_BYTES..HEADER_BYTES + response.data_bytes() as usize];
+    let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    (step, response, text::parse(data).unwrap().into_iter().map(owned).collect())
+}
+
+const NAMES: [(&str, &str); 3] =
+    [("InitiatorName", "iqn.2000-01.example:me"), ("SessionType", "Normal"), ("TargetName", TARGET)];
+
+fn logged_in() -> LoggedIn {
+    let mut gate = Gate { account: None };
+    let (step, ..) = send(&mut Login::default(), &mut gate, request(1, 3, true), &NAMES);
+    let Step::Done(login) = step else { panic!("{step:?}") };
+    *login
+}
+
+#[test]
+fn login_without_authentication_takes_one_request() {
+    let login = logged_in();
+    assert_eq!(login.identity.target.as_deref(), Some(TARGET));
+    assert_eq!(login.identity.port(), "iqn.2000-01.example:me,i,0x00023d000001");
+    assert_eq!((login.command_number, login.status_number), (100, 501));
+    assert_eq!(login.operational, Operational::default());
+}
+
+#[test]
+fn keys_are_negotiated_as_the_specification_says() {
+    let cases = [
+        ("HeaderDigest", "CRC32C,None", "CRC32C"),
+        ("DataDigest", "None,CRC32C", "None"),
+        ("DataDigest", "MD5", "Reject"),
+        ("MaxBurstLength", "16777215", "1048576"),
+        ("MaxBurstLength", "4096", "4096"),
+        ("MaxBurstLength", "511", "Reject"),
+        ("FirstBurstLength", "0x10000", "65536"),
+        ("MaxConnections", "8", "1"),
+        ("InitialR2T", "Yes", "Yes"),
+        ("InitialR2T", "No", "No"),
+        ("InitialR2T", "Perhaps", "Reject"),
+        ("ImmediateData", "Yes", "Yes"),
+        ("ImmediateData", "No", "No"),
+        ("DataPDUInOrder", "No", "Yes"),
+        ("DataSequenceInOrder", "No", "Yes"),
+        ("ErrorRecoveryLevel", "2", "0"),
+        ("DefaultTime2Wait", "2", "2"),
+        ("DefaultTime2Retain", "20", "0"),
+        ("MaxOutstandingR2T", "16", "1"),
+        ("OFMarker", "Yes", "No"),
+        ("IFMarkInt", "2048~8192", "Reject"),
+        ("TaskReporting", "FastAbort,RFC3720", "RFC3720"),
+        ("iSCSIProtocolLevel", "2", "1"),
+        ("X-com.example", "1", "NotUnderstood"),
+    ];
+    for (key, value, answer) in cases {
+        let outcome = Operational::default().offer(key, value, false);
+        assert_eq!(outcome, Outcome::Answer(answer.to_owned()), "{key}={value}");
+    }
+    let mut operational = Operational::default();
+    assert_eq!(operational.offer("MaxRecvDataSegmentLength", "262144", false), Outcome::Declared);
+    assert_eq!(operational.send_segment, 262_144);
+    assert_eq!(operational.offer("MaxBurstLength", "1024", true), Outcome::Answer("Irrelevant".to_owned()));
+}
+
+fn account(mutual: bool) -> Account {
+    let credential = |name: &str, secret: &str| Credential { name: name.to_owned(), secret: secret.into() };
+    Account {
+        initiator: credential("me", "my secret words"),
+        target: mutual.then(|| credential("you", "your secret words")),
+    }
+}
+
+/// Goes through CHAP; the last step and what was answered to it.
+fn chap(
+    account: Account,
+    algorithm: &str,
+    secret: &str,
+    own: Option<(&str, &str)>,
+) -> (Step, Vec<(String, String)>) {
+    let mut gate = Gate { account: Some(account) };
+    let mut login = Login::default();
+    let first: Vec<_> = NAMES.into_iter().chain([("AuthMethod", "CHAP,None")]).collect();
+    let (step, _, answer) = send(&mut login, &mut gate, request(0, 1, false), &first);
+    assert_eq!(step, Step::More);
+    assert!(answer.contains(&("AuthMethod".to_owned(), "CHAP".to_owned())));
+    let (step, _, answer) = send(&mut login, &mut gate, request(0, 1, false), &[("CHAP_A", algorithm)]);
+    assert_eq!(step, Step::More);
+    let find =
+        |key: &str| answer.iter().find(|(known, _)| known == key).map(|(_, value)| value.clone()).unwrap();
+    let chosen = Algorithm::choose(&find("CHAP_A")).unwrap();
+    let identifier: u8 = find("CHAP_I").parse().unwrap();
+    let challenge = text::binary(&find("CHAP_C")).unwrap();
+    let response = text::hexadecimal(&chosen.response(identifier, secret.as_bytes(), &challenge));
+    let mut proof = vec![("CHAP_N", "me"), ("CHAP_R", response.as_str())];
+    if let Some((identifier, challenge)) = own {
+        proof.extend([("CHAP_I", identifier), ("CHAP_C", challenge)]);
+    }
+    let (step, _, answer) = send(&mut login, &mut gate, request(0, 1, true), &proof);
+    (step, answer)
+}
+
+#[test]
+fn chap_lets_in_who_knows_the_secret_and_nobody_else() {
+    for algorithm in ["5", "7", "7,5", "99,5"] {
+        assert_eq!(chap(account(false), algorithm, "my secret words", None).0, Step::More, "{algorithm}");
+        let refused = Step::Failed(LoginError::Authentication);
+        assert_eq!(chap(account(false), algorithm, "other words", None).0, refused, "{algorithm}");
+    }
+}
+
+#[test]
+fn target_proves_itself_when_asked_and_never_answers_its_own_challenge() {
+    let theirs = text::hexadecimal(&[3; 16]);
+    let (step, answer) = chap(account(true), "7", "my secret words", Some(("9", &theirs)));
+    assert_eq!(step, Step::More);
+    let proof = Algorithm::Sha256.response(9, b"your secret words", &[3; 16]);
+    assert!(answer.contains(&("CHAP_R".to_owned(), text::hexadecimal(&proof))));
+    assert!(answer.contains(&("CHAP_N".to_owned(), "you".to_owned())));
+    let reflected = text::hexadecimal(&[7; 16]);
+    let refused = Step::Failed(LoginError::Authentication);
+    assert_eq!(chap(account(true), "7", "my secret words", Some(("9", &reflected))).0, refused);
+    assert_eq!(chap(account(false), "7", "my secret words", Some(("9", &theirs))).0, refused);
+}
+
+#[test]
+fn initiator_cannot_leave_the_security_stage_unproved() {
+    let mut gate = Gate { account: Some(account(false)) };
+    let refused = Step::Failed(LoginError::Authentication);
+    assert_eq!(
+        send(&mut Login::default(), &mut gate, request(1, 3, true), &NAMES).0,
+        refused,
+        "it skips the stage"
+    );
+    let none: Vec<_> = NAMES.into_iter().chain([("AuthMethod", "None")]).collect();
+    assert_eq!(send(&mut Login::default(), &mut gate, request(0, 1, true), &none).0, refused);
+    let mut login = Login::default();
+    let both: Vec<_> = NAMES.into_iter().chain([("AuthMethod", "CHAP")]).collect();
+    let (step, response, _) = send(&mut login, &mut gate, request(0, 3, true), &both);
+    assert_eq!((step, response.is_final()), (Step::More, false), "the target does not go along");
+    let (step, ..) = send(&mut login, &mut gate, request(1, 3, true), &[]);
+    assert_eq!(step, Step::Failed(LoginError::Initiator), "nor does it later");
+    let mut login = Login::default();
+    let (step, ..) = send(&mut login, &mut gate, request(0, 3, true), &NAMES);
+    assert_eq!(step, Step::More);
+    let proof = [("CHAP_N", "me"), ("CHAP_R", "0x00")];
+    assert_eq!(send(&mut login, &mut gate, request(0, 3, true), &proof).0, refused, "there was no challenge");
+}
+
+#[test]
+fn logins_that_make_no_sense_are_refused_with_the_right_status() {
+    let mut gate = Gate { account: None };
+    let mut fails = |header: Header, all: &[(&str, &str)], status: u16| {
+        let (step, response, _) = send(&mut Login::default(), &mut gate, header, all);
+        assert!(matches!(step, Step::Failed(_)), "{all:?}: {step:?}");
+        assert_eq!(response.word(4) >> 16, u32::from(status), "{all:?}");
+    };
+    fails(request(1, 3, true), &NAMES[1..], 0x0207);
+    fails(request(1, 3, true), &NAMES[..1], 0x0207);
+    fails(request(1, 3, true), &[NAMES[0], NAMES[1], ("TargetName", "iqn.other")], 0x0203);
+    fails(request(1, 3, true), &[NAMES[0], ("SessionType", "Odd")], 0x0209);
+    fails(request(1, 3, true), &[NAMES[0], NAMES[0], NAMES[2]], 0x0200);
+    fails(request(3, 3, true), &NAMES, 0x0200);
+    fails(request(1, 1, true), &NAMES, 0x0200);
+    fails(Header { lun: [0, 2, 0x3d, 0, 0, 1, 0, 5], ..request(1, 3, true) }, &NAMES, 0x0206);
+    fails(Header { detail: [1, 1], ..request(1, 3, true) }, &NAMES, 0x0205);
+    fails(Header::new(opcode::SCSI_COMMAND, 1), &[], 0x0200);
+}
+
+fn command(tag: u32, number: u32, flags: u8, expected: u32, immediate: usize) -> Header {
+    let header = Header::new(opcode::SCSI_COMMAND, tag).with_word(0, expected).with_word(1, number);
+    Header { flags, ..header }.with_data(immediate)
+}
+
+fn data_out(tag: u32, transfer_tag: u32, number: u32, offset: u32, bytes: usize, last: bool) -> Header {
+    let header = Header::new(opcode::DATA_OUT, tag).with_word(0, transfer_tag).with_word(4, number);
+    let flags = if last { FLAG_FINAL } else { 0 };
+    Header { flags, ..header.with_word(5, offset) }.with_data(bytes)
+}
+
+#[test]
+fn commands_are_taken_in_order_and_within_the_window() {
+    let mut session = Session::new(&logged_in());
+    assert!(matches!(session.receive(&command(1, 100, 0xc0, 0, 0)), Ok(Event::Command(_))));
+    assert_eq!(session.receive(&command(2, 100, 0xc0, 0, 0)), Ok(Event::Ignore), "it was there before");
+    assert_eq!(session.receive(&command(2, 99, 0xc0, 0, 0)), Ok(Event::Ignore), "too low");
+    let beyond = 100 + COMMAND_WINDOW;
+    assert_eq!(session.receive(&command(2, beyond, 0xc0, 0, 0)), Ok(Event::Ignore), "too high");
+    let gap = Err(Violation::CommandGap { found: 102, expected: 101 });
+    assert_eq!(session.receive(&command(2, 102, 0xc0, 0, 0)), gap);
+    assert_eq!(session.receive(&command(1, 101, 0xc0, 0, 0)), Err(Violation::TagInUse { tag: 1 }));
+    let long = command(3, 102, 0xa0, u32::MAX, RECEIVE_SEGMENT_BYTES_MAX as usize + 1);
+    assert!(matches!(session.receive(&long), Err(Violation::SegmentTooLong { .. })));
+}
+
+#[test]
+fn data_comes_as_it_was_asked_for_or_the_command_fails() {
+    let bytes = 1 << 21;
+    let begin = || {
+        let mut session = Session::new(&logged_in());
+        // InitialR2T is Yes by default: 512 bytes come at once, the rest is asked for.
+        assert!(matches!(session.receive(&command(1, 100, 0xa0, bytes, 512)), Ok(Event::Command(_))));
+        session.begin(1, bytes);
+        assert_eq!(session.wants(1), Wants::Solicit(262_144));
+        let mut out = Vec::new();
+        session.solicit(1, 1024, &mut out);
+        let r2t = Header::parse(&out).unwrap();
+        assert_eq!((r2t.opcode(), r2t.word(5), r2t.word(6)), (opcode::R2T, 512, 1024));
+        (session, r2t.word(0))
+    };
+    let (mut session, tag) = begin();
+    assert!(matches!(session.receive(&data_out(1, tag, 0, 512, 600, false)), Ok(Event::Data(_))));
+    assert_eq!(session.wants(1), Wants::Data);
+    assert!(matches!(session.receive(&data_out(1, tag, 1, 1112, 424, true)), Ok(Event::Data(_))));
+    assert!(matches!(session.wants(1), Wants::Solicit(_)));
+    let wrong: [(&str, fn(u32) -> Header); 6] = [
+        ("a number that is not due", |tag| data_out(1, tag, 1, 512, 1024, true)),
+        ("another place", |tag| data_out(1, tag, 0, 0, 1024, true)),
+        ("too much", |tag| data_out(1, tag, 0, 512, 1025, true)),
+        ("an end that comes early", |tag| data_out(1, tag, 0, 512, 512, true)),
+        ("no end", |tag| data_out(1, tag, 0, 512, 1024, false)),
+        ("another transfer tag", |_| data_out(1, NO_TAG, 0, 512, 1024, true)),
+    ];
+    for (what, header) in wrong {
+        let (mut session, tag) = begin();
+        assert_eq!(session.receive(&header(tag)), Ok(Event::BadData { tag: 1 }), "{what}");
+        assert_eq!(session.receive(&data_out(1, tag, 0, 512, 1024, true)), Ok(Event::Ignore), "after {what}");
+    }
+}
+
+fn geometry() -> Geometry {
+    Geometry { block_bytes: 512, blocks: 1 << 20, physical_bytes: 4096, read_only: false, thin: true }
+}
+
+fn unit(state: ReservationState) -> LogicalUnit {
+    let description = Description {
+        name: "v/lun".to_owned(),
+        id: 0x0123_4567_89ab_cdef,
+        target: TARGET.to_owned(),
+        removable: false,
+    };
+    let mut unit = LogicalUnit::new(description, geometry(), state);
+    unit.attach(Nexus(1), "iqn.a,i,0x1".to_owned());
+    unit.attach(Nexus(2), "iqn.b,i,0x2".to_owned());
+    unit
+}
+
+fn cdb(bytes: &[u8]) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    cdb[..bytes.len()].copy_from_slice(bytes);
+    cdb
+}
+
+/// What a nexus gets for a command: status, sense key and code.
+fn answer(unit: &mut LogicalUnit, nexus: u64, bytes: &[u8]) -> (Status, u8, u8) {
+    match unit.receive(Nexus(nexus), &[0; 8], &cdb(bytes), 4096) {
+        Plan::Answer(answer) => {
+            let sense = |at: usize| answer.sense.get(at).copied().unwrap_or(0);
+            (answer.status, sense(2), sense(12))
+        }
+        Plan::Medium(_) | Plan::Parameters(..) => (Status::Good, 0, 0),
+    }
+}
+
+const READ: &[u8] = &[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+const WRITE: &[u8] = &[0x2a, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+
+/// PERSISTENT RESERVE OUT; true when it was granted.
+fn reserve_out(
+    unit: &mut LogicalUnit,
+    nexus: u64,
+    action: u8,
+    kind: u8,
+    keys: (u64, u64),
+    persists: bool,
+) -> bool {
+    let bytes = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+    let plan = unit.receive(Nexus(nexus), &[0; 8], &cdb(&bytes), 24);
+    let Plan::Parameters(24, command) = plan else { panic!("{plan:?}") };
+    let mut list = [keys.0.to_be_bytes(), keys.1.to_be_bytes(), [0; 8]].concat();
+    list[20] = u8::from(persists);
+    let outcome = unit.parameters(Nexus(nexus), &command, &list);
+    assert_eq!(
+        outcome.keep,
+        persists && matches!(&outcome.plan, Plan::Answer(answer) if answer.status == Status::Good)
+    );
+    matches!(outcome.plan, Plan::Answer(answer) if answer.status == Status::Good)
+}
+
+#[test]
+fn persistent_reservation_keeps_others_out_and_survives_a_restart() {
+    let mut first = unit(ReservationState::default());
+    assert!(reserve_out(&mut first, 1, 0, 0, (0, 11), true));
+    assert!(reserve_out(&mut first, 1, 1, 3, (11, 0), true), "exclusive access");
+    assert!(!reserve_out(&mut first, 2, 1, 3, (22, 0), false), "it is not registered");
+    // The server starts again; the initiator comes back with the same port name.
+    let mut again = unit(first.reservations().clone());
+    assert_eq!(answer(&mut again, 1, WRITE).0, Status::Good);
+    assert_eq!(answer(&mut again, 2, WRITE).0, Status::ReservationConflict);
+    assert_eq!(answer(&mut again, 2, READ).0, Status::ReservationConflict);
+    assert_eq!(answer(&mut again, 2, &[0x12, 0, 0, 0, 96, 0]).0, Status::Good, "INQUIRY is always allowed");
+    // The other takes over by the key, and the first learns of it.
+    assert!(reserve_out(&mut again, 2, 0, 0, (0, 22), true));
+    assert!(reserve_out(&mut again, 2, 4, 1, (22, 11), true));
+    assert_eq!(answer(&mut again, 1, READ), (Status::CheckCondition, 6, 0x2a));
+    assert_eq!(answer(&mut again, 1, READ).0, Status::Good, "write exclusive lets others read");
+    assert_eq!(answer(&mut again, 1, WRITE).0, Status::ReservationConflict);
+}
+
+#[test]
+fn reservation_for_registrants_lets_them_in_and_ends_with_its_last_holder() {
+    let mut unit = unit(ReservationState::default());
+    assert!(reserve_out(&mut unit, 1, 6, 0, (0, 11), false));
+    assert!(reserve_out(&mut unit, 1, 1, 5, (11, 0), false));
+    assert_eq!(answer(&mut unit, 2, WRITE).0, Status::ReservationConflict);
+    assert!(reserve_out(&mut unit, 2, 6, 0, (0, 22), false));
+    assert_eq!(answer(&mut unit, 2, WRITE).0, Status::Good);
+    assert!(!reserve_out(&mut unit, 2, 1, 5, (22, 0), false), "one holds it");
+    assert!(reserve_out(&mut unit, 1, 0, 0, (11, 0), false));
+    assert_eq!(answer(&mut unit, 2, WRITE), (Status::CheckCondition, 6, 0x2a), "it hears of the release");
+    assert_eq!(unit.reservations().reserved, None);
+}
+
+#[test]
+fn places_beyond_the_unit_and_writes_to_read_only_ones_are_refused() {
+    let mut unit = unit(ReservationState::default());
+    let at = |opcode: u8, lba: u32, blocks: u16| {
+        let [a, b, c, d] = lba.to_be_bytes();
+        let [high, low] = blocks.to_be_bytes();
+        [opcode, 0, a, b, c, d, 0, high, low, 0]
+    };
+    assert_eq!(answer(&mut unit, 1, &at(0x28, (1 << 20) - 1, 1)).0, Status::Good);
+    assert_eq!(answer(&mut unit, 1, &at(0x28, (1 << 20) - 1, 2)), (Status::CheckCondition, 5, 0x21));
+    assert_eq!(answer(&mut unit, 1, &at(0x2a, u32::MAX, u16::MAX)), (Status::CheckCondition, 5, 0x21));
+    assert!(unit.set_geometry(Geometry { blocks: 1 << 21, ..geometry() }));
+    assert_eq!(answer(&mut unit, 1, READ), (Status::CheckCondition, 6, 0x2a), "its size changed");
+    assert_eq!(answer(&mut unit, 1, READ).0, Status::Good);
+    unit.set_geometry(Geometry { blocks: 1 << 21, read_only: true, ..geometry() });
+    for write in [WRITE, &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &at(0x41, 0, 1), &at(0x2e, 0, 1)] {
+        assert_eq!(answer(&mut unit, 1, write), (Status::CheckCondition, 7, 0x27), "{write:?}");
+    }
+}
+
+#[test]
+fn cdbs_are_decoded_by_length_and_flags() {
+    let read = |bytes: &[u8]| decode(&cdb(bytes));
+    assert_eq!(
+        read(&[0x08, 0x1f, 0xff, 0xff, 0, 0]),
+        Ok(Command::Medium(Medium::Read { lba: 0x1f_ffff, blocks: 256 }))
+    );
+    let write = Medium::Write { lba: 1 << 40, blocks: 2, fua: true, verify: false };
+    assert_eq!(read(&[0x8a, 0x08, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0]), Ok(Command::Medium(write)));
+    let verify = Medium::Verify { lba: 7, blocks: 3, compare: Compare::All };
+    assert_eq!(read(&[0x2f, 0x02, 0, 0, 0, 7, 0, 0, 3, 0]), Ok(Command::Medium(verify)));
+    assert!(read(&[0x28, 0x20, 0, 0, 0, 0, 0, 0, 1, 0]).is_err(), "no protection information");
+    assert!(read(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 4]).is_err(), "no ACA");
+    assert!(read(&[0xff]).is_err());
+    assert!(read(&[0x9e, 0x1f]).is_err());
+}
+
+#[test]
+fn numbers_and_binaries_of_texts() {
+    assert_eq!(text::number("0x1F"), Some(31));
+    assert_eq!(text::number("4294967296"), None);
+    assert_eq!(text::number("-1"), None);
+    assert_eq!(text::binary("0x00ff"), Some(vec![0, 255]));
+    assert_eq!(text::binary("0xf"), None);
+    assert_eq!(text::binary("0bAP8="), Some(vec![0, 255]));
+    assert_eq!(digest(&[&[0; 32]]), [0xaa, 0x36, 0x91, 0x8a], "RFC 7143, appendix A.4");
+}
+
+proptest! {
+    #[test]
+    fn text_that_was_written_reads_the_same(all in prop::collection::vec(("[A-Za-z0-9.+@_-]{1,63}", "[ -~]{0,100}"), 0..20)) {
+        let mut bytes = Vec::new();
+        all.iter().for_each(|(key, value)| text::put(&mut bytes, key, value));
+        let read = text::parse(&bytes).unwrap();
+        let owned: Vec<_> = read.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        prop_assert_eq!(owned, all);
+    }
+
+    #[test]
+    fn header_that_was_written_reads_the_same(bytes in prop::array::uniform32(any::<u8>()), more in prop::array::uniform16(any::<u8>()), data in prop::collection::vec(any::<u8>(), 0..40)) {
+        let raw = [&bytes[..], &more[..]].concat();
+        let header = Header::parse(&raw).unwrap();
+        let mut out = Vec::new();
+        put(&mut out, header, &data, false, false);
+        let again = Header::parse(&out).unwrap();
+        prop_assert_eq!(again, header.with_data(data.len()));
+        prop_assert_eq!(again.cdb(), header.cdb());
+        prop_assert_eq!(out.len() % 4, 0);
+    }
+
+    #[test]
+    fn no_text_and_no_command_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), code in prop::array::uniform16(any::<u8>()), expected: u32) {
+        let _ = text::parse(&bytes);
+        let mut unit = unit(ReservationState::default());
+        if let Plan::Parameters(_, command) = unit.receive(Nexus(1), &[0; 8], &code, expected) {
+            unit.parameters(Nexus(1), &command, &bytes);
+        }
+    }
+}

@@ -86,6 +86,8 @@ pub struct Device {
     pub size_bytes: u64,
     /// Where clients find it.
     pub uris: Vec<String>,
+    /// How iSCSI initiators reach it; none when it is not open.
+    pub target: Option<super::Target>,
     /// Why it is not open, or takes no more writes.
     pub problem: Option<String>,
 }

@@ -5,14 +5,20 @@ use std::sync::Arc;
 use crate::api;
 use crate::error::ServerError;
 use crate::server::Server;
+use crate::targets::present_of;
 
 impl Server {
     pub(crate) fn list_devices(&self) -> Vec<api::Device> {
-        self.devices.list(&|name| self.uris(name))
+        let mut devices = self.devices.list(&|name| self.uris(name));
+        for device in devices.iter_mut().filter(|device| device.problem.is_none()) {
+            device.target = Some(self.target(&device.name));
+        }
+        devices
     }
 
     pub(crate) fn adopt_device(&self, request: &api::AdoptDevice) -> Result<api::Device, ServerError> {
-        Ok(self.devices.adopt(request)?.show(&|name| self.uris(name)))
+        let device = self.devices.adopt(request)?.show(&|name| self.uris(name));
+        Ok(api::Device { target: Some(self.target(&device.name)), ..device })
     }
 
     pub(crate) fn show_history(&self, device: &str) -> Result<api::HistoryStatus, ServerError> {
@@ -30,6 +36,7 @@ impl Server {
     pub(crate) fn release_device(self: &Arc<Self>, device: &str) -> Result<api::Job, ServerError> {
         self.refuse_open_export(device)?;
         let open = self.devices.begin_release(device)?;
+        self.access.forget(|name| present_of(name) == device)?;
         let devices = self.devices.clone();
         self.jobs.start("release", device, move |progress| devices.release(open, progress).map(|()| None))
     }
@@ -46,7 +53,8 @@ impl Server {
 
     pub(crate) fn delete_view(&self, device: &str, view: &str) -> Result<(), ServerError> {
         self.refuse_open_export(&format!("{device}@{view}"))?;
-        self.devices.hide_instant(device, view)
+        self.devices.hide_instant(device, view)?;
+        self.access.forget(|name| name == format!("{device}@{view}"))
     }
 
     pub(crate) fn revert_device(

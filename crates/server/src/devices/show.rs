@@ -65,6 +65,7 @@ fn closed(name: &str, document: &Document, problem: String) -> api::Device {
         history: document.history.display().to_string(),
         size_bytes: 0,
         uris: Vec::new(),
+        target: None,
         problem: Some(problem),
     }
 }
@@ -79,6 +80,7 @@ impl OpenDevice {
             history: document.history.display().to_string(),
             size_bytes: status.origin_bytes,
             uris: uris(&self.name),
+            target: None,
             problem: status.failed,
         }
     }

@@ -34,6 +34,11 @@ impl ServerError {
             | E::DataDirBusy { .. }
             | E::Paused { .. } => ErrorKind::Busy,
             E::NbdListen(error) => listen_kind(error),
+            E::IscsiListen(error) => match error {
+                cairn_frontend_iscsi::ListenError::InUse { .. } => ErrorKind::PortTaken,
+                cairn_frontend_iscsi::ListenError::NotPermitted { .. } => ErrorKind::Usage,
+                cairn_frontend_iscsi::ListenError::Failed { source, .. } => io_kind(source),
+            },
             E::Path { source, .. } | E::Listen { source, .. } => io_kind(source),
             E::DamagedState { .. } => ErrorKind::Damaged,
             E::DeviceNotEmpty { .. } | E::DestinationTaken { .. } => ErrorKind::NotEmpty,
@@ -111,6 +116,10 @@ impl ServerError {
                 _ => "choose an address of this machine with --nbd, --mirror or --http".into(),
             },
             E::NbdListen(_) | E::NbdStart(_) => "choose another address with --nbd, or `--nbd off`".into(),
+            E::IscsiListen(_) => {
+                "choose another address with --iscsi, or `--iscsi off`; tgt and LIO use port 3260 as well"
+                    .into()
+            }
             E::SocketPath { .. } => "choose a data directory with a shorter path (below 90 bytes)".into(),
             E::DeviceNotEmpty { path } => format!(
                 "if nothing in it is wanted, clear it with `wipefs -a {0}` and `truncate -s 0` or \

@@ -19,6 +19,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(delete_view))
         .routes(routes!(revert))
         .routes(routes!(set_window))
+        .routes(routes!(set_device_access))
 }
 
 /// The adopted devices.
@@ -116,4 +117,16 @@ async fn set_window(
         server.show_history(&device)
     })
     .await
+}
+
+/// Changes who may use the export of a device, and how it is offered. Its sessions and those of its views end.
+#[utoipa::path(patch, path = "/v1/devices/{device}/access", tag = "devices", params(("device" = String, Path,)),
+    request_body = api::SetAccess,
+    responses((status = 200, body = api::Export), (status = "default", body = ErrorBody)))]
+async fn set_device_access(
+    State(server): State<Arc<Server>>,
+    Path(device): Path<String>,
+    Body(request): Body<api::SetAccess>,
+) -> Answer<api::Export> {
+    blocking(server, move |server| server.set_access(&device, &request)).await
 }

@@ -22,6 +22,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(show_rehearsal, rehearse))
         .routes(routes!(list_luns, create_lun))
         .routes(routes!(resize_lun, delete_lun))
+        .routes(routes!(set_access))
         .routes(routes!(list_snapshots, create_snapshot))
         .routes(routes!(delete_snapshot))
         .routes(routes!(rename_snapshot))
@@ -191,6 +192,18 @@ async fn delete_lun(
     Path((volume, lun)): Path<(String, String)>,
 ) -> Answer<()> {
     blocking(server, move |server| server.delete_lun(&volume, &lun)).await
+}
+
+/// Changes who may use the export of a LUN, and how it is offered. Its sessions end.
+#[utoipa::path(patch, path = "/v1/volumes/{volume}/luns/{lun}/access", tag = "luns",
+    params(("volume" = String, Path,), ("lun" = String, Path,)), request_body = api::SetAccess,
+    responses((status = 200, body = api::Export), (status = "default", body = ErrorBody)))]
+async fn set_access(
+    State(server): State<Arc<Server>>,
+    Path((volume, lun)): Path<(String, String)>,
+    Body(request): Body<api::SetAccess>,
+) -> Answer<api::Export> {
+    blocking(server, move |server| server.set_access(&format!("{volume}/{lun}"), &request)).await
 }
 
 /// The snapshots of a volume, the oldest first.

@@ -49,8 +49,7 @@ impl TestTargets {
             only: None,
         };
         let chap = Account { initiator: credential("cairn", "a-secret-of-17-by"), target: None };
-        let mutual =
-            Account { target: Some(credential("target", "another-secret-18b")), ..chap.clone() };
+        let mutual = Account { target: Some(credential("target", "another-secret-18b")), ..chap.clone() };
         let targets = vec![
             ("v.plain", plain()),
             ("v.large", Target { block_bytes: 4096, ..plain() }),

@@ -130,25 +130,86 @@ impl Medium {
 #[allow(missing_docs, reason = "the specifications' own names and fields")]
 pub enum Command {
     TestUnitReady,
-    RequestSense { descriptors: bool, allocation: u32 },
-    Inquiry { vital: bool, page: u8, allocation: u32 },
+    RequestSense {
+        descriptors: bool,
+        allocation: u32,
+    },
+    Inquiry {
+        vital: bool,
+        page: u8,
+        allocation: u32,
+    },
     Reserve6,
     Release6,
-    ModeSelect { page_format: bool, save: bool, length: u32, long: bool },
-    ModeSense { no_blocks: bool, long_lba: bool, control: u8, page: u8, subpage: u8, allocation: u32, long: bool },
-    StartStop { start: bool, eject: bool, power: u8 },
-    PreventRemoval { prevent: bool },
+    ModeSelect {
+        page_format: bool,
+        save: bool,
+        length: u32,
+        long: bool,
+    },
+    ModeSense {
+        no_blocks: bool,
+        long_lba: bool,
+        control: u8,
+        page: u8,
+        subpage: u8,
+        allocation: u32,
+        long: bool,
+    },
+    StartStop {
+        start: bool,
+        eject: bool,
+        power: u8,
+    },
+    PreventRemoval {
+        prevent: bool,
+    },
     ReadCapacity10,
-    ReadCapacity16 { allocation: u32 },
-    ReadDefects { format: u8, long: bool, allocation: u32 },
-    ReportLuns { select: u8, allocation: u32 },
-    ReportOpcodes { timeouts: bool, options: u8, opcode: u8, action: u16, allocation: u32 },
-    ReportTargetPortGroups { extended: bool, allocation: u32 },
-    ReserveIn { action: u8, allocation: u32 },
-    ReserveOut { action: u8, scope: u8, kind: u8, length: u32 },
-    CopyResults { action: u8, list: u32, allocation: u32 },
-    ExtendedCopy { length: u32 },
-    Unmap { anchor: bool, length: u32 },
+    ReadCapacity16 {
+        allocation: u32,
+    },
+    ReadDefects {
+        format: u8,
+        long: bool,
+        allocation: u32,
+    },
+    ReportLuns {
+        select: u8,
+        allocation: u32,
+    },
+    ReportOpcodes {
+        timeouts: bool,
+        options: u8,
+        opcode: u8,
+        action: u16,
+        allocation: u32,
+    },
+    ReportTargetPortGroups {
+        extended: bool,
+        allocation: u32,
+    },
+    ReserveIn {
+        action: u8,
+        allocation: u32,
+    },
+    ReserveOut {
+        action: u8,
+        scope: u8,
+        kind: u8,
+        length: u32,
+    },
+    CopyResults {
+        action: u8,
+        list: u32,
+        allocation: u32,
+    },
+    ExtendedCopy {
+        length: u32,
+    },
+    Unmap {
+        anchor: bool,
+        length: u32,
+    },
     /// A command that concerns the medium, with 0 in `blocks` of WRITE SAME for "to the end".
     Medium(Medium),
 }
@@ -266,11 +327,9 @@ pub fn decode(cdb: &[u8; 16]) -> Result<Command, Sense> {
     Ok(match cdb[0] {
         0x00 => Command::TestUnitReady,
         0x03 => Command::RequestSense { descriptors: fields.bit(1, 0), allocation: fields.u8(4).into() },
-        0x12 => Command::Inquiry {
-            vital: fields.bit(1, 0),
-            page: fields.u8(2),
-            allocation: fields.u16(3).into(),
-        },
+        0x12 => {
+            Command::Inquiry { vital: fields.bit(1, 0), page: fields.u8(2), allocation: fields.u16(3).into() }
+        }
         0x15 | 0x55 => Command::ModeSelect {
             page_format: fields.bit(1, 4),
             save: fields.bit(1, 0),
@@ -288,18 +347,12 @@ pub fn decode(cdb: &[u8; 16]) -> Result<Command, Sense> {
             allocation: if cdb[0] == 0x1a { fields.u8(4).into() } else { fields.u16(7).into() },
             long: cdb[0] == 0x5a,
         },
-        0x1b => Command::StartStop {
-            start: fields.bit(4, 0),
-            eject: fields.bit(4, 1),
-            power: fields.u8(4) >> 4,
-        },
+        0x1b => {
+            Command::StartStop { start: fields.bit(4, 0), eject: fields.bit(4, 1), power: fields.u8(4) >> 4 }
+        }
         0x1e => Command::PreventRemoval { prevent: fields.u8(4) & 3 != 0 },
         0x25 => Command::ReadCapacity10,
-        0x37 => Command::ReadDefects {
-            format: fields.u8(2),
-            long: false,
-            allocation: fields.u16(7).into(),
-        },
+        0x37 => Command::ReadDefects { format: fields.u8(2), long: false, allocation: fields.u16(7).into() },
         0xb7 => Command::ReadDefects { format: fields.u8(1), long: true, allocation: fields.u32(6) },
         0x42 => Command::Unmap { anchor: fields.bit(1, 0), length: fields.u16(7).into() },
         0x5e => Command::ReserveIn { action: cdb[1] & 0x1f, allocation: fields.u16(7).into() },
@@ -317,10 +370,9 @@ pub fn decode(cdb: &[u8; 16]) -> Result<Command, Sense> {
         },
         0x9e if row.action == Some(0x10) => Command::ReadCapacity16 { allocation: fields.u32(10) },
         0xa0 => Command::ReportLuns { select: fields.u8(2), allocation: fields.u32(6) },
-        0xa3 if row.action == Some(0x0a) => Command::ReportTargetPortGroups {
-            extended: cdb[1] >> 5 == 1,
-            allocation: fields.u32(6),
-        },
+        0xa3 if row.action == Some(0x0a) => {
+            Command::ReportTargetPortGroups { extended: cdb[1] >> 5 == 1, allocation: fields.u32(6) }
+        }
         0xa3 => Command::ReportOpcodes {
             timeouts: fields.bit(2, 7),
             options: fields.u8(2) & 7,

@@ -161,9 +161,13 @@ impl Modes {
         let now = self.page(page);
         let mask = Self::changeable(page);
         let same = bytes.len() == now.len()
-            && bytes.iter().zip(&now).zip(&mask).skip(1).enumerate().all(|(index, ((new, old), mask))| {
-                index == 0 || (new ^ old) & !mask == 0
-            });
+            && bytes
+                .iter()
+                .zip(&now)
+                .zip(&mask)
+                .skip(1)
+                .enumerate()
+                .all(|(index, ((new, old), mask))| index == 0 || (new ^ old) & !mask == 0);
         if !same {
             return Err(Sense::INVALID_FIELD_IN_PARAMETERS);
         }

@@ -82,7 +82,8 @@ impl ReservationState {
     /// True when a command of `access` from `port` meets a reservation of others.
     pub(crate) fn conflicts(&self, port: &str, access: Access) -> bool {
         let Some((kind, _)) = &self.reserved else { return false };
-        let exclusive = matches!(*kind, EXCLUSIVE_ACCESS | EXCLUSIVE_ACCESS_REGISTRANTS | EXCLUSIVE_ACCESS_ALL);
+        let exclusive =
+            matches!(*kind, EXCLUSIVE_ACCESS | EXCLUSIVE_ACCESS_REGISTRANTS | EXCLUSIVE_ACCESS_ALL);
         let for_registrants = *kind >= WRITE_EXCLUSIVE_REGISTRANTS;
         let free = self.holds(port) || (for_registrants && self.key_of(port).is_some());
         let concerned = match access {
@@ -212,7 +213,8 @@ impl ReservationState {
         let mut effects = Effects::default();
         if kind >= WRITE_EXCLUSIVE_REGISTRANTS {
             let others = self.registrations.iter().filter(|known| known.port != but);
-            effects.attentions = others.map(|known| (known.port.clone(), Sense::RESERVATIONS_RELEASED)).collect();
+            effects.attentions =
+                others.map(|known| (known.port.clone(), Sense::RESERVATIONS_RELEASED)).collect();
         }
         effects
     }

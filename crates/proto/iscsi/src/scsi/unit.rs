@@ -146,12 +146,8 @@ impl LogicalUnit {
 
     /// A port logs in.
     pub fn attach(&mut self, nexus: Nexus, port: String) {
-        let state = NexusState {
-            port,
-            attentions: VecDeque::new(),
-            prevents_removal: false,
-            copies: Vec::new(),
-        };
+        let state =
+            NexusState { port, attentions: VecDeque::new(), prevents_removal: false, copies: Vec::new() };
         self.nexuses.insert(nexus, state);
     }
 
@@ -239,9 +235,9 @@ impl LogicalUnit {
             return Plan::Answer(Self::conflict());
         }
         match decoded {
-            Ok(command) => self
-                .plan(nexus, command, expected)
-                .unwrap_or_else(|sense| Plan::Answer(self.failed(sense))),
+            Ok(command) => {
+                self.plan(nexus, command, expected).unwrap_or_else(|sense| Plan::Answer(self.failed(sense)))
+            }
             Err(sense) => Plan::Answer(self.failed(sense)),
         }
     }

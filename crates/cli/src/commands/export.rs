@@ -1,0 +1,110 @@
+//! `cairn export`.
+
+use std::path::Path;
+
+use cairn_server::api;
+
+use super::volume::segment;
+use crate::arguments::{Export, SetExport};
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::output::{Output, size, table};
+
+/// Runs a command on exports.
+pub fn run(command: Export, client: &Client, output: Output) -> Result<(), Failure> {
+    match command {
+        Export::List => {
+            let exports: Vec<api::Export> = client.get("/v1/exports")?;
+            output.show(&exports, |exports| list(exports));
+        }
+        Export::Set(set) => {
+            let request = request(&set)?;
+            let (volume, lun) = (segment(&set.name.volume)?, segment(&set.name.lun)?);
+            let export: api::Export =
+                client.patch(&format!("/v1/volumes/{volume}/luns/{lun}/access"), &request)?;
+            output.tell(&export, |export| {
+                format!("{}\n{}", list(std::slice::from_ref(export)), login_lines(&export.target).join("\n"))
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The commands with which a Linux machine logs in, one a portal.
+pub fn login_lines(target: &api::Target) -> Vec<String> {
+    let line = |portal: &String| {
+        format!(
+            "iscsiadm -m node -o new -T {0} -p {portal} && iscsiadm -m node -T {0} -p {portal} -l",
+            target.name
+        )
+    };
+    target.portals.iter().map(line).collect()
+}
+
+fn request(set: &SetExport) -> Result<api::SetAccess, Failure> {
+    let list = |given: &[String], any: bool| (any || !given.is_empty()).then(|| given.to_vec());
+    Ok(api::SetAccess {
+        initiators: list(&set.initiator, set.any_initiator),
+        networks: list(&set.network, set.any_network),
+        chap: set.chap_file.as_deref().map(secrets).transpose()?,
+        no_chap: set.no_chap,
+        read_only: set.read_only,
+        removable: set.removable,
+        block_bytes: set.block_size,
+    })
+}
+
+/// Reads a file of secrets, which are never on a command line, where others could see them.
+fn secrets(path: &Path) -> Result<api::SetChap, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|source| unreadable(path, &source.to_string()))?;
+    let mut chap =
+        api::SetChap { name: String::new(), secret: String::new(), target_name: None, target_secret: None };
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        match *line.split_whitespace().collect::<Vec<_>>() {
+            ["initiator", name, secret] => (chap.name, chap.secret) = (name.to_owned(), secret.to_owned()),
+            ["target", name, secret] => {
+                (chap.target_name, chap.target_secret) = (Some(name.to_owned()), Some(secret.to_owned()));
+            }
+            _ => return Err(unreadable(path, "a line is `initiator NAME SECRET` or `target NAME SECRET`")),
+        }
+    }
+    if chap.name.is_empty() {
+        return Err(unreadable(path, "it has no line `initiator NAME SECRET`"));
+    }
+    Ok(chap)
+}
+
+fn unreadable(path: &Path, why: &str) -> Failure {
+    Failure::new(
+        api::ErrorKind::Usage,
+        format!("cannot take secrets from {}: {why}", path.display()),
+        "write them into a file that only you can read, and name it with --chap-file",
+    )
+}
+
+fn list(exports: &[api::Export]) -> String {
+    let any = |list: &[String]| if list.is_empty() { "any".to_owned() } else { list.join(" ") };
+    let row = |export: &api::Export| {
+        let access = &export.access;
+        let chap = match (&access.chap, &access.chap_target) {
+            (None, _) => "no".to_owned(),
+            (Some(name), None) => name.clone(),
+            (Some(name), Some(target)) => format!("{name}, {target}"),
+        };
+        let mode = if export.read_only { "read-only" } else { "read-write" };
+        [
+            export.name.clone(),
+            size(export.size_bytes),
+            mode.to_owned(),
+            any(&access.initiators),
+            any(&access.networks),
+            chap,
+            export.sessions.len().to_string(),
+            export.target.name.clone(),
+        ]
+    };
+    table(
+        ["NAME", "SIZE", "MODE", "INITIATORS", "NETWORKS", "CHAP", "SESSIONS", "TARGET"],
+        exports.iter().map(row),
+    )
+}

@@ -1,0 +1,103 @@
+//! iSCSI from the command line to a foreign initiator: qemu's.
+mod running;
+
+use std::process::{Command, Output};
+
+use running::Running;
+
+/// The URL of the LUN `v/db`.
+fn url(server: &Running) -> String {
+    let status = server.json(&["status"]);
+    let portal = status["iscsi"][0].as_str().unwrap().to_owned();
+    format!("iscsi://{portal}/iqn.2026-11.io.cairn:v.db/0")
+}
+
+fn qemu_io(url: &str, commands: &[&str]) -> Output {
+    let mut command = Command::new("timeout");
+    command.args(["60", "qemu-io", "-f", "raw"]);
+    commands.iter().for_each(|line| _ = command.args(["-c", line]));
+    command.arg(url).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn good(url: &str, commands: &[&str]) -> String {
+    let output = qemu_io(url, commands);
+    let text = text(&output);
+    assert!(output.status.success() && !text.contains("failed"), "{commands:?}: {text}");
+    text
+}
+
+/// True when qemu has its iSCSI driver; without it a test is skipped, and fails in CI.
+fn has_qemu() -> bool {
+    let output = Command::new("qemu-img").arg("--help").output();
+    let formats = output.map(|output| text(&output)).unwrap_or_default();
+    let found = formats.split_whitespace().any(|word| word == "iscsi");
+    assert!(found || std::env::var_os("CI").is_none(), "qemu's iSCSI driver is missing");
+    if !found {
+        println!("skipped: qemu-utils and qemu-block-extra are not installed");
+    }
+    found
+}
+
+#[test]
+fn initiator_recovers_from_a_killed_server_and_flushed_data_is_there() {
+    if !has_qemu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--size", "256M"]);
+    let lun = server.json(&["lun", "create", "v/db", "--size", "64M"]);
+    assert_eq!(lun["target"]["name"], "iqn.2026-11.io.cairn:v.db");
+    good(&url(&server), &["write -P 0x5a 1M 3M", "flush", "read -P 0x5a 1M 3M", "discard 2M 1M", "flush"]);
+    server.kill();
+    server.restart();
+    good(&url(&server), &["read -P 0x5a 1M 1M", "read -P 0 2M 1M", "read -P 0x5a 3M 1M"]);
+    server.good(&["snapshot", "create", "v@s1"]);
+    good(&url(&server), &["write -P 0x11 1M 1M", "flush"]);
+    let snapshot = url(&server).replace("v.db", "v.s1.db");
+    let read = qemu_io(&snapshot, &["-r"]);
+    drop(read);
+    let info = Command::new("qemu-img").args(["info", &snapshot]).output().unwrap();
+    assert!(text(&info).contains("64 MiB"), "{}", text(&info));
+}
+
+#[test]
+fn exports_are_restricted_by_name_network_and_chap() {
+    if !has_qemu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--size", "256M"]);
+    server.good(&["lun", "create", "v/db", "--size", "64M"]);
+    let plain = url(&server);
+    let refused = |url: &str, why: &str| {
+        let output = qemu_io(url, &["read 0 4k"]);
+        assert!(!output.status.success(), "{why}: {}", text(&output));
+    };
+    good(&plain, &["read 0 4k"]);
+    server.good(&["export", "set", "v/db", "--initiator", "iqn.2000-01.example:friend"]);
+    refused(&plain, "another initiator");
+    server.good(&["export", "set", "v/db", "--any-initiator", "--network", "10.0.0.0/8"]);
+    refused(&plain, "another network");
+    let secrets = dir.path().join("secrets");
+    std::fs::write(&secrets, "# of v/db\ninitiator me a-long-enough-secret\n").unwrap();
+    let secrets = secrets.to_str().unwrap();
+    server.good(&["export", "set", "v/db", "--any-network", "--chap-file", secrets]);
+    refused(&plain, "no proof");
+    refused(&plain.replace("//", "//me%a-secret-that-is-wrong@"), "a wrong proof");
+    good(&plain.replace("//", "//me%a-long-enough-secret@"), &["read 0 4k"]);
+    server.good(&["export", "set", "v/db", "--no-chap", "--read-only", "true"]);
+    refused(&plain, "qemu-io opens for writing");
+    server.good(&["export", "set", "v/db", "--read-only", "false", "--block-size", "4096"]);
+    good(&plain, &["write -P 7 0 8k", "read -P 7 0 8k"]);
+    server.bad(2, "usage", &["export", "set", "v/db", "--network", "nowhere"]);
+    server.bad(2, "usage", &["export", "set", "v/db", "--block-size", "1000"]);
+    server.bad(10, "not-found", &["export", "set", "v/none", "--read-only", "true"]);
+    let exports = server.json(&["export", "list"]);
+    assert_eq!(exports[0]["access"]["block_bytes"], 4096);
+}

@@ -1,0 +1,327 @@
+//! Who may use an export, and how: `DIR/exports.json`; and the persistent reservations of iSCSI: `DIR/reservations.json`.
+//!
+//! An export without an entry is open to whoever reaches a listener, as the addresses that a server listens on by default are its own machine's.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use cairn_frontend_iscsi::{Account, Credential, Initiator, LoginError, Registration, ReservationState};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::api;
+use crate::error::ServerError;
+use crate::state;
+
+/// The shortest secret of CHAP, in bytes (RFC 7143, section 9.2.1: 96 bits).
+const SECRET_BYTES_MIN: usize = 12;
+/// Logical blocks when nothing else is said, in bytes.
+const BLOCK_BYTES: u32 = 512;
+
+/// An address with the length of its network's prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Network {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl FromStr for Network {
+    type Err = ServerError;
+
+    fn from_str(text: &str) -> Result<Self, ServerError> {
+        let invalid = ServerError::Invalid {
+            what: "the network",
+            rule: "it is an address such as 10.0.0.7, or a network such as 10.0.0.0/24",
+        };
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, prefix.parse::<u8>().ok()),
+            None => (text, Some(u8::MAX)),
+        };
+        let Ok(address) = address.parse::<IpAddr>() else { return Err(invalid) };
+        let whole = if address.is_ipv4() { 32 } else { 128 };
+        match prefix {
+            Some(u8::MAX) => Ok(Self { address, prefix: whole }),
+            Some(prefix) if prefix <= whole => Ok(Self { address, prefix }),
+            _ => Err(invalid),
+        }
+    }
+}
+
+impl Network {
+    fn holds(self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(network), IpAddr::V4(address)) => {
+                let shift = 32 - u32::from(self.prefix);
+                let cut = |address: u32| u64::from(address) >> shift;
+                cut(network.into()) == cut(address.into())
+            }
+            (IpAddr::V6(network), IpAddr::V6(address)) => {
+                let cut = |address: u128| match 128 - u32::from(self.prefix) {
+                    128 => 0,
+                    shift => address >> shift,
+                };
+                cut(network.into()) == cut(address.into())
+            }
+            _ => false,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Secret {
+    name: String,
+    secret: String,
+}
+
+impl From<&Secret> for Credential {
+    fn from(secret: &Secret) -> Self {
+        Self { name: secret.name.clone(), secret: secret.secret.as_bytes().to_vec() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    #[serde(default)]
+    initiators: Vec<String>,
+    #[serde(default)]
+    networks: Vec<String>,
+    #[serde(default)]
+    chap: Option<Secret>,
+    #[serde(default)]
+    chap_target: Option<Secret>,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default)]
+    removable: bool,
+    block_bytes: u32,
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self {
+            initiators: Vec::new(),
+            networks: Vec::new(),
+            chap: None,
+            chap_target: None,
+            read_only: false,
+            removable: false,
+            block_bytes: BLOCK_BYTES,
+        }
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Exports {
+    exports: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Port {
+    port: String,
+    key: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Reserved {
+    ports: Vec<Port>,
+    kind: Option<u8>,
+    holder: Option<String>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Reservations {
+    exports: BTreeMap<String, Reserved>,
+}
+
+/// How an export is offered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offer {
+    pub(crate) read_only: bool,
+    pub(crate) removable: bool,
+    pub(crate) block_bytes: u32,
+}
+
+/// Both files.
+pub(crate) struct Access {
+    exports_path: PathBuf,
+    reservations_path: PathBuf,
+    exports: Mutex<Exports>,
+    reservations: Mutex<Reservations>,
+}
+
+impl Access {
+    /// The files in `dir`.
+    pub(crate) fn open(dir: &Path) -> Result<Self, ServerError> {
+        let exports_path = dir.join("exports.json");
+        let reservations_path = dir.join("reservations.json");
+        Ok(Self {
+            exports: Mutex::new(state::load(&exports_path)?.unwrap_or_default()),
+            reservations: Mutex::new(state::load(&reservations_path)?.unwrap_or_default()),
+            exports_path,
+            reservations_path,
+        })
+    }
+
+    /// May this initiator try the export, and how must it prove itself?
+    pub(crate) fn admit(&self, export: &str, initiator: &Initiator) -> Result<Option<Account>, LoginError> {
+        let exports = self.exports.lock();
+        let Some(entry) = exports.exports.get(export) else { return Ok(None) };
+        let named = entry.initiators.is_empty()
+            || entry.initiators.iter().any(|name| name.eq_ignore_ascii_case(&initiator.name));
+        let networks: Vec<Network> = entry.networks.iter().filter_map(|text| text.parse().ok()).collect();
+        let near =
+            entry.networks.is_empty() || networks.iter().any(|network| network.holds(initiator.address));
+        if !(named && near) {
+            return Err(LoginError::Forbidden);
+        }
+        Ok(entry.chap.as_ref().map(|secret| Account {
+            initiator: secret.into(),
+            target: entry.chap_target.as_ref().map(Credential::from),
+        }))
+    }
+
+    /// How an export is offered.
+    pub(crate) fn offer(&self, export: &str) -> Offer {
+        let exports = self.exports.lock();
+        let entry = exports.exports.get(export).cloned().unwrap_or_default();
+        Offer { read_only: entry.read_only, removable: entry.removable, block_bytes: entry.block_bytes }
+    }
+
+    /// As the API shows it; secrets are not shown.
+    pub(crate) fn show(&self, export: &str) -> api::Access {
+        let exports = self.exports.lock();
+        let entry = exports.exports.get(export).cloned().unwrap_or_default();
+        api::Access {
+            initiators: entry.initiators,
+            networks: entry.networks,
+            chap: entry.chap.map(|secret| secret.name),
+            chap_target: entry.chap_target.map(|secret| secret.name),
+            read_only: entry.read_only,
+            removable: entry.removable,
+            block_bytes: entry.block_bytes,
+        }
+    }
+
+    /// Changes what a request names, and leaves the rest.
+    pub(crate) fn set(&self, export: &str, request: &api::SetAccess) -> Result<(), ServerError> {
+        for network in request.networks.iter().flatten() {
+            network.parse::<Network>()?;
+        }
+        let mut exports = self.exports.lock();
+        let mut entry = exports.exports.get(export).cloned().unwrap_or_default();
+        if let Some(initiators) = &request.initiators {
+            entry.initiators.clone_from(initiators);
+        }
+        if let Some(networks) = &request.networks {
+            entry.networks.clone_from(networks);
+        }
+        match (&request.chap, request.no_chap) {
+            (Some(_), true) => {
+                return Err(ServerError::Invalid {
+                    what: "the request",
+                    rule: "CHAP is set or ended, not both",
+                });
+            }
+            (Some(chap), false) => {
+                entry.chap = Some(secret(&chap.name, &chap.secret)?);
+                entry.chap_target = match (&chap.target_name, &chap.target_secret) {
+                    (Some(name), Some(value)) => Some(secret(name, value)?),
+                    (None, None) => None,
+                    _ => {
+                        return Err(ServerError::Invalid {
+                            what: "CHAP",
+                            rule: "for mutual authentication the target has a name and a secret",
+                        });
+                    }
+                };
+                if let (Some(one), Some(other)) = (&entry.chap, &entry.chap_target)
+                    && one.secret == other.secret
+                {
+                    return Err(ServerError::Invalid { what: "CHAP", rule: "the two secrets differ" });
+                }
+            }
+            (None, true) => (entry.chap, entry.chap_target) = (None, None),
+            (None, false) => {}
+        }
+        entry.read_only = request.read_only.unwrap_or(entry.read_only);
+        entry.removable = request.removable.unwrap_or(entry.removable);
+        match request.block_bytes {
+            None => {}
+            Some(bytes @ (512 | 4096)) => entry.block_bytes = bytes,
+            Some(_) => {
+                return Err(ServerError::Invalid { what: "the block size", rule: "it is 512 or 4096" });
+            }
+        }
+        let mut new = Exports { exports: exports.exports.clone() };
+        if entry == Entry::default() {
+            new.exports.remove(export);
+        } else {
+            new.exports.insert(export.to_owned(), entry);
+        }
+        state::save(&self.exports_path, &new)?;
+        *exports = new;
+        Ok(())
+    }
+
+    /// Forgets what is known of exports that are no more.
+    pub(crate) fn forget(&self, concerned: impl Fn(&str) -> bool) -> Result<(), ServerError> {
+        let mut exports = self.exports.lock();
+        if exports.exports.keys().any(|name| concerned(name)) {
+            exports.exports.retain(|name, _| !concerned(name));
+            state::save(&self.exports_path, &*exports)?;
+        }
+        let mut reservations = self.reservations.lock();
+        if reservations.exports.keys().any(|name| concerned(name)) {
+            reservations.exports.retain(|name, _| !concerned(name));
+            state::save(&self.reservations_path, &*reservations)?;
+        }
+        Ok(())
+    }
+
+    /// The persistent reservations of an export that were kept.
+    pub(crate) fn reservations(&self, export: &str) -> ReservationState {
+        let reservations = self.reservations.lock();
+        let Some(kept) = reservations.exports.get(export) else { return ReservationState::default() };
+        let registrations = kept.ports.iter();
+        ReservationState {
+            generation: 0,
+            persists: true,
+            registrations: registrations
+                .map(|port| Registration { port: port.port.clone(), key: port.key })
+                .collect(),
+            reserved: kept.kind.zip(kept.holder.clone()),
+        }
+    }
+
+    /// Keeps them; durable when it returns.
+    pub(crate) fn keep(&self, export: &str, state: &ReservationState) -> Result<(), ServerError> {
+        let mut reservations = self.reservations.lock();
+        if state.persists && !state.registrations.is_empty() {
+            let ports = state.registrations.iter();
+            let kept = Reserved {
+                ports: ports.map(|known| Port { port: known.port.clone(), key: known.key }).collect(),
+                kind: state.reserved.as_ref().map(|(kind, _)| *kind),
+                holder: state.reserved.as_ref().map(|(_, holder)| holder.clone()),
+            };
+            reservations.exports.insert(export.to_owned(), kept);
+        } else {
+            reservations.exports.remove(export);
+        }
+        state::save(&self.reservations_path, &*reservations)
+    }
+}
+
+fn secret(name: &str, value: &str) -> Result<Secret, ServerError> {
+    if name.is_empty() || value.len() < SECRET_BYTES_MIN {
+        return Err(ServerError::Invalid {
+            what: "CHAP",
+            rule: "it has a name, and a secret of at least 12 characters",
+        });
+    }
+    Ok(Secret { name: name.to_owned(), secret: value.to_owned() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! Tests of who may use an export.
+
+use super::*;
+
+fn initiator(name: &str, address: &str) -> Initiator {
+    Initiator { name: name.to_owned(), address: address.parse().unwrap() }
+}
+
+#[test]
+fn network_holds_its_addresses_and_no_others() {
+    let cases = [
+        ("10.0.0.0/8", "10.9.8.7", true),
+        ("10.0.0.0/8", "11.0.0.1", false),
+        ("10.0.0.7", "10.0.0.7", true),
+        ("10.0.0.7", "10.0.0.8", false),
+        ("0.0.0.0/0", "192.168.1.1", true),
+        ("fe80::/10", "fe80::1", true),
+        ("::/0", "2001:db8::1", true),
+        ("::1", "::2", false),
+        ("::/0", "127.0.0.1", false),
+    ];
+    for (network, address, held) in cases {
+        let network: Network = network.parse().unwrap();
+        assert_eq!(network.holds(address.parse().unwrap()), held, "{network:?} and {address}");
+    }
+    for wrong in ["", "10.0.0.0/33", "10.0.0", "fe80::/129", "10.0.0.0/", "/8", "host"] {
+        assert!(wrong.parse::<Network>().is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn access_is_kept_and_secrets_are_not_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let access = Access::open(dir.path()).unwrap();
+    let anybody = initiator("iqn.2000-01.example:a", "127.0.0.1");
+    assert_eq!(access.admit("v/a", &anybody), Ok(None));
+    let chap = api::SetChap {
+        name: "user".to_owned(),
+        secret: "a long enough secret".to_owned(),
+        target_name: None,
+        target_secret: None,
+    };
+    let request = api::SetAccess {
+        initiators: Some(vec!["iqn.2000-01.example:a".to_owned()]),
+        networks: Some(vec!["127.0.0.0/8".to_owned()]),
+        chap: Some(chap),
+        ..api::SetAccess::default()
+    };
+    access.set("v/a", &request).unwrap();
+    drop(access);
+    let access = Access::open(dir.path()).unwrap();
+    let account = access.admit("v/a", &anybody).unwrap().unwrap();
+    assert_eq!(account.initiator.secret, b"a long enough secret");
+    assert_eq!(access.admit("v/a", &initiator("iqn.other", "127.0.0.1")), Err(LoginError::Forbidden));
+    let far = initiator("iqn.2000-01.example:a", "10.0.0.1");
+    assert_eq!(access.admit("v/a", &far), Err(LoginError::Forbidden));
+    assert_eq!(access.show("v/a").chap.as_deref(), Some("user"));
+    let short = api::SetChap {
+        name: "u".to_owned(),
+        secret: "short".to_owned(),
+        target_name: None,
+        target_secret: None,
+    };
+    let request = api::SetAccess { chap: Some(short), ..api::SetAccess::default() };
+    assert!(access.set("v/a", &request).is_err(), "a short secret is refused");
+    access.forget(|name| name.starts_with("v/")).unwrap();
+    assert_eq!(access.admit("v/a", &far), Ok(None));
+}
+
+#[test]
+fn reservations_that_persist_are_there_after_a_restart_and_others_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = ReservationState {
+        generation: 7,
+        persists: true,
+        registrations: vec![Registration { port: "iqn.a,i,0x00".to_owned(), key: u64::MAX }],
+        reserved: Some((5, "iqn.a,i,0x00".to_owned())),
+    };
+    Access::open(dir.path()).unwrap().keep("v/a", &state).unwrap();
+    let again = Access::open(dir.path()).unwrap();
+    assert_eq!(again.reservations("v/a"), ReservationState { generation: 0, ..state.clone() });
+    again.keep("v/a", &ReservationState { persists: false, ..state }).unwrap();
+    assert_eq!(Access::open(dir.path()).unwrap().reservations("v/a"), ReservationState::default());
+}

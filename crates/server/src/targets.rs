@@ -1,0 +1,196 @@
+//! What iSCSI initiators can log in to: the export `VOLUME/LUN` is LUN 0 of `iqn.2026-11.io.cairn:VOLUME.LUN`, and `VOLUME@SNAPSHOT/LUN` of
+//! `iqn.2026-11.io.cairn:VOLUME.SNAPSHOT.LUN`; an adopted device is `iqn.2026-11.io.cairn:DEVICE`, and `DEVICE@VIEW` is `DEVICE.VIEW`.
+//!
+//! Names may have dots themselves. What a target name stands for is found by trying: present LUNs come first, then devices, then LUNs of snapshots, then
+//! views, and the shorter name of a volume or a device before the longer. What it finds is then the same for as long as these are.
+
+use cairn_device::DeviceError;
+use cairn_frontend_iscsi::{
+    Account, Export, Initiator, LoginError, OpenTargetError, ReservationState, Targets,
+};
+use cairn_frontend_nbd::{Exports, OpenExportError};
+use sha2::{Digest, Sha256};
+
+use crate::exports::ExportTable;
+use crate::names::ExportName;
+use crate::token::random_bytes;
+use crate::volumes::Volumes;
+
+/// What every target's name begins with.
+const PREFIX: &str = "iqn.2026-11.io.cairn:";
+
+/// The target of an export.
+pub(crate) fn target_name(export: &str) -> String {
+    match ExportName::parse(export) {
+        Some(ExportName { volume, snapshot: Some(snapshot), lun }) => {
+            format!("{PREFIX}{volume}.{snapshot}.{lun}")
+        }
+        _ => format!("{PREFIX}{}", export.replace(['/', '@'], ".")),
+    }
+}
+
+/// The export whose settings hold for `export`: those of its present.
+pub(crate) fn present_of(export: &str) -> String {
+    match (ExportName::parse(export), export.split_once('@')) {
+        (Some(name), _) => format!("{}/{}", name.volume, name.lun),
+        (None, Some((device, _))) => device.to_owned(),
+        (None, None) => export.to_owned(),
+    }
+}
+
+/// The targets of the volumes and of adopted devices.
+pub(crate) struct TargetTable {
+    pub(crate) exports: ExportTable,
+    /// Tells this server's units from those of its mirrors, which have the same blocks and are other disks all the same.
+    pub(crate) fingerprint: String,
+}
+
+/// A LUN that a target name stands for.
+struct Found {
+    volume: String,
+    snapshot: Option<String>,
+    lun: String,
+}
+
+impl Found {
+    fn export(&self) -> String {
+        match &self.snapshot {
+            Some(snapshot) => format!("{}@{snapshot}/{}", self.volume, self.lun),
+            None => format!("{}/{}", self.volume, self.lun),
+        }
+    }
+}
+
+/// Every way to cut a name in two at a dot.
+fn cuts(name: &str) -> impl Iterator<Item = (&str, &str)> {
+    name.match_indices('.').map(|(at, _)| (&name[..at], &name[at + 1..]))
+}
+
+impl TargetTable {
+    fn volumes(&self) -> &Volumes {
+        &self.exports.volumes
+    }
+
+    /// The export that a target name stands for.
+    fn find(&self, target: &str) -> Option<String> {
+        let name = target.strip_prefix(PREFIX)?;
+        let device = || self.exports.devices.export(name).map(|_| name.to_owned());
+        let view = || {
+            let mut names = cuts(name).map(|(device, view)| format!("{device}@{view}"));
+            names.find(|name| self.exports.devices.export(name).is_some())
+        };
+        let lun = self.find_present(name).map(|found| found.export());
+        lun.or_else(device).or_else(|| Some(self.find_past(name)?.export())).or_else(view)
+    }
+
+    fn find_present(&self, name: &str) -> Option<Found> {
+        let exists = |(volume, lun): &(&str, &str)| {
+            self.volumes().get(volume).is_ok_and(|open| open.luns.find(lun).is_ok())
+        };
+        let (volume, lun) = cuts(name).find(exists)?;
+        Some(Found { volume: volume.to_owned(), snapshot: None, lun: lun.to_owned() })
+    }
+
+    fn find_past(&self, name: &str) -> Option<Found> {
+        for (volume, rest) in cuts(name) {
+            let Ok(open) = self.volumes().get(volume) else { continue };
+            for (snapshot, lun) in cuts(rest) {
+                let snapshots = open.volume.snapshots();
+                let Some(found) = snapshots.iter().find(|known| known.name == snapshot) else { continue };
+                let Ok(image) = open.volume.image(Some(found.id)) else { continue };
+                let luns = open.luns.list_in(&image).unwrap_or_default();
+                if luns.iter().any(|known| known.name == lun) {
+                    let (volume, lun) = (volume.to_owned(), lun.to_owned());
+                    return Some(Found { volume, snapshot: Some(snapshot.to_owned()), lun });
+                }
+            }
+        }
+        None
+    }
+
+    /// The id of a unit: of this server, this volume, this LUN (one that was deleted and made again is another) and this snapshot; or of this
+    /// device, what it was adopted from, and this view.
+    fn id(&self, export: &str) -> Result<u64, DeviceError> {
+        let digest = Sha256::new().chain_update(&self.fingerprint);
+        let digest = match ExportName::parse(export) {
+            Some(name) => self.identify_lun(digest, &name)?,
+            None => {
+                let identity = self.exports.devices.identity(export).ok_or(DeviceError::OutOfService)?;
+                digest.chain_update(export).chain_update(identity)
+            }
+        };
+        let digest = digest.finalize();
+        let mut id = [0; 8];
+        id.copy_from_slice(&digest[..8]);
+        Ok(u64::from_be_bytes(id))
+    }
+
+    fn identify_lun(&self, digest: Sha256, name: &ExportName<'_>) -> Result<Sha256, DeviceError> {
+        let gone = |_| DeviceError::OutOfService;
+        let open = self.volumes().get(name.volume).map_err(|_| DeviceError::OutOfService)?;
+        let snapshots = open.volume.snapshots();
+        let snapshot = snapshots.iter().find(|known| Some(known.name.as_str()) == name.snapshot);
+        let lun = match snapshot {
+            Some(snapshot) => {
+                let image = open.volume.image(Some(snapshot.id)).map_err(|error| error.to_device(0, 0))?;
+                let luns = open.luns.list_in(&image).unwrap_or_default();
+                luns.into_iter().find(|known| known.name == name.lun).ok_or(DeviceError::OutOfService)?
+            }
+            None => open.luns.find(name.lun).map_err(gone)?,
+        };
+        Ok(digest
+            .chain_update(open.volume.status().id.0)
+            .chain_update(lun.created.0.to_le_bytes())
+            .chain_update(name.lun)
+            .chain_update(snapshot.map_or(0, |snapshot| snapshot.id.0).to_le_bytes()))
+    }
+}
+
+impl Targets for TargetTable {
+    fn list(&self, initiator: &Initiator) -> Vec<String> {
+        let admitted = |name: &String| self.exports.access.admit(&present_of(name), initiator).is_ok();
+        let names = self.exports.list().into_iter().map(|export| export.name).filter(admitted);
+        names.map(|name| target_name(&name)).collect()
+    }
+
+    fn admit(&self, initiator: &Initiator, target: &str) -> Result<Option<Account>, LoginError> {
+        let found = self.find(target).ok_or(LoginError::NotFound)?;
+        self.exports.access.admit(&present_of(&found), initiator)
+    }
+
+    fn open(&self, target: &str) -> Result<Export, OpenTargetError> {
+        let unknown = || OpenTargetError::Unknown { name: target.to_owned() };
+        let failed = |source| OpenTargetError::Failed { name: target.to_owned(), source };
+        let name = self.find(target).ok_or_else(unknown)?;
+        let opened = self.exports.open(&name).map_err(|error| match error {
+            OpenExportError::Failed { source, .. } => failed(source),
+            _ => unknown(),
+        })?;
+        let offer = self.exports.access.offer(&present_of(&name));
+        let block_bytes = if opened.device.geometry().length % u64::from(offer.block_bytes) == 0 {
+            offer.block_bytes
+        } else {
+            // A LUN that ends within a block of 4 KiB is offered whole.
+            512
+        };
+        Ok(Export {
+            id: self.id(&name).map_err(failed)?,
+            read_only: opened.read_only,
+            device: opened.device,
+            block_bytes,
+            removable: offer.removable,
+            reservations: self.exports.access.reservations(&name),
+            name,
+        })
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(16) {
+            chunk.copy_from_slice(&random_bytes::<16>()[..chunk.len()]);
+        }
+    }
+
+    fn keep(&self, export: &str, state: &ReservationState) -> Result<(), String> {
+        self.exports.access.keep(export, state).map_err(|error| error.to_string())
+    }
+}
