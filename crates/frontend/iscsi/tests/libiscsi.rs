@@ -43,10 +43,10 @@ fn run(suite: &str, urls: &[String]) -> (BTreeMap<String, Verdict>, String) {
         }
         let Some((name, skipped)) = &mut current else { continue };
         *skipped |= line.contains("[SKIPPED]");
-        if line.trim_end().ends_with("passed") {
+        if line.ends_with("...passed") || line.starts_with("passed") {
             let verdict = if *skipped { Verdict::Skipped } else { Verdict::Passed };
             verdicts.insert(name.clone(), verdict);
-        } else if line.trim_end().ends_with("...FAILED") || line.trim_end() == "FAILED" {
+        } else if line.ends_with("...FAILED") || line.starts_with("FAILED") {
             verdicts.insert(name.clone(), Verdict::Failed);
         }
     }
