@@ -149,10 +149,9 @@ pub enum Export {
 
 /// `cairn export set`.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = true, id = "changes")]
+#[command(group(clap::ArgGroup::new("changes").required(true).multiple(true)))]
 pub struct SetExport {
     /// VOLUME/LUN
-    #[arg(group = "name")]
     pub name: LunName,
     /// Only this iSCSI initiator; several
     #[arg(long, value_name = "IQN", group = "changes")]
