@@ -29,7 +29,8 @@ impl Gatekeeper for Gate {
 }
 
 fn login_header(flags: u8) -> Vec<u8> {
-    let header = Header { flags, ..Header::new(opcode::LOGIN, 1).immediate() };
+    let mut header = Header::new(opcode::LOGIN, 1).immediate();
+    header.flags = flags;
     let mut bytes = Vec::new();
     cairn_proto_iscsi::pdu::put_header(&mut bytes, &header, false);
     bytes
@@ -125,8 +126,8 @@ pub(crate) fn session(data: &[u8]) {
 
 pub(crate) fn session_seeds() -> Vec<Vec<u8>> {
     let mut write = Vec::new();
-    let command = Header::new(opcode::SCSI_COMMAND, 5).with_word(0, 4096).with_word(1, 1);
-    let command = Header { flags: 0xa0, ..command };
+    let mut command = Header::new(opcode::SCSI_COMMAND, 5).with_word(0, 4096).with_word(1, 1);
+    command.flags = 0xa0;
     cairn_proto_iscsi::pdu::put_header(&mut write, &command, false);
     let data = Header::new(opcode::DATA_OUT, 5).with_data(4096).with_word(0, 1);
     cairn_proto_iscsi::pdu::put_header(&mut write, &data, false);
