@@ -143,7 +143,7 @@ pub struct Serve {
 pub enum Export {
     /// All exports: who may use them, who does
     List,
-    /// Change who may use a LUN, and how it is offered; its sessions end
+    /// Change who may use a LUN or an adopted device, and how it is offered; its sessions end
     Set(SetExport),
 }
 
@@ -151,8 +151,8 @@ pub enum Export {
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("changes").required(true).multiple(true)))]
 pub struct SetExport {
-    /// VOLUME/LUN
-    pub name: LunName,
+    /// VOLUME/LUN, or an adopted DEVICE
+    pub name: String,
     /// Only this iSCSI initiator; several
     #[arg(long, value_name = "IQN", group = "changes")]
     pub initiator: Vec<String>,

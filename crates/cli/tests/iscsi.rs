@@ -101,3 +101,36 @@ fn exports_are_restricted_by_name_network_and_chap() {
     let exports = server.json(&["export", "list"]);
     assert_eq!(exports[0]["access"]["block_bytes"], 4096);
 }
+
+#[test]
+fn adopted_device_and_its_past_are_targets() {
+    if !has_qemu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    let image = dir.path().join("disk.img");
+    std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let (image, store) = (image.to_str().unwrap(), dir.path().join("store.img"));
+    let arguments = ["device", "adopt", "disk0", "--origin", image, "--history", store.to_str().unwrap()];
+    let more = ["--placement", "checkpointing", "--granularity", "marks", "--window", "24h"];
+    let device = server.json(&[&arguments[..], &more].concat());
+    assert_eq!(device["target"]["name"], "iqn.2026-11.io.cairn:disk0");
+    let of = |name: &str| url(&server).replace("v.db", name);
+    good(&of("disk0"), &["write -P 0x21 0 1M", "flush"]);
+    server.good(&["history", "mark", "disk0", "before"]);
+    good(&of("disk0"), &["write -P 0x22 0 1M", "flush"]);
+    server.good(&["history", "view", "disk0", "--mark", "before", "--export", "past"]);
+    let past = qemu_io(&of("disk0.past"), &["read -P 0x21 0 1M"]);
+    assert!(!past.status.success(), "a view takes no writes, and qemu-io opens for writing");
+    let copy = dir.path().join("copy.img");
+    let copy = copy.to_str().unwrap();
+    let arguments = ["convert", "-O", "raw", &of("disk0.past"), copy];
+    let output = Command::new("qemu-img").args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(std::fs::read(copy).unwrap()[..1 << 20], [0x21; 1 << 20]);
+    server.good(&["export", "set", "disk0", "--initiator", "iqn.2000-01.example:friend"]);
+    let refused = qemu_io(&of("disk0"), &["read 0 4k"]);
+    assert!(!refused.status.success(), "another initiator: {}", text(&refused));
+    server.bad(10, "not-found", &["export", "set", "disk1", "--read-only", "true"]);
+}

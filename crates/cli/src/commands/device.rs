@@ -3,6 +3,7 @@
 use cairn_base::Interval;
 use cairn_server::api;
 
+use super::export::login_lines;
 use super::volume::segment;
 use crate::arguments::{Device, History, InstantArgument, WindowArguments};
 use crate::client::Client;
@@ -32,7 +33,10 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
                 cache_bytes: adopt.cache.map(|size| size.0),
             };
             let device: api::Device = client.post("/v1/devices", &request)?;
-            output.tell(&device, |device| device.uris.join("\n"));
+            output.tell(&device, |device| {
+                let lines = device.target.iter().flat_map(login_lines);
+                device.uris.iter().cloned().chain(lines).collect::<Vec<_>>().join("\n")
+            });
         }
         Device::List => {
             let devices: Vec<api::Device> = client.get("/v1/devices")?;

@@ -19,9 +19,11 @@ pub fn run(command: Export, client: &Client, output: Output) -> Result<(), Failu
         }
         Export::Set(set) => {
             let request = request(&set)?;
-            let (volume, lun) = (segment(&set.name.volume)?, segment(&set.name.lun)?);
-            let export: api::Export =
-                client.patch(&format!("/v1/volumes/{volume}/luns/{lun}/access"), &request)?;
+            let path = match set.name.split_once('/') {
+                Some((volume, lun)) => format!("/v1/volumes/{}/luns/{}/access", segment(volume)?, segment(lun)?),
+                None => format!("/v1/devices/{}/access", segment(&set.name)?),
+            };
+            let export: api::Export = client.patch(&path, &request)?;
             output.tell(&export, |export| {
                 format!("{}\n{}", list(std::slice::from_ref(export)), login_lines(&export.target).join("\n"))
             });
