@@ -120,7 +120,7 @@ fn adopted_device_and_its_past_are_targets() {
     good(&of("disk0"), &["write -P 0x21 0 1M", "flush"]);
     server.good(&["history", "mark", "disk0", "before"]);
     good(&of("disk0"), &["write -P 0x22 0 1M", "flush"]);
-    server.good(&["history", "view", "disk0", "--mark", "before", "--export", "past"]);
+    server.good(&["history", "view", "disk0", "--mark", "before", "--as", "past"]);
     let past = qemu_io(&of("disk0.past"), &["read -P 0x21 0 1M"]);
     assert!(!past.status.success(), "a view takes no writes, and qemu-io opens for writing");
     let copy = dir.path().join("copy.img");
