@@ -127,11 +127,8 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         ..ServerOptions::default()
     };
     let access = Arc::new(Access::open(data.path())?);
-    let exports = || ExportTable {
-        volumes: volumes.clone(),
-        devices: devices.clone(),
-        access: access.clone(),
-    };
+    let exports =
+        || ExportTable { volumes: volumes.clone(), devices: devices.clone(), access: access.clone() };
     let nbd = NbdServer::start(nbd, Arc::new(exports()), options)?;
     let targets = TargetTable { exports: exports(), fingerprint: identity.fingerprint.to_string() };
     let options = IscsiOptions { advertise: config.iscsi_advertise, ..IscsiOptions::default() };

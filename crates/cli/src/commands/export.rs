@@ -20,7 +20,9 @@ pub fn run(command: Export, client: &Client, output: Output) -> Result<(), Failu
         Export::Set(set) => {
             let request = request(&set)?;
             let path = match set.name.split_once('/') {
-                Some((volume, lun)) => format!("/v1/volumes/{}/luns/{}/access", segment(volume)?, segment(lun)?),
+                Some((volume, lun)) => {
+                    format!("/v1/volumes/{}/luns/{}/access", segment(volume)?, segment(lun)?)
+                }
                 None => format!("/v1/devices/{}/access", segment(&set.name)?),
             };
             let export: api::Export = client.patch(&path, &request)?;
