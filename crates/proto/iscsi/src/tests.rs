@@ -272,7 +272,8 @@ fn data_comes_as_it_was_asked_for_or_the_command_fails() {
     assert_eq!(session.wants(1), Wants::Data);
     assert!(matches!(session.receive(&data_out(1, tag, 1, 1112, 424, true)), Ok(Event::Data(_))));
     assert!(matches!(session.wants(1), Wants::Solicit(_)));
-    let wrong: [(&str, fn(u32) -> Header); 6] = [
+    type Make = fn(u32) -> Header;
+    let wrong: [(&str, Make); 6] = [
         ("a number that is not due", |tag| data_out(1, tag, 1, 512, 1024, true)),
         ("another place", |tag| data_out(1, tag, 0, 0, 1024, true)),
         ("too much", |tag| data_out(1, tag, 0, 512, 1025, true)),
