@@ -11,7 +11,10 @@ mod device;
 pub use device::{Device, History, InstantArgument, WindowArguments};
 mod trace;
 
-pub use trace::{AnalyseTrace, ImportTrace, Trace, TraceInput};
+pub use trace::{
+    AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, ReplayTrace, Trace, TraceInput,
+    Workload,
+};
 
 /// Volumes that never overwrite, served over NBD and mirrored to another server.
 #[derive(Debug, Parser)]
@@ -87,9 +90,11 @@ pub enum Command {
     /// Image dumps: volumes in files, and back
     #[command(subcommand)]
     Image(Image),
-    /// Traces of devices: import, analyse
+    /// Traces of devices: import, analyse, replay, generate
     #[command(subcommand)]
     Trace(Trace),
+    /// What a lag costs on a link, which history is cheapest at which granularity, what space it needs, and one setting
+    Plan(PlanTrace),
 }
 
 /// `cairn demo`.

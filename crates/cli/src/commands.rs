@@ -36,7 +36,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Peer(command) => peer::run(command, client, output),
         Command::Mirror(command) => mirror::run(command, client, output),
         Command::Image(command) => image::run(command, client, output),
-        Command::Serve(_) | Command::Demo(_) | Command::Trace(_) => {
+        Command::Serve(_) | Command::Demo(_) | Command::Trace(_) | Command::Plan(_) => {
             unreachable!("these need no server and were run before")
         }
     }

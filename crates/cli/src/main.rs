@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Command::Demo(demo) => demo::run(&demo, output),
         Command::Image(image) if image.is_local() => commands::run_local(image, output),
         Command::Trace(trace) => commands::trace::run(trace, output),
+        Command::Plan(plan) => commands::trace::run_plan(&plan, output),
         command => connect(&global).and_then(|client| commands::run(command, &client, output)),
     };
     match outcome {

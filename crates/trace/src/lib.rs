@@ -7,11 +7,14 @@
 
 mod analyse;
 mod error;
+mod generate;
 mod import;
 mod order;
+mod plan;
 mod plot;
 mod problem;
 mod reader;
+mod replay;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -22,8 +25,11 @@ pub use analyse::{
 };
 pub use cairn_format::trace::{TraceHeader, TraceOp, TraceRecord};
 pub use error::TraceError;
+pub use generate::{IoMeter, PostMark, Spc1};
 pub use import::{BlkparseAction, TraceFormat};
+pub use plan::{GRAINS_S, Grain, LAGS_S, Lag, Plan, Recommended, WindowSpace};
 pub use plot::plots;
 pub use problem::{Problem, Problems, Shown};
 pub use reader::{ReadOptions, TraceReader};
+pub use replay::{Model, ReplayOptions, Replayed, Survey, replay};
 pub use writer::TraceWriter;

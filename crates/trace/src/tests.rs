@@ -1,5 +1,7 @@
 //! Reading what was written, and what others write; what is wrong with a trace is counted, and where.
 
+mod workloads;
+
 use std::io::Write;
 
 use cairn_base::Rng;

@@ -1,6 +1,9 @@
 //! `cairn trace`: traces in files. None of it needs a server.
 
 mod analyse;
+mod generate;
+mod plan;
+mod replay;
 
 use std::fs::File;
 use std::io::{BufWriter, Read};
@@ -9,7 +12,7 @@ use std::path::Path;
 use cairn_server::api::ErrorKind;
 use cairn_trace::{Problems, ReadOptions, TraceError, TraceHeader, TraceReader, TraceWriter};
 
-use crate::arguments::{ImportTrace, Trace, TraceInput};
+use crate::arguments::{ImportTrace, PlanTrace, Trace, TraceInput};
 use crate::exit::Failure;
 use crate::output::{Output, size};
 
@@ -18,7 +21,14 @@ pub fn run(command: Trace, output: Output) -> Result<(), Failure> {
     match command {
         Trace::Import(asked) => import(&asked, output),
         Trace::Analyse(asked) => analyse::run(&asked, output),
+        Trace::Replay(asked) => replay::run(&asked, output),
+        Trace::Generate(asked) => generate::run(&asked, output),
     }
+}
+
+/// Runs `cairn plan`.
+pub fn run_plan(asked: &PlanTrace, output: Output) -> Result<(), Failure> {
+    plan::run(asked, output)
 }
 
 /// What an import did.

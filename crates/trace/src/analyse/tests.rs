@@ -325,3 +325,13 @@ fn plots_are_well_formed_and_have_the_papers_lines() {
         assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count(), "{name}");
     }
 }
+
+#[test]
+fn window_that_ends_at_the_last_request_is_completed() {
+    let at = |at_ns, op| TraceRecord { at_ns, device: 0, op, offset: 0, length: BLOCK };
+    let completed = |last| {
+        let records = [at(0, TraceOp::Write), at(3, TraceOp::Write), at(last, TraceOp::Read)];
+        report(&records).r.get("10ns").unwrap().r_emp_phase0_completed_only
+    };
+    assert_eq!((completed(9), completed(10)), (None, Some(0.5)));
+}

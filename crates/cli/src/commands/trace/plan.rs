@@ -1,0 +1,114 @@
+//! `cairn plan`: what a lag costs on a link, which history is cheapest, and one setting.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use cairn_base::Interval;
+use cairn_server::api::ErrorKind;
+use cairn_trace::{AnalyseOptions, Analysis, GRAINS_S, LAGS_S, Plan, dirty_blocks};
+
+use crate::arguments::PlanTrace;
+use crate::exit::Failure;
+use crate::output::{Output, size, table};
+
+/// Runs it.
+pub fn run(asked: &PlanTrace, output: Output) -> Result<(), Failure> {
+    if asked.link.0 == 0 {
+        return Err(Failure::new(
+            ErrorKind::Usage,
+            "a link carries something",
+            "give --link in bytes a second, such as 50M",
+        ));
+    }
+    let mut reader = super::open(&asked.input)?;
+    let seconds = |list: &[u64]| list.iter().map(|s| Duration::from_secs(*s)).collect();
+    let options = AnalyseOptions {
+        granularities: seconds(&GRAINS_S),
+        intervals: seconds(&LAGS_S),
+        write_caches: vec![dirty_blocks(asked.cache.0, 4096).max(1)],
+        read_caches: Vec::new(),
+        memory_max: asked.memory.0,
+        ..AnalyseOptions::default()
+    };
+    let bar = output.count_bar("requests");
+    let report = Analysis::of(&mut reader, options, &mut |requests| bar.set_position(requests));
+    bar.finish_and_clear();
+    let report = report.map_err(|error| super::failure(error, &asked.input.file))?;
+    let plan = Plan::of(&report, asked.link.0 as f64);
+    output.show(&plan, |plan| {
+        let mut text = people(plan);
+        text.push_str(&super::problems(&report.problems));
+        text
+    });
+    Ok(())
+}
+
+fn time(seconds: f64) -> String {
+    Interval(Duration::from_secs_f64(seconds)).to_string()
+}
+
+fn marked(text: String, beyond: bool) -> String {
+    if beyond { format!("{text} *") } else { text }
+}
+
+fn people(plan: &Plan) -> String {
+    let link = size(plan.link_bytes_per_s as u64);
+    let mut text = format!(
+        "{} are written in a day, by a trace of {}\n\nA mirror over a link of {link}/s\n",
+        size(plan.written_bytes_per_day as u64),
+        time((plan.trace_s).max(1.0).floor()),
+    );
+    text.push_str(&table(
+        ["LAG", "A DAY", "% OF WRITTEN", "% OF THE LINK", "LARGEST TRANSFER", "TAKES", "FITS"],
+        plan.lags.iter().map(|lag| {
+            [
+                marked(time(lag.lag_s), lag.beyond_trace),
+                size(lag.bytes_per_day as u64),
+                format!("{:.1}", lag.pct_of_written),
+                format!("{:.2}", 100.0 * lag.link_share),
+                size(lag.peak_bytes),
+                format!("{:.1} s", lag.peak_transfer_s),
+                if lag.fits { "yes" } else { "no" }.to_owned(),
+            ]
+        }),
+    ));
+    text.push_str("\n\nHistory: I/O for each block write, of the cheaper placement that keeps the origin usable by itself\n");
+    text.push_str(&table(
+        ["GRANULARITY", "CHEAPEST", "I/O", "LOGGING", "NO HISTORY", "HISTORY A DAY"],
+        plan.granularities.iter().map(|grain| {
+            [
+                marked(grain.granularity.clone(), grain.beyond_trace),
+                grain.cheapest.to_owned(),
+                format!("{:.3}", grain.io),
+                format!("{:.3}", grain.logging_io),
+                format!("{:.3}", grain.none_io),
+                size(grain.bytes_per_day as u64),
+            ]
+        }),
+    ));
+    text.push_str("\n\nSpace of a window, at most: every retained version\n");
+    text.push_str(&table(
+        ["WINDOW", "EVERY WRITE", "1s", "1m", "10m", "1h"],
+        plan.windows.iter().map(|window| {
+            let at = |label: &str| window.bytes.get(label).map_or("-".to_owned(), |bytes| size(*bytes));
+            [window.window.to_owned(), at("every_write"), at("1s"), at("1m"), at("10m"), at("1h")]
+        }),
+    ));
+    let chosen = &plan.recommended;
+    let mirror = match chosen.mirror_interval_s {
+        Some(seconds) => format!("--every {}", time(seconds)),
+        None => "no mirror on this link".to_owned(),
+    };
+    let _ = write!(
+        text,
+        "\n\nRecommended: {mirror}: {}\nRecommended: --placement {} --granularity {}: {}",
+        chosen.mirror_reason,
+        chosen.placement,
+        chosen.granularity.replace('_', "-"),
+        chosen.history_reason,
+    );
+    if plan.lags.iter().any(|lag| lag.beyond_trace) {
+        text.push_str("\n* longer than the trace: what is written again after its end is not known");
+    }
+    text
+}

@@ -1,0 +1,122 @@
+//! Traces from the command line: made, imported, analysed, replayed and planned from, and what is said of bad ones. No server runs.
+
+mod running;
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use running::cairn;
+use serde_json::Value;
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    cairn().current_dir(folder).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+#[track_caller]
+fn good(folder: &Path, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn json(folder: &Path, arguments: &[&str]) -> Value {
+    serde_json::from_str(&good(folder, &[arguments, &["--json"]].concat())).unwrap()
+}
+
+/// Ends with `code`, and says what was wrong and what to do.
+#[track_caller]
+fn refused(folder: &Path, code: i32, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+    assert!(said.starts_with("error: ") && said.contains("\n  next: "), "{said}");
+    said
+}
+
+const TEXT: &str = "t_ns,dev,op,offset_bytes,length_bytes\n0,a,W,0,8192\n1000000000,a,W,4096,4096\n\
+                    bad line\n2000000000,b,R,0,4096\n70000000000,a,D,0,4096\n70000000001,a,F,0,0\n";
+
+#[test]
+fn imported_trace_has_the_figures_of_the_text_and_bad_lines_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("t.csv"), TEXT).unwrap();
+    let imported = json(dir.path(), &["trace", "import", "t.csv", "--to", "t.ctr"]);
+    assert_eq!((imported["requests"].as_u64(), imported["problems"]["count"].as_u64()), (Some(5), Some(1)));
+    assert_eq!(imported["problems"]["shown"][0]["line"], 4);
+    let (mut text, mut ours) =
+        (json(dir.path(), &["trace", "analyse", "t.csv"]), json(dir.path(), &["trace", "analyse", "t.ctr"]));
+    assert_eq!((&text["format"], &ours["format"]), (&"csv".into(), &"cairn".into()));
+    assert_eq!(ours["problems"]["count"], 0);
+    for report in [&mut text, &mut ours] {
+        for own in ["format", "problems"] {
+            report.as_object_mut().unwrap().remove(own);
+        }
+    }
+    assert_eq!(text, ours);
+    assert_eq!((&ours["w_block_writes"], &ours["f_unique_blocks_written"]), (&3.into(), &2.into()));
+    assert_eq!(ours["mirror_pct"]["1min"]["blocks_transferred"], 2);
+    let people = good(dir.path(), &["trace", "analyse", "t.csv", "--plots", "figures"]);
+    assert!(people.contains("line 4: it has too few fields: bad line"), "{people}");
+    assert!(dir.path().join("figures/fast2007-figure8-retained.svg").exists());
+    refused(dir.path(), 21, &["trace", "import", "t.csv", "--to", "t.ctr"]);
+    good(dir.path(), &["trace", "import", "t.csv", "--to", "t.ctr", "--overwrite", "--plain"]);
+}
+
+#[test]
+fn bad_traces_get_an_error_that_helps() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("prose"), "what is this\n").unwrap();
+    std::fs::write(dir.path().join("t.csv"), TEXT).unwrap();
+    refused(dir.path(), 10, &["trace", "analyse", "nothing"]);
+    assert!(refused(dir.path(), 2, &["trace", "analyse", "prose"]).contains("--format"));
+    refused(dir.path(), 2, &["trace", "analyse", "t.csv", "--format", "msr"]);
+    refused(dir.path(), 2, &["trace", "analyse", "t.csv", "--block", "3000"]);
+    refused(dir.path(), 2, &["plan", "t.csv", "--link", "0"]);
+    refused(dir.path(), 2, &["trace", "replay", "-"]);
+    assert!(!dir.path().join("no.ctr").exists());
+    refused(dir.path(), 2, &["trace", "import", "prose", "--to", "no.ctr"]);
+    assert!(!dir.path().join("no.ctr").exists(), "a failed import leaves no file");
+}
+
+#[test]
+fn workload_of_a_paper_is_made_replayed_and_planned_from() {
+    let dir = tempfile::tempdir().unwrap();
+    let spc = ["trace", "generate", "spc1", "--bsu", "2", "--size", "64M", "--time", "20s", "--to", "s.ctr"];
+    good(dir.path(), &spc);
+    let rows = json(
+        dir.path(),
+        &[
+            "trace",
+            "replay",
+            "s.ctr",
+            "--placement",
+            "logging,split-down-stream",
+            "--granularity",
+            "every-write,10s",
+        ],
+    );
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        let of = |name: &str| row[name].as_f64().unwrap();
+        let (found, model) = (of("io_per_block_write"), of("model_io_per_block_write"));
+        assert!(found > 0.5 && found < model + 0.1, "{row}");
+    }
+    let plan = json(dir.path(), &["plan", "s.ctr", "--link", "50M"]);
+    assert_eq!(plan["recommended"]["mirror_interval_s"], 1.0);
+    assert_eq!(plan["lags"].as_array().unwrap().len(), 9);
+    assert!(good(dir.path(), &["plan", "s.ctr", "--link", "50M"]).contains("Recommended: --every 1s"));
+    // A pipe from one to the other.
+    let mut made = cairn();
+    made.args(["trace", "generate", "iometer", "--size", "16M", "--time", "10s"]).stdout(Stdio::piped());
+    let mut made = made.spawn().unwrap();
+    let output = cairn()
+        .args(["trace", "analyse", "-", "--json"])
+        .stdin(made.stdout.take().unwrap())
+        .output()
+        .unwrap();
+    assert!(made.wait().unwrap().success() && output.status.success());
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["writes"].as_u64().unwrap() > 4000 && report["reads"] == 0);
+}
