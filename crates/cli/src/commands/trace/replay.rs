@@ -77,7 +77,7 @@ pub fn run(asked: &ReplayTrace, output: Output) -> Result<(), Failure> {
         let survey = Survey::of(&mut super::open(&asked.input)?, &options(placements[0])).map_err(failed)?;
         for placement in &placements {
             let bar = output.count_bar("requests");
-            let (origin, store) = devices(asked, &survey)?;
+            let [origin, store] = devices(asked, &survey)?;
             let mut reader = super::open(&asked.input)?;
             let done = replay(&mut reader, &survey, &options(*placement), origin, store, &mut |requests| {
                 bar.set_position(requests)
@@ -107,12 +107,12 @@ pub fn run(asked: &ReplayTrace, output: Output) -> Result<(), Failure> {
 }
 
 /// Origin and store: in memory, or files that have no name and so are gone with the program.
-fn devices(asked: &ReplayTrace, survey: &Survey) -> Result<(Arc<dyn Device>, Arc<dyn Device>), Failure> {
+fn devices(asked: &ReplayTrace, survey: &Survey) -> Result<[Arc<dyn Device>; 2], Failure> {
     let Some(folder) = &asked.on else {
-        return Ok((
+        return Ok([
             Arc::new(MemoryDevice::new(survey.origin_bytes)),
             Arc::new(MemoryDevice::new(survey.store_bytes)),
-        ));
+        ]);
     };
     let device = |bytes: u64| -> Result<Arc<dyn Device>, Failure> {
         let file = tempfile::NamedTempFile::new_in(folder)?;
@@ -121,7 +121,7 @@ fn devices(asked: &ReplayTrace, survey: &Survey) -> Result<(Arc<dyn Device>, Arc
             .map_err(|error| Failure::new(ErrorKind::Failed, error, "give another directory with --on"))?;
         Ok(Arc::new(device))
     };
-    Ok((device(survey.origin_bytes)?, device(survey.store_bytes)?))
+    Ok([device(survey.origin_bytes)?, device(survey.store_bytes)?])
 }
 
 fn row(placement: PlacementName, granularity: String, model: &Model, done: Replayed) -> Row {
