@@ -205,6 +205,9 @@ impl Place<'_> {
                 let data = source.device.read(from + at, length).map_err(aborted)?;
                 destination.device.write(to + at, data).map_err(aborted)
             })?;
+            if self.writes_through {
+                destination.device.flush().map_err(aborted)?;
+            }
         }
         Ok(())
     }

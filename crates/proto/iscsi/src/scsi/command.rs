@@ -78,7 +78,7 @@ pub enum Medium {
     WriteSame {
         /// Where.
         lba: u64,
-        /// How much; never 0.
+        /// How much; never 0 once it is admitted.
         blocks: u64,
         /// Space may be freed.
         unmap: bool,
@@ -210,7 +210,7 @@ pub enum Command {
         anchor: bool,
         length: u32,
     },
-    /// A command that concerns the medium, with 0 in `blocks` of WRITE SAME for "to the end".
+    /// A command that concerns the medium.
     Medium(Medium),
 }
 

@@ -139,6 +139,8 @@ impl Description {
 fn limits(geometry: Geometry) -> Vec<u8> {
     let mut body = vec![0; 60];
     let physical = geometry.per_physical();
+    // WSNZ: WRITE SAME has a length; none does not mean "to the end".
+    body[0] = 1;
     body[1] = COMPARE_BLOCKS_MAX;
     body[2..4].copy_from_slice(&(physical as u16).to_be_bytes());
     body[4..8].copy_from_slice(&geometry.transfer_max().to_be_bytes());

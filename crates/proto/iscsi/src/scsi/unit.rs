@@ -424,12 +424,11 @@ impl LogicalUnit {
             Medium::WriteSame { lba, blocks, unmap, no_data } => {
                 self.writable()?;
                 self.within(lba, blocks)?;
-                let blocks = if blocks == 0 { self.geometry.blocks - lba } else { blocks };
                 let wrong_data = !no_data && u64::from(expected) != wanted;
-                if blocks > WRITE_SAME_BLOCKS_MAX || wrong_data || (unmap && !self.geometry.thin) {
+                let wrong_length = blocks == 0 || blocks > WRITE_SAME_BLOCKS_MAX;
+                if wrong_length || wrong_data || (unmap && !self.geometry.thin) {
                     return Err(Sense::INVALID_FIELD_IN_CDB);
                 }
-                return Ok(Medium::WriteSame { lba, blocks, unmap, no_data });
             }
             Medium::Prefetch { lba, blocks } => {
                 self.within(lba, blocks)?;
