@@ -1,11 +1,13 @@
 //! A server on a free port, with targets of every kind.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod initiator;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cairn_device::{Device, MemoryDevice};
+use cairn_device::MemoryDevice;
 use cairn_frontend_iscsi::{
     Account, Credential, Export, Initiator, IscsiServer, Listener, LoginError, OpenTargetError,
     ReservationState, ServerOptions, Targets,
@@ -19,7 +21,7 @@ pub const PREFIX: &str = "iqn.2026-11.io.cairn:";
 
 /// A target of the tests.
 pub struct Target {
-    pub device: Arc<dyn Device>,
+    pub device: Arc<MemoryDevice>,
     pub read_only: bool,
     pub removable: bool,
     pub block_bytes: u32,
@@ -89,7 +91,7 @@ impl Targets for TestTargets {
         let found = &targets[index].1;
         Ok(Export {
             name: target[PREFIX.len()..].replace('.', "/"),
-            device: Arc::clone(&found.device),
+            device: found.device.clone(),
             id: 0x1234_5678_9abc_0000 + index as u64,
             read_only: found.read_only,
             block_bytes: found.block_bytes,
@@ -129,6 +131,13 @@ impl TestServer {
 
     pub fn plain() -> Self {
         Self::start(ServerOptions::default())
+    }
+
+    /// Makes a target's device twice as long.
+    pub fn grow(&self, target: &str) {
+        let targets = self.targets.targets.lock();
+        let named = targets.iter().find(|(name, _)| *name == format!("{PREFIX}{target}"));
+        named.expect("it is a target").1.device.grow(2 * SIZE);
     }
 
     /// The URL of a target for libiscsi and qemu.

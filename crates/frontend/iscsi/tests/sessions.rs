@@ -1,0 +1,198 @@
+//! Sessions as initiators see them: limits, bad manners, ends.
+mod harness;
+
+use std::io::Write;
+
+use cairn_base::Rng;
+use cairn_frontend_iscsi::ServerOptions;
+use cairn_proto_iscsi::pdu::{self, Header, opcode};
+use harness::initiator::{Initiator, transfer};
+use harness::{PREFIX, TestServer, eventually};
+
+const READS: u8 = 0x40;
+const WRITES: u8 = 0x20;
+
+fn login(server: &TestServer, isid: u8) -> Initiator {
+    Initiator::login(&server.portal, &format!("{PREFIX}v.plain"), isid, false).unwrap()
+}
+
+#[test]
+fn initiators_that_never_log_in_keep_no_others_out() {
+    let server = TestServer::plain();
+    let mut silent: Vec<_> = (0..70).map(|_| std::net::TcpStream::connect(&server.portal).unwrap()).collect();
+    // Half a header is no login either.
+    silent.iter_mut().for_each(|stream| _ = stream.write_all(&[0x43, 0x87, 0]));
+    assert!(login(&server, 1).is_served());
+}
+
+#[test]
+fn sessions_past_the_limit_are_refused_and_one_of_the_same_port_takes_the_place_of_the_older() {
+    let server = TestServer::start(ServerOptions { max_sessions: 1, ..ServerOptions::default() });
+    let mut first = login(&server, 1);
+    let refused = Initiator::login(&server.portal, &format!("{PREFIX}v.plain"), 2, false);
+    assert_eq!(refused.err(), Some(0x0302));
+    let mut again = login(&server, 1);
+    assert!(first.is_closed(), "the older session of the port ends");
+    assert!(again.is_served());
+    assert_eq!(server.server.sessions().len(), 1);
+}
+
+#[test]
+fn targets_that_are_not_there_or_not_for_everybody_are_refused() {
+    let server = TestServer::plain();
+    let status =
+        |target: &str| Initiator::login(&server.portal, &format!("{PREFIX}{target}"), 1, false).err();
+    assert_eq!(status("v.none"), Some(0x0203));
+    assert_eq!(status("v.private"), Some(0x0202));
+    assert_eq!(status("v.chap"), Some(0x0201), "no proof");
+}
+
+#[test]
+fn streams_of_nonsense_end_their_session_and_no_other() {
+    let server = TestServer::plain();
+    let mut witness = login(&server, 200);
+    for seed in 0..150u64 {
+        let mut rng = Rng::new(seed);
+        let mut initiator = login(&server, (seed % 100) as u8);
+        let mut bytes = vec![0; 48 + rng.below(4000) as usize];
+        rng.fill(&mut bytes);
+        // Some begin like a PDU that means something, so that more than the first check is met.
+        if seed % 3 != 0 {
+            let kinds = [
+                opcode::SCSI_COMMAND,
+                opcode::DATA_OUT,
+                opcode::TEXT,
+                opcode::TASK_MANAGEMENT,
+                opcode::NOP_OUT,
+                opcode::SNACK,
+            ];
+            let kind = kinds[rng.below(kinds.len() as u64) as usize];
+            let length = bytes.len() - 48;
+            let mut header = Header::parse(&bytes).unwrap();
+            header = Header::new(kind, header.tag())
+                .with_data(length)
+                .with_word(0, length as u32)
+                .with_word(1, 1)
+                .with_cdb(&bytes[32..48].try_into().unwrap());
+            header.flags = (seed as u8) | 0x80;
+            let mut whole = Vec::new();
+            pdu::put_header(&mut whole, &header, false);
+            bytes[..48].copy_from_slice(&whole);
+        }
+        // It may be closed before all of it is sent.
+        let _ = initiator.stream.write_all(&bytes);
+        let _ = initiator.stream.shutdown(std::net::Shutdown::Write);
+        while initiator.receive().is_some() {}
+        assert!(witness.is_served(), "seed {seed}");
+    }
+    drop(witness);
+    eventually("all sessions have ended", || server.server.sessions().is_empty());
+}
+
+#[test]
+fn initiator_that_takes_no_answers_holds_up_nobody() {
+    let server = TestServer::plain();
+    let mut stuck = login(&server, 1);
+    for tag in 0..100 {
+        stuck.command(tag, &transfer(0x28, 0, 8192), READS, 8192 * 512, &[]);
+    }
+    let mut other = login(&server, 2);
+    for round in 0..20 {
+        other.command(1, &transfer(0x2a, round * 8, 8), WRITES, 4096, &[round as u8; 4096]);
+        assert_eq!(other.status().0, 0);
+    }
+    assert_eq!(server.server.sessions().len(), 2);
+}
+
+#[test]
+fn wrong_digest_of_data_is_rejected_and_ends_the_session() {
+    let server = TestServer::plain();
+    let target = format!("{PREFIX}v.plain");
+    let mut initiator = Initiator::login(&server.portal, &target, 1, true).unwrap();
+    initiator.command(1, &transfer(0x2a, 0, 1), WRITES, 512, &[7; 512]);
+    assert_eq!(initiator.status().0, 0);
+    let mut header = Header::new(opcode::SCSI_COMMAND, 2)
+        .with_word(0, 512)
+        .with_word(1, 2)
+        .with_cdb(&transfer(0x2a, 0, 1));
+    header.flags = 0x80 | WRITES;
+    let mut bytes = Vec::new();
+    pdu::put(&mut bytes, header, &[8; 512], true, true);
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    initiator.stream.write_all(&bytes).unwrap();
+    let (reject, _) = initiator.receive().unwrap();
+    assert_eq!((reject.opcode(), reject.detail[0]), (opcode::REJECT, 2));
+    assert!(initiator.is_closed());
+    let mut initiator = login(&server, 1);
+    initiator.command(1, &transfer(0x28, 0, 1), READS, 512, &[]);
+    assert_eq!(initiator.receive().unwrap().1, [7; 512], "what came damaged was not written");
+}
+
+#[test]
+fn snack_is_rejected_and_the_session_goes_on() {
+    let server = TestServer::plain();
+    let mut initiator = login(&server, 1);
+    initiator.send(Header::new(opcode::SNACK, 5), &[]);
+    initiator.command_number -= 1;
+    let (reject, _) = initiator.receive().unwrap();
+    assert_eq!((reject.opcode(), reject.detail[0]), (opcode::REJECT, 3));
+    assert!(initiator.is_served());
+}
+
+#[test]
+fn resize_and_removal_are_told_to_initiators_that_are_idle() {
+    let server = TestServer::plain();
+    let mut initiator = login(&server, 1);
+    assert!(initiator.is_served(), "it has seen the size");
+    server.grow("v.plain");
+    let (told, data) = initiator.receive().expect("within the time of a look around");
+    assert_eq!((told.opcode(), told.word(4) >> 24), (opcode::ASYNC, 0));
+    assert_eq!((data[2 + 2], data[2 + 12], data[2 + 13]), (6, 0x2a, 9), "CAPACITY DATA HAS CHANGED");
+    initiator.command(1, &[0; 16], 0, 0, &[]);
+    assert_eq!(initiator.status(), (2, vec![6, 0x2a, 9]), "as a unit attention too");
+    assert!(initiator.is_served());
+    assert_eq!(server.server.close_export("v/plain"), 1);
+    let (told, _) = initiator.receive().expect("it is told");
+    assert_eq!((told.opcode(), told.word(4) >> 24), (opcode::ASYNC, 3), "connections are dropped");
+    assert!(initiator.is_closed());
+}
+
+#[test]
+fn reset_of_the_unit_ends_the_tasks_of_all_and_tells_them() {
+    let server = TestServer::plain();
+    let (mut one, mut other) = (login(&server, 1), login(&server, 2));
+    // A write whose data does not come.
+    one.command(1, &transfer(0x2a, 0, 8), WRITES, 4096, &[]);
+    assert_eq!(one.receive().unwrap().0.opcode(), opcode::R2T);
+    let mut header = Header::new(opcode::TASK_MANAGEMENT, 9).immediate();
+    header.flags = 0x80 | 5;
+    other.send(header, &[]);
+    let (done, _) = other.receive().unwrap();
+    assert_eq!((done.opcode(), done.detail[0]), (opcode::TASK_MANAGEMENT_RESPONSE, 0));
+    one.command(2, &[0; 16], 0, 0, &[]);
+    assert_eq!(one.status(), (2, vec![6, 0x29, 3]), "BUS DEVICE RESET FUNCTION OCCURRED");
+    // The write is over: its tag is free, and nothing was written.
+    one.command(1, &transfer(0x28, 0, 8), READS, 4096, &[]);
+    assert_eq!(one.receive().unwrap().1, [0; 4096]);
+}
+
+#[test]
+fn bursts_of_odd_lengths_write_every_byte() {
+    let server = TestServer::plain();
+    let mut initiator = login(&server, 1);
+    // 1000 bytes at once, the rest by R2T: no border of a block is met.
+    let data: Vec<u8> = (0..8192u32).map(|byte| (byte % 251) as u8).collect();
+    initiator.command(1, &transfer(0x2a, 3, 16), WRITES, 8192, &data[..1000]);
+    let (asked, _) = initiator.receive().unwrap();
+    assert_eq!((asked.opcode(), asked.word(5), asked.word(6)), (opcode::R2T, 1000, 7192));
+    let header = Header::new(opcode::DATA_OUT, 1).with_word(0, asked.word(0)).with_word(5, 1000);
+    initiator.send(header, &data[1000..]);
+    assert_eq!(initiator.status().0, 0);
+    initiator.command(2, &transfer(0x28, 3, 16), READS, 8192, &[]);
+    let mut read = Vec::new();
+    while read.len() < data.len() {
+        read.extend(initiator.receive().unwrap().1);
+    }
+    assert_eq!(read, data);
+}
