@@ -42,7 +42,7 @@ impl Cairn {
         let mut command = Command::new(&self.program);
         command.arg("serve").arg("--data").arg(&self.data).args([
             "--nbd",
-            "off",
+            "127.0.0.1:0",
             "--iscsi",
             "127.0.0.1:0",
             "--http",

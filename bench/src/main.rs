@@ -7,6 +7,7 @@
 
 mod cairn;
 mod fio;
+mod iscsi_rows;
 mod machine;
 mod mirror_rows;
 mod peers;
@@ -16,6 +17,7 @@ mod served_rows;
 mod snapshot_peers;
 mod snapshot_rows;
 mod volume_rows;
+mod wires;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -72,6 +74,7 @@ const TABLES: &[Table] = &[
         "reads and writes of a LUN next to block servers, with latency and server CPU",
         served_rows::served,
     ),
+    ("iscsi", "reads and writes of a LUN over iSCSI next to tgt and to NBD", iscsi_rows::iscsi),
     ("sustained", "60 s of random writes without a flush", served_rows::sustained),
     ("snapshots", "random writes with 0, 1, 50 and 1,000 snapshots", snapshot_rows::writes),
     (

@@ -18,15 +18,20 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts `command` and waits until somebody listens on `socket`.
-    pub(crate) fn start(mut command: Command, socket: &Path) -> Result<Self> {
+    pub(crate) fn start(command: Command, socket: &Path) -> Result<Self> {
         // One that was killed leaves its socket behind.
         let _ = std::fs::remove_file(socket);
+        Self::start_until(command, socket, || UnixStream::connect(socket).is_ok())
+    }
+
+    /// Starts `command` and waits until it is `ready`. What it says goes to a log beside `socket`, which need not be one.
+    pub(crate) fn start_until(mut command: Command, socket: &Path, ready: impl Fn() -> bool) -> Result<Self> {
         let log = std::fs::File::create(socket.with_extension("log"))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().with_context(|| format!("{:?} did not start", command.get_program()))?;
         let mut server = Self { child, socket: socket.to_owned() };
         let start = Instant::now();
-        while UnixStream::connect(socket).is_err() {
+        while !ready() {
             if let Some(status) = server.child.try_wait()? {
                 let log = std::fs::read_to_string(socket.with_extension("log")).unwrap_or_default();
                 bail!("{:?} ended at once ({status}): {log}", command.get_program());

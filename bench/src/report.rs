@@ -99,6 +99,12 @@ fn figure(value: Option<f64>) -> String {
     }
 }
 
+/// The value that `part` of `sorted` values do not exceed; 0 for none.
+pub(crate) fn percentile(sorted: &[f64], part: f64) -> f64 {
+    let at = (sorted.len().saturating_sub(1) as f64 * part).round() as usize;
+    sorted.get(at).copied().unwrap_or(0.0)
+}
+
 /// The middle of `values`; of an even number the lower middle, so that it was really seen. 0 for none.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);

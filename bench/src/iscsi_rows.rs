@@ -1,0 +1,171 @@
+//! iSCSI next to tgt on a file of the same file system, and next to Cairn's own NBD; the same client for all three.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::Plan;
+use crate::cairn::Cairn;
+use crate::fio::{Load, Seen};
+use crate::process::{Server, run, settle};
+use crate::report::{Report, Target, median};
+use crate::wires::{self, Place};
+
+/// A write-anywhere volume needs room to write anywhere: blocks of volume for each block of LUN.
+const VOLUME_FACTOR: u64 = 3;
+/// As in the table of what is served.
+const MEMORY_MIB: u64 = 1024;
+const TGT: &str = "tgt";
+const NBD: &str = "own NBD";
+const TARGET: &str = "iqn.2026-11.io.cairn:bench";
+
+/// tgt with one LUN; `tgtadm` finds it by the number of its control socket.
+fn tgt(folder: &Path, bytes: u64) -> Result<(Server, Place)> {
+    let data = folder.join("tgt.data");
+    run(Command::new("fallocate").arg("-l").arg(bytes.to_string()).arg(&data))?;
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let portal = format!("127.0.0.1:{port}");
+    // Numbers of 15 bits are all it takes.
+    let control = (port & 0x7fff).to_string();
+    let mut command = Command::new("tgtd");
+    command.args(["-f", "-C", &control, "--iscsi", &format!("portal={portal}")]);
+    let server = Server::start_until(command, &folder.join("tgt"), || TcpStream::connect(&portal).is_ok())?;
+    let admin = |arguments: &[&str]| {
+        run(Command::new("tgtadm").args(["-C", &control, "--lld", "iscsi"]).args(arguments)).map(drop)
+    };
+    let target = ["--mode", "target", "--tid", "1"];
+    admin(&[&["--op", "new"], &target[..], &["-T", TARGET]].concat())?;
+    let data = data.to_string_lossy();
+    admin(&["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &data])?;
+    admin(&[&["--op", "bind"], &target[..], &["-I", "ALL"]].concat())?;
+    // Its defaults are segments of 8 KiB and an R2T for every write.
+    for (key, value) in [("MaxRecvDataSegmentLength", "262144"), ("InitialR2T", "No")] {
+        admin(&[&["--op", "update"], &target[..], &["-n", key, "-v", value]].concat())?;
+    }
+    Ok((server, Place::Iscsi(portal, TARGET.to_owned(), 1)))
+}
+
+/// Who takes turns, in the order of the names in `NAMES`.
+struct Contenders {
+    cairn: Cairn,
+    iscsi: Place,
+    nbd: Place,
+    tgt: (Server, Place),
+}
+
+type Turns = Vec<(&'static str, Vec<Seen>)>;
+
+impl Contenders {
+    fn start(plan: &Plan) -> Result<Self> {
+        let bytes = plan.export_bytes();
+        let folder = plan.folder.join("iscsi");
+        std::fs::create_dir_all(&folder)?;
+        let cairn = Cairn::start(plan, "iscsi-cairn", "off", MEMORY_MIB)?;
+        cairn.make_lun(bytes * VOLUME_FACTOR, bytes)?;
+        let status = cairn.json(&["status"])?;
+        let address = |of: &str| {
+            let listed = status[of].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str);
+            let tcp = listed.map(|address| address.trim_start_matches("tcp:"));
+            tcp.filter(|address| address.starts_with("127.")).map(str::to_owned).next().context("an address")
+        };
+        let iscsi = Place::Iscsi(address("iscsi")?, "iqn.2026-11.io.cairn:vol0.db".to_owned(), 0);
+        let nbd = Place::Nbd(address("nbd")?, "vol0/db".to_owned());
+        let contenders = Self { iscsi, nbd, tgt: tgt(&folder, bytes)?, cairn };
+        for (_, place, server) in contenders.all()?.into_iter().filter(|(name, ..)| *name != NBD) {
+            wires::run(place, &Load::fill(bytes), server)?;
+        }
+        settle()?;
+        Ok(contenders)
+    }
+
+    fn all(&self) -> Result<[(&'static str, &Place, &Server); 3]> {
+        let cairn = self.cairn.server()?;
+        Ok([("cairn", &self.iscsi, cairn), (TGT, &self.tgt.1, &self.tgt.0), (NBD, &self.nbd, cairn)])
+    }
+
+    fn take_turns(&self, plan: &Plan, load: &Load) -> Result<Turns> {
+        let all = self.all()?;
+        let mut turns: Turns = all.iter().map(|(name, ..)| (*name, Vec::new())).collect();
+        for _ in 0..plan.rounds() {
+            for (index, (name, place, server)) in all.iter().enumerate() {
+                if load.pattern.ends_with("read") && load.bytes <= plan.cached_bytes() {
+                    wires::run(place, &Load::warm(load.bytes), server)?;
+                }
+                let seen = wires::run(place, load, server)?;
+                eprintln!(
+                    "   {} {} B depth {}: {name}: {:.0} IOPS, {:.0} MB/s, {:.2} s of CPU per 100,000",
+                    load.pattern,
+                    load.request,
+                    load.depth,
+                    seen.iops,
+                    seen.rate / 1e6,
+                    seen.cpu_per_100k,
+                );
+                turns[index].1.push(seen);
+                settle()?;
+            }
+        }
+        Ok(turns)
+    }
+}
+
+fn rows(
+    report: &mut Report,
+    turns: &Turns,
+    work: &str,
+    unit: &'static str,
+    figure: fn(&Seen) -> f64,
+    asked: [Target; 2],
+) {
+    let of = |index: usize| median(turns[index].1.iter().map(figure).collect());
+    for (peer, target) in [1, 2].into_iter().zip(asked) {
+        report.against(work, unit, Some(of(0)), (turns[peer].0, of(peer)), target);
+    }
+}
+
+/// The figures that an initiator sees.
+pub(crate) fn iscsi(plan: &Plan, report: &mut Report) -> Result<()> {
+    use Target::{AtLeast, AtMost};
+    let contenders = Contenders::start(plan)?;
+    let (bytes, cached, turn) = (plan.export_bytes(), plan.cached_bytes(), plan.turn());
+    let turns_of = |load: &Load| contenders.take_turns(plan, load);
+
+    for (pattern, touched, work) in [
+        ("randread", cached, "4 KiB random read, depth 32, in cache"),
+        ("randwrite", bytes, "4 KiB random write, depth 32, no flush"),
+    ] {
+        let seen = turns_of(&Load::small(pattern, 32, touched, turn))?;
+        rows(report, &seen, work, "IOPS", |seen| seen.iops, [AtLeast(2.5), AtLeast(0.8)]);
+        let work = format!("server CPU: {work}");
+        rows(report, &seen, &work, "s per 100,000", |seen| seen.cpu_per_100k, [Target::None; 2]);
+    }
+
+    let seen = turns_of(&Load { flush_each: 32, ..Load::small("randwrite", 32, bytes, turn) })?;
+    let work = "4 KiB random write, depth 32, a flush each 32";
+    rows(report, &seen, work, "IOPS", |seen| seen.iops, [AtLeast(3.0), AtLeast(0.8)]);
+
+    for (pattern, work) in
+        [("write", "128 KiB sequential write, depth 32"), ("read", "128 KiB sequential read, depth 32")]
+    {
+        let touched = if pattern == "read" { cached } else { bytes };
+        let seen = turns_of(&Load::large(pattern, touched, turn))?;
+        rows(report, &seen, work, "MB/s", |seen| seen.rate / 1e6, [AtLeast(2.0), AtLeast(0.8)]);
+    }
+
+    for (pattern, work) in [("randread", "read"), ("randwrite", "write")] {
+        let seen = turns_of(&Load::small(pattern, 1, cached, turn))?;
+        let asked = [AtMost(1.0), Target::None];
+        rows(report, &seen, &format!("4 KiB {work}, depth 1, p50"), "us", |seen| seen.p50_us, asked);
+        rows(report, &seen, &format!("4 KiB {work}, depth 1, p99"), "us", |seen| seen.p99_us, asked);
+    }
+    report.note(format!(
+        "One client for all three, over TCP on one machine: a thread, a connection, no digests, 64 KiB of a write unasked. tgt with its file backend and segments of \
+         256 KiB, as Cairn has them. Data in cache: {} MiB (Cairn was given {MEMORY_MIB} MiB of memory). {} rounds of {} s.",
+        cached >> 20,
+        plan.rounds(),
+        turn.as_secs(),
+    ));
+    Ok(())
+}
