@@ -52,6 +52,9 @@ pub struct Table1 {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[expect(non_snake_case, reason = "R is the paper's letter, and another one than r")]
 pub struct Retained {
+    /// Of every write alone: all are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub r_emp: Option<f64>,
     /// By counting, windows from the first request on.
     pub r_emp_phase0: f64,
     /// Mean over 16 phases of the first window.
@@ -378,6 +381,7 @@ impl Analysis {
             let (done, done_replaced) = grain.completed(self.last_ns);
             let retained = w - grain.replaced[0];
             let row = Retained {
+                r_emp: None,
                 r_emp_phase0: phases[0],
                 r_emp_mean16: phases.iter().sum::<f64>() / phases.len() as f64,
                 r_emp_min16: phases.iter().copied().fold(f64::INFINITY, f64::min),
@@ -394,6 +398,7 @@ impl Analysis {
             (label(grain.ns), row)
         });
         let every = Retained {
+            r_emp: Some(1.0),
             r_emp_phase0: 1.0,
             r_emp_mean16: 1.0,
             r_emp_min16: 1.0,
