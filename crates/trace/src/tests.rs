@@ -255,13 +255,15 @@ fn blkreplay_is_read_after_its_prose() {
     let (records, reader) = detected(
         "Copyright somebody\n\nNothing; is what; it; says\n#####\nINFO: action_char=Q\n\
          start ; sector; length ; op ;  replay_delay=0 ; replay_duration=0\n\
+         more prose\n\
          \x20     0.100000000 ;     37766853 ;   64 ; W ; 0.0 ; 0.0\n\
-         \x20     0.549518165 ;     37766917 ;   14 ; R ; 0.0 ; 0.0\n",
+         \x20     0.549518165 ;     37766917 ;   14 ;RA ; 0.0 ; 0.0\nprose at last\n",
     );
     assert_eq!(reader.format(), TraceFormat::Blkreplay);
     assert_eq!(records[0], record(0, 0, TraceOp::Write, 37_766_853 * 512, 32768));
     assert_eq!(records[1], record(449_518_165, 0, TraceOp::Read, 37_766_917 * 512, 7168));
-    assert_eq!(reader.problems().shown[0].line, 3, "prose that looks like a request is shown");
+    let lines: Vec<u64> = reader.problems().shown.iter().map(|shown| shown.line).collect();
+    assert_eq!(lines, [3, 10], "prose that looks like a request, and prose after the first one, is shown");
 }
 
 fn srt_record(version: u32, kind: u32, micros: u32, flags: u32) -> Vec<u8> {

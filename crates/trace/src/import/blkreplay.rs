@@ -1,6 +1,6 @@
 //! The loads of blkreplay: prose, a line `start ; sector; length ; op ; ...`, then `seconds ; sector ; sectors ; R|W ; delay ; duration`.
 //!
-//! Before the head line (or the first request, where there is no head) lines without a semicolon are prose.
+//! Before the first request lines without a semicolon are prose. The operation is that of blktrace, of which the first letter counts: `RA` is a read ahead.
 
 use cairn_format::trace::TraceOp;
 
@@ -20,7 +20,6 @@ impl Lines for Blkreplay {
         let mut fields = line.split(';').map(str::trim);
         let first = fields.next().unwrap_or_default();
         if first == "start" {
-            self.began = true;
             return Ok(Line::Other);
         }
         let mut next = || fields.next().ok_or(Problem::Fields);
@@ -28,10 +27,10 @@ impl Lines for Blkreplay {
             return Ok(Line::Other);
         }
         let (sector, sectors, op) = (next()?, next()?, next()?);
-        let op = match op {
-            "R" | "r" => TraceOp::Read,
-            "W" | "w" => TraceOp::Write,
-            "D" | "d" => TraceOp::Trim,
+        let op = match op.as_bytes().first() {
+            Some(b'R') => TraceOp::Read,
+            Some(b'W') => TraceOp::Write,
+            Some(b'D') => TraceOp::Trim,
             _ => return Err(Problem::Operation),
         };
         let at = seconds(first).ok_or(Problem::Time)?;
