@@ -62,23 +62,25 @@ pub fn run(asked: &GenerateTrace, output: Output) -> Result<(), Failure> {
         }
     }
     bar.finish_and_clear();
-    let (requests, bytes) = (writer.records(), writer.bytes());
+    let requests = writer.records();
     if let Err(error) = writer.finish() {
         return broken_pipe_is_an_end(error, to_pipe).map_err(failed);
     }
+    if to_pipe {
+        return Ok(());
+    }
+    let bytes = std::fs::metadata(&asked.to)?.len();
     let made =
         Generated { file: asked.to.display().to_string(), requests, duration_s: last_ns as f64 / 1e9, bytes };
-    if !to_pipe {
-        output.tell(&made, |made| {
-            format!(
-                "{} requests over {:.0} s: {} in {}",
-                made.requests,
-                made.duration_s,
-                size(made.bytes),
-                made.file
-            )
-        });
-    }
+    output.tell(&made, |made| {
+        format!(
+            "{} requests over {:.0} s: {} in {}",
+            made.requests,
+            made.duration_s,
+            size(made.bytes),
+            made.file
+        )
+    });
     Ok(())
 }
 
