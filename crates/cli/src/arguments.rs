@@ -1,5 +1,7 @@
 //! The command line: commands, flags and the names that they take.
 
+mod restore;
+
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -15,6 +17,8 @@ pub use trace::{
     AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, ReplayTrace, Trace, TraceInput,
     Workload,
 };
+
+pub use restore::Restore;
 
 /// Volumes that never overwrite, served over NBD and mirrored to another server.
 #[derive(Debug, Parser)]
@@ -61,6 +65,8 @@ pub enum Command {
     Demo(Demo),
     /// Run a server
     Serve(Serve),
+    /// Files out of a BSD dump, of Cairn or of Linux `dump`; no server is needed
+    Restore(Restore),
     /// Volumes, exports, mirrors, and problems with their remedies
     Status,
     /// Volumes

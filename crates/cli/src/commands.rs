@@ -6,6 +6,7 @@ mod image;
 mod lun;
 mod mirror;
 mod peer;
+mod restore;
 mod schedule;
 mod scrub;
 pub mod serve;
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use cairn_server::api::{self, ErrorKind};
 
-use crate::arguments::{Command, Image};
+use crate::arguments::{Command, Image, Restore};
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, json, print_line};
@@ -36,7 +37,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Peer(command) => peer::run(command, client, output),
         Command::Mirror(command) => mirror::run(command, client, output),
         Command::Image(command) => image::run(command, client, output),
-        Command::Serve(_) | Command::Demo(_) | Command::Trace(_) | Command::Plan(_) => {
+        Command::Serve(_) | Command::Demo(_) | Command::Trace(_) | Command::Plan(_) | Command::Restore(_) => {
             unreachable!("these need no server and were run before")
         }
     }
@@ -45,6 +46,11 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
 /// Runs a command that needs no server.
 pub fn run_local(command: Image, output: Output) -> Result<(), Failure> {
     image::run_local(command, output)
+}
+
+/// Restores files of a BSD dump.
+pub fn run_restore(asked: &Restore, output: Output) -> Result<(), Failure> {
+    restore::run(asked, output)
 }
 
 /// How often a job is asked about; a person sees ten changes a second as motion.

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Serve(serve) => commands::serve::run(serve, global.data, output),
         Command::Demo(demo) => demo::run(&demo, output),
+        Command::Restore(restore) => commands::run_restore(&restore, output),
         Command::Image(image) if image.is_local() => commands::run_local(image, output),
         Command::Trace(trace) => commands::trace::run(trace, output),
         Command::Plan(plan) => commands::trace::run_plan(&plan, output),

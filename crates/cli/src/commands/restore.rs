@@ -1,0 +1,286 @@
+//! `cairn restore`: files out of a BSD dump, onto this machine. It reads what Linux `dump` writes as well, and needs no server.
+
+mod host;
+mod rebuild;
+mod shell;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use cairn_bsddump::{Attribute, Damage, Inode, InodeMap, Kind, Names, ROOT, ReadError, Reader};
+use cairn_server::api::ErrorKind;
+
+use crate::arguments::Restore;
+use crate::exit::{Failure, PARTLY_DONE};
+use crate::output::{Output, print_line};
+use host::{Place, Target};
+
+/// A symbolic link's target is not longer on Linux.
+const LINK_MAX: u64 = 4096;
+
+/// A dump that is being read: its names are known, its files come one after the other.
+struct Open {
+    reader: Reader<Box<dyn Read>>,
+    names: Names,
+    /// The directories that the dump has.
+    directories: BTreeMap<u32, (Inode, Vec<Attribute>)>,
+    /// The first file after them.
+    first: Option<Inode>,
+    /// What went wrong besides what the reader tells.
+    troubles: Vec<String>,
+}
+
+/// Runs the command.
+pub fn run(asked: &Restore, output: Output) -> Result<(), Failure> {
+    let mut open = Open::new(&asked.file)?;
+    let wanted: Vec<&[u8]> = asked.paths.iter().map(|path| path.as_os_str().as_bytes()).collect();
+    if asked.rebuild {
+        let target = target(&asked.to)?;
+        rebuild::run(&mut open, &target)?;
+    } else if asked.interactive {
+        let chosen = shell::run(&open, &mut io::stdin().lock(), &mut io::stdout().lock())?;
+        let Some(chosen) = chosen else { return Ok(()) };
+        open.extract(&chosen, &target(&asked.to)?)?;
+    } else {
+        let chosen = open.choose(&wanted)?;
+        if asked.list {
+            open.list(&chosen);
+            return Ok(());
+        }
+        open.extract(&chosen, &target(&asked.to)?)?;
+    }
+    open.report(output)
+}
+
+fn target(path: &Path) -> Result<Target, Failure> {
+    Target::open(path).map_err(|error| {
+        let next = "name a directory that exists with --to";
+        Failure::new(ErrorKind::Usage, format!("{}: {error}", path.display()), next)
+    })
+}
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Self {
+        let (kind, next) = match error {
+            ReadError::NoMaps => (ErrorKind::Damaged, "use another copy of the dump"),
+            ReadError::Input(_) => (ErrorKind::Failed, "put it right and run the command again"),
+            _ => (ErrorKind::Usage, "name a file that `cairn dump` or Linux `dump` wrote"),
+        };
+        Failure::new(kind, error, next)
+    }
+}
+
+impl Open {
+    fn new(path: &Path) -> Result<Self, Failure> {
+        let from: Box<dyn Read> = if path.as_os_str() == "-" {
+            Box::new(io::stdin())
+        } else {
+            let file = File::open(path).map_err(|error| {
+                Failure::new(
+                    ErrorKind::NotFound,
+                    format!("{}: {error}", path.display()),
+                    "name the dump with -f",
+                )
+            })?;
+            Box::new(file)
+        };
+        let from: Box<dyn Read> = Box::new(BufReader::with_capacity(1 << 20, from));
+        let reader = Reader::open(from)?;
+        let mut open = Self {
+            reader,
+            names: Names::new(),
+            directories: BTreeMap::new(),
+            first: None,
+            troubles: Vec::new(),
+        };
+        while let Some(inode) = open.reader.next_inode()? {
+            if inode.kind != Kind::Directory {
+                open.first = Some(inode);
+                break;
+            }
+            let (entries, content) = open.reader.entries()?;
+            open.names.insert(inode.number, entries);
+            open.directories.insert(inode.number, (inode, content.attributes));
+        }
+        if !open.names.is_directory(ROOT) {
+            let next = "use another copy of the dump";
+            return Err(Failure::new(ErrorKind::Damaged, "the dump has no root directory", next));
+        }
+        Ok(open)
+    }
+
+    /// Paths of what is wanted (everything, without a wish) and all below, with the numbers that they stand for.
+    fn choose(&self, wanted: &[&[u8]]) -> Result<Vec<(Vec<u8>, u32)>, Failure> {
+        let mut chosen = Vec::new();
+        if wanted.is_empty() {
+            self.names.walk(ROOT, &mut |path, entry| chosen.push((path.to_vec(), entry.number)));
+            return Ok(chosen);
+        }
+        for path in wanted {
+            let names: Vec<&[u8]> =
+                path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
+            let path = names.join(&b'/');
+            let Some(number) = self.names.find(&path) else {
+                let path = String::from_utf8_lossy(&path).into_owned();
+                let message = format!("there is no {path} in the dump");
+                let next = "`cairn restore -t -f DUMP` lists what there is";
+                return Err(Failure::new(ErrorKind::NotFound, message, next));
+            };
+            if !path.is_empty() {
+                chosen.push((path.clone(), number));
+            }
+            self.names.walk(number, &mut |below, entry| {
+                let path = if path.is_empty() { below.to_vec() } else { [&path[..], b"/", below].concat() };
+                chosen.push((path, entry.number));
+            });
+        }
+        Ok(chosen)
+    }
+
+    fn list(&self, chosen: &[(Vec<u8>, u32)]) {
+        for (path, number) in chosen.iter().filter(|(_, number)| self.reader.dumped().contains(*number)) {
+            print_line(&format!("{number:>10}\t./{}", String::from_utf8_lossy(path)));
+        }
+    }
+
+    /// Makes what was chosen, as far as the dump has it.
+    fn extract(&mut self, chosen: &[(Vec<u8>, u32)], target: &Target) -> Result<(), Failure> {
+        let mut paths: HashMap<u32, Vec<&[u8]>> = HashMap::new();
+        for (path, number) in chosen {
+            paths.entry(*number).or_default().push(path);
+        }
+        for (path, number) in chosen {
+            if self.names.is_directory(*number) {
+                let made = target.place(path).and_then(|place| place.make_directory());
+                self.note(path, made);
+            }
+        }
+        self.each_file(&mut |open, inode| {
+            let Some(paths) = paths.get(&inode.number) else { return Ok(()) };
+            let mut made: Option<Place> = None;
+            for path in paths {
+                let place = target.place(path);
+                let outcome = match (&made, place) {
+                    (_, Err(error)) => Err(error),
+                    (Some(first), Ok(place)) => first.link_to(&place),
+                    (None, Ok(place)) => {
+                        let outcome = open.make(inode, &place, target)?;
+                        made = outcome.is_ok().then_some(place);
+                        outcome
+                    }
+                };
+                open.note(path, outcome);
+                if made.is_none() {
+                    break;
+                }
+            }
+            Ok(())
+        })?;
+        // From below: a directory's time changes with what is made in it.
+        for (path, number) in chosen.iter().rev() {
+            if let Some((inode, attributes)) = self.directories.get(number) {
+                let dressed = target.place(path).and_then(|place| target.dress(&place, inode, attributes));
+                self.note(path, dressed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows every file that is no directory, in the order of the dump.
+    fn each_file(
+        &mut self,
+        each: &mut dyn FnMut(&mut Self, &Inode) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut next = self.first.take();
+        while let Some(inode) = next {
+            if inode.kind != Kind::Directory {
+                each(self, &inode)?;
+            }
+            next = self.reader.next_inode()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the file that was read last. The error inside is that of the machine, for this file alone.
+    fn make(&mut self, inode: &Inode, place: &Place, target: &Target) -> Result<io::Result<()>, Failure> {
+        let made = match inode.kind {
+            Kind::Regular => match place.make_file() {
+                Ok(file) => {
+                    let written = self.reader.content(&mut |offset, bytes| file.write_all_at(bytes, offset));
+                    match (written, file.set_len(inode.size)) {
+                        (Ok(content), Ok(())) => Ok(content.attributes),
+                        (Ok(_), Err(error)) => Err(error),
+                        // Of the disk, as it is full: nothing that follows would do better.
+                        (Err(error), _) => return Err(error.into()),
+                    }
+                }
+                Err(error) => Err(error),
+            },
+            Kind::Symlink => {
+                let mut path = Vec::new();
+                let content = self.reader.content(&mut |_, bytes| {
+                    path.extend(bytes.iter().take((LINK_MAX as usize).saturating_sub(path.len())));
+                    Ok(())
+                })?;
+                place.make_link(&path).map(|()| content.attributes)
+            }
+            _ => {
+                let content = self.reader.content(&mut |_, _| Ok(()))?;
+                place.make_special(inode).map(|()| content.attributes)
+            }
+        };
+        Ok(made.and_then(|attributes| target.dress(place, inode, &attributes)))
+    }
+
+    fn note(&mut self, path: &[u8], outcome: io::Result<()>) {
+        if let Err(error) = outcome {
+            self.troubles.push(format!("./{}: {error}", String::from_utf8_lossy(path)));
+        }
+    }
+
+    /// Says what is hurt or missing, by name.
+    fn report(&self, output: Output) -> Result<(), Failure> {
+        let mut paths: HashMap<u32, Vec<u8>> = HashMap::from([(ROOT, b".".to_vec())]);
+        self.names.walk(ROOT, &mut |path, entry| {
+            paths.entry(entry.number).or_insert_with(|| [b"./", path].concat());
+        });
+        let name = |number: u32| match paths.get(&number) {
+            Some(path) => String::from_utf8_lossy(path).into_owned(),
+            None => format!("file {number} (its name is lost)"),
+        };
+        let mut lines = self.troubles.clone();
+        for damage in self.reader.damage() {
+            lines.push(match damage {
+                Damage::Skipped { record, records } => {
+                    format!(
+                        "{records} damaged record(s) from record {record} of the dump on were passed over"
+                    )
+                }
+                Damage::Hurt { number } => format!("{}: damaged in the dump", name(*number)),
+                Damage::Missing { number } => format!("{}: not found in the dump", name(*number)),
+                Damage::Truncated => "the dump is cut off".to_owned(),
+            });
+        }
+        if lines.is_empty() {
+            return Ok(());
+        }
+        if output.json {
+            print_line(&serde_json::json!({ "message_type": "troubles", "troubles": lines }).to_string());
+        } else {
+            lines.iter().for_each(|line| eprintln!("{line}"));
+            eprintln!("everything else is there");
+        }
+        Err(Failure::silent(PARTLY_DONE))
+    }
+}
+
+/// Numbers that a dump has and that are no directories in it.
+fn files_of(map: &InodeMap, names: &Names) -> InodeMap {
+    let mut files = map.clone();
+    names.directories().for_each(|number| files.remove(number));
+    files
+}

@@ -1,0 +1,283 @@
+//! `cairn restore -r`: a whole tree out of a dump of level 0 and those of higher levels after it, with what was renamed, removed and used again meanwhile.
+//!
+//! What the tree has of which number is kept in a file in it, so that the next dump can be compared with it. It is written last: a restore that
+//! was cut off is seen by the directory that it works in, and starts over from level 0 elsewhere.
+//!
+//! # Order
+//! 1. Directories that are elsewhere now, and one name of each file that has none of its names any more, go to the work directory.
+//! 2. Names that are gone or mean something else are removed, then directories that are gone, the deepest first.
+//! 3. Directories come to their places, from the root down; files that stayed as they were get their names.
+//! 4. Files of the dump are made in the work directory and then put over what has their names: what a damaged dump lacks is not lost here.
+//! 5. Directories get their owners, modes and times.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+
+use cairn_bsddump::{Entry, Kind, Names, ROOT};
+use cairn_server::api::ErrorKind;
+use serde::{Deserialize, Serialize};
+
+use super::host::Target;
+use super::{Open, files_of};
+use crate::exit::Failure;
+
+/// What the tree has, for the next dump.
+const STATE: &str = ".cairn-restore.json";
+/// Where things wait while names change.
+const WORK: &str = ".cairn-restore.work";
+
+/// What was restored so far.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    version: u32,
+    /// Date of the last dump, in seconds since 1970.
+    date: u32,
+    /// Its level.
+    level: u32,
+    /// Directories: number, name and kind (`DT_*` of the format) of each entry.
+    directories: BTreeMap<u32, Vec<(u32, Vec<u8>, u32)>>,
+}
+
+/// A name: the directory's number, and what it is called there.
+type Name = (u32, Vec<u8>);
+
+/// A tree by numbers.
+#[derive(Default)]
+struct Tree {
+    names: Names,
+    /// Where each directory but the root is.
+    directories: HashMap<u32, Name>,
+    /// Names of each file.
+    files: HashMap<u32, Vec<Name>>,
+    /// Directories from the root down.
+    order: Vec<u32>,
+}
+
+impl Tree {
+    /// What can be reached from the root.
+    fn of(names: &Names) -> Self {
+        let mut tree = Self::default();
+        let mut waiting = std::collections::VecDeque::from([ROOT]);
+        let mut entered = HashSet::from([ROOT]);
+        while let Some(directory) = waiting.pop_front() {
+            let entries = names.entries(directory).unwrap_or(&[]);
+            tree.order.push(directory);
+            tree.names.insert(directory, entries.to_vec());
+            for entry in entries {
+                let name = (directory, entry.name.clone());
+                if !names.is_directory(entry.number) {
+                    tree.files.entry(entry.number).or_default().push(name);
+                } else if entered.insert(entry.number) {
+                    tree.directories.insert(entry.number, name);
+                    waiting.push_back(entry.number);
+                }
+            }
+        }
+        tree
+    }
+
+    /// The path of a directory; `staged` are those that are in the work directory.
+    fn path(&self, directory: u32, staged: &HashSet<u32>) -> Vec<u8> {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut at = directory;
+        while at != ROOT {
+            if staged.contains(&at) {
+                names.push(format!("{WORK}/{at}").into_bytes());
+                break;
+            }
+            let Some((parent, name)) = self.directories.get(&at) else { break };
+            names.push(name.clone());
+            at = *parent;
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+
+    fn path_of(&self, name: &Name, staged: &HashSet<u32>) -> Vec<u8> {
+        let directory = self.path(name.0, staged);
+        if directory.is_empty() { name.1.clone() } else { [&directory[..], b"/", &name.1].concat() }
+    }
+}
+
+pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
+    let old = load(open, target)?;
+    let mut merged = old.names.clone();
+    for number in open.names.directories() {
+        merged.insert(number, open.names.entries(number).unwrap_or(&[]).to_vec());
+    }
+    let used = open.reader.used();
+    let gone: Vec<u32> = merged.directories().filter(|number| !used.contains(*number)).collect();
+    gone.into_iter().for_each(|number| merged.remove(number));
+    // A number that was a directory's and is a file's now is no directory any more.
+    let files = files_of(open.reader.dumped(), &open.names);
+    files.iter().for_each(|number| merged.remove(number));
+    for number in merged.directories().collect::<Vec<_>>() {
+        let entries = merged.entries(number).unwrap_or(&[]).to_vec();
+        merged.insert(number, entries.into_iter().filter(|entry| used.contains(entry.number)).collect());
+    }
+    let new = Tree::of(&merged);
+    target.place(WORK.as_bytes())?.make_directory()?;
+    let staged = change_names(&old, &new, open, target)?;
+    open.each_file(&mut |open, inode| {
+        let Some(names) = new.files.get(&inode.number) else { return Ok(()) };
+        let work = target.place(format!("{WORK}/new").as_bytes())?;
+        let made = open.make(inode, &work, target)?;
+        let first = new.path_of(&names[0], &HashSet::new());
+        if let Err(error) = made {
+            open.note(&first, Err(error));
+            return Ok(());
+        }
+        for name in &names[1..] {
+            let path = new.path_of(name, &HashSet::new());
+            let linked = target.place(&path).and_then(|place| work.link_to(&place));
+            open.note(&path, linked);
+        }
+        let moved = target.place(&first).and_then(|place| work.move_to(&place));
+        open.note(&first, moved);
+        Ok(())
+    })?;
+    for number in new.order.iter().rev() {
+        if let Some((inode, attributes)) = open.directories.get(number) {
+            let path = new.path(*number, &HashSet::new());
+            let path = if path.is_empty() { b".".to_vec() } else { path };
+            let dressed = target.place(&path).and_then(|place| target.dress(&place, inode, attributes));
+            open.note(&path, dressed);
+        }
+    }
+    staged.iter().try_for_each(|number| target.place(format!("{WORK}/{number}").as_bytes())?.clear())?;
+    target.place(WORK.as_bytes())?.remove_directory()?;
+    save(open, target, &new)
+}
+
+/// Steps 1 to 3. Returns the files that are in the work directory.
+fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Result<Vec<u32>, Failure> {
+    let dumped = files_of(open.reader.dumped(), &open.names);
+    let mut staged = HashSet::new();
+    let work = |number: u32| target.place(format!("{WORK}/{number}").as_bytes());
+    let moved = |number: &u32| {
+        new.directories.get(number).is_some_and(|name| old.directories.get(number) != Some(name))
+    };
+    for number in old.order.iter().rev().filter(|number| **number != ROOT && moved(number)) {
+        let path = old.path(*number, &staged);
+        target.place(&path)?.move_to(&work(*number)?)?;
+        staged.insert(*number);
+    }
+    let mut staged_files = Vec::new();
+    for (number, names) in &old.files {
+        let Some(later) = new.files.get(number).filter(|_| !dumped.contains(*number)) else { continue };
+        if !names.iter().any(|name| later.contains(name)) {
+            target.place(&old.path_of(&names[0], &staged))?.move_to(&work(*number)?)?;
+            staged_files.push(*number);
+        }
+    }
+    for (number, names) in &old.files {
+        // The number may be a directory's now, at the same place.
+        let later = new.files.get(number).map_or(&[][..], Vec::as_slice);
+        for name in names.iter().filter(|name| !later.contains(name)) {
+            target.place(&old.path_of(name, &staged))?.clear()?;
+        }
+    }
+    for number in old.order.iter().rev().filter(|number| **number != ROOT) {
+        if !new.directories.contains_key(number) {
+            target.place(&old.path(*number, &staged))?.remove_directory()?;
+        }
+    }
+    let nowhere = HashSet::new();
+    for number in new.order.iter().filter(|number| **number != ROOT) {
+        let place = target.place(&new.path(*number, &nowhere))?;
+        if staged.contains(number) {
+            work(*number)?.move_to(&place)?;
+        } else {
+            place.make_directory()?;
+        }
+    }
+    for (number, names) in new.files.iter().filter(|(number, _)| !dumped.contains(**number)) {
+        let before = old.files.get(number).map_or(&[][..], Vec::as_slice);
+        let at = names.iter().find(|name| before.contains(name)).map(|name| new.path_of(name, &nowhere));
+        let from = match at {
+            Some(path) => target.place(&path)?,
+            None if staged_files.contains(number) => work(*number)?,
+            None => {
+                let missing = io::Error::other("neither this dump nor those before it have it");
+                open.note(&new.path_of(&names[0], &nowhere), Err(missing));
+                continue;
+            }
+        };
+        for name in names.iter().filter(|name| !before.contains(name)) {
+            from.link_to(&target.place(&new.path_of(name, &nowhere))?)?;
+        }
+    }
+    Ok(staged_files)
+}
+
+/// What the directory has of earlier dumps, after looking whether this dump goes on top of it.
+fn load(open: &Open, target: &Target) -> Result<Tree, Failure> {
+    let label = open.reader.label();
+    let names = target.names()?;
+    if names.iter().any(|name| name == WORK.as_bytes()) {
+        return Err(Failure::new(
+            ErrorKind::NotEmpty,
+            "a restore into this directory was cut off before",
+            "start over with the dump of level 0 in an empty directory",
+        ));
+    }
+    if label.since == 0 {
+        if names.iter().any(|name| name != b"lost+found") {
+            return Err(Failure::new(
+                ErrorKind::NotEmpty,
+                "a dump of level 0 is restored into an empty directory, and this one is not",
+                "name an empty one with --to, or take single files out with -x",
+            ));
+        }
+        return Ok(Tree { order: vec![ROOT], ..Tree::default() });
+    }
+    let usage = |message: String, next: &str| Failure::new(ErrorKind::Usage, message, next);
+    let Some(state) = read_state(target)? else {
+        let message =
+            format!("this is a dump of level {}, and no dump was restored here before it", label.level);
+        return Err(usage(message, "restore the dump of level 0 first, with -r into the same directory"));
+    };
+    if label.since > state.date {
+        let message = format!(
+            "this dump has what changed since second {}, and the last one restored here is of {}",
+            label.since, state.date
+        );
+        return Err(usage(message, "restore the dump in between first"));
+    }
+    if label.date <= state.date {
+        let message = "this dump is not newer than the last one that was restored here".to_owned();
+        return Err(usage(message, "restore dumps in the order in which they were made"));
+    }
+    let mut names = Names::new();
+    for (directory, entries) in state.directories {
+        let entry =
+            |(number, name, mode): (u32, Vec<u8>, u32)| Entry { number, kind: Kind::of_mode(mode), name };
+        names.insert(directory, entries.into_iter().map(entry).collect());
+    }
+    Ok(Tree::of(&names))
+}
+
+fn read_state(target: &Target) -> Result<Option<State>, Failure> {
+    let Some(bytes) = target.read(STATE.as_bytes())? else { return Ok(None) };
+    let state: Option<State> = serde_json::from_slice(&bytes).ok();
+    match state.filter(|state| state.version == 1) {
+        Some(state) => Ok(Some(state)),
+        None => Err(Failure::new(
+            ErrorKind::Damaged,
+            format!("{STATE} is damaged, or of a newer version"),
+            "start over with the dump of level 0 in an empty directory",
+        )),
+    }
+}
+
+fn save(open: &Open, target: &Target, tree: &Tree) -> Result<(), Failure> {
+    let label = open.reader.label();
+    let entries = |number: &u32| {
+        let entries = tree.names.entries(*number).unwrap_or(&[]).iter();
+        entries.map(|e| (e.number, e.name.clone(), e.kind.map_or(0, Kind::mode))).collect()
+    };
+    let directories = tree.order.iter().map(|number| (*number, entries(number))).collect();
+    let state = State { version: 1, date: label.date, level: label.level, directories };
+    let bytes = serde_json::to_vec(&state).map_err(io::Error::from)?;
+    Ok(target.replace(STATE.as_bytes(), &bytes)?)
+}

@@ -1,0 +1,333 @@
+//! `cairn restore`: trees of this machine through dumps and back, and what a dump may not do.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use cairn_bsddump::{Attribute, Dump, Entry, Inode, Kind, Options, ROOT, Source, Time};
+
+/// A directory of this machine as a source. Numbers are those of its inodes.
+struct Folder {
+    root: PathBuf,
+    paths: BTreeMap<u32, PathBuf>,
+    root_number: u32,
+    /// When each file was last changed, as the dumps before saw it; another time is of now.
+    seen: BTreeMap<u32, (i64, i64, u32)>,
+}
+
+impl Folder {
+    fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), paths: BTreeMap::new(), root_number: 0, seen: BTreeMap::new() }
+    }
+
+    fn number(&self, metadata: &std::fs::Metadata) -> u32 {
+        let number = u32::try_from(metadata.ino()).expect("a test's file system is small");
+        // The root has a number of its own in a dump; inodes 1 and 2 are nobody else's on real file systems.
+        if number == self.root_number { ROOT } else { number + 10 }
+    }
+
+    fn dump(&mut self, level: u32, since: u32, date: u32) -> Vec<u8> {
+        self.paths.clear();
+        let mut waiting = vec![self.root.clone()];
+        self.root_number = u32::try_from(std::fs::metadata(&self.root).unwrap().ino()).unwrap();
+        while let Some(path) = waiting.pop() {
+            let metadata = std::fs::symlink_metadata(&path).unwrap();
+            if metadata.is_dir() {
+                waiting.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+            self.paths.insert(self.number(&metadata), path);
+        }
+        let options = Options { level, since, date, ..Options::default() };
+        let mut bytes = Vec::new();
+        let dump = Dump::plan(self, options, None, &mut |_| true).unwrap();
+        let written = dump.write(self, &mut bytes, &mut |_| true).unwrap();
+        assert!(written.failed.is_empty());
+        for number in self.paths.keys().copied().collect::<Vec<_>>() {
+            let metadata = std::fs::symlink_metadata(&self.paths[&number]).unwrap();
+            self.seen.insert(number, (metadata.ctime(), metadata.ctime_nsec(), date));
+        }
+        bytes
+    }
+}
+
+impl Source for Folder {
+    fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()> {
+        for number in self.paths.keys().copied().collect::<Vec<_>>() {
+            each(&self.inode(number)?);
+        }
+        Ok(())
+    }
+
+    fn inode(&mut self, number: u32) -> std::io::Result<Inode> {
+        let metadata = std::fs::symlink_metadata(&self.paths[&number])?;
+        let time = |seconds, nanoseconds: i64| Time { seconds, nanoseconds: nanoseconds as u32 };
+        // Real times are all of this moment: what was not changed is as old as its first dump.
+        let stamp = (metadata.ctime(), metadata.ctime_nsec());
+        let changed = match self.seen.get(&number) {
+            Some((seconds, nanoseconds, date)) if (*seconds, *nanoseconds) == stamp => i64::from(*date) - 1,
+            _ => i64::MAX >> 32,
+        };
+        let kind = Kind::of_mode(metadata.mode()).unwrap();
+        Ok(Inode {
+            number,
+            kind,
+            permissions: (metadata.mode() & 0o7777) as u16,
+            links: metadata.nlink() as u32,
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+            size: if kind.has_content() { metadata.len() } else { 0 },
+            accessed: time(metadata.atime(), metadata.atime_nsec()),
+            modified: time(metadata.mtime().min(1), metadata.mtime_nsec()),
+            changed: time(changed, 0),
+            born: None,
+            device: (0, 0),
+        })
+    }
+
+    fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)> {
+        let mut entries = Vec::new();
+        for entry in std::fs::read_dir(&self.paths[&directory])? {
+            let entry = entry?;
+            let metadata = std::fs::symlink_metadata(entry.path())?;
+            let kind = Kind::of_mode(metadata.mode());
+            entries.push(Entry { number: self.number(&metadata), kind, name: entry.file_name().into_vec() });
+        }
+        let above = std::fs::metadata(self.paths[&directory].join(".."))?;
+        Ok((entries, if directory == ROOT { ROOT } else { self.number(&above) }))
+    }
+
+    fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>> {
+        let metadata = std::fs::symlink_metadata(&self.paths[&number])?;
+        Ok(vec![(0, metadata.len())])
+    }
+
+    fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        let path = &self.paths[&number];
+        if path.is_symlink() {
+            bytes.copy_from_slice(
+                &std::fs::read_link(path)?.as_os_str().as_bytes()[offset as usize..][..bytes.len()],
+            );
+            return Ok(());
+        }
+        std::fs::File::open(path)?.read_exact_at(bytes, offset)
+    }
+
+    fn attributes(&mut self, _: u32) -> std::io::Result<Vec<Attribute>> {
+        Ok(Vec::new())
+    }
+}
+
+fn cairn(arguments: &[&OsStr], input: &[u8]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // It may end before it has read all: what it says is looked at.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn restore(flags: &str, dump: &Path, to: &Path, more: &[&str]) -> Output {
+    let mut arguments: Vec<&OsStr> = vec!["restore".as_ref(), flags.as_ref(), dump.as_ref()];
+    arguments.extend([OsStr::new("--to"), to.as_ref()]);
+    arguments.extend(more.iter().map(OsStr::new));
+    cairn(&arguments, b"")
+}
+
+fn good(output: &Output) -> String {
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+fn code(output: &Output) -> Option<i32> {
+    output.status.code()
+}
+
+/// What a tree looks like: path to mode, content or target, and names that are one file.
+fn look(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>, Vec<PathBuf>)> {
+    let mut found: BTreeMap<PathBuf, (u32, Vec<u8>, u64)> = BTreeMap::new();
+    let mut waiting = vec![root.to_owned()];
+    while let Some(folder) = waiting.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path == root.join(".cairn-restore.json") {
+                continue;
+            }
+            let metadata = std::fs::symlink_metadata(&path).unwrap();
+            let content = match Kind::of_mode(metadata.mode()).unwrap() {
+                Kind::Regular => std::fs::read(&path).unwrap(),
+                Kind::Symlink => std::fs::read_link(&path).unwrap().into_os_string().into_vec(),
+                _ => Vec::new(),
+            };
+            let name = path.strip_prefix(root).unwrap().to_owned();
+            found.insert(name, (metadata.mode(), content, metadata.ino()));
+            if metadata.is_dir() {
+                waiting.push(path);
+            }
+        }
+    }
+    let same =
+        |number: u64| found.iter().filter(|(_, file)| file.2 == number).map(|(p, _)| p.clone()).collect();
+    found
+        .iter()
+        .map(|(path, (mode, content, ino))| (path.clone(), (*mode, content.clone(), same(*ino))))
+        .collect()
+}
+
+fn scene() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let scratch = tempfile::tempdir().unwrap();
+    let (from, to) = (scratch.path().join("from"), scratch.path().join("to"));
+    std::fs::create_dir_all(from.join("a/b/c")).unwrap();
+    std::fs::create_dir(&to).unwrap();
+    std::fs::write(from.join("a/b/file"), vec![5; 200_000]).unwrap();
+    std::fs::hard_link(from.join("a/b/file"), from.join("a/second name")).unwrap();
+    std::os::unix::fs::symlink("b/file", from.join("a/link")).unwrap();
+    std::fs::write(from.join("a/b/c/deep"), b"deep").unwrap();
+    std::fs::write(from.join("top"), b"top").unwrap();
+    std::fs::set_permissions(from.join("top"), std::fs::Permissions::from_mode(0o4711)).unwrap();
+    for n in 0..20 {
+        std::fs::write(from.join(format!("a/b/name {n}")), format!("{n}")).unwrap();
+    }
+    (scratch, from, to)
+}
+
+#[test]
+fn levels_make_the_same_tree_again() {
+    let (scratch, from, to) = scene();
+    let mut folder = Folder::new(&from);
+    let dump = scratch.path().join("dump");
+    let mut apply = |level: u32, since: u32, date: u32| {
+        std::fs::write(&dump, folder.dump(level, since, date)).unwrap();
+        good(&restore("-rf", &dump, &to, &[]));
+        assert_eq!(look(&to), look(&from), "level {level}");
+    };
+    apply(0, 0, 1000);
+    // Nothing changed.
+    apply(1, 1000, 2000);
+    // A directory goes elsewhere with what is in it, and one that was in it the other way; names change places; files go and come.
+    std::fs::rename(from.join("a/b/c"), from.join("c")).unwrap();
+    std::fs::rename(from.join("a"), from.join("c/a")).unwrap();
+    std::fs::rename(from.join("c/a/b/name 1"), from.join("x")).unwrap();
+    std::fs::rename(from.join("c/a/b/name 2"), from.join("c/a/b/name 1")).unwrap();
+    std::fs::rename(from.join("x"), from.join("c/a/b/name 2")).unwrap();
+    std::fs::remove_file(from.join("c/a/b/name 3")).unwrap();
+    std::fs::write(from.join("c/a/b/fresh"), b"fresh").unwrap();
+    apply(2, 2000, 3000);
+    // A file becomes a directory and the reverse; a directory goes with all in it; names of one file change.
+    std::fs::remove_file(from.join("top")).unwrap();
+    std::fs::create_dir(from.join("top")).unwrap();
+    std::fs::write(from.join("top/inside"), b"inside").unwrap();
+    std::fs::rename(from.join("c/a/second name"), from.join("top/third name")).unwrap();
+    std::fs::remove_file(from.join("c/a/b/file")).unwrap();
+    std::fs::remove_dir_all(from.join("c/a/b")).unwrap();
+    std::fs::write(from.join("c/a/b"), b"was a directory").unwrap();
+    std::fs::set_permissions(from.join("c/deep"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    apply(3, 3000, 4000);
+    std::fs::remove_dir_all(from.join("c")).unwrap();
+    apply(5, 4000, 5000);
+}
+
+#[test]
+fn levels_out_of_turn_are_refused() {
+    let (scratch, from, to) = scene();
+    let mut folder = Folder::new(&from);
+    let [zero, one, two] = ["0", "1", "2"].map(|name| scratch.path().join(name));
+    std::fs::write(&zero, folder.dump(0, 0, 1000)).unwrap();
+    std::fs::write(&one, folder.dump(1, 1000, 2000)).unwrap();
+    std::fs::write(&two, folder.dump(2, 2000, 3000)).unwrap();
+    let refused = restore("-rf", &one, &to, &[]);
+    assert_eq!(code(&refused), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("level 0 first"));
+    good(&restore("-rf", &zero, &to, &[]));
+    assert_eq!(code(&restore("-rf", &zero, &to, &[])), Some(32), "the directory is not empty");
+    let refused = restore("-rf", &two, &to, &[]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("in between"), "{refused:?}");
+    good(&restore("-rf", &one, &to, &[]));
+    good(&restore("-rf", &two, &to, &[]));
+    assert_eq!(code(&restore("-rf", &one, &to, &[])), Some(2), "it is older");
+    assert_eq!(look(&to), look(&from));
+}
+
+#[test]
+fn single_files_come_out_by_path_and_by_hand() {
+    let (scratch, from, to) = scene();
+    let bytes = Folder::new(&from).dump(0, 0, 1000);
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, &bytes).unwrap();
+    let listed = good(&restore("-tf", &dump, &to, &["a/b"]));
+    assert!(listed.contains("\t./a/b/name 19\n") && !listed.contains("./top"), "{listed}");
+    // Through a pipe.
+    let to_flag = [OsStr::new("--to"), to.as_ref(), OsStr::new("a/b/c")];
+    let arguments = [&["restore", "-xf", "-"].map(OsStr::new)[..], &to_flag].concat();
+    good(&cairn(&arguments, &bytes));
+    assert_eq!(
+        look(&to).keys().map(|path| path.display().to_string()).collect::<Vec<_>>(),
+        ["a", "a/b", "a/b/c", "a/b/c/deep"]
+    );
+    good(&restore("-xf", &dump, &to, &[]));
+    assert_eq!(look(&to), look(&from));
+    assert_eq!(std::fs::metadata(to.join("top")).unwrap().mtime(), 1);
+    let refused = restore("-xf", &dump, &to, &["a/none"]);
+    assert_eq!(code(&refused), Some(10));
+
+    let by_hand = scratch.path().join("by hand");
+    std::fs::create_dir(&by_hand).unwrap();
+    let arguments = ["restore", "-if", dump.to_str().unwrap(), "--to", by_hand.to_str().unwrap()];
+    let typed = b"ls\ncd a\npwd\nls b\nadd b\ndelete b/c\ncd ../none\nadd ../top\nls\nwhat\nextract\n";
+    let said = good(&cairn(&arguments.map(OsStr::new), typed));
+    assert!(
+        said.contains("/a\n") && said.contains("no command what") && said.contains("no such file"),
+        "{said}"
+    );
+    let made = look(&by_hand);
+    assert!(made.contains_key(Path::new("a/b/file")) && made.contains_key(Path::new("top")));
+    assert!(!made.contains_key(Path::new("a/b/c")) && !made.contains_key(Path::new("a/second name")));
+}
+
+#[test]
+fn damaged_dump_gives_the_rest_and_names_what_is_hurt() {
+    let (scratch, from, to) = scene();
+    let mut bytes = Folder::new(&from).dump(0, 0, 1000);
+    let at = bytes.windows(4).rposition(|window| window == [5; 4]).unwrap();
+    bytes[at] ^= 1;
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, &bytes).unwrap();
+    let told = restore("-rf", &dump, &to, &[]);
+    assert_eq!(code(&told), Some(3));
+    let text = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(
+        text.contains("damaged in the dump") && (text.contains("/file") || text.contains("second name")),
+        "{text}"
+    );
+    let (made, wanted) = (look(&to), look(&from));
+    let different: Vec<_> = wanted.iter().filter(|(path, file)| made.get(*path) != Some(file)).collect();
+    assert_eq!(different.len(), 2, "the two names of one file");
+
+    std::fs::write(&dump, b"no dump").unwrap();
+    assert_eq!(code(&restore("-tf", &dump, &to, &[])), Some(2));
+    assert_eq!(code(&restore("-tf", &scratch.path().join("none"), &to, &[])), Some(10));
+}
+
+/// A dump is somebody else's: it must not write through links that it made itself, or that were there.
+#[test]
+fn nothing_is_written_outside_of_the_directory() {
+    let (scratch, from, to) = scene();
+    let outside = scratch.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::os::unix::fs::symlink(&outside, to.join("a")).unwrap();
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, Folder::new(&from).dump(0, 0, 1000)).unwrap();
+    let told = restore("-xf", &dump, &to, &["a/b"]);
+    assert_eq!(code(&told), Some(3), "{told:?}");
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    std::fs::write(outside.join("kept"), b"kept").unwrap();
+    std::os::unix::fs::symlink(outside.join("kept"), to.join("top")).unwrap();
+    good(&restore("-xf", &dump, &to, &["top"]));
+    assert_eq!(std::fs::read(outside.join("kept")).unwrap(), b"kept");
+    assert_eq!(std::fs::read(to.join("top")).unwrap(), b"top");
+}
