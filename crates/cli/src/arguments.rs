@@ -1,7 +1,5 @@
 //! The command line: commands, flags and the names that they take.
 
-mod restore;
-
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -11,14 +9,14 @@ use clap::{Args, Parser, Subcommand};
 
 mod device;
 pub use device::{Device, History, InstantArgument, WindowArguments};
+mod restore;
 mod trace;
 
+pub use restore::Restore;
 pub use trace::{
     AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, ReplayTrace, Trace, TraceInput,
     Workload,
 };
-
-pub use restore::Restore;
 
 /// Volumes that never overwrite, served over NBD and mirrored to another server.
 #[derive(Debug, Parser)]

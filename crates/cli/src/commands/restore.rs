@@ -22,6 +22,9 @@ use host::{Place, Target};
 /// A symbolic link's target is not longer on Linux.
 const LINK_MAX: u64 = 4096;
 
+/// Paths that were chosen, with the numbers that they stand for; a directory before what is in it.
+type Chosen = Vec<(Vec<u8>, u32)>;
+
 /// A dump that is being read: its names are known, its files come one after the other.
 struct Open {
     reader: Reader<Box<dyn Read>>,
@@ -114,7 +117,7 @@ impl Open {
     }
 
     /// Paths of what is wanted (everything, without a wish) and all below, with the numbers that they stand for.
-    fn choose(&self, wanted: &[&[u8]]) -> Result<Vec<(Vec<u8>, u32)>, Failure> {
+    fn choose(&self, wanted: &[&[u8]]) -> Result<Chosen, Failure> {
         let mut chosen = Vec::new();
         if wanted.is_empty() {
             self.names.walk(ROOT, &mut |path, entry| chosen.push((path.to_vec(), entry.number)));

@@ -5,7 +5,7 @@ use std::io::{BufRead, Write};
 
 use cairn_bsddump::{Names, ROOT};
 
-use super::Open;
+use super::{Chosen, Open};
 use crate::exit::Failure;
 
 const HELP: &str = "\
@@ -23,7 +23,7 @@ pub(super) fn run(
     open: &Open,
     input: &mut dyn BufRead,
     output: &mut dyn Write,
-) -> Result<Option<Vec<(Vec<u8>, u32)>>, Failure> {
+) -> Result<Option<Chosen>, Failure> {
     let names = &open.names;
     let mut here: Vec<Vec<u8>> = Vec::new();
     let mut marked: BTreeSet<Vec<u8>> = BTreeSet::new();
