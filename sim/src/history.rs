@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use cairn_base::{HistoryId, ManualClock, Rng, Timestamp};
 use cairn_device::{Device, DeviceError, Fate, FaultDevice, FaultPart, Operation, Request, Segments};
 use cairn_history::{
-    FloorPolicy, Granularity, History, HistoryError, HistoryOptions, OpenOptions, Placement, Window,
+    FloorPolicy, Granularity, History, HistoryError, HistoryOptions, OpenOptions, Placement, Thin, Window,
 };
 
 use crate::tally::Tally;
@@ -49,6 +49,7 @@ fn config(rng: &mut Rng, small: bool) -> Config {
         bytes: rng.one_in(4).then(|| (1 << 20) + rng.below(1 << 20)),
         floor: if rng.one_in(5) { Duration::from_secs(2) } else { Duration::ZERO },
         floor_policy: FloorPolicy::Fail,
+        thin: thin(rng, granularity),
     };
     let mut id = [0; 16];
     rng.fill(&mut id);
@@ -62,6 +63,22 @@ fn config(rng: &mut Rng, small: bool) -> Config {
         write_max: if small { 12 << 10 } else { 96 << 10 },
         pause_max: [1000, SECOND / 4, 2 * SECOND][rng.below(3) as usize],
     }
+}
+
+/// Steps of retention that fit the granularity, now and then.
+fn thin(rng: &mut Rng, granularity: Granularity) -> [Option<Thin>; 4] {
+    let mut steps = [None; 4];
+    if granularity == Granularity::Marks || !rng.one_in(3) {
+        return steps;
+    }
+    let mut every = 1 + rng.below(3);
+    for place in steps.iter_mut().take(1 + rng.below(3) as usize) {
+        every *= 2;
+        let after = every + rng.below(2 * every);
+        *place = Some(Thin { after: Duration::from_secs(after), every: Duration::from_secs(every) });
+        every = after.next_multiple_of(every);
+    }
+    steps
 }
 
 /// The content after an action.

@@ -26,6 +26,8 @@ pub const SEGMENT_BLOCKS_MIN: u64 = 64;
 pub const SEGMENT_BLOCKS_MAX: u64 = 1 << 18;
 /// Reverts whose background copy is not over.
 pub const REVERTS_MAX: usize = 8;
+/// Steps of retention.
+pub const THINNED_MAX: usize = 4;
 /// The place in the index of what belongs to no block. Block numbers are below.
 pub const NO_LBA: u64 = (1 << 40) - 1;
 /// Longest name of a mark, in bytes.
@@ -50,6 +52,14 @@ struct RawRevert {
     time: U64,
     target: U64,
     cursor: U64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Default)]
+#[repr(C)]
+struct RawThinned {
+    after_ns: U64,
+    every_ns: U64,
+    until_ns: U64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -79,7 +89,8 @@ struct RawSuperblock {
     durable_through: U64,
     reverts: [RawRevert; REVERTS_MAX],
     live: [u8; MAP],
-    reserved_end: [u8; 2720],
+    thinned: [RawThinned; THINNED_MAX],
+    reserved_end: [u8; 2624],
     checksum: Checksum,
 }
 
@@ -161,6 +172,17 @@ pub struct RevertState {
     pub cursor: u64,
 }
 
+/// A step of retention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thinned {
+    /// What is older than so much ...
+    pub after_ns: u64,
+    /// ... keeps the ends of intervals of this length only.
+    pub every_ns: u64,
+    /// How far that has been done: the end of such an interval; 0 for not at all.
+    pub until_ns: u64,
+}
+
 /// The superblock of a history store. Times are nanoseconds since 1970 UTC, by the history's own clock, which never goes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistorySuperblock {
@@ -200,6 +222,8 @@ pub struct HistorySuperblock {
     pub durable_through: u64,
     /// In the order in which they were made.
     pub reverts: Vec<RevertState>,
+    /// Steps of retention, the youngest first.
+    pub thinned: Vec<Thinned>,
     /// One bit for each segment: it belongs to the log.
     pub live: Vec<bool>,
 }
@@ -274,6 +298,25 @@ impl HistorySuperblock {
             }
             reverts.push(known);
         }
+        let mut thinned: Vec<Thinned> = Vec::new();
+        for (index, step) in raw.thinned.iter().enumerate() {
+            let (after_ns, every_ns, until_ns) =
+                (step.after_ns.get(), step.every_ns.get(), step.until_ns.get());
+            if (after_ns, every_ns, until_ns) == (0, 0, 0) {
+                continue;
+            }
+            let follows = thinned.last().is_none_or(|last| {
+                last.after_ns < after_ns && last.every_ns < every_ns && last.until_ns >= until_ns
+            });
+            let is_end = until_ns == 0 || every_ns > 0 && (until_ns + 1).is_multiple_of(every_ns);
+            let sane = every_ns > 0
+                && after_ns >= every_ns
+                && [after_ns, until_ns].iter().all(|ns| *ns < u64::MAX / 2);
+            if index != thinned.len() || !sane || !follows || !is_end {
+                return Err(field("retention"));
+            }
+            thinned.push(Thinned { after_ns, every_ns, until_ns });
+        }
         Ok(Self {
             store: HistoryId(raw.store),
             sequence: raw.sequence.get(),
@@ -293,11 +336,12 @@ impl HistorySuperblock {
             last_ns: raw.last_ns.get(),
             durable_through: raw.durable_through.get(),
             reverts,
+            thinned,
             live: live[..segments as usize].to_vec(),
         })
     }
 
-    /// The slot as bytes for block `address`; panics with more than [`REVERTS_MAX`] reverts.
+    /// The slot as bytes for block `address`; panics with more than [`REVERTS_MAX`] reverts or [`THINNED_MAX`] steps.
     pub fn write(&self, bytes: &mut BlockBytes, address: u64) {
         let (granularity, granularity_ns) = match self.granularity {
             Granularity::EveryWrite => (1, 0),
@@ -315,6 +359,15 @@ impl HistorySuperblock {
                 time: revert.time.into(),
                 target: revert.target.into(),
                 cursor: revert.cursor.into(),
+            };
+        }
+        let mut thinned = [RawThinned::default(); THINNED_MAX];
+        assert!(self.thinned.len() <= THINNED_MAX, "a superblock holds {THINNED_MAX} steps of retention");
+        for (place, step) in thinned.iter_mut().zip(&self.thinned) {
+            *place = RawThinned {
+                after_ns: step.after_ns.into(),
+                every_ns: step.every_ns.into(),
+                until_ns: step.until_ns.into(),
             };
         }
         let raw = RawSuperblock {
@@ -345,7 +398,8 @@ impl HistorySuperblock {
             durable_through: self.durable_through.into(),
             reverts,
             live,
-            reserved_end: [0; 2720],
+            thinned,
+            reserved_end: [0; 2624],
             checksum: Checksum::default(),
         };
         bytes.copy_from_slice(raw.as_bytes());

@@ -40,7 +40,7 @@
 //!
 //! # What it does not do
 //! A view of an instant that the window leaves (only when the store is full: views hold the window otherwise) fails its reads.
-//! Retention in several steps, and extra reduction of data (XOR, identical content), are not here.
+//! Extra reduction of data (XOR, identical content) is not here.
 
 mod cache;
 mod content;
@@ -59,6 +59,7 @@ mod room;
 mod status;
 #[cfg(test)]
 mod tests;
+mod thin;
 mod timeline;
 mod trim;
 mod view;
@@ -67,7 +68,7 @@ pub use cairn_format::history::{FloorPolicy, Granularity, Placement};
 pub use counters::{Counters, Io, IoCount};
 pub use error::HistoryError;
 pub use history::History;
-pub use options::{HistoryOptions, MAX_BLOCK, MIN_BLOCK, OpenOptions, Window, store_bytes_min};
+pub use options::{HistoryOptions, MAX_BLOCK, MIN_BLOCK, OpenOptions, Thin, Window, store_bytes_min};
 pub use revert::Reverted;
 pub use status::{HistoryEvent, HistoryStatus, Mark, RevertProgress};
 pub use view::HistoryView;

@@ -63,6 +63,7 @@ pub(crate) struct Writer {
     pub(crate) store_dirty: bool,
     pub(crate) origin_dirty: bool,
     pub(crate) trim: Option<crate::trim::Trim>,
+    pub(crate) thinning: Option<crate::thin::Thinning>,
 }
 
 impl Writer {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cairn_base::{BLOCK_SIZE, Clock, HistoryId};
 use cairn_format::history::{
     FloorPolicy, Granularity, HISTORY_BLOCK_MAX, HISTORY_SEGMENTS_MAX, HISTORY_SEGMENTS_MIN, NO_LBA,
-    Placement, SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN, SEGMENTS_START, is_block_size,
+    Placement, SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN, SEGMENTS_START, THINNED_MAX, is_block_size,
 };
 
 use crate::HistoryError;
@@ -27,11 +27,35 @@ pub struct Window {
     pub floor: Duration,
     /// What a write does then.
     pub floor_policy: FloorPolicy,
+    /// What is older keeps fewer instants, the youngest step first.
+    pub thin: [Option<Thin>; THINNED_MAX],
+}
+
+/// A step of retention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thin {
+    /// What is older than this ...
+    pub after: Duration,
+    /// ... keeps one instant in so long: the last of each interval. Marks stay.
+    pub every: Duration,
+}
+
+impl Window {
+    /// The steps of retention.
+    pub fn steps(&self) -> impl Iterator<Item = Thin> {
+        self.thin.iter().flatten().copied()
+    }
 }
 
 impl Default for Window {
     fn default() -> Self {
-        Self { time: None, bytes: None, floor: Duration::ZERO, floor_policy: FloorPolicy::Fail }
+        Self {
+            time: None,
+            bytes: None,
+            floor: Duration::ZERO,
+            floor_policy: FloorPolicy::Fail,
+            thin: [None; THINNED_MAX],
+        }
     }
 }
 
@@ -119,11 +143,11 @@ pub(crate) fn check(
     if options.granularity == Granularity::Interval(0) {
         return refuse("the granularity", "an interval is longer than nothing");
     }
-    check_window(&options.window)
+    check_window(&options.window, options.granularity)
 }
 
 /// Refuses a window that cannot be.
-pub(crate) fn check_window(window: &Window) -> Result<(), HistoryError> {
+pub(crate) fn check_window(window: &Window, granularity: Granularity) -> Result<(), HistoryError> {
     let refuse = |what, rule| Err(HistoryError::Refused { what, rule });
     if window.time.is_some_and(|time| time.is_zero() || time < window.floor) {
         return refuse("the window", "it is longer than nothing, and no shorter than its floor");
@@ -135,6 +159,14 @@ pub(crate) fn check_window(window: &Window) -> Result<(), HistoryError> {
     }
     if window.bytes == Some(0) {
         return refuse("the window", "it has some space");
+    }
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    if window.steps().any(|step| ns(step.after) >= u64::MAX / 4) {
+        return refuse("the retention", "it is shorter than a hundred years");
+    }
+    let steps = window.steps().map(|step| (ns(step.after), ns(step.every)));
+    if let Err(rule) = crate::thin::check_steps(granularity, steps) {
+        return refuse("the retention", rule);
     }
     Ok(())
 }

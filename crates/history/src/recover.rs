@@ -22,6 +22,7 @@ use crate::log::{Segment, Writer};
 use crate::options::{HistoryOptions, OpenOptions, check, segments_of};
 use crate::resolve::NOW;
 use crate::status::{set_in_superblock, window_of};
+use crate::thin::Thinning;
 use crate::timeline::Timeline;
 use crate::trim::Trim;
 
@@ -86,6 +87,7 @@ impl History {
             last_ns: now,
             durable_through: 0,
             reverts: Vec::new(),
+            thinned: Vec::new(),
             live: vec![false; segments as usize],
         };
         set_in_superblock(&mut superblock, &options.window);
@@ -132,6 +134,7 @@ impl History {
     ) -> Self {
         let mut timeline = Timeline::new(superblock.granularity);
         timeline.cut(superblock.start_ns);
+        timeline.thin(&superblock.thinned);
         superblock.reverts.iter().for_each(|revert| timeline.cut(revert.time));
         let read_blocks = open.read_bytes / u64::from(superblock.block_bytes);
         let state = State {
@@ -172,6 +175,8 @@ impl History {
             store_dirty: true,
             origin_dirty: true,
             trim: None,
+            // The log may still have what was dropped.
+            thinning: superblock.thinned.iter().any(|step| step.until_ns > 0).then(Thinning::default),
             superblock,
         };
         Self {

@@ -48,6 +48,15 @@ impl History {
             self.begin_trim(writer, to, to)?;
             return Ok(true);
         }
+        if writer.thinning.is_some() {
+            if self.thin_slice(writer) {
+                self.reclaim(writer)?;
+            }
+            return Ok(true);
+        }
+        if self.begin_thinning(writer)? {
+            return Ok(true);
+        }
         let low = writer.free.len() < (RESERVE + 1).max(writer.superblock.segments as usize / 16);
         if low && (self.reclaim(writer)? || self.clean(writer)?) {
             return Ok(true);
@@ -89,7 +98,12 @@ impl History {
     }
 
     /// The last instant up to `to` that the window may begin at.
-    fn allowed(&self, state: &mut crate::history::State, to: u64, with_views: bool) -> Option<u64> {
+    pub(crate) fn allowed(
+        &self,
+        state: &mut crate::history::State,
+        to: u64,
+        with_views: bool,
+    ) -> Option<u64> {
         let mut to = to;
         if let Some(oldest) = state.cache.oldest_time() {
             to = to.min(oldest.saturating_sub(1));

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use cairn_base::{HistoryId, Timestamp};
-use cairn_format::history::{Granularity, Placement};
+use cairn_format::history::{Granularity, Placement, THINNED_MAX, Thinned};
 
 use crate::HistoryError;
 use crate::counters::Counters;
 use crate::history::History;
-use crate::options::{Window, check_window};
+use crate::options::{Thin, Window, check_window};
 
 /// A named instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,13 +151,25 @@ impl History {
 
     /// Changes how much history is kept; durable when it returns. A shorter window is folded back in the background.
     pub fn set_window(&self, window: Window) -> Result<(), HistoryError> {
-        check_window(&window)?;
         let mut writer = self.writer.lock();
+        check_window(&window, writer.superblock.granularity)?;
         self.check_failed()?;
+        let start = self.state.lock().start;
+        let forgets = |known: &Thinned| {
+            known.until_ns > start
+                && window.steps().all(|step| step.every.as_nanos() as u64 != known.every_ns)
+        };
+        if writer.superblock.thinned.iter().any(forgets) {
+            let rule = "a step that has thinned something stays, with its interval, until the window has left that behind";
+            return Err(HistoryError::Refused { what: "the retention", rule });
+        }
         set_in_superblock(&mut writer.superblock, &window);
         self.write_superblock(&mut writer)?;
         self.sync_store(&mut writer)?;
-        self.state.lock().window = window;
+        let mut state = self.state.lock();
+        state.timeline.thin(&writer.superblock.thinned);
+        state.window = window;
+        drop(state);
         self.room.notify_all();
         Ok(())
     }
@@ -169,16 +181,31 @@ pub(crate) fn set_in_superblock(superblock: &mut cairn_format::history::HistoryS
     superblock.window_bytes = window.bytes.unwrap_or(0);
     superblock.floor_ns = window.floor.as_nanos() as u64;
     superblock.floor_policy = window.floor_policy;
+    // What a step has thinned stays so, whatever its age becomes. A finer one before it begins there: its end is an end of every finer interval.
+    let before = std::mem::take(&mut superblock.thinned);
+    let mut until_ns = 0;
+    for step in window.steps().collect::<Vec<_>>().into_iter().rev() {
+        let (after_ns, every_ns) = (step.after.as_nanos() as u64, step.every.as_nanos() as u64);
+        let known = before.iter().find(|known| known.every_ns == every_ns);
+        until_ns = until_ns.max(known.map_or(0, |known| known.until_ns));
+        superblock.thinned.insert(0, Thinned { after_ns, every_ns, until_ns });
+    }
 }
 
 /// The window that the superblock has.
 pub(crate) fn window_of(superblock: &cairn_format::history::HistorySuperblock) -> Window {
     let above_zero = |value: u64| (value > 0).then_some(value);
+    let mut thin = [None; THINNED_MAX];
+    for (place, step) in thin.iter_mut().zip(&superblock.thinned) {
+        let (after, every) = (Duration::from_nanos(step.after_ns), Duration::from_nanos(step.every_ns));
+        *place = Some(Thin { after, every });
+    }
     Window {
         time: above_zero(superblock.window_ns).map(Duration::from_nanos),
         bytes: above_zero(superblock.window_bytes),
         floor: Duration::from_nanos(superblock.floor_ns),
         floor_policy: superblock.floor_policy,
+        thin,
     }
 }
 

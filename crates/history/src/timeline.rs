@@ -2,18 +2,25 @@
 
 use std::collections::BTreeSet;
 
-use cairn_format::history::Granularity;
+use cairn_format::history::{Granularity, Thinned};
 
-/// The granularity, and the instants that are kept whatever it is.
+/// The granularity, the coarser ones of what is older, and the instants that are kept whatever it is.
 pub(crate) struct Timeline {
     granularity: Granularity,
+    /// The youngest first; only those that have thinned something. The end of each stretch is an instant that is kept.
+    thinned: Vec<Thinned>,
     /// No write has the stamp of a cut: what is up to it is before, the rest after.
     cuts: BTreeSet<u64>,
 }
 
+/// The last end of an interval up to `at`. All writes up to it are in its image.
+pub(crate) fn end_before(at: u64, interval: u64) -> Option<u64> {
+    ((at + 1) / interval * interval).checked_sub(1)
+}
+
 impl Timeline {
     pub(crate) fn new(granularity: Granularity) -> Self {
-        Self { granularity, cuts: BTreeSet::new() }
+        Self { granularity, thinned: Vec::new(), cuts: BTreeSet::new() }
     }
 
     pub(crate) fn cut(&mut self, at: u64) {
@@ -29,36 +36,59 @@ impl Timeline {
         self.cuts = self.cuts.split_off(&start);
     }
 
+    /// What is thinned from now on.
+    pub(crate) fn thin(&mut self, steps: &[Thinned]) {
+        self.thinned = steps.iter().copied().filter(|step| step.until_ns > 0).collect();
+    }
+
     /// True when no instant that is kept lies between writes of these two stamps.
     pub(crate) fn same_window(&self, earlier: u64, later: u64) -> bool {
-        let within = match self.granularity {
-            Granularity::EveryWrite => earlier == later,
-            Granularity::Interval(ns) => earlier / ns == later / ns,
-            Granularity::Marks => true,
-        };
-        within && (earlier >= later || self.cuts.range(earlier..later).next().is_none())
+        let kept = || self.kept_by_granularity(later - 1).is_some_and(|kept| kept >= earlier);
+        earlier >= later || !kept() && self.cuts.range(earlier..later).next().is_none()
     }
 
     /// The last instant up to `at` that is kept, without regard to the window. All writes up to it are in its image.
     pub(crate) fn kept_before(&self, at: u64) -> Option<u64> {
-        let cut = self.cuts.range(..=at).next_back().copied();
-        match self.granularity {
+        self.kept_by_granularity(at).max(self.cuts.range(..=at).next_back().copied())
+    }
+
+    /// The granularity at an instant, and the stretch of the timeline that has it: after the first, up to the second.
+    fn stretch(&self, at: u64) -> (Granularity, Option<u64>, Option<u64>) {
+        let mut stretch = (self.granularity, None, None);
+        for step in &self.thinned {
+            if at > step.until_ns {
+                stretch.1 = Some(step.until_ns);
+                break;
+            }
+            stretch = (Granularity::Interval(step.every_ns), None, Some(step.until_ns));
+        }
+        stretch
+    }
+
+    fn kept_by_granularity(&self, at: u64) -> Option<u64> {
+        let (granularity, after, _) = self.stretch(at);
+        match granularity {
             Granularity::EveryWrite => Some(at),
-            Granularity::Interval(ns) => cut.max((at / ns * ns).checked_sub(1)),
-            Granularity::Marks => cut,
+            Granularity::Interval(ns) => end_before(at, ns).max(after),
+            Granularity::Marks => after,
         }
     }
 
     /// The first instant from `at` on that is kept, if it is known already.
     pub(crate) fn kept_after(&self, at: u64) -> Option<u64> {
         let cut = self.cuts.range(at..).next().copied();
-        match self.granularity {
+        let (granularity, _, until) = self.stretch(at);
+        let next = match granularity {
             Granularity::EveryWrite => Some(at),
             Granularity::Interval(ns) => {
                 let end = (at / ns + 1).saturating_mul(ns) - 1;
-                Some(cut.map_or(end, |cut| cut.min(end)))
+                Some(until.map_or(end, |until| until.min(end)))
             }
-            Granularity::Marks => cut,
+            Granularity::Marks => until,
+        };
+        match (cut, next) {
+            (Some(cut), Some(next)) => Some(cut.min(next)),
+            (cut, next) => cut.or(next),
         }
     }
 }

@@ -14,7 +14,7 @@ mod verify;
 pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target};
 pub use devices::{
     AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, HistoryStatus, Instant, IoCount, Mark,
-    Placement, RevertCopy, Reverted, View, Window,
+    Placement, RevertCopy, Reverted, Thin, View, Window,
 };
 pub use mirrors::{
     Aborted, CreateMirror, Departed, Divergence, DivergenceRequest, Failover, FailoverRequest, Follower,

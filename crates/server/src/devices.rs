@@ -17,7 +17,7 @@ use cairn_device::{Device, Direct, FileDevice, FileOptions, OpenError};
 use cairn_frontend_nbd::{Export, ExportInfo};
 use cairn_history::{
     FloorPolicy, Granularity, History, HistoryError, HistoryOptions, HistoryView, OpenOptions, Placement,
-    Window,
+    Thin, Window,
 };
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
@@ -285,7 +285,7 @@ impl Devices {
             placement: engine_placement(request.placement),
             granularity,
             block_bytes,
-            window: engine_window(&request.window),
+            window: engine_window(&request.window)?,
         };
         let document = Document {
             origin: origin_path,
@@ -557,7 +557,7 @@ impl OpenDevice {
     }
 
     pub(crate) fn set_window(&self, window: &api::Window) -> Result<(), ServerError> {
-        self.history.set_window(engine_window(window)).map_err(ServerError::history(&self.name))
+        self.history.set_window(engine_window(window)?).map_err(ServerError::history(&self.name))
     }
 }
 
@@ -617,8 +617,16 @@ fn engine_placement(placement: api::Placement) -> Placement {
     }
 }
 
-fn engine_window(window: &api::Window) -> Window {
-    Window {
+fn engine_window(window: &api::Window) -> Result<Window, ServerError> {
+    let mut thin = Window::default().thin;
+    if window.thin.len() > thin.len() {
+        return Err(ServerError::Invalid { what: "the retention", rule: "it has four steps at most" });
+    }
+    for (place, step) in thin.iter_mut().zip(&window.thin) {
+        let (after, every) = (Duration::from_millis(step.after_ms), Duration::from_millis(step.every_ms));
+        *place = Some(Thin { after, every });
+    }
+    Ok(Window {
         time: window.time_ms.map(Duration::from_millis),
         bytes: window.bytes,
         floor: Duration::from_millis(window.floor_ms.unwrap_or(0)),
@@ -626,5 +634,6 @@ fn engine_window(window: &api::Window) -> Window {
             api::FloorPolicy::Wait => FloorPolicy::Wait,
             api::FloorPolicy::Fail => FloorPolicy::Fail,
         },
-    }
+        thin,
+    })
 }

@@ -72,6 +72,9 @@ pub struct WindowArguments {
     /// What a write does then: wait or fail
     #[arg(long, value_name = "POLICY", value_parser = floor_policy)]
     pub floor_policy: Option<api::FloorPolicy>,
+    /// What is older than AGE keeps one instant every so long: `--thin 1h:1m --thin 1d:1h`. Marks stay
+    #[arg(long, value_name = "AGE:EVERY", value_parser = thin)]
+    pub thin: Vec<api::Thin>,
 }
 
 /// An instant: a time or a mark.
@@ -169,6 +172,15 @@ fn placement(text: &str) -> Result<api::Placement, String> {
 
 fn floor_policy(text: &str) -> Result<api::FloorPolicy, String> {
     word(text, "wait or fail")
+}
+
+fn thin(text: &str) -> Result<api::Thin, String> {
+    let wrong = || "it is an age and an interval, such as 1h:1m".to_owned();
+    let (after, every) = text.split_once(':').ok_or_else(wrong)?;
+    let ms = |text: &str| {
+        text.parse::<Interval>().map(|interval| interval.0.as_millis() as u64).map_err(|_| wrong())
+    };
+    Ok(api::Thin { after_ms: ms(after)?, every_ms: ms(every)? })
 }
 
 fn word<T: serde::de::DeserializeOwned>(text: &str, words: &str) -> Result<T, String> {

@@ -169,6 +169,7 @@ fn window(arguments: &WindowArguments) -> Result<api::Window, Failure> {
     let mut window = api::Window {
         floor_ms: arguments.floor.map(ms),
         floor_policy: arguments.floor_policy.unwrap_or_default(),
+        thin: arguments.thin.clone(),
         ..api::Window::default()
     };
     for part in &arguments.window {
@@ -202,6 +203,9 @@ fn window_words(window: &api::Window) -> String {
             api::FloorPolicy::Fail => "writes fail",
         };
         words.push(format!("never less than {} ({policy})", duration(floor)));
+    }
+    for step in &window.thin {
+        words.push(format!("past {} one instant every {}", duration(step.after_ms), duration(step.every_ms)));
     }
     words.join(", ")
 }

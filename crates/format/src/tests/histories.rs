@@ -31,6 +31,10 @@ pub(super) fn superblock() -> HistorySuperblock {
             RevertState { time: 1_700_000_000_000_000_005, target: 1_700_000_000_000_000_002, cursor: 3 },
             RevertState { time: 1_700_000_000_000_000_008, target: 1_700_000_000_000_000_004, cursor: 0 },
         ],
+        thinned: vec![
+            Thinned { after_ns: 3600, every_ns: 60, until_ns: 5999 },
+            Thinned { after_ns: 86_400, every_ns: 3600, until_ns: 0 },
+        ],
         live: (0..100).map(|index| index % 3 == 0).collect(),
     }
 }

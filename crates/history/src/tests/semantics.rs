@@ -112,6 +112,89 @@ fn window_of_time_moves_on_and_its_space_is_free_again() {
 }
 
 #[test]
+fn old_history_is_thinned_in_steps_and_every_kept_instant_stays_exact() {
+    for placement in Placement::ALL {
+        let mut options = options(placement, Granularity::EveryWrite, 4096);
+        let step = |after, every| {
+            Some(Thin { after: Duration::from_secs(after), every: Duration::from_secs(every) })
+        };
+        options.window.thin = [step(10, 1), step(60, 20), None, None];
+        let mut stack = Stack::new(&options, 16 * B as u64, 32 * MIB);
+        let mut written = vec![(stack.now(), 0)];
+        for round in 1..=1200u64 {
+            stack.clock.advance(Duration::from_millis(90));
+            stack.fill(round % 4 * 4 * B as u64, 4 * B, round as u8);
+            written.push((stack.now(), round));
+            while stack.history.step().expect("a step") {}
+        }
+        stack.history.mark("end", false).expect("a mark");
+        let content = |at: Timestamp| {
+            let mut expected = vec![0; 16 * B];
+            for (stamp, round) in written.iter().skip(1).filter(|(stamp, _)| *stamp <= at) {
+                assert!(*stamp <= at);
+                expected[(round % 4) as usize * 4 * B..][..4 * B].fill(*round as u8);
+            }
+            expected
+        };
+        for reopened in [false, true] {
+            if reopened {
+                stack.reopen().expect("it opens");
+            }
+            let mut instants = std::collections::BTreeSet::new();
+            for (stamp, _) in &written {
+                let view = stack.history.view(*stamp).expect("a view");
+                assert!(view.instant() <= *stamp);
+                let read = bytes(&view, 0, 16 * B).expect("a read");
+                assert!(read == content(view.instant()), "{placement:?}: the view of {stamp:?}");
+                instants.insert(view.instant());
+            }
+            // 120 s: a hundred writes in the last 10 s, an instant a second for 50 s, then one in 20 s.
+            assert!((100..260).contains(&instants.len()), "{placement:?}: {} instants", instants.len());
+        }
+        while stack.history.step().expect("a step") {}
+        let versions = stack.history.status().versions;
+        assert!(versions < 1800, "{placement:?} keeps {versions} versions of 4800");
+    }
+}
+
+#[test]
+fn retention_that_contradicts_itself_or_what_was_thinned_is_refused() {
+    let step =
+        |after, every| Some(Thin { after: Duration::from_secs(after), every: Duration::from_secs(every) });
+    let make = |granularity, thin| {
+        let mut options = options(Placement::Logging, granularity, 4096);
+        options.window.thin = thin;
+        let (origin, store) = (Arc::new(FaultDevice::new(MIB)), Arc::new(FaultDevice::new(4 * MIB)));
+        History::create(origin, store, &options, open_options(&clock(), 1)).map(|_| ())
+    };
+    assert!(make(Granularity::Interval(SECOND), [step(60, 10), step(600, 60), None, None]).is_ok());
+    for (granularity, thin) in [
+        (Granularity::Marks, [step(60, 10), None, None, None]),
+        (Granularity::Interval(3 * SECOND), [step(60, 10), None, None, None]),
+        (Granularity::EveryWrite, [step(60, 10), step(600, 25), None, None]),
+        (Granularity::EveryWrite, [step(60, 10), step(50, 20), None, None]),
+        (Granularity::EveryWrite, [step(5, 10), None, None, None]),
+    ] {
+        assert!(matches!(make(granularity, thin), Err(HistoryError::Refused { .. })), "{thin:?}");
+    }
+    let mut options = options(Placement::Logging, Granularity::EveryWrite, 4096);
+    options.window.thin = [step(10, 1), None, None, None];
+    let stack = Stack::new(&options, 16 * B as u64, 32 * MIB);
+    for round in 0..100 {
+        stack.clock.advance(Duration::from_millis(300));
+        stack.fill(0, B, round);
+    }
+    stack.history.flush().expect("a flush");
+    while stack.history.step().expect("a step") {}
+    // Without the step, instants that are gone would be promised again.
+    assert!(matches!(stack.history.set_window(Window::default()), Err(HistoryError::Refused { .. })));
+    let mut later = options.window;
+    later.thin = [step(100, 1), step(1000, 10), None, None];
+    stack.history.set_window(later).expect("another age, and one more");
+    assert_eq!(stack.history.status().window, later);
+}
+
+#[test]
 fn io_of_a_write_is_one_two_three_as_in_figure_5() {
     for (placement, expected) in
         [(Placement::Logging, 1.0), (Placement::SplitDownStream, 2.0), (Placement::Checkpointing, 3.0)]

@@ -42,6 +42,18 @@ pub struct Window {
     pub floor_ms: Option<u64>,
     /// What a write does then.
     pub floor_policy: FloorPolicy,
+    /// What is older keeps fewer instants, the youngest step first; four steps at most.
+    pub thin: Vec<Thin>,
+}
+
+/// A step of retention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Thin {
+    /// What is older than this ...
+    pub after_ms: u64,
+    /// ... keeps one instant in so long. Marks stay.
+    pub every_ms: u64,
 }
 
 /// Adopts a disk or an image in place.

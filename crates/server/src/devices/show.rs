@@ -170,5 +170,9 @@ fn window(window: &Window) -> api::Window {
             FloorPolicy::Wait => api::FloorPolicy::Wait,
             FloorPolicy::Fail => api::FloorPolicy::Fail,
         },
+        thin: window
+            .steps()
+            .map(|step| api::Thin { after_ms: ms(step.after), every_ms: ms(step.every) })
+            .collect(),
     }
 }
