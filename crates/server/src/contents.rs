@@ -55,6 +55,7 @@ impl Server {
 
     pub(crate) fn delete_volume(&self, name: &str) -> Result<(), ServerError> {
         self.mirrors.refuse_if_followed(name)?;
+        self.devices.refuse_adopted(name, None)?;
         if self.volumes.get(name).is_ok() {
             self.refuse_if_in_use(name, |export| export.volume == name)?;
         }
@@ -130,6 +131,7 @@ impl Server {
     ) -> Result<api::Lun, ServerError> {
         let open = self.writable(volume)?;
         let name = format!("{volume}/{lun}");
+        self.devices.refuse_adopted(volume, Some(lun))?;
         open.luns.resize(lun, request.size_bytes, request.allow_shrink).map_err(ServerError::files(&name))?;
         self.find_lun(&open, lun)
     }
@@ -138,6 +140,7 @@ impl Server {
         let open = self.writable(volume)?;
         let name = format!("{volume}/{lun}");
         self.find_lun(&open, lun)?;
+        self.devices.refuse_adopted(volume, Some(lun))?;
         self.refuse_if_in_use(&name, |export| {
             export.volume == volume && export.snapshot.is_none() && export.lun == lun
         })?;
@@ -229,6 +232,7 @@ impl Server {
     pub(crate) fn rollback(&self, volume: &str, name: &str) -> Result<api::Snapshot, ServerError> {
         let open = self.writable(volume)?;
         let snapshot = find_snapshot(&open, name)?;
+        self.devices.refuse_adopted(volume, None)?;
         // The disks change under their clients, who must not go on with what they have cached.
         let closed = self.close_sessions(|export| export.volume == volume && export.snapshot.is_none());
         let undo = open.volume.rollback(snapshot.id).map_err(named(volume, &format!("{volume}@{name}")))?;

@@ -2,18 +2,19 @@
 //!
 //! `DIR/devices/NAME.json` says where both are, and which views and clones of it are exported; it is written before a device is served, so a restart or a kill brings all of them back. A clone
 //! is redirect-on-write over a view: a history of its own, in `DIR/devices/NAME@CLONE.store`, that never folds anything back.
+//! A device may be adopted without a history: then it is a plain export. An origin that is a LUN is served as the device under the LUN's own name as well, so that no write gets past the history.
 //! One thread a device moves the window, writes out and copies after a revert.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cairn_base::{Clock, HistoryId, Interval, Timestamp};
-use cairn_device::{Device, Direct, FileDevice, FileOptions, OpenError};
+use cairn_device::{Device, FileDevice, OpenError};
 use cairn_frontend_nbd::{Export, ExportInfo};
 use cairn_history::{
     FloorPolicy, Granularity, History, HistoryError, HistoryOptions, HistoryView, OpenOptions, Placement,
@@ -28,9 +29,13 @@ use crate::jobs::Progress;
 use crate::names;
 use crate::state;
 use crate::token::random_bytes;
+use crate::volumes::Volumes;
 
 mod commands;
+mod place;
 mod show;
+
+use place::{Place, file_options, open_when_free};
 
 /// How long the background thread of a device rests when there was nothing to do.
 const REST: Duration = Duration::from_millis(50);
@@ -46,11 +51,12 @@ const STORE_MIN: u64 = 64 << 20;
 /// The part of a store that must be zero before it is taken.
 const MUST_BE_EMPTY: u32 = 128 << 10;
 
-/// What `NAME.json` says. Paths are absolute.
+/// What `NAME.json` says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Document {
-    origin: PathBuf,
-    history: PathBuf,
+    origin: Place,
+    /// None: a plain device.
+    history: Option<Place>,
     block_bytes: u32,
     dirty_bytes: u64,
     cache_bytes: u64,
@@ -91,9 +97,30 @@ pub(crate) struct OpenDevice {
 
 enum Entry {
     Open(Arc<OpenDevice>),
+    /// It has no history.
+    Plain(Document, Arc<dyn Device>),
     /// Its name stays taken and nothing of it is touched.
     Unavailable(Document, Arc<ServerError>),
     Releasing(Document),
+}
+
+impl Entry {
+    fn with_document<T>(&self, take: impl FnOnce(&Document) -> T) -> T {
+        match self {
+            Entry::Open(open) => take(&open.document.lock()),
+            Entry::Plain(document, _) | Entry::Unavailable(document, _) | Entry::Releasing(document) => {
+                take(document)
+            }
+        }
+    }
+
+    fn origin(&self) -> Place {
+        self.with_document(|document| document.origin.clone())
+    }
+
+    fn history(&self) -> Option<Place> {
+        self.with_document(|document| document.history.clone())
+    }
 }
 
 /// The adopted devices of a server.
@@ -102,15 +129,20 @@ enum Entry {
 pub(crate) struct Devices {
     dir: PathBuf,
     clock: Arc<dyn Clock>,
+    volumes: Arc<Volumes>,
     changing: Mutex<()>,
     entries: RwLock<BTreeMap<String, Entry>>,
 }
 
 impl Devices {
     /// Opens every device in `dir`. One that cannot be opened is reported and does not stop the others.
-    pub(crate) fn open(dir: PathBuf, clock: Arc<dyn Clock>) -> Result<Self, ServerError> {
+    pub(crate) fn open(
+        dir: PathBuf,
+        clock: Arc<dyn Clock>,
+        volumes: Arc<Volumes>,
+    ) -> Result<Self, ServerError> {
         fs::create_dir_all(&dir).map_err(ServerError::path("create", &dir))?;
-        let devices = Self { dir, clock, changing: Mutex::new(()), entries: RwLock::default() };
+        let devices = Self { dir, clock, volumes, changing: Mutex::new(()), entries: RwLock::default() };
         let listing = fs::read_dir(&devices.dir).map_err(ServerError::path("read", &devices.dir))?;
         for found in listing {
             let path = found.map_err(ServerError::path("read", &devices.dir))?.path();
@@ -120,7 +152,7 @@ impl Devices {
             let name = name.to_string_lossy().into_owned();
             let Some(document) = state::load::<Document>(&path)? else { continue };
             let entry = match devices.start(&name, &document) {
-                Ok(open) => Entry::Open(open),
+                Ok(entry) => entry,
                 Err(ServerError::History { source: HistoryError::NoHistory, .. }) if document.releasing => {
                     fs::remove_file(&path).map_err(ServerError::path("remove", &path))?;
                     continue;
@@ -152,12 +184,13 @@ impl Devices {
     }
 
     /// Opens a device, its views and its clones, and gives it a thread.
-    fn start(&self, name: &str, document: &Document) -> Result<Arc<OpenDevice>, ServerError> {
-        let origin = open_when_free(&document.origin, document.block_bytes)?;
-        let store = open_when_free(&document.history, 4096)?;
+    fn start(&self, name: &str, document: &Document) -> Result<Entry, ServerError> {
+        let origin = self.open_place(&document.origin)?;
+        let Some(history) = &document.history else { return Ok(Entry::Plain(document.clone(), origin)) };
+        let store = self.open_place(history)?;
         let history =
             History::open(origin, store, self.open_options(document)).map_err(ServerError::history(name))?;
-        self.serve(name, document, history)
+        self.serve(name, document, history).map(Entry::Open)
     }
 
     fn serve(
@@ -220,13 +253,13 @@ impl Devices {
             };
             History::create(view.clone(), store, &made, options)
         } else {
-            History::open(view.clone(), open_when_free(&path, 4096)?, options)
+            History::open(view.clone(), open_when_free(&path)?, options)
         };
         Ok(Shown::Clone { history: history.map_err(&failed)?, view })
     }
 
     /// Adopts a device; on failure nothing is left of what was made for it.
-    pub(crate) fn adopt(&self, request: &api::AdoptDevice) -> Result<Arc<OpenDevice>, ServerError> {
+    pub(crate) fn adopt(&self, request: &api::AdoptDevice) -> Result<(), ServerError> {
         let name = &request.name;
         names::check("device", name)?;
         let _changing = self.changing.lock();
@@ -239,9 +272,8 @@ impl Devices {
         if outcome.is_err() {
             made.iter().for_each(|path| drop(fs::remove_file(path)));
         }
-        let open = outcome?;
-        self.entries.write().insert(name.clone(), Entry::Open(open.clone()));
-        Ok(open)
+        self.entries.write().insert(name.clone(), outcome?);
+        Ok(())
     }
 
     fn adopt_with(
@@ -249,47 +281,18 @@ impl Devices {
         request: &api::AdoptDevice,
         block_bytes: u32,
         made: &mut Vec<PathBuf>,
-    ) -> Result<Arc<OpenDevice>, ServerError> {
+    ) -> Result<Entry, ServerError> {
         let name = &request.name;
-        let (origin_path, store_path) = (absolute(&request.origin)?, absolute(&request.history)?);
-        if origin_path == store_path {
+        let origin_place = Place::parse(&request.origin)?;
+        let history_place = request.history.as_deref().map(Place::parse).transpose()?;
+        if history_place.as_ref() == Some(&origin_place) {
             return Err(ServerError::Invalid { what: "the history", rule: "it is not the origin itself" });
         }
-        let granularity = parse_granularity(&request.granularity)?;
-        let origin = match request.size_bytes {
-            None => Arc::new(FileDevice::open(&origin_path, file_options(block_bytes))?),
-            Some(bytes) => {
-                let device = FileDevice::create_with(&origin_path, bytes, file_options(block_bytes))?;
-                made.push(origin_path.clone());
-                Arc::new(device)
-            }
-        };
-        let store = match FileDevice::open(&store_path, FileOptions::default()) {
-            Ok(store) => {
-                let head = store.geometry().length.min(u64::from(MUST_BE_EMPTY)) as u32;
-                if store.read(0, head)?.to_vec().iter().any(|byte| *byte != 0) {
-                    return Err(ServerError::DeviceNotEmpty { path: store_path });
-                }
-                store
-            }
-            Err(OpenError::Missing { .. }) => {
-                let bytes = request.history_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
-                let store = FileDevice::create(&store_path, bytes.next_multiple_of(4096))?;
-                made.push(store_path.clone());
-                store
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let options = HistoryOptions {
-            store: HistoryId(random_bytes()),
-            placement: engine_placement(request.placement),
-            granularity,
-            block_bytes,
-            window: engine_window(&request.window)?,
-        };
-        let document = Document {
-            origin: origin_path,
-            history: store_path,
+        let granularity = parse_granularity(request.granularity.as_deref().unwrap_or("marks"))?;
+        let origin = self.take_origin(&origin_place, request.size_bytes, made)?;
+        let mut document = Document {
+            origin: origin_place,
+            history: None,
             block_bytes,
             dirty_bytes: request.dirty_bytes.unwrap_or(DIRTY_BYTES),
             cache_bytes: request.cache_bytes.unwrap_or(CACHE_BYTES),
@@ -297,10 +300,83 @@ impl Devices {
             clones: BTreeMap::new(),
             releasing: false,
         };
-        let history = History::create(origin, Arc::new(store), &options, self.open_options(&document))
+        let Some(history_place) = history_place else {
+            state::save(&self.path(name), &document)?;
+            return Ok(Entry::Plain(document, origin));
+        };
+        let bytes = request.history_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
+        let store = self.take_store(&history_place, bytes, made)?;
+        document.history = Some(history_place);
+        let options = HistoryOptions {
+            store: HistoryId(random_bytes()),
+            placement: engine_placement(request.placement.unwrap_or(api::Placement::Checkpointing)),
+            granularity,
+            block_bytes,
+            window: engine_window(&request.window)?,
+        };
+        let history = History::create(origin, store, &options, self.open_options(&document))
             .map_err(ServerError::history(name))?;
         state::save(&self.path(name), &document)?;
-        self.serve(name, &document, history).inspect_err(|_| drop(fs::remove_file(self.path(name))))
+        let open =
+            self.serve(name, &document, history).inspect_err(|_| drop(fs::remove_file(self.path(name))))?;
+        Ok(Entry::Open(open))
+    }
+
+    fn take_origin(
+        &self,
+        place: &Place,
+        new: Option<u64>,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<Arc<dyn Device>, ServerError> {
+        if let Some(lun) = place.lun_name()
+            && let Some(device) = self.adopter_of(&lun)
+        {
+            return Err(ServerError::Adopted { lun, device });
+        }
+        match (place, new) {
+            (Place::File(path), Some(bytes)) => {
+                let device = FileDevice::create_with(path, bytes, file_options())?;
+                made.push(path.clone());
+                Ok(Arc::new(device))
+            }
+            (Place::Lun { .. }, Some(_)) => Err(ServerError::Invalid {
+                what: "the size",
+                rule: "a LUN has one: make it with `cairn lun create`",
+            }),
+            (place, None) => self.open_place(place),
+        }
+    }
+
+    /// Opens what is to hold a history, and holds nothing; a file is made.
+    fn take_store(
+        &self,
+        place: &Place,
+        bytes: u64,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<Arc<dyn Device>, ServerError> {
+        if let Place::File(path) = place {
+            match FileDevice::open(path, file_options()) {
+                Ok(_) => {}
+                Err(OpenError::Missing { .. }) => {
+                    let store = FileDevice::create_with(path, bytes.next_multiple_of(4096), file_options())?;
+                    made.push(path.clone());
+                    return Ok(Arc::new(store));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if let Some(lun) = place.lun_name()
+            && let Place::Lun { volume, lun: short } = place
+        {
+            self.refuse_adopted(volume, Some(short))?;
+            tracing::info!(lun, "a LUN holds a history");
+        }
+        let store = self.open_place(place)?;
+        let head = store.geometry().length.min(u64::from(MUST_BE_EMPTY)) as u32;
+        if store.read(0, head)?.to_vec().iter().any(|byte| *byte != 0) {
+            return Err(ServerError::DeviceNotEmpty { path: place.to_string().into() });
+        }
+        Ok(store)
     }
 
     /// The open device of that name.
@@ -316,6 +392,7 @@ impl Devices {
                 reason: error.to_string(),
                 next: error.next(),
             }),
+            Some(Entry::Plain(..)) => Err(ServerError::WithoutHistory { device: name.to_owned() }),
             Some(Entry::Releasing(_)) => {
                 Err(ServerError::Busy { name: name.to_owned(), by: "it is being released" })
             }
@@ -329,6 +406,15 @@ impl Devices {
             _ => None,
         };
         self.entries.read().values().filter_map(open).collect()
+    }
+
+    /// The devices without a history.
+    fn plain(&self) -> Vec<(String, Arc<dyn Device>)> {
+        let plain = |(name, entry): (&String, &Entry)| match entry {
+            Entry::Plain(_, device) => Some((name.clone(), device.clone())),
+            _ => None,
+        };
+        self.entries.read().iter().filter_map(plain).collect()
     }
 
     /// Exports an instant of a device as `DEVICE@NAME`.
@@ -391,6 +477,19 @@ impl Devices {
         Ok(open)
     }
 
+    /// Gives up a device without a history; false when it has one.
+    pub(crate) fn release_plain(&self, name: &str) -> Result<bool, ServerError> {
+        let _changing = self.changing.lock();
+        let device = match self.entries.read().get(name) {
+            Some(Entry::Plain(_, device)) => device.clone(),
+            _ => return Ok(false),
+        };
+        device.flush()?;
+        fs::remove_file(self.path(name)).map_err(ServerError::path("remove", &self.path(name)))?;
+        self.entries.write().remove(name);
+        Ok(true)
+    }
+
     /// Leaves a plain disk behind.
     pub(crate) fn release(&self, open: Arc<OpenDevice>, progress: &Progress) -> Result<(), ServerError> {
         open.end();
@@ -414,6 +513,11 @@ impl Devices {
 
     /// Makes everything durable and ends the threads.
     pub(crate) fn end(&self) {
+        for (name, device) in self.plain() {
+            if let Err(error) = device.flush() {
+                tracing::error!(device = name, %error, "an adopted device could not be flushed");
+            }
+        }
         for open in self.all() {
             open.end();
             let clones: Vec<Arc<History>> = open
@@ -448,7 +552,11 @@ impl Devices {
 
     /// What clients are told of.
     pub(crate) fn exports(&self) -> Vec<ExportInfo> {
-        let mut exports = Vec::new();
+        let mut exports: Vec<ExportInfo> = self
+            .plain()
+            .into_iter()
+            .map(|(name, _)| ExportInfo { name, description: "adopted".to_owned() })
+            .collect();
         for open in self.all() {
             exports.push(ExportInfo { name: open.name.clone(), description: "remembers".to_owned() });
             for (view, shown) in open.shown.read().iter() {
@@ -469,6 +577,9 @@ impl Devices {
             Some((device, view)) => (device, Some(view)),
             None => (name, None),
         };
+        if let (None, Some((_, plain))) = (view, self.plain().into_iter().find(|(name, _)| name == device)) {
+            return Some(show_export(plain, false));
+        }
         let open = self.get(device).ok()?;
         let (device, read_only): (Arc<dyn Device>, bool) = match view {
             None => (open.history.clone(), false),
@@ -477,10 +588,14 @@ impl Devices {
                 Shown::Clone { history, .. } => (history.clone(), false),
             },
         };
-        let description = String::new();
-        let (dirty_contexts, changed) = (Vec::new(), None);
-        Some(Export { device, description, read_only, multi_conn: true, dirty_contexts, changed })
+        Some(show_export(device, read_only))
     }
+}
+
+fn show_export(device: Arc<dyn Device>, read_only: bool) -> Export {
+    let description = String::new();
+    let (dirty_contexts, changed) = (Vec::new(), None);
+    Export { device, description, read_only, multi_conn: true, dirty_contexts, changed }
 }
 
 impl OpenDevice {
@@ -563,31 +678,6 @@ impl OpenDevice {
 
 fn not_found(name: &str) -> ServerError {
     ServerError::NotFound { what: "adopted device", name: name.to_owned(), list: "cairn device list" }
-}
-
-fn file_options(block_bytes: u32) -> FileOptions {
-    // Direct I/O wants whole 4 KiB.
-    let direct = if block_bytes < 4096 { Direct::Never } else { Direct::Auto };
-    FileOptions { direct, ..FileOptions::default() }
-}
-
-fn absolute(path: &str) -> Result<PathBuf, ServerError> {
-    let path = Path::new(path);
-    if !path.is_absolute() {
-        return Err(ServerError::Invalid { what: "the path", rule: "the server takes absolute paths" });
-    }
-    Ok(path.to_owned())
-}
-
-/// Opens a device that a server that was just killed may hold for a moment longer.
-fn open_when_free(path: &Path, block_bytes: u32) -> Result<Arc<FileDevice>, OpenError> {
-    let start = Instant::now();
-    loop {
-        match FileDevice::open(path, file_options(block_bytes)) {
-            Err(OpenError::Busy { .. }) if start.elapsed() < BUSY_PATIENCE => std::thread::sleep(BUSY_PAUSE),
-            outcome => return outcome.map(Arc::new),
-        }
-    }
 }
 
 fn parse_granularity(text: &str) -> Result<Granularity, ServerError> {

@@ -190,6 +190,20 @@ pub enum ServerError {
         /// The cause.
         source: VolumeError,
     },
+    /// A LUN belongs to an adopted device.
+    #[error("the LUN `{lun}` belongs to the adopted device `{device}`, whose history would not know of it")]
+    Adopted {
+        /// VOLUME/LUN.
+        lun: String,
+        /// The device.
+        device: String,
+    },
+    /// An adopted device that does not remember.
+    #[error("device `{device}` has no history")]
+    WithoutHistory {
+        /// Its name.
+        device: String,
+    },
     /// The history of an adopted device refused or failed.
     #[error("device `{device}`: {source}")]
     History {

@@ -55,11 +55,16 @@ impl Exports for ExportTable {
         if name.is_empty() {
             return self.open_default();
         }
-        if let Some(export) = self.devices.export(name) {
+        let unknown = || OpenExportError::Unknown { name: name.to_owned() };
+        // A write that went to an adopted LUN itself would be missing in the history.
+        let adopter = self.devices.adopter_of(name);
+        if let Some(export) = self.devices.export(adopter.as_deref().unwrap_or(name)) {
             let read_only = export.read_only || self.access.offer(&present_of(name)).read_only;
             return Ok(Export { read_only, ..export });
         }
-        let unknown = || OpenExportError::Unknown { name: name.to_owned() };
+        if adopter.is_some() {
+            return Err(unknown());
+        }
         let parsed = ExportName::parse(name).ok_or_else(unknown)?;
         let open = self.volumes.get(parsed.volume).map_err(|_| unknown())?;
         let opened = match parsed.snapshot {

@@ -106,7 +106,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let identity = Arc::new(Identity::open(data.path())?);
     let peers = Arc::new(Peers::open(data.path())?);
     let volumes = Arc::new(Volumes::open(data.volumes(), config.cache, clock.clone())?);
-    let devices = Arc::new(Devices::open(data.devices(), clock.clone())?);
+    let devices = Arc::new(Devices::open(data.devices(), clock.clone(), volumes.clone())?);
     let jobs = Arc::new(Jobs::new(clock.clone()));
     let (followers, sessions) = Followers::open(data.path())?;
     let (followers, sessions) = (Arc::new(followers), Arc::new(sessions));

@@ -28,18 +28,18 @@ pub enum Device {
 pub struct Adopt {
     /// The name of the device and of its export
     pub name: String,
-    /// The disk or image; it stays as it is
+    /// The disk or image, or lun:VOLUME/LUN; it stays as it is
     #[arg(long, value_name = "PATH")]
     pub origin: PathBuf,
-    /// A file or an empty disk for the history; a file is made
+    /// A file, an empty disk or lun:VOLUME/LUN for the history; a file is made. Without it the device is exported and does not remember
     #[arg(long, value_name = "PATH")]
-    pub history: PathBuf,
-    /// checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-stream or hybrid
-    #[arg(long, value_name = "P", value_parser = placement)]
-    pub placement: api::Placement,
-    /// every-write, marks, or an interval such as 1s
-    #[arg(long, value_name = "G")]
-    pub granularity: String,
+    pub history: Option<PathBuf>,
+    /// checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-stream or hybrid; checkpointing when not given
+    #[arg(long, value_name = "P", value_parser = placement, requires = "history")]
+    pub placement: Option<api::Placement>,
+    /// every-write, marks, or an interval such as 1s; marks when not given
+    #[arg(long, value_name = "G", requires = "history")]
+    pub granularity: Option<String>,
     /// How much is kept
     #[command(flatten)]
     pub window: WindowArguments,

@@ -17,12 +17,15 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
     match command {
         Device::Adopt(adopt) => {
             let absolute = |path: &std::path::Path| -> Result<String, Failure> {
+                if let Some(text) = path.to_str().filter(|text| text.starts_with("lun:")) {
+                    return Ok(text.to_owned());
+                }
                 Ok(std::path::absolute(path)?.display().to_string())
             };
             let request = api::AdoptDevice {
                 name: adopt.name,
                 origin: absolute(&adopt.origin)?,
-                history: absolute(&adopt.history)?,
+                history: adopt.history.as_deref().map(absolute).transpose()?,
                 size_bytes: adopt.size.map(|size| size.0),
                 history_bytes: adopt.history_size.map(|size| size.0),
                 placement: adopt.placement,
@@ -50,7 +53,7 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
                         device.name.clone(),
                         size(device.size_bytes),
                         device.origin.clone(),
-                        device.history.clone(),
+                        device.history.clone().unwrap_or_else(|| "none".to_owned()),
                         state,
                     ]
                 };
@@ -58,21 +61,29 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
             });
         }
         Device::Release { name, dry_run } => {
-            let status: api::HistoryStatus = client.get(&path(&name)?)?;
-            let what = format!(
-                "this gives up the history of {name} since {}; {} keeps today's content",
-                show(status.start_ns),
-                status.device.origin
-            );
+            let devices: Vec<api::Device> = client.get("/v1/devices")?;
+            let plain = devices.into_iter().find(|device| device.name == name && device.history.is_none());
+            let (device, what) = match plain {
+                Some(device) => (device, format!("this ends the export {name}")),
+                None => {
+                    let status: api::HistoryStatus = client.get(&path(&name)?)?;
+                    let since = show(status.start_ns);
+                    let what = format!(
+                        "this gives up the history of {name} since {since}; {} keeps today's content",
+                        status.device.origin
+                    );
+                    (status.device, what)
+                }
+            };
             if dry_run {
-                output.show(&status.device, |_| format!("{what}; nothing was done"));
+                output.show(&device, |_| format!("{what}; nothing was done"));
                 return Ok(());
             }
             output.confirm(&what)?;
             let job: api::Job = client.delete(&path(&name)?)?;
             super::follow(job, client, output)?;
-            let released = serde_json::json!({ "released": name, "origin": status.device.origin });
-            output.tell(&released, |_| format!("{} is a plain disk again", status.device.origin));
+            let released = serde_json::json!({ "released": name, "origin": device.origin });
+            output.tell(&released, |_| format!("{} is a plain disk again", device.origin));
         }
     }
     Ok(())
@@ -215,7 +226,7 @@ fn page(status: &api::HistoryStatus) -> String {
     let mut row = |name: &str, value: String| rows.push([name.to_owned(), value]);
     row("device", format!("{} ({})", status.device.name, size(status.device.size_bytes)));
     row("origin", status.device.origin.clone());
-    row("history", status.device.history.clone());
+    row("history", status.device.history.clone().unwrap_or_default());
     let placement = serde_json::to_value(status.placement).unwrap_or_default();
     let kind = placement.as_str().unwrap_or_default().to_owned();
     row(

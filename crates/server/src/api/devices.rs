@@ -62,18 +62,18 @@ pub struct Thin {
 pub struct AdoptDevice {
     /// Its name, which is also that of its export.
     pub name: String,
-    /// The disk or image. It stays as it is.
+    /// The disk or image, as an absolute path, or `lun:VOLUME/LUN`. It stays as it is.
     pub origin: String,
-    /// Where history goes: a file (made if there is none) or a disk that is empty.
-    pub history: String,
+    /// Where history goes: a file (made if there is none) or a disk that is empty, or `lun:VOLUME/LUN`. Without it the device is exported as it is.
+    pub history: Option<String>,
     /// Makes a new origin of this length; there must be none.
     pub size_bytes: Option<u64>,
     /// The length of a new file for history; as long as the origin when not given, and at least 64 MiB. It takes space as it fills.
     pub history_bytes: Option<u64>,
-    /// Where versions go.
-    pub placement: Placement,
-    /// `every-write`, `marks`, or an interval such as `1s`.
-    pub granularity: String,
+    /// Where versions go; checkpointing when not given.
+    pub placement: Option<Placement>,
+    /// `every-write`, `marks`, or an interval such as `1s`; `marks` when not given.
+    pub granularity: Option<String>,
     /// How much history.
     #[serde(default)]
     pub window: Window,
@@ -92,8 +92,8 @@ pub struct Device {
     pub name: String,
     /// The disk or image.
     pub origin: String,
-    /// Where its history is.
-    pub history: String,
+    /// Where its history is; it has none when not given.
+    pub history: Option<String>,
     /// Its length; 0 when it is not open.
     pub size_bytes: u64,
     /// Where clients find it.

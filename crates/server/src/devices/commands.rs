@@ -17,7 +17,12 @@ impl Server {
     }
 
     pub(crate) fn adopt_device(&self, request: &api::AdoptDevice) -> Result<api::Device, ServerError> {
-        let device = self.devices.adopt(request)?.show(&|name| self.uris(name));
+        if let Some(lun) = request.origin.strip_prefix("lun:") {
+            // Its clients' writes would get past the history.
+            self.refuse_open_export(lun)?;
+        }
+        self.devices.adopt(request)?;
+        let device = self.devices.show(&request.name, &|name| self.uris(name))?;
         Ok(api::Device { target: Some(self.target(&device.name)), ..device })
     }
 
@@ -33,8 +38,17 @@ impl Server {
         }
     }
 
-    pub(crate) fn release_device(self: &Arc<Self>, device: &str) -> Result<api::Job, ServerError> {
+    /// The same under both names that a device on a LUN has.
+    fn refuse_open_device(&self, device: &str) -> Result<(), ServerError> {
         self.refuse_open_export(device)?;
+        self.devices.lun_of(device).map_or(Ok(()), |lun| self.refuse_open_export(&lun))
+    }
+
+    pub(crate) fn release_device(self: &Arc<Self>, device: &str) -> Result<api::Job, ServerError> {
+        self.refuse_open_device(device)?;
+        if self.devices.release_plain(device)? {
+            return self.jobs.start("release", device, |_| Ok(None));
+        }
         let open = self.devices.begin_release(device)?;
         self.access.forget(|name| present_of(name) == device)?;
         let devices = self.devices.clone();
@@ -64,7 +78,10 @@ impl Server {
     ) -> Result<api::Reverted, ServerError> {
         let (at_ns, undo) = self.devices.get(device)?.revert(at)?;
         // What clients have in memory is of another time.
-        let sessions_ended = self.close_named(device) as u64;
+        let mut sessions_ended = self.close_named(device) as u64;
+        if let Some(lun) = self.devices.lun_of(device) {
+            sessions_ended += self.close_named(&lun) as u64;
+        }
         Ok(api::Reverted { at_ns, undo, sessions_ended })
     }
 }

@@ -9,10 +9,25 @@ use crate::api;
 use crate::error::ServerError;
 
 impl Devices {
+    /// One of them.
+    pub(crate) fn show(
+        &self,
+        name: &str,
+        uris: &dyn Fn(&str) -> Vec<String>,
+    ) -> Result<api::Device, ServerError> {
+        self.list(uris).into_iter().find(|device| device.name == name).ok_or_else(|| super::not_found(name))
+    }
+
     /// All devices; `uris` tells where an export is.
     pub(crate) fn list(&self, uris: &dyn Fn(&str) -> Vec<String>) -> Vec<api::Device> {
         let device = |(name, entry): (&String, &Entry)| match entry {
             Entry::Open(open) => open.show(uris),
+            Entry::Plain(document, device) => api::Device {
+                size_bytes: device.geometry().length,
+                uris: uris(name),
+                problem: None,
+                ..closed(name, document, String::new())
+            },
             Entry::Unavailable(document, error) => closed(name, document, error.to_string()),
             Entry::Releasing(document) => closed(name, document, "it is being released".to_owned()),
         };
@@ -28,7 +43,7 @@ impl Devices {
                     let next = "see the kernel's log for its disks, then start the server again";
                     (open.history.status().failed?, next.to_owned())
                 }
-                Entry::Releasing(_) => return None,
+                Entry::Plain(..) | Entry::Releasing(_) => return None,
             };
             Some(api::Problem { subject: name.clone(), message, next })
         };
@@ -37,7 +52,8 @@ impl Devices {
 
     /// The exports of devices, with their length and whether they take no writes.
     pub(crate) fn sizes(&self) -> Vec<(String, u64, bool)> {
-        let mut sizes = Vec::new();
+        let mut sizes: Vec<(String, u64, bool)> =
+            self.plain().into_iter().map(|(name, device)| (name, device.geometry().length, false)).collect();
         for open in self.all() {
             let bytes = open.history.status().origin_bytes;
             sizes.push((open.name.clone(), bytes, false));
@@ -61,8 +77,8 @@ impl Devices {
 fn closed(name: &str, document: &Document, problem: String) -> api::Device {
     api::Device {
         name: name.to_owned(),
-        origin: document.origin.display().to_string(),
-        history: document.history.display().to_string(),
+        origin: document.origin.to_string(),
+        history: document.history.as_ref().map(ToString::to_string),
         size_bytes: 0,
         uris: Vec::new(),
         target: None,
@@ -76,8 +92,8 @@ impl OpenDevice {
         let document = self.document.lock();
         api::Device {
             name: self.name.clone(),
-            origin: document.origin.display().to_string(),
-            history: document.history.display().to_string(),
+            origin: document.origin.to_string(),
+            history: document.history.as_ref().map(ToString::to_string),
             size_bytes: status.origin_bytes,
             uris: uris(&self.name),
             target: None,

@@ -50,6 +50,8 @@ impl ServerError {
             E::Files { source, .. } => files_kind(source),
             E::VolumeUnavailable { kind, .. } | E::DeviceUnavailable { kind, .. } => *kind,
             E::History { source, .. } => history_kind(source),
+            E::Adopted { .. } => ErrorKind::Busy,
+            E::WithoutHistory { .. } => ErrorKind::NotFound,
             E::Undecided { .. } => ErrorKind::Diverged,
             E::Unlocated => ErrorKind::PeerUnreachable,
             E::IsDestination { .. } | E::FailedOver { .. } | E::FollowsSource { .. } | E::NoImage { .. } => {
@@ -132,6 +134,10 @@ impl ServerError {
             E::Volume { volume, source } => volume_next(volume, source),
             E::Files { name, source } => files_next(name, source),
             E::History { device, source } => history_next(device, source),
+            E::Adopted { device, .. } => format!("release it first: `cairn device release {device}`"),
+            E::WithoutHistory { device } => format!(
+                "release it and adopt it again with --history: `cairn device release {device}`"
+            ),
             E::VolumeUnavailable { next, .. } | E::DeviceUnavailable { next, .. } => next.clone(),
             E::LogUnavailable { volume, .. } => log_next(volume),
             E::LogIsThere { volume } => {

@@ -1,0 +1,142 @@
+//! Where an origin or a history is: a file or disk, or a LUN of a volume of this server.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use cairn_device::{Device, Direct, FileDevice, FileOptions, OpenError};
+use serde::{Deserialize, Serialize};
+
+use super::{BUSY_PATIENCE, BUSY_PAUSE, Devices};
+use crate::error::ServerError;
+
+/// What a LUN's place begins with.
+const LUN: &str = "lun:";
+
+/// Where a device is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub(super) enum Place {
+    /// Absolute.
+    File(PathBuf),
+    Lun {
+        volume: String,
+        lun: String,
+    },
+}
+
+impl Place {
+    /// Reads `lun:VOLUME/LUN` or an absolute path.
+    pub(super) fn parse(text: &str) -> Result<Self, ServerError> {
+        let place = Self::from(text.to_owned());
+        match &place {
+            Place::File(path) if !path.is_absolute() => {
+                let rule = "it is absolute, or lun:VOLUME/LUN";
+                Err(ServerError::Invalid { what: "the path", rule })
+            }
+            _ => Ok(place),
+        }
+    }
+
+    /// `VOLUME/LUN` when it is one.
+    pub(super) fn lun_name(&self) -> Option<String> {
+        match self {
+            Place::File(_) => None,
+            Place::Lun { volume, lun } => Some(format!("{volume}/{lun}")),
+        }
+    }
+
+    pub(super) fn is_in(&self, volume: &str) -> bool {
+        matches!(self, Place::Lun { volume: mine, .. } if mine == volume)
+    }
+}
+
+impl From<String> for Place {
+    fn from(text: String) -> Self {
+        match text.strip_prefix(LUN).and_then(|name| name.split_once('/')) {
+            Some((volume, lun)) => Place::Lun { volume: volume.to_owned(), lun: lun.to_owned() },
+            None => Place::File(text.into()),
+        }
+    }
+}
+
+impl From<Place> for String {
+    fn from(place: Place) -> Self {
+        place.to_string()
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File(path) => path.display().fmt(f),
+            Place::Lun { volume, lun } => write!(f, "{LUN}{volume}/{lun}"),
+        }
+    }
+}
+
+impl Devices {
+    /// Opens what is there.
+    pub(super) fn open_place(&self, place: &Place) -> Result<Arc<dyn Device>, ServerError> {
+        match place {
+            Place::File(path) => Ok(open_when_free(path)?),
+            Place::Lun { volume, lun } => {
+                let open = self.volumes.get(volume)?;
+                if open.is_destination() {
+                    return Err(ServerError::IsDestination { volume: volume.clone() });
+                }
+                open.luns.open(lun).map_err(ServerError::files(&place.to_string()))
+            }
+        }
+    }
+
+    /// The device whose origin is that LUN.
+    pub(crate) fn adopter_of(&self, lun: &str) -> Option<String> {
+        let entries = self.entries.read();
+        entries
+            .iter()
+            .find(|(_, entry)| entry.origin().lun_name().as_deref() == Some(lun))
+            .map(|(name, _)| name.clone())
+    }
+
+    /// The LUN that is the origin of a device.
+    pub(crate) fn lun_of(&self, device: &str) -> Option<String> {
+        self.entries.read().get(device)?.origin().lun_name()
+    }
+
+    /// Refuses what would change LUNs under a device that remembers: `None` is any LUN of the volume.
+    pub(crate) fn refuse_adopted(&self, volume: &str, lun: Option<&str>) -> Result<(), ServerError> {
+        let entries = self.entries.read();
+        for (name, entry) in entries.iter() {
+            let places = [Some(entry.origin()), entry.history()];
+            for place in places.into_iter().flatten() {
+                let concerned = match lun {
+                    None => place.is_in(volume),
+                    Some(lun) => place.lun_name() == Some(format!("{volume}/{lun}")),
+                };
+                if concerned {
+                    let lun = place.lun_name().unwrap_or_default();
+                    return Err(ServerError::Adopted { lun, device: name.clone() });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Through the page cache: what waits there is what a plain disk's users have, and a log record need not be on the disk before a flush asks for it.
+pub(super) fn file_options() -> FileOptions {
+    FileOptions { direct: Direct::Never, ..FileOptions::default() }
+}
+
+/// Opens a file or disk that a server that was just killed may hold for a moment longer.
+pub(super) fn open_when_free(path: &Path) -> Result<Arc<FileDevice>, OpenError> {
+    let start = Instant::now();
+    loop {
+        match FileDevice::open(path, file_options()) {
+            Err(OpenError::Busy { .. }) if start.elapsed() < BUSY_PATIENCE => std::thread::sleep(BUSY_PAUSE),
+            outcome => return outcome.map(Arc::new),
+        }
+    }
+}
