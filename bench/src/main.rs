@@ -8,6 +8,7 @@
 mod cairn;
 mod fio;
 mod iscsi_rows;
+mod history_rows;
 mod machine;
 mod mirror_rows;
 mod peers;
@@ -86,6 +87,11 @@ const TABLES: &[Table] = &[
     ("changed", "finding the changed blocks of a sparse volume", volume_rows::changed_blocks),
     ("mirror", "baseline against nbdcopy; bytes of an update", mirror_rows::mirror),
     ("open", "opening after kill -9", mirror_rows::open_after_kill),
+    (
+        "history",
+        "disks that remember: placements, snapshots, an instant of ten million writes",
+        history_rows::history,
+    ),
 ];
 
 fn usage() -> String {

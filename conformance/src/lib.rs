@@ -21,6 +21,7 @@ mod postgres;
 mod probe;
 mod program;
 mod relay;
+mod rewind;
 mod rude;
 mod scenario;
 mod server;

@@ -127,6 +127,12 @@ pub const SCENARIOS: &[Scenario] = &[
         run: crate::database::mirrored,
     },
     Scenario {
+        name: "rewind",
+        shows: "PostgreSQL on a disk that remembers: DROP TABLE under load, clones of instants until it is there, a revert, and every transaction is back",
+        rounds: 10,
+        run: crate::rewind::run,
+    },
+    Scenario {
         name: "fsx",
         shows: "fsx on an ext4 of a LUN; after a kill e2fsck finds nothing, and fsx goes on",
         rounds: 50,

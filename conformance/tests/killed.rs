@@ -29,6 +29,12 @@ fn database_comes_up_from_the_mirror_at_its_last_image() {
 }
 
 #[test]
+fn dropped_table_is_back_after_a_revert_with_every_acknowledged_transaction() {
+    let facts = short::run("rewind", 2, false);
+    assert!(facts.is_none_or(|facts| facts.get("transactions brought back") > 0));
+}
+
+#[test]
 fn fsx_and_e2fsck_find_nothing_after_kills() {
     short::run("fsx", 2, true);
 }

@@ -232,3 +232,99 @@ fn what_cannot_be_adopted_or_reached_is_refused_by_name_and_leaves_nothing_behin
     server.restart();
     assert!(server.has_export("disk0"));
 }
+
+#[test]
+fn lun_of_a_volume_remembers_under_both_of_its_names_and_nothing_changes_it_from_below() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--size", "128M"]);
+    server.good(&["lun", "create", "v/db", "--size", "8M"]);
+    server.good(&["lun", "create", "v/history", "--size", "16M"]);
+    let mut disk = server.disk("v/db");
+    write(&mut disk, 3, 1);
+    server.good(&["snapshot", "create", "v@s"]);
+    let adopt = ["device", "adopt", "disk0", "--origin", "lun:v/db", "--history", "lun:v/history"];
+    let adopt = [&adopt[..], &["--placement", "logging", "--granularity", "every-write"]].concat();
+    server.bad(11, "busy", &adopt);
+    disk.disconnect().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while !server.run(&adopt).status.success() {
+        assert!(Instant::now() < deadline, "the session has ended");
+    }
+    // Whoever uses the LUN by its own name is remembered too.
+    let mut disk = server.disk("v/db");
+    assert_eq!(read(&mut disk, 3), 1);
+    write(&mut disk, 3, 2);
+    disk.flush().unwrap();
+    server.good(&["history", "mark", "disk0", "m"]);
+    write(&mut server.disk("disk0"), 3, 3);
+    assert_eq!(read(&mut disk, 3), 3);
+    for refused in [
+        &["lun", "delete", "v/db", "--yes"][..],
+        &["lun", "delete", "v/history", "--yes"],
+        &["lun", "resize", "v/db", "--size", "16M"],
+        &["snapshot", "rollback", "v@s", "--yes"],
+        &["volume", "delete", "v", "--yes"],
+    ] {
+        assert!(server.bad(11, "busy", refused).contains("disk0"), "{refused:?}");
+    }
+    disk.flush().unwrap();
+    server.kill();
+    server.restart();
+    let mut disk = server.disk("v/db");
+    assert_eq!(read(&mut disk, 3), 3);
+    let reverted = server.json(&["history", "revert", "disk0", "--mark", "m", "--yes"]);
+    assert_eq!(reverted["sessions_ended"], 1, "the session under the LUN's name");
+    assert_eq!(read(&mut server.disk("v/db"), 3), 2);
+    let deadline = Instant::now() + PATIENCE;
+    while !server.run(&["device", "release", "disk0", "--yes"]).status.success() {
+        assert!(Instant::now() < deadline, "its sessions have ended");
+    }
+    let mut disk = server.disk("v/db");
+    assert_eq!(read(&mut disk, 3), 2, "the LUN has the present again");
+    write(&mut disk, 3, 4);
+    disk.disconnect().unwrap();
+    assert!(server.good(&["volume", "check", "v"]).contains("sound"));
+}
+
+#[test]
+fn device_without_a_history_is_a_plain_export() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, image) = served(dir.path());
+    server.good(&["device", "adopt", "disk0", "--origin", &image]);
+    let mut disk = server.disk("disk0");
+    assert_eq!(read(&mut disk, 9), 9);
+    write(&mut disk, 9, 77);
+    disk.flush().unwrap();
+    server.bad(10, "not-found", &["history", "status", "disk0"]);
+    server.bad(11, "busy", &["device", "release", "disk0", "--yes"]);
+    server.kill();
+    server.restart();
+    assert_eq!(read(&mut server.disk("disk0"), 9), 77);
+    assert_eq!(server.json(&["device", "list"])[0]["history"], Value::Null);
+    let deadline = Instant::now() + PATIENCE;
+    while !server.run(&["device", "release", "disk0", "--yes"]).status.success() {
+        assert!(Instant::now() < deadline, "its sessions have ended");
+    }
+    assert!(!server.has_export("disk0"));
+    assert_eq!(std::fs::read(&image).unwrap()[9 * BLOCK as usize], 77);
+}
+
+#[test]
+fn retention_is_told_on_the_command_line_and_survives_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, image) = served(dir.path());
+    let steps = ["--thin", "1h:1m", "--thin", "1d:1h", "--window", "7d", "--floor", "10m"];
+    adopt(&server, dir.path(), &image, "hybrid", "every-write", &steps);
+    server.kill();
+    server.restart();
+    let window = status(&server)["window"].clone();
+    assert_eq!(window["thin"][0]["after_ms"], 3_600_000);
+    assert_eq!(window["thin"][1]["every_ms"], 3_600_000);
+    let page = server.good(&["history", "status", "disk0"]);
+    assert!(page.contains("past 1h one instant every 1m"), "{page}");
+    server.bad(2, "usage", &["history", "window", "disk0", "--thin", "1h:7s", "--thin", "2h:10s"]);
+    server.bad(2, "usage", &["history", "window", "disk0", "--thin", "1s:1m"]);
+    server.good(&["history", "window", "disk0", "--window", "2d", "--floor", "1h", "--floor-policy", "wait"]);
+    assert_eq!(status(&server)["window"]["floor_policy"], "wait");
+}

@@ -1,0 +1,306 @@
+//! Disks that remember: what the placements cost a client next to the same disk without a history, next to nbdkit and to
+//! qcow2 with an external snapshot; I/O per write by the server's counters; an instant in a window of ten million writes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use cairn_base::{HistoryId, Rng};
+use cairn_device::{Device, Direct, FileDevice, FileOptions, Operation, Segments, SystemClock};
+use cairn_history::{Granularity, History, HistoryOptions, OpenOptions, Placement, Window};
+use serde_json::Value;
+
+use crate::Plan;
+use crate::cairn::{Cairn, MEMORY_DEFAULT_MIB};
+use crate::fio::{Load, Target, Until};
+use crate::peers::{Qcow2, nbdkit_file};
+use crate::process::settle;
+use crate::report::Target::{AtLeast, Limit};
+use crate::report::{self, Report, median};
+
+/// Block of the history of ten million writes: many small ones, as a trace of a database has.
+const SMALL_BLOCK: u32 = 512;
+
+/// What takes turns. The first is the measure of the others.
+const DEVICES: [(&str, &[&str]); 5] = [
+    ("none", &[]),
+    ("row", &["--placement", "logging", "--granularity", "marks"]),
+    ("cow", &["--placement", "checkpointing", "--granularity", "marks"]),
+    ("logging", &["--placement", "logging", "--granularity", "every-write"]),
+    ("split", &["--placement", "split-down-stream", "--granularity", "every-write"]),
+];
+
+/// The two further placements at every write: no figure is asked of them.
+const OTHERS: [(&str, &[&str]); 2] = [
+    ("stream", &["--placement", "split-stream", "--granularity", "every-write"]),
+    ("checkpoint", &["--placement", "checkpointing", "--granularity", "every-write"]),
+];
+
+/// Makes an image of `bytes` that no file system can take for holes.
+fn image(path: &Path, bytes: u64) -> Result<()> {
+    use std::io::Write;
+    let mut file = std::fs::File::create(path)?;
+    let mut chunk = vec![0; 1 << 20];
+    Rng::new(7).fill(&mut chunk);
+    for _ in 0..bytes >> 20 {
+        file.write_all(&chunk)?;
+    }
+    Ok(file.sync_all()?)
+}
+
+/// What the server counted for a device so far.
+struct Counted {
+    written: f64,
+    io: f64,
+}
+
+fn count(cairn: &Cairn, device: &str) -> Result<Counted> {
+    let status: Value = cairn.json(&["history", "status", device])?;
+    let number = |value: &Value| value.as_f64().context("a count");
+    let blocks = |kind: &str| number(&status[kind]["blocks"]);
+    Ok(Counted {
+        written: number(&status["written_blocks"])?,
+        io: blocks("current_reads")? + blocks("current_writes")? + blocks("history_writes")?,
+    })
+}
+
+fn adopt(cairn: &Cairn, folder: &Path, device: &str, how: &[&str], bytes: u64) -> Result<()> {
+    let path = |end: &str| folder.join(format!("{device}.{end}"));
+    image(&path("img"), bytes)?;
+    let (origin, history) = (path("img").display().to_string(), path("history").display().to_string());
+    let mut words = vec!["device", "adopt", device, "--origin", &origin];
+    let room = (bytes * 4).to_string();
+    if !how.is_empty() {
+        words.extend(["--history", &history, "--history-size", &room]);
+        words.extend(how);
+    }
+    cairn.cli(&words).map(drop)
+}
+
+/// The table.
+pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
+    let bytes = plan.export_bytes() / 4;
+    let folder = plan.folder.join("history");
+    std::fs::create_dir_all(&folder)?;
+    if !plan.only_peers {
+        let cairn = Cairn::start(plan, "history-cairn", "off", MEMORY_DEFAULT_MIB)?;
+        for (device, how) in DEVICES.iter().chain(&OTHERS) {
+            adopt(&cairn, &folder, device, how, bytes)?;
+        }
+        let nbdkit = nbdkit_file(&folder, "nbdkit", bytes)?;
+        let mut qcow2 = Qcow2::new(&folder, bytes)?;
+        let scratch = &plan.folder;
+        let target = |server, uri| Target { server, uri, scratch };
+        Load::fill(bytes).run(&target(&nbdkit, nbdkit.uri("")))?;
+        Load::fill(bytes).run(&target(qcow2.server()?, qcow2.server()?.uri("")))?;
+        settle()?;
+        let load = Load::small("randwrite", 32, bytes, plan.turn());
+        // Several devices of one length: the median of their turns, by name.
+        let mut seen: Vec<(&str, Vec<f64>)> = Vec::new();
+        let mut note = |name: &'static str, iops: f64| {
+            eprintln!("   {name}: {iops:.0} IOPS");
+            match seen.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, all)) => all.push(iops),
+                None => seen.push((name, vec![iops])),
+            }
+        };
+        let mut costs: Vec<(&str, f64)> = Vec::new();
+        for round in 0..plan.rounds() {
+            note("nbdkit file", load.run(&target(&nbdkit, nbdkit.uri("")))?.iops);
+            settle()?;
+            qcow2.push()?;
+            note(
+                "qcow2, external snapshot",
+                load.run(&target(qcow2.server()?, qcow2.server()?.uri("")))?.iops,
+            );
+            settle()?;
+            for (device, how) in DEVICES.iter().chain(&OTHERS) {
+                let server = cairn.server()?;
+                let uri = server.uri(device);
+                if how.is_empty() {
+                    note(device, load.run(&target(server, uri))?.iops);
+                    settle()?;
+                    continue;
+                }
+                cairn.cli(&["history", "mark", device, &format!("r{round}")])?;
+                let mut turn = |name: &'static str, load: &Load| -> Result<()> {
+                    let before = count(&cairn, device)?;
+                    note(name, load.run(&target(cairn.server()?, uri.clone()))?.iops);
+                    let after = count(&cairn, device)?;
+                    costs.push((name, (after.io - before.io) / (after.written - before.written).max(1.0)));
+                    settle()
+                };
+                if *device == "cow" {
+                    turn("cow, first writes", &Load { until: Until::Bytes(bytes), ..Load::fill(bytes) })?;
+                }
+                turn(device, &load)?;
+            }
+        }
+        let of = |name: &str| {
+            let found = seen.iter().find(|(known, _)| *known == name);
+            found.map_or(0.0, |(_, all)| median(all.clone()))
+        };
+        let cost_of = |name: &str| {
+            median(costs.iter().filter(|(known, _)| *known == name).map(|(_, cost)| *cost).collect())
+        };
+        let none = of("none");
+        let work = "4 KiB random write, depth 32, adopted disk without history";
+        report.against(work, "IOPS", Some(none), ("nbdkit file", of("nbdkit file")), AtLeast(1.0));
+        let qcow2_iops = ("qcow2, external snapshot", of("qcow2, external snapshot"));
+        let without = ("cairn, no history", none);
+        for (name, work, asked) in [
+            ("row", "the same, redirect-on-write after a snapshot", AtLeast(0.9)),
+            ("cow", "the same, copy-on-write, after the first write of each block", report::Target::None),
+            ("logging", "the same, every write kept, logging", AtLeast(0.8)),
+            ("split", "the same, every write kept, split-down-stream", AtLeast(0.5)),
+            ("stream", "the same, every write kept, split-stream", AtLeast(0.5)),
+            ("checkpoint", "the same, every write kept, checkpointing", report::Target::None),
+        ] {
+            report.against(work, "IOPS", Some(of(name)), without, asked);
+            if matches!(name, "row" | "cow") {
+                report.against(work, "IOPS", Some(of(name)), qcow2_iops, AtLeast(2.0));
+            }
+        }
+        let limits = [
+            ("row", "I/O per written block, redirect-on-write", Limit(1.0)),
+            (
+                "cow, first writes",
+                "I/O per written block, copy-on-write, first writes (dm-snapshot: 3)",
+                Limit(3.0),
+            ),
+            ("cow", "I/O per written block, copy-on-write, later writes", Limit(1.0)),
+            ("logging", "I/O per written block, every write, logging (the paper: 1)", Limit(1.0)),
+            (
+                "split",
+                "I/O per written block, every write, split-down-stream (the paper: 2)",
+                report::Target::None,
+            ),
+            ("checkpoint", "I/O per written block, every write, checkpointing (the paper: 3)", Limit(3.0)),
+        ];
+        for (name, work, limit) in limits {
+            report.alone(work, "blocks", cost_of(name), limit);
+        }
+        report.note(
+            "I/O per written block: blocks read from and written to origin and log for the history, by the server's counters; split-down-stream has one more for the base of each block that \
+             had no version yet.",
+        );
+    }
+    many_writes(plan, report, &folder)
+}
+
+/// A window of ten million writes: what it takes to find and export an instant, and in memory.
+fn many_writes(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
+    let writes: u64 = if plan.quick { 200_000 } else { 10_000_000 };
+    let path = |end: &str| -> PathBuf { folder.join(format!("many.{end}")) };
+    let origin_bytes = 1 << 30;
+    let file = |path: &Path, bytes| {
+        let options = FileOptions { direct: Direct::Never, ..FileOptions::default() };
+        FileDevice::create_with(path, bytes, options).map(Arc::new)
+    };
+    let (origin, store) =
+        (file(&path("img"), origin_bytes)?, file(&path("history"), writes * 1024 + (1 << 30))?);
+    let options = HistoryOptions {
+        store: HistoryId([3; 16]),
+        placement: Placement::Logging,
+        granularity: Granularity::EveryWrite,
+        block_bytes: SMALL_BLOCK,
+        window: Window::default(),
+    };
+    let open = OpenOptions { dirty_bytes: 8 << 20, read_bytes: 0, clock: Arc::new(SystemClock::new()) };
+    let history = History::create(origin, store, &options, open)?;
+    let mut rng = Rng::new(11);
+    let content = Segments::copy_of(&[5; SMALL_BLOCK as usize]);
+    let start = Instant::now();
+    let mut left = writes;
+    while left > 0 {
+        let count = left.min(64);
+        let mut batch: Vec<Operation> = (0..count)
+            .map(|_| {
+                let block = rng.below(origin_bytes / u64::from(SMALL_BLOCK));
+                Operation::write(block * u64::from(SMALL_BLOCK), content.clone())
+            })
+            .collect();
+        history.run(&mut batch);
+        batch.into_iter().try_for_each(|operation| operation.into_outcome().map(drop))?;
+        left -= count;
+    }
+    history.flush()?;
+    let rate = writes as f64 / start.elapsed().as_secs_f64();
+    let status = history.status();
+    report.alone(
+        format!("writes of {SMALL_BLOCK} B into a history of {writes}, one thread"),
+        "writes/s",
+        rate,
+        report::Target::None,
+    );
+    let each = status.index_bytes as f64 / status.versions as f64;
+    report.alone(
+        format!("memory of the index for each of {} versions", status.versions),
+        "bytes",
+        each,
+        Limit(32.0),
+    );
+    let (from, to) = (status.start.0, status.last.0);
+    drop(history);
+    if plan.only_peers {
+        return Ok(());
+    }
+    // The server opens it as after a restart.
+    let mut cairn = Cairn::start(plan, "many-cairn", "off", MEMORY_DEFAULT_MIB)?;
+    cairn.kill()?;
+    let document = serde_json::json!({
+        "version": 1, "origin": path("img"), "history": path("history"), "block_bytes": SMALL_BLOCK,
+        "dirty_bytes": 8 << 20, "cache_bytes": 64 << 20,
+    });
+    std::fs::write(plan.folder.join("many-cairn/devices/many.json"), document.to_string())?;
+    let start = Instant::now();
+    cairn.serve()?;
+    report.alone(
+        "starting a server with that history",
+        "s",
+        start.elapsed().as_secs_f64(),
+        report::Target::None,
+    );
+    let mut times = Vec::new();
+    let mut slowest = Duration::ZERO;
+    for round in 0..10u64 {
+        let at = from + rng.below(to - from);
+        let name = format!("v{round}");
+        let instant = chrono_utc(at);
+        let start = Instant::now();
+        cairn.cli(&["history", "view", "many", "--at", &instant, "--as", &name])?;
+        let uri = cairn.server()?.uri(&format!("many@{name}"));
+        crate::process::run(std::process::Command::new("qemu-io").args([
+            "-r",
+            "-f",
+            "raw",
+            "-c",
+            "read 0 64k",
+            &uri,
+        ]))?;
+        slowest = slowest.max(start.elapsed());
+        times.push(start.elapsed().as_secs_f64());
+    }
+    let work = format!("an instant in a window of {writes} writes: command, export, first read by qemu-io");
+    report.alone(work, "s", median(times), Limit(1.0));
+    report.alone("the slowest of 10", "s", slowest.as_secs_f64(), Limit(1.0));
+    Ok(())
+}
+
+/// An instant as `--at` takes it: seconds since 1970 as a UTC date.
+fn chrono_utc(at_ns: u64) -> String {
+    let seconds = at_ns / 1_000_000_000;
+    // Days since 1970 to a date (H. Hinnant, "chrono-compatible low-level date algorithms").
+    let shifted = seconds / 86_400 + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let rest = seconds % 86_400;
+    let (hour, minute, second, nanos) = (rest / 3600, rest / 60 % 60, rest % 60, at_ns % 1_000_000_000);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{nanos:09}Z")
+}
