@@ -322,7 +322,7 @@ fn retention_is_told_on_the_command_line_and_survives_a_restart() {
     assert_eq!(window["thin"][0]["after_ms"], 3_600_000);
     assert_eq!(window["thin"][1]["every_ms"], 3_600_000);
     let page = server.good(&["history", "status", "disk0"]);
-    assert!(page.contains("past 1h one instant every 1m"), "{page}");
+    assert!(page.contains("past 60 min one instant every 60.0 s"), "{page}");
     server.bad(2, "usage", &["history", "window", "disk0", "--thin", "1h:7s", "--thin", "2h:10s"]);
     server.bad(2, "usage", &["history", "window", "disk0", "--thin", "1s:1m"]);
     server.good(&["history", "window", "disk0", "--window", "2d", "--floor", "1h", "--floor-policy", "wait"]);
