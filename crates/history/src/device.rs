@@ -133,10 +133,14 @@ impl History {
         let time = self.stamp(&mut state);
         let state = &mut *state;
         let mut absorbed = 0;
+        let was_little = state.cache.bytes() <= self.dirty_bytes / 2;
         for (piece, content) in pieces.iter().zip(contents) {
             let size = u64::from(self.block_bytes);
             absorbed += u64::from(state.cache.write(piece.lba, time, content, size, &state.timeline));
             state.reads.forget(piece.lba);
+        }
+        if was_little && state.cache.bytes() > self.dirty_bytes / 2 {
+            self.work.notify_all();
         }
         self.tally.add(&self.tally.written_blocks, pieces.len() as u64);
         self.tally.add(&self.tally.absorbed, absorbed);

@@ -34,6 +34,8 @@ pub struct History {
     pub(crate) state: Mutex<State>,
     /// Told when there is room again.
     pub(crate) room: Condvar,
+    /// Told when half of what may wait in memory does.
+    pub(crate) work: Condvar,
     pub(crate) tally: Tally,
 }
 
@@ -58,6 +60,8 @@ pub(crate) struct State {
     pub(crate) last: u64,
     pub(crate) segments: Vec<Segment>,
     pub(crate) failed: Option<DeviceError>,
+    /// Background work found no room.
+    pub(crate) full: bool,
     /// The window is moving to here: versions up to it may no longer serve as bases.
     pub(crate) trimming: Option<u64>,
     pub(crate) window: Window,

@@ -152,6 +152,7 @@ impl History {
             last: superblock.last_ns.max(superblock.start_ns),
             segments: vec![Segment::default(); superblock.segments as usize],
             failed: None,
+            full: false,
             trimming: None,
             window: window_of(&superblock),
             views: BTreeMap::new(),
@@ -191,6 +192,7 @@ impl History {
             writer: Mutex::new(writer),
             state: Mutex::new(state),
             room: Condvar::new(),
+            work: Condvar::new(),
             tally: Tally::default(),
         }
     }

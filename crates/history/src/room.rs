@@ -1,5 +1,7 @@
 //! Room in the store: segments that nothing needs become free, sparse ones are emptied, and when that is not enough the oldest history goes.
 
+use std::time::Duration;
+
 use cairn_base::BLOCK_SIZE;
 use cairn_device::DeviceError;
 use cairn_format::history::{HistoryEntry, PLACE_UNIT};
@@ -17,6 +19,21 @@ const EVENTS_MAX: usize = 64;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 impl History {
+    /// Rests for so long, or until there are blocks to write out or [`wake`](Self::wake) is called: for the thread that calls [`step`](Self::step).
+    pub fn rest(&self, patience: Duration) {
+        let mut state = self.state.lock();
+        // What finds no room waits for time to pass.
+        if state.full || state.cache.bytes() <= self.dirty_bytes / 2 {
+            self.work.wait_for(&mut state, patience);
+        }
+    }
+
+    /// Ends a rest.
+    pub fn wake(&self) {
+        let _state = self.state.lock();
+        self.work.notify_all();
+    }
+
     /// Background work: one slice of it. True when there is more to do at once. The owner's thread calls it again and again.
     pub fn step(&self) -> Result<bool, HistoryError> {
         let mut writer = self.writer.lock();
@@ -24,6 +41,7 @@ impl History {
         self.check_failed()?;
         let more = self.step_with(writer);
         self.room.notify_all();
+        self.state.lock().full = matches!(more, Err(HistoryError::Full));
         match more {
             // Nothing can be done until time passes.
             Err(HistoryError::Full) => Ok(false),

@@ -80,6 +80,8 @@ pub struct HistoryStatus {
     pub dirty_bytes: u64,
     /// In order of time.
     pub marks: Vec<Mark>,
+    /// How far the window's move is, when it moves: blocks looked at, of those of the device.
+    pub folding: Option<(u64, u64)>,
     /// Background copies that are not over.
     pub reverts: Vec<RevertProgress>,
     /// Open views.
@@ -95,9 +97,10 @@ pub struct HistoryStatus {
 impl History {
     /// How it is.
     pub fn status(&self) -> HistoryStatus {
-        let (superblock, free) = {
+        let (superblock, free, folding) = {
             let writer = self.writer.lock();
-            (writer.superblock.clone(), writer.free.len() as u64)
+            let folding = writer.trim.map(|trim| (trim.reached(), self.blocks()));
+            (writer.superblock.clone(), writer.free.len() as u64, folding)
         };
         let segment_bytes = superblock.segment_blocks * cairn_base::BLOCK_SIZE as u64;
         let blocks = self.blocks();
@@ -130,6 +133,7 @@ impl History {
             store_bytes: superblock.segments * segment_bytes,
             dirty_bytes: state.cache.bytes() + state.current.bytes(),
             marks: marks.collect(),
+            folding,
             reverts: reverts.collect(),
             views: state.views.values().map(|count| u64::from(*count)).sum(),
             events: state.events.iter().copied().collect(),

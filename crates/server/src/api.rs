@@ -13,7 +13,7 @@ mod verify;
 
 pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target};
 pub use devices::{
-    AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, HistoryStatus, Instant, IoCount, Mark,
+    AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, Folding, HistoryStatus, Instant, IoCount, Mark,
     Placement, RevertCopy, Reverted, Thin, View, Window,
 };
 pub use mirrors::{

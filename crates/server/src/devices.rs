@@ -623,7 +623,7 @@ impl OpenDevice {
                 Ok(true) => failing = false,
                 Ok(false) => {
                     failing = false;
-                    std::thread::park_timeout(REST);
+                    self.history.rest(REST);
                 }
                 Err(error) => {
                     if !failing {
@@ -640,6 +640,7 @@ impl OpenDevice {
     fn end(&self) {
         self.ending.store(true, Ordering::Release);
         if let Some(thread) = self.thread.lock().take() {
+            self.history.wake();
             thread.thread().unpark();
             if thread.join().is_err() {
                 tracing::error!(device = self.name, "the thread of a history had panicked");

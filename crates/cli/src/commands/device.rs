@@ -258,6 +258,22 @@ fn page(status: &api::HistoryStatus) -> String {
             size(status.index_bytes)
         ),
     );
+    for (name, io) in [
+        ("reads of the origin", status.current_reads),
+        ("writes of the origin", status.current_writes),
+        ("reads of the log", status.history_reads),
+        ("writes of the log", status.history_writes),
+        ("metadata", status.metadata),
+    ] {
+        if io.operations > 0 {
+            let each = io.blocks as f64 / status.written_blocks.max(1) as f64;
+            let words = format!("{} blocks ({each:.2} a written block)", io.blocks);
+            row(name, format!("{words} in {} operations, {} in sequence", io.operations, io.sequential));
+        }
+    }
+    if let Some(folding) = status.folding {
+        row("folding back", format!("block {} of {}", folding.done_blocks, folding.blocks));
+    }
     if status.given_up > 0 {
         row("given up", format!("{} times for a lack of room", status.given_up));
     }

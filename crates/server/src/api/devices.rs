@@ -150,6 +150,15 @@ pub struct RevertCopy {
     pub blocks: u64,
 }
 
+/// Older history that is folded back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Folding {
+    /// Blocks that were looked at.
+    pub done_blocks: u64,
+    /// Of so many.
+    pub blocks: u64,
+}
+
 /// The history of a device.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct HistoryStatus {
@@ -185,6 +194,8 @@ pub struct HistoryStatus {
     pub marks: Vec<Mark>,
     /// Views and clones.
     pub views: Vec<View>,
+    /// The window's move that is under way.
+    pub folding: Option<Folding>,
     /// Background copies that are not over.
     pub reverts: Vec<RevertCopy>,
     /// How often history was given up because the store was full.

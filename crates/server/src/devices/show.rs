@@ -139,6 +139,7 @@ impl OpenDevice {
             dirty_bytes: status.dirty_bytes,
             marks: status.marks.iter().map(mark).collect(),
             views: self.shown.read().iter().map(view).collect(),
+            folding: status.folding.map(|(done_blocks, blocks)| api::Folding { done_blocks, blocks }),
             reverts: status.reverts.iter().map(copy).collect(),
             given_up: status.events.len() as u64,
             written_blocks: counters.written_blocks,
