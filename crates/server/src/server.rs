@@ -374,8 +374,10 @@ impl Server {
             }
             None => {
                 let sizes = self.devices.sizes();
-                self.devices.get(name)?;
-                sizes.iter().find(|(known, ..)| known == name).map_or(0, |(_, bytes, _)| *bytes)
+                match sizes.iter().find(|(known, ..)| known == name) {
+                    Some((_, bytes, _)) => *bytes,
+                    None => self.devices.get(name).map(|_| 0)?,
+                }
             }
         };
         let block_bytes = request.block_bytes.unwrap_or(self.access.show(name).block_bytes);

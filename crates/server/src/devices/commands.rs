@@ -47,6 +47,7 @@ impl Server {
     pub(crate) fn release_device(self: &Arc<Self>, device: &str) -> Result<api::Job, ServerError> {
         self.refuse_open_device(device)?;
         if self.devices.release_plain(device)? {
+            self.access.forget(|name| present_of(name) == device)?;
             return self.jobs.start("release", device, |_| Ok(None));
         }
         let open = self.devices.begin_release(device)?;
