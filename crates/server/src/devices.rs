@@ -540,14 +540,15 @@ impl Devices {
     /// What tells a device or a view from others that had or will have its name: what it was adopted from, and the instant.
     pub(crate) fn identity(&self, name: &str) -> Option<String> {
         let (device, view) = name.split_once('@').map_or((name, None), |(device, view)| (device, Some(view)));
-        let open = self.get(device).ok()?;
         let instant = match view {
-            Some(view) => Some(open.shown.read().get(view)?.instant()),
+            Some(view) => Some(self.get(device).ok()?.shown.read().get(view)?.instant()),
             None => None,
         };
-        let document = open.document.lock();
-        let (origin, history) = (document.origin.display(), document.history.display());
-        Some(format!("{origin}\n{history}\n{}", instant.map_or(String::new(), |at| at.to_string())))
+        let entries = self.entries.read();
+        let entry = entries.get(device).filter(|entry| matches!(entry, Entry::Open(_) | Entry::Plain(..)))?;
+        let history = entry.history().map(|place| place.to_string()).unwrap_or_default();
+        let instant = instant.map_or(String::new(), |at| at.to_string());
+        Some(format!("{}\n{history}\n{instant}", entry.origin()))
     }
 
     /// What clients are told of.
