@@ -7,8 +7,8 @@
 
 mod cairn;
 mod fio;
-mod iscsi_rows;
 mod history_rows;
+mod iscsi_rows;
 mod machine;
 mod mirror_rows;
 mod peers;
