@@ -15,7 +15,7 @@ use crate::Plan;
 use crate::cairn::{Cairn, MEMORY_DEFAULT_MIB};
 use crate::fio::{Load, Target, Until};
 use crate::peers::{Qcow2, nbdkit_file};
-use crate::process::settle;
+use crate::process::{Server, settle};
 use crate::report::Target::{AtLeast, Limit};
 use crate::report::{self, Report, median};
 
@@ -78,6 +78,11 @@ fn adopt(cairn: &Cairn, folder: &Path, device: &str, how: &[&str], bytes: u64) -
     cairn.cli(&words).map(drop)
 }
 
+/// An export of a server.
+fn target<'a>(plan: &'a Plan, server: &'a Server, uri: String) -> Target<'a> {
+    Target { server, uri, scratch: &plan.folder }
+}
+
 /// The table.
 pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
     let bytes = plan.export_bytes() / 4;
@@ -90,10 +95,8 @@ pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
         }
         let nbdkit = nbdkit_file(&folder, "nbdkit", bytes)?;
         let mut qcow2 = Qcow2::new(&folder, bytes)?;
-        let scratch = &plan.folder;
-        let target = |server, uri| Target { server, uri, scratch };
-        Load::fill(bytes).run(&target(&nbdkit, nbdkit.uri("")))?;
-        Load::fill(bytes).run(&target(qcow2.server()?, qcow2.server()?.uri("")))?;
+        Load::fill(bytes).run(&target(plan, &nbdkit, nbdkit.uri("")))?;
+        Load::fill(bytes).run(&target(plan, qcow2.server()?, qcow2.server()?.uri("")))?;
         settle()?;
         let load = Load::small("randwrite", 32, bytes, plan.turn());
         // Several devices of one length: the median of their turns, by name.
@@ -107,26 +110,26 @@ pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
         };
         let mut costs: Vec<(&str, f64)> = Vec::new();
         for round in 0..plan.rounds() {
-            note("nbdkit file", load.run(&target(&nbdkit, nbdkit.uri("")))?.iops);
+            note("nbdkit file", load.run(&target(plan, &nbdkit, nbdkit.uri("")))?.iops);
             settle()?;
             qcow2.push()?;
             note(
                 "qcow2, external snapshot",
-                load.run(&target(qcow2.server()?, qcow2.server()?.uri("")))?.iops,
+                load.run(&target(plan, qcow2.server()?, qcow2.server()?.uri("")))?.iops,
             );
             settle()?;
             for (device, how) in DEVICES.iter().chain(&OTHERS) {
                 let server = cairn.server()?;
                 let uri = server.uri(device);
                 if how.is_empty() {
-                    note(device, load.run(&target(server, uri))?.iops);
+                    note(device, load.run(&target(plan, server, uri))?.iops);
                     settle()?;
                     continue;
                 }
                 cairn.cli(&["history", "mark", device, &format!("r{round}")])?;
                 let mut turn = |name: &'static str, load: &Load| -> Result<()> {
                     let before = count(&cairn, device)?;
-                    note(name, load.run(&target(cairn.server()?, uri.clone()))?.iops);
+                    note(name, load.run(&target(plan, cairn.server()?, uri.clone()))?.iops);
                     let after = count(&cairn, device)?;
                     costs.push((name, (after.io - before.io) / (after.written - before.written).max(1.0)));
                     settle()
