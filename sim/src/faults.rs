@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use cairn_base::{Lba, Rng, SnapshotId};
 use cairn_device::{Action, Device, DeviceError};
-use cairn_volume::{BlockRead, VolumeError};
+use cairn_volume::{BlockRead, Health, VolumeError};
 
 use crate::content::Tag;
 use crate::tally::{Fate, Fault, Tally};
@@ -69,22 +69,9 @@ pub fn run(
                 Err(error) => return Err(error).context("changes over a write that went wrong"),
             }
         }
-        Fault::WriteError | Fault::NoSpace => {
-            let (offset, length) = (0, BLOCK);
-            let error = if fault == Fault::NoSpace {
-                DeviceError::NoSpace { offset, length }
-            } else {
-                let source = Arc::new(std::io::Error::from_raw_os_error(EIO));
-                DeviceError::Io { action: Action::Write, offset, length, source }
-            };
-            world.device.fail_next_operation(error);
-            let failed = changes(world, rng);
-            let latched = world.volume().status().latched.is_some();
-            ensure!(failed.is_err() || !latched, "a latched volume took changes");
-            // The server starts anew on what the device has: what was flushed is there.
-            world.device = Arc::new(world.device.fork());
-            world.come_back(timeline, false).context("after a failed write")?;
-            if latched { Fate::Refused } else { Fate::Survived }
+        Fault::PassingReadError => unreadable_for_a_while(world, rng, timeline)?,
+        Fault::WriteError | Fault::WriteErrorForGood | Fault::NoSpace | Fault::NoSpaceForGood => {
+            failing_writes(world, fault, rng, timeline)?
         }
         Fault::Rot | Fault::RotInSlot | Fault::RotInLog => bail!("{fault:?} has a run of its own"),
     };
@@ -97,6 +84,81 @@ pub fn run(
 
 /// `EIO` of Linux.
 const EIO: i32 = 5;
+
+/// Operations fail at some moment, once or from then on. Nothing that was flushed before is lost, and nothing is told to be flushed that is not.
+fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut Timeline) -> Result<Fate> {
+    let (offset, length) = (0, BLOCK);
+    let error = if matches!(fault, Fault::NoSpace | Fault::NoSpaceForGood) {
+        DeviceError::NoSpace { offset, length }
+    } else {
+        let source = Arc::new(std::io::Error::from_raw_os_error(EIO));
+        DeviceError::Io { action: Action::Write, offset, length, source }
+    };
+    let for_good = matches!(fault, Fault::WriteErrorForGood | Fault::NoSpaceForGood);
+    world.device.fail_operations(rng.below(24), if for_good { u64::MAX } else { 1 }, error);
+    let mut failed = false;
+    for _ in 0..4 {
+        failed |= changes(world, rng).is_err();
+    }
+    let volume = world.volume();
+    let latched = volume.status().latched.is_some();
+    ensure!(failed || !latched, "a latched volume took changes");
+    ensure!(latched || !for_good, "a volume goes on over a device that takes nothing");
+    if latched {
+        ensure!(volume.flush().is_err(), "a latched volume says that it has flushed");
+        ensure!(volume.consistency_point().is_err(), "a latched volume says that it has committed");
+        ensure!(
+            looked_at(world, world.model.order())? == 0,
+            "a latched volume refuses reads of a device that can be read"
+        );
+    }
+    // The server starts anew on what the device has, or after the power went as well: what was flushed is there.
+    world.device.heal_operations();
+    if rng.one_in(2) {
+        world.power_cycle();
+    } else {
+        world.device = Arc::new(world.device.fork());
+    }
+    world.come_back(timeline, false).context("after failed writes")?;
+    changes(world, rng).context("changes once the device takes them again")?;
+    Ok(if latched { Fate::Refused } else { Fate::Survived })
+}
+
+/// Nothing can be read for a while: what needs a read fails, and afterwards everything is there.
+fn unreadable_for_a_while(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<Fate> {
+    world.volume = None;
+    world.power_cycle();
+    world.volume = Some(world.open().context("opening a volume at rest")?);
+    world.device.fail_reads(0..world.device.geometry().length);
+    for _ in 0..4 {
+        match changes(world, rng) {
+            Ok(()) | Err(VolumeError::Device(_) | VolumeError::Latched(_)) => {}
+            Err(error) => return Err(error).context("changes while nothing can be read"),
+        }
+    }
+    looked_at(world, world.model.order())?;
+    world.device.heal_reads();
+    let latched = world.volume().status().latched.is_some();
+    if !latched {
+        let refused = looked_at(world, world.model.order())?;
+        ensure!(refused == 0, "{refused} reads are refused of a device that can be read again");
+        changes(world, rng).context("changes once the device can be read again")?;
+        let volume = world.volume();
+        // Those above first: the way to what is below leads through them.
+        for _ in 0..8 {
+            for block in volume.damaged() {
+                match volume.look_again(&block) {
+                    Ok(Health::Sound | Health::Gone) | Err(VolumeError::Refused(_)) => {}
+                    other => bail!("{block:?} is {other:?} after an error that has passed"),
+                }
+            }
+        }
+        ensure!(volume.damaged().is_empty(), "an error that has passed is remembered as damage");
+    }
+    world.device = Arc::new(world.device.fork());
+    world.come_back(timeline, false).context("after failed reads")?;
+    Ok(if latched { Fate::Refused } else { Fate::Survived })
+}
 
 /// Some writes, a flush and a consistency point; the model keeps up with what succeeded.
 fn changes(world: &mut World, rng: &mut Rng) -> Result<(), VolumeError> {
@@ -133,6 +195,7 @@ fn told(error: &VolumeError) -> Result<()> {
             | VolumeError::Label(_)
             | VolumeError::LogDamaged { .. }
             | VolumeError::Device(_)
+            | VolumeError::LogDevice(_)
     );
     ensure!(fair, "opening a damaged volume fails with: {error} ({error:?})");
     Ok(())

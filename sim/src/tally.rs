@@ -21,15 +21,21 @@ pub enum Fault {
     MisdirectedWrite,
     /// A stretch can't be read any more.
     ReadError,
+    /// Nothing can be read for a while.
+    PassingReadError,
     /// A write or a flush fails once.
     WriteError,
+    /// All of them fail from some moment on.
+    WriteErrorForGood,
     /// The file below is on a full file system, once.
     NoSpace,
+    /// It stays full until the server starts anew.
+    NoSpaceForGood,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 9] = [
+    pub const ALL: [Fault; 12] = [
         Fault::Rot,
         Fault::RotInTable,
         Fault::RotInSlot,
@@ -37,8 +43,11 @@ impl Fault {
         Fault::LostWrite,
         Fault::MisdirectedWrite,
         Fault::ReadError,
+        Fault::PassingReadError,
         Fault::WriteError,
+        Fault::WriteErrorForGood,
         Fault::NoSpace,
+        Fault::NoSpaceForGood,
     ];
 
     fn name(self) -> &'static str {
@@ -50,8 +59,11 @@ impl Fault {
             Fault::LostWrite => "lost write",
             Fault::MisdirectedWrite => "misdirected write",
             Fault::ReadError => "read error for good",
+            Fault::PassingReadError => "read error for a while",
             Fault::WriteError => "write or flush error",
-            Fault::NoSpace => "host file system full",
+            Fault::WriteErrorForGood => "write and flush errors for good",
+            Fault::NoSpace => "host file system full for a moment",
+            Fault::NoSpaceForGood => "host file system full",
         }
     }
 }

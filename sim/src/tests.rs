@@ -48,7 +48,7 @@ fn volume_keeps_its_promises_over_a_cut_at_every_device_operation() {
 
 #[test]
 fn rotten_media_are_reported_and_never_served() {
-    seeds(Kind::Media, 0..60);
+    seeds(Kind::Media, 0..72);
 }
 
 #[test]

@@ -89,8 +89,7 @@ struct State {
     off: bool,
     unreadable: Vec<Range<u64>>,
     next_fault: Option<WriteFault>,
-    /// What the next operation in the range meets.
-    next_error: Option<(Range<u64>, DeviceError)>,
+    failure: Option<Failure>,
     log: Vec<LoggedOperation>,
     /// Batches begun so far: every other one is done first, or when it is waited for.
     begun: u64,
@@ -139,6 +138,17 @@ impl Fate {
             _ => Fate::Each,
         }
     }
+}
+
+/// What operations in a range meet.
+#[derive(Debug, Clone)]
+struct Failure {
+    range: Range<u64>,
+    /// So many succeed first.
+    after: u64,
+    /// So many fail then.
+    times: u64,
+    error: DeviceError,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -271,7 +281,17 @@ impl FaultDevice {
 
     /// The next operation that counts fails with `error` and changes nothing: a full or a failing disk.
     pub fn fail_next_operation(&self, error: DeviceError) {
-        self.state.lock().next_error = Some((0..self.length, error));
+        self.fail_operations(0, 1, error);
+    }
+
+    /// Of the operations that count `after` succeed, then `times` fail with `error` and change nothing (`u64::MAX`: all, until [`Self::heal_operations`] or a power cycle).
+    pub fn fail_operations(&self, after: u64, times: u64, error: DeviceError) {
+        self.state.lock().failure = Some(Failure { range: 0..self.length, after, times, error });
+    }
+
+    /// Operations succeed again.
+    pub fn heal_operations(&self) {
+        self.state.lock().failure = None;
     }
 
     /// A stretch as a device of its own, on the same power supply as the rest. Parts that are used together do not overlap.
@@ -320,7 +340,7 @@ pub struct FaultPart {
 impl FaultPart {
     /// The next operation on this part that counts fails with `error` and changes nothing.
     pub fn fail_next_operation(&self, error: DeviceError) {
-        self.whole.state.lock().next_error = Some((self.range.clone(), error));
+        self.whole.state.lock().failure = Some(Failure { range: self.range.clone(), after: 0, times: 1, error });
     }
 }
 
@@ -448,10 +468,16 @@ impl State {
         self.cut = self.cut.map(|left| left - 1);
         self.operations += 1;
         let (start, end) = request.range().map_or((part.start, part.end), |(_, at, count)| (at, at + count));
-        if let Some((_, error)) =
-            self.next_error.take_if(|(range, _)| range.start <= start && end <= range.end)
+        if let Some(failure) = &mut self.failure
+            && failure.range.start <= start
+            && end <= failure.range.end
         {
-            return Err(error);
+            if let Some(after) = failure.after.checked_sub(1) {
+                failure.after = after;
+            } else if let Some(times) = failure.times.checked_sub(1) {
+                failure.times = times;
+                return Err(failure.error.clone());
+            }
         }
         match Change::of(request, logged.fua) {
             None => self.flush(part),

@@ -174,6 +174,21 @@ fn flush_that_fails_is_never_repaired_by_the_next_one() {
 }
 
 #[test]
+fn blocks_that_could_not_be_written_are_read_from_memory_and_called_no_damage() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(4096, Role::Normal)));
+    format(&*device, 4096);
+    let volume = open(&device);
+    let lun = file(&volume, 1000);
+    // More than the cache holds.
+    write(&volume, lun, 0, 1000, 7).expect("there is room");
+    device.fail_operations(0, u64::MAX, cairn_device::DeviceError::OutOfService);
+    assert!(volume.flush().is_err());
+    assert!(matches!(write(&volume, lun, 0, 1, 1), Err(VolumeError::Latched(_))));
+    assert_eq!(read(&volume, lun, 0, 1000), (7..1007).collect::<Vec<u64>>());
+    assert_eq!(volume.damaged(), []);
+}
+
+#[test]
 fn write_past_the_end_of_a_file_is_an_error_and_nothing_of_it_is_taken() {
     let (device, volume) = fresh(1024);
     let lun = file(&volume, 100);

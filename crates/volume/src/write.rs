@@ -342,7 +342,8 @@ impl Volume {
             state.latch(reason);
         }
         if let Some(overlay) = state.overlay_mut(batch.generation) {
-            for flight in &batch.flights {
+            // Blocks of a batch that failed stay in memory, where reads find them: their places hold something else.
+            for flight in batch.flights.iter().filter(|_| outcome.is_ok()) {
                 let log: Option<crate::overlay::IsLogged<'_>> = if log { Some(&is_logged) } else { None };
                 overlay.land(flight.file, flight.lba, flight.pointer, flight.order, log);
             }
