@@ -14,6 +14,8 @@ use crate::server::Cairn;
 /// What a server takes beside its volumes' memory: the program itself and its threads, and up to 32 MiB for data on its way to and from all
 /// sessions, with a quarter of a MiB for each when that is used up.
 const BESIDE_CACHE_BYTES: u64 = 64 << 20;
+/// What each session may hold besides, however many there are: its least window and its receive buffer, 256 KiB each.
+const SESSION_BYTES: u64 = 512 << 10;
 
 fn with_probe(world: &World, arguments: &[&str]) -> Result<(Cairn, Probe)> {
     let cairn = Cairn::start(world, "server", &[&["--mirror", "off"], arguments].concat())?;
@@ -222,7 +224,7 @@ pub(crate) fn memory(world: &World, rounds: u32) -> Result<Verdict> {
         probe.judge("clients that went", &mut facts).with_context(|| format!("round {round}"))?;
         facts.add("rounds", 1);
     }
-    let limit = CACHE_BYTES + BESIDE_CACHE_BYTES;
+    let limit = CACHE_BYTES + BESIDE_CACHE_BYTES + CLIENTS as u64 * SESSION_BYTES;
     if cairn.memory_max()? > limit {
         bail!(
             "the server took {} MiB at most, with a limit of {} MiB for its volume: {facts}",

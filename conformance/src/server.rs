@@ -164,13 +164,17 @@ impl Cairn {
         Ok(())
     }
 
-    /// The most memory that was resident at once, in bytes.
+    /// The most memory of its own that was resident at once, in bytes: without the pages of the program's file, which the kernel drops when it needs room.
     pub(crate) fn memory_max(&self) -> Result<u64> {
         let process = self.process.lock();
         let id = process.as_ref().context("the server does not run")?.id();
         let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;
-        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+        let kib = |name: &str| -> Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let line = line.with_context(|| format!("no {name} in the status of a process"))?;
+            Ok(line.trim().trim_end_matches(" kB").parse::<u64>()?)
+        };
+        Ok(kib("VmHWM:")?.saturating_sub(kib("RssFile:")?) * 1024)
     }
 
     /// The NBD URI of an export.
