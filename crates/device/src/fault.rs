@@ -340,7 +340,8 @@ pub struct FaultPart {
 impl FaultPart {
     /// The next operation on this part that counts fails with `error` and changes nothing.
     pub fn fail_next_operation(&self, error: DeviceError) {
-        self.whole.state.lock().failure = Some(Failure { range: self.range.clone(), after: 0, times: 1, error });
+        self.whole.state.lock().failure =
+            Some(Failure { range: self.range.clone(), after: 0, times: 1, error });
     }
 }
 
