@@ -28,6 +28,10 @@ soak minutes="60":
     # memory of a megabyte at a time is kept, not given back and asked for again at every cut
     MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824 target/release/cairn-sim --soak {{minutes}}
 
+# change the roles of two servers under load so many times, with kills, disasters and checksums
+soak-roles swaps="1000":
+    CAIRN_ROLE_SWAPS={{swaps}} cargo test --release --package cairn-cli --test roles -- --nocapture planned_changes
+
 # the figures of docs/benchmarks.md: a table's name, or `all`
 bench table="all" *flags:
     cargo build --release --package cairn-cli

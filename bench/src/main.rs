@@ -9,6 +9,8 @@ mod cairn;
 mod fio;
 mod history_rows;
 mod iscsi_rows;
+mod link;
+mod link_rows;
 mod machine;
 mod mirror_rows;
 mod peers;
@@ -86,6 +88,9 @@ const TABLES: &[Table] = &[
     ("snapshot-count", "snapshots by the thousand in the engine itself", volume_rows::many_snapshots),
     ("changed", "finding the changed blocks of a sparse volume", volume_rows::changed_blocks),
     ("mirror", "baseline against nbdcopy; bytes of an update", mirror_rows::mirror),
+    ("long-link", "a baseline over 1 Gbit/s and 150 ms", link_rows::long_link),
+    ("limit", "what a limit makes of a transfer", link_rows::limit),
+    ("fan-out", "destinations beside a slow one", link_rows::fan_out),
     ("open", "opening after kill -9", mirror_rows::open_after_kill),
     (
         "history",

@@ -223,6 +223,20 @@ pub enum Volume {
         #[arg(long)]
         size: Option<ByteSize>,
     },
+    /// Commands to run before and after each snapshot of a volume, such as those that quiesce a database; without options, show them
+    Hooks {
+        /// Its name
+        name: String,
+        /// Run by `/bin/sh` before the snapshot, with the volume in CAIRN_VOLUME; without its success there is none. An empty one takes it back
+        #[arg(long, value_name = "COMMAND")]
+        before: Option<String>,
+        /// Run after the snapshot, however it went
+        #[arg(long, value_name = "COMMAND")]
+        after: Option<String>,
+        /// Kill a command after so long, and take it for failed (30s; 10m at most)
+        #[arg(long, value_name = "TIME")]
+        timeout: Option<Interval>,
+    },
     /// Delete a volume with its LUNs and snapshots
     Delete {
         /// Its name
@@ -503,6 +517,8 @@ pub enum Mirror {
         /// An update begins that often, such as 15m; without it only on request
         #[arg(long, value_name = "TIME")]
         every: Option<Interval>,
+        #[command(flatten)]
+        when: When,
         /// The lag that is wanted at most, such as 1h: past it the mirror is `behind`, on both ends
         #[arg(long, value_name = "TIME")]
         rpo: Option<Interval>,
@@ -518,6 +534,8 @@ pub enum Mirror {
         /// A disk or a file for the mirror; several go one after the other
         #[arg(long, value_name = "PATH")]
         device: Vec<PathBuf>,
+        #[command(flatten)]
+        link: Link,
     },
     /// How mirrors are
     Status {
@@ -547,6 +565,8 @@ pub enum Mirror {
         /// An update begins that often; `off` for only on request
         #[arg(long, value_name = "TIME")]
         every: Option<Setting>,
+        #[command(flatten)]
+        when: When,
         /// The lag that is wanted at most; `off` for none
         #[arg(long, value_name = "TIME")]
         rpo: Option<Setting>,
@@ -559,6 +579,18 @@ pub enum Mirror {
         /// The source holds none
         #[arg(long)]
         no_hold: bool,
+        #[command(flatten)]
+        link: Link,
+    },
+    /// Follow another server that has the same volume or a mirror of it, without a new baseline: the source of its source, when the server between is gone
+    Repoint {
+        /// The mirror
+        name: String,
+        /// What `cairn peer invite` printed on the other server
+        token: String,
+        /// What the volume is called there
+        #[arg(long, value_name = "NAME")]
+        volume: Option<String>,
     },
     /// End a running update and begin no more
     Pause {
@@ -834,6 +866,45 @@ pub struct Decision {
     /// Only say what would be given up
     #[arg(short = 'n', long)]
     pub dry_run: bool,
+}
+
+/// When a mirror is updated, and how long what it has stays.
+#[derive(Debug, Clone, Args)]
+pub struct When {
+    /// Updates by a cron expression instead of --every: minute, hour, day of the month, month, day of the week; `off` for none
+    #[arg(long, value_name = "EXPRESSION")]
+    pub cron: Option<String>,
+    /// The time zone of the expression and of the hours of --limit, such as Europe/Berlin; UTC when not given
+    #[arg(long, value_name = "ZONE")]
+    pub zone: Option<String>,
+    /// Snapshots of the source stay here for so long whatever becomes of them there, such as 30d: an update that would take one away is refused; `off` for none
+    #[arg(long, value_name = "TIME")]
+    pub lock: Option<Setting>,
+}
+
+/// How the link of a mirror to its source is used.
+#[derive(Debug, Clone, Args)]
+pub struct Link {
+    /// Bytes a second at most, also of a running transfer: `50M`, `off`, or by the time of day, as in `100M, mon-fri 08:00-18:00=10M`
+    #[arg(long, value_name = "RATE")]
+    pub limit: Option<String>,
+    /// Connections of a transfer, 1 to 16: several for long links, whose round trips one connection's window does not cover
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub connections: Option<u32>,
+    /// Pack what is sent with zstd: while measuring says that it is faster, always, or never
+    #[arg(long, value_name = "WHEN")]
+    pub compress: Option<Compress>,
+}
+
+/// When to pack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Compress {
+    /// While it is faster, by measuring
+    Auto,
+    /// Where it gets smaller
+    Always,
+    /// As it is
+    Never,
 }
 
 /// A time, or `off`.

@@ -130,10 +130,14 @@ impl Story {
             name: None,
             token: invitation.token,
             every_ms: None,
+            cron: None,
+            zone: None,
+            lock_ms: None,
             devices: Vec::new(),
             rpo_ms: None,
             no_hold: false,
             stall_ms: None,
+            link: api::LinkWish::default(),
         };
         let before = model.hash();
         let job: api::Job = destination.client.post("/v1/mirrors", &request)?;

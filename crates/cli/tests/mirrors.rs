@@ -241,7 +241,9 @@ fn stuck(dir: &Path, through: i64) -> (Running, Running, Relay, String) {
 /// Begins a baseline and leaves it stuck.
 fn begin(destination: &Running, relay: &Relay, token: &str) -> std::process::Child {
     let mut command = cairn();
-    command.args(["mirror", "create", "vol0", token, "--json", "--data"]).arg(&destination.data);
+    // Not packed, so that bytes sent are bytes that changed.
+    command.args(["mirror", "create", "vol0", token, "--compress", "never", "--json", "--data"]);
+    command.arg(&destination.data);
     let child = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn();
     relay.wait_until_full();
     child.unwrap()

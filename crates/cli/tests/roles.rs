@@ -128,18 +128,27 @@ fn mirror_that_was_failed_over_gives_up_its_writes_and_follows_again() {
     assert_eq!(source.json(&["status"])["followers"][0]["departed"], Value::Null);
 }
 
+/// Changes of role in the next test: as many as `CAIRN_ROLE_SWAPS` says, for a soak.
+fn swaps() -> u32 {
+    std::env::var("CAIRN_ROLE_SWAPS").map_or(25, |swaps| swaps.parse().unwrap())
+}
+
 #[test]
 fn planned_changes_of_role_keep_every_byte_and_survive_kills() {
     let dir = tempfile::tempdir().unwrap();
     let (mut here, mut there) = pair(dir.path());
-    for round in 0..6u8 {
+    for swap in 0..swaps() {
+        let round = swap as u8;
         // `here` is the source: clients write until the change cuts them off.
         let wrote = std::thread::scope(|scope| {
             let load = scope.spawn(|| {
                 let mut disk = here.disk("vol0/db");
                 let mut count = 0u32;
                 while disk
-                    .write(u64::from(count % 512) * 4096, &[round * 16 + (count % 16) as u8; 4096])
+                    .write(
+                        u64::from(count % 512) * 4096,
+                        &[round.wrapping_mul(16).wrapping_add((count % 16) as u8); 4096],
+                    )
                     .is_ok()
                 {
                     count += 1;
@@ -152,19 +161,33 @@ fn planned_changes_of_role_keep_every_byte_and_survive_kills() {
         });
         assert!(wrote > 0, "clients wrote");
         let content_there = content(&there);
-        assert_eq!(content(&here), content_there, "round {round}: all that was acknowledged came along");
+        assert_eq!(content(&here), content_there, "swap {swap}: all that was acknowledged came along");
         assert_eq!(status(&here)["role"], "destination");
-        if round % 2 == 0 {
+        if swap % 6 == 0 {
             for server in [&mut here, &mut there] {
                 server.kill();
                 server.restart();
             }
-            assert_eq!(content(&there), content_there, "round {round}: after a kill");
+            assert_eq!(content(&there), content_there, "swap {swap}: after a kill");
         }
         write(&there, 3 << 20, round, 8192);
         here.good(&["mirror", "update", "vol0"]);
         assert_eq!(content(&here), content(&there));
-        std::mem::swap(&mut here, &mut there);
+        if swap % 8 == 7 {
+            // A disaster for a change: the destination is failed over, both sides are written to, and one gives way.
+            here.good(&["mirror", "failover", "vol0", "--yes"]);
+            write(&here, 0, round, 64 << 10);
+            write(&there, 2 << 20, round, 64 << 10);
+            let winner = content(&here);
+            there.good(&["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
+            assert_eq!(content(&there), winner, "swap {swap}: the side that gave way");
+            assert_eq!(content(&here), winner, "swap {swap}: the side that was followed");
+        } else {
+            std::mem::swap(&mut here, &mut there);
+        }
+        if swap % 100 == 99 {
+            println!("{} changes of role", swap + 1);
+        }
     }
     for server in [&here, &there] {
         assert!(server.good(&["volume", "check", "vol0"]).contains("sound"));

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Checksum, Mutex, SnapshotId, Timestamp};
-use cairn_format::Role;
 use cairn_format::stream::{StreamKind, root_digest};
-use cairn_stream::{Compression, Have, MIRROR_PREFIX, Progress, StreamError, Threads, apply_to};
+use cairn_format::{Role, SnapshotEntry};
+use cairn_stream::{Compression, Have, MIRROR_PREFIX, Progress, StreamError, Threads, apply_keeping};
 use cairn_volume::{Receiver, Volume, VolumeError};
 
 use crate::client::{Client, began, unexpected};
@@ -113,6 +113,8 @@ pub struct Options {
     pub rpo: Option<Duration>,
     /// The own head that may be replaced by an image which does not descend from it.
     pub gives_up: Option<GivesUp>,
+    /// Snapshots that are younger stay, whatever becomes of them at the source: an image without one is refused.
+    pub lock: Option<Duration>,
 }
 
 /// A decision about an own head. Of no effect once that was replaced.
@@ -127,6 +129,7 @@ pub struct GivesUp {
 pub(crate) struct Inner {
     pub(crate) state: DestinationState,
     contact: Option<Contact>,
+    keep: Vec<SnapshotId>,
 }
 
 /// A destination: a volume of that role, and whose mirror it is.
@@ -155,8 +158,14 @@ impl Destination {
             (Role::Destination, _) => DestinationState::Idle,
         };
         let source_volume = source_volume.to_owned();
-        let options = Mutex::new(Options { compression, hold: true, rpo: None, gives_up: None });
-        Self { volume, source_volume, relationship, options, inner: Mutex::new(Inner { state, contact }) }
+        let options = Mutex::new(Options { compression, hold: true, rpo: None, gives_up: None, lock: None });
+        Self {
+            volume,
+            source_volume,
+            relationship,
+            options,
+            inner: Mutex::new(Inner { state, contact, keep: Vec::new() }),
+        }
     }
 
     /// What is wanted of it. [`Destination::new`] holds the base.
@@ -167,6 +176,11 @@ impl Destination {
     /// Changes that, from the next request to the source on.
     pub fn set_options(&self, options: Options) {
         *self.options.lock() = options;
+    }
+
+    /// Snapshots that the source is to keep for mirrors of this mirror, from the next update on ([`crate::Source::relayed`]).
+    pub fn set_kept(&self, keep: Vec<SnapshotId>) {
+        self.inner.lock().keep = keep;
     }
 
     fn rpo_ms(&self) -> Option<u64> {
@@ -339,12 +353,23 @@ impl Destination {
         };
         let mut inner =
             cairn_stream::Work { cancel: work.cancel, progress: &mut tell, threads: work.threads };
-        let applied = apply_to(&mut Reading(client.stream), receiver, &mut inner).and_then(|applied| {
+        let (now, lock) = (self.volume.clock().now(), self.options().lock);
+        let locked = |entry: &SnapshotEntry| {
+            let young = lock.is_some_and(|lock| now.since(entry.root.created) < lock);
+            young && !entry.name.starts_with(MIRROR_PREFIX)
+        };
+        let applied = apply_keeping(&mut Reading(client.stream), receiver, &locked, &mut inner);
+        let applied = applied.and_then(|applied| {
             let announced = applied.target == target;
             announced.then_some(applied).ok_or(StreamError::Inconsistent("it is of another snapshot"))
         });
         let applied = match applied {
             Ok(applied) => applied,
+            Err(StreamError::Locked { snapshot }) => {
+                let _ = client.tell(&Request::Nack { reason: NackReason::Cancelled });
+                let name = self.volume.snapshot(snapshot).map(|snapshot| snapshot.name).unwrap_or_default();
+                return Err(MirrorError::Locked { name });
+            }
             Err(error) => {
                 if let Some(reason) = nack_reason(&error) {
                     // The source may be gone, or still busy sending; its next session starts clean either way.
@@ -397,6 +422,7 @@ impl Destination {
             rpo_ms: self.rpo_ms(),
             claims: receiver.arrived_blocks(),
             shown: self.volume.status().cursor.snapshot,
+            keep: self.inner.lock().keep.clone(),
             have: Have::of(&self.volume),
         });
         loop {

@@ -64,6 +64,9 @@ pub enum Refusal {
     /// The destination does not have the source's last base, so a change of roles would take long or lose something.
     #[error("the destination does not have the last image: update it first")]
     Behind,
+    /// A command that the source's owner has run around snapshots failed, and none was made.
+    #[error("a command around snapshots of the source failed, and none was made: see `cairn status` there")]
+    Hook,
     /// A reason or request that one side does not know.
     #[error("the source does not know this request")]
     Unknown,
@@ -137,6 +140,14 @@ pub enum MirrorError {
     Undecided {
         /// Blocks that this side's head has and its base does not, at most.
         blocks: u64,
+    },
+    /// The source does not have a snapshot any more that stays here for a while.
+    #[error(
+        "the source has deleted snapshot {name}, which is locked here: nothing was changed, and updates wait until it was decided about"
+    )]
+    Locked {
+        /// The snapshot.
+        name: String,
     },
     /// The other side does not take writes either, so there is nothing to follow.
     #[error("the other side is not the source of this volume now: {0}")]

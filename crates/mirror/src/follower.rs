@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use cairn_base::{Checksum, Generation, Timestamp, VolumeId};
+use cairn_base::{Checksum, Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_volume::{Behind, Snapshot};
 
 use crate::roles::Departure;
@@ -29,6 +29,8 @@ pub struct Follower {
     pub updated: Option<Timestamp>,
     /// It was failed over: it takes writes of its own, and follows nobody.
     pub departed: Option<Departure>,
+    /// While the volume here is a destination itself: the snapshots that the mirror has as its base, or gets.
+    pub relayed: Vec<SnapshotId>,
 }
 
 impl Follower {
@@ -43,6 +45,7 @@ impl Follower {
             base: None,
             updated: None,
             departed: None,
+            relayed: Vec::new(),
         }
     }
 

@@ -55,6 +55,7 @@ pub fn update(volume: &str, id: VolumeId, blocks: u64, have: Vec<Have>) -> Vec<u
         rpo_ms: Some(60_000),
         claims: 2,
         shown: have.last().map_or(SnapshotId(0), |have| have.id),
+        keep: vec![SnapshotId(2)],
         have,
     };
     let (kind, body) = Request::Update(update).encode();
@@ -140,6 +141,8 @@ pub fn samples() -> Vec<Vec<u8>> {
                 address: ":7420".to_owned(),
                 volume: "copy".to_owned(),
                 every_ms: Some(900_000),
+                cron: "0 2 * * *".to_owned(),
+                zone: String::new(),
                 rpo_ms: None,
             },
         }),

@@ -9,6 +9,7 @@
 //! No threads, no sockets, no clock of its own: times are by the clock of the volume at each end. Resume, throttle, failback and
 //! continuous mode have their place in the request (`message.rs`: a message's version) and in the have map of a destination.
 
+mod bundle;
 mod client;
 mod copies;
 mod destination;
@@ -18,6 +19,7 @@ pub mod fuzzing;
 mod lag;
 mod message;
 mod relationship;
+mod relay;
 mod roles;
 mod source;
 mod switch;
@@ -25,6 +27,7 @@ mod switch;
 mod tests;
 mod wire;
 
+pub use bundle::Bundle;
 pub use cairn_stream::{Compression, Threads};
 pub use client::{Client, Provision};
 pub use copies::{Difference, DifferenceKind, Mended, Verified, VerifyProgress, VerifyWork};

@@ -14,7 +14,7 @@ use crate::roles::{Departure, Standing, Successor};
 use crate::wire::{Body, Frame, Parser};
 
 /// The version of everything after the hello. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNMIR");
 
 /// What a destination asks.
@@ -127,7 +127,15 @@ pub(crate) struct Update {
     pub(crate) claims: u64,
     /// The snapshot that it shows; 0 before the first.
     pub(crate) shown: SnapshotId,
+    /// Snapshots that mirrors of this mirror have as their bases: the source keeps them.
+    pub(crate) keep: Vec<SnapshotId>,
     pub(crate) have: Vec<Have>,
+}
+
+impl Update {
+    pub(crate) fn keeps(&self, id: SnapshotId) -> bool {
+        self.hold && self.keep.contains(&id)
+    }
 }
 
 /// What a source answers.
@@ -215,6 +223,7 @@ impl Request {
                 let compression = match update.compression {
                     Compression::None => 0,
                     Compression::Zstd => 1,
+                    Compression::Auto => 2,
                 };
                 let start = body
                     .text(&update.volume)
@@ -233,7 +242,9 @@ impl Request {
                     .option(update.rpo_ms)
                     .u64(update.claims)
                     .u64(update.shown.0)
-                    .u32(update.have.len() as u32);
+                    .u32(update.keep.len() as u32);
+                let start = update.keep.iter().fold(start, |body, id| body.u64(id.0));
+                let start = start.u32(update.have.len() as u32);
                 let add = |body: Body, have: &Have| {
                     let digests = [&have.root.0, &have.label.0, &have.entry.0];
                     let body = body.u64(have.id.0).u8(u8::from(have.mirror));
@@ -278,8 +289,9 @@ impl Request {
             }
             Request::HandOver(HandOver { volume, id, relationship, shown, successor }) => {
                 let body = body.text(volume).array(&id.0).u64(relationship.0).u64(shown.0);
-                let Successor { address, volume, every_ms, rpo_ms } = successor;
-                (HAND_OVER, body.text(address).text(volume).option(*every_ms).option(*rpo_ms))
+                let Successor { address, volume, every_ms, cron, zone, rpo_ms } = successor;
+                let body = body.text(address).text(volume).option(*every_ms).text(cron).text(zone);
+                (HAND_OVER, body.option(*rpo_ms))
             }
         };
         (kind, body.0)
@@ -340,6 +352,8 @@ impl Request {
                     address: parser.text()?,
                     volume: parser.text()?,
                     every_ms: parser.option()?,
+                    cron: parser.text()?,
+                    zone: parser.text()?,
                     rpo_ms: parser.option()?,
                 },
             }),
@@ -358,6 +372,7 @@ fn parse_update(parser: &mut Parser<'_>) -> Result<Update, MirrorError> {
     let compression = match parser.u8()? {
         0 => Compression::None,
         1 => Compression::Zstd,
+        2 => Compression::Auto,
         _ => return Err(MirrorError::Protocol("it asks for an unknown compression")),
     };
     let hold = parser.flag()?;
@@ -372,6 +387,7 @@ fn parse_update(parser: &mut Parser<'_>) -> Result<Update, MirrorError> {
     let rpo_ms = parser.option()?;
     let claims = parser.u64()?;
     let shown = SnapshotId(parser.u64()?);
+    let keep = (0..parser.u32()?).map(|_| parser.u64().map(SnapshotId)).collect::<Result<_, _>>()?;
     let count = parser.u32()?;
     let mut have = Vec::new();
     for _ in 0..count {
@@ -395,6 +411,7 @@ fn parse_update(parser: &mut Parser<'_>) -> Result<Update, MirrorError> {
         rpo_ms,
         claims,
         shown,
+        keep,
         have,
     })
 }
@@ -579,6 +596,7 @@ fn put_refusal(body: Body, refusal: &Refusal) -> Body {
         Refusal::Superseded => body.u32(9),
         Refusal::NotTaken => body.u32(10),
         Refusal::Behind => body.u32(11),
+        Refusal::Hook => body.u32(12),
     }
 }
 
@@ -595,6 +613,7 @@ fn parse_refusal(parser: &mut Parser<'_>) -> Result<Refusal, MirrorError> {
         9 => Refusal::Superseded,
         10 => Refusal::NotTaken,
         11 => Refusal::Behind,
+        12 => Refusal::Hook,
         _ => Refusal::Unknown,
     })
 }

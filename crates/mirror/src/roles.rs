@@ -51,6 +51,10 @@ pub struct Successor {
     pub volume: String,
     /// How often to update.
     pub every_ms: Option<u64>,
+    /// Or by which cron expression; empty for none.
+    pub cron: String,
+    /// In which time zone; empty for UTC.
+    pub zone: String,
     /// The lag that is wanted at most.
     pub rpo_ms: Option<u64>,
 }

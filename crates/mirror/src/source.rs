@@ -13,15 +13,18 @@ use std::time::Duration;
 use cairn_base::{Checksum, Generation, Mutex, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_format::Role;
 use cairn_format::stream::root_digest;
-use cairn_stream::{AbortReason, Have, MIRROR_PREFIX, Plan, Progress, StreamError, Work, abort, produce};
+use cairn_stream::{
+    AbortReason, Gauge, Have, MIRROR_PREFIX, Plan, Progress, StreamError, Work, abort, produce_gauged,
+};
 use cairn_volume::{SinceFiles, Snapshot, Volume, VolumeError};
 
 use crate::copies;
 use crate::error::{MirrorError, Refusal};
 use crate::follower::{Follower, MirrorAtSource, since_number};
-use crate::lag::SourceStatus;
+use crate::lag::{Lag, SourceStatus};
 use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, Stance, StatusOf, Update};
 use crate::relationship::{PeerName, Relationship, prefix, split};
+use crate::relay::add_lag;
 use crate::roles::{Departure, GiveWay, Successor, handed_over};
 use crate::wire::{Frame, read_frame, write_frame};
 
@@ -59,6 +62,17 @@ pub trait SourceVolumes {
     ) {
     }
 
+    /// How far behind its own source a volume is that is a destination itself; none when it is none, or nothing is known.
+    fn upstream_lag(&self, _volume: &str) -> Option<Lag> {
+        None
+    }
+
+    /// Makes a snapshot of a volume with what its owner wants around it. False when that failed, and `make` was not called.
+    fn around_snapshot(&self, _volume: &str, make: &mut dyn FnMut()) -> bool {
+        make();
+        true
+    }
+
     /// Under which name this side was a mirror of the peer in the other direction of a relationship: what it holds of that goes once the peer has an image.
     fn former(&self, _volume: &str, _peer: &PeerName, _relationship: Relationship) -> Option<PeerName> {
         None
@@ -66,8 +80,10 @@ pub trait SourceVolumes {
 }
 
 /// A volume, and how the names of a mirror's snapshots begin.
-type Key = (VolumeId, String);
+pub(crate) type Key = (VolumeId, String);
 
+/// A transfer of less may be in the buffers of sockets as a whole before a byte arrives.
+const BUFFERED: u64 = 16 << 20;
 /// Claims that are compared in one walk of the pointers: 96 MiB of them.
 const CLAIMS_AT_ONCE: usize = 1 << 22;
 
@@ -78,9 +94,11 @@ pub struct Source {
     sessions: Mutex<HashMap<Key, Arc<AtomicBool>>>,
     /// One at a time makes and deletes base snapshots. Taken before the others.
     pub(crate) housekeeping: Mutex<()>,
-    followers: Mutex<BTreeMap<Key, Follower>>,
+    pub(crate) followers: Mutex<BTreeMap<Key, Follower>>,
     /// Blocks sent to each mirror since it last confirmed an image.
     sent: Mutex<HashMap<Key, u64>>,
+    /// What was measured on the way to each mirror.
+    gauges: Mutex<HashMap<Key, Arc<Gauge>>>,
 }
 
 /// A session's hold on its mirror, until it ends or a later one takes over.
@@ -106,15 +124,15 @@ impl Drop for Claim<'_> {
 }
 
 /// A transfer that was announced.
-struct Prepared {
-    target: Snapshot,
-    base: Base,
-    status: SourceStatus,
+pub(crate) struct Prepared {
+    pub(crate) target: Snapshot,
+    pub(crate) base: Base,
+    pub(crate) status: SourceStatus,
 }
 
 /// What the destination has that the changes are counted from.
 #[derive(Debug, Clone, Copy)]
-enum Base {
+pub(crate) enum Base {
     /// Nothing that is known of.
     Nothing,
     /// Snapshots that both sides have.
@@ -125,7 +143,7 @@ enum Base {
 
 /// What a destination said of the since maps of its relationship, when it was asked.
 #[derive(Debug, Clone, Copy)]
-struct Known {
+pub(crate) struct Known {
     files: SinceFiles,
     began: Began,
 }
@@ -182,7 +200,10 @@ impl Source {
                     }
                 }),
                 Request::Status(of) => match volumes.volume(&of.volume, peer) {
-                    Ok(volume) => self.status(stream, &volume, &of, peer)?.map(Answer::Status),
+                    Ok(volume) => {
+                        let status = self.status(stream, &volume, &of, peer)?;
+                        status.map(|status| Answer::Status(whole_lag(status, volumes, &of.volume)))
+                    }
                     Err(refusal) => Err(refusal),
                 },
                 Request::Update(update) => {
@@ -193,7 +214,7 @@ impl Source {
                             continue;
                         }
                     };
-                    self.update(stream, &volume, &update, peer, work)?;
+                    self.update(stream, &volume, &update, peer, volumes, work)?;
                     if let Some(former) = volumes.former(&update.volume, peer, update.relationship) {
                         self.forget_former(&volume, peer, &former, update.relationship)?;
                     }
@@ -246,6 +267,7 @@ impl Source {
         volume: &Arc<Volume>,
         update: &Update,
         peer: &PeerName,
+        volumes: &dyn SourceVolumes,
         work: &mut Work<'_>,
     ) -> Result<(), MirrorError> {
         let prefix = prefix(peer, update.relationship);
@@ -254,15 +276,26 @@ impl Source {
         let hears = Heard { hold: Some(update.hold), rpo_ms: update.rpo_ms, confirmed: None };
         self.hear(volume, &prefix, &hears);
         let known = ask_began(stream, volume, &prefix, update)?;
-        let prepared = match self.prepare(volume, update, &prefix, known, &claim) {
+        let mut prepared = Err(Refusal::Hook);
+        let mut prepare = || prepared = self.prepare(volume, update, &prefix, known, &claim);
+        if volume.status_role() == Role::Normal {
+            volumes.around_snapshot(&update.volume, &mut prepare);
+        } else {
+            prepare();
+        }
+        let prepared = match prepared {
             Ok(Ok(prepared)) => prepared,
-            Ok(Err(status)) => return answer(stream, &Answer::UpToDate(status)),
+            Ok(Err(status)) => {
+                let status = whole_lag(status, volumes, &update.volume);
+                return answer(stream, &Answer::UpToDate(status));
+            }
             Err(refusal) => {
                 answer(stream, &Answer::Refused(refusal.clone()))?;
                 return Err(refusal.into());
             }
         };
-        let outcome = self.transfer(stream, volume, update, &prefix, &prepared, &claim, work);
+        let prepared = Prepared { status: whole_lag(prepared.status, volumes, &update.volume), ..prepared };
+        let outcome = self.transfer(stream, volume, update, &prefix, &prepared, &claim, volumes, work);
         if !update.hold {
             // The since map has what changed; no snapshot is kept, whether the destination has it now or not.
             self.let_go_of_all(volume, &prefix, &claim)?;
@@ -279,6 +312,7 @@ impl Source {
         prefix: &str,
         prepared: &Prepared,
         claim: &Claim<'_>,
+        volumes: &dyn SourceVolumes,
         work: &mut Work<'_>,
     ) -> Result<(), MirrorError> {
         let (target, key) = (prepared.target.id, &claim.key);
@@ -325,27 +359,28 @@ impl Source {
             progress(at);
         };
         let mut inner = Work { cancel: &stop, progress: &mut tell, threads: work.threads };
-        let produced = produce(&plan, &mut Writing(stream), update.compression, &mut inner);
+        let gauge = self.gauges.lock().entry(key.clone()).or_default().clone();
+        let (clock, began) = (volume.clock(), volume.clock().monotonic());
+        let produced = produce_gauged(&plan, &mut Writing(stream), update.compression, &gauge, &mut inner);
         drop(plan);
-        if let Err(error) = produced {
-            let reason = match &error {
-                StreamError::Volume(_) => Some(AbortReason::ReadFailed),
-                StreamError::Cancelled => Some(AbortReason::Cancelled),
-                _ => None,
-            };
-            if let Some(reason) = reason {
-                // Best effort: the reason it failed is what counts.
-                let _ = abort(&mut Writing(stream), reason);
-            }
-            return Err(error.into());
-        }
+        let sent = match produced {
+            Ok(produced) => produced.bytes,
+            Err(error) => return Err(give_up(stream, error)),
+        };
         match read_request(stream)? {
             Request::Ack { target: acknowledged } if acknowledged == target => {
-                self.advance(volume, prefix, &prepared.target, update.hold, claim)?;
+                if sent < BUFFERED {
+                    // The sockets took it at once: only now it is known how long it was on its way.
+                    gauge.sent(sent, clock.monotonic().saturating_sub(began));
+                }
+                self.advance(volume, prefix, &prepared.target, update, claim)?;
                 let root = &prepared.target.root;
                 let confirmed = Some((root.generation, root.changed));
                 let rpo_ms = update.rpo_ms;
                 self.hear(volume, prefix, &Heard { hold: Some(update.hold), rpo_ms, confirmed });
+                if volume.status_role() != Role::Normal {
+                    self.note_relayed(key, &[target]);
+                }
                 self.sent.lock().remove(key);
                 let files = volume.since_files(number);
                 let began = |files: SinceFiles| Known {
@@ -357,7 +392,7 @@ impl Source {
                     },
                 };
                 let status = status_of(volume, prefix, target, None, files.map(began))?;
-                answer(stream, &Answer::Status(status))
+                answer(stream, &Answer::Status(whole_lag(status, volumes, &update.volume)))
             }
             Request::Nack { reason } => Err(MirrorError::Nack(reason)),
             _ => Err(MirrorError::Protocol("it does not acknowledge the transfer")),
@@ -380,7 +415,8 @@ impl Source {
             return Err(Refusal::WrongVolume { expected: update.id, found: status.id });
         }
         let head = handed_over(volume, prefix);
-        if status.role != Role::Normal && head.is_none() {
+        let relays = status.role != Role::Normal && head.is_none();
+        if relays && volume.own_head().is_some() {
             return Err(Refusal::NotASource);
         }
         if status.blocks > update.blocks {
@@ -391,6 +427,9 @@ impl Source {
         let common = common(volume, &shared(volume, update, SnapshotId(u64::MAX)))?;
         if update.stance == Stance::OwnHead && !common.contains(&update.shown) {
             return Err(Refusal::Diverged(update.shown));
+        }
+        if relays {
+            return self.prepare_relayed(volume, update, (&claim.key, prefix), &common);
         }
         if let Some(target) = head {
             return prepare_handed_over(volume, update, prefix, target, &common);
@@ -412,8 +451,8 @@ impl Source {
         };
         // What an interrupted transfer left, and what a lost acknowledgement kept.
         let keep = held.map(|(snapshot, _)| snapshot.id);
-        let_go(volume, own.iter().map(|(snapshot, _)| snapshot).filter(|s| Some(s.id) != keep))
-            .map_err(refused)?;
+        let over = |s: &&Snapshot| Some(s.id) != keep && !update.keeps(s.id);
+        let_go(volume, own.iter().map(|(snapshot, _)| snapshot).filter(over)).map_err(refused)?;
         volume.consistency_point().map_err(refused)?;
         let changed = match (held, since) {
             (Some((base, _)), _) => Some(base.root.changed),
@@ -468,7 +507,7 @@ impl Source {
         volume: &Arc<Volume>,
         prefix: &str,
         target: &Snapshot,
-        hold: bool,
+        update: &Update,
         claim: &Claim<'_>,
     ) -> Result<(), MirrorError> {
         let _housekeeping = self.housekeeping.lock();
@@ -478,7 +517,10 @@ impl Source {
             return Ok(());
         }
         let own = own_snapshots(volume, prefix);
-        let over = own.iter().map(|(snapshot, _)| snapshot).filter(|s| s.id < target.id || !hold);
+        let over = own
+            .iter()
+            .map(|(snapshot, _)| snapshot)
+            .filter(|s| (s.id < target.id && !update.keeps(s.id)) || !update.hold);
         let_go(volume, over)?;
         Ok(())
     }
@@ -585,22 +627,33 @@ impl Source {
     /// The mirrors of a volume: those whose sessions made them known, and those that held snapshots tell of.
     pub fn mirrors(&self, volume: &Arc<Volume>) -> Result<Vec<MirrorAtSource>, VolumeError> {
         let mut by_prefix: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
-        for snapshot in volume.snapshots() {
+        // A destination has those that its source keeps for its mirrors: they are nothing of this side's.
+        let own = if volume.status_role() == Role::Normal { volume.snapshots() } else { Vec::new() };
+        for snapshot in own {
             if let Some((prefix, _)) = split(&snapshot.name) {
                 by_prefix.entry(prefix.to_owned()).or_default().push(snapshot);
             }
         }
         let followers = self.followers.lock().clone();
-        for (_, prefix) in followers.keys().filter(|(id, _)| *id == volume.id()) {
-            by_prefix.entry(prefix.clone()).or_default();
+        // Those that it had as a source may be what it follows now.
+        let relays = volume.status_role() != Role::Normal;
+        for ((_, prefix), follower) in followers.iter().filter(|((id, _), _)| *id == volume.id()) {
+            if !relays || !follower.relayed.is_empty() {
+                by_prefix.entry(prefix.clone()).or_default();
+            }
         }
         let transferring: BTreeSet<Key> = self.sessions.lock().keys().cloned().collect();
         let mut mirrors = Vec::new();
         for (prefix, own) in by_prefix {
             let key = (volume.id(), prefix.clone());
             let follower = followers.get(&key).cloned();
-            // The oldest: a newer one is on its way.
-            let held = own.into_iter().find(|snapshot| snapshot.held);
+            let has = follower.as_ref().and_then(|follower| follower.base).map(|(generation, _)| generation);
+            let relayed = follower.iter().flat_map(|follower| follower.relayed.iter().copied()).min();
+            // The one that it has; else the oldest: a newer one is on its way.
+            let held = (own.iter().find(|snapshot| snapshot.held && Some(snapshot.generation) == has))
+                .or_else(|| own.iter().find(|snapshot| snapshot.held))
+                .cloned()
+                .or_else(|| volume.snapshot(relayed?));
             let number = since_number(name_in(&prefix));
             let behind = match (&held, volume.since_files(number), follower.as_ref().and_then(|f| f.base)) {
                 (Some(base), _, _) => Some(volume.changed_since_snapshot(base.id)?),
@@ -626,6 +679,10 @@ impl Source {
         }
         self.followers.lock().remove(&key);
         self.sent.lock().remove(&key);
+        if volume.status_role() != Role::Normal {
+            // What it had here is its source's to delete.
+            return Ok(());
+        }
         let own = own_snapshots(volume, &prefix);
         let_go(volume, own.iter().map(|(snapshot, _)| snapshot))?;
         volume.delete_since(since_number(name))
@@ -640,11 +697,11 @@ struct Heard {
 }
 
 /// Peer and relationship in the prefix of a mirror's snapshots.
-fn name_in(prefix: &str) -> &str {
+pub(crate) fn name_in(prefix: &str) -> &str {
     prefix.strip_prefix(MIRROR_PREFIX).unwrap_or(prefix).trim_end_matches('.')
 }
 
-fn no_common_base(volume: &Volume) -> Refusal {
+pub(crate) fn no_common_base(volume: &Volume) -> Refusal {
     Refusal::NoCommonBase { blocks: volume.status().used }
 }
 
@@ -781,6 +838,25 @@ fn keep_for_spill(volume: &Arc<Volume>, common: &[SnapshotId]) -> Result<(), Vol
     volume.hold_snapshot(base.id, false)
 }
 
+/// Tells the other side why nothing more comes.
+fn give_up<S: Write + ?Sized>(stream: &mut S, error: StreamError) -> MirrorError {
+    let reason = match &error {
+        StreamError::Volume(_) => Some(AbortReason::ReadFailed),
+        StreamError::Cancelled => Some(AbortReason::Cancelled),
+        _ => None,
+    };
+    if let Some(reason) = reason {
+        // Best effort: the reason it failed is what counts.
+        let _ = abort(&mut Writing(stream), reason);
+    }
+    error.into()
+}
+
+/// The lag of a mirror, with that of the volume itself where it is a destination.
+fn whole_lag(status: SourceStatus, volumes: &dyn SourceVolumes, volume: &str) -> SourceStatus {
+    volumes.upstream_lag(volume).map_or(status, |lag| add_lag(status, lag))
+}
+
 /// The snapshots of a mirror with their numbers, oldest first.
 pub(crate) fn own_snapshots(volume: &Volume, prefix: &str) -> Vec<(Snapshot, u64)> {
     let numbered = |snapshot: Snapshot| match split(&snapshot.name) {
@@ -808,7 +884,7 @@ fn let_go<'a>(
 
 /// What the source says of itself, with the lag of a destination that has `base`; `root` must be the base's if it is given. Where the base is not here, a since map that
 /// began at it tells the same.
-fn status_of(
+pub(crate) fn status_of(
     volume: &Arc<Volume>,
     prefix: &str,
     base: SnapshotId,

@@ -1,5 +1,7 @@
 //! Two volumes in memory and a socket pair between them.
 
+mod bundle;
+mod cascade;
 mod copies;
 mod harness;
 mod hostile;

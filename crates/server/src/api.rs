@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 mod access;
 mod devices;
+mod hooks;
 mod mirrors;
 mod schedules;
 mod verify;
@@ -16,9 +17,11 @@ pub use devices::{
     AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, Folding, HistoryStatus, Instant, IoCount, Mark,
     Placement, RevertCopy, Reverted, Thin, View, Window,
 };
+pub use hooks::{Hooks, SetHooks};
 pub use mirrors::{
-    Aborted, CreateMirror, Departed, Divergence, DivergenceRequest, Failover, FailoverRequest, Follower,
-    Leftover, Mirror, MirrorRole, MirrorState, ResyncRequest, SetMirror, Transfer, UpdateRequest,
+    Aborted, Compress, CreateMirror, Departed, Divergence, DivergenceRequest, Failover, FailoverRequest,
+    Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorState, RepointMirror, ResyncRequest, SetMirror,
+    Transfer, UpdateRequest,
 };
 pub use schedules::{Keep, Schedule, SetSchedule, Simulate, Simulation};
 pub use verify::{MirrorVerify, VerifyRequest};
@@ -513,7 +516,7 @@ pub struct Export {
 pub struct Invite {
     /// The only volume that the peer may mirror; all when not given.
     pub volume: Option<String>,
-    /// How long the token can be used for the first time; a day when not given.
+    /// How long the token can be used for the first time; 15 minutes when not given.
     pub expires_ms: Option<u64>,
     /// This server's mirror address as the peer reaches it; what is configured when not given.
     pub advertise: Option<String>,

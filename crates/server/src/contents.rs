@@ -174,7 +174,8 @@ impl Server {
         names::check("snapshot", name)?;
         let open = self.writable(volume)?;
         let full = format!("{volume}@{name}");
-        let snapshot = open.volume.create_snapshot(name).map_err(named(volume, &full))?;
+        let make = || open.volume.create_snapshot(name);
+        let snapshot = open.hooks.around(volume, make)?.map_err(named(volume, &full))?;
         Ok(show_snapshot(volume, &snapshot))
     }
 

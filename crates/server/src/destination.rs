@@ -1,11 +1,12 @@
 //! The destination's way to a source: TCP, TLS with the source's certificate pinned, hello.
 
-use std::io;
+use std::io::{self, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_device::SystemClock;
+use cairn_mirror::Bundle;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
@@ -14,14 +15,17 @@ use crate::identity::{Fingerprint, Identity};
 use crate::peers::Credential;
 use crate::source::{is_late, set_patience};
 use crate::tls;
+use crate::token::random_name;
 use crate::watched::Watched;
-use crate::wire::{self, Hello, PEER_VERSION, Welcome};
+use crate::wire::{self, Hello, LANES_MAX, Lane, PEER_VERSION, Welcome};
 
 /// Longest wait for a connection, and for each answer before the transfer.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
+/// One connection to a source.
+pub(crate) type SourceLane = StreamOwned<ClientConnection, Watched<TcpStream>>;
 /// The stream to a source.
-pub(crate) type SourceStream = StreamOwned<ClientConnection, Watched<TcpStream>>;
+pub(crate) type SourceStream = Bundle<SourceLane>;
 
 /// What to connect to.
 #[derive(Debug, Clone)]
@@ -30,15 +34,56 @@ pub(crate) struct SourceAddress<'a> {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) volume: &'a str,
     pub(crate) credential: Option<&'a Credential>,
+    /// How many.
+    pub(crate) connections: u32,
 }
 
-/// Connects. In the transfer the source may be silent for `patience`. `opened` gets another handle on the socket at once, by which the connection can be cut.
+/// Connects, as many times as is asked. In the transfer the source may be silent for `patience`. `opened` gets another handle on each socket at once, by which the connection can be cut.
 pub(crate) fn connect(
     identity: &Identity,
     source: &SourceAddress<'_>,
     patience: Duration,
-    opened: impl FnOnce(TcpStream),
+    opened: &(dyn Fn(TcpStream) + Sync),
 ) -> Result<SourceStream, ServerError> {
+    let of = source.connections.clamp(1, LANES_MAX);
+    if of == 1 {
+        return Ok(Bundle::new(vec![connect_one(identity, source, patience, opened, None)?]));
+    }
+    let bundle = random_name();
+    let lane = |index| Some(Lane { bundle: bundle.clone(), index, of });
+    let mut lanes = vec![connect_one(identity, source, patience, opened, lane(0))?];
+    // The token is used up by the first.
+    let further = SourceAddress { credential: None, ..source.clone() };
+    let others: Vec<Result<SourceLane, ServerError>> = std::thread::scope(|scope| {
+        let dialled: Vec<_> = (1..of)
+            .map(|index| {
+                let (lane, further) = (lane(index), &further);
+                scope.spawn(move || connect_one(identity, further, patience, opened, lane))
+            })
+            .collect();
+        dialled.into_iter().map(|dial| dial.join().unwrap_or(Err(ServerError::Bug))).collect()
+    });
+    for other in others {
+        lanes.push(other?);
+    }
+    Ok(Bundle::new(lanes))
+}
+
+/// Says that nothing more comes. The source would take it for a connection that broke, without.
+pub(crate) fn hang_up(stream: &mut SourceStream) {
+    for lane in stream.lanes_mut() {
+        lane.conn.send_close_notify();
+        let _ = lane.flush();
+    }
+}
+
+fn connect_one(
+    identity: &Identity,
+    source: &SourceAddress<'_>,
+    patience: Duration,
+    opened: &(dyn Fn(TcpStream) + Sync),
+    lane: Option<Lane>,
+) -> Result<SourceLane, ServerError> {
     let address = source.address;
     let unreachable = |error| ServerError::Unreachable { address: address.to_owned(), source: error };
     let socket = dial(address).map_err(unreachable)?;
@@ -56,6 +101,7 @@ pub(crate) fn connect(
         volume: source.volume.to_owned(),
         credential: source.credential.cloned(),
         stall_ms: Some(patience.as_millis().try_into().unwrap_or(u64::MAX)),
+        lane,
     };
     let answer = wire::send(&mut stream, &hello).and_then(|()| wire::receive(&mut stream));
     let welcome = answer.map_err(|error| match is_late(&error) {

@@ -47,6 +47,16 @@ pub enum ServerError {
         /// The command that lists what there is.
         list: &'static str,
     },
+    /// A command around a snapshot.
+    #[error("the command {which} a snapshot of `{volume}` {how}")]
+    Hook {
+        /// The volume.
+        volume: String,
+        /// "before" or "after".
+        which: &'static str,
+        /// What became of it.
+        how: String,
+    },
     /// The name is in use.
     #[error("the {what} `{name}` exists")]
     Taken {

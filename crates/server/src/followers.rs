@@ -33,6 +33,8 @@ struct Entry {
     updated_ns: Option<u64>,
     #[serde(default)]
     departed: Option<DepartedEntry>,
+    #[serde(default)]
+    relayed: Vec<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +90,7 @@ impl From<&Follower> for Entry {
             base_changed_ns: follower.base.map(|(_, changed)| changed.0),
             updated_ns: follower.updated.map(|updated| updated.0),
             departed: follower.departed.as_ref().map(DepartedEntry::from),
+            relayed: follower.relayed.iter().map(|snapshot| snapshot.0).collect(),
         }
     }
 }
@@ -104,6 +107,7 @@ impl From<Entry> for Follower {
             base: base.map(|(generation, changed)| (Generation(generation), Timestamp(changed))),
             updated: entry.updated_ns.map(Timestamp),
             departed: entry.departed.map(Departure::from),
+            relayed: entry.relayed.into_iter().map(SnapshotId).collect(),
         }
     }
 }
@@ -150,7 +154,7 @@ impl Server {
         let pinned: HashSet<String> = self.peers.pinned().into_iter().map(transfer::peer_digits).collect();
         let now = self.clock.now();
         let (mut followers, mut leftovers) = (Vec::new(), Vec::new());
-        for open in self.volumes.all().iter().filter(|open| !open.is_destination()) {
+        for open in &self.volumes.all() {
             for mirror in self.source.mirrors(&open.volume).unwrap_or_default() {
                 let base = mirror.base.as_ref().map(|base| format!("{}@{}", open.name, base.name));
                 if mirror.follower.is_some() && pinned.contains(mirror.peer()) {

@@ -161,7 +161,8 @@ impl Making<'_> {
         }
         let failed = ServerError::volume(&self.open.name);
         let name = format!("{PREFIX}{level}.{}", &id[..8]);
-        Ok((self.open.volume.create_snapshot(&name).map_err(failed)?, true))
+        let make = || self.open.volume.create_snapshot(&name);
+        Ok((self.open.hooks.around(&self.open.name, make)?.map_err(failed)?, true))
     }
 
     /// Lets go of snapshots that dumps made for themselves and that are of no more use: those not in `records`.

@@ -19,21 +19,25 @@ use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::api;
-use crate::destination::{SourceAddress, SourceStream, connect};
+use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
 use crate::error::ServerError;
 use crate::identity::{Fingerprint, Identity};
 use crate::jobs::{Jobs, Progress};
+use crate::limits::Limits;
+use crate::pace::Pace;
 use crate::peers::{Credential, Peers};
 use crate::source::{is_silence, set_patience};
 use crate::state;
 use crate::transfer;
 use crate::volumes::{OpenVolume, Volumes};
 use roles::{Changed, Decision};
+use when::When;
 
 mod commands;
 mod roles;
 mod show;
 mod verify;
+mod when;
 
 /// How often the schedule looks, at least: a clock that was set is noticed within it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -50,7 +54,8 @@ pub(crate) struct Document {
     volume: String,
     /// Kept until the source has pinned this server.
     credential: Option<Credential>,
-    every_ms: Option<u64>,
+    #[serde(flatten)]
+    when: When,
     #[serde(default)]
     rpo_ms: Option<u64>,
     #[serde(default)]
@@ -77,6 +82,22 @@ pub(crate) struct Document {
     change: Option<Changed>,
     #[serde(default)]
     decision: Option<Decision>,
+    #[serde(default)]
+    link: Link,
+    /// For how long a snapshot stays whatever the source does.
+    #[serde(default)]
+    lock_ms: Option<u64>,
+}
+
+/// How the link to the source is used.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Link {
+    /// [`Limits`] as text; none for as fast as it goes.
+    limit: Option<String>,
+    /// One when not told.
+    connections: Option<u32>,
+    compress: api::Compress,
 }
 
 /// A [`Contact`] as it is kept.
@@ -132,6 +153,8 @@ struct Relation {
     live: Mutex<Live>,
     /// When the last byte of a running update moved, by the monotonic clock, in milliseconds.
     heard: AtomicU64,
+    /// How fast it may take what the source sends.
+    pace: Pace,
     /// Ends the running update at its next record.
     abort: AtomicBool,
     /// Something of `live` changed to not running.
@@ -148,7 +171,7 @@ struct Live {
     /// Why the source did not answer, the last time that it was asked.
     unanswered: Option<api::ErrorBody>,
     /// By which a running update can be cut off.
-    socket: Option<TcpStream>,
+    sockets: Vec<TcpStream>,
     transfer: Option<api::Transfer>,
     problem: Option<api::ErrorBody>,
     next_ms: Option<u64>,
@@ -262,6 +285,12 @@ impl Mirrors {
         self.relations.lock().values().cloned().collect()
     }
 
+    /// How far behind its source a volume is; none when it follows nobody.
+    pub(crate) fn upstream_lag(&self, name: &str) -> Option<cairn_mirror::Lag> {
+        let relation = self.relations.lock().get(name).cloned()?;
+        if relation.is_failed_over() { None } else { relation.destination.lag() }
+    }
+
     /// Refuses to delete the volume of a mirror that still follows its source.
     pub(crate) fn refuse_if_followed(&self, name: &str) -> Result<(), ServerError> {
         match self.relations.lock().get(name) {
@@ -295,6 +324,7 @@ impl Mirrors {
             while !mirrors.ending.load(Ordering::Acquire) {
                 let now_ms = now_ms(&*mirrors.clock);
                 for relation in mirrors.all() {
+                    relation.set_pace(now_ms);
                     if relation.is_due(now_ms)
                         && let Err(error) = mirrors.begin(&relation, None, "mirror update", false)
                     {
@@ -384,11 +414,12 @@ impl Mirrors {
         let patience = document.stall(self.patience);
         let mut stream = match connected {
             Some(stream) => {
-                relation.keep_socket(stream.sock.get_ref().try_clone().ok());
+                let sockets = stream.lanes().iter().filter_map(|lane| lane.sock.get_ref().try_clone().ok());
+                sockets.for_each(|socket| relation.keep_socket(socket));
                 stream
             }
-            None => connect(&self.identity, &document.source(), patience, |socket| {
-                relation.keep_socket(Some(socket));
+            None => connect(&self.identity, &document.link(), patience, &|socket| {
+                relation.keep_socket(socket);
             })?,
         };
         if document.credential.is_some() {
@@ -414,11 +445,15 @@ impl Mirrors {
         }
         let options = document.options();
         relation.destination.set_options(Options { hold: options.hold || hold, ..options });
+        relation.destination.set_kept(self.source.relayed(&open.volume));
+        relation.set_pace(now_ms(&*self.clock));
         let cut = |source| ServerError::Unreachable { address: document.address.clone(), source };
-        set_patience(&mut stream.sock, patience).map_err(cut)?;
+        for lane in stream.lanes_mut() {
+            set_patience(&mut lane.sock, patience).map_err(cut)?;
+        }
         let clock = &*self.clock;
         let began = clock.monotonic();
-        let mut heard = Heedful { stream: &mut stream, heard: &relation.heard, clock };
+        let mut heard = Heedful { stream: &mut stream, relation, clock };
         let fetch = transfer::Fetch {
             destination: &relation.destination,
             progress,
@@ -442,8 +477,7 @@ impl Mirrors {
         {
             self.mend(relation, &mut client);
         }
-        stream.conn.send_close_notify();
-        let _ = stream.flush();
+        hang_up(&mut stream);
         outcome.map_err(failed)
     }
 
@@ -469,15 +503,13 @@ impl Mirrors {
             mine.destination.set_options(document.options());
             let patience = document.stall(mirrors.patience);
             let asked =
-                connect(&mirrors.identity, &document.source(), patience, |_| ()).and_then(|mut stream| {
+                connect(&mirrors.identity, &document.source(), patience, &|_| ()).and_then(|mut stream| {
                     let lag = Client::hello(&mut stream).and_then(|mut client| {
                         mine.destination.refresh(&mut client)?;
                         mirrors.mend(&mine, &mut client);
                         Ok(())
                     });
-                    // Or the source would take it for a connection that broke, and say so each time.
-                    stream.conn.send_close_notify();
-                    let _ = stream.flush();
+                    hang_up(&mut stream);
                     lag.map_err(|source| ServerError::Mirror {
                         volume: mine.name.clone(),
                         source: Box::new(source),
@@ -546,7 +578,7 @@ impl Document {
             fingerprint,
             volume: volume.to_owned(),
             credential: None,
-            every_ms: None,
+            when: When::default(),
             rpo_ms: None,
             no_hold: false,
             stall_ms: None,
@@ -561,15 +593,22 @@ impl Document {
             mended_there: 0,
             change: None,
             decision: None,
+            link: Link::default(),
+            lock_ms: None,
         }
     }
 
     fn options(&self) -> Options {
         Options {
-            compression: Compression::None,
+            compression: match self.link.compress {
+                api::Compress::Auto => Compression::Auto,
+                api::Compress::Always => Compression::Zstd,
+                api::Compress::Never => Compression::None,
+            },
             hold: !self.no_hold,
             rpo: self.rpo_ms.map(Duration::from_millis),
             gives_up: roles::gives_up(self),
+            lock: self.lock_ms.map(Duration::from_millis),
         }
     }
 
@@ -584,21 +623,42 @@ impl Document {
             fingerprint: self.fingerprint,
             volume: &self.volume,
             credential: self.credential.as_ref(),
+            connections: 1,
         }
+    }
+
+    /// The same for a transfer.
+    fn link(&self) -> SourceAddress<'_> {
+        SourceAddress { connections: self.link.connections.unwrap_or(1), ..self.source() }
+    }
+
+    fn limits(&self) -> Limits {
+        self.link.limit.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 }
 
-/// The stream to a source, which notes when bytes move.
+/// The stream to a source, which notes when bytes move, and keeps the mirror's pace.
 struct Heedful<'a, S> {
     stream: &'a mut S,
-    heard: &'a AtomicU64,
+    relation: &'a Relation,
     clock: &'a dyn Clock,
+}
+
+impl<S> Heedful<'_, S> {
+    fn moved(&self) {
+        self.relation.heard.store(millis(self.clock.monotonic()), Ordering::Relaxed);
+    }
 }
 
 impl<S: Read> Read for Heedful<'_, S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.stream.read(buffer)?;
-        self.heard.store(millis(self.clock.monotonic()), Ordering::Relaxed);
+        self.moved();
+        self.relation.pace.pay(count, self.clock, &mut |rest| {
+            std::thread::sleep(rest);
+            self.moved();
+            !self.relation.abort.load(Ordering::Acquire)
+        });
         Ok(count)
     }
 }
@@ -606,7 +666,7 @@ impl<S: Read> Read for Heedful<'_, S> {
 impl<S: Write> Write for Heedful<'_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.stream.write(bytes)?;
-        self.heard.store(millis(self.clock.monotonic()), Ordering::Relaxed);
+        self.moved();
         Ok(count)
     }
 
@@ -627,14 +687,12 @@ impl Drop for Claim<'_> {
 impl Relation {
     fn new(open: &OpenVolume, path: PathBuf, document: Document, now_ms: u64) -> Self {
         // Runs that were missed while the server was away are one run now.
-        let next_ms = document
-            .every_ms
-            .map(|every| document.last.as_ref().map_or(now_ms, |last| (last.started_ms + every).max(now_ms)));
+        let next_ms = document.when.first_ms(document.last.as_ref().map(|last| last.started_ms), now_ms);
         let destination = Destination::new(
             open.volume.clone(),
             &document.volume,
             Relationship(document.relationship),
-            Compression::None,
+            Compression::Auto,
             document.contact.map(Contact::from),
         );
         destination.set_options(document.options());
@@ -645,6 +703,7 @@ impl Relation {
             document: Mutex::new(document),
             live: Mutex::new(Live { next_ms, ..Live::default() }),
             heard: AtomicU64::new(0),
+            pace: Pace::default(),
             abort: AtomicBool::new(false),
             settled: Condvar::new(),
         }
@@ -672,7 +731,7 @@ impl Relation {
     fn claim(&self, clock: &dyn Clock) -> Result<(), ServerError> {
         let now_ms = now_ms(clock);
         self.heard.store(millis(clock.monotonic()), Ordering::Relaxed);
-        let every = self.document.lock().every_ms;
+        let next_ms = self.document.lock().when.next_ms(now_ms);
         let mut live = self.live.lock();
         if live.running {
             return Err(ServerError::Busy { name: self.name.clone(), by: "an update runs" });
@@ -680,25 +739,36 @@ impl Relation {
         live.running = true;
         self.abort.store(false, Ordering::Release);
         live.transfer = Some(api::Transfer { started_ms: now_ms, ..api::Transfer::default() });
-        live.next_ms = every.map(|every| now_ms.saturating_add(every));
+        live.next_ms = next_ms;
         Ok(())
     }
 
     fn release(&self) {
         let mut live = self.live.lock();
         live.running = false;
-        live.socket = None;
+        live.sockets.clear();
         self.settled.notify_all();
     }
 
-    fn keep_socket(&self, socket: Option<TcpStream>) {
-        self.live.lock().socket = socket;
+    fn keep_socket(&self, socket: TcpStream) {
+        let mut live = self.live.lock();
+        if self.abort.load(Ordering::Acquire) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        live.sockets.push(socket);
+    }
+
+    /// Sets the pace to what is wanted at this time of the day.
+    fn set_pace(&self, now_ms: u64) {
+        let document = self.document.lock();
+        let (day, minute) = document.when.day_and_minute(now_ms);
+        self.pace.set(document.limits().at(day, minute));
     }
 
     /// Cuts off a running update; the last image stays.
     fn cut(&self) {
         self.abort.store(true, Ordering::Release);
-        if let Some(socket) = &self.live.lock().socket {
+        for socket in &self.live.lock().sockets {
             let _ = socket.shutdown(Shutdown::Both);
         }
     }

@@ -17,7 +17,7 @@ use crate::state;
 use crate::token::{Secret, Token, random_name};
 
 /// How long a token can be used for the first time, when nothing else is said.
-const DEFAULT_EXPIRY: Duration = Duration::from_secs(24 * 3600);
+const DEFAULT_EXPIRY: Duration = Duration::from_secs(15 * 60);
 /// Past it, a token that nobody used is forgotten: its user is then told that it is unknown, not that it expired.
 const FORGET: Duration = Duration::from_secs(30 * 24 * 3600);
 /// More invitations at a time are a mistake or an attack on the disk.
@@ -235,6 +235,8 @@ impl Peers {
                 None if entry.expires_ms <= now_ms => Err(ServerError::TokenExpired),
                 None => {
                     entry.pinned = Some(Pinned { fingerprint: certificate, at_ms: now_ms });
+                    // It is for one mirror: whoever has it does not get to see others.
+                    entry.volume = Some(volume.to_owned());
                     Ok(())
                 }
             }

@@ -24,7 +24,7 @@ use crate::state;
 use crate::volumes::OpenVolume;
 
 mod retention;
-mod timetable;
+pub(crate) mod timetable;
 use timetable::Timetable;
 
 /// How often the thread looks whether something is due.
@@ -249,7 +249,8 @@ impl Server {
         let time = timetable::in_zone(now_ms, Tz::UTC).map(|at| at.format(TIME_FORMAT).to_string());
         let name = format!("{}.{}", plan.label, time.unwrap_or_default());
         let full = format!("{}@{name}", open.name);
-        open.volume.create_snapshot(&name).map_err(named(&open.name, &full))?;
+        let make = || open.volume.create_snapshot(&name);
+        open.hooks.around(&open.name, make)?.map_err(named(&open.name, &full))?;
         let snapshots = snapshots_of(&plan.label, open);
         let is_open = |snapshot: &Snapshot| {
             let name = Some(snapshot.name.as_str());

@@ -452,7 +452,7 @@ impl Server {
     pub(crate) fn revoke_peer(&self, id: &str) -> Result<(), ServerError> {
         let Some(gone) = self.peers.revoke(id)? else { return Ok(()) };
         let name = transfer::peer_digits(gone);
-        for open in self.volumes.all().iter().filter(|open| !open.is_destination()) {
+        for open in &self.volumes.all() {
             let failed = ServerError::volume(&open.name);
             for mirror in self.source.mirrors(&open.volume).map_err(&failed)? {
                 if mirror.peer() == name {

@@ -1,15 +1,16 @@
 //! The source's side of mirrors: a listener, TLS, the decision who may, and a thread for each connection.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_base::Clock;
-use cairn_mirror::MirrorError;
-use parking_lot::Mutex;
+use cairn_mirror::{Bundle, MirrorError};
+use parking_lot::{Condvar, Mutex};
 use rustls::{ServerConnection, StreamOwned};
 
 use crate::error::ServerError;
@@ -21,12 +22,12 @@ use crate::tls;
 use crate::transfer::{self, Offered};
 use crate::volumes::Volumes;
 use crate::watched::Watched;
-use crate::wire::{self, Hello, PEER_VERSION, Welcome};
+use crate::wire::{self, Hello, LANES_MAX, Lane, PEER_VERSION, Welcome};
 
 /// A peer that says nothing for so long before it is admitted is cut off; nobody ties up a thread for nothing.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// Connections at once; the next is closed at once.
-const MAX_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 256;
 
 struct Shared {
     tls: Arc<rustls::ServerConfig>,
@@ -42,6 +43,7 @@ struct Shared {
     next: AtomicU64,
     /// To cut them off at the end.
     connections: Mutex<Vec<(u64, TcpStream)>>,
+    gathering: Gathering,
 }
 
 /// The listener.
@@ -76,6 +78,7 @@ impl Source {
             ending: AtomicBool::new(false),
             next: AtomicU64::new(0),
             connections: Mutex::default(),
+            gathering: Gathering::default(),
         });
         let failed = |source| ServerError::Listen { address: "the mirror address".to_owned(), source };
         let address = listener.local_addr().map_err(failed)?;
@@ -134,10 +137,11 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         let mine = shared.clone();
         let talk = move || {
-            if let Err(error) = converse(stream, &mine) {
+            let mut own = vec![id];
+            if let Err(error) = converse(stream, &mine, &mut own) {
                 tracing::warn!(%peer, %error, "a mirror connection failed");
             }
-            mine.connections.lock().retain(|(other, _)| *other != id);
+            mine.connections.lock().retain(|(other, _)| !own.contains(other));
         };
         if std::thread::Builder::new().name(format!("mirror-{peer}")).spawn(talk).is_err() {
             shared.connections.lock().retain(|(other, _)| *other != id);
@@ -145,7 +149,9 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-fn converse(stream: TcpStream, shared: &Shared) -> Result<(), ServerError> {
+/// Talks on a connection. `own` is the number of it; and then those that are to be forgotten when this returns: none when the connection went to the first one of its
+/// bundle, and all of them at that.
+fn converse(stream: TcpStream, shared: &Shared, own: &mut Vec<u64>) -> Result<(), ServerError> {
     let address = stream.peer_addr().map(|peer| peer.to_string()).unwrap_or_default();
     let hello_patience = HELLO_PATIENCE.min(shared.patience);
     let cut = |source: io::Error| match is_late(&source) {
@@ -170,18 +176,50 @@ fn converse(stream: TcpStream, shared: &Shared) -> Result<(), ServerError> {
             return Err(error);
         }
     };
-    wire::send(&mut stream, &Welcome::Accepted).map_err(cut)?;
+    let lanes = match &hello.lane {
+        None => {
+            wire::send(&mut stream, &Welcome::Accepted).map_err(cut)?;
+            vec![stream]
+        }
+        Some(lane) => {
+            let key = (certificate, lane.bundle.clone());
+            if let Err(error) = shared.gathering.expect(&key, lane) {
+                wire::send(&mut stream, &Welcome::Refused(error.body())).map_err(cut)?;
+                return Err(error);
+            }
+            let accepted = wire::send(&mut stream, &Welcome::Accepted).map_err(cut);
+            if lane.index > 0 {
+                accepted?;
+                shared.gathering.join(&key, lane.index, own, stream);
+                return Ok(());
+            }
+            let others = accepted.and_then(|()| {
+                let gathered = shared.gathering.wait(&key, hello_patience);
+                gathered.ok_or_else(|| cut(io::ErrorKind::TimedOut.into()))
+            });
+            own.extend(shared.gathering.forget(&key));
+            let mut lanes = vec![stream];
+            for (number, other) in others? {
+                own.push(number);
+                lanes.push(other);
+            }
+            lanes
+        }
+    };
     let patience =
         hello.stall_ms.map_or(shared.patience, |ms| shared.patience.min(Duration::from_millis(ms)));
     let patience = patience.max(Duration::from_millis(1));
-    set_patience(&mut stream.sock, patience).map_err(cut)?;
+    let mut stream = Bundle::new(lanes);
+    for lane in stream.lanes_mut() {
+        set_patience(&mut lane.sock, patience).map_err(cut)?;
+    }
     let now = shared.clock.now();
     let offered = Offered {
         volumes: &shared.volumes,
         peers: &shared.peers,
         mirrors: &shared.mirrors,
         certificate,
-        host: stream.sock.get_ref().peer_addr().ok().map(|peer| peer.ip()),
+        host: stream.lanes()[0].sock.get_ref().peer_addr().ok().map(|peer| peer.ip()),
         now,
     };
     let outcome = transfer::serve(&mut stream, &shared.source, &offered, &shared.ending);
@@ -192,11 +230,81 @@ fn converse(stream: TcpStream, shared: &Shared) -> Result<(), ServerError> {
     })
 }
 
-fn admit(
-    hello: &Hello,
-    stream: &StreamOwned<ServerConnection, Watched<TcpStream>>,
-    shared: &Shared,
-) -> Result<Fingerprint, ServerError> {
+/// One connection from a destination.
+type DestinationLane = StreamOwned<ServerConnection, Watched<TcpStream>>;
+/// Whose bundle, and which.
+type BundleKey = (Fingerprint, String);
+
+/// A connection with its number.
+type Numbered = (u64, DestinationLane);
+
+/// Connections of bundles that are not complete.
+#[derive(Default)]
+struct Gathering {
+    waiting: Mutex<HashMap<BundleKey, Vec<Option<Numbered>>>>,
+    joined: Condvar,
+}
+
+impl Gathering {
+    /// Whether a connection may come; the first one makes room for the others.
+    fn expect(&self, key: &BundleKey, lane: &Lane) -> Result<(), ServerError> {
+        let refused =
+            ServerError::Invalid { what: "the connection", rule: "it is one of a bundle of at most 16" };
+        if !(2..=LANES_MAX).contains(&lane.of) || lane.index >= lane.of {
+            return Err(refused);
+        }
+        let mut waiting = self.waiting.lock();
+        let others = waiting.get(key);
+        match (lane.index, others) {
+            (0, None) => {
+                waiting.insert(key.clone(), (1..lane.of).map(|_| None).collect());
+                Ok(())
+            }
+            (index, Some(others))
+                if others.get((index as usize).wrapping_sub(1)).is_some_and(Option::is_none) =>
+            {
+                Ok(())
+            }
+            _ => Err(refused),
+        }
+    }
+
+    /// Hands a connection over to the first one of its bundle.
+    fn join(&self, key: &BundleKey, index: u32, own: &mut Vec<u64>, stream: DestinationLane) {
+        let mut waiting = self.waiting.lock();
+        let place = waiting.get_mut(key).and_then(|others| others.get_mut(index as usize - 1));
+        // Nobody waits for it any more, otherwise.
+        if let (Some(place @ None), Some(number)) = (place, own.first()) {
+            *place = Some((*number, stream));
+            own.clear();
+        }
+        drop(waiting);
+        self.joined.notify_all();
+    }
+
+    /// Waits for the others of a bundle.
+    fn wait(&self, key: &BundleKey, patience: Duration) -> Option<Vec<Numbered>> {
+        let until = Instant::now() + patience;
+        let mut waiting = self.waiting.lock();
+        loop {
+            let others = waiting.get_mut(key)?;
+            if others.iter().all(Option::is_some) {
+                return Some(others.drain(..).flatten().collect());
+            }
+            if self.joined.wait_until(&mut waiting, until).timed_out() {
+                return None;
+            }
+        }
+    }
+
+    /// The numbers of connections that had come in vain.
+    fn forget(&self, key: &BundleKey) -> Vec<u64> {
+        let left = self.waiting.lock().remove(key).unwrap_or_default();
+        left.into_iter().flatten().map(|(number, _)| number).collect()
+    }
+}
+
+fn admit(hello: &Hello, stream: &DestinationLane, shared: &Shared) -> Result<Fingerprint, ServerError> {
     let certificates = stream.conn.peer_certificates().unwrap_or_default();
     let certificate = certificates.first().map(Fingerprint::of).ok_or(ServerError::PeerNotPinned)?;
     if let Some(credential) = &hello.credential

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::{
-    Client, Departure, Destination, GiveWay, MirrorError, PeerName, Refusal, Relationship, Source,
+    Client, Departure, Destination, GiveWay, Lag, MirrorError, PeerName, Refusal, Relationship, Source,
     SourceVolumes, Successor, Threads, TransferKind,
 };
 use cairn_volume::{Snapshot, Volume};
@@ -95,6 +95,15 @@ impl SourceVolumes for Offered<'_> {
                 "a mirror of this volume was failed over: it does not follow any more"
             );
         }
+    }
+
+    fn around_snapshot(&self, volume: &str, make: &mut dyn FnMut()) -> bool {
+        let Ok(open) = self.volumes.get(volume) else { return false };
+        open.hooks.around(volume, make).is_ok()
+    }
+
+    fn upstream_lag(&self, volume: &str) -> Option<Lag> {
+        self.mirrors.upstream_lag(volume)
     }
 
     fn former(&self, volume: &str, _peer: &PeerName, relationship: Relationship) -> Option<PeerName> {
@@ -197,6 +206,7 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
             Refusal::SourceFull => ErrorKind::NoSpace,
             Refusal::Superseded | Refusal::Behind => ErrorKind::Busy,
             Refusal::NotTaken => ErrorKind::WrongRole,
+            Refusal::Hook => ErrorKind::Failed,
             Refusal::SourceFailed | Refusal::Unknown => ErrorKind::Failed,
         },
         MirrorError::Volume(error) => volume_kind(error),
@@ -204,6 +214,7 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
         MirrorError::FailedOver => ErrorKind::WrongRole,
         MirrorError::CompareNeeded { .. } | MirrorError::Undecided { .. } => ErrorKind::Diverged,
         MirrorError::NotAhead(_) => ErrorKind::WrongRole,
+        MirrorError::Locked { .. } => ErrorKind::Diverged,
         MirrorError::Cancelled => ErrorKind::Interrupted,
         MirrorError::Stream(_) => ErrorKind::Damaged,
         MirrorError::Protocol(_) | MirrorError::Nack(_) => ErrorKind::Failed,
@@ -232,6 +243,10 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
             Refusal::SourceFull => "delete snapshots or LUNs on the source, trim, or grow its volume".into(),
             Refusal::Superseded => "wait for the other update; `cairn mirror status` shows it".into(),
             Refusal::Behind => format!("`cairn mirror update {volume}`, then again"),
+            Refusal::Hook => {
+                "see `cairn status` and `cairn volume hooks` on the source; the next update tries again"
+                    .into()
+            }
             Refusal::NotTaken => "see `cairn status` and the log on the source".into(),
             Refusal::SourceFailed | Refusal::Unknown => "see `cairn status` on the source".into(),
         },
@@ -242,6 +257,10 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
         ),
         MirrorError::Undecided { .. } => format!(
             "`cairn mirror resync {volume} --spill FILE` keeps it in a file and follows, `--discard-divergent` drops it; `cairn mirror failover {volume}` takes it back"
+        ),
+        MirrorError::Locked { .. } => format!(
+            "ask at the source who deleted it; updates go on when the lock has run out, or after `cairn mirror set {volume} --lock off` here; `cairn mirror failover {volume}` keeps \
+             what is here"
         ),
         MirrorError::NotAhead(_) => "see `cairn mirror status` on both sides".into(),
         _ => format!("update again with `cairn mirror update {volume}`; the last complete image is whole"),

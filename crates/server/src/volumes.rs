@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
+use crate::hooks::Hooks;
 use crate::names;
 use crate::schedules::Schedules;
 use crate::state;
@@ -55,6 +56,7 @@ pub(crate) struct OpenVolume {
     rehearsal: Arc<Rehearsal>,
     scrub: Scrub,
     pub(crate) schedules: Schedules,
+    pub(crate) hooks: Hooks,
     ending: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -196,6 +198,7 @@ impl Volumes {
             rehearsal,
             scrub: Scrub::open(self.folder(name).join("scrub.json")),
             schedules: Schedules::open(self.folder(name).join("schedules.json")),
+            hooks: Hooks::open(self.folder(name).join("hooks.json")),
             ending: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
         });
@@ -250,6 +253,7 @@ impl Volumes {
         };
         let mut problems: Vec<_> = self.entries.read().iter().filter_map(unavailable).collect();
         for open in self.all() {
+            problems.extend(open.hooks.problem(&open.name));
             if let Some(source) = open.volume.status().latched {
                 let error = ServerError::volume(&open.name)(source);
                 problems.push(api::Problem {

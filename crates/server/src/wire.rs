@@ -1,7 +1,7 @@
 //! What peers say to each other before the mirror protocol begins: who they are, what for, and whether they may.
 //!
 //! Over TLS the destination sends one hello, the source answers it. Each is a length (4 bytes, big-endian) and that many
-//! bytes of JSON. Everything after the answer belongs to `cairn-mirror`.
+//! bytes of JSON. Everything after the answer is chunks of [`cairn_mirror::Bundle`], over one connection or several, and what is in them belongs to `cairn-mirror`.
 
 use std::io::{self, Read, Write};
 
@@ -12,7 +12,7 @@ use crate::api::ErrorBody;
 use crate::peers::Credential;
 
 /// The version of the hello and of what follows. Peers must have the same.
-pub(crate) const PEER_VERSION: u32 = 1;
+pub(crate) const PEER_VERSION: u32 = 2;
 /// Longest message, in bytes.
 const MAX_MESSAGE: u32 = 64 << 10;
 
@@ -29,7 +29,24 @@ pub(crate) struct Hello {
     /// How long the destination waits for a byte; the source does as long.
     #[serde(default)]
     pub(crate) stall_ms: Option<u64>,
+    /// This connection is one of several.
+    #[serde(default)]
+    pub(crate) lane: Option<Lane>,
 }
+
+/// A connection of a bundle. The first one is opened and accepted before the others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lane {
+    /// Names the bundle; the destination makes it up.
+    pub(crate) bundle: String,
+    /// Which of them, from 0.
+    pub(crate) index: u32,
+    /// How many.
+    pub(crate) of: u32,
+}
+
+/// Most connections of one bundle.
+pub(crate) const LANES_MAX: u32 = 16;
 
 /// What the source answers.
 #[derive(Debug, Serialize, Deserialize)]

@@ -52,7 +52,20 @@ pub fn apply(
 /// [`apply`] to a transfer that has begun: what it has already may be left out of the stream.
 pub fn apply_to(
     input: &mut dyn Read,
+    receiver: Receiver,
+    work: &mut Work<'_>,
+) -> Result<Applied, StreamError> {
+    apply_keeping(input, receiver, &|_| false, work)
+}
+
+/// [`apply_to`], and an image without one of the snapshots that `locked` names is not committed, whatever the other side says.
+///
+/// # Errors
+/// [`StreamError::Locked`] with the first of them.
+pub fn apply_keeping(
+    input: &mut dyn Read,
     mut receiver: Receiver,
+    locked: &dyn Fn(&SnapshotEntry) -> bool,
     work: &mut Work<'_>,
 ) -> Result<Applied, StreamError> {
     let volume = receiver.volume().clone();
@@ -60,6 +73,7 @@ pub fn apply_to(
     let header = consumer.header().clone();
     let here = volume.snapshot_entries();
     check_header(&header, &volume, &here)?;
+    let locked: Vec<SnapshotEntry> = here.iter().filter(|entry| locked(entry)).cloned().collect();
     let mut table = Table { entries: here.into_iter().map(|entry| (entry.id, entry)).collect() };
     match work.threads {
         None => {
@@ -87,6 +101,12 @@ pub fn apply_to(
             );
             written?;
             read?;
+        }
+    }
+    for kept in &locked {
+        let same = |entry: &SnapshotEntry| root_digest(entry) == root_digest(kept);
+        if !table.entries.get(&kept.id).is_some_and(same) {
+            return Err(StreamError::Locked { snapshot: kept.id });
         }
     }
     let entries: Vec<SnapshotEntry> = table.entries.into_values().collect();

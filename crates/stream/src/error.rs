@@ -49,6 +49,12 @@ impl std::fmt::Display for AbortReason {
 /// Why a stream was not made or not taken. What was there before is untouched.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StreamError {
+    /// A snapshot that stays at the reader for a while is not in the image any more.
+    #[error("snapshot {snapshot} is locked here and the source does not have it any more")]
+    Locked {
+        /// Which.
+        snapshot: SnapshotId,
+    },
     /// The reader or writer below failed, or the stream ended before its trailer.
     #[error("the stream broke off: {0}")]
     Io(Arc<io::Error>),

@@ -11,13 +11,14 @@ mod consume;
 mod dump;
 mod encode;
 mod error;
+mod gauge;
 mod plan;
 mod produce;
 #[cfg(test)]
 mod tests;
 mod work;
 
-pub use apply::{Applied, apply, apply_to};
+pub use apply::{Applied, apply, apply_keeping, apply_to};
 pub use consume::{Consumer, Record};
 pub use dump::{
     Dump, DumpBytes, DumpDevice, DumpError, DumpLabel, Lost, OpenDump, PartHead, PartIndex, PartReader,
@@ -25,6 +26,7 @@ pub use dump::{
 };
 pub use encode::Compression;
 pub use error::{AbortReason, StreamError};
+pub use gauge::Gauge;
 pub use plan::{Have, MIRROR_PREFIX, Plan};
-pub use produce::{Produced, abort, produce};
+pub use produce::{Produced, abort, produce, produce_gauged};
 pub use work::{Progress, Threads, Work};

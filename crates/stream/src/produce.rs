@@ -11,6 +11,7 @@ use cairn_format::stream::{
 
 use crate::encode::{Compression, Ready, batches_of, each_record};
 use crate::error::{AbortReason, StreamError};
+use crate::gauge::Gauge;
 use crate::plan::Plan;
 use crate::work::{Progress, Work};
 
@@ -33,10 +34,21 @@ pub fn produce(
     compression: Compression,
     work: &mut Work<'_>,
 ) -> Result<Produced, StreamError> {
+    produce_gauged(plan, out, compression, &Gauge::new(), work)
+}
+
+/// [`produce`] on a link of which something is known already; what is learnt goes into `gauge`.
+pub fn produce_gauged(
+    plan: &Plan,
+    out: &mut dyn Write,
+    compression: Compression,
+    gauge: &Gauge,
+    work: &mut Work<'_>,
+) -> Result<Produced, StreamError> {
     let total = plan.blocks();
     let mut sender = Sender::new(out, None);
     sender.raw(&plan.header.to_bytes())?;
-    each_record(plan, batches_of(plan), compression, work, &mut |ready, work| {
+    each_record(plan, batches_of(plan), (compression, gauge), work, &mut |ready, work| {
         sender.tell_and_send(ready, total, work)
     })?;
     if sender.blocks != total {

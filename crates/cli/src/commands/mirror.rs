@@ -5,7 +5,7 @@ use cairn_server::api::{self, ErrorKind};
 
 use super::volume::{absolute, segment};
 use super::{follow, summary};
-use crate::arguments::{Decision, Mirror, Setting};
+use crate::arguments::{Compress, Decision, Link, Mirror, Setting};
 use crate::client::Client;
 use crate::exit::{Failure, NOT_KNOWN};
 use crate::output::{Output, ago, duration, interval, print_line, size, table};
@@ -13,16 +13,20 @@ use crate::output::{Output, ago, duration, interval, print_line, size, table};
 /// Runs a command on mirrors.
 pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
-        Mirror::Create { volume, token, every, rpo, no_hold, stall, name, device } => {
+        Mirror::Create { volume, token, every, when, rpo, no_hold, stall, name, device, link } => {
             let request = api::CreateMirror {
                 volume,
                 name,
                 token,
                 every_ms: every.map(ms),
+                cron: when.cron,
+                zone: when.zone,
+                lock_ms: when.lock.map(setting),
                 rpo_ms: rpo.map(ms),
                 no_hold,
                 stall_ms: stall.map(ms),
                 devices: absolute(&device)?,
+                link: wish(link),
             };
             let job: api::Job = client.post("/v1/mirrors", &request)?;
             transferred(job, client, output)?;
@@ -41,16 +45,25 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             transferred(job, client, output)?;
         }
         Mirror::Check { name, rpo } => return check(name.as_deref(), rpo.map(ms), client, output),
-        Mirror::Set { name, every, rpo, stall, hold, no_hold } => {
+        Mirror::Set { name, every, when, rpo, stall, hold, no_hold, link } => {
             let request = api::SetMirror {
                 every_ms: every.map(setting),
+                cron: when.cron,
+                zone: when.zone,
+                lock_ms: when.lock.map(setting),
                 rpo_ms: rpo.map(setting),
                 hold: (hold || no_hold).then_some(hold),
                 stall_ms: stall.map(setting),
                 paused: None,
+                link: wish(link),
             };
             let mirror: api::Mirror = client.patch(&path(&name)?, &request)?;
             output.tell(&mirror, show);
+        }
+        Mirror::Repoint { name, token, volume } => {
+            let request = api::RepointMirror { token, volume };
+            let job: api::Job = client.post(&format!("{}/repoint", path(&name)?), &request)?;
+            roles_changed(job, client, output)?;
         }
         Mirror::Pause { name } => pause(&name, true, client, output)?,
         Mirror::Resume { name } => pause(&name, false, client, output)?,
@@ -89,6 +102,16 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
         }
     }
     Ok(())
+}
+
+fn wish(link: Link) -> api::LinkWish {
+    let compress = |when| match when {
+        Compress::Auto => api::Compress::Auto,
+        Compress::Always => api::Compress::Always,
+        Compress::Never => api::Compress::Never,
+    };
+    let Link { limit, connections, compress: when } = link;
+    api::LinkWish { limit, connections, compress: when.map(compress) }
 }
 
 fn transferred(job: api::Job, client: &Client, output: Output) -> Result<(), Failure> {
@@ -386,11 +409,32 @@ pub fn list(mirrors: &[api::Mirror]) -> String {
             format!("{} at {}", mirror.source_volume, mirror.source_address),
             mirror.image.clone().unwrap_or_else(|| "-".to_owned()),
             lag(mirror),
-            interval(mirror.every_ms),
+            every(mirror),
             mirror.last.as_ref().map_or("-".to_owned(), |last| size(last.sent_bytes)),
         ]
     };
     table(["NAME", "STATE", "SOURCE", "IMAGE", "LAG", "EVERY", "LAST SENT"], mirrors.iter().map(row))
+}
+
+fn every(mirror: &api::Mirror) -> String {
+    match &mirror.cron {
+        Some(cron) => format!("{cron} {}", mirror.zone.as_deref().unwrap_or("UTC")),
+        None => interval(mirror.every_ms),
+    }
+}
+
+fn link(mirror: &api::Mirror) -> String {
+    let limit = match (&mirror.limit, mirror.limit_now_bytes) {
+        (None, _) => "no limit".to_owned(),
+        (Some(limit), Some(now)) => format!("limit {limit} (now {}/s)", size(now)),
+        (Some(limit), None) => format!("limit {limit} (none now)"),
+    };
+    let packed = match mirror.compress {
+        api::Compress::Auto => "packed while that is faster",
+        api::Compress::Always => "packed",
+        api::Compress::Never => "not packed",
+    };
+    format!("{} connection(s), {packed}, {limit}", mirror.connections)
 }
 
 /// How far behind it is, as far as is known: time and bytes.
@@ -427,11 +471,18 @@ fn show(mirror: &api::Mirror) -> String {
         mirror.image.as_deref().unwrap_or("none"),
         mirror.image_age_ms.map_or("-".to_owned(), duration),
         lag(mirror),
-        interval(mirror.every_ms),
+        every(mirror),
         duration(mirror.stall_ms),
         mirror.updates,
         size(mirror.sent_bytes),
     );
+    text += &format!("\nlink      {}", link(mirror));
+    if let Some(lock) = mirror.lock_ms {
+        text += &format!(
+            "\nlock      snapshots stay for {}, whatever becomes of them at the source",
+            duration(lock)
+        );
+    }
     if let Some(next) = mirror.next_ms {
         text += &format!("\nnext      {}", ago(next));
     }

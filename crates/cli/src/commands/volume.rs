@@ -8,7 +8,7 @@ use super::{follow, scrub, summary};
 use crate::arguments::{Rehearse, Volume};
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, ago, print_line, size, table};
+use crate::output::{Output, ago, duration, print_line, size, table};
 
 /// Runs a command on volumes.
 pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failure> {
@@ -39,6 +39,14 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
             let path = format!("/v1/volumes/{}/grow", segment(&name)?);
             let volume: api::Volume = client.post(&path, &request)?;
             output.tell(&volume, |volume| format!("{} has {} now", volume.name, size(volume.size_bytes)));
+        }
+        Volume::Hooks { name, before, after, timeout } => {
+            let path = format!("/v1/volumes/{}/hooks", segment(&name)?);
+            let timeout_ms = timeout.map(|timeout| u64::try_from(timeout.0.as_millis()).unwrap_or(u64::MAX));
+            let set = api::SetHooks { before, after, timeout_ms };
+            let asks = set.before.is_none() && set.after.is_none() && set.timeout_ms.is_none();
+            let hooks: api::Hooks = if asks { client.get(&path)? } else { client.patch(&path, &set)? };
+            output.show(&hooks, show_hooks);
         }
         Volume::Delete { name, dry_run } => {
             let path = format!("/v1/volumes/{}", segment(&name)?);
@@ -247,4 +255,18 @@ pub fn segment(name: &str) -> Result<&str, Failure> {
         format!("`{name}` is no name"),
         "use letters, digits, `.`, `_` and `-`, beginning with a letter or a digit",
     ))
+}
+
+fn show_hooks(hooks: &api::Hooks) -> String {
+    let command = |command: &Option<String>| command.clone().unwrap_or_else(|| "-".to_owned());
+    let mut text = format!(
+        "before    {}\nafter     {}\ntimeout   {}",
+        command(&hooks.before),
+        command(&hooks.after),
+        duration(hooks.timeout_ms)
+    );
+    if let Some(problem) = &hooks.problem {
+        text += &format!("\nproblem   {problem}");
+    }
+    text
 }

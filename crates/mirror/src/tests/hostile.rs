@@ -63,6 +63,7 @@ fn an_update() -> Request {
         rpo_ms: Some(7),
         claims: 9,
         shown: SnapshotId(3),
+        keep: vec![SnapshotId(2)],
         have: vec![have],
     })
 }

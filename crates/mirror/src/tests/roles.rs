@@ -15,7 +15,14 @@ use super::harness::{BLOCKS, Content, Pair, Trouble, assert_clean, content, fing
 use crate::{DestinationState, GivesUp, MirrorError, Refusal, Standing, Successor, TransferKind};
 
 fn successor() -> Successor {
-    Successor { address: ":7420".to_owned(), volume: "vol0".to_owned(), every_ms: None, rpo_ms: None }
+    Successor {
+        address: ":7420".to_owned(),
+        volume: "vol0".to_owned(),
+        every_ms: None,
+        cron: String::new(),
+        zone: String::new(),
+        rpo_ms: None,
+    }
 }
 
 fn dropped(head: SnapshotId) -> Option<GivesUp> {

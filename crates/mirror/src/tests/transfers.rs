@@ -503,3 +503,38 @@ fn a_mirror_that_is_forgotten_frees_its_snapshots() {
     assert_eq!(bases(&pair), 0);
     assert!(pair.registry.mirrors(&pair.source).expect("the mirrors").is_empty());
 }
+
+#[test]
+fn locked_snapshots_stay_until_their_time_is_over_whatever_the_source_does() {
+    let pair = Pair::new(6);
+    let mut rng = Rng::new(6);
+    let day = Duration::from_secs(24 * 3600);
+    let update = |pair: &Pair| {
+        let mirror = pair.mirror();
+        mirror.set_options(crate::Options { lock: Some(day * 30), ..mirror.options() });
+        pair.update_with(&mirror, Trouble::default())
+    };
+    pair.write(pair.files[0], 0, 50, &mut rng);
+    let first = pair.source.create_snapshot("payroll").expect("a snapshot").id;
+    update(&pair).expect("a baseline");
+    pair.clock.advance(day * 10);
+    pair.write(pair.files[0], 10, 50, &mut rng);
+    pair.source.create_snapshot("later").expect("a snapshot");
+    update(&pair).expect("snapshots that mirrors made for themselves come and go");
+    let before = fingerprint(&pair.destination);
+    // Whoever has the source deletes it there, and writes over what it had.
+    pair.source.delete_snapshots(&[first]).expect("it is deleted");
+    pair.write(pair.files[0], 0, 60, &mut rng);
+    for _ in 0..2 {
+        let error = update(&pair).expect_err("it is locked");
+        assert!(matches!(&error, MirrorError::Locked { name } if name == "payroll"), "{error}");
+        assert!(before == fingerprint(&pair.destination), "nothing has changed");
+    }
+    // One of the same name is no substitute.
+    pair.source.create_snapshot("payroll").expect("a snapshot");
+    assert!(matches!(update(&pair), Err(MirrorError::Locked { .. })));
+    pair.clock.advance(day * 20);
+    update(&pair).expect("its time is over");
+    assert!(pair.destination.snapshot(first).is_none());
+    pair.assert_mirrored();
+}

@@ -17,6 +17,15 @@ pub struct CreateMirror {
     pub token: String,
     /// An update begins that often; only on request when not given.
     pub every_ms: Option<u64>,
+    /// Or by a cron expression: minute, hour, day of the month, month, day of the week.
+    #[serde(default)]
+    pub cron: Option<String>,
+    /// The time zone of the expression and of the hours of a limit: an IANA name such as `Europe/Berlin`; UTC when not given.
+    #[serde(default)]
+    pub zone: Option<String>,
+    /// Snapshots of the source stay here for so long, whatever becomes of them there: an update that would take one away is refused.
+    #[serde(default)]
+    pub lock_ms: Option<u64>,
     /// The lag that is wanted at most. Past it the mirror is `behind`, on both ends.
     #[serde(default)]
     pub rpo_ms: Option<u64>,
@@ -29,6 +38,34 @@ pub struct CreateMirror {
     /// Disks or files for the mirror; a sparse file in the data directory when empty.
     #[serde(default)]
     pub devices: Vec<String>,
+    /// How the link to the source is used.
+    #[serde(default)]
+    pub link: LinkWish,
+}
+
+/// How the link to a source is to be used; what is not given stays.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LinkWish {
+    /// Bytes a second at most: `50M`, `off`, or by the time of day, as in `100M, mon-fri 08:00-18:00=10M`. It holds for a running transfer at once.
+    pub limit: Option<String>,
+    /// Connections of a transfer, 1 to 16; from the next one on.
+    pub connections: Option<u32>,
+    /// Whether what is sent is packed with zstd.
+    pub compress: Option<Compress>,
+}
+
+/// Whether what is sent is packed with zstd.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compress {
+    /// While that makes it faster, by measuring the link and the packing.
+    #[default]
+    Auto,
+    /// Always where it gets smaller.
+    Always,
+    /// Never.
+    Never,
 }
 
 /// Changes what is wanted of a mirror; what is not given stays.
@@ -37,6 +74,12 @@ pub struct CreateMirror {
 pub struct SetMirror {
     /// An update begins that often; 0 for only on request.
     pub every_ms: Option<u64>,
+    /// Or by a cron expression; `off` for none.
+    pub cron: Option<String>,
+    /// The time zone of the expression and of the hours of a limit.
+    pub zone: Option<String>,
+    /// Snapshots stay here for so long, whatever becomes of them at the source; 0 for no longer than there.
+    pub lock_ms: Option<u64>,
     /// The lag that is wanted at most; 0 for none.
     pub rpo_ms: Option<u64>,
     /// The source holds a base snapshot for it.
@@ -45,6 +88,19 @@ pub struct SetMirror {
     pub stall_ms: Option<u64>,
     /// No update begins, and one that runs is ended.
     pub paused: Option<bool>,
+    /// How the link to the source is used.
+    #[serde(default)]
+    pub link: LinkWish,
+}
+
+/// Makes a mirror follow another server that has the same volume, or a mirror of it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RepointMirror {
+    /// What `cairn peer invite` printed there.
+    pub token: String,
+    /// What the volume is called there; as it was called at the source before when not given.
+    pub volume: Option<String>,
 }
 
 /// Brings the newest image.
@@ -265,6 +321,12 @@ pub struct Mirror {
     pub source_volume: String,
     /// An update begins that often.
     pub every_ms: Option<u64>,
+    /// Or by this cron expression.
+    pub cron: Option<String>,
+    /// In this time zone; UTC when none is told.
+    pub zone: Option<String>,
+    /// For how long snapshots stay here whatever becomes of them at the source.
+    pub lock_ms: Option<u64>,
     /// The lag that is wanted at most.
     pub rpo_ms: Option<u64>,
     /// The lag is more than that.
@@ -275,6 +337,14 @@ pub struct Mirror {
     pub stall_ms: u64,
     /// No update begins.
     pub paused: bool,
+    /// Bytes a second at most, by the time of day; none for as fast as it goes.
+    pub limit: Option<String>,
+    /// The limit now.
+    pub limit_now_bytes: Option<u64>,
+    /// Connections of a transfer.
+    pub connections: u32,
+    /// Whether what is sent is packed.
+    pub compress: Compress,
     /// The snapshot that it shows.
     pub image: Option<String>,
     /// When that was taken, by the source's clock.

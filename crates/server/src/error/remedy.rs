@@ -45,6 +45,7 @@ impl ServerError {
             E::DeviceTooSmall { .. } => ErrorKind::TooSmall,
             E::OpenDevice(error) | E::LogUnavailable { source: error, .. } => open_kind(error),
             E::LogIsThere { .. } | E::Cron { .. } => ErrorKind::Usage,
+            E::Hook { .. } => ErrorKind::Failed,
             E::Device(error) => device_kind(error),
             E::Volume { source, .. } => volume_kind(source),
             E::Files { source, .. } => files_kind(source),
@@ -96,6 +97,7 @@ impl ServerError {
                 format!("end it there, or forget it here with `cairn mirror forget {volume} {mirror}`")
             }
             E::Cron { .. } => "give five fields: minute, hour, day of the month, month, day of the week, such as `30 2 * * 1-5`".into(),
+            E::Hook { volume, .. } => format!("run it by hand as the server's user; `cairn volume hooks {volume}` shows it"),
             E::Paused { volume } => format!("`cairn mirror resume {volume}`"),
             E::Busy { .. } => "wait until it is over; `cairn status` shows it".into(),
             E::DataDirBusy { path } => format!(

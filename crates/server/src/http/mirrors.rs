@@ -19,6 +19,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(show_mirror, set_mirror, delete_mirror))
         .routes(routes!(update_mirror))
         .routes(routes!(abort_mirror))
+        .routes(routes!(repoint_mirror))
         .routes(routes!(verify_mirror))
         .routes(routes!(forget_follower))
         .routes(routes!(failover))
@@ -103,6 +104,17 @@ async fn update_mirror(
     Body(request): Body<api::UpdateRequest>,
 ) -> Answer<api::Job> {
     blocking(server, move |server| server.update_mirror(&mirror, &request)).await
+}
+
+/// Makes a mirror follow another server that has the same volume, without a new baseline.
+#[utoipa::path(post, path = "/v1/mirrors/{mirror}/repoint", tag = "mirrors", params(("mirror" = String, Path,)),
+    request_body = api::RepointMirror, responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn repoint_mirror(
+    State(server): State<Arc<Server>>,
+    Path(mirror): Path<String>,
+    Body(request): Body<api::RepointMirror>,
+) -> Answer<api::Job> {
+    blocking(server, move |server| server.repoint_mirror(&mirror, &request)).await
 }
 
 /// Ends a running update; answers when it is over. What it brought is there for the next one.

@@ -28,6 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(rename_snapshot))
         .routes(routes!(hold_snapshot))
         .routes(routes!(rollback))
+        .routes(routes!(show_hooks, set_hooks))
         .routes(routes!(list_schedules))
         .routes(routes!(set_schedule, remove_schedule))
         .routes(routes!(simulate_schedule))
@@ -273,6 +274,24 @@ async fn hold_snapshot(
     Body(request): Body<api::HoldSnapshot>,
 ) -> Answer<api::Snapshot> {
     blocking(server, move |server| server.hold_snapshot(&volume, &snapshot, request.held)).await
+}
+
+/// The commands around each snapshot of a volume.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/hooks", tag = "snapshots", params(("volume" = String, Path,)),
+    responses((status = 200, body = api::Hooks), (status = "default", body = ErrorBody)))]
+async fn show_hooks(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<api::Hooks> {
+    blocking(server, move |server| server.show_hooks(&volume)).await
+}
+
+/// Changes them.
+#[utoipa::path(patch, path = "/v1/volumes/{volume}/hooks", tag = "snapshots", params(("volume" = String, Path,)),
+    request_body = api::SetHooks, responses((status = 200, body = api::Hooks), (status = "default", body = ErrorBody)))]
+async fn set_hooks(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::SetHooks>,
+) -> Answer<api::Hooks> {
+    blocking(server, move |server| server.set_hooks(&volume, &request)).await
 }
 
 /// The schedules of snapshots of a volume.

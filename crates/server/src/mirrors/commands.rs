@@ -7,16 +7,19 @@ use cairn_mirror::Client;
 use cairn_volume::Role;
 
 use super::roles::Change;
-use super::{Document, Relation, image_of, millis, now_ms};
+use super::when::When;
+use super::{Document, Link, Relation, image_of, millis, now_ms};
 use crate::api;
 use crate::destination::connect;
 use crate::error::ServerError;
+use crate::limits::Limits;
 use crate::names;
 use crate::peers::Credential;
 use crate::server::Server;
 use crate::state;
 use crate::token::{Token, random_bytes};
 use crate::volumes::NewVolume;
+use crate::wire::LANES_MAX;
 
 impl Server {
     pub(crate) fn list_mirrors(&self) -> Vec<api::Mirror> {
@@ -36,6 +39,8 @@ impl Server {
         if request.every_ms == Some(0) {
             return Err(ServerError::Invalid { what: "the interval", rule: "it is above 0" });
         }
+        let (cron, zone) = (request.cron.as_deref(), request.zone.as_deref());
+        let when = When::default().changed(request.every_ms, cron, zone)?;
         // Everything that can be refused here is, before the token is used.
         if token.volume.as_deref().is_some_and(|only| only != request.volume) {
             return Err(ServerError::VolumeNotAllowed { volume: request.volume });
@@ -43,29 +48,20 @@ impl Server {
         if !matches!(self.volumes.get(name), Err(ServerError::NotFound { .. })) {
             return Err(ServerError::DestinationTaken { volume: name.to_owned() });
         }
+        let link = link(&request.link, Link::default())?;
+        let relationship = u64::from_le_bytes(random_bytes());
         let document = Document {
-            address: token.address,
-            fingerprint: token.fingerprint,
-            volume: request.volume.clone(),
             credential: Some(Credential { id: token.id, secret: token.secret }),
-            every_ms: request.every_ms,
+            when,
             rpo_ms: request.rpo_ms.filter(|rpo| *rpo > 0),
             no_hold: request.no_hold,
             stall_ms: request.stall_ms.filter(|stall| *stall > 0),
-            paused: false,
-            relationship: u64::from_le_bytes(random_bytes()),
-            contact: None,
-            sent_bytes: 0,
-            updates: 0,
-            last: None,
-            verified: None,
-            mended_here: 0,
-            mended_there: 0,
-            change: None,
-            decision: None,
+            link,
+            lock_ms: request.lock_ms.filter(|lock| *lock > 0),
+            ..Document::of(&token.address, token.fingerprint, &request.volume, relationship)
         };
         let patience = document.stall(mirrors.patience);
-        let mut stream = connect(&self.identity, &document.source(), patience, |_| ())?;
+        let mut stream = connect(&self.identity, &document.link(), patience, &|_| ())?;
         let wanted = Client::hello(&mut stream)
             .and_then(|mut client| client.provision_info(&request.volume))
             .map_err(|source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) })?;
@@ -107,28 +103,76 @@ impl Server {
         {
             let mut document = relation.document.lock();
             let mut changed = document.clone();
-            changed.every_ms = set.every_ms.map_or(changed.every_ms, some);
+            changed.when = changed.when.changed(set.every_ms, set.cron.as_deref(), set.zone.as_deref())?;
+            changed.lock_ms = set.lock_ms.map_or(changed.lock_ms, some);
             changed.rpo_ms = set.rpo_ms.map_or(changed.rpo_ms, some);
             changed.stall_ms = set.stall_ms.map_or(changed.stall_ms, some);
             changed.no_hold = set.hold.map_or(changed.no_hold, |hold| !hold);
             changed.paused = set.paused.unwrap_or(changed.paused);
+            changed.link = link(&set.link, changed.link)?;
             state::save(&relation.path, &changed)?;
             relation.destination.set_options(changed.options());
             let resumed = document.paused && !changed.paused;
             let now_ms = now_ms(&*self.clock);
-            if resumed || set.every_ms.is_some() {
+            if resumed || changed.when != document.when {
+                let next = changed.when.next_ms(now_ms);
                 // What was missed meanwhile is one update now.
-                let delay = |every: u64| if resumed { 0 } else { every };
-                let next = changed.every_ms.map(|every| now_ms.saturating_add(delay(every)));
-                relation.live.lock().next_ms = next;
+                let missed = relation.live.lock().next_ms.is_some_and(|due| due <= now_ms);
+                let now = resumed && (missed || changed.when.every_ms.is_some());
+                relation.live.lock().next_ms = if now { next.map(|_| now_ms) } else { next };
             }
             *document = changed;
         }
+        relation.set_pace(now_ms(&*self.clock));
         if set.paused == Some(true) {
             relation.settle()?;
         }
         self.mirrors.look();
         Ok(self.mirrors.show(&relation))
+    }
+
+    /// Makes a mirror follow another server that has its image or an older one in common with it: the source of its source, mostly.
+    pub(crate) fn repoint_mirror(
+        &self,
+        name: &str,
+        request: &api::RepointMirror,
+    ) -> Result<api::Job, ServerError> {
+        let mirrors = &self.mirrors;
+        let relation = mirrors.get(name)?;
+        if relation.is_failed_over() {
+            return Err(ServerError::FailedOver { volume: name.to_owned() });
+        }
+        let token = Token::decode(&request.token)?;
+        let volume = request.volume.clone().unwrap_or_else(|| relation.document.lock().volume.clone());
+        names::check("volume", &volume)?;
+        if token.volume.as_deref().is_some_and(|only| only != volume) {
+            return Err(ServerError::VolumeNotAllowed { volume });
+        }
+        let mut document = relation.document.lock().clone();
+        document.address = token.address;
+        document.fingerprint = token.fingerprint;
+        document.volume = volume;
+        document.credential = Some(Credential { id: token.id, secret: token.secret });
+        document.contact = None;
+        document.verified = None;
+        let patience = document.stall(mirrors.patience);
+        // It is the same volume, or nothing is changed.
+        let mut stream = connect(&self.identity, &document.link(), patience, &|_| ())?;
+        let wanted = Client::hello(&mut stream)
+            .and_then(|mut client| client.provision_info(&document.volume))
+            .map_err(|source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) })?;
+        let open = self.volumes.get(name)?;
+        if wanted.id != open.volume.id() {
+            return Err(ServerError::OtherVolume { volume: name.to_owned() });
+        }
+        relation.settle()?;
+        document.credential = None;
+        state::save(&relation.path, &document)?;
+        let (to, volume) = (document.address.clone(), document.volume.clone());
+        let repointed = Arc::new(Relation::new(&open, relation.path.clone(), document, now_ms(&*self.clock)));
+        mirrors.relations.lock().insert(name.to_owned(), repointed.clone());
+        tracing::info!(mirror = name, to, volume, "follows another server");
+        mirrors.begin(&repointed, Some(stream), "mirror update", false)
     }
 
     /// Ends a running update, and answers when it is over.
@@ -196,4 +240,20 @@ impl Server {
         self.mirrors.forget(name);
         Ok(())
     }
+}
+
+/// A link as it was, with what is wished.
+fn link(wish: &api::LinkWish, before: Link) -> Result<Link, ServerError> {
+    let limit = match &wish.limit {
+        None => before.limit,
+        Some(text) => {
+            let limits: Limits = text.parse()?;
+            (!limits.is_off()).then(|| limits.to_string())
+        }
+    };
+    let connections = wish.connections.or(before.connections);
+    if connections.is_some_and(|connections| !(1..=LANES_MAX).contains(&connections)) {
+        return Err(ServerError::Invalid { what: "the number of connections", rule: "it is 1 to 16" });
+    }
+    Ok(Link { limit, connections, compress: wish.compress.unwrap_or(before.compress) })
 }

@@ -5,7 +5,7 @@
 //! too early is without effect, as the volume's role decides.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,9 +18,10 @@ use cairn_mirror::{
 use cairn_volume::{Divergence, Role, Snapshot};
 use serde::{Deserialize, Serialize};
 
+use super::when::When;
 use super::{ASK_EVERY, Claim, Document, Mirrors, Relation, now_ms};
 use crate::api;
-use crate::destination::{SourceStream, connect};
+use crate::destination::{SourceStream, connect, hang_up};
 use crate::error::ServerError;
 use crate::identity::Fingerprint;
 use crate::jobs::Progress;
@@ -75,10 +76,9 @@ impl Mirrors {
     ) -> Result<T, ServerError> {
         let document = relation.document.lock().clone();
         let patience = document.stall(self.patience);
-        let mut stream = connect(&self.identity, &document.source(), patience, |_| ())?;
+        let mut stream = connect(&self.identity, &document.source(), patience, &|_| ())?;
         let said = Client::hello(&mut stream).and_then(|mut client| say(&mut client));
-        stream.conn.send_close_notify();
-        let _ = stream.flush();
+        hang_up(&mut stream);
         said.map_err(|source| relation.failed(source))
     }
 
@@ -151,7 +151,11 @@ impl Mirrors {
         }
         let path = self.volumes.folder(name).join("mirror.json");
         let mut document = Document::of(&successor.address, certificate, &successor.volume, relationship.0);
-        document.every_ms = successor.every_ms;
+        let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let (cron, zone) = (some(&successor.cron), some(&successor.zone));
+        // What this side can't read it does without.
+        let when = When::default().changed(successor.every_ms, cron.as_deref(), zone.as_deref());
+        document.when = when.unwrap_or_default();
         document.rpo_ms = successor.rpo_ms;
         document.change = Some(self.changed(Change::HandOver));
         state::save(&path, &document).map_err(refused)?;
@@ -386,7 +390,9 @@ impl Mirrors {
         let successor = Successor {
             address: self.own_address(),
             volume: relation.name.clone(),
-            every_ms: document.every_ms,
+            every_ms: document.when.every_ms,
+            cron: document.when.cron.clone().unwrap_or_default(),
+            zone: document.when.zone.clone().unwrap_or_default(),
             rpo_ms: document.rpo_ms,
         };
         let destination = &relation.destination;

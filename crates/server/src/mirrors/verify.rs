@@ -13,7 +13,7 @@ use cairn_volume::Finding;
 
 use super::{Mirrors, Relation, millis, now_ms};
 use crate::api;
-use crate::destination::{SourceStream, connect};
+use crate::destination::{SourceStream, connect, hang_up};
 use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::server::Server;
@@ -139,7 +139,7 @@ impl Mirrors {
         let (started_ms, began) = (now_ms(&*self.clock), self.clock.monotonic());
         let document = relation.document.lock().clone();
         let patience = document.stall(self.patience);
-        let mut stream = connect(&self.identity, &document.source(), patience, |_| ())?;
+        let mut stream = connect(&self.identity, &document.source(), patience, &|_| ())?;
         let mut counted = Counted { stream: &mut stream, bytes: 0 };
         progress.phase(if request.scrub { "reading both sides" } else { "comparing" });
         let rate = request.rate_bytes.unwrap_or(RATE) as f64;
@@ -163,8 +163,7 @@ impl Mirrors {
         let outcome = Client::hello(&mut counted)
             .and_then(|mut client| relation.destination.verify(&mut client, request.scrub, &mut work));
         let network_bytes = counted.bytes;
-        stream.conn.send_close_notify();
-        let _ = stream.flush();
+        hang_up(&mut stream);
         let verified = outcome.map_err(|source| match source {
             MirrorError::Cancelled => ServerError::Cancelled,
             source if is_silence(&source) => {

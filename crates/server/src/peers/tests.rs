@@ -64,6 +64,21 @@ fn restricted_token_opens_its_volume_only() {
 }
 
 #[test]
+fn token_that_names_no_volume_is_for_the_first_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = Peers::open(dir.path()).unwrap();
+    let credential = invite(&peers, None);
+    let one = fingerprint("01");
+    peers.admit(NOW, one, Some(&credential), "mail").unwrap();
+    let reopened = Peers::open(dir.path()).unwrap();
+    for with in [None, Some(&credential)] {
+        let refused = reopened.admit(NOW, one, with, "db");
+        assert!(matches!(refused, Err(ServerError::VolumeNotAllowed { .. })));
+        reopened.admit(NOW, one, with, "mail").unwrap();
+    }
+}
+
+#[test]
 fn secret_is_not_in_the_state_file() {
     let dir = tempfile::tempdir().unwrap();
     let peers = Peers::open(dir.path()).unwrap();

@@ -9,6 +9,7 @@ use cairn_format::stream::{RECORD_SNAPSHOTS_MAX, RecordHeader, StreamHeader, Str
 
 use crate::encode::{Batch, Compression, batches_of, each_record};
 use crate::error::{AbortReason, StreamError};
+use crate::gauge::Gauge;
 use crate::plan::Plan;
 use crate::produce::{Produced, Sender, abort_header};
 use crate::work::Work;
@@ -98,7 +99,7 @@ impl<'a> Dump<'a> {
         let head = [&self.head(part).to_bytes()[..], &header.to_bytes()].concat();
         sender.raw(&head)?;
         sender.entries(&plan.table, work)?;
-        each_record(plan, self.batches(part), compression, work, &mut |ready, work| {
+        each_record(plan, self.batches(part), (compression, &Gauge::new()), work, &mut |ready, work| {
             sender.tell_and_send(ready, blocks, work)
         })?;
         if sender.blocks != blocks {

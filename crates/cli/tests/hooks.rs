@@ -1,0 +1,65 @@
+//! Commands around snapshots.
+
+mod running;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use running::{PATIENCE, Running};
+
+fn lines(path: &Path) -> Vec<String> {
+    std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn hooks_run_around_every_snapshot_and_no_longer_than_their_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = Running::start(dir.path(), "source");
+    source.stay();
+    source.good(&["volume", "create", "vol0", "--size", "64M"]);
+    source.good(&["lun", "create", "vol0/db", "--size", "1M"]);
+    let log = dir.path().join("log");
+    let say = format!("echo $CAIRN_HOOK $CAIRN_VOLUME >> {}", log.display());
+    source.good(&["volume", "hooks", "vol0", "--before", &say, "--after", &say, "--timeout", "5s"]);
+    source.good(&["snapshot", "create", "vol0@one"]);
+    assert_eq!(lines(&log), ["before vol0", "after vol0"]);
+    let destination = Running::start(dir.path(), "destination");
+    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    destination.good(&["mirror", "create", "vol0", &token]);
+    assert_eq!(lines(&log).len(), 4, "the snapshot of a mirror");
+    // One that fails: no snapshot, and the one after it runs all the same. It is kept over a restart.
+    source.kill();
+    source.restart();
+    source.good(&["volume", "hooks", "vol0", "--before", "exit 3"]);
+    let output = source.run(&["snapshot", "create", "vol0@two"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("exit status: 3"), "{said}");
+    assert_eq!(lines(&log).len(), 5);
+    assert!(!source.good(&["snapshot", "list", "vol0"]).contains("two"));
+    let output = destination.run(&["mirror", "update", "vol0"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("command around snapshots"), "{said}");
+    assert!(source.json(&["status"])["problems"].to_string().contains("exit status: 3"));
+    // One that does not end, and what it has started.
+    let child = dir.path().join("child");
+    let hang = format!("sleep 600 & echo $! > {}; wait", child.display());
+    source.good(&["volume", "hooks", "vol0", "--before", &hang, "--timeout", "300ms"]);
+    let output = source.run(&["snapshot", "create", "vol0@two"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("did not end within 300 ms"), "{said}");
+    let started = std::fs::read_to_string(&child).unwrap();
+    let alive = || {
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", started.trim())).unwrap_or_default();
+        !state.is_empty() && !state.contains(") Z ")
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while alive() {
+        assert!(Instant::now() < deadline, "what it started goes on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    source.good(&["volume", "hooks", "vol0", "--before", "", "--after", ""]);
+    source.good(&["snapshot", "create", "vol0@two"]);
+    destination.good(&["mirror", "update", "vol0"]);
+    assert_eq!(source.json(&["status"])["problems"], serde_json::json!([]));
+    assert!(!source.run(&["volume", "hooks", "vol0", "--timeout", "1h"]).status.success());
+}

@@ -1,0 +1,223 @@
+//! How mirrors use their links: limits that are changed live, several connections, a cascade of three servers.
+
+mod running;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use running::{PATIENCE, Running};
+use serde_json::Value;
+
+fn write(server: &Running, offset: u64, byte: u8, length: usize) {
+    let mut disk = server.disk("vol0/db");
+    disk.write(offset, &vec![byte; length]).unwrap();
+    disk.flush().unwrap();
+}
+
+fn content(server: &Running) -> Vec<u8> {
+    server.disk("vol0/db").read(0, 8 << 20).unwrap()
+}
+
+fn status(server: &Running) -> Value {
+    server.json(&["mirror", "status", "vol0"])
+}
+
+fn token(server: &Running) -> String {
+    server.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned()
+}
+
+fn poll(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn source(dir: &Path) -> Running {
+    let source = Running::start(dir, "source");
+    source.good(&["volume", "create", "vol0", "--size", "64M"]);
+    source.good(&["lun", "create", "vol0/db", "--size", "8M"]);
+    // Bytes that do not pack, so that a limit is felt.
+    let mut rng = cairn_base::Rng::new(9);
+    let mut bytes = vec![0; 6 << 20];
+    rng.fill(&mut bytes);
+    let mut disk = source.disk("vol0/db");
+    disk.write(0, &bytes).unwrap();
+    disk.flush().unwrap();
+    source
+}
+
+#[test]
+fn limit_holds_a_running_transfer_back_until_it_is_lifted() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let destination = Running::start(dir.path(), "destination");
+    let token = token(&source);
+    std::thread::scope(|scope| {
+        // At this rate the baseline takes a minute.
+        let create = || destination.good(&["mirror", "create", "vol0", &token, "--limit", "100K"]);
+        let create = scope.spawn(create);
+        poll("the baseline begins", || {
+            let running = destination.run(&["mirror", "status", "vol0", "--json"]);
+            let shown: Value = serde_json::from_slice(&running.stdout).unwrap_or_default();
+            shown["last"]["sent_bytes"].as_u64().unwrap_or(0) > 0 && shown["state"] == "transferring-baseline"
+        });
+        let shown = status(&destination);
+        assert_eq!(
+            (&shown["limit"], &shown["limit_now_bytes"]),
+            (&"100K".into(), &(100 << 10).into()),
+            "{shown}"
+        );
+        assert!(!create.is_finished());
+        let set = destination.good(&["mirror", "set", "vol0", "--limit", "off"]);
+        assert!(set.contains("no limit"), "{set}");
+        create.join().unwrap();
+    });
+    assert_eq!(content(&destination), content(&source));
+    // By the time of day; whatever that is, one of the two holds.
+    let shown = destination.json(&["mirror", "set", "vol0", "--limit", "1G, 00:00-12:00=2G"]);
+    assert_eq!(shown["limit"], "1024M, 00:00-12:00=2048M");
+    let now = shown["limit_now_bytes"].as_u64().unwrap();
+    assert!(now == 1 << 30 || now == 2 << 30);
+    for bad in ["1K", "fast", "08:00-09:00"] {
+        destination.bad(2, "invalid", &["mirror", "set", "vol0", "--limit", bad]);
+    }
+    write(&source, 0, 2, 64 << 10);
+    destination.good(&["mirror", "update", "vol0"]);
+    assert_eq!(content(&destination), content(&source));
+}
+
+#[test]
+fn transfer_over_several_connections_is_cut_goes_on_and_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let mut destination = Running::start(dir.path(), "destination");
+    let token = token(&source);
+    let create =
+        ["mirror", "create", "vol0", &token, "--connections", "5", "--limit", "1M", "--compress", "never"];
+    std::thread::scope(|scope| {
+        let create = scope.spawn(|| destination.run(&create));
+        poll("the baseline is on its way", || {
+            let running = destination.run(&["mirror", "status", "vol0", "--json"]);
+            let shown: Value = serde_json::from_slice(&running.stdout).unwrap_or_default();
+            shown["last"]["sent_bytes"].as_u64().unwrap_or(0) > 1 << 20
+        });
+        let aborted = destination.json(&["mirror", "abort", "vol0"]);
+        assert_eq!(aborted["was_running"], true);
+        assert!(!create.join().unwrap().status.success());
+    });
+    destination.kill();
+    destination.restart();
+    destination.good(&["mirror", "set", "vol0", "--limit", "off"]);
+    let before = status(&destination);
+    assert_eq!((&before["connections"], &before["compress"]), (&5.into(), &"never".into()));
+    destination.good(&["mirror", "update", "vol0"]);
+    let last = status(&destination)["last"].clone();
+    assert!(last["kept_bytes"].as_u64().unwrap() > 256 << 10, "what had come is not sent again: {last}");
+    assert_eq!(content(&destination), content(&source));
+    // Another number, and packed.
+    destination.good(&["mirror", "set", "vol0", "--connections", "2", "--compress", "always"]);
+    write(&source, 1 << 20, 7, 2 << 20);
+    destination.good(&["mirror", "update", "vol0"]);
+    assert_eq!(content(&destination), content(&source));
+    let last = status(&destination)["last"].clone();
+    assert!(last["sent_bytes"].as_u64().unwrap() * 4 < last["changed_bytes"].as_u64().unwrap(), "{last}");
+    assert!(!destination.run(&["mirror", "set", "vol0", "--connections", "17"]).status.success());
+    assert!(source.good(&["volume", "check", "vol0"]).contains("sound"));
+}
+
+#[test]
+fn cascade_goes_on_without_the_server_in_the_middle() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = source(dir.path());
+    let mut middle = Running::start(dir.path(), "middle");
+    let last = Running::start(dir.path(), "last");
+    middle.stay();
+    middle.good(&["mirror", "create", "vol0", &token(&first)]);
+    last.good(&["mirror", "create", "vol0", &token(&middle)]);
+    assert_eq!(content(&last), content(&first));
+    for round in 0..3u8 {
+        write(&first, u64::from(round) << 20, round + 1, 100 << 10);
+        middle.good(&["mirror", "update", "vol0"]);
+        if round == 1 {
+            middle.kill();
+            middle.restart();
+        }
+        last.good(&["mirror", "update", "vol0"]);
+        assert_eq!(content(&last), content(&first));
+        let shown = status(&last);
+        let changed = shown["last"]["changed_bytes"].as_u64().unwrap();
+        assert!(changed < 1 << 20, "only what changed is sent on: {shown}");
+    }
+    assert_eq!(middle.json(&["status"])["followers"][0]["volume"], "vol0");
+    // The middle gets one more, and is lost.
+    write(&first, 3 << 20, 9, 64 << 10);
+    middle.good(&["mirror", "update", "vol0"]);
+    middle.kill();
+    write(&first, 4 << 20, 10, 64 << 10);
+    last.bad(30, "peer-unreachable", &["mirror", "update", "vol0"]);
+    let repointed = last.good(&["mirror", "repoint", "vol0", &token(&first)]);
+    assert!(repointed.contains("source) -> vol0 (here, destination)"), "{repointed}");
+    assert_eq!(content(&last), content(&first));
+    let shown = status(&last);
+    let (changed, full) = (&shown["last"]["changed_bytes"], &shown["last"]["full_bytes"]);
+    assert!(changed.as_u64().unwrap() * 4 < full.as_u64().unwrap(), "no new baseline: {shown}");
+    // What is kept for the middle may go.
+    let gone = first.json(&["peer", "list"])[0]["id"].as_str().unwrap().to_owned();
+    first.good(&["peer", "revoke", &gone, "--yes"]);
+    write(&first, 5 << 20, 11, 64 << 10);
+    last.good(&["mirror", "update", "vol0"]);
+    assert_eq!(content(&last), content(&first));
+    let held = first.json(&["snapshot", "list", "vol0"]);
+    let held = held.as_array().unwrap().iter().filter(|snapshot| snapshot["held"] == true).count();
+    assert_eq!(held, 1, "only the base of the last one");
+    // Another volume is refused, and nothing changes.
+    let other = Running::start(dir.path(), "other");
+    other.good(&["volume", "create", "vol0", "--size", "64M"]);
+    last.bad(13, "diverged", &["mirror", "repoint", "vol0", &token(&other)]);
+    last.good(&["mirror", "update", "vol0"]);
+    for server in [&first, &last] {
+        assert!(server.good(&["volume", "check", "vol0"]).contains("sound"));
+    }
+}
+
+#[test]
+fn cron_lock_and_tokens_hold_what_they_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    source.good(&["volume", "create", "other", "--size", "64M"]);
+    let destination = Running::start(dir.path(), "destination");
+    let invited = source.json(&["peer", "invite"]);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    let expires = invited["expires_ms"].as_u64().unwrap();
+    assert!((14 * 60_000..=15 * 60_000).contains(&(expires - now)), "15 minutes");
+    let word = invited["token"].as_str().unwrap();
+    let nightly = ["--cron", "30 2 * * *", "--zone", "Europe/Berlin", "--lock", "30d"];
+    destination.good(&[&["mirror", "create", "vol0", word][..], &nightly].concat());
+    let shown = status(&destination);
+    assert_eq!((&shown["cron"], &shown["zone"]), (&"30 2 * * *".into(), &"Europe/Berlin".into()));
+    let next = shown["next_ms"].as_u64().unwrap();
+    assert!(next > now && next - now <= 25 * 3_600_000 && next % 3_600_000 == 1_800_000, "{shown}");
+    for (option, bad) in [("--cron", "0 25 * * *"), ("--cron", "0 0 30 2 *"), ("--zone", "Mars/Olympus")] {
+        let output = destination.run(&["mirror", "set", "vol0", option, bad]);
+        assert!(!output.status.success(), "{option} {bad}");
+    }
+    // A token is for one mirror, and its holder sees no other volume.
+    let output = destination.run(&["mirror", "create", "other", word]);
+    assert!(!output.status.success());
+    // What is locked here stays, whatever happens to it there.
+    source.good(&["snapshot", "create", "vol0@payroll"]);
+    destination.good(&["mirror", "update", "vol0"]);
+    source.good(&["snapshot", "delete", "vol0@payroll", "--yes"]);
+    write(&source, 0, 5, 64 << 10);
+    let message = destination.bad(13, "diverged", &["mirror", "update", "vol0"]);
+    assert!(message.contains("payroll") && message.contains("locked"), "{message}");
+    assert_eq!(status(&destination)["state"], "diverged");
+    assert!(destination.good(&["snapshot", "list", "vol0"]).contains("payroll"));
+    destination.good(&["mirror", "set", "vol0", "--lock", "off", "--every", "1d"]);
+    destination.good(&["mirror", "update", "vol0"]);
+    assert!(!destination.good(&["snapshot", "list", "vol0"]).contains("payroll"));
+    assert_eq!(content(&destination), content(&source));
+    assert_eq!(status(&destination)["cron"], Value::Null);
+}

@@ -1,0 +1,89 @@
+//! Cascades: a destination is the source of further mirrors, and serves the image that it shows.
+//!
+//! It makes no snapshots of its own, as its block space is its source's; what it serves, and what a further mirror has already, are snapshots of that source. So it asks
+//! its source to keep those that its own mirrors have as their bases ([`Source::relayed`], in the request for an update), until they have a newer one. That way each link sends
+//! only what changed, and when the server in the middle is gone, the first source and the last destination have a snapshot in common, and go on without it.
+//!
+//! The lag of a further mirror is counted to the first source: what the server in the middle lacks, it lacks too.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cairn_base::{BLOCK_SIZE, SnapshotId, Timestamp};
+use cairn_format::Role;
+use cairn_volume::{Snapshot, Volume};
+
+use crate::error::Refusal;
+use crate::lag::{Lag, SourceStatus};
+use crate::message::Update;
+use crate::source::{Base, Key, Prepared, Source, no_common_base, status_of};
+
+impl Source {
+    /// The snapshots of a destination that its own mirrors have as their bases, or are getting; and the one that it shows, which they may ask for at any moment. Nothing
+    /// when it has no mirrors.
+    pub fn relayed(&self, volume: &Volume) -> Vec<SnapshotId> {
+        let id = volume.id();
+        let followers = self.followers.lock();
+        let mut kept: BTreeSet<SnapshotId> = followers
+            .iter()
+            .filter(|((of, _), follower)| *of == id && follower.departed.is_none())
+            .flat_map(|(_, follower)| follower.relayed.iter().copied())
+            .collect();
+        if !kept.is_empty() {
+            kept.insert(volume.status().cursor.snapshot);
+        }
+        kept.remove(&SnapshotId(0));
+        kept.into_iter().collect()
+    }
+
+    /// Notes which snapshots a further mirror has or gets.
+    pub(crate) fn note_relayed(&self, key: &Key, snapshots: &[SnapshotId]) {
+        if let Some(follower) = self.followers.lock().get_mut(key) {
+            follower.relayed = snapshots.to_vec();
+        }
+    }
+
+    /// What is sent from a destination: what it shows.
+    pub(crate) fn prepare_relayed(
+        &self,
+        volume: &Arc<Volume>,
+        update: &Update,
+        (key, prefix): (&Key, &str),
+        common: &[SnapshotId],
+    ) -> Result<Result<Prepared, SourceStatus>, Refusal> {
+        let shown = shown(volume).ok_or(Refusal::NotASource)?;
+        let newest = common.iter().max().copied().unwrap_or_default();
+        let status = status_of(volume, prefix, newest, None, None)?;
+        if update.shown == shown.id && common.contains(&shown.id) {
+            self.note_relayed(key, &[shown.id]);
+            return Ok(Err(status));
+        }
+        let base = match (common.is_empty(), update.have.is_empty() || update.compare) {
+            (false, _) => Base::Snapshots,
+            (true, true) => Base::Nothing,
+            (true, false) => return Err(no_common_base(volume)),
+        };
+        let kept: Vec<SnapshotId> = [newest, shown.id].into_iter().filter(|id| id.0 != 0).collect();
+        self.note_relayed(key, &kept);
+        Ok(Ok(Prepared { target: shown, base, status }))
+    }
+}
+
+/// The image that a destination received and shows: not what was written to it.
+fn shown(volume: &Arc<Volume>) -> Option<Snapshot> {
+    let status = volume.status();
+    let follows = status.role == Role::Destination && volume.own_head().is_none();
+    volume.snapshot(status.cursor.snapshot).filter(|_| follows)
+}
+
+/// The lag of a further mirror: what its source has and it has not, and what its source lacks.
+pub(crate) fn add_lag(status: SourceStatus, upstream: Lag) -> SourceStatus {
+    let age = u64::try_from(upstream.age.as_nanos()).unwrap_or(u64::MAX);
+    let first = (age > 0).then(|| Timestamp(status.now.0.saturating_sub(age)));
+    let first_change = match (status.first_change, first) {
+        (Some(here), Some(there)) => Some(here.min(there)),
+        (here, there) => here.or(there),
+    };
+    let blocks = upstream.bytes / BLOCK_SIZE as u64;
+    SourceStatus { first_change, blocks_behind: status.blocks_behind.saturating_add(blocks), ..status }
+}

@@ -1,0 +1,174 @@
+//! Commands that an owner has run around each snapshot of a volume, to quiesce a database for instance: one before it, one after it.
+//!
+//! Around means around: the command after it runs once the snapshot is made or has failed, and also when the command before it failed or took too long, so that nobody stays
+//! quiesced. Without success before it there is no snapshot. A command that takes longer than its time is killed with all that it has started. Snapshots of one volume with hooks are made one
+//! at a time; those that updates of mirrors, schedules, dumps and owners make have them, and those that are taken in a change of roles have not.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::{Deserialize, Serialize};
+
+use crate::api;
+use crate::error::ServerError;
+use crate::server::Server;
+use crate::state;
+
+/// How long a command may take when nothing is said.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest that can be said: writes may be held back all the while.
+const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+/// How often a running command is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// What `hooks.json` says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Document {
+    before: Option<String>,
+    after: Option<String>,
+    timeout_ms: Option<u64>,
+}
+
+impl Document {
+    fn timeout(&self) -> Duration {
+        self.timeout_ms.map_or(TIMEOUT, Duration::from_millis)
+    }
+}
+
+/// The hooks of one volume.
+pub(crate) struct Hooks {
+    path: PathBuf,
+    document: Mutex<Document>,
+    /// The file can't be read: no snapshot is made without the hooks that it may name.
+    unread: bool,
+    /// One snapshot at a time.
+    turn: Mutex<()>,
+    /// What went wrong the last time.
+    problem: Mutex<Option<String>>,
+}
+
+impl Hooks {
+    /// What the folder of a volume says.
+    pub(crate) fn open(path: PathBuf) -> Self {
+        let document = state::load::<Document>(&path);
+        if let Err(error) = &document {
+            tracing::error!(path = %path.display(), %error, "the hooks of a volume can't be read");
+        }
+        let unread = document.is_err();
+        let document = Mutex::new(document.ok().flatten().unwrap_or_default());
+        Self { path, document, unread, turn: Mutex::new(()), problem: Mutex::new(None) }
+    }
+
+    /// Makes a snapshot of `volume` with the hooks around it.
+    pub(crate) fn around<T>(&self, volume: &str, make: impl FnOnce() -> T) -> Result<T, ServerError> {
+        if self.unread {
+            state::load::<Document>(&self.path)?;
+        }
+        let document = self.document.lock().clone();
+        if document.before.is_none() && document.after.is_none() {
+            return Ok(make());
+        }
+        let busy = || ServerError::Busy { name: volume.to_owned(), by: "the hooks of another snapshot run" };
+        let _turn = self.turn.try_lock_for(document.timeout() * 2).ok_or_else(busy)?;
+        let run = |which: &'static str, command: &Option<String>| match command {
+            None => Ok(()),
+            Some(command) => run(volume, which, command, document.timeout()),
+        };
+        let made = run("before", &document.before).map(|()| make());
+        let after = run("after", &document.after);
+        let wrong = made.as_ref().err().or(after.as_ref().err()).map(ToString::to_string);
+        if let Some(wrong) = &wrong {
+            tracing::warn!(volume, wrong, "a hook around a snapshot failed");
+        }
+        *self.problem.lock() = wrong;
+        made
+    }
+
+    fn show(&self, volume: &str) -> api::Hooks {
+        let document = self.document.lock().clone();
+        api::Hooks {
+            volume: volume.to_owned(),
+            before: document.before.clone(),
+            after: document.after.clone(),
+            timeout_ms: document.timeout().as_millis() as u64,
+            problem: self.problem.lock().clone(),
+        }
+    }
+
+    /// What is wrong with them.
+    pub(crate) fn problem(&self, volume: &str) -> Option<api::Problem> {
+        let message = self.problem.lock().clone()?;
+        let next =
+            format!("run the command by hand as the server's user; `cairn volume hooks {volume}` shows it");
+        Some(api::Problem { subject: volume.to_owned(), message, next })
+    }
+}
+
+/// Runs a command to its end, or to that of its time.
+fn run(volume: &str, which: &'static str, text: &str, timeout: Duration) -> Result<(), ServerError> {
+    let failed = |how: String| ServerError::Hook { volume: volume.to_owned(), which, how };
+    let mut command = Command::new("/bin/sh");
+    command.arg("-c").arg(text).env("CAIRN_VOLUME", volume).env("CAIRN_HOOK", which);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    let mut child = command.spawn().map_err(|error| failed(format!("can't be started: {error}")))?;
+    let until = Instant::now() + timeout;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => return Err(failed(format!("failed: {status}"))),
+            Ok(None) if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
+            Ok(None) => {
+                end(&mut child);
+                return Err(failed(format!("did not end within {} ms, and was killed", timeout.as_millis())));
+            }
+            Err(error) => {
+                end(&mut child);
+                return Err(failed(format!("can't be waited for: {error}")));
+            }
+        }
+    }
+}
+
+/// Kills a command and all that it has started.
+fn end(child: &mut Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.wait();
+}
+
+impl Server {
+    /// The hooks of a volume.
+    pub(crate) fn show_hooks(&self, volume: &str) -> Result<api::Hooks, ServerError> {
+        Ok(self.volumes.get(volume)?.hooks.show(volume))
+    }
+
+    /// Changes them; what is not given stays, and an empty command is none.
+    pub(crate) fn set_hooks(&self, volume: &str, set: &api::SetHooks) -> Result<api::Hooks, ServerError> {
+        let open = self.volumes.get(volume)?;
+        let limit = TIMEOUT_MAX.as_millis() as u64;
+        if set.timeout_ms.is_some_and(|timeout| timeout == 0 || timeout > limit) {
+            return Err(ServerError::Invalid {
+                what: "the timeout of hooks",
+                rule: "it is above 0 and at most 10m",
+            });
+        }
+        let some = |text: &String| Some(text.clone()).filter(|text| !text.trim().is_empty());
+        {
+            let mut document = open.hooks.document.lock();
+            let mut changed = document.clone();
+            changed.before = set.before.as_ref().map_or(changed.before, some);
+            changed.after = set.after.as_ref().map_or(changed.after, some);
+            changed.timeout_ms = set.timeout_ms.or(changed.timeout_ms);
+            state::save(&open.hooks.path, &changed)?;
+            *document = changed;
+        }
+        *open.hooks.problem.lock() = None;
+        Ok(open.hooks.show(volume))
+    }
+}

@@ -1,0 +1,166 @@
+//! When a mirror is updated by itself: every so often, or by a cron expression in a time zone. What was missed, while the server was away, the mirror paused or an update
+//! ran longer than its interval, is one run.
+
+use chrono::{Datelike, Timelike};
+use chrono_tz::Tz;
+use serde::{Deserialize, Serialize};
+
+use crate::error::ServerError;
+use crate::schedules::timetable::{self, Timetable};
+
+/// A schedule as it is kept; one that has neither an interval nor an expression runs on request only.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct When {
+    pub(super) every_ms: Option<u64>,
+    pub(super) cron: Option<String>,
+    /// Of the expression, and of the hours of a limit; UTC when not told.
+    pub(super) zone: Option<String>,
+}
+
+impl When {
+    /// What is wished, where the rest stays. `every_ms` 0 and the expression `off` take a schedule back, and either one takes the place of the other.
+    pub(super) fn changed(
+        &self,
+        every_ms: Option<u64>,
+        cron: Option<&str>,
+        zone: Option<&str>,
+    ) -> Result<Self, ServerError> {
+        let some = |value: u64| (value > 0).then_some(value);
+        let mut when = self.clone();
+        if let Some(every) = every_ms {
+            when.every_ms = some(every);
+            when.cron = if every > 0 { None } else { when.cron };
+        }
+        if let Some(cron) = cron {
+            when.cron = (cron != "off").then(|| cron.to_owned());
+            when.every_ms = if when.cron.is_some() { None } else { when.every_ms };
+        }
+        if every_ms.is_some_and(|every| every > 0) && cron.is_some_and(|cron| cron != "off") {
+            return Err(ServerError::Invalid {
+                what: "the schedule",
+                rule: "it has an interval or a cron expression, and not both",
+            });
+        }
+        if let Some(zone) = zone {
+            timetable::zone(Some(zone))?;
+            when.zone = Some(zone.to_owned());
+        }
+        when.timetable()?;
+        Ok(when)
+    }
+
+    fn place(&self) -> Tz {
+        timetable::zone(self.zone.as_deref()).unwrap_or(Tz::UTC)
+    }
+
+    fn timetable(&self) -> Result<Option<Timetable>, ServerError> {
+        let Some(cron) = self.cron.as_deref() else { return Ok(None) };
+        let timetable = Timetable::read(None, Some(cron), self.place(), 0)?;
+        match timetable.next(0) {
+            Some(_) => Ok(Some(timetable)),
+            None => Err(ServerError::Invalid {
+                what: "the cron expression",
+                rule: "there is a day on which it is due",
+            }),
+        }
+    }
+
+    /// The next run of one that begins now, in milliseconds since 1970 UTC.
+    pub(super) fn next_ms(&self, now_ms: u64) -> Option<u64> {
+        match (self.every_ms, self.timetable()) {
+            (Some(every), _) => Some(now_ms.saturating_add(every)),
+            (None, Ok(Some(timetable))) => timetable.next(now_ms),
+            _ => None,
+        }
+    }
+
+    /// The next run after a start of the server, when the last one began at `last_ms`: now, when any was missed.
+    pub(super) fn first_ms(&self, last_ms: Option<u64>, now_ms: u64) -> Option<u64> {
+        match last_ms {
+            // A clock that was put back told of it.
+            Some(last) => self.next_ms(last.min(now_ms)).map(|next| next.max(now_ms)),
+            None if self.every_ms.is_some() => Some(now_ms),
+            None => self.next_ms(now_ms),
+        }
+    }
+
+    /// The day of the week there, from Monday, and the minutes since midnight.
+    pub(super) fn day_and_minute(&self, now_ms: u64) -> (u8, u16) {
+        timetable::in_zone(now_ms, self.place()).map_or((0, 0), |at| {
+            (at.weekday().num_days_from_monday() as u8, (at.hour() * 60 + at.minute()) as u16)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::{TimeZone, Utc};
+
+    use super::*;
+
+    const HOUR: u64 = 3_600_000;
+
+    fn ms(year: i32, month: u32, day: u32, hour: u32) -> u64 {
+        Utc.with_ymd_and_hms(year, month, day, hour, 0, 0).unwrap().timestamp_millis() as u64
+    }
+
+    fn nightly() -> When {
+        When::default().changed(None, Some("30 2 * * *"), Some("Europe/Berlin")).unwrap()
+    }
+
+    #[test]
+    fn nightly_mirror_runs_once_a_night_for_a_year_with_summer_time() {
+        let when = nightly();
+        let (mut now, end) = (ms(2026, 1, 1, 0), ms(2027, 1, 1, 0));
+        let mut runs = Vec::new();
+        let mut next = when.first_ms(None, now).unwrap();
+        while now < end {
+            // The server looks every so often, and an update takes its time.
+            now += 7 * 60_000;
+            if next <= now {
+                runs.push(next);
+                next = when.next_ms(now).unwrap();
+            }
+        }
+        assert_eq!(runs.len(), 365);
+        let berlin = |at: u64| timetable::in_zone(at, when.place()).unwrap();
+        assert!(runs.iter().all(|at| (2..=3).contains(&berlin(*at).hour())));
+        assert_eq!(runs.iter().filter(|at| berlin(**at).hour() == 3).count(), 1, "the night without a 02:30");
+        assert_eq!(when.day_and_minute(ms(2026, 7, 1, 22)), (3, 0), "midnight of a Thursday there");
+    }
+
+    #[test]
+    fn missed_runs_are_one() {
+        let when = nightly();
+        let (last, now) = (ms(2026, 3, 1, 2), ms(2026, 3, 9, 12));
+        assert_eq!(when.first_ms(Some(last), now), Some(now), "a week was missed: one run now");
+        assert_eq!(when.next_ms(now), Some(ms(2026, 3, 10, 1) + 30 * 60_000), "and then the next night");
+        assert_eq!(when.first_ms(Some(now - HOUR), now), when.next_ms(now), "nothing was missed");
+        assert_eq!(when.first_ms(Some(now + 1000 * HOUR), now), when.next_ms(now), "the clock was put back");
+        let every = When::default().changed(Some(HOUR), None, None).unwrap();
+        assert_eq!(every.first_ms(Some(last), now), Some(now));
+        assert_eq!(every.first_ms(None, now), Some(now));
+        assert_eq!(every.next_ms(now), Some(now + HOUR));
+        assert_eq!(When::default().first_ms(None, now), None);
+    }
+
+    #[test]
+    fn one_kind_of_schedule_takes_the_place_of_the_other() {
+        let when = nightly().changed(Some(HOUR), None, None).unwrap();
+        assert_eq!((when.every_ms, &when.cron), (Some(HOUR), &None));
+        let when = when.changed(None, Some("0 * * * *"), None).unwrap();
+        assert_eq!((when.every_ms, when.cron.as_deref()), (None, Some("0 * * * *")));
+        assert_eq!(when.zone.as_deref(), Some("Europe/Berlin"), "the rest stays");
+        let when = when.changed(Some(0), Some("off"), None).unwrap();
+        assert_eq!(when.next_ms(5), None);
+        for (every, cron, zone) in [
+            (Some(HOUR), Some("0 * * * *"), None),
+            (None, Some("0 25 * * *"), None),
+            (None, Some("0 0 30 2 *"), None),
+            (None, None, Some("Mars/Olympus")),
+        ] {
+            assert!(When::default().changed(every, cron, zone).is_err(), "{every:?} {cron:?} {zone:?}");
+        }
+    }
+}
