@@ -81,7 +81,7 @@ fn limit_holds_a_running_transfer_back_until_it_is_lifted() {
     let now = shown["limit_now_bytes"].as_u64().unwrap();
     assert!(now == 1 << 30 || now == 2 << 30);
     for bad in ["1K", "fast", "08:00-09:00"] {
-        destination.bad(2, "invalid", &["mirror", "set", "vol0", "--limit", bad]);
+        destination.bad(2, "usage", &["mirror", "set", "vol0", "--limit", bad]);
     }
     write(&source, 0, 2, 64 << 10);
     destination.good(&["mirror", "update", "vol0"]);
