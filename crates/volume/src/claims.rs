@@ -23,8 +23,18 @@ impl BlockSet {
     pub fn of(runs: &[Run]) -> Self {
         let mut set = Self::default();
         for (first, count) in runs {
-            for vbn in first.0..first.0 + count {
-                set.insert(Vbn(vbn));
+            let end = first.0 + count;
+            let mut vbn = first.0;
+            while vbn < end {
+                // Whole words at once: a set may have as many blocks as a volume.
+                if vbn.is_multiple_of(64) && end - vbn >= 64 {
+                    set.insert(Vbn(vbn));
+                    set.words[(vbn / 64) as usize] = u64::MAX;
+                    vbn += 64;
+                } else {
+                    set.insert(Vbn(vbn));
+                    vbn += 1;
+                }
             }
         }
         set

@@ -246,6 +246,9 @@ impl Volume {
                     if entry.held {
                         return Err(VolumeError::Held(*id));
                     }
+                    if state.kept.contains_key(id) {
+                        return Err(VolumeError::Cloned(*id));
+                    }
                 }
                 let touched: BTreeSet<usize> =
                     ids.iter().flat_map(|id| state.snapshots.touched_by_removal(*id)).collect();

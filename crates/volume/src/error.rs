@@ -175,6 +175,9 @@ pub enum VolumeError {
     /// It is held.
     #[error("snapshot {0} is held: a mirror or its owner needs it; release it first")]
     Held(SnapshotId),
+    /// There is a clone of it.
+    #[error("snapshot {0} is what a clone is made of: delete the clone first")]
+    Cloned(SnapshotId),
     /// Writes to a destination, or receiving into a normal volume.
     #[error("this volume is {}", match .0 { Role::Destination => "the destination of a mirror and read-only; `cairn mirror failover` makes it writable", Role::Normal => "not the destination of a mirror" })]
     WrongRole(Role),

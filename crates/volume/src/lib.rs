@@ -17,6 +17,7 @@
 mod adopt;
 mod check;
 mod claims;
+mod clones;
 mod compare;
 mod consistency;
 mod error;
@@ -53,6 +54,7 @@ mod write;
 pub use cairn_format::Role;
 pub use check::{CheckDepth, CheckProgress, CheckReport, Finding};
 pub use claims::BlockSet;
+pub use clones::{CloneDevice, Kept};
 pub use compare::Run;
 pub use error::{Place, VolumeError};
 pub use image::{BlockRead, FileExtent, Image};

@@ -214,6 +214,7 @@ impl Volume {
             readers: Vec::new(),
             active_image: Weak::new(),
             pins: HashMap::new(),
+            kept: BTreeMap::new(),
             parent: superblock.parent,
             next_snapshot: superblock.next_snapshot,
             cursor: superblock.cursor,

@@ -19,7 +19,7 @@ use crate::have::{Arrivals, Surroundings};
 use crate::open::load_used;
 use crate::release::Reader;
 use crate::space::Redirects;
-use crate::state::Committed;
+use crate::state::{Committed, State};
 use crate::store::Store;
 use crate::table::prepare_redirects;
 use crate::used::UsedMap;
@@ -427,6 +427,7 @@ impl Receiver {
         if volume.state.lock().role != Role::Destination {
             return Err(VolumeError::WrongRole(Role::Normal));
         }
+        keeps_what_is_cloned(&volume.state.lock(), &image)?;
         // The new map of blocks in use, found before anything is committed. What the redirect map says of other blocks is of a
         // content that only older images show, and they have a redirect map of their own.
         let space = volume.store.space().blocks(SegmentKind::Space);
@@ -656,4 +657,13 @@ impl Drop for Receiver {
         drop(state);
         self.volume.work.notify_one();
     }
+}
+
+/// An image that lacks a snapshot of which there is a clone is refused: its blocks would be used again. What has arrived stays, for when the clone is gone.
+fn keeps_what_is_cloned(state: &State, image: &ReceivedImage) -> Result<(), VolumeError> {
+    let lacks = |id: &SnapshotId| {
+        let here = state.snapshots.get(*id).map(|entry| entry.root);
+        !image.snapshots.iter().any(|entry| entry.id == *id && Some(entry.root) == here)
+    };
+    state.kept.keys().find(|id| lacks(id)).map_or(Ok(()), |id| Err(VolumeError::Cloned(*id)))
 }

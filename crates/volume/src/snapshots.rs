@@ -80,6 +80,9 @@ impl Volume {
             if self.entry(*id)?.held {
                 return Err(VolumeError::Held(*id));
             }
+            if self.state.lock().kept.contains_key(id) {
+                return Err(VolumeError::Cloned(*id));
+            }
         }
         Ok(distinct.into_iter().collect())
     }

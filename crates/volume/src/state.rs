@@ -106,6 +106,8 @@ pub(crate) struct State {
     pub(crate) active_image: Weak<Committed>,
     /// Images of the snapshots that there are.
     pub(crate) pins: HashMap<SnapshotId, Weak<Committed>>,
+    /// Snapshots that clones are made of, with the count of who keeps them.
+    pub(crate) kept: BTreeMap<SnapshotId, u32>,
     pub(crate) parent: SnapshotId,
     pub(crate) next_snapshot: u64,
     pub(crate) cursor: Cursor,

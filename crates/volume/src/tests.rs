@@ -1,6 +1,7 @@
 //! A volume's life in small steps. Long lives with faults are the simulator's; structures have tests of their own beside this file.
 
 mod check;
+mod clones;
 mod damage;
 mod log;
 mod log_device;

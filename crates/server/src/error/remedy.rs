@@ -366,7 +366,7 @@ pub(crate) fn volume_kind(error: &VolumeError) -> ErrorKind {
         VolumeError::NoSpace | VolumeError::TableFull => ErrorKind::NoSpace,
         VolumeError::NoSuchFile(_) | VolumeError::NoSuchSnapshot(_) => ErrorKind::NotFound,
         VolumeError::NameTaken => ErrorKind::Taken,
-        VolumeError::Held(_) | VolumeError::TransferInProgress => ErrorKind::Busy,
+        VolumeError::Held(_) | VolumeError::Cloned(_) | VolumeError::TransferInProgress => ErrorKind::Busy,
         VolumeError::WrongRole(_) => ErrorKind::WrongRole,
         VolumeError::Refused(_) => ErrorKind::Diverged,
         VolumeError::Latched(_) => ErrorKind::ReadOnly,
@@ -390,6 +390,9 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
         VolumeError::NoSuchFile(_) => format!("see what there is with `cairn lun list {volume}`"),
         VolumeError::NoSuchSnapshot(_) | VolumeError::NameTaken => {
             format!("see the snapshots with `cairn snapshot list {volume}`")
+        }
+        VolumeError::Cloned(_) => {
+            "`cairn clone list` shows the clones; delete that one with `cairn clone delete`, then run this again".into()
         }
         VolumeError::Held(_) => {
             "a mirror needs it as the base of its next update (update that mirror first, or revoke the peer), or it is the base of \
