@@ -85,6 +85,9 @@ pub enum Command {
     /// The history of an adopted device: marks, views, clones, reverts
     #[command(subcommand)]
     History(History),
+    /// Clones of snapshots: volumes that can be written to and cost nothing at first
+    #[command(subcommand)]
+    Clone(CloneCommand),
     /// Servers that may mirror from here
     #[command(subcommand)]
     Peer(Peer),
@@ -479,6 +482,28 @@ pub struct Timing {
     /// Of each of so many years. Without any of these, all are kept
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub keep_yearly: u32,
+}
+
+/// `cairn clone`.
+#[derive(Debug, Subcommand)]
+pub enum CloneCommand {
+    /// Make a volume that begins as a snapshot; the snapshot stays as it is
+    Create {
+        /// VOLUME@SNAPSHOT, also of a mirror
+        of: SnapshotName,
+        /// The name of the new volume
+        name: String,
+    },
+    /// All clones
+    List,
+    /// Delete a clone and all that was written to it
+    Delete {
+        /// Its name
+        name: String,
+        /// Only say what would be deleted
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
 }
 
 /// `cairn peer`.

@@ -1,5 +1,6 @@
 //! The commands that talk to a server: one function each, one file a noun.
 
+mod clone;
 mod device;
 mod export;
 mod image;
@@ -34,6 +35,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Lun(command) => lun::run(command, client, output),
         Command::Export(command) => export::run(command, client, output),
         Command::Snapshot(command) => snapshot::run(command, client, output),
+        Command::Clone(command) => clone::run(command, client, output),
         Command::Peer(command) => peer::run(command, client, output),
         Command::Mirror(command) => mirror::run(command, client, output),
         Command::Image(command) => image::run(command, client, output),

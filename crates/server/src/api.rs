@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 mod access;
+mod clones;
 mod devices;
 mod hooks;
 mod mirrors;
@@ -13,6 +14,7 @@ mod schedules;
 mod verify;
 
 pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target};
+pub use clones::{CreateClone, VolumeClone};
 pub use devices::{
     AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, Folding, HistoryStatus, Instant, IoCount, Mark,
     Placement, RevertCopy, Reverted, Thin, View, Window,
@@ -175,6 +177,8 @@ pub struct Volume {
     pub devices: Vec<String>,
     /// The file or disk of its intent log; none when the log is on the devices of the volume.
     pub log_device: Option<String>,
+    /// The snapshot, `VOLUME@SNAPSHOT`, that it is a clone of; none when it is no clone.
+    pub clone_of: Option<String>,
     /// How its scrub is, and what of it is damaged; none when it is not open.
     pub scrub: Option<Scrub>,
     /// Why it is not open, or takes no writes any more.

@@ -67,6 +67,18 @@ impl Server {
         Ok(())
     }
 
+    pub(crate) fn create_clone(&self, request: &api::CreateClone) -> Result<api::VolumeClone, ServerError> {
+        let api::CreateClone { volume, snapshot, name } = request;
+        self.volumes.create_clone(volume, snapshot, name)?;
+        tracing::info!(clone = name, of = format!("{volume}@{snapshot}"), "made a clone");
+        self.volumes.show_clone(name)
+    }
+
+    pub(crate) fn delete_clone(&self, name: &str) -> Result<(), ServerError> {
+        self.volumes.show_clone(name)?;
+        self.delete_volume(name)
+    }
+
     pub(crate) fn grow_volume(
         &self,
         name: &str,

@@ -282,6 +282,22 @@ pub enum ServerError {
         /// Its name.
         volume: String,
     },
+    /// What a clone is made of is not there, or not open.
+    #[error("`{clone}` is a clone of {base}, which is not there or not open")]
+    CloneBaseGone {
+        /// The clone.
+        clone: String,
+        /// The snapshot.
+        base: String,
+    },
+    /// A volume of which there are clones.
+    #[error("`{clone}` is a clone of a snapshot of `{volume}`")]
+    HasClone {
+        /// The volume.
+        volume: String,
+        /// The clone.
+        clone: String,
+    },
     /// A mirror's volume is not deleted by itself.
     #[error("`{volume}` is a mirror and follows its source")]
     FollowsSource {

@@ -3,6 +3,7 @@
 //! This is the only asynchronous part of the server. Every handler hands its work to a thread that may wait.
 
 mod auth;
+mod clones;
 mod devices;
 mod images;
 mod mirrors;
@@ -47,6 +48,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(mirrors::routes())
         .merge(images::routes())
         .merge(devices::routes())
+        .merge(clones::routes())
 }
 
 /// The description of the API, as pretty JSON: what `/v1/openapi.json` answers and `docs/openapi.json` holds.

@@ -34,7 +34,7 @@ use crate::volumes::{OpenVolume, Volumes, blocks_of};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// How the names of the snapshots that dumps make for themselves begin.
-const PREFIX: &str = "image.";
+pub(crate) const DUMP_PREFIX: &str = "image.";
 const HIGHEST_LEVEL: u8 = 9;
 
 /// What `dumps.json` says.
@@ -160,7 +160,7 @@ impl Making<'_> {
             return Ok((self.open.volume.snapshot(shown).ok_or_else(none)?, false));
         }
         let failed = ServerError::volume(&self.open.name);
-        let name = format!("{PREFIX}{level}.{}", &id[..8]);
+        let name = format!("{DUMP_PREFIX}{level}.{}", &id[..8]);
         let make = || self.open.volume.create_snapshot(&name);
         Ok((self.open.hooks.around(&self.open.name, make)?.map_err(failed)?, true))
     }
@@ -173,7 +173,7 @@ impl Making<'_> {
         let failed = ServerError::volume(&self.open.name);
         let kept: HashSet<u64> = records.iter().map(|record| record.snapshot).collect();
         for snapshot in self.open.volume.snapshots() {
-            let own = snapshot.held && snapshot.name.starts_with(PREFIX);
+            let own = snapshot.held && snapshot.name.starts_with(DUMP_PREFIX);
             if own && !kept.contains(&snapshot.id.0) {
                 self.open.volume.hold_snapshot(snapshot.id, false).map_err(&failed)?;
                 self.open.volume.delete_snapshots(&[snapshot.id]).map_err(&failed)?;

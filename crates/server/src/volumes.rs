@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cairn_base::{BLOCK_SIZE, ByteSize, Clock, VolumeId};
 use cairn_device::{ConcatDevice, Device, FileDevice, FileOptions, OpenError, Rehearsal, RehearsalDevice};
 use cairn_files::Luns;
-use cairn_volume::{FormatOptions, NewLog, OpenOptions, Role, Volume, VolumeError};
+use cairn_volume::{FormatOptions, Kept, NewLog, OpenOptions, Role, Volume, VolumeError};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
@@ -24,11 +24,13 @@ use crate::schedules::Schedules;
 use crate::state;
 use crate::token::random_bytes;
 
+mod clones;
 mod log;
 mod rehearsal;
 mod restore;
 mod scrub;
 mod waiting;
+pub(crate) use clones::CloneOf;
 use log::LogFile;
 use scrub::Scrub;
 
@@ -52,6 +54,9 @@ pub(crate) struct OpenVolume {
     paths: Vec<PathBuf>,
     /// The device of the intent log, if it has one; kept when the volume has left it because it failed.
     log: Mutex<Option<LogFile>>,
+    /// What it is a clone of. That snapshot stays in it.
+    clone_of: Option<CloneOf>,
+    _kept: Option<Kept>,
     /// Faults that are put under it on purpose.
     rehearsal: Arc<Rehearsal>,
     scrub: Scrub,
@@ -62,13 +67,16 @@ pub(crate) struct OpenVolume {
 }
 
 /// What `volume.json` says.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Document {
     /// Absolute, or relative to the folder of the volume.
     devices: Vec<PathBuf>,
     /// Where the log device is, absolute: while the log moves, both places. The superblock says whether there is one, and which.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     log_devices: Vec<PathBuf>,
+    /// A clone: the devices hold what differs from a snapshot of another volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    clone_of: Option<CloneOf>,
 }
 
 enum Entry {
@@ -89,6 +97,8 @@ pub(crate) struct Volumes {
     entries: RwLock<BTreeMap<String, Entry>>,
     /// Names of volumes that are being restored.
     restoring: Mutex<HashSet<String>>,
+    /// By clone: keeps the snapshot that it is made of, also while the clone itself cannot be opened.
+    keeps: Mutex<BTreeMap<String, Kept>>,
 }
 
 /// What a new volume is made from.
@@ -108,6 +118,7 @@ struct Parts {
     paths: Vec<PathBuf>,
     devices: Vec<Arc<FileDevice>>,
     log: Option<LogFile>,
+    clone_of: Option<CloneOf>,
 }
 
 impl Volumes {
@@ -120,7 +131,9 @@ impl Volumes {
             changing: Mutex::new(()),
             entries: RwLock::default(),
             restoring: Mutex::default(),
+            keeps: Mutex::default(),
         };
+        let mut names = Vec::new();
         let listing = fs::read_dir(&volumes.dir).map_err(ServerError::path("read", &volumes.dir))?;
         for found in listing {
             let found = found.map_err(ServerError::path("read", &volumes.dir))?;
@@ -130,20 +143,31 @@ impl Volumes {
                 fs::remove_dir_all(found.path()).map_err(ServerError::path("remove", &found.path()))?;
                 continue;
             }
-            let entry = match volumes.open_one(&name, BUSY_PATIENCE) {
-                Ok(open) => Entry::Open(open),
-                Err(error) => {
-                    tracing::error!(volume = name, %error, "a volume cannot be opened; the others are served");
-                    Entry::Unavailable(Arc::new(error))
-                }
-            };
-            volumes.entries.write().insert(name, entry);
+            names.push(name);
+        }
+        for name in volumes.parents_first(names) {
+            volumes.open_entry(&name);
         }
         Ok(volumes)
     }
 
+    /// Opens a volume and puts it among the others, whatever comes of it.
+    fn open_entry(&self, name: &str) {
+        let entry = match self.open_one(name, BUSY_PATIENCE) {
+            Ok(open) => Entry::Open(open),
+            Err(error) => {
+                tracing::error!(volume = name, %error, "a volume cannot be opened; the others are served");
+                Entry::Unavailable(Arc::new(error))
+            }
+        };
+        self.entries.write().insert(name.to_owned(), entry);
+    }
+
     fn open_one(&self, name: &str, patience: Duration) -> Result<Arc<OpenVolume>, ServerError> {
         let document = self.document(name)?;
+        if let Some(of) = &document.clone_of {
+            self.keep_base(name, of)?;
+        }
         let mut parts = self.open_parts(name, &document, patience)?;
         parts.log = log::find(name, &*whole(&parts.devices), &document.log_devices, patience)?;
         self.start(name, parts)
@@ -165,13 +189,13 @@ impl Volumes {
         let paths: Vec<PathBuf> = document.devices.iter().map(|device| folder.join(device)).collect();
         let devices =
             paths.iter().map(|path| open_when_free(path, patience)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Parts { paths, devices, log: None })
+        Ok(Parts { paths, devices, log: None, clone_of: document.clone_of.clone() })
     }
 
     fn start(&self, name: &str, parts: Parts) -> Result<Arc<OpenVolume>, ServerError> {
         let rehearsal = new_rehearsal();
         let logs = parts.log.iter().map(|log| log.beside(&rehearsal)).collect::<Result<Vec<_>, _>>()?;
-        let device = Arc::new(RehearsalDevice::new(whole(&parts.devices), rehearsal.clone()));
+        let device = Arc::new(RehearsalDevice::new(self.below(name, &parts)?, rehearsal.clone()));
         let volume = Volume::open_with_log(device, &logs, self.options());
         self.run(name, parts, volume.map_err(ServerError::volume(name))?, rehearsal)
     }
@@ -188,7 +212,10 @@ impl Volumes {
         volume: Arc<Volume>,
         rehearsal: Arc<Rehearsal>,
     ) -> Result<Arc<OpenVolume>, ServerError> {
+        let base = parts.clone_of.as_ref().map(|of| volume.keep_snapshot(of.snapshot()));
         let open = Arc::new(OpenVolume {
+            _kept: base.transpose().map_err(ServerError::volume(name))?,
+            clone_of: parts.clone_of,
             name: name.to_owned(),
             luns: Luns::new(volume.clone()),
             volume,
@@ -287,6 +314,7 @@ impl Volumes {
                     snapshots: 0,
                     devices: Vec::new(),
                     log_device: None,
+                    clone_of: None,
                     scrub: None,
                     problem: Some(error.to_string()),
                 });
@@ -386,13 +414,17 @@ impl Volumes {
         };
         formatted.map_err(ServerError::volume(new.name))?;
         let log_devices = log.iter().map(|log| log.path.clone()).collect();
-        state::save(&nursery.join("volume.json"), &Document { devices: paths.clone(), log_devices })?;
-        Ok(Parts { paths, devices, log })
+        state::save(
+            &nursery.join("volume.json"),
+            &Document { devices: paths.clone(), log_devices, clone_of: None },
+        )?;
+        Ok(Parts { paths, devices, log, clone_of: None })
     }
 
     /// Deletes a volume. Devices that the user named, for blocks or for the log, are cleared at their beginning, so that they can be named again.
     pub(crate) fn delete(&self, name: &str) -> Result<(), ServerError> {
         let _changing = self.changing.lock();
+        self.refuse_if_cloned(name)?;
         let folder = self.folder(name);
         let entry = self.entries.write().remove(name).ok_or_else(|| not_found(name))?;
         if let Entry::Open(open) = &entry {
@@ -411,12 +443,14 @@ impl Volumes {
         fs::rename(&folder, &grave)
             .and_then(|()| state::sync_parent(&folder))
             .and_then(|()| fs::remove_dir_all(&grave))
-            .map_err(ServerError::path("delete", &folder))
+            .map_err(ServerError::path("delete", &folder))?;
+        self.keeps.lock().remove(name);
+        Ok(())
     }
 
     /// Ends every volume: a consistency point each.
     pub(crate) fn end(&self) {
-        for open in self.all() {
+        for open in self.clones_first() {
             if let Err(error) = open.end() {
                 tracing::error!(volume = open.name, %error, "a volume did not close; opening it replays its log");
             }
@@ -495,6 +529,7 @@ impl OpenVolume {
             snapshots: status.snapshots,
             devices: self.paths.iter().map(|path| path.display().to_string()).collect(),
             log_device: self.log_in_use().map(|log| log.path.display().to_string()),
+            clone_of: self.clone_of.as_ref().map(CloneOf::shown),
             scrub: Some(self.show_scrub()),
             problem: status
                 .latched

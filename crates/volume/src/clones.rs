@@ -90,7 +90,8 @@ impl CloneDevice {
     }
 
     /// The device of a clone of a snapshot of `parent`, whose own part is `own` ([`CloneDevice::own_bytes`], or more when the clone has grown). The snapshot
-    /// stays readable while the device lives; whoever wants the clone to outlive the program keeps it as well ([`Volume::keep_snapshot`]).
+    /// stays readable while the device lives; whoever wants the clone to outlive the program keeps it as well ([`Volume::keep_snapshot`]). On the clone itself, opened
+    /// as any volume, that is kept always.
     ///
     /// # Errors
     /// [`VolumeError::NoSuchSnapshot`]; [`VolumeError::DeviceTooSmall`]; when the snapshot's map can't be read.
@@ -132,18 +133,6 @@ impl CloneDevice {
             volume.delete_since(mirror.relationship)?;
         }
         volume.close()
-    }
-
-    /// Opens a volume on this device or one stacked on it (`device`), and keeps the snapshot that it was made of.
-    pub fn open(
-        &self,
-        device: Arc<dyn Device>,
-        logs: &[Arc<dyn Device>],
-        options: OpenOptions,
-    ) -> Result<(Arc<Volume>, Kept), VolumeError> {
-        let volume = Volume::open_with_log(device, logs, options)?;
-        let kept = volume.keep_snapshot(self.entry.id)?;
-        Ok((volume, kept))
     }
 
     fn is_shown(&self, block: u64) -> bool {

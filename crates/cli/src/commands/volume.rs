@@ -219,6 +219,9 @@ fn show(volume: &api::Volume) -> String {
         volume.devices.join("\n            "),
         log_place(volume),
     );
+    if let Some(of) = &volume.clone_of {
+        text += &format!("\nclone of    {of}");
+    }
     if let Some(scrub) = &volume.scrub {
         text += &format!("\nscrub       {}\ndamage      {}", scrub::line(scrub), scrub::damage(scrub));
     }

@@ -28,8 +28,10 @@ impl ServerError {
                 ErrorKind::VersionMismatch
             }
             E::Taken { .. } => ErrorKind::Taken,
+            E::CloneBaseGone { .. } => ErrorKind::VolumeDamaged,
             E::InUse { .. }
             | E::HeldForMirror { .. }
+            | E::HasClone { .. }
             | E::Busy { .. }
             | E::DataDirBusy { .. }
             | E::Paused { .. } => ErrorKind::Busy,
@@ -148,6 +150,10 @@ impl ServerError {
             E::IsDestination { volume } => {
                 format!("change the source, or end the mirroring with `cairn mirror failover {volume}`")
             }
+            E::CloneBaseGone { base, clone } => format!(
+                "bring the volume of {base} back into service, and `{clone}` comes with it at the next start; or delete the clone with `cairn clone delete {clone}`"
+            ),
+            E::HasClone { clone, .. } => format!("delete it first: `cairn clone delete {clone}`"),
             E::FollowsSource { volume } => format!(
                 "delete it with `cairn mirror delete {volume}`, or keep it with `cairn mirror failover {volume}`"
             ),

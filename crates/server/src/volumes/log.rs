@@ -13,7 +13,7 @@ use cairn_volume::{CONSISTENCY_INTERVAL, LogTarget, Volume, VolumeError};
 
 use super::{
     BUSY_PATIENCE, Document, Entry, OpenVolume, Volumes, new_rehearsal, not_found, open_when_free,
-    refuse_if_not_empty, whole,
+    refuse_if_not_empty,
 };
 use crate::api;
 use crate::error::ServerError;
@@ -104,7 +104,7 @@ impl Volumes {
         let log = LogFile::take(Path::new(device))?;
         let mut both = before.log_devices.clone();
         both.push(log.path.clone());
-        state::save(&path, &Document { devices: before.devices.clone(), log_devices: both })?;
+        state::save(&path, &Document { log_devices: both, ..before.clone() })?;
         let target = LogTarget::Device { device: log.beside(&open.rehearsal)?, id: new_id() };
         if let Err(error) = open.volume.move_log(&target) {
             // Where the log is now the volume knows. A path too many does no harm, and one too few would.
@@ -113,7 +113,7 @@ impl Volumes {
             }
             return Err(ServerError::volume(name)(error));
         }
-        state::save(&path, &Document { devices: before.devices, log_devices: vec![log.path.clone()] })?;
+        state::save(&path, &Document { log_devices: vec![log.path.clone()], ..before })?;
         *open.log.lock() = Some(log);
         Ok(open)
     }
@@ -130,6 +130,7 @@ impl Volumes {
         let reason = match self.open_one(name, BUSY_PATIENCE) {
             Ok(open) => {
                 self.entries.write().insert(name.to_owned(), Entry::Open(open));
+                self.open_clones_of(name);
                 return Err(ServerError::LogIsThere { volume: name.to_owned() });
             }
             Err(reason) if is_of_the_log(&reason) => reason,
@@ -138,7 +139,7 @@ impl Volumes {
         let document = self.document(name)?;
         let parts = self.open_parts(name, &document, BUSY_PATIENCE)?;
         let rehearsal = new_rehearsal();
-        let device = Arc::new(RehearsalDevice::new(whole(&parts.devices), rehearsal.clone()));
+        let device = Arc::new(RehearsalDevice::new(self.below(name, &parts)?, rehearsal.clone()));
         let inspection = Volume::inspect(&*device).map_err(ServerError::volume(name))?;
         let answer = api::DiscardedLog {
             volume: name.to_owned(),
@@ -155,6 +156,7 @@ impl Volumes {
             Volume::open_discarding_log(device, self.options()).map_err(ServerError::volume(name))?;
         let open = self.run(name, parts, volume, rehearsal)?;
         self.entries.write().insert(name.to_owned(), Entry::Open(open));
+        self.open_clones_of(name);
         tracing::warn!(volume = name, %reason, "the intent log was thrown away; flushed writes are lost");
         let path = self.folder(name).join("volume.json");
         state::save(&path, &Document { log_devices: Vec::new(), ..document })?;

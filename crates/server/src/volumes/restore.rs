@@ -48,9 +48,9 @@ impl Volumes {
         let (paths, devices) = self.take_devices(Some(blocks), Role::Normal, devices, &nursery)?;
         state::save(
             &nursery.join("volume.json"),
-            &Document { devices: paths.clone(), log_devices: Vec::new() },
+            &Document { devices: paths.clone(), log_devices: Vec::new(), clone_of: None },
         )?;
-        unfinished.parts = Some(Parts { paths, devices, log: None });
+        unfinished.parts = Some(Parts { paths, devices, log: None, clone_of: None });
         let have = unfinished.device().geometry().length;
         let need = Volume::device_bytes(blocks, Role::Normal);
         if have < need {

@@ -36,6 +36,9 @@ impl Volumes {
             Err(error) => (Entry::Unavailable(Arc::new(error)), None),
         };
         self.entries.write().insert(name.to_owned(), entry);
+        if open.is_some() {
+            self.open_clones_of(name);
+        }
         open
     }
 }

@@ -24,7 +24,9 @@ fn device<D: Device + 'static>(
 }
 
 fn opened(device: &Arc<CloneDevice>) -> Result<(Arc<Volume>, Kept), VolumeError> {
-    device.open(device.clone(), &[], options())
+    let clone = Volume::open(device.clone(), options())?;
+    let kept = clone.keep_snapshot(device.snapshot())?;
+    Ok((clone, kept))
 }
 
 fn cloned<D: Device + 'static>(

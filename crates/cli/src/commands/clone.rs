@@ -1,0 +1,62 @@
+//! `cairn clone`.
+
+use cairn_server::api::{self, ErrorKind};
+
+use super::volume::segment;
+use crate::arguments::CloneCommand;
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::output::{Output, size, table};
+
+/// Runs a command on clones.
+pub fn run(command: CloneCommand, client: &Client, output: Output) -> Result<(), Failure> {
+    match command {
+        CloneCommand::Create { of, name } => {
+            let request = api::CreateClone { volume: of.volume.clone(), snapshot: of.snapshot.clone(), name };
+            let clone: api::VolumeClone = client.post("/v1/clones", &request)?;
+            output.tell(&clone, |clone| {
+                let (name, luns) = (&clone.name, clone.luns);
+                format!("made volume {name}, a clone of {of} with {luns} LUN(s)\nnext: cairn lun list {name}")
+            });
+        }
+        CloneCommand::List => {
+            let clones: Vec<api::VolumeClone> = client.get("/v1/clones")?;
+            output.show(&clones, |clones| list(clones));
+        }
+        CloneCommand::Delete { name, dry_run } => {
+            let clones: Vec<api::VolumeClone> = client.get("/v1/clones")?;
+            let Some(clone) = clones.into_iter().find(|clone| clone.name == name) else {
+                let next = "see what there is with `cairn clone list`";
+                return Err(Failure::new(ErrorKind::NotFound, format!("there is no clone `{name}`"), next));
+            };
+            let what = format!(
+                "this deletes {name}, a clone of {}, and the {} that were written to it; {} stays as it is",
+                clone.of,
+                size(clone.own_bytes),
+                clone.of
+            );
+            if dry_run {
+                output.show(&clone, |_| format!("{what}; nothing was done"));
+                return Ok(());
+            }
+            output.confirm(&what)?;
+            let () = client.delete(&format!("/v1/clones/{}", segment(&name)?))?;
+            output.tell(&serde_json::json!({ "deleted": name }), |_| format!("deleted {name}"));
+        }
+    }
+    Ok(())
+}
+
+fn list(clones: &[api::VolumeClone]) -> String {
+    let row = |clone: &api::VolumeClone| {
+        [
+            clone.name.clone(),
+            clone.of.clone(),
+            size(clone.size_bytes),
+            size(clone.own_bytes),
+            clone.luns.to_string(),
+            clone.problem.clone().unwrap_or_default(),
+        ]
+    };
+    table(["NAME", "CLONE OF", "SIZE", "OWN", "LUNS", ""], clones.iter().map(row))
+}

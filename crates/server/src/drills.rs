@@ -1,0 +1,383 @@
+//! Drills: proof that a mirror can be recovered from. A clone of its newest image is served, the owner's probe runs against it, what came of it and how
+//! long it took is recorded, and the clone goes again. The mirror notices nothing.
+//!
+//! The clone is temporary: a start of the server removes one that a crash has left. The mirror's updates go on meanwhile, as the clone holds its image open.
+//! `VOLUME/drill.json` has the schedule, the probe and the last drill; it is for the owner, and losing it loses nothing else.
+//!
+//! A probe is a command, run by the server with the server's rights; so it is taken on the control socket alone, never over TCP.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cairn_base::Clock;
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
+
+use crate::api::{self, DrillOutcome};
+use crate::error::ServerError;
+use crate::jobs::Progress;
+use crate::server::Server;
+use crate::state;
+use crate::volumes::{OpenVolume, Volumes};
+
+mod probe;
+use probe::{Probe, Tried};
+
+/// How often the schedule looks: a clock that was set is noticed within it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a probe may take when nothing is said.
+const TIMEOUT: Duration = Duration::from_secs(10 * 60);
+/// A drill that is older than so many of its intervals is stale.
+const STALE_AFTER: u64 = 2;
+/// How often the newest image is looked up again when an update has replaced it before its clone was made.
+const ATTEMPTS: usize = 3;
+
+/// What `drill.json` says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Document {
+    probe: String,
+    timeout_ms: u64,
+    /// Without it drills are made on request.
+    every_ms: Option<u64>,
+    /// When it was asked for: the first one is due an interval later.
+    since_ms: u64,
+    last: Option<api::DrillResult>,
+    /// When the last one passed.
+    passed_ms: Option<u64>,
+}
+
+impl Document {
+    fn is_due(&self, now_ms: u64) -> bool {
+        let before = self.last.as_ref().map_or(self.since_ms, |last| last.at_ms);
+        self.every_ms.is_some_and(|every| now_ms >= before.saturating_add(every) || now_ms < before)
+    }
+
+    fn is_stale(&self, now_ms: u64) -> bool {
+        let good = self.passed_ms.unwrap_or(self.since_ms);
+        let age = now_ms.saturating_sub(good);
+        self.every_ms.is_some_and(|every| age > every.saturating_mul(STALE_AFTER))
+    }
+}
+
+/// The drills of a server.
+pub(crate) struct Drills {
+    volumes: Arc<Volumes>,
+    clock: Arc<dyn Clock>,
+    documents: Mutex<BTreeMap<String, Document>>,
+    running: Mutex<HashSet<String>>,
+    ending: AtomicBool,
+    asleep: Mutex<()>,
+    wake: Condvar,
+}
+
+/// The schedule's thread; it ends when this goes.
+pub(crate) struct DrillSchedule(Option<JoinHandle<()>>);
+
+impl Drop for DrillSchedule {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the schedule of drills had panicked");
+        }
+    }
+}
+
+/// A drill that runs; it is over when this goes.
+struct Turn {
+    drills: Arc<Drills>,
+    mirror: String,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.drills.running.lock().remove(&self.mirror);
+    }
+}
+
+impl Drills {
+    /// The drills of all volumes.
+    pub(crate) fn open(volumes: Arc<Volumes>, clock: Arc<dyn Clock>) -> Result<Self, ServerError> {
+        let mut documents = BTreeMap::new();
+        for open in volumes.all() {
+            if let Some(document) = state::load(&path(&volumes, &open.name))? {
+                documents.insert(open.name.clone(), document);
+            }
+        }
+        let documents = Mutex::new(documents);
+        let (running, asleep) = (Mutex::default(), Mutex::default());
+        let (ending, wake) = (AtomicBool::new(false), Condvar::new());
+        Ok(Self { volumes, clock, documents, running, ending, asleep, wake })
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.clock.now().0 / 1_000_000
+    }
+
+    /// No drill begins any more.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+        drop(self.asleep.lock());
+        self.wake.notify_all();
+    }
+
+    /// All of them that are still about something.
+    pub(crate) fn list(&self) -> Vec<api::Drill> {
+        let (now_ms, running) = (self.now_ms(), self.running.lock().clone());
+        let show = |(mirror, document): (&String, &Document)| api::Drill {
+            mirror: mirror.clone(),
+            probe: document.probe.clone(),
+            timeout_ms: document.timeout_ms,
+            every_ms: document.every_ms,
+            last: document.last.clone(),
+            age_ms: document.passed_ms.map(|passed| now_ms.saturating_sub(passed)),
+            stale: document.is_stale(now_ms),
+            running: running.contains(mirror),
+        };
+        let documents = self.documents.lock();
+        documents.iter().filter(|(name, _)| self.volumes.get(name).is_ok()).map(show).collect()
+    }
+
+    /// Drills that failed, or that should have been made and were not.
+    pub(crate) fn problems(&self) -> Vec<api::Problem> {
+        let mut problems = Vec::new();
+        for drill in self.list() {
+            let failed = drill.last.as_ref().filter(|last| last.outcome != DrillOutcome::Passed);
+            let message = match (failed, drill.stale) {
+                (Some(last), _) => format!("its last drill did not pass: {}", last.reason()),
+                (None, true) => "no drill of it has passed for too long".to_owned(),
+                (None, false) => continue,
+            };
+            let next = format!("`cairn mirror drill {}` makes one now and says what comes of it", drill.mirror);
+            problems.push(api::Problem { subject: drill.mirror, message, next });
+        }
+        problems
+    }
+
+    /// What is to be done now, after what was asked for was noted.
+    fn note_request(&self, name: &str, request: &api::DrillRequest) -> Result<Document, ServerError> {
+        let mut documents = self.documents.lock();
+        let before = documents.get(name);
+        let none = ServerError::Invalid {
+            what: "the probe",
+            rule: "the first drill of a mirror needs --probe COMMAND; later ones may use the same again",
+        };
+        let probe = request.probe.clone().or(before.map(|before| before.probe.clone())).ok_or(none)?;
+        let kept = before.map_or(TIMEOUT.as_millis() as u64, |before| before.timeout_ms);
+        let document = Document {
+            probe,
+            timeout_ms: request.timeout_ms.unwrap_or(kept).max(1),
+            every_ms: request.every_ms.or(before.and_then(|before| before.every_ms)),
+            since_ms: self.now_ms(),
+            last: before.and_then(|before| before.last.clone()),
+            passed_ms: before.and_then(|before| before.passed_ms),
+        };
+        state::save(&path(&self.volumes, name), &document)?;
+        documents.insert(name.to_owned(), document.clone());
+        Ok(document)
+    }
+
+    fn note_result(&self, name: &str, result: &api::DrillResult) -> Result<(), ServerError> {
+        let mut documents = self.documents.lock();
+        // Forgotten, or its mirror deleted, meanwhile.
+        let Some(document) = documents.get_mut(name) else { return Ok(()) };
+        document.last = Some(result.clone());
+        if result.outcome == DrillOutcome::Passed {
+            document.passed_ms = Some(result.at_ms);
+        }
+        state::save(&path(&self.volumes, name), document)
+    }
+
+    /// Ends the schedule of a mirror, and forgets its probe and its last drill.
+    pub(crate) fn forget(&self, name: &str) -> Result<(), ServerError> {
+        let mut documents = self.documents.lock();
+        if documents.remove(name).is_none() {
+            let (what, name) = ("drill of the mirror", name.to_owned());
+            return Err(ServerError::NotFound { what, name, list: "cairn status" });
+        }
+        let path = path(&self.volumes, name);
+        std::fs::remove_file(&path).map_err(ServerError::path("remove", &path))
+    }
+
+    fn due(&self) -> Vec<String> {
+        let now_ms = self.now_ms();
+        let documents = self.documents.lock();
+        let due = documents.iter().filter(|(_, document)| document.is_due(now_ms));
+        due.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+fn path(volumes: &Volumes, name: &str) -> PathBuf {
+    volumes.folder(name).join("drill.json")
+}
+
+impl Server {
+    /// Starts the thread that begins drills when they are due.
+    pub(crate) fn start_drills(self: &Arc<Self>) -> Result<DrillSchedule, ServerError> {
+        let server = self.clone();
+        let look = move || {
+            let drills = &server.drills;
+            while !drills.ending.load(Ordering::Acquire) {
+                for name in drills.due() {
+                    let is_mirror = server.volumes.get(&name).is_ok_and(|open| open.is_destination());
+                    let running = drills.running.lock().contains(&name);
+                    if is_mirror && !running
+                        && let Err(error) = server.drill(&name, &api::DrillRequest::default())
+                    {
+                        tracing::warn!(mirror = name, %error, "a drill could not begin");
+                    }
+                }
+                let mut asleep = drills.asleep.lock();
+                if !drills.ending.load(Ordering::Acquire) {
+                    drills.wake.wait_for(&mut asleep, LOOK_EVERY);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("drills".to_owned()).spawn(look);
+        let thread = thread.map_err(|source| ServerError::Thread { what: "the drills", source })?;
+        Ok(DrillSchedule(Some(thread)))
+    }
+
+    /// Begins a drill of a mirror.
+    pub(crate) fn drill(
+        self: &Arc<Self>,
+        name: &str,
+        request: &api::DrillRequest,
+    ) -> Result<api::Job, ServerError> {
+        let open = self.volumes.get(name)?;
+        if !open.is_destination() {
+            return Err(ServerError::NotAMirror { volume: name.to_owned() });
+        }
+        if self.drills.ending.load(Ordering::Acquire) {
+            return Err(ServerError::Ending);
+        }
+        if !self.drills.running.lock().insert(name.to_owned()) {
+            return Err(ServerError::Busy { name: name.to_owned(), by: "another drill of it runs" });
+        }
+        let turn = Turn { drills: self.drills.clone(), mirror: name.to_owned() };
+        let document = self.drills.note_request(name, request)?;
+        let server = self.clone();
+        self.jobs.start("mirror drill", name, move |progress| {
+            let _turn = turn;
+            let result = server.run_drill(&open, &document, progress);
+            let (outcome, recovery_ms) = (result.outcome, result.recovery_ms);
+            tracing::info!(mirror = open.name, ?outcome, recovery_ms, "made a drill");
+            server.drills.note_result(&open.name, &result)?;
+            Ok(Some(api::JobOutcome::Drill(Box::new(result))))
+        })
+    }
+
+    fn run_drill(
+        &self,
+        open: &Arc<OpenVolume>,
+        document: &Document,
+        progress: &Progress,
+    ) -> api::DrillResult {
+        let began = self.clock.monotonic();
+        let since = || self.clock.monotonic().saturating_sub(began).as_millis() as u64;
+        let mut result = api::DrillResult {
+            mirror: open.name.clone(),
+            at_ms: self.drills.now_ms(),
+            snapshot: String::new(),
+            image_ms: 0,
+            served_ms: 0,
+            recovery_ms: 0,
+            outcome: DrillOutcome::NotServed,
+            exit_code: None,
+            said: String::new(),
+        };
+        progress.phase("cloning the newest image");
+        let name = format!("drill-{}", open.name);
+        let clone = match self.clone_newest(open, &name, &mut result) {
+            Ok(clone) => clone,
+            Err(error) => {
+                result.said = error.to_string();
+                return result;
+            }
+        };
+        result.served_ms = since();
+        progress.phase("running the probe");
+        let tried = match self.probe(&clone, document, &result) {
+            Ok(probe) => probe.run(progress.cancelled(), &*self.clock),
+            Err(error) => Tried { outcome: DrillOutcome::NotServed, exit_code: None, said: error.to_string() },
+        };
+        result.recovery_ms = since();
+        Tried { outcome: result.outcome, exit_code: result.exit_code, said: result.said } = tried;
+        progress.phase("removing the clone");
+        self.close_sessions(|export| export.volume == name);
+        drop(clone);
+        if let Err(error) = self.volumes.delete(&name) {
+            tracing::warn!(clone = name, %error, "the clone of a drill stays until the next start");
+        }
+        result
+    }
+
+    /// A temporary clone of the newest image. An update may replace that at any moment: then the next one is taken.
+    fn clone_newest(
+        &self,
+        open: &Arc<OpenVolume>,
+        name: &str,
+        result: &mut api::DrillResult,
+    ) -> Result<Arc<OpenVolume>, ServerError> {
+        let mut attempt = 0;
+        loop {
+            let shown = open.volume.status().cursor.snapshot;
+            let none = || ServerError::NoImage { volume: open.name.clone() };
+            let image = open.volume.snapshot(shown).ok_or_else(none)?;
+            result.snapshot = format!("{}@{}", open.name, image.name);
+            result.image_ms = image.created.0 / 1_000_000;
+            attempt += 1;
+            match self.volumes.create_temporary_clone(&open.name, &image.name, name) {
+                Err(ServerError::CloneBaseGone { .. } | ServerError::NotFound { .. })
+                    if attempt < ATTEMPTS => {}
+                made => return made,
+            }
+        }
+    }
+
+    fn probe(
+        &self,
+        clone: &OpenVolume,
+        document: &Document,
+        result: &api::DrillResult,
+    ) -> Result<Probe, ServerError> {
+        let luns = clone.luns.list().map_err(ServerError::files(&clone.name))?;
+        let uris: Vec<String> = (luns.iter())
+            .filter_map(|lun| self.uris(&format!("{}/{}", clone.name, lun.name)).into_iter().next())
+            .collect();
+        Ok(Probe {
+            command: document.probe.clone(),
+            timeout: Duration::from_millis(document.timeout_ms),
+            log: self.volumes.folder(&clone.name).join("probe.log"),
+            variables: vec![
+                ("CAIRN_DRILL_VOLUME", clone.name.clone()),
+                ("CAIRN_DRILL_SNAPSHOT", result.snapshot.clone()),
+                ("CAIRN_DRILL_URI", uris.first().cloned().unwrap_or_default()),
+                ("CAIRN_DRILL_URIS", uris.join(" ")),
+                ("CAIRN_DATA", self.data_path()),
+            ],
+        })
+    }
+}
+
+impl api::DrillResult {
+    /// Why it did not pass, in one line.
+    pub fn reason(&self) -> String {
+        let last = self.said.lines().last().unwrap_or_default();
+        match (self.outcome, self.exit_code) {
+            (DrillOutcome::Passed, _) => "it passed".to_owned(),
+            (DrillOutcome::NotServed, _) => format!("its image could not be served: {last}"),
+            (DrillOutcome::TimedOut, _) => format!("the probe did not end in time: {last}"),
+            (DrillOutcome::Cancelled, _) => "it was ended".to_owned(),
+            (DrillOutcome::Failed, Some(code)) => format!("the probe ended with {code}: {last}"),
+            (DrillOutcome::Failed, None) => format!("the probe failed: {last}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! The owner's probe: a command in a shell, which is ended, with all that it started, when its time is over.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cairn_base::Clock;
+
+use crate::api::DrillOutcome;
+
+/// How often the end of the command is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Bytes of what a probe said that are kept: the end of it.
+const SAID_MAX: u64 = 4096;
+
+/// A command that says by its exit code whether what it sees is good.
+pub(super) struct Probe {
+    pub(super) command: String,
+    pub(super) timeout: Duration,
+    /// Where what it says goes while it runs: a pipe could fill up.
+    pub(super) log: PathBuf,
+    pub(super) variables: Vec<(&'static str, String)>,
+}
+
+/// What came of it.
+pub(super) struct Tried {
+    pub(super) outcome: DrillOutcome,
+    pub(super) exit_code: Option<i32>,
+    pub(super) said: String,
+}
+
+impl Probe {
+    /// Runs it to its end, to the end of its time, or until it is cancelled.
+    pub(super) fn run(&self, cancelled: &AtomicBool, clock: &dyn Clock) -> Tried {
+        let failed = |error: std::io::Error| Tried {
+            outcome: DrillOutcome::Failed,
+            exit_code: None,
+            said: format!("the probe does not start: {error}"),
+        };
+        let mut log = match File::options().read(true).append(true).create(true).open(&self.log) {
+            Ok(log) => log,
+            Err(error) => return failed(error),
+        };
+        let mut child = match log.try_clone().and_then(|log| self.start(log)) {
+            Ok(child) => child,
+            Err(error) => return failed(error),
+        };
+        let end = clock.monotonic() + self.timeout;
+        let (outcome, exit_code) = loop {
+            match child.try_wait() {
+                Ok(Some(status)) if status.success() => break (DrillOutcome::Passed, Some(0)),
+                Ok(Some(status)) => break (DrillOutcome::Failed, status.code()),
+                Err(error) => return failed(error),
+                Ok(None) if cancelled.load(Ordering::Relaxed) => break (DrillOutcome::Cancelled, None),
+                Ok(None) if clock.monotonic() >= end => break (DrillOutcome::TimedOut, None),
+                Ok(None) => std::thread::sleep(LOOK_EVERY),
+            }
+        };
+        // What it left running would go on with a disk that is gone.
+        end_group(&mut child);
+        Tried { outcome, exit_code, said: tail(&mut log).unwrap_or_default() }
+    }
+
+    fn start(&self, log: File) -> std::io::Result<Child> {
+        let mut command = Command::new("sh");
+        command.args(["-c", &self.command]).envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.process_group(0).spawn()
+    }
+}
+
+/// SIGKILL to all processes of the group, which the shell can send and the standard library can't.
+fn end_group(child: &mut Child) {
+    let mut kill = Command::new("sh");
+    kill.args(["-c", "kill -KILL -- -\"$0\""]).arg(child.id().to_string());
+    let _ = kill.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn tail(log: &mut File) -> std::io::Result<String> {
+    let length = log.seek(SeekFrom::End(0))?;
+    log.seek(SeekFrom::Start(length.saturating_sub(SAID_MAX)))?;
+    let mut bytes = Vec::new();
+    log.take(SAID_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+}

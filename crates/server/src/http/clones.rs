@@ -1,0 +1,38 @@
+//! Clones over HTTP.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Answer, Body, blocking};
+use crate::api::{self, ErrorBody};
+use crate::server::Server;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
+    OpenApiRouter::new().routes(routes!(list_clones, create_clone)).routes(routes!(delete_clone))
+}
+
+/// The clones.
+#[utoipa::path(get, path = "/v1/clones", tag = "clones", responses((status = 200, body = [api::VolumeClone])))]
+async fn list_clones(State(server): State<Arc<Server>>) -> Answer<Vec<api::VolumeClone>> {
+    blocking(server, |server| Ok(server.volumes.list_clones())).await
+}
+
+/// Makes a clone of a snapshot: a volume that can be written to, and that costs nothing at first.
+#[utoipa::path(post, path = "/v1/clones", tag = "clones", request_body = api::CreateClone,
+    responses((status = 200, body = api::VolumeClone), (status = "default", body = ErrorBody)))]
+async fn create_clone(
+    State(server): State<Arc<Server>>,
+    Body(request): Body<api::CreateClone>,
+) -> Answer<api::VolumeClone> {
+    blocking(server, move |server| server.create_clone(&request)).await
+}
+
+/// Deletes a clone and all that was written to it.
+#[utoipa::path(delete, path = "/v1/clones/{clone}", tag = "clones", params(("clone" = String, Path,)),
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn delete_clone(State(server): State<Arc<Server>>, Path(clone): Path<String>) -> Answer<()> {
+    blocking(server, move |server| server.delete_clone(&clone)).await
+}

@@ -1,0 +1,242 @@
+//! Clones among the volumes: made of a snapshot of another volume, opened after it, ended and deleted before it.
+//!
+//! A clone is a volume like any other, in a folder of its own; `volume.json` names what it is made of. What a crash leaves: before its folder has
+//! its name, nothing (a start clears it away); after, a whole clone. What it is made of is kept in the parent from before the
+//! clone has a name until its folder is gone, and from a start on before anything else can happen to the parent.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use cairn_base::SnapshotId;
+use cairn_device::{Device, FileDevice};
+use cairn_format::stream::root_digest;
+use cairn_stream::MIRROR_PREFIX;
+use cairn_volume::CloneDevice;
+use serde::{Deserialize, Serialize};
+
+use super::{Document, Entry, OpenVolume, Parts, Volumes, not_found, whole};
+use crate::api;
+use crate::contents::find_snapshot;
+use crate::error::ServerError;
+use crate::images::DUMP_PREFIX;
+use crate::names;
+use crate::state;
+
+/// What a clone is made of: in `volume.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct CloneOf {
+    volume: String,
+    /// Its number: its name may change.
+    snapshot: u64,
+    /// Its root digest.
+    root: String,
+    /// What it was called when the clone was made.
+    name: String,
+}
+
+impl CloneOf {
+    pub(super) fn snapshot(&self) -> SnapshotId {
+        SnapshotId(self.snapshot)
+    }
+
+    /// `VOLUME@SNAPSHOT`.
+    pub(crate) fn shown(&self) -> String {
+        format!("{}@{}", self.volume, self.name)
+    }
+}
+
+impl Volumes {
+    /// A snapshot of a volume as a clone names it.
+    fn clone_of(&self, open: &OpenVolume, snapshot: &str) -> Result<CloneOf, ServerError> {
+        let found = find_snapshot(open, snapshot)?;
+        if [MIRROR_PREFIX, DUMP_PREFIX].iter().any(|prefix| found.name.starts_with(prefix)) {
+            return Err(ServerError::Invalid {
+                what: "the snapshot",
+                rule: "it comes and goes with mirrors or dumps; clone one that was made with `cairn snapshot create` (of a mirror: made at the source, and brought by an update)",
+            });
+        }
+        let entries = open.volume.snapshot_entries();
+        let entry = entries.iter().find(|entry| entry.id == found.id).ok_or(ServerError::Bug)?;
+        let root = format!("{:?}", root_digest(entry));
+        Ok(CloneOf { volume: open.name.clone(), snapshot: found.id.0, root, name: found.name })
+    }
+
+    /// The open parent of a clone, whose snapshot is there and the same.
+    fn parent(&self, clone: &str, of: &CloneOf) -> Result<Arc<OpenVolume>, ServerError> {
+        let gone = || ServerError::CloneBaseGone { clone: clone.to_owned(), base: of.shown() };
+        let open = self.get(&of.volume).map_err(|_| gone())?;
+        let entries = open.volume.snapshot_entries();
+        let same = |root: String| root == of.root;
+        match entries.iter().find(|entry| entry.id == of.snapshot()) {
+            Some(entry) if same(format!("{:?}", root_digest(entry))) => Ok(open),
+            _ => Err(gone()),
+        }
+    }
+
+    /// Keeps what a clone is made of, until the clone is deleted.
+    pub(super) fn keep_base(&self, clone: &str, of: &CloneOf) -> Result<(), ServerError> {
+        let parent = self.parent(clone, of)?;
+        let kept = parent.volume.keep_snapshot(of.snapshot()).map_err(ServerError::volume(clone))?;
+        // One that was there before goes after the new one has come.
+        let before = self.keeps.lock().insert(clone.to_owned(), kept);
+        drop(before);
+        Ok(())
+    }
+
+    /// What a volume is opened on: its devices, for a clone over those of its parent.
+    pub(super) fn below(&self, name: &str, parts: &Parts) -> Result<Arc<dyn Device>, ServerError> {
+        let own = whole(&parts.devices);
+        let Some(of) = &parts.clone_of else { return Ok(own) };
+        let parent = self.parent(name, of)?;
+        let device = CloneDevice::new(&parent.volume, of.snapshot(), own);
+        Ok(Arc::new(device.map_err(ServerError::volume(name))?))
+    }
+
+    /// Names of volumes, each behind what it is a clone of.
+    pub(super) fn parents_first(&self, names: Vec<String>) -> Vec<String> {
+        let parent = |name: &String| Some(self.document(name).ok()?.clone_of?.volume);
+        let mut waiting: Vec<(String, Option<String>)> =
+            names.into_iter().map(|name| (name.clone(), parent(&name))).collect();
+        let mut ordered = Vec::with_capacity(waiting.len());
+        loop {
+            let left: BTreeSet<String> = waiting.iter().map(|(name, _)| name.clone()).collect();
+            let is_ready =
+                |(_, parent): &(String, Option<String>)| !parent.as_ref().is_some_and(|p| left.contains(p));
+            let (ready, later): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_ready);
+            let stuck = ready.is_empty();
+            ordered.extend(ready.into_iter().map(|(name, _)| name));
+            if stuck {
+                // Documents that name each other: neither opens, and both are told.
+                ordered.extend(later.into_iter().map(|(name, _)| name));
+                return ordered;
+            }
+            waiting = later;
+        }
+    }
+
+    /// All open volumes, each before what it is a clone of.
+    pub(super) fn clones_first(&self) -> Vec<Arc<OpenVolume>> {
+        let names = self.all().iter().map(|open| open.name.clone()).collect();
+        let ordered = self.parents_first(names);
+        ordered.iter().rev().filter_map(|name| self.get(name).ok()).collect()
+    }
+
+    /// The clones of a volume, whether or not they could be opened.
+    fn clones_of(&self, volume: &str) -> Vec<String> {
+        let names: Vec<String> = self.entries.read().keys().cloned().collect();
+        let of = |name: &String| Some(self.document(name).ok()?.clone_of?.volume);
+        names.into_iter().filter(|name| of(name).as_deref() == Some(volume)).collect()
+    }
+
+    /// Refuses to delete a volume of which there are clones.
+    pub(super) fn refuse_if_cloned(&self, name: &str) -> Result<(), ServerError> {
+        match self.clones_of(name).first() {
+            Some(clone) => Err(ServerError::HasClone { volume: name.to_owned(), clone: clone.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// A volume is back in service: so are its clones.
+    pub(super) fn open_clones_of(&self, name: &str) {
+        for clone in self.clones_of(name) {
+            if matches!(self.entries.read().get(&clone), Some(Entry::Unavailable(_))) {
+                self.open_entry(&clone);
+                self.open_clones_of(&clone);
+            }
+        }
+    }
+
+    /// Makes a clone of a snapshot. It is there whole, or not at all.
+    pub(crate) fn create_clone(
+        &self,
+        volume: &str,
+        snapshot: &str,
+        name: &str,
+    ) -> Result<Arc<OpenVolume>, ServerError> {
+        names::check("volume", name)?;
+        let _changing = self.changing.lock();
+        let of = self.clone_of(&*self.get(volume)?, snapshot)?;
+        let folder = self.folder(name);
+        if self.entries.read().contains_key(name) || folder.exists() {
+            return Err(ServerError::Taken { what: "volume", name: name.to_owned() });
+        }
+        if self.restoring.lock().contains(name) {
+            return Err(ServerError::Busy { name: name.to_owned(), by: "it is being restored" });
+        }
+        self.keep_base(name, &of)?;
+        let made = self.make_clone(name, &of, &format!(".{name}.clone")).and_then(|mut parts| {
+            let nursery = self.dir.join(format!(".{name}.clone"));
+            fs::rename(&nursery, &folder)
+                .and_then(|()| state::sync_parent(&folder))
+                .map_err(ServerError::path("create", &folder))?;
+            parts.paths.iter_mut().for_each(|path| *path = folder.join(&*path));
+            self.start(name, parts)
+        });
+        match made {
+            Ok(open) => {
+                self.entries.write().insert(name.to_owned(), Entry::Open(open.clone()));
+                Ok(open)
+            }
+            Err(error) => {
+                if !folder.exists() {
+                    let kept = self.keeps.lock().remove(name);
+                    drop(kept);
+                }
+                let _ = fs::remove_dir_all(self.dir.join(format!(".{name}.clone")));
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes a clone in the folder `nursery`, which a start clears away; paths are as in `volume.json`.
+    fn make_clone(&self, name: &str, of: &CloneOf, nursery: &str) -> Result<Parts, ServerError> {
+        let nursery = self.dir.join(nursery);
+        match fs::remove_dir_all(&nursery) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => fs::create_dir(&nursery),
+        }
+        .map_err(ServerError::path("create", &nursery))?;
+        let parent = self.parent(name, of)?;
+        let failed = ServerError::volume(name);
+        let bytes = CloneDevice::own_bytes(&parent.volume, of.snapshot()).map_err(&failed)?;
+        let own = Arc::new(FileDevice::create(&nursery.join("volume.img"), bytes)?);
+        let device = CloneDevice::new(&parent.volume, of.snapshot(), own.clone()).map_err(&failed)?;
+        Arc::new(device).make(self.options()).map_err(&failed)?;
+        let paths = vec!["volume.img".into()];
+        let clone_of = Some(of.clone());
+        let document =
+            Document { devices: paths.clone(), log_devices: Vec::new(), clone_of: clone_of.clone() };
+        state::save(&nursery.join("volume.json"), &document)?;
+        Ok(Parts { paths, devices: vec![own], log: None, clone_of })
+    }
+
+    /// All clones.
+    pub(crate) fn list_clones(&self) -> Vec<api::VolumeClone> {
+        let names: Vec<String> = self.entries.read().keys().cloned().collect();
+        names.iter().filter_map(|name| self.show_clone(name).ok()).collect()
+    }
+
+    /// One clone.
+    pub(crate) fn show_clone(&self, name: &str) -> Result<api::VolumeClone, ServerError> {
+        let none =
+            || ServerError::NotFound { what: "clone", name: name.to_owned(), list: "cairn clone list" };
+        if !self.entries.read().contains_key(name) {
+            return Err(none());
+        }
+        let document = self.document(name)?;
+        let of = document.clone_of.ok_or_else(none)?;
+        let own = document.devices.iter().map(|path| fs::metadata(self.folder(name).join(path)));
+        let own_bytes = own.filter_map(Result::ok).map(|file| file.blocks() * 512).sum();
+        let shown = self.show(name).map_err(|_| not_found(name))?;
+        Ok(api::VolumeClone {
+            name: name.to_owned(),
+            of: of.shown(),
+            size_bytes: shown.size_bytes,
+            own_bytes,
+            luns: shown.luns,
+            problem: shown.problem,
+        })
+    }
+}
