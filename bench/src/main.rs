@@ -9,6 +9,7 @@ mod cairn;
 mod fio;
 mod history_rows;
 mod iscsi_rows;
+mod image_rows;
 mod link;
 mod link_rows;
 mod machine;
@@ -91,6 +92,8 @@ const TABLES: &[Table] = &[
     ("long-link", "a baseline over 1 Gbit/s and 150 ms", link_rows::long_link),
     ("limit", "what a limit makes of a transfer", link_rows::limit),
     ("fan-out", "destinations beside a slow one", link_rows::fan_out),
+    ("image", "image dump and restore next to what reads and writes the same device", image_rows::image),
+    ("failover", "from the command to the first read", image_rows::failover),
     ("open", "opening after kill -9", mirror_rows::open_after_kill),
     (
         "history",

@@ -484,6 +484,25 @@ pub struct Timing {
     pub keep_yearly: u32,
 }
 
+/// `cairn mirror drill`.
+#[derive(Debug, Args)]
+pub struct DrillMirror {
+    /// The mirror
+    pub name: String,
+    /// A command for `sh -c` that ends with 0 when what it finds is good: $CAIRN_DRILL_URI is the first LUN over NBD, $CAIRN_DRILL_URIS are all; without it the one of the last time
+    #[arg(long, value_name = "CMD")]
+    pub probe: Option<String>,
+    /// How long the probe may take (10m)
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<Interval>,
+    /// One now, and from now on that often
+    #[arg(long, value_name = "TIME")]
+    pub every: Option<Interval>,
+    /// No more drills of this mirror
+    #[arg(long, conflicts_with_all = ["probe", "timeout", "every"])]
+    pub forget: bool,
+}
+
 /// `cairn clone`.
 #[derive(Debug, Subcommand)]
 pub enum CloneCommand {
@@ -632,6 +651,8 @@ pub enum Mirror {
         /// The mirror
         name: String,
     },
+    /// Prove that a mirror can be recovered from: serve a clone of its newest image, run a probe against it, record how long it took
+    Drill(DrillMirror),
     /// Compare a mirror with its source, region by region, and mend what is damaged on either side from the other
     Verify {
         /// The mirror

@@ -2,6 +2,7 @@
 
 mod clone;
 mod device;
+mod drill;
 mod export;
 mod image;
 mod lun;
@@ -90,7 +91,10 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
 /// A person pressed Ctrl-C: work that only looks, and what goes to files of theirs, is ended on the server; other work goes on there.
 fn interrupted(job: &api::Job, client: &Client) -> Failure {
     let (kind, subject) = (&job.kind, &job.subject);
-    if !matches!(kind.as_str(), "volume check" | "mirror verify" | "image dump" | "image restore") {
+    if !matches!(
+        kind.as_str(),
+        "volume check" | "mirror verify" | "image dump" | "image restore" | "mirror drill"
+    ) {
         let next = format!("see how it is with `cairn status`; `cairn mirror abort {subject}` ends it");
         return Failure::new(
             ErrorKind::Interrupted,

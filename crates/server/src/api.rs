@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 mod access;
 mod clones;
 mod devices;
+mod drills;
 mod hooks;
 mod mirrors;
 mod schedules;
@@ -19,6 +20,7 @@ pub use devices::{
     AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, Folding, HistoryStatus, Instant, IoCount, Mark,
     Placement, RevertCopy, Reverted, Thin, View, Window,
 };
+pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
 pub use hooks::{Hooks, SetHooks};
 pub use mirrors::{
     Aborted, Compress, CreateMirror, Departed, Divergence, DivergenceRequest, Failover, FailoverRequest,
@@ -130,6 +132,8 @@ pub struct Status {
     pub exports: Vec<Export>,
     /// The mirrors of which this server is the destination.
     pub mirrors: Vec<Mirror>,
+    /// The drills of those mirrors.
+    pub drills: Vec<Drill>,
     /// The mirrors that follow volumes of this server.
     pub followers: Vec<Follower>,
     /// What is kept for mirrors that nobody here knows.
@@ -627,6 +631,8 @@ pub enum JobOutcome {
     Dump(DumpResult),
     /// Of `image restore`.
     Restore(RestoreResult),
+    /// Of `mirror drill`.
+    Drill(Box<DrillResult>),
 }
 
 /// What is to be dumped.

@@ -152,7 +152,8 @@ impl Drills {
                 (None, true) => "no drill of it has passed for too long".to_owned(),
                 (None, false) => continue,
             };
-            let next = format!("`cairn mirror drill {}` makes one now and says what comes of it", drill.mirror);
+            let next =
+                format!("`cairn mirror drill {}` makes one now and says what comes of it", drill.mirror);
             problems.push(api::Problem { subject: drill.mirror, message, next });
         }
         problems
@@ -225,7 +226,8 @@ impl Server {
                 for name in drills.due() {
                     let is_mirror = server.volumes.get(&name).is_ok_and(|open| open.is_destination());
                     let running = drills.running.lock().contains(&name);
-                    if is_mirror && !running
+                    if is_mirror
+                        && !running
                         && let Err(error) = server.drill(&name, &api::DrillRequest::default())
                     {
                         tracing::warn!(mirror = name, %error, "a drill could not begin");
@@ -303,7 +305,9 @@ impl Server {
         progress.phase("running the probe");
         let tried = match self.probe(&clone, document, &result) {
             Ok(probe) => probe.run(progress.cancelled(), &*self.clock),
-            Err(error) => Tried { outcome: DrillOutcome::NotServed, exit_code: None, said: error.to_string() },
+            Err(error) => {
+                Tried { outcome: DrillOutcome::NotServed, exit_code: None, said: error.to_string() }
+            }
         };
         result.recovery_ms = since();
         Tried { outcome: result.outcome, exit_code: result.exit_code, said: result.said } = tried;

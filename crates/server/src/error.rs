@@ -282,6 +282,12 @@ pub enum ServerError {
         /// Its name.
         volume: String,
     },
+    /// Over TCP, what only whoever is on this machine may ask for.
+    #[error("{what}, which is taken on the control socket only")]
+    LocalOnly {
+        /// Why.
+        what: &'static str,
+    },
     /// What a clone is made of is not there, or not open.
     #[error("`{clone}` is a clone of {base}, which is not there or not open")]
     CloneBaseGone {

@@ -105,6 +105,7 @@ pub fn api_body(bytes: &[u8]) -> Vec<Vec<u8>> {
     also(json::<api::ResizeLun>(bytes));
     also(json::<api::CreateSnapshot>(bytes));
     also(json::<api::CreateClone>(bytes));
+    also(json::<api::DrillRequest>(bytes));
     also(json::<api::RenameSnapshot>(bytes));
     also(json::<api::Invite>(bytes));
     also(json::<api::CreateMirror>(bytes));

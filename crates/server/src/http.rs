@@ -5,6 +5,7 @@
 mod auth;
 mod clones;
 mod devices;
+mod drills;
 mod images;
 mod mirrors;
 mod volumes;
@@ -49,6 +50,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(images::routes())
         .merge(devices::routes())
         .merge(clones::routes())
+        .merge(drills::routes())
 }
 
 /// The description of the API, as pretty JSON: what `/v1/openapi.json` answers and `docs/openapi.json` holds.
@@ -98,6 +100,7 @@ pub(crate) async fn serve(
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let guarded = router(server)
+            .layer(axum::middleware::from_fn(drills::refuse_commands))
             .layer(axum::middleware::from_fn_with_state(auth::Bearer::new(token), auth::demand_token));
         let remote = axum::serve(listener, guarded).with_graceful_shutdown(wait(stopped));
         tasks.push(tokio::spawn(remote.into_future()));

@@ -12,6 +12,7 @@ mod contents;
 mod data_dir;
 mod destination;
 mod devices;
+mod drills;
 mod error;
 mod exports;
 mod followers;

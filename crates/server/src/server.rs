@@ -17,6 +17,7 @@ use crate::api;
 use crate::config::{Address, Config, check_reachable};
 use crate::data_dir::DataDir;
 use crate::devices::Devices;
+use crate::drills::Drills;
 use crate::error::ServerError;
 use crate::exports::ExportTable;
 use crate::followers::Followers;
@@ -52,6 +53,7 @@ pub(crate) struct Server {
     pub(crate) followers: Arc<Followers>,
     pub(crate) handover: Arc<Handover>,
     pub(crate) dumping: Arc<Dumping>,
+    pub(crate) drills: Arc<Drills>,
     nbd: NbdServer,
     iscsi: IscsiServer,
     pub(crate) access: Arc<Access>,
@@ -145,7 +147,9 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     });
     let source = source.transpose()?;
 
+    let drills = Arc::new(Drills::open(volumes.clone(), clock.clone())?);
     let server = Arc::new(Server {
+        drills,
         jobs,
         started: clock.monotonic(),
         clock,
@@ -176,6 +180,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     }));
     let schedule = server.mirrors.start_schedule()?;
     let snapshots = Runner::start(server.clone())?;
+    let drills = server.start_drills()?;
 
     ready(&server.status());
     notify::tell("READY=1");
@@ -187,11 +192,12 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     }));
 
     server.mirrors.end();
+    server.drills.end();
     server.jobs.cancel_all();
     if let Some(source) = source {
         source.end();
     }
-    drop((schedule, snapshots));
+    drop((schedule, snapshots, drills));
     server.iscsi.stop();
     server.nbd.stop();
     let patience = Instant::now() + JOB_PATIENCE;
@@ -249,6 +255,7 @@ impl Server {
         let (followers, leftovers) = self.followers();
         let mut problems = self.volumes.problems();
         problems.extend(self.mirrors.problems());
+        problems.extend(self.drills.problems());
         problems.extend(self.devices.problems());
         problems.extend(followers.iter().filter_map(api::Follower::parted));
         problems.extend(self.schedule_problems());
@@ -271,10 +278,17 @@ impl Server {
             devices: self.list_devices(),
             exports: self.exports(),
             mirrors: self.list_mirrors(),
+            drills: self.drills.list(),
             followers,
             leftovers,
             problems,
         }
+    }
+
+    /// The data directory, as others name it.
+    pub(crate) fn data_path(&self) -> String {
+        let path = self.data.path();
+        std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
     }
 
     /// The LUNs, and whatever else is open.

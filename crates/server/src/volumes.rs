@@ -143,7 +143,9 @@ impl Volumes {
                 fs::remove_dir_all(found.path()).map_err(ServerError::path("remove", &found.path()))?;
                 continue;
             }
-            names.push(name);
+            if !volumes.clear_temporary(&name)? {
+                names.push(name);
+            }
         }
         for name in volumes.parents_first(names) {
             volumes.open_entry(&name);

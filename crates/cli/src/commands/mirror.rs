@@ -84,6 +84,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             verified(job, client, output)?;
         }
         Mirror::Forget { volume, name, dry_run } => forget(&volume, &name, dry_run, client, output)?,
+        Mirror::Drill(asked) => super::drill::run(&asked, client, output)?,
         Mirror::Failover { name, dry_run } => failover(&name, dry_run, client, output)?,
         Mirror::Resync { name, decision } => resync(&name, decision, "resync", client, output)?,
         Mirror::Failback { name, decision } => resync(&name, decision, "failback", client, output)?,

@@ -2,7 +2,7 @@
 
 use cairn_server::api;
 
-use super::{mirror, volume};
+use super::{drill, mirror, volume};
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, duration, size, table};
@@ -29,6 +29,9 @@ fn people(status: &api::Status) -> String {
     part("VOLUMES", volume::list(&status.volumes));
     part("EXPORTS", exports(&status.exports));
     part("MIRRORS", mirror::list(&status.mirrors));
+    if !status.drills.is_empty() {
+        part("DRILLS", drill::list(&status.drills));
+    }
     part("MIRRORED BY", followers(&status.followers));
     if !status.leftovers.is_empty() {
         part("KEPT FOR A FAILBACK, OR FOR NOBODY", leftovers(&status.leftovers));

@@ -73,7 +73,7 @@ impl ServerError {
             E::NoLowerDump { .. } => ErrorKind::NotFound,
             E::DumpBaseGone { .. } => ErrorKind::Diverged,
             E::RestoredDamaged { .. } => ErrorKind::Damaged,
-            E::Unauthorized => ErrorKind::Unauthorized,
+            E::Unauthorized | E::LocalOnly { .. } => ErrorKind::Unauthorized,
             E::Ending | E::Cancelled => ErrorKind::Interrupted,
             E::PeerProtocol { .. }
             | E::Tls(_)
@@ -149,6 +149,9 @@ impl ServerError {
             }
             E::IsDestination { volume } => {
                 format!("change the source, or end the mirroring with `cairn mirror failover {volume}`")
+            }
+            E::LocalOnly { .. } => {
+                "run it on the machine of the server with --data DIR, for example by ssh".into()
             }
             E::CloneBaseGone { base, clone } => format!(
                 "bring the volume of {base} back into service, and `{clone}` comes with it at the next start; or delete the clone with `cairn clone delete {clone}`"

@@ -34,6 +34,9 @@ pub(crate) struct CloneOf {
     root: String,
     /// What it was called when the clone was made.
     name: String,
+    /// It goes with the server: of a drill.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    temporary: bool,
 }
 
 impl CloneOf {
@@ -49,9 +52,9 @@ impl CloneOf {
 
 impl Volumes {
     /// A snapshot of a volume as a clone names it.
-    fn clone_of(&self, open: &OpenVolume, snapshot: &str) -> Result<CloneOf, ServerError> {
+    fn clone_of(&self, open: &OpenVolume, snapshot: &str, temporary: bool) -> Result<CloneOf, ServerError> {
         let found = find_snapshot(open, snapshot)?;
-        if [MIRROR_PREFIX, DUMP_PREFIX].iter().any(|prefix| found.name.starts_with(prefix)) {
+        if !temporary && [MIRROR_PREFIX, DUMP_PREFIX].iter().any(|prefix| found.name.starts_with(prefix)) {
             return Err(ServerError::Invalid {
                 what: "the snapshot",
                 rule: "it comes and goes with mirrors or dumps; clone one that was made with `cairn snapshot create` (of a mirror: made at the source, and brought by an update)",
@@ -60,7 +63,7 @@ impl Volumes {
         let entries = open.volume.snapshot_entries();
         let entry = entries.iter().find(|entry| entry.id == found.id).ok_or(ServerError::Bug)?;
         let root = format!("{:?}", root_digest(entry));
-        Ok(CloneOf { volume: open.name.clone(), snapshot: found.id.0, root, name: found.name })
+        Ok(CloneOf { volume: open.name.clone(), snapshot: found.id.0, root, name: found.name, temporary })
     }
 
     /// The open parent of a clone, whose snapshot is there and the same.
@@ -155,9 +158,40 @@ impl Volumes {
         snapshot: &str,
         name: &str,
     ) -> Result<Arc<OpenVolume>, ServerError> {
+        self.clone_as(volume, snapshot, name, false)
+    }
+
+    /// Makes a clone that ends with the server, of any snapshot. That is not kept but held open, so that the updates of a mirror go on.
+    pub(crate) fn create_temporary_clone(
+        &self,
+        volume: &str,
+        snapshot: &str,
+        name: &str,
+    ) -> Result<Arc<OpenVolume>, ServerError> {
+        self.clone_as(volume, snapshot, name, true)
+    }
+
+    /// Removes what a crash has left of a temporary clone.
+    pub(super) fn clear_temporary(&self, name: &str) -> Result<bool, ServerError> {
+        let is_temporary =
+            self.document(name).is_ok_and(|document| document.clone_of.is_some_and(|of| of.temporary));
+        if is_temporary {
+            let folder = self.folder(name);
+            fs::remove_dir_all(&folder).map_err(ServerError::path("remove", &folder))?;
+        }
+        Ok(is_temporary)
+    }
+
+    fn clone_as(
+        &self,
+        volume: &str,
+        snapshot: &str,
+        name: &str,
+        temporary: bool,
+    ) -> Result<Arc<OpenVolume>, ServerError> {
         names::check("volume", name)?;
         let _changing = self.changing.lock();
-        let of = self.clone_of(&*self.get(volume)?, snapshot)?;
+        let of = self.clone_of(&*self.get(volume)?, snapshot, temporary)?;
         let folder = self.folder(name);
         if self.entries.read().contains_key(name) || folder.exists() {
             return Err(ServerError::Taken { what: "volume", name: name.to_owned() });
@@ -165,7 +199,9 @@ impl Volumes {
         if self.restoring.lock().contains(name) {
             return Err(ServerError::Busy { name: name.to_owned(), by: "it is being restored" });
         }
-        self.keep_base(name, &of)?;
+        if !temporary {
+            self.keep_base(name, &of)?;
+        }
         let made = self.make_clone(name, &of, &format!(".{name}.clone")).and_then(|mut parts| {
             let nursery = self.dir.join(format!(".{name}.clone"));
             fs::rename(&nursery, &folder)

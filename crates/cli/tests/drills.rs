@@ -1,0 +1,142 @@
+//! Drills of a mirror from the command line: a probe that passes, one that fails, hangs or is cut off by a kill; schedules; and nothing over TCP.
+
+mod running;
+
+use std::path::Path;
+use std::time::Instant;
+
+use running::{PATIENCE, Running, cairn, refused};
+
+/// A source, and a mirror of its volume `v` with a LUN `db` that begins with "good".
+fn mirrored(dir: &Path, arguments: &[&str]) -> (Running, Running) {
+    let source = Running::start(dir, "a");
+    source.good(&["volume", "create", "v", "--size", "64M"]);
+    source.good(&["lun", "create", "v/db", "--size", "8M"]);
+    let mut disk = source.disk("v/db");
+    disk.write(0, &b"good".repeat(1024)).unwrap();
+    disk.flush().unwrap();
+    disk.disconnect().unwrap();
+    let mirror = Running::start_with(dir, "b", arguments);
+    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    mirror.good(&["mirror", "create", "v", &token]);
+    (source, mirror)
+}
+
+/// What is in the data directory of a mirror that no drill runs on.
+fn volumes(server: &Running) -> Vec<String> {
+    let names = std::fs::read_dir(server.data.join("volumes")).unwrap();
+    names.map(|found| found.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what} does not happen");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn drill_serves_a_clone_that_takes_writes_records_what_the_probe_said_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_source, mirror) = mirrored(dir.path(), &["--mirror", "off"]);
+    // The program itself tells what is served, and the log of the probe has it.
+    let program = env!("CARGO_BIN_EXE_cairn");
+    let probe = format!(
+        "echo $CAIRN_DRILL_URI; {program} lun list $CAIRN_DRILL_VOLUME && {program} lun create $CAIRN_DRILL_VOLUME/more --size 1M"
+    );
+    mirror.bad(2, "usage", &["mirror", "drill", "v"]);
+    let made = mirror.json(&["mirror", "drill", "v", "--probe", &probe]);
+    assert_eq!((&made["outcome"], &made["exit_code"]), (&"passed".into(), &0.into()), "{made}");
+    assert!(made["said"].as_str().unwrap().contains("drill-v/db"), "{made}");
+    assert!(made["recovery_ms"].as_u64().unwrap() >= made["served_ms"].as_u64().unwrap());
+    assert_eq!(volumes(&mirror), ["v"], "the clone is gone");
+    let status = mirror.json(&["status"]);
+    let drill = &status["drills"][0];
+    assert_eq!((&drill["mirror"], &drill["last"]["outcome"]), (&"v".into(), &"passed".into()), "{status}");
+    assert!(drill["age_ms"].is_u64() && status["problems"].as_array().unwrap().is_empty(), "{status}");
+    assert!(mirror.good(&["status"]).contains("DRILLS"));
+    mirror.good(&["volume", "check", "v", "--deep"]);
+    assert_eq!(mirror.disk("v/db").read(0, 4).unwrap(), b"good");
+
+    let failed = mirror.bad(1, "failed", &["mirror", "drill", "v", "--probe", "echo no rows; exit 7"]);
+    assert!(failed.contains("ended with 7: no rows"), "{failed}");
+    let status = mirror.json(&["status"]);
+    assert_eq!(status["problems"][0]["subject"], "v", "{status}");
+    assert!(status["drills"][0]["age_ms"].is_u64(), "the one that passed counts: {status}");
+
+    // What hangs is ended with all that it started.
+    let left = dir.path().join("left");
+    let hangs = format!("(sleep 60; touch {}) & wait", left.display());
+    let failed = mirror.bad(1, "failed", &["mirror", "drill", "v", "--probe", &hangs, "--timeout", "100ms"]);
+    assert!(failed.contains("did not end in time"), "{failed}");
+    assert_eq!(volumes(&mirror), ["v"]);
+    mirror.good(&["mirror", "drill", "v", "--probe", "true", "--timeout", "10s"]);
+    assert!(mirror.json(&["status"])["problems"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn drill_goes_on_while_the_mirror_is_updated_and_a_kill_leaves_no_clone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mut mirror) = mirrored(dir.path(), &["--mirror", "off"]);
+    let (go, seen) = (dir.path().join("go"), dir.path().join("seen"));
+    let probe = format!("touch {}; while ! [ -e {} ]; do sleep 0.02; done", seen.display(), go.display());
+    let start = |mirror: &Running| {
+        let mut command = cairn();
+        command.args(["mirror", "drill", "v", "--probe", &probe, "--data"]).arg(&mirror.data);
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap()
+    };
+    let mut drilling = start(&mirror);
+    wait_for("the probe", || seen.exists());
+    mirror.bad(11, "busy", &["mirror", "drill", "v", "--probe", "true"]);
+    for byte in 1..4 {
+        let mut disk = source.disk("v/db");
+        disk.write(0, &[byte; 1 << 20]).unwrap();
+        disk.flush().unwrap();
+        mirror.good(&["mirror", "update", "v"]);
+    }
+    assert_eq!(mirror.disk("drill-v/db").read(0, 4).unwrap(), b"good", "its image is held open");
+    assert_eq!(mirror.disk("v/db").read(0, 4).unwrap(), [3; 4]);
+    std::fs::write(&go, "").unwrap();
+    assert!(drilling.wait().unwrap().success());
+
+    std::fs::remove_file(&go).unwrap();
+    std::fs::remove_file(&seen).unwrap();
+    let mut drilling = start(&mirror);
+    wait_for("the probe", || seen.exists());
+    mirror.kill();
+    std::fs::write(&go, "").unwrap();
+    let _ = drilling.wait();
+    assert_eq!(volumes(&mirror).len(), 2);
+    mirror.restart();
+    assert_eq!(volumes(&mirror), ["v"]);
+    mirror.good(&["volume", "check", "v", "--deep"]);
+    mirror.good(&["mirror", "drill", "v"]);
+}
+
+#[test]
+fn scheduled_drills_come_by_themselves_and_no_command_comes_over_tcp() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_source, mut mirror) = mirrored(dir.path(), &["--mirror", "off", "--http", "127.0.0.1:0"]);
+    let count = dir.path().join("count");
+    let probe = format!("echo x >> {}", count.display());
+    let drills = || std::fs::read_to_string(&count).map_or(0, |text| text.lines().count());
+    mirror.good(&["mirror", "drill", "v", "--probe", &probe, "--every", "50ms"]);
+    wait_for("a drill", || drills() >= 2);
+    mirror.terminate();
+    let before = drills();
+    mirror.restart();
+    wait_for("a drill after a restart", || drills() > before);
+    mirror.good(&["mirror", "drill", "v", "--forget"]);
+    mirror.bad(10, "not-found", &["mirror", "drill", "v", "--forget"]);
+    assert!(mirror.json(&["status"])["drills"].as_array().unwrap().is_empty());
+    mirror.bad(10, "not-found", &["mirror", "drill", "nothing", "--probe", "true"]);
+
+    let address = mirror.json(&["status"])["http"][1].as_str().unwrap().to_owned();
+    let token = mirror.data.join("http-token");
+    let arguments =
+        ["mirror", "drill", "v", "--probe", "true", "--json", "--server", &address, "--token-file"];
+    let output = cairn().args(arguments).arg(&token).output().unwrap();
+    let said = refused(&output, 12, "unauthorized", &arguments);
+    assert!(said.contains("control socket"), "{said}");
+}
