@@ -12,10 +12,10 @@ use crate::gauge::Gauge;
 use crate::plan::Plan;
 use crate::work::Work;
 
-/// Records that one read of the device fills: 8 MiB in flight at once. Eight requests of 1 MiB are what a fast disk needs to be busy between reads.
-pub(crate) const RECORDS_PER_READ: usize = 8;
+/// Records that one read of the device fills: 4 MiB in flight at once.
+pub(crate) const RECORDS_PER_READ: usize = 4;
 /// Reads that wait to be encoded, and encoded ones that wait to be sent, at most; past it the reading side waits.
-const READS_AHEAD: usize = 1;
+const READS_AHEAD: usize = 2;
 /// The fastest level that compresses at all well: the wire is rarely slower than it.
 const ZSTD_LEVEL: i32 = 1;
 
