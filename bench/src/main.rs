@@ -8,8 +8,8 @@
 mod cairn;
 mod fio;
 mod history_rows;
-mod iscsi_rows;
 mod image_rows;
+mod iscsi_rows;
 mod link;
 mod link_rows;
 mod machine;
