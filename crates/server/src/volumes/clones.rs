@@ -237,7 +237,7 @@ impl Volumes {
         let parent = self.parent(name, of)?;
         let failed = ServerError::volume(name);
         let bytes = CloneDevice::own_bytes(&parent.volume, of.snapshot()).map_err(&failed)?;
-        let own = Arc::new(FileDevice::create(&nursery.join("volume.img"), bytes)?);
+        let own = Arc::new(FileDevice::create(nursery.join("volume.img"), bytes)?);
         let device = CloneDevice::new(&parent.volume, of.snapshot(), own.clone()).map_err(&failed)?;
         Arc::new(device).make(self.options()).map_err(&failed)?;
         let paths = vec!["volume.img".into()];
