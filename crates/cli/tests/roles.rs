@@ -48,6 +48,14 @@ fn status(server: &Running) -> Value {
 fn old_source_comes_back_learns_of_the_failover_is_resynced_and_gets_its_role_back() {
     let dir = tempfile::tempdir().unwrap();
     let (mut source, mut destination) = pair(dir.path());
+    let own = ["--every", "6h", "--rpo", "12h", "--lock", "1h", "--limit", "900M", "--stall", "3m"];
+    destination.good(&[&["mirror", "set", "vol0"], &own[..]].concat());
+    let settings = |server: &Running| {
+        let shown = status(server);
+        ["every_ms", "rpo_ms", "lock_ms", "limit", "stall_ms"].map(|name| shown[name].clone())
+    };
+    let set = settings(&destination);
+    assert!(set.iter().all(|value| !value.is_null()), "{set:?}");
     write(&source, 1 << 20, 2, 64 << 10);
     source.kill();
     let failed_over = destination.good(&["mirror", "failover", "vol0", "--yes"]);
@@ -106,6 +114,7 @@ fn old_source_comes_back_learns_of_the_failover_is_resynced_and_gets_its_role_ba
     destination.good(&["mirror", "update", "vol0"]);
     assert_eq!(content(&destination), content(&source));
     assert_eq!(status(&destination)["role"], "destination");
+    assert_eq!(settings(&destination), set, "what its owner had set is there with the role");
     for server in [&source, &destination] {
         assert!(server.good(&["volume", "check", "vol0"]).contains("sound"));
     }

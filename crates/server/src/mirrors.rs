@@ -598,6 +598,19 @@ impl Document {
         }
     }
 
+    /// Takes over what the owner of this side had set when it was the destination before: a role that comes back brings it along. A schedule that
+    /// the other side hands over goes first.
+    fn settings_of(&mut self, before: &Self) {
+        if self.when == When::default() {
+            self.when = before.when.clone();
+        }
+        self.rpo_ms = self.rpo_ms.or(before.rpo_ms);
+        self.no_hold = before.no_hold;
+        self.stall_ms = before.stall_ms;
+        self.link = before.link.clone();
+        self.lock_ms = before.lock_ms;
+    }
+
     fn options(&self) -> Options {
         Options {
             compression: match self.link.compress {

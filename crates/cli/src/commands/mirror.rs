@@ -375,6 +375,9 @@ fn roles_changed(job: api::Job, client: &Client, output: Output) -> Result<(), F
         print_line(&format!("roles: {}", mirror.direction));
         let next = match mirror.role {
             api::MirrorRole::Source => "connect the clients here",
+            api::MirrorRole::Destination if mirror.every_ms.is_none() && mirror.cron.is_none() => {
+                "it is updated on request only; give it a schedule with `cairn mirror set NAME --every 15m`"
+            }
             api::MirrorRole::Destination => {
                 "clients stay at the other side; to change the roles: `cairn mirror reverse` here"
             }

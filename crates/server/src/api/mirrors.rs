@@ -176,10 +176,11 @@ impl Follower {
             None => "what was written here since is not known".to_owned(),
         };
         let name = &self.volume;
+        let place = if address.is_empty() { String::new() } else { format!(" to {address}") };
         Some(Problem {
             subject: name.clone(),
             message: format!(
-                "its mirror was failed over to {address} at generation {generation}: this volume is not mirrored any more; {what}"
+                "its mirror was failed over{place} at generation {generation}: this volume is not mirrored any more; {what}"
             ),
             next: format!(
                 "`cairn mirror resync {name} -n` here says what following the other side gives up; `cairn mirror failback {name}` follows it and takes the role back; \

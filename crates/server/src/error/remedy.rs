@@ -180,7 +180,7 @@ impl ServerError {
                 "keep it in a file with `cairn mirror resync {volume} --spill FILE`, or drop it with `--discard-divergent`; `-n` only says what it is"
             ),
             E::Unlocated => {
-                "name it with `--from HOST:PORT`, or start that server with `--mirror` and `--advertise`"
+                "start that server with `--mirror` and `--advertise`, and name its address here with `--from HOST:PORT`"
                     .into()
             }
             E::InvalidToken => {

@@ -157,6 +157,9 @@ impl Mirrors {
         let when = When::default().changed(successor.every_ms, cron.as_deref(), zone.as_deref());
         document.when = when.unwrap_or_default();
         document.rpo_ms = successor.rpo_ms;
+        if let Some(before) = &before {
+            document.settings_of(&before.document.lock());
+        }
         document.change = Some(self.changed(Change::HandOver));
         state::save(&path, &document).map_err(refused)?;
         match give() {
