@@ -580,6 +580,9 @@ pub enum Mirror {
         /// A disk or a file for the mirror; several go one after the other
         #[arg(long, value_name = "PATH")]
         device: Vec<PathBuf>,
+        /// A disk or a file for the intent log, which the mirror needs once it has failed over
+        #[arg(long, value_name = "PATH")]
+        log_device: Option<PathBuf>,
         #[command(flatten)]
         link: Link,
     },

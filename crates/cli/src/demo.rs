@@ -134,6 +134,7 @@ impl Story {
             zone: None,
             lock_ms: None,
             devices: Vec::new(),
+            log_device: None,
             rpo_ms: None,
             no_hold: false,
             stall_ms: None,

@@ -169,3 +169,40 @@ fn volume_of_an_older_server_has_its_log_on_its_devices() {
     assert_eq!(read(&server, 0), 7);
     assert!(server.json(&["volume", "show", "v"])["log_device"].is_null());
 }
+
+#[test]
+fn mirror_with_a_log_device_logs_there_after_its_failover() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = Running::start(dir.path(), "source");
+    source.good(&["volume", "create", "v", "--size", "128M"]);
+    source.good(&["lun", "create", "v/db", "--size", "8M"]);
+    write(&source, 0, 1);
+    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+
+    let mut mirror = Running::start(dir.path(), "mirror");
+    let log = file(dir.path(), "log", 8 * MIB);
+    let small = file(dir.path(), "small", 4096);
+    mirror.bad(22, "too-small", &["mirror", "create", "v", &token, "--log-device", &small]);
+    mirror.json(&["mirror", "create", "v", &token, "--log-device", &log]);
+    assert_eq!(mirror.json(&["volume", "show", "v"])["log_device"], *log);
+    write(&source, 0, 2);
+    mirror.json(&["mirror", "update", "v"]);
+    mirror.kill();
+    mirror.restart();
+    assert_eq!(read(&mirror, 0), 2);
+    source.kill();
+
+    mirror.good(&["mirror", "failover", "v", "--yes"]);
+    write(&mirror, 0, 3);
+    mirror.kill();
+    // Without the log's device the flush would be lost, so the volume waits for it.
+    let away = dir.path().join("away");
+    std::fs::rename(&log, &away).unwrap();
+    mirror.restart();
+    assert_eq!(mirror.json(&["volume", "list"])[0]["role"], "unavailable");
+    mirror.kill();
+    std::fs::rename(&away, &log).unwrap();
+    mirror.restart();
+    assert_eq!(read(&mirror, 0), 3);
+    assert!(mirror.good(&["volume", "check", "v"]).contains("sound"));
+}

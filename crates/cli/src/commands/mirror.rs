@@ -13,7 +13,19 @@ use crate::output::{Output, ago, duration, interval, print_line, size, table};
 /// Runs a command on mirrors.
 pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
-        Mirror::Create { volume, token, every, when, rpo, no_hold, stall, name, device, link } => {
+        Mirror::Create {
+            volume,
+            token,
+            every,
+            when,
+            rpo,
+            no_hold,
+            stall,
+            name,
+            device,
+            log_device,
+            link,
+        } => {
             let request = api::CreateMirror {
                 volume,
                 name,
@@ -26,6 +38,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
                 no_hold,
                 stall_ms: stall.map(ms),
                 devices: absolute(&device)?,
+                log_device: absolute(log_device.as_slice())?.pop(),
                 link: wish(link),
             };
             let job: api::Job = client.post("/v1/mirrors", &request)?;

@@ -38,6 +38,9 @@ pub struct CreateMirror {
     /// Disks or files for the mirror; a sparse file in the data directory when empty.
     #[serde(default)]
     pub devices: Vec<String>,
+    /// A disk or a file for the intent log, which the mirror needs once it has failed over; on its devices when not given.
+    #[serde(default)]
+    pub log_device: Option<String>,
     /// How the link to the source is used.
     #[serde(default)]
     pub link: LinkWish,

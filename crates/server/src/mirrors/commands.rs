@@ -71,7 +71,7 @@ impl Server {
             role: Role::Destination,
             blocks: Some(wanted.blocks),
             devices: &request.devices,
-            log_device: None,
+            log_device: request.log_device.as_deref(),
         };
         let open = self.volumes.create(&new)?;
         let path = self.volumes.folder(name).join("mirror.json");
