@@ -79,4 +79,12 @@ impl Qcow2 {
         self.images += 1;
         self.serve()
     }
+
+    /// Throws the newest image away, with what was written to it, and serves the one below.
+    pub(crate) fn pop(&mut self) -> Result<()> {
+        self.server = None;
+        std::fs::remove_file(self.image(self.images - 1))?;
+        self.images -= 1;
+        self.serve()
+    }
 }

@@ -25,8 +25,11 @@ pub(crate) trait Snapshots {
         usize::MAX
     }
 
-    /// Takes one more; `number` was not used before.
+    /// Takes one more; `number` is not in use.
     fn snapshot(&mut self, number: usize) -> Result<()>;
+
+    /// Lets go of the newest, number `number`, so that what a turn wrote doesn't fill the disk.
+    fn forget(&mut self, number: usize) -> Result<()>;
 
     /// Its export.
     fn target<'a>(&'a self, plan: &'a Plan) -> Result<Target<'a>>;
@@ -39,6 +42,10 @@ impl Snapshots for Cairn {
 
     fn snapshot(&mut self, number: usize) -> Result<()> {
         self.cli(&["snapshot", "create", &format!("{VOLUME}@s{number}")]).map(drop)
+    }
+
+    fn forget(&mut self, number: usize) -> Result<()> {
+        self.cli(&["snapshot", "delete", &format!("{VOLUME}@s{number}"), "--yes"]).map(drop)
     }
 
     fn target<'a>(&'a self, plan: &'a Plan) -> Result<Target<'a>> {
@@ -57,6 +64,11 @@ impl Snapshots for Qcow2 {
 
     fn snapshot(&mut self, _number: usize) -> Result<()> {
         self.push()
+    }
+
+    /// Without the newest image its writes are gone too, which is no matter here: the next turn meets an empty one again.
+    fn forget(&mut self, _number: usize) -> Result<()> {
+        self.pop()
     }
 
     fn target<'a>(&'a self, plan: &'a Plan) -> Result<Target<'a>> {
@@ -101,6 +113,12 @@ impl Snapshots for Btrfs {
         let frozen = self.mount.join(format!("s{number}"));
         let mut command = Command::new("btrfs");
         command.args(["subvolume", "snapshot", "-r"]).arg(self.current()).arg(frozen);
+        run(&mut command).map(drop)
+    }
+
+    fn forget(&mut self, number: usize) -> Result<()> {
+        let mut command = Command::new("btrfs");
+        command.args(["subvolume", "delete"]).arg(self.mount.join(format!("s{number}")));
         run(&mut command).map(drop)
     }
 
@@ -159,6 +177,10 @@ impl Snapshots for ZfsFuse {
 
     fn snapshot(&mut self, number: usize) -> Result<()> {
         run(Command::new("zfs").arg("snapshot").arg(format!("{}@s{number}", self.pool))).map(drop)
+    }
+
+    fn forget(&mut self, number: usize) -> Result<()> {
+        run(Command::new("zfs").arg("destroy").arg(format!("{}@s{number}", self.pool))).map(drop)
     }
 
     fn target<'a>(&'a self, plan: &'a Plan) -> Result<Target<'a>> {
