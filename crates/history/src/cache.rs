@@ -19,6 +19,8 @@ pub(crate) struct WriteCache {
     /// The time of each block's oldest version, and the block. One that was retained leaves in its turn, however often its block is written.
     queue: BTreeSet<(u64, u64)>,
     bytes: u64,
+    /// Versions up to this time are on their way out for a flush: a later write does not replace them.
+    fence: u64,
 }
 
 impl WriteCache {
@@ -40,6 +42,17 @@ impl WriteCache {
         self.queue.first().map(|(time, _)| *time)
     }
 
+    /// A flush begins: all that waits now, written up to `last`, has to leave, and is not replaced any more. Whoever writes meanwhile would else take a block out
+    /// of the flush that was acknowledged before it, and a cut would bring back what was there before both.
+    pub(crate) fn fence(&mut self, last: u64) {
+        self.fence = last;
+    }
+
+    /// True while something waits that a flush has to wait for.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.oldest_time().is_some_and(|oldest| oldest <= self.fence)
+    }
+
     /// Takes a write; true when it replaced one of the same window.
     pub(crate) fn write(
         &mut self,
@@ -51,7 +64,7 @@ impl WriteCache {
     ) -> bool {
         let versions = self.blocks.entry(lba).or_insert_with(|| VecDeque::with_capacity(1));
         let last = versions.back().map(|(last, _)| *last);
-        let absorbed = last.filter(|last| timeline.same_window(*last, time));
+        let absorbed = last.filter(|last| *last > self.fence && timeline.same_window(*last, time));
         if let Some(last) = absorbed {
             versions.pop_back();
             self.queue.remove(&(last, lba));
@@ -67,6 +80,7 @@ impl WriteCache {
 
     /// Gives all versions new times after `time`, in their order as far as blocks have one; the last of them.
     pub(crate) fn restamp(&mut self, time: u64) -> u64 {
+        let was_fenced = self.is_fenced();
         let mut time = time;
         let queue = std::mem::take(&mut self.queue);
         for (_, lba) in queue {
@@ -78,6 +92,9 @@ impl WriteCache {
             if let Some((first, _)) = versions.front() {
                 self.queue.insert((*first, lba));
             }
+        }
+        if was_fenced {
+            self.fence = time;
         }
         time
     }

@@ -11,8 +11,14 @@ use crate::index::Version;
 use crate::log::{Pending, Writer};
 use crate::timeline::Timeline;
 
-/// Blocks that leave at once at most.
-const BATCH_BLOCKS: usize = 256;
+/// Bytes of blocks that leave at once at most: each batch of a placement that writes the origin costs a flush of the store.
+const BATCH_BYTES: usize = 8 << 20;
+/// A batch is no larger than this part of the store.
+const STORE_PARTS: usize = 64;
+/// Blocks of a batch that makes do with the log's reserve.
+const SMALL_BATCH_BLOCKS: usize = 256;
+/// Blocks that are looked up or published under one lock: clients wait for no more.
+const LOCKED: usize = 128;
 /// Bytes of one write to the origin at most.
 const JOINED_MAX: usize = 1 << 20;
 /// Bytes of a region of hybrid placement.
@@ -51,10 +57,27 @@ impl Planned {
 }
 
 impl History {
-    /// Versions that leave the cache at once: less than the log's reserve takes, even when each needs a base.
+    /// Versions that leave the cache at once: so many that the flush of the store that a batch costs does not count, a part of what may wait (clients fill the rest meanwhile), and a
+    /// small part of the store.
     pub(crate) fn batch(&self, writer: &Writer) -> usize {
+        let store = (writer.superblock.segments * writer.superblock.segment_blocks) as usize * BLOCK_SIZE;
+        let large = BATCH_BYTES.min(store / STORE_PARTS).min(self.dirty_bytes as usize / 4);
+        (large / self.block_bytes as usize).max(self.small_batch(writer))
+    }
+
+    /// Versions that the log's reserve takes, twice over and even when each needs a base.
+    pub(crate) fn small_batch(&self, writer: &Writer) -> usize {
         let segment = writer.superblock.segment_blocks as usize * BLOCK_SIZE;
-        (segment / 4 / self.block_bytes as usize).clamp(1, BATCH_BLOCKS)
+        (segment / 4 / self.block_bytes as usize).clamp(1, SMALL_BATCH_BLOCKS)
+    }
+
+    /// Segments that a batch takes beyond the log's reserve: each version and a base for it.
+    fn segments_of_batch(&self, writer: &Writer, batch: usize) -> usize {
+        if batch <= self.small_batch(writer) {
+            return 0;
+        }
+        let segment = writer.superblock.segment_blocks as usize * BLOCK_SIZE;
+        (2 * batch * self.block_bytes as usize).div_ceil(segment)
     }
 
     /// Writes the blocks out that were not written for longest; false when there are none.
@@ -63,29 +86,36 @@ impl History {
         if self.state.lock().cache.is_empty() {
             return Ok(false);
         }
-        self.ensure_room(writer)?;
-        let picked = self.state.lock().cache.oldest(self.batch(writer));
+        // Blocks that a revert has not reached are copied first, which takes room as well.
+        let reverting = !self.state.lock().reverts.is_empty();
+        let batch = if reverting { self.small_batch(writer) } else { self.batch(writer) };
+        self.ensure_room(writer, self.segments_of_batch(writer, batch))?;
+        let picked = self.state.lock().cache.oldest(batch);
         let done: Vec<(u64, u64)> =
             picked.iter().filter_map(|(lba, versions)| Some((*lba, versions.last()?.0))).collect();
         let lbas: Vec<u64> = done.iter().map(|(lba, _)| *lba).collect();
         self.copy_before_writes(writer, &lbas)?;
         self.place(writer, picked)?;
-        let mut state = self.state.lock();
-        for (lba, time) in done {
-            state.cache.written(lba, time, u64::from(self.block_bytes));
-            state.reads.forget(lba);
+        for done in done.chunks(LOCKED) {
+            let mut state = self.state.lock();
+            for (lba, time) in done {
+                state.cache.written(*lba, *time, u64::from(self.block_bytes));
+                state.reads.forget(*lba);
+            }
+            state.epoch += 1;
         }
-        state.epoch += 1;
         Ok(true)
     }
 
     /// Writes out all that was taken before the call.
     pub(crate) fn destage_all(&self, writer: &mut Writer) -> Result<(), HistoryError> {
-        // The cache leaves in the order of its writes, so a bound of its size now is enough; what comes meanwhile may go along.
-        let mut left = self.state.lock().cache.bytes();
-        while left > 0 && self.destage(writer)? {
-            left = left.saturating_sub(self.batch(writer) as u64 * (u64::from(self.block_bytes) + 64));
-            left = left.min(self.state.lock().cache.bytes());
+        {
+            let mut state = self.state.lock();
+            let last = state.last;
+            state.cache.fence(last);
+        }
+        while self.state.lock().cache.is_fenced() {
+            self.destage(writer)?;
         }
         Ok(())
     }
@@ -144,12 +174,15 @@ impl History {
         if !pending.is_empty() {
             self.tally.add(&self.tally.retained, pending.len() as u64);
             let versions = self.append(writer, pending)?;
-            let mut state = self.state.lock();
             let blocks = writer.superblock.segment_blocks;
             if self.placement == Placement::SplitStream {
-                self.delay(&mut state, &work);
+                self.delay(&mut self.state.lock(), &work);
             }
-            self.publish(&mut state, blocks, &versions);
+            // The blocks are in the cache until all of this is over, so nobody sees a part of it.
+            for versions in versions.chunks(LOCKED) {
+                self.publish(&mut self.state.lock(), blocks, versions);
+            }
+            let mut state = self.state.lock();
             for version in replaced {
                 if let Some(version) = state.index.remove(version.key()) {
                     self.forget(&mut state, blocks, &version);
@@ -159,8 +192,11 @@ impl History {
         match self.placement {
             Placement::Logging => Ok(()),
             Placement::SplitStream => {
-                while self.state.lock().current.bytes() > self.dirty_bytes {
-                    self.destage_current(writer)?;
+                // Half of it at once: all of that needs one flush of the store.
+                if self.state.lock().current.bytes() > self.dirty_bytes {
+                    while self.state.lock().current.bytes() > self.dirty_bytes / 2 {
+                        self.destage_current(writer)?;
+                    }
                 }
                 Ok(())
             }
@@ -173,6 +209,10 @@ impl History {
 
     /// How each block's versions are kept.
     fn plan(&self, work: &[Work]) -> Vec<Planned> {
+        work.chunks(LOCKED).flat_map(|work| self.plan_part(work)).collect()
+    }
+
+    fn plan_part(&self, work: &[Work]) -> Vec<Planned> {
         let mut state = self.state.lock();
         let state = &mut *state;
         work.iter()
@@ -239,7 +279,8 @@ impl History {
 
     /// Split-stream: writes blocks to the origin; false when none wait.
     pub(crate) fn destage_current(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
-        let picked = self.state.lock().current.oldest(BATCH_BLOCKS);
+        let budget = (BATCH_BYTES / self.block_bytes as usize).max(1);
+        let picked = self.state.lock().current.oldest(budget);
         if picked.is_empty() {
             return Ok(false);
         }

@@ -7,7 +7,7 @@ use cairn_format::history::FloorPolicy;
 
 use crate::HistoryError;
 use crate::content::Content;
-use crate::history::History;
+use crate::history::{History, State};
 use crate::resolve::{NOW, Piece};
 
 /// Bytes of a trim or write-zeroes that get one stamp.
@@ -28,19 +28,26 @@ impl Device for History {
             }
         }
         self.run_reads(batch);
-        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
-            let outcome = match operation.request() {
+        let mut at = 0;
+        while at < batch.len() {
+            at += self.take_whole(&mut batch[at..]);
+            let Some(operation) = batch.get_mut(at) else { break };
+            let (outcome, waits) = match operation.request() {
                 Request::Write { offset, data, fua } => {
-                    self.change(*offset, data.len() as u64, Some(data), *fua)
+                    (self.change(*offset, data.len() as u64, Some(data)), *fua)
                 }
                 Request::Trim { offset, length, fua } | Request::WriteZeroes { offset, length, fua, .. } => {
-                    self.clear(*offset, *length, *fua)
+                    (self.clear(*offset, *length), *fua)
                 }
-                Request::Flush => self.flush_all().map_err(|error| error.to_device(0, 0)),
-                Request::Read { .. } | Request::Prefetch { .. } => Ok(()),
+                Request::Flush => (Ok(()), true),
+                Request::Read { .. } | Request::Prefetch { .. } => (Ok(()), false),
             };
-            operation.finish(outcome.map(|()| Segments::default()));
+            if outcome.is_err() || !waits {
+                operation.finish(outcome.map(|()| Segments::default()));
+            }
+            at += 1;
         }
+        self.finish_flushes(batch);
     }
 
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
@@ -83,30 +90,88 @@ impl History {
         }
     }
 
-    /// Takes a write (`None`: of zeroes) with one stamp.
-    fn change(
-        &self,
-        offset: u64,
-        length: u64,
-        data: Option<&Segments>,
-        fua: bool,
-    ) -> Result<(), DeviceError> {
-        if length > 0 {
-            self.wait_for_room(offset, length)?;
-            let pieces: Vec<Piece> = self.pieces(offset, length).collect();
-            let whole = |piece: &Piece| piece.count == self.length_of(piece.lba);
-            if pieces.iter().all(whole) {
-                let _shared = self.merge.read();
-                self.take(offset, &pieces, data)?;
-            } else {
-                let _alone = self.merge.write();
-                self.take(offset, &pieces, data)?;
+    /// Takes writes of whole blocks from the front of `batch`, each with a stamp of its own, for as long as there is room: under one lock. How many operations are
+    /// behind it; of these, writes that have to be durable stay pending.
+    fn take_whole(&self, batch: &mut [Operation]) -> usize {
+        let block = u64::from(self.block_bytes);
+        let _shared = self.merge.read();
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let was_little = state.cache.bytes() <= self.dirty_bytes / 2;
+        let mut taken = batch.len();
+        for (index, operation) in batch.iter_mut().enumerate() {
+            if !operation.is_pending() {
+                continue;
+            }
+            let Request::Write { offset, data, fua } = operation.request() else {
+                taken = index;
+                break;
+            };
+            let end = offset + data.len() as u64;
+            let whole = !data.is_empty()
+                && offset.is_multiple_of(block)
+                && (end.is_multiple_of(block) || end == self.length);
+            if !whole || state.cache.bytes() >= self.dirty_bytes || state.failed.is_some() {
+                taken = index;
+                break;
+            }
+            let time = self.stamp(state);
+            let mut skip = 0;
+            for piece in self.pieces(*offset, data.len() as u64) {
+                let part = if piece.count == data.len() { data.clone() } else { data.slice(skip, piece.count) };
+                skip += piece.count;
+                self.put(state, piece.lba, time, Content::Data(part));
+            }
+            if !fua {
+                operation.succeed();
             }
         }
-        if fua {
-            self.flush_all().map_err(|error| error.to_device(offset, length))?;
+        self.tell_of_work(state, was_little);
+        taken
+    }
+
+    /// Puts a block into the write cache.
+    fn put(&self, state: &mut State, lba: u64, time: u64, content: Content) {
+        let absorbed = state.cache.write(lba, time, content, u64::from(self.block_bytes), &state.timeline);
+        state.reads.forget(lba);
+        self.tally.add(&self.tally.written_blocks, 1);
+        self.tally.add(&self.tally.absorbed, u64::from(absorbed));
+    }
+
+    /// Wakes who writes out, once half of what may wait does.
+    fn tell_of_work(&self, state: &State, was_little: bool) {
+        if was_little && state.cache.bytes() > self.dirty_bytes / 2 {
+            self.work.notify_all();
         }
-        Ok(())
+    }
+
+    /// What is still pending waits for a flush. One for all of them, after all that the batch wrote, covers more than each asks for.
+    fn finish_flushes(&self, batch: &mut [Operation]) {
+        let mut outcome = None;
+        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+            let outcome = outcome.get_or_insert_with(|| self.flush_all());
+            let (offset, length) =
+                operation.request().range().map_or((0, 0), |(_, offset, length)| (offset, length));
+            let finished = outcome.as_ref().map(|()| Segments::default());
+            operation.finish(finished.map_err(|error| error.to_device(offset, length)));
+        }
+    }
+
+    /// Takes a write (`None`: of zeroes) with one stamp.
+    fn change(&self, offset: u64, length: u64, data: Option<&Segments>) -> Result<(), DeviceError> {
+        if length == 0 {
+            return Ok(());
+        }
+        self.wait_for_room(offset, length)?;
+        let pieces: Vec<Piece> = self.pieces(offset, length).collect();
+        let whole = |piece: &Piece| piece.count == self.length_of(piece.lba);
+        if pieces.iter().all(whole) {
+            let _shared = self.merge.read();
+            self.take(offset, &pieces, data)
+        } else {
+            let _alone = self.merge.write();
+            self.take(offset, &pieces, data)
+        }
     }
 
     /// Puts the pieces of a write into the cache. Parts of blocks are filled up from the present; the caller keeps others from changing it.
@@ -130,25 +195,18 @@ impl History {
         if let Some(error) = &state.failed {
             return Err(error.clone());
         }
-        let time = self.stamp(&mut state);
         let state = &mut *state;
-        let mut absorbed = 0;
+        let time = self.stamp(state);
         let was_little = state.cache.bytes() <= self.dirty_bytes / 2;
         for (piece, content) in pieces.iter().zip(contents) {
-            let size = u64::from(self.block_bytes);
-            absorbed += u64::from(state.cache.write(piece.lba, time, content, size, &state.timeline));
-            state.reads.forget(piece.lba);
+            self.put(state, piece.lba, time, content);
         }
-        if was_little && state.cache.bytes() > self.dirty_bytes / 2 {
-            self.work.notify_all();
-        }
-        self.tally.add(&self.tally.written_blocks, pieces.len() as u64);
-        self.tally.add(&self.tally.absorbed, absorbed);
+        self.tell_of_work(state, was_little);
         Ok(())
     }
 
     /// A trim or write-zeroes: history like any write. What is zeroes already stays as it is.
-    fn clear(&self, offset: u64, length: u64, fua: bool) -> Result<(), DeviceError> {
+    fn clear(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         let (mut at, end) = (offset, offset + length);
         while at < end {
             let piece = (ZERO_PIECE - at % ZERO_PIECE).min(end - at);
@@ -156,14 +214,11 @@ impl History {
             let mut from = at;
             for extent in extents {
                 if !extent.zero {
-                    self.change(from, extent.length, None, false)?;
+                    self.change(from, extent.length, None)?;
                 }
                 from += extent.length;
             }
             at += piece;
-        }
-        if fua {
-            self.flush_all().map_err(|error| error.to_device(offset, length))?;
         }
         Ok(())
     }

@@ -16,6 +16,9 @@ pub const MIN_BLOCK: u32 = 512;
 /// Bytes of the largest block.
 pub const MAX_BLOCK: u32 = HISTORY_BLOCK_MAX;
 
+/// Blocks of a segment of a large store: 32 MiB.
+const SEGMENT_BLOCKS_WANTED: u64 = 8192;
+
 /// How long history is kept, and how much of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
@@ -107,8 +110,8 @@ pub(crate) fn segments_of(store_bytes: u64) -> Result<(u64, u64), HistoryError> 
         return Err(HistoryError::StoreTooSmall { have: store_bytes, need });
     }
     let blocks = store_bytes / BLOCK_SIZE as u64 - SEGMENTS_START;
-    // Some hundred segments where they are large enough: a part of the window is given up at a time.
-    let wanted = (blocks / 512).clamp(SEGMENT_BLOCKS_MIN, 2048);
+    // Some hundred segments where they are large enough: a part of the window is given up at a time. Each one that begins costs two flushes of the store.
+    let wanted = (blocks / 256).clamp(SEGMENT_BLOCKS_MIN, SEGMENT_BLOCKS_WANTED);
     let needed = blocks.div_ceil(HISTORY_SEGMENTS_MAX).next_power_of_two();
     let each = wanted.max(needed).min(SEGMENT_BLOCKS_MAX);
     Ok((each, (blocks / each).min(HISTORY_SEGMENTS_MAX)))

@@ -46,7 +46,7 @@ impl History {
             (target, before, time, format!("before-revert-{}", number.unwrap_or(0)))
         };
         // Nobody writes meanwhile: `merge` is ours.
-        self.ensure_room(writer)?;
+        self.ensure_room(writer, 0)?;
         let moved = self.state.lock().start > target;
         if moved {
             return Err(HistoryError::BeforeWindow);
@@ -68,7 +68,7 @@ impl History {
     pub(crate) fn copy_slice(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let Some(revert) = self.state.lock().reverts.first().copied() else { return Ok(false) };
         self.ensure_free_for_copy(writer)?;
-        let copies = self.batch(writer);
+        let copies = self.small_batch(writer);
         let (lbas, next) = {
             let state = self.state.lock();
             let mut lbas: Vec<u64> = Vec::new();

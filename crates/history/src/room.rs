@@ -135,9 +135,9 @@ impl History {
         state.timeline.kept_before(to)
     }
 
-    /// Leaves a batch of blocks and what makes room enough of the log.
-    pub(crate) fn ensure_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
-        while writer.free.len() < RESERVE {
+    /// Leaves a batch of blocks, which takes `more` segments than a small one, and what makes room enough of the log.
+    pub(crate) fn ensure_room(&self, writer: &mut Writer, more: usize) -> Result<(), HistoryError> {
+        while writer.free.len() < RESERVE + more {
             self.make_room(writer)?;
         }
         Ok(())

@@ -64,7 +64,7 @@ impl History {
         };
         let content = MarkContent { name: name.to_owned(), consistent };
         let outcome = self.flush_with(writer).and_then(|()| {
-            self.ensure_room(writer)?;
+            self.ensure_room(writer, 0)?;
             self.write_mark(writer, time, content)?;
             self.sync(writer)
         });

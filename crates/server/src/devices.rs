@@ -44,7 +44,8 @@ const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// How long opening waits for the lock of a server that was just killed, and how often it looks.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
-const DIRTY_BYTES: u64 = 8 << 20;
+/// As much as a flush of the store is worth: with less, placements that write log and origin wait for flushes.
+const DIRTY_BYTES: u64 = 32 << 20;
 const CACHE_BYTES: u64 = 64 << 20;
 /// Bytes of the smallest store that is made unasked.
 const STORE_MIN: u64 = 64 << 20;

@@ -150,13 +150,21 @@ impl FileDevice {
         self.rings
     }
 
-    /// Does all transfers to their end.
+    /// Does all transfers to their end. Reads come before writes.
     fn transfer(&self, transfers: &mut [Transfer]) {
+        // A write through the page cache is a copy, which a ring gives to a worker thread of the kernel on most file systems.
+        let ringed = if self.direct {
+            transfers.len()
+        } else {
+            transfers.partition_point(|transfer| !transfer.is_write())
+        };
+        let (ringed, called) = transfers.split_at_mut(ringed);
         // One transfer alone has nothing to run beside, and a plain call is some microseconds faster.
-        if transfers.len() > 1 && self.rings && uring::run(&self.file, transfers).is_ok() {
-            return;
+        let done = ringed.len() > 1 && self.rings && uring::run(&self.file, ringed).is_ok();
+        if !done {
+            ringed.iter_mut().for_each(|transfer| calls::run(&self.file, transfer));
         }
-        transfers.iter_mut().for_each(|transfer| calls::run(&self.file, transfer));
+        called.iter_mut().for_each(|transfer| calls::run(&self.file, transfer));
     }
 
     /// Makes everything durable, or says what the first failure to do so was.

@@ -301,3 +301,60 @@ fn clone_of_a_view_takes_writes_for_ever_and_leaves_the_view_alone() {
     assert_eq!(bytes(&*clone, 0, 64 * B).expect("a read"), present);
     assert_eq!(bytes(&*view, 0, 64 * B).expect("a read"), vec![1; 64 * B]);
 }
+
+/// A store that calls somebody once, in the middle of its first write after it was armed.
+struct Interrupted {
+    inner: Arc<MemoryDevice>,
+    armed: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Device for Interrupted {
+    fn geometry(&self) -> cairn_device::Geometry {
+        self.inner.geometry()
+    }
+
+    fn run(&self, batch: &mut [cairn_device::Operation]) {
+        let is_write = |operation: &cairn_device::Operation| operation.request().is_mutation();
+        if batch.iter().any(is_write)
+            && let Some(call) = self.armed.lock().expect("nobody panicked").take()
+        {
+            call();
+        }
+        self.inner.run(batch);
+    }
+}
+
+#[test]
+fn flush_covers_a_block_that_another_client_writes_again_before_it_is_over() {
+    for placement in Placement::ALL {
+        let origin = Arc::new(MemoryDevice::new(128 * B as u64));
+        let store = Arc::new(Interrupted {
+            inner: Arc::new(MemoryDevice::new(4 * MIB)),
+            armed: std::sync::Mutex::default(),
+        });
+        let clock = clock();
+        let options = options(placement, Granularity::Marks, 4096);
+        let open = open_options(&clock, 512 << 10);
+        let history = History::create(origin.clone(), store.clone(), &options, open.clone()).expect("a history");
+        let write = |history: &History, block: u64, byte: u8| {
+            history.write(block * B as u64, Segments::copy_of(&[byte; B])).expect("a write");
+        };
+        // More than one batch waits, and the block that counts is the last of them.
+        for block in 0..40 {
+            write(&history, block, 1);
+        }
+        let other = history.clone();
+        let rewrite = move || {
+            for block in (40..80).chain([39]) {
+                other.write(block * B as u64, Segments::copy_of(&[2; B])).expect("a write");
+            }
+        };
+        *store.armed.lock().expect("nobody panicked") = Some(Box::new(rewrite));
+        history.flush().expect("a flush");
+        // What was not written out is gone.
+        drop(history);
+        let history = History::open(origin, store, open).expect("it opens");
+        let read = bytes(&*history, 39 * B as u64, B).expect("a read");
+        assert!(read == [1; B] || read == [2; B], "{placement:?}: a flushed block shows {}", read[0]);
+    }
+}

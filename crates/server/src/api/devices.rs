@@ -79,7 +79,7 @@ pub struct AdoptDevice {
     pub window: Window,
     /// A power of two from 512 to 65536; 4096 when not given.
     pub block_bytes: Option<u32>,
-    /// Bytes of written blocks that wait in memory; 8 MiB when not given.
+    /// Bytes of written blocks that wait in memory; 32 MiB when not given.
     pub dirty_bytes: Option<u64>,
     /// Bytes of read cache; 64 MiB when not given.
     pub cache_bytes: Option<u64>,
