@@ -118,7 +118,8 @@ impl History {
             let time = self.stamp(state);
             let mut skip = 0;
             for piece in self.pieces(*offset, data.len() as u64) {
-                let part = if piece.count == data.len() { data.clone() } else { data.slice(skip, piece.count) };
+                let part =
+                    if piece.count == data.len() { data.clone() } else { data.slice(skip, piece.count) };
                 skip += piece.count;
                 self.put(state, piece.lba, time, Content::Data(part));
             }

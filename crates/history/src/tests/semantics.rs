@@ -335,7 +335,8 @@ fn flush_covers_a_block_that_another_client_writes_again_before_it_is_over() {
         let clock = clock();
         let options = options(placement, Granularity::Marks, 4096);
         let open = open_options(&clock, 512 << 10);
-        let history = History::create(origin.clone(), store.clone(), &options, open.clone()).expect("a history");
+        let history =
+            History::create(origin.clone(), store.clone(), &options, open.clone()).expect("a history");
         let write = |history: &History, block: u64, byte: u8| {
             history.write(block * B as u64, Segments::copy_of(&[byte; B])).expect("a write");
         };
