@@ -9,7 +9,7 @@ use crate::content::Content;
 use crate::timeline::Timeline;
 
 /// What a waiting version takes in memory besides its content, in bytes.
-const OVERHEAD: u64 = 64;
+pub(crate) const OVERHEAD: u64 = 64;
 
 /// Written blocks that wait.
 #[derive(Default)]

@@ -5,6 +5,7 @@ use cairn_device::{Operation, Request, Segments};
 use cairn_format::history::{EntryKind, Granularity, Placement};
 
 use crate::HistoryError;
+use crate::cache::OVERHEAD as CACHED_OVERHEAD;
 use crate::content::Content;
 use crate::history::History;
 use crate::index::Version;
@@ -129,7 +130,7 @@ impl History {
     pub(crate) fn flush_with(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         self.check_failed()?;
         self.destage_all(writer)?;
-        while self.destage_current(writer)? {}
+        self.settle_current(writer)?;
         self.sync(writer)
     }
 
@@ -192,11 +193,11 @@ impl History {
         match self.placement {
             Placement::Logging => Ok(()),
             Placement::SplitStream => {
-                // Half of it at once: all of that needs one flush of the store.
-                if self.state.lock().current.bytes() > self.dirty_bytes {
-                    while self.state.lock().current.bytes() > self.dirty_bytes / 2 {
-                        self.destage_current(writer)?;
-                    }
+                // What is too much, and no more: what stays may be written again before it leaves (section 2.3 of the 2007 paper).
+                let over = self.state.lock().current.bytes().saturating_sub(self.dirty_bytes);
+                if over > 0 {
+                    let blocks = over.div_ceil(u64::from(self.block_bytes) + CACHED_OVERHEAD);
+                    self.destage_current(writer, blocks as usize)?;
                 }
                 Ok(())
             }
@@ -277,10 +278,15 @@ impl History {
         state.unsettled = state.current.bytes();
     }
 
+    /// Split-stream: writes all blocks that wait for the origin.
+    pub(crate) fn settle_current(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        while self.destage_current(writer, BATCH_BYTES / self.block_bytes as usize)? {}
+        Ok(())
+    }
+
     /// Split-stream: writes blocks to the origin; false when none wait.
-    pub(crate) fn destage_current(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
-        let budget = (BATCH_BYTES / self.block_bytes as usize).max(1);
-        let picked = self.state.lock().current.oldest(budget);
+    fn destage_current(&self, writer: &mut Writer, blocks: usize) -> Result<bool, HistoryError> {
+        let picked = self.state.lock().current.oldest(blocks);
         if picked.is_empty() {
             return Ok(false);
         }

@@ -123,7 +123,7 @@ impl History {
     }
 
     fn settle_copies(&self, writer: &mut Writer) -> Result<(), HistoryError> {
-        while self.destage_current(writer)? {}
+        self.settle_current(writer)?;
         self.sync(writer)
     }
 

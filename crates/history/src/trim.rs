@@ -53,7 +53,7 @@ impl History {
     pub(crate) fn begin_trim(&self, writer: &mut Writer, to: u64, start: u64) -> Result<(), HistoryError> {
         debug_assert!(writer.trim.is_none(), "one move at a time");
         // A version that waits in the cache is later: entries up to `to` will not count. Split-stream: the origin has what the log dropped.
-        while self.destage_current(writer)? {}
+        self.settle_current(writer)?;
         {
             let mut state = self.state.lock();
             assert!(
