@@ -69,6 +69,7 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: &Socket) -> Resul
         window_bytes: 0,
         patience: Patience::default(),
         blocks: 0,
+        is_current: false,
     };
     session.blocks = session.unit_blocks();
     session.serve()
@@ -133,6 +134,8 @@ pub(crate) struct Session<'a> {
     patience: Patience,
     /// As the initiator was last told.
     blocks: u64,
+    /// The unit was brought up to date with its device since this session last waited. Asking the device for each command would cost a lock of its volume.
+    pub(crate) is_current: bool,
 }
 
 impl Session<'_> {
@@ -149,6 +152,7 @@ impl Session<'_> {
 
     /// Takes PDUs until the round is full or no more are there; waits for the first only.
     fn gather(&mut self, round: &mut Round) -> Result<Gathered, SessionEnd> {
+        self.is_current = false;
         loop {
             let window = self.window.get_or_insert_with(|| self.shared.windows.take());
             self.window_bytes = window.bytes;
@@ -164,7 +168,9 @@ impl Session<'_> {
             if !has_work && self.tasks.is_empty() && self.incoming.is_none() {
                 self.window = None;
             }
-            match self.receive(!has_work)? {
+            let received = self.receive(!has_work)?;
+            self.is_current &= has_work;
+            match received {
                 Some(0) => {
                     if self.entry.leaving.load(Ordering::Acquire) {
                         self.protocol.announce_drop(&mut round.out);

@@ -74,7 +74,10 @@ impl Session<'_> {
         };
         let (plan, block_bytes, through) = {
             let mut state = place.attached.unit.state.lock();
-            state.set_geometry(crate::units::geometry(&place.export));
+            if !self.is_current {
+                state.set_geometry(crate::units::geometry(&place.export));
+                self.is_current = true;
+            }
             let plan = state.receive(place.attached.nexus, &request.lun, &request.cdb, request.expected);
             (plan, state.geometry().block_bytes, state.writes_through())
         };
