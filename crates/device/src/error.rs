@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::Segments;
+
 /// What was being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
@@ -97,4 +99,12 @@ pub enum DeviceError {
     /// The device has failed or was closed; every request is refused until it is opened again.
     #[error("the device is out of service")]
     OutOfService,
+}
+
+impl DeviceError {
+    /// The refusal of an atomic write that is too long, or not of whole blocks.
+    pub fn not_atomic(offset: u64, data: &Segments) -> Self {
+        let alignment = cairn_base::BLOCK_SIZE as u32;
+        Self::Unaligned { action: Action::Write, offset, length: data.len() as u64, alignment }
+    }
 }

@@ -100,6 +100,21 @@ pub trait Device: Send + Sync {
         Ok(vec![Extent { length, hole: false, zero: false }])
     }
 
+    /// The longest write that [`write_atomic`](Self::write_atomic) takes, in bytes: a multiple of 4096. 0, the default: it takes none.
+    fn atomic_bytes_max(&self) -> u32 {
+        0
+    }
+
+    /// Writes all of `data` or nothing: reads see either, and so does whoever opens the device after a cut, whenever that came. With `fua` it is durable
+    /// when this returns; else a cut may still undo the whole of it. `offset` and length are multiples of 4096.
+    ///
+    /// # Errors
+    /// Nothing was written. [`DeviceError::Unaligned`] also for a length above [`atomic_bytes_max`](Self::atomic_bytes_max).
+    fn write_atomic(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DeviceError> {
+        let _ = fua;
+        Err(DeviceError::not_atomic(offset, &data))
+    }
+
     /// Makes room at `offset..offset + length` ahead of writes, so that a flush after them need not wait for the
     /// layer below to record where they went. What is not yet written there becomes zeroes, and stays as it is
     /// otherwise. Nobody may write there until it returns. The default does nothing.

@@ -2,10 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cairn_base::BLOCK_SIZE;
 use parking_lot::RwLock;
 
 use crate::image::{self, Image};
 use crate::{Action, Device, DeviceError, Extent, Geometry, Operation, Request, Segments};
+
+/// The longest atomic write.
+const ATOMIC_BYTES_MAX: u32 = 1 << 20;
 
 /// Bytes in memory. Blocks that were never written, or were trimmed, take no space.
 #[derive(Debug)]
@@ -65,6 +69,20 @@ impl Device for MemoryDevice {
 
     fn run_ready(&self, batch: &mut [Operation]) {
         self.run(batch);
+    }
+
+    fn atomic_bytes_max(&self) -> u32 {
+        ATOMIC_BYTES_MAX
+    }
+
+    fn write_atomic(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DeviceError> {
+        let block = BLOCK_SIZE as u64;
+        let whole = offset.is_multiple_of(block) && (data.len() as u64).is_multiple_of(block);
+        if !whole || data.len() > ATOMIC_BYTES_MAX as usize {
+            return Err(DeviceError::not_atomic(offset, &data));
+        }
+        // One write holds the lock from its first byte to its last.
+        self.one(Operation::new(Request::Write { offset, data, fua }))
     }
 
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {

@@ -368,6 +368,32 @@ impl Device for LunDevice {
         self.serve_reads(batch, &geometry, false);
     }
 
+    fn atomic_bytes_max(&self) -> u32 {
+        match &self.source {
+            Source::Active(_) => (Volume::ATOMIC_BLOCKS_MAX * BLOCK_SIZE) as u32,
+            Source::Frozen(_) => 0,
+        }
+    }
+
+    fn write_atomic(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DeviceError> {
+        let request = Request::Write { offset, data, fua };
+        self.geometry().admit(&request)?;
+        let (Source::Active(volume), Request::Write { data, .. }) = (&self.source, &request) else {
+            return Err(DeviceError::ReadOnly);
+        };
+        let length = data.len() as u64;
+        let whole = offset.is_multiple_of(BLOCK) && length.is_multiple_of(BLOCK);
+        if !whole || length > self.atomic_bytes_max().into() {
+            return Err(DeviceError::not_atomic(offset, data));
+        }
+        let outcome = {
+            let _together = self.partial.read();
+            volume.write_atomic(self.file, &mut numbered(offset / BLOCK, data))
+        };
+        let flushed = outcome.and_then(|()| if fua { volume.flush() } else { Ok(()) });
+        flushed.map_err(|error| error.to_device(offset, length))
+    }
+
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
         let geometry = self.geometry();
         geometry.admit_range(cairn_device::Action::Extents, offset, length)?;

@@ -17,7 +17,8 @@ use crate::store::Store;
 
 /// Most blocks of one record: several small records pass through a small log where one large one would not fit.
 const RECORD_BLOCKS_MAX: u64 = 32;
-const ENTRIES_MAX: usize = (RECORD_BLOCKS_MAX as usize * BLOCK_SIZE - 64) / 48;
+/// Entries of one record at most.
+pub(crate) const RECORD_ENTRIES_MAX: usize = (RECORD_BLOCKS_MAX as usize * BLOCK_SIZE - 64) / 48;
 /// Blocks that one read of replay takes.
 const SCAN_BLOCKS: u64 = 256;
 /// Such pieces that are under way at once. All at once would take the memory of a whole log twice.
@@ -185,7 +186,7 @@ impl LogWriter {
         let mut appended =
             Appended { operations: Vec::new(), head: self.head, next_sequence: self.next_sequence };
         let chunks = parts.iter().flat_map(|(generation, entries)| {
-            entries.chunks(ENTRIES_MAX).map(move |chunk| (*generation, chunk))
+            entries.chunks(RECORD_ENTRIES_MAX).map(move |chunk| (*generation, chunk))
         });
         for (generation, chunk) in chunks {
             let record = LogRecord {

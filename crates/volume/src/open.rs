@@ -229,6 +229,7 @@ impl Volume {
             levels: 1,
             order: 0,
             durable_order: 0,
+            atomic_order: 0,
             flying: 0,
             launches: 0,
             awaited: 0,

@@ -128,6 +128,8 @@ pub(crate) struct State {
     pub(crate) order: u64,
     /// Arrivals up to here are durable.
     pub(crate) durable_order: u64,
+    /// The last arrival that must become durable as a whole.
+    pub(crate) atomic_order: u64,
     /// Blocks being written.
     pub(crate) flying: u64,
     /// Batches that were launched so far.

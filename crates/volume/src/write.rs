@@ -8,6 +8,7 @@ use cairn_device::{Block, Operation};
 use cairn_format::{BlockPointer, LogEntry};
 
 use crate::error::VolumeError;
+use crate::intent::RECORD_ENTRIES_MAX;
 use crate::limits::{INODE_COST, PLACE_BLOCKS, PUNCH_BLOCKS, SPACE_ROUNDS};
 use crate::overlay::Unlogged;
 use crate::path::leaves_of;
@@ -44,7 +45,19 @@ fn is_logged(file: FileId) -> bool {
     file != ROOT_DIRECTORY
 }
 
+/// What a write asks of a cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Nothing.
+    Plain,
+    /// All of it or none.
+    Atomic,
+}
+
 impl Volume {
+    /// The longest atomic write, in blocks.
+    pub const ATOMIC_BLOCKS_MAX: usize = 256;
+
     /// Takes whole blocks of a file. They are in memory when this returns, and durable after a flush. Waits when memory or the
     /// log of changes is full.
     ///
@@ -56,7 +69,26 @@ impl Volume {
         file: FileId,
         blocks: &mut dyn ExactSizeIterator<Item = (Lba, Block)>,
     ) -> Result<(), VolumeError> {
-        self.write_if(file, blocks.collect(), true).unwrap_or(Err(VolumeError::Closed))
+        self.write_if(file, blocks.collect(), Kind::Plain, true).unwrap_or(Err(VolumeError::Closed))
+    }
+
+    /// The same for blocks that a cut leaves all of or none, whenever it comes; at most [`Volume::ATOMIC_BLOCKS_MAX`].
+    ///
+    /// Every write arrives as a whole: under one lock, in one generation, and in the records of one flush. What can tear it is a cut between two records of
+    /// that flush, be it through its own entries or because a later write took over some of its blocks and stands in the record that was lost. So
+    /// a flush that has such a write to make durable, and whose changes do not fit one record, makes a consistency point instead.
+    ///
+    /// # Errors
+    /// As [`Volume::write`]; [`VolumeError::Refused`] for more blocks.
+    pub fn write_atomic(
+        self: &Arc<Self>,
+        file: FileId,
+        blocks: &mut dyn ExactSizeIterator<Item = (Lba, Block)>,
+    ) -> Result<(), VolumeError> {
+        if blocks.len() > Self::ATOMIC_BLOCKS_MAX {
+            return Err(VolumeError::Refused("an atomic write has at most 256 blocks"));
+        }
+        self.write_if(file, blocks.collect(), Kind::Atomic, true).unwrap_or(Err(VolumeError::Closed))
     }
 
     /// The same for a caller that does not want to wait for a read of the device: `None`, and nothing was taken, when it would.
@@ -65,18 +97,19 @@ impl Volume {
         file: FileId,
         blocks: Vec<(Lba, Block)>,
     ) -> Option<Result<(), VolumeError>> {
-        self.write_if(file, blocks, false)
+        self.write_if(file, blocks, Kind::Plain, false)
     }
 
     fn write_if(
         self: &Arc<Self>,
         file: FileId,
         blocks: Vec<(Lba, Block)>,
+        kind: Kind,
         wait: bool,
     ) -> Option<Result<(), VolumeError>> {
         let leaves = leaves_of(blocks.iter().map(|(lba, _)| lba.0));
         match self.check_leaves(file, &leaves, wait) {
-            Ok(true) => Some(self.take(file, &leaves, blocks)),
+            Ok(true) => Some(self.take(file, &leaves, blocks, kind)),
             Ok(false) => None,
             Err(error) => Some(Err(error)),
         }
@@ -87,6 +120,7 @@ impl Volume {
         file: FileId,
         leaves: &[u64],
         blocks: Vec<(Lba, Block)>,
+        kind: Kind,
     ) -> Result<(), VolumeError> {
         let (mut state, length) = loop {
             let state = self.admit(&blocks)?;
@@ -103,6 +137,9 @@ impl Volume {
         }
         state.order += 1;
         let order = state.order;
+        if kind == Kind::Atomic {
+            state.atomic_order = order;
+        }
         for (lba, block) in blocks {
             state.open.write(file, lba.0, block, order);
         }
@@ -413,12 +450,15 @@ impl Volume {
             }
         }
         let due = collect_unlogged(&mut state, &batches, cut);
+        let whole = state.atomic_order > state.durable_order;
         drop(state);
         let parts: Vec<(Generation, Vec<LogEntry>)> = due
             .iter()
             .map(|(generation, due)| (*generation, due.iter().map(|unlogged| unlogged.entry).collect()))
             .collect();
-        let appended = log.append(&parts);
+        // Parts are of different generations, and nothing of the older one was taken over by the newer.
+        let torn = whole && parts.iter().any(|(_, entries)| entries.len() > RECORD_ENTRIES_MAX);
+        let appended = if torn { None } else { log.append(&parts) };
         let logged = log.write_out(&self.store, operations, appended);
         let outcome = logged.clone().map(drop);
         let mut state = self.state.lock();

@@ -144,7 +144,7 @@ pub(crate) fn session_seeds() -> Vec<Vec<u8>> {
 /// CDBs of 16 bytes and the parameters behind them. What is left for the medium lies within the unit.
 pub(crate) fn cdb(data: &[u8]) {
     let geometry =
-        Geometry { block_bytes: 512, blocks: 1 << 20, physical_bytes: 4096, read_only: false, thin: true };
+        Geometry { block_bytes: 512, blocks: 1 << 20, physical_bytes: 4096, read_only: false, thin: true, atomic_bytes: 1 << 20 };
     let description = Description {
         name: "v/lun".to_owned(),
         id: 1,
@@ -182,6 +182,7 @@ fn within(medium: &Medium) {
         | Medium::Write { lba, blocks, .. }
         | Medium::Verify { lba, blocks, .. }
         | Medium::OrWrite { lba, blocks, .. }
+        | Medium::WriteAtomic { lba, blocks, .. }
         | Medium::CompareAndWrite { lba, blocks, .. } => lba + u64::from(*blocks),
         Medium::WriteSame { lba, blocks, .. } | Medium::Prefetch { lba, blocks } => lba + blocks,
         Medium::Unmap(list) => list.iter().map(|(lba, blocks)| lba + u64::from(*blocks)).max().unwrap_or(0),

@@ -43,6 +43,13 @@ impl Place<'_> {
                 self.write(bytes(*lba), data.clone(), *fua)?;
                 self.compare(bytes(*lba), &data)?;
             }
+            Medium::WriteAtomic { lba, fua, .. } if !data.is_empty() => {
+                let _shared = self.unit.exclusive.read();
+                let fua = *fua || self.writes_through;
+                let written = self.device.write_atomic(bytes(*lba), data.clone(), fua);
+                written.map_err(|error| sense(&error))?;
+            }
+            Medium::WriteAtomic { .. } => {}
             Medium::Verify { lba, blocks, compare: Compare::Nothing } => {
                 self.each(bytes(*lba), bytes((*blocks).into()), |at, length| {
                     self.device.read(at, length).map(drop).map_err(|error| sense(&error))

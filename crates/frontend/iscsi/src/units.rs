@@ -39,12 +39,14 @@ pub(crate) struct Attached {
 pub(crate) fn geometry(export: &Export) -> Geometry {
     let device = export.device.geometry();
     let block_bytes = export.block_bytes.max(device.alignment);
+    let read_only = export.read_only || device.read_only;
     Geometry {
         block_bytes,
         blocks: device.length / u64::from(block_bytes),
         physical_bytes: block_bytes.max(4096),
-        read_only: export.read_only || device.read_only,
-        thin: device.trims && !(export.read_only || device.read_only),
+        read_only,
+        thin: device.trims && !read_only,
+        atomic_bytes: if read_only { 0 } else { export.device.atomic_bytes_max() },
     }
 }
 

@@ -289,7 +289,7 @@ fn data_comes_as_it_was_asked_for_or_the_command_fails() {
 }
 
 fn geometry() -> Geometry {
-    Geometry { block_bytes: 512, blocks: 1 << 20, physical_bytes: 4096, read_only: false, thin: true }
+    Geometry { block_bytes: 512, blocks: 1 << 20, physical_bytes: 4096, read_only: false, thin: true, atomic_bytes: 1 << 20 }
 }
 
 fn unit(state: ReservationState) -> LogicalUnit {

@@ -45,6 +45,54 @@ fn later_record_of_a_cut_flush_never_follows_another_one() {
 }
 
 #[test]
+fn atomic_write_is_whole_or_not_there_after_a_cut_at_each_operation() {
+    let (mut whole, mut gone) = (0, 0);
+    for at in 0.. {
+        let device = Arc::new(FaultDevice::new(Volume::device_bytes(16384, Role::Normal)));
+        format(&*device, 16384);
+        let volume = open(&device);
+        let lun = file(&volume, 6000);
+        write(&volume, lun, 0, 256, 1000).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        let mut blocks = (0..256).map(|lba| (Lba(lba), block(5000 + lba))).collect::<Vec<_>>().into_iter();
+        volume.write_atomic(lun, &mut blocks).expect("there is room");
+        // A full record lies between it and a write that takes over some of its blocks: a cut between the two records would show
+        // neither's bytes there.
+        for lba in 0..FULL_RECORD {
+            volume.punch(lun, Lba(1000 + lba), 1).expect("it is punched");
+        }
+        write(&volume, lun, 10, 4, 9000).expect("there is room");
+        device.cut_after(at);
+        let cut = volume.flush().is_err();
+        drop(volume);
+        for seed in 0..6 {
+            let volume = open(&Arc::new(device.power_cycle(&mut Rng::new(seed))));
+            let read = read(&volume, lun, 0, 256);
+            let is = |salt: u64| move |(lba, number): (usize, &u64)| *number == salt + lba as u64;
+            let rest = || read.iter().enumerate().filter(|(lba, _)| !(10..14).contains(lba));
+            let taken = || read.iter().enumerate().filter(|(lba, _)| (10..14).contains(lba));
+            let new = rest().all(is(5000)) && taken().all(|one| is(5000)(one) || is(9000)(one));
+            let old = rest().all(is(1000)) && taken().all(is(1000));
+            assert!(new || (cut && old), "cut at {at}, seed {seed}: {read:?}");
+            (whole, gone) = (whole + u64::from(cut && new), gone + u64::from(old));
+        }
+        if !cut {
+            break;
+        }
+    }
+    assert!(whole > 0 && gone > 0, "{whole} {gone}");
+}
+
+#[test]
+fn longest_atomic_write_has_256_blocks() {
+    let (_, volume) = fresh(4096);
+    let lun = file(&volume, 1000);
+    let mut blocks = (0..257).map(|lba| (Lba(lba), block(lba))).collect::<Vec<_>>().into_iter();
+    assert!(matches!(volume.write_atomic(lun, &mut blocks), Err(VolumeError::Refused(_))));
+    assert_eq!(read(&volume, lun, 0, 257), [0; 257]);
+}
+
+#[test]
 fn flush_through_a_full_log_commits_instead() {
     let (device, volume) = fresh(4096);
     let lun = file(&volume, 1000);

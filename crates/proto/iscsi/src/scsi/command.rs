@@ -47,6 +47,15 @@ pub enum Medium {
         /// Read back and compared with what was sent.
         verify: bool,
     },
+    /// WRITE ATOMIC (16): all of it or nothing, whenever a cut comes; whole physical blocks.
+    WriteAtomic {
+        /// Where.
+        lba: u64,
+        /// How much.
+        blocks: u32,
+        /// Durable when answered.
+        fua: bool,
+    },
     /// VERIFY (10), (12), (16)
     Verify {
         /// Where.
@@ -115,7 +124,9 @@ impl Medium {
     pub fn data_out_bytes(&self, block_bytes: u32) -> u64 {
         let block = u64::from(block_bytes);
         match self {
-            Self::Write { blocks, .. } | Self::OrWrite { blocks, .. } => u64::from(*blocks) * block,
+            Self::Write { blocks, .. } | Self::OrWrite { blocks, .. } | Self::WriteAtomic { blocks, .. } => {
+                u64::from(*blocks) * block
+            }
             Self::Verify { blocks, compare: Compare::All, .. } => u64::from(*blocks) * block,
             Self::Verify { blocks, compare: Compare::OneBlock, .. } if *blocks > 0 => block,
             Self::CompareAndWrite { blocks, .. } => 2 * u64::from(*blocks) * block,
@@ -227,6 +238,9 @@ const fn row(opcode: u8, action: Option<u16>, access: Access, usage: &'static [u
     Row { opcode, action, access, usage }
 }
 
+/// Only units that can promise it have it.
+pub(crate) const WRITE_ATOMIC: u8 = 0x9c;
+
 const RW6: &[u8] = &[0, 0x1f, 0xff, 0xff, 0xff, 0x07];
 const RW10: &[u8] = &[0, 0xfa, 0xff, 0xff, 0xff, 0xff, 0x3f, 0xff, 0xff, 0x07];
 const RW12: &[u8] = &[0, 0xfa, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 0x07];
@@ -285,6 +299,7 @@ pub(crate) const TABLE: &[Row] = &[
     row(0x90, None, Access::Read, RW16),
     row(0x91, None, Access::Write, RW16),
     row(0x93, None, Access::Write, RW16),
+    row(WRITE_ATOMIC, None, Access::Write, RW16),
     row(0x9e, Some(0x10), Access::Always, ACTION16),
     row(0x9e, Some(0x12), Access::Read, ACTION16),
     row(0xa0, None, Access::Always, &[0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0x07]),
@@ -429,6 +444,13 @@ fn medium(opcode: u8, fields: Fields<'_>) -> Result<Medium, Sense> {
                 _ => return Err(Sense::INVALID_FIELD_IN_CDB),
             },
         },
+        WRITE_ATOMIC => {
+            // There is no size of boundaries to ask for.
+            if fields.u16(10) != 0 {
+                return Err(Sense::INVALID_FIELD_IN_CDB);
+            }
+            Medium::WriteAtomic { lba, blocks: fields.u16(12).into(), fua }
+        }
         0x8b => Medium::OrWrite { lba, blocks, fua },
         0x89 => Medium::CompareAndWrite { lba, blocks: fields.u8(13).into(), fua },
         0x41 | 0x93 => {

@@ -16,11 +16,18 @@ pub struct Geometry {
     pub read_only: bool,
     /// UNMAP frees space, and what was freed reads as zeroes.
     pub thin: bool,
+    /// The longest WRITE ATOMIC, in bytes, of whole physical blocks; 0: there is none.
+    pub atomic_bytes: u32,
 }
 
 impl Geometry {
     pub(crate) fn per_physical(self) -> u32 {
         (self.physical_bytes / self.block_bytes.max(1)).max(1)
+    }
+
+    /// The longest WRITE ATOMIC, in blocks.
+    pub(crate) fn atomic_max(self) -> u32 {
+        self.atomic_bytes / self.block_bytes.max(1)
     }
 
     /// The longest transfer, in blocks.
@@ -153,5 +160,11 @@ fn limits(geometry: Geometry) -> Vec<u8> {
         body[28] = 0x80;
     }
     body[32..40].copy_from_slice(&WRITE_SAME_BLOCKS_MAX.to_be_bytes());
+    if geometry.atomic_bytes > 0 {
+        // Length, alignment and granularity of WRITE ATOMIC (SBC-4, section 6.6.4); no boundaries within one.
+        body[40..44].copy_from_slice(&geometry.atomic_max().to_be_bytes());
+        body[44..48].copy_from_slice(&physical.to_be_bytes());
+        body[48..52].copy_from_slice(&physical.to_be_bytes());
+    }
     body
 }

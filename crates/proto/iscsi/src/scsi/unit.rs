@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::command::{Row, TABLE, find};
+use super::command::{Row, TABLE, WRITE_ATOMIC, find};
 use super::inquiry::WRITE_SAME_BLOCKS_MAX;
 use super::mode::Modes;
 use super::reservation::Refusal;
@@ -205,7 +205,7 @@ impl LogicalUnit {
     /// Takes a command of a nexus for `lun`; the initiator expects to transfer `expected` bytes.
     pub fn receive(&mut self, nexus: Nexus, lun: &[u8; 8], cdb: &[u8; 16], expected: u32) -> Plan {
         let exists = lun[..2] == [0, 0] || lun[..2] == [0x40, 0];
-        let decoded = decode(cdb);
+        let decoded = if self.offers(cdb[0]) { decode(cdb) } else { Err(Sense::INVALID_OPCODE) };
         match &decoded {
             Ok(Command::Inquiry { vital, page, allocation }) => {
                 return Plan::Answer(self.inquiry(exists, *vital, *page, *allocation));
@@ -324,7 +324,7 @@ impl LogicalUnit {
                 nothing()
             }
             Command::ReportOpcodes { timeouts, options, opcode, action, allocation } => {
-                answer(opcodes(timeouts, options, opcode, action)?, allocation)
+                answer(self.opcodes(timeouts, options, opcode, action)?, allocation)
             }
             Command::ReportTargetPortGroups { extended, allocation } => {
                 // One group, active and optimized, with one port.
@@ -427,6 +427,16 @@ impl LogicalUnit {
                 let wrong_data = !no_data && u64::from(expected) != wanted;
                 let wrong_length = blocks == 0 || blocks > WRITE_SAME_BLOCKS_MAX;
                 if wrong_length || wrong_data || (unmap && !self.geometry.thin) {
+                    return Err(Sense::INVALID_FIELD_IN_CDB);
+                }
+            }
+            Medium::WriteAtomic { lba, blocks, .. } => {
+                self.writable()?;
+                self.within(lba, blocks.into())?;
+                let physical = u64::from(self.geometry.per_physical());
+                let whole = lba.is_multiple_of(physical) && u64::from(blocks).is_multiple_of(physical);
+                // Part of its data must not be taken for all of it.
+                if !whole || blocks > self.geometry.atomic_max() || u64::from(expected) != wanted {
                     return Err(Sense::INVALID_FIELD_IN_CDB);
                 }
             }
@@ -596,43 +606,51 @@ impl NexusState {
 /// Command timeouts descriptor: nothing is promised (SPC-4, section 6.35.4).
 const TIMEOUTS: [u8; 12] = [0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// REPORT SUPPORTED OPERATION CODES.
-fn opcodes(timeouts: bool, options: u8, opcode: u8, action: u16) -> Result<Vec<u8>, Sense> {
-    if options == 0 {
-        let mut list = Vec::new();
-        for row in TABLE {
-            let flags = u8::from(timeouts) << 1 | u8::from(row.action.is_some());
-            let [high, low] = row.action.unwrap_or(0).to_be_bytes();
-            list.extend_from_slice(&[row.opcode, 0, high, low, 0, flags, 0, row.usage.len() as u8]);
-            if timeouts {
-                list.extend_from_slice(&TIMEOUTS);
+impl LogicalUnit {
+    /// True for an opcode that this unit may have.
+    fn offers(&self, opcode: u8) -> bool {
+        opcode != WRITE_ATOMIC || self.geometry.atomic_bytes > 0
+    }
+
+    /// REPORT SUPPORTED OPERATION CODES.
+    fn opcodes(&self, timeouts: bool, options: u8, opcode: u8, action: u16) -> Result<Vec<u8>, Sense> {
+        if options == 0 {
+            let mut list = Vec::new();
+            for row in TABLE.iter().filter(|row| self.offers(row.opcode)) {
+                let flags = u8::from(timeouts) << 1 | u8::from(row.action.is_some());
+                let [high, low] = row.action.unwrap_or(0).to_be_bytes();
+                list.extend_from_slice(&[row.opcode, 0, high, low, 0, flags, 0, row.usage.len() as u8]);
+                if timeouts {
+                    list.extend_from_slice(&TIMEOUTS);
+                }
             }
+            let mut data = (list.len() as u32).to_be_bytes().to_vec();
+            data.extend_from_slice(&list);
+            return Ok(data);
         }
-        let mut data = (list.len() as u32).to_be_bytes().to_vec();
-        data.extend_from_slice(&list);
-        return Ok(data);
-    }
-    let has_actions = TABLE.iter().any(|row| row.opcode == opcode && row.action.is_some());
-    let wanted = match options {
-        1 if has_actions => return Err(Sense::INVALID_FIELD_IN_CDB.in_byte(2)),
-        2 if !has_actions && TABLE.iter().any(|row| row.opcode == opcode) => {
-            return Err(Sense::INVALID_FIELD_IN_CDB.in_byte(2));
+        let has_actions = TABLE.iter().any(|row| row.opcode == opcode && row.action.is_some());
+        let wanted = match options {
+            1 if has_actions => return Err(Sense::INVALID_FIELD_IN_CDB.in_byte(2)),
+            2 if !has_actions && TABLE.iter().any(|row| row.opcode == opcode) => {
+                return Err(Sense::INVALID_FIELD_IN_CDB.in_byte(2));
+            }
+            1 => None,
+            2 => Some(action),
+            3 => has_actions.then_some(action),
+            _ => return Err(Sense::INVALID_FIELD_IN_CDB.in_byte(2)),
+        };
+        let found = TABLE.iter().find(|row| row.opcode == opcode && row.action == wanted);
+        let Some(row) = found.filter(|row| self.offers(row.opcode)) else {
+            return Ok(vec![0, 1, 0, 0]);
+        };
+        let mut data = vec![0, 3 | u8::from(timeouts) << 7, 0, row.usage.len() as u8, opcode];
+        data.extend_from_slice(&row.usage[1..]);
+        if let Some(action) = row.action {
+            data[5] = (data[5] & !0x1f) | action as u8;
         }
-        1 => None,
-        2 => Some(action),
-        3 => has_actions.then_some(action),
-        _ => return Err(Sense::INVALID_FIELD_IN_CDB.in_byte(2)),
-    };
-    let Some(row) = TABLE.iter().find(|row| row.opcode == opcode && row.action == wanted) else {
-        return Ok(vec![0, 1, 0, 0]);
-    };
-    let mut data = vec![0, 3 | u8::from(timeouts) << 7, 0, row.usage.len() as u8, opcode];
-    data.extend_from_slice(&row.usage[1..]);
-    if let Some(action) = row.action {
-        data[5] = (data[5] & !0x1f) | action as u8;
+        if timeouts {
+            data.extend_from_slice(&TIMEOUTS);
+        }
+        Ok(data)
     }
-    if timeouts {
-        data.extend_from_slice(&TIMEOUTS);
-    }
-    Ok(data)
 }
