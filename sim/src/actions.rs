@@ -127,9 +127,19 @@ impl World {
             false => format!("write {file:?} {start}+{count}"),
         };
         let mut iterator = blocks.iter().map(|(lba, tag)| (Lba(*lba), tag.block()));
-        let outcome =
-            self.volume().write(file, &mut iterator as &mut dyn ExactSizeIterator<Item = (Lba, Block)>);
+        let iterator = &mut iterator as &mut dyn ExactSizeIterator<Item = (Lba, Block)>;
+        let is_atomic = !scattered && count % 3 == 2;
+        let outcome = if is_atomic {
+            self.volume().write_atomic(file, iterator)
+        } else {
+            self.volume().write(file, iterator)
+        };
         let outcome = match outcome {
+            Ok(()) if is_atomic => {
+                let generation = self.open_generation();
+                self.model.write_whole(file, &blocks, generation);
+                Ok(": all or nothing".to_owned())
+            }
             Ok(()) => {
                 let generation = self.open_generation();
                 blocks.iter().for_each(|(lba, tag)| self.model.write(file, *lba, *tag, generation));

@@ -109,10 +109,29 @@ impl FileModel {
     }
 }
 
+/// A write that a cut leaves all of or nothing.
+#[derive(Clone, Debug)]
+struct Whole {
+    file: FileId,
+    generation: Generation,
+    /// Its blocks, and the how many-th of all writes each was.
+    blocks: Vec<(u64, u64)>,
+}
+
+impl Whole {
+    /// Whether what a block came back as can be what was there before this write, and whether it can be this write's or a later one's.
+    fn sides(order: u64, block: &BlockModel, seen: Tag) -> (bool, bool) {
+        let of = |later: bool| move |entry: &Entry| entry.tag == seen && (entry.order >= order) == later;
+        (block.floor == seen || block.history.iter().any(of(false)), block.history.iter().any(of(true)))
+    }
+}
+
 /// The active state.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     files: BTreeMap<FileId, FileModel>,
+    /// Those that no consistency point has made durable yet.
+    wholes: Vec<Whole>,
     /// Writes so far.
     order: u64,
     /// Those up to here were flushed.
@@ -137,7 +156,13 @@ impl Model {
             };
             (*id, model)
         });
-        Self { files: files.collect(), order: 0, durable_order: 0, durable_generation: generation }
+        Self {
+            files: files.collect(),
+            wholes: Vec::new(),
+            order: 0,
+            durable_order: 0,
+            durable_generation: generation,
+        }
     }
 
     /// Files that have not been removed.
@@ -193,6 +218,16 @@ impl Model {
         }
     }
 
+    /// Blocks were written, all of which are there after a cut or none.
+    pub fn write_whole(&mut self, file: FileId, blocks: &[(u64, Tag)], generation: Generation) {
+        let mut orders = Vec::with_capacity(blocks.len());
+        for (lba, tag) in blocks {
+            self.write(file, *lba, *tag, generation);
+            orders.push((*lba, self.order));
+        }
+        self.wholes.push(Whole { file, generation, blocks: orders });
+    }
+
     /// Blocks became a hole.
     pub fn punch(&mut self, id: FileId, start: u64, count: u64, generation: Generation) {
         self.put_zeroes(id, start, start.saturating_add(count), generation);
@@ -224,6 +259,7 @@ impl Model {
     /// A consistency point succeeded, and nothing else is under way: nobody asks for earlier states any more.
     pub fn committed(&mut self, generation: Generation) {
         self.durable(generation);
+        self.wholes.retain(|whole| whole.generation > generation);
         self.files.retain(|_, file| file.removed.is_none_or(|removed| removed > generation));
         for file in self.files.values_mut() {
             file.length = file.length_at(generation);
@@ -255,6 +291,8 @@ impl Model {
     pub fn rolled_back(&mut self, content: &Frozen, kept: Generation, generation: Generation) -> Result<()> {
         let before = std::mem::replace(self, Self::of(content, generation));
         (self.order, self.durable_order) = (before.order, before.durable_order);
+        self.wholes = before.wholes;
+        self.wholes.retain(|whole| whole.generation > kept);
         for (id, file) in before.files {
             for (lba, block) in file.blocks {
                 for entry in block.history.iter().filter(|entry| entry.generation > kept) {
@@ -291,6 +329,9 @@ impl Model {
         let there: Vec<FileId> = found.keys().copied().collect();
         ensure!(expected == there, "files {there:?} came back with {generation:?}, expected {expected:?}");
         let durable = self.durable_order;
+        let wholes = std::mem::take(&mut self.wholes);
+        // Of each of them: no block is of the time before it, and no block is of it.
+        let mut could: Vec<(bool, bool)> = vec![(true, true); wholes.len()];
         for (id, file) in &mut self.files {
             file.length = file.length_at(generation);
             file.lengths.clear();
@@ -299,6 +340,15 @@ impl Model {
             for (lba, seen) in (0..).zip(read(*id, file.length)?) {
                 let block = file.blocks.remove(&lba).unwrap_or_default();
                 let logged = file.logged;
+                if let Some(seen) = seen {
+                    for (whole, could) in wholes.iter().zip(&mut could).filter(|(whole, _)| whole.file == *id)
+                    {
+                        for (_, order) in whole.blocks.iter().filter(|(written, _)| *written == lba) {
+                            let (before, of_it) = Whole::sides(*order, &block, seen);
+                            *could = (could.0 && before, could.1 && of_it);
+                        }
+                    }
+                }
                 let allowed =
                     block.from(|entry| entry.generation <= generation || (logged && entry.order <= durable));
                 match seen {
@@ -316,6 +366,11 @@ impl Model {
                 }
             }
             file.blocks.retain(|lba, _| *lba < file.length);
+        }
+        if let Some((whole, _)) = wholes.iter().zip(could).find(|(_, could)| *could == (false, false)) {
+            bail!(
+                "an atomic write came back in part: {whole:?}, at {generation:?}, flushed through {durable}"
+            );
         }
         Ok(())
     }

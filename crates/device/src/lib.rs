@@ -109,7 +109,7 @@ pub trait Device: Send + Sync {
     /// when this returns; else a cut may still undo the whole of it. `offset` and length are multiples of 4096.
     ///
     /// # Errors
-    /// Nothing was written. [`DeviceError::Unaligned`] also for a length above [`atomic_bytes_max`](Self::atomic_bytes_max).
+    /// Nothing was written; with `fua` it may also be all there, but not durable. [`DeviceError::Unaligned`] also for a length above [`atomic_bytes_max`](Self::atomic_bytes_max).
     fn write_atomic(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DeviceError> {
         let _ = fua;
         Err(DeviceError::not_atomic(offset, &data))
