@@ -135,26 +135,42 @@ pub(crate) fn iscsi(plan: &Plan, report: &mut Report) -> Result<()> {
     for (pattern, touched, work) in [
         ("randread", cached, "4 KiB random read, depth 32, in cache"),
         ("randwrite", bytes, "4 KiB random write, depth 32, no flush"),
-    ] {
+    ]
+    .into_iter()
+    .filter(|(.., work)| plan.wants(work))
+    {
         let seen = turns_of(&Load::small(pattern, 32, touched, turn))?;
         rows(report, &seen, work, "IOPS", |seen| seen.iops, [AtLeast(2.5), AtLeast(0.8)]);
         let work = format!("server CPU: {work}");
         rows(report, &seen, &work, "s per 100,000", |seen| seen.cpu_per_100k, [Target::None; 2]);
     }
 
-    let seen = turns_of(&Load { flush_each: 32, ..Load::small("randwrite", 32, bytes, turn) })?;
     let work = "4 KiB random write, depth 32, a flush each 32";
-    rows(report, &seen, work, "IOPS", |seen| seen.iops, [AtLeast(3.0), AtLeast(0.8)]);
+    if plan.wants(work) {
+        let seen = turns_of(&Load { flush_each: 32, ..Load::small("randwrite", 32, bytes, turn) })?;
+        rows(report, &seen, work, "IOPS", |seen| seen.iops, [AtLeast(3.0), AtLeast(0.8)]);
+    }
 
     for (pattern, work) in
         [("write", "128 KiB sequential write, depth 32"), ("read", "128 KiB sequential read, depth 32")]
+            .into_iter()
+            .filter(|(_, work)| plan.wants(work))
     {
         let touched = if pattern == "read" { cached } else { bytes };
         let seen = turns_of(&Load::large(pattern, touched, turn))?;
         rows(report, &seen, work, "MB/s", |seen| seen.rate / 1e6, [AtLeast(2.0), AtLeast(0.8)]);
+        let with_server = format!("server CPU: {work}");
+        rows(report, &seen, &with_server, "s per 100,000", |seen| seen.cpu_per_100k, [Target::None; 2]);
+        if pattern == "write" {
+            let durable = format!("{work}, until a flush has returned");
+            rows(report, &seen, &durable, "MB/s", |seen| seen.flushed_rate / 1e6, [Target::None; 2]);
+        }
     }
 
-    for (pattern, work) in [("randread", "read"), ("randwrite", "write")] {
+    for (pattern, work) in [("randread", "read"), ("randwrite", "write")]
+        .into_iter()
+        .filter(|(_, work)| plan.wants(&format!("4 KiB {work}, depth 1")))
+    {
         let seen = turns_of(&Load::small(pattern, 1, cached, turn))?;
         let asked = [AtMost(1.0), Target::None];
         rows(report, &seen, &format!("4 KiB {work}, depth 1, p50"), "us", |seen| seen.p50_us, asked);

@@ -1,6 +1,7 @@
 //! The figures of docs/benchmarks.md: Cairn next to its peers, in one run, on one file system.
 //!
-//! `cargo run --release -p cairn-bench -- TABLE|all [--quick] [--only-peers] [--cairn PATH] [--dir PATH]` prints
+//! `cargo run --release -p cairn-bench -- TABLE|all [--quick] [--rows WORD] [--turns N] [--only-peers] [--cairn PATH] [--dir PATH]`
+//! prints
 //! Markdown rows. Every figure is a ratio of medians: contenders take turns (A B A B), because a shared machine drifts,
 //! and only what was taken minutes apart can be compared. `--quick` shrinks data and durations until the figures mean
 //! nothing and only shows that everything runs.
@@ -36,6 +37,10 @@ pub(crate) struct Plan {
     pub(crate) quick: bool,
     /// Leaves Cairn out.
     pub(crate) only_peers: bool,
+    /// How often each contender takes its turn, when that is not the table's own number.
+    pub(crate) turns: Option<usize>,
+    /// Only rows whose work has this in its name, where a table can leave out the others.
+    pub(crate) rows: Option<String>,
     /// The server under test.
     pub(crate) cairn: PathBuf,
     /// Where data goes: one file system for all.
@@ -43,6 +48,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// True for rows that are wanted.
+    pub(crate) fn wants(&self, work: &str) -> bool {
+        self.rows.as_ref().is_none_or(|word| work.contains(word.as_str()))
+    }
+
     /// Bytes of every export.
     pub(crate) fn export_bytes(&self) -> u64 {
         if self.quick { 128 << 20 } else { 4 << 30 }
@@ -55,7 +65,7 @@ impl Plan {
 
     /// How often each contender takes its turn.
     pub(crate) fn rounds(&self) -> usize {
-        if self.quick { 1 } else { 3 }
+        self.turns.unwrap_or(if self.quick { 1 } else { 3 })
     }
 
     /// The length of one turn.
@@ -104,7 +114,7 @@ const TABLES: &[Table] = &[
 
 fn usage() -> String {
     let mut text =
-        "usage: cairn-bench TABLE|all [--quick] [--only-peers] [--cairn PATH] [--dir PATH]\n".to_owned();
+        "usage: cairn-bench TABLE|all [--quick] [--rows WORD] [--turns N] [--only-peers] [--cairn PATH] [--dir PATH]\n".to_owned();
     for (name, shows, _) in TABLES {
         text.push_str(&format!("  {name:16} {shows}\n"));
     }
@@ -115,6 +125,8 @@ fn main() -> Result<()> {
     let mut plan = Plan {
         quick: false,
         only_peers: false,
+        rows: None,
+        turns: None,
         cairn: machine::target_folder().join("release/cairn"),
         folder: machine::target_folder(),
     };
@@ -126,6 +138,11 @@ fn main() -> Result<()> {
         match argument.as_str() {
             "--quick" => plan.quick = true,
             "--only-peers" => plan.only_peers = true,
+            "--turns" => {
+                let given = arguments.next().and_then(|number| number.parse().ok());
+                plan.turns = Some(given.context("--turns needs a number")?);
+            }
+            "--rows" => plan.rows = Some(arguments.next().context("--rows needs a word")?),
             "--cairn" => plan.cairn = path()?,
             "--dir" => plan.folder = path()?,
             "--help" | "-h" => {

@@ -3,7 +3,7 @@
 //!
 //! fio has no iSCSI engine here, and one client for the one protocol and another for the other would measure the clients.
 
-use std::io::{Read, Write};
+use std::io::{IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -67,11 +67,50 @@ struct Client {
     skip: usize,
     /// Whose request is answered once they came.
     after: Option<usize>,
-    out: Vec<u8>,
+    /// What goes out next; data is not copied into it.
+    out: Out,
     data: Vec<u8>,
 }
 
-const INPUT_BYTES: usize = 1 << 20;
+/// Headers, and where data stands among them: where in the headers, where in the data, how much.
+#[derive(Default)]
+struct Out {
+    headers: Vec<u8>,
+    data: Vec<(usize, usize, usize)>,
+}
+
+impl Out {
+    fn header(&mut self, bytes: &[u8]) {
+        self.headers.extend_from_slice(bytes);
+    }
+
+    fn data(&mut self, from: usize, length: usize) {
+        self.data.push((self.headers.len(), from, length));
+    }
+
+    fn send(&mut self, data: &[u8], to: &mut TcpStream) -> Result<()> {
+        let mut slices = Vec::with_capacity(2 * self.data.len() + 1);
+        let mut done = 0;
+        for &(until, from, length) in &self.data {
+            slices.push(IoSlice::new(&self.headers[done..until]));
+            slices.push(IoSlice::new(&data[from..from + length]));
+            done = until;
+        }
+        slices.push(IoSlice::new(&self.headers[done..]));
+        let mut left = &mut slices[..];
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let sent = to.write_vectored(left)?;
+            IoSlice::advance_slices(&mut left, sent);
+        }
+        self.headers.clear();
+        self.data.clear();
+        Ok(())
+    }
+}
+
+/// Stays in the cache of a core: the client is to cost little, as it is the servers that are measured.
+const INPUT_BYTES: usize = 256 << 10;
 const NO_TAG: u32 = u32::MAX;
 const HEADER: usize = 48;
 const NBD_OPTION_GO: u32 = 7;
@@ -175,7 +214,7 @@ impl Client {
         Rng::new(1).fill(&mut data);
         let input = vec![0; INPUT_BYTES];
         let mut client =
-            Self { stream, wire, input, start: 0, end: 0, skip: 0, after: None, out: Vec::new(), data };
+            Self { stream, wire, input, start: 0, end: 0, skip: 0, after: None, out: Out::default(), data };
         if matches!(client.wire, Wire::Iscsi(_)) {
             client.clear_attentions()?;
         }
@@ -202,37 +241,35 @@ impl Client {
             if self.answered(&[Some(request)])?.is_some() {
                 return Ok(());
             }
+            self.flush_out()?;
         }
     }
 
     fn send(&mut self, slot: usize, request: &Request) {
         let from = (request.offset as usize) % (2 << 20);
-        let data = &self.data[from..from + request.length as usize];
         match &mut self.wire {
-            Wire::Iscsi(iscsi) => iscsi.command(slot as u32, request, data, &mut self.out),
+            Wire::Iscsi(iscsi) => iscsi.command(slot as u32, request, from, &mut self.out),
             Wire::Nbd => {
                 let kind = match request.kind {
                     Kind::Read => 0u16,
                     Kind::Write => 1,
                     Kind::Flush => 3,
                 };
-                self.out.extend_from_slice(&0x2560_9513u32.to_be_bytes());
-                self.out.extend_from_slice(&[0, 0]);
-                self.out.extend_from_slice(&kind.to_be_bytes());
-                self.out.extend_from_slice(&(slot as u64).to_be_bytes());
-                self.out.extend_from_slice(&request.offset.to_be_bytes());
-                self.out.extend_from_slice(&request.length.to_be_bytes());
+                self.out.header(&0x2560_9513u32.to_be_bytes());
+                self.out.header(&[0, 0]);
+                self.out.header(&kind.to_be_bytes());
+                self.out.header(&(slot as u64).to_be_bytes());
+                self.out.header(&request.offset.to_be_bytes());
+                self.out.header(&request.length.to_be_bytes());
                 if request.kind == Kind::Write {
-                    self.out.extend_from_slice(data);
+                    self.out.data(from, request.length as usize);
                 }
             }
         }
     }
 
     fn flush_out(&mut self) -> Result<()> {
-        self.stream.write_all(&self.out)?;
-        self.out.clear();
-        Ok(())
+        self.out.send(&self.data, &mut self.stream)
     }
 
     /// Waits for more bytes.
@@ -307,9 +344,8 @@ impl Client {
                             let request = slots.get(tag as usize).copied().flatten();
                             let request = request.context("an R2T for nothing")?;
                             let from = request.offset as usize % (2 << 20);
-                            iscsi.data_out(&header, &self.data[from..], &mut self.out);
-                            self.stream.write_all(&self.out)?;
-                            self.out.clear();
+                            // Goes out with whatever else there is to send: the loop around this sends before it waits.
+                            iscsi.data_out(&header, from, &mut self.out);
                         }
                         // A NOP-In: an answer if it wants one.
                         0x20 if be32(&header, 20) != NO_TAG => {
@@ -319,7 +355,7 @@ impl Client {
                             pong[20..24].copy_from_slice(&header[20..24]);
                             pong[24..28].copy_from_slice(&iscsi.command.to_be_bytes());
                             pong[28..32].copy_from_slice(&iscsi.status.to_be_bytes());
-                            self.out.extend_from_slice(&pong);
+                            self.out.header(&pong);
                         }
                         0x20 => {}
                         other => bail!("an unexpected PDU: {other:#x}"),
@@ -389,10 +425,12 @@ impl Iscsi {
     }
 
     /// A command, with as much data as may go along.
-    fn command(&mut self, tag: u32, request: &Request, data: &[u8], out: &mut Vec<u8>) {
+    fn command(&mut self, tag: u32, request: &Request, from: usize, out: &mut Out) {
         let mut header = [0; HEADER];
         let immediate = match request.kind {
-            Kind::Write if self.immediate => data.len().min(self.segment).min(self.first_burst),
+            Kind::Write if self.immediate => {
+                (request.length as usize).min(self.segment).min(self.first_burst)
+            }
             _ => 0,
         };
         header[0] = 0x01;
@@ -416,26 +454,27 @@ impl Iscsi {
         header[34..38].copy_from_slice(&((request.offset / 512) as u32).to_be_bytes());
         header[39..41].copy_from_slice(&((request.length / 512) as u16).to_be_bytes());
         self.command = self.command.wrapping_add(1);
-        out.extend_from_slice(&header);
-        out.extend_from_slice(&data[..immediate]);
+        out.header(&header);
+        if immediate > 0 {
+            out.data(from, immediate);
+        }
     }
 
-    /// What an R2T asks for. `data` is that of the command, from its first byte on.
-    fn data_out(&self, asked: &[u8; HEADER], data: &[u8], out: &mut Vec<u8>) {
+    /// What an R2T asks for. The data of the command stands at `from`.
+    fn data_out(&self, asked: &[u8; HEADER], from: usize, out: &mut Out) {
         let (offset, length) = (be32(asked, 40) as usize, be32(asked, 44) as usize);
-        let data = &data[offset..offset + length];
-        for (number, piece) in data.chunks(self.segment).enumerate() {
-            let at = number * self.segment;
+        for (number, at) in (0..length).step_by(self.segment).enumerate() {
+            let piece = self.segment.min(length - at);
             let mut header = [0; HEADER];
             header[0] = 0x05;
-            header[1] = if at + piece.len() == length { 0x80 } else { 0 };
-            header[4..8].copy_from_slice(&(piece.len() as u32).to_be_bytes());
+            header[1] = if at + piece == length { 0x80 } else { 0 };
+            header[4..8].copy_from_slice(&(piece as u32).to_be_bytes());
             header[8..24].copy_from_slice(&asked[8..24]);
             header[28..32].copy_from_slice(&self.status.to_be_bytes());
             header[36..40].copy_from_slice(&(number as u32).to_be_bytes());
             header[40..44].copy_from_slice(&((offset + at) as u32).to_be_bytes());
-            out.extend_from_slice(&header);
-            out.extend_from_slice(piece);
+            out.header(&header);
+            out.data(from + offset + at, piece);
         }
     }
 }
