@@ -42,9 +42,9 @@ conformance name="all" *rounds:
     cargo build --release --package cairn-cli
     cargo run --release --package cairn-conformance -- {{name}} {{rounds}}
 
-# open-iscsi in a real Linux kernel, in a guest under qemu: digests, a file system, discard, a killed server, reservations
-guest *cairn:
-    conformance/guest/run {{cairn}}
+# open-iscsi in a real Linux kernel, in a guest under qemu: `initiator` (CHAP, digests, a killed server, reservations) or `database` (PostgreSQL, killed)
+guest *scenario:
+    conformance/guest/run {{scenario}}
 
 # hostile bytes for one decoder for so many seconds; `cargo run -p cairn-fuzz -- list` names them. Needs cargo-fuzz and a nightly compiler
 fuzz target seconds="600":

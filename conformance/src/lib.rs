@@ -15,6 +15,7 @@ mod database;
 mod fio;
 mod fsx;
 mod full;
+mod initiator;
 mod model;
 mod mount;
 mod postgres;

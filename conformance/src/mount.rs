@@ -1,6 +1,8 @@
-//! A LUN as a mounted ext4, without a kernel client: nbdfuse shows the export as a file, a loop device makes a disk of it.
+//! A LUN as a mounted ext4, without a kernel client: nbdfuse, or qemu's storage daemon with its iSCSI initiator, shows the export as a file, and a loop device
+//! makes a disk of it.
 //!
-//! A flush of the file system arrives at Cairn: ext4 flushes the loop device, that is fsync of the file, and nbdfuse sends NBD_CMD_FLUSH.
+//! A flush of the file system arrives at Cairn: ext4 flushes the loop device, that is fsync of the file, and nbdfuse sends NBD_CMD_FLUSH, the initiator
+//! SYNCHRONIZE CACHE.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +21,8 @@ const KERNEL: &[&str] = &["/dev/fuse", "/dev/loop-control"];
 /// A mounted LUN. It goes when this goes, whatever became of its server.
 pub(crate) struct Mounted {
     fuse: Option<Running>,
-    fuse_folder: PathBuf,
+    /// What it has mounted.
+    shown: PathBuf,
     disk: Option<String>,
     /// Where its files are.
     pub(crate) folder: PathBuf,
@@ -60,21 +63,49 @@ impl Mounted {
     /// Mounts an export.
     pub(crate) fn attach(world: &World, cairn: &Cairn, export: &str, taken: Taken) -> Result<Self> {
         let name = export.replace('/', "-");
-        let fuse_folder = world.folder.join(format!("fuse-{name}"));
-        let folder = world.folder.join(format!("mounted-{name}"));
-        std::fs::create_dir_all(&fuse_folder)?;
+        let folder = world.folder.join(format!("fuse-{name}"));
         std::fs::create_dir_all(&folder)?;
-        let mut mounted = Self { fuse: None, fuse_folder, disk: None, folder, is_mounted: false };
         let mut nbdfuse = Command::new("nbdfuse");
-        nbdfuse.arg(&mounted.fuse_folder).arg(cairn.uri(export));
-        let fuse = mounted.fuse.insert(Running::start(&mut nbdfuse, &world.folder.join("nbdfuse.log"))?);
-        let file = mounted.fuse_folder.join("nbd");
-        wait_until("nbdfuse shows the export", || match fuse.ended()? {
-            Some(status) => bail!("nbdfuse ended ({status}): {}", fuse.tail()),
-            None => Ok(file.exists()),
+        nbdfuse.arg(&folder).arg(cairn.uri(export));
+        Self::show(world, &name, (&mut nbdfuse, "nbdfuse.log"), &folder, &folder.join("nbd"), taken)
+    }
+
+    /// Mounts a target by qemu's initiator.
+    pub(crate) fn attach_by_initiator(
+        world: &World,
+        portal: &str,
+        target: &str,
+        taken: Taken,
+    ) -> Result<Self> {
+        let name = target.rsplit(':').next().unwrap_or(target);
+        let file = world.folder.join(format!("iscsi-{name}"));
+        std::fs::write(&file, [])?;
+        let mut daemon = Command::new("qemu-storage-daemon");
+        let disk = format!("driver=iscsi,node-name=disk,transport=tcp,portal={portal},target={target},lun=0");
+        let export = format!("type=fuse,id=shown,node-name=disk,mountpoint={},writable=on", file.display());
+        daemon.args(["--blockdev", &disk, "--export", &export]);
+        Self::show(world, name, (&mut daemon, "qemu-storage-daemon.log"), &file, &file, taken)
+    }
+
+    /// Mounts what a program shows as a file, once it has mounted that at `shown`.
+    fn show(
+        world: &World,
+        name: &str,
+        (program, log): (&mut Command, &str),
+        shown: &Path,
+        file: &Path,
+        taken: Taken,
+    ) -> Result<Self> {
+        let folder = world.folder.join(format!("mounted-{name}"));
+        std::fs::create_dir_all(&folder)?;
+        let shown = shown.to_owned();
+        let mut mounted = Self { fuse: None, shown, disk: None, folder, is_mounted: false };
+        let fuse = mounted.fuse.insert(Running::start(program, &world.folder.join(log))?);
+        wait_until("the export is shown as a file", || match fuse.ended()? {
+            Some(status) => bail!("who shows the export ended ({status}): {}", fuse.tail()),
+            None => Ok(std::fs::metadata(file).is_ok_and(|file| file.len() > 0)),
         })?;
-        let disk =
-            run(Command::new("/sbin/losetup").args(["--find", "--show"]).arg(&file))?.trim().to_owned();
+        let disk = run(Command::new("/sbin/losetup").args(["--find", "--show"]).arg(file))?.trim().to_owned();
         mounted.disk = Some(disk.clone());
         match taken {
             Taken::Empty => {
@@ -113,6 +144,11 @@ impl Mounted {
         unmounted.context(last)
     }
 
+    /// Ends who shows the export, with whatever it has in flight: the disk has only errors from now on.
+    pub(crate) fn cut(&mut self) -> Result<()> {
+        self.fuse.take().map_or(Ok(()), |mut fuse| fuse.kill())
+    }
+
     /// Unmounts, whether its server lives or not.
     pub(crate) fn detach(mut self) -> Result<()> {
         self.unmount()
@@ -128,7 +164,7 @@ impl Drop for Mounted {
         if let Some(disk) = &self.disk {
             let _ = run(Command::new("/sbin/losetup").args(["--detach", disk]));
         }
-        let _ = run(Command::new("umount").arg("--lazy").arg(&self.fuse_folder));
+        let _ = run(Command::new("umount").arg("--lazy").arg(&self.shown));
         self.fuse = None;
     }
 }

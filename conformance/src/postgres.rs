@@ -164,6 +164,17 @@ impl Postgres {
         Ok(Load { _pgbench: pgbench, clients })
     }
 
+    /// Transactions a second of pgbench's own load for so long, with four clients and nothing else.
+    pub(crate) fn rate(&self, seconds: u32) -> Result<u64> {
+        let mut pgbench = self.client("pgbench");
+        let said =
+            run(pgbench.args(["--client=4", &format!("--time={seconds}"), "--no-vacuum", "postgres"]))?;
+        let rate =
+            said.lines().find_map(|line| line.strip_prefix("tps = ")).context("pgbench gives no rate")?;
+        let number = rate.split(' ').next().unwrap_or_default().parse::<f64>()?;
+        Ok(number.round() as u64)
+    }
+
     fn noting_client(&self, world: &World, ledger: &Arc<Ledger>) -> Result<Client> {
         let log = File::options().create(true).append(true).open(world.folder.join("psql.log"))?;
         let mut psql = self.client("psql");

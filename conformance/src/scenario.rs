@@ -127,6 +127,13 @@ pub const SCENARIOS: &[Scenario] = &[
         run: crate::database::mirrored,
     },
     Scenario {
+        name: "initiator",
+        shows: "PostgreSQL through qemu's iSCSI initiator on disks that remember by copy-on-write and redirect-on-write: kills that the initiator gets over, and those \
+                that it does not outlive; marks; what pgbench does on each",
+        rounds: 20,
+        run: crate::initiator::run,
+    },
+    Scenario {
         name: "rewind",
         shows: "PostgreSQL on a disk that remembers: DROP TABLE under load, clones of instants until it is there, a revert, and every transaction is back",
         rounds: 10,

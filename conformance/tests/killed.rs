@@ -29,6 +29,12 @@ fn database_comes_up_from_the_mirror_at_its_last_image() {
 }
 
 #[test]
+fn database_over_iscsi_on_disks_that_remember_has_every_acknowledged_transaction_after_kills() {
+    let facts = short::run("initiator", 2, false);
+    assert!(facts.is_none_or(|facts| facts.get("kills that the initiator got over") == 2));
+}
+
+#[test]
 fn dropped_table_is_back_after_a_revert_with_every_acknowledged_transaction() {
     let facts = short::run("rewind", 2, false);
     assert!(facts.is_none_or(|facts| facts.get("transactions brought back") > 0));

@@ -9,6 +9,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["crates/cli"],
     &["crates/server"],
     &["crates/frontend/nbd", "crates/frontend/iscsi"],
+    &["crates/frontend/session"],
     &["crates/mirror"],
     &["crates/bsddump"],
     &["crates/stream"],

@@ -1,7 +1,8 @@
 //! iSCSI from the command line to a foreign initiator: qemu's.
 mod running;
 
-use std::process::{Command, Output};
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
 
 use running::Running;
 
@@ -100,6 +101,89 @@ fn exports_are_restricted_by_name_network_and_chap() {
     server.bad(10, "not-found", &["export", "set", "v/none", "--read-only", "true"]);
     let exports = server.json(&["export", "list"]);
     assert_eq!(exports[0]["access"]["block_bytes"], 4096);
+}
+
+/// What libiscsi's `iscsi-inq` says, without a user's own settings.
+fn inquiry(url: &str) -> Output {
+    let mut command = Command::new("timeout");
+    command.args(["60", "iscsi-inq", url]);
+    for variable in ["LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"] {
+        command.env_remove(variable);
+    }
+    command.output().unwrap()
+}
+
+#[test]
+fn target_proves_itself_to_a_foreign_initiator_that_asks() {
+    if !has_qemu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--size", "256M"]);
+    server.good(&["lun", "create", "v/db", "--size", "64M"]);
+    let secrets = dir.path().join("secrets");
+    let set = |lines: &str| {
+        std::fs::write(&secrets, lines).unwrap();
+        server.good(&["export", "set", "v/db", "--chap-file", secrets.to_str().unwrap()]);
+    };
+    set("initiator me a-long-enough-secret\ntarget cairn another-long-secret\n");
+    let of = |mine: &str, theirs: &str| {
+        let url = url(&server).replace("//", &format!("//me%{mine}@"));
+        format!("{url}?target_user=cairn&target_password={theirs}")
+    };
+    let both = inquiry(&of("a-long-enough-secret", "another-long-secret"));
+    assert!(both.status.success() && text(&both).contains("Cairn"), "{}", text(&both));
+    let one_way = inquiry(&url(&server).replace("//", "//me%a-long-enough-secret@"));
+    assert!(one_way.status.success(), "who does not ask gets no proof: {}", text(&one_way));
+    let impostor = inquiry(&of("a-long-enough-secret", "what-we-do-not-know"));
+    assert!(!impostor.status.success(), "the initiator sees that the proof is wrong: {}", text(&impostor));
+    let wrong = inquiry(&of("a-secret-that-is-wrong", "another-long-secret"));
+    assert!(!wrong.status.success(), "{}", text(&wrong));
+    // A target that has no secret of its own can't prove itself, and says so by refusing.
+    set("initiator me a-long-enough-secret\n");
+    let none = inquiry(&of("a-long-enough-secret", "another-long-secret"));
+    assert!(!none.status.success(), "{}", text(&none));
+}
+
+#[test]
+fn status_shows_what_sessions_did_lately() {
+    if !has_qemu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--size", "256M"]);
+    server.good(&["lun", "create", "v/db", "--size", "64M"]);
+    let mut nbd = server.disk("v/db");
+    // qemu-io stays for as long as its input does.
+    let mut qemu = Command::new("timeout");
+    qemu.args(["60", "qemu-io", "-f", "raw", &url(&server)]).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut qemu = qemu.spawn().unwrap();
+    let mut commands = qemu.stdin.take().unwrap();
+    commands.write_all(b"write -P 7 0 64k\nread -P 7 0 64k\nflush\n").unwrap();
+    nbd.write(1 << 20, &[1; 4096]).unwrap();
+    let mut status = server.json(&["status"]);
+    let of = |status: &serde_json::Value, iscsi: bool, what: &str| -> serde_json::Value {
+        let sessions = status["exports"][0]["sessions"].as_array().unwrap().clone();
+        let found = sessions.into_iter().find(|session| session["initiator"].is_string() == iscsi);
+        found.map_or(serde_json::Value::Null, |session| session["activity"][what].clone())
+    };
+    let begun = std::time::Instant::now();
+    while of(&status, true, "read")["p99_us"].is_null() || of(&status, true, "other")["p50_us"].is_null() {
+        assert!(begun.elapsed().as_secs() < 20, "{status}");
+        status = server.json(&["status"]);
+    }
+    assert!(of(&status, true, "write")["bytes_per_second"].as_u64() > Some(0), "{status}");
+    assert!(of(&status, false, "write")["per_second"].as_f64() > Some(0.0), "{status}");
+    assert!(of(&status, false, "read")["p50_us"].is_null(), "{status}");
+    assert!(of(&status, false, "window_ms").as_u64() < Some(60_000), "{status}");
+    let people = text(&server.run(&["status"]));
+    for words in ["SESSIONS", "iSCSI iqn.", "NBD ", "p50, p99", " us"] {
+        assert!(people.contains(words), "{words}: {people}");
+    }
+    drop(commands);
+    qemu.wait().unwrap();
 }
 
 #[test]

@@ -298,6 +298,7 @@ impl Access {
     /// Keeps them; durable when it returns.
     pub(crate) fn keep(&self, export: &str, state: &ReservationState) -> Result<(), ServerError> {
         let mut reservations = self.reservations.lock();
+        let before = reservations.exports.get(export).cloned();
         if state.persists && !state.registrations.is_empty() {
             let ports = state.registrations.iter();
             let kept = Reserved {
@@ -309,7 +310,13 @@ impl Access {
         } else {
             reservations.exports.remove(export);
         }
-        state::save(&self.reservations_path, &*reservations)
+        state::save(&self.reservations_path, &*reservations).inspect_err(|_| {
+            // The next one that is saved must not bring it with it.
+            match before {
+                Some(before) => reservations.exports.insert(export.to_owned(), before),
+                None => reservations.exports.remove(export),
+            };
+        })
     }
 }
 

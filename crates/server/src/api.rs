@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 mod access;
+mod activity;
 mod clones;
 mod devices;
 mod drills;
@@ -15,6 +16,7 @@ mod schedules;
 mod verify;
 
 pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target};
+pub use activity::{Activity, Rate};
 pub use clones::{CreateClone, VolumeClone};
 pub use devices::{
     AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, Folding, HistoryStatus, Instant, IoCount, Mark,
@@ -493,6 +495,8 @@ pub struct Session {
     pub read_bytes: u64,
     /// Written so far.
     pub written_bytes: u64,
+    /// What it did in the last seconds.
+    pub activity: Activity,
     /// The iSCSI name of the initiator; none over NBD.
     pub initiator: Option<String>,
     /// What was agreed on at login; none over NBD.

@@ -511,9 +511,10 @@ fn show_session(session: &SessionInfo) -> api::Session {
     api::Session {
         id: session.id,
         peer: session.peer.clone(),
-        requests: session.requests,
-        read_bytes: session.read_bytes,
-        written_bytes: session.written_bytes,
+        requests: session.totals.requests,
+        read_bytes: session.totals.read_bytes,
+        written_bytes: session.totals.written_bytes,
+        activity: session.activity.into(),
         initiator: None,
         parameters: None,
     }
@@ -524,9 +525,10 @@ fn show_initiator(session: &IscsiSession) -> api::Session {
     api::Session {
         id: session.id,
         peer: session.peer.clone(),
-        requests: session.requests,
-        read_bytes: session.read_bytes,
-        written_bytes: session.written_bytes,
+        requests: session.totals.requests,
+        read_bytes: session.totals.read_bytes,
+        written_bytes: session.totals.written_bytes,
+        activity: session.activity.into(),
         initiator: Some(session.initiator.clone()),
         parameters: Some(api::IscsiParameters {
             header_digest: agreed.header_digest,

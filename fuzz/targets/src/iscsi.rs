@@ -23,6 +23,12 @@ impl Gatekeeper for Gate {
         [7; CHALLENGE_BYTES + 1]
     }
 
+    fn before_proof(&mut self) -> Result<(), LoginError> {
+        Ok(())
+    }
+
+    fn proved(&mut self) {}
+
     fn establish(&mut self, _: &Identity) -> Result<u16, LoginError> {
         Ok(1)
     }
@@ -143,8 +149,14 @@ pub(crate) fn session_seeds() -> Vec<Vec<u8>> {
 
 /// CDBs of 16 bytes and the parameters behind them. What is left for the medium lies within the unit.
 pub(crate) fn cdb(data: &[u8]) {
-    let geometry =
-        Geometry { block_bytes: 512, blocks: 1 << 20, physical_bytes: 4096, read_only: false, thin: true, atomic_bytes: 1 << 20 };
+    let geometry = Geometry {
+        block_bytes: 512,
+        blocks: 1 << 20,
+        physical_bytes: 4096,
+        read_only: false,
+        thin: true,
+        atomic_bytes: 1 << 20,
+    };
     let description = Description {
         name: "v/lun".to_owned(),
         id: 1,

@@ -28,6 +28,9 @@ fn people(status: &api::Status) -> String {
     let mut part = |title: &str, body: String| text += &format!("\n{title}\n{body}\n");
     part("VOLUMES", volume::list(&status.volumes));
     part("EXPORTS", exports(&status.exports));
+    if status.exports.iter().any(|export| !export.sessions.is_empty()) {
+        part("SESSIONS", sessions(&status.exports));
+    }
     part("MIRRORS", mirror::list(&status.mirrors));
     if !status.drills.is_empty() {
         part("DRILLS", drill::list(&status.drills));
@@ -88,3 +91,43 @@ fn exports(exports: &[api::Export]) -> String {
     };
     table(["NAME", "SIZE", "MODE", "SESSIONS", "URI"], exports.iter().map(row))
 }
+
+/// Who uses what, and what they did in the last seconds.
+fn sessions(exports: &[api::Export]) -> String {
+    let row = |export: &api::Export, session: &api::Session| {
+        let client = match &session.initiator {
+            Some(initiator) => format!("iSCSI {initiator} {}", session.peer),
+            None => format!("NBD {}", session.peer),
+        };
+        let api::Activity { read, write, .. } = session.activity;
+        let [reads, writes] = [read, write].map(|rate| format!("{:.0}", rate.per_second));
+        let [read_bytes, written_bytes] = [read, write].map(|rate| size(rate.bytes_per_second));
+        let (read, write) = (latencies(&read), latencies(&write));
+        [export.name.clone(), client, reads, read_bytes, read, writes, written_bytes, write]
+    };
+    let rows =
+        exports.iter().flat_map(|export| export.sessions.iter().map(move |session| row(export, session)));
+    table(["EXPORT", "CLIENT", "READS/s", "READ/s", "p50, p99", "WRITES/s", "WRITTEN/s", "p50, p99"], rows)
+}
+
+/// Both latencies of a rate.
+fn latencies(rate: &api::Rate) -> String {
+    match rate.p50_us.zip(rate.p99_us) {
+        Some((half, most)) => format!("{}, {}", latency(half), latency(most)),
+        None => "-".to_owned(),
+    }
+}
+
+/// Microseconds, as people read them.
+fn latency(us: f64) -> String {
+    match us {
+        us if us < 10.0 => format!("{us:.1} us"),
+        us if us < 1e3 => format!("{us:.0} us"),
+        us if us < 1e5 => format!("{:.1} ms", us / 1e3),
+        us if us < 1e6 => format!("{:.0} ms", us / 1e3),
+        us => format!("{:.1} s", us / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests;

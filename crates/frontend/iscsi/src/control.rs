@@ -102,7 +102,7 @@ impl Session<'_> {
 
     /// Names targets and the portal to reach them by (RFC 7143, appendix C).
     fn send_targets(&self, which: &str, answer: &mut Vec<u8>) {
-        let portal = match (&self.shared.options.advertise, self.socket.local) {
+        let portal = match (&self.shared.options.advertise, self.socket.local()) {
             (Some(advertise), _) => advertise.clone(),
             (None, Some(local)) => local.to_string(),
             (None, None) => return,

@@ -1,20 +1,21 @@
 //! Brings an initiator from its first byte to a session.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cairn_frontend_session::{Input, Socket};
 use cairn_proto_iscsi::chap::{Account, CHALLENGE_BYTES};
 use cairn_proto_iscsi::limits::LOGIN_SEGMENT_BYTES_MAX;
 use cairn_proto_iscsi::pdu::{HEADER_BYTES, Header, padding};
 use cairn_proto_iscsi::{Gatekeeper, Identity, LoggedIn, Login, LoginError, Step, Violation};
 
-use crate::input::Input;
-use crate::limits::{LOGIN_TIMEOUT, REFUSAL_PAUSE};
+use crate::limits::PACE_LOOK;
+use crate::listener::canonical;
 use crate::registry::Entry;
 use crate::server::Shared;
 use crate::session::SessionEnd;
-use crate::socket::{Socket, canonical};
 use crate::targets::{Export, Initiator, OpenTargetError};
 
 /// A session that may begin.
@@ -32,13 +33,13 @@ pub(crate) fn run(
     socket: &Socket,
     input: &mut Input,
 ) -> Result<Option<Established>, SessionEnd> {
-    let deadline = Instant::now() + LOGIN_TIMEOUT;
+    let deadline = Instant::now() + shared.options.login_timeout;
     let mut login = Login::default();
-    let mut gate = Gate { shared, entry, export: None };
+    let mut gate = Gate { shared, entry, socket, deadline, export: None };
     let mut out = Vec::new();
     loop {
         let Some(header) = Header::parse(input.bytes()) else {
-            if !receive(socket, input, deadline)? {
+            if !receive(shared, socket, input, deadline)? {
                 return Ok(None);
             }
             continue;
@@ -51,17 +52,13 @@ pub(crate) fn run(
         let end = begin + bytes as usize;
         let whole = end + padding(bytes as usize);
         if input.bytes().len() < whole {
-            if !receive(socket, input, deadline)? {
+            if !receive(shared, socket, input, deadline)? {
                 return Ok(None);
             }
             continue;
         }
         let step = login.receive(&header, &input.bytes()[begin..end], &mut gate, &mut out);
         input.consume(whole);
-        if let Step::Failed(LoginError::Authentication) = step {
-            // This thread is the initiator's own: nobody else waits.
-            std::thread::sleep(REFUSAL_PAUSE);
-        }
         socket.send_all(&mut [IoSlice::new(&out)])?;
         out.clear();
         match step {
@@ -75,15 +72,20 @@ pub(crate) fn run(
     }
 }
 
-fn receive(socket: &Socket, input: &mut Input, deadline: Instant) -> Result<bool, SessionEnd> {
+fn receive(
+    shared: &Shared,
+    socket: &Socket,
+    input: &mut Input,
+    deadline: Instant,
+) -> Result<bool, SessionEnd> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        return Err(SessionEnd::LoginTimeout);
+        return Err(SessionEnd::LoginTimeout(shared.options.login_timeout));
     }
-    socket.set_timeout(left.max(Duration::from_millis(1)))?;
+    socket.set_receive_timeout(Some(left.max(Duration::from_millis(1))))?;
     let into = input.room(1);
     match socket.receive(&mut [IoSliceMut::new(into)], true)? {
-        None => Err(SessionEnd::LoginTimeout),
+        None => Err(SessionEnd::LoginTimeout(shared.options.login_timeout)),
         Some(0) => Ok(false),
         Some(count) => {
             input.received(count);
@@ -96,12 +98,18 @@ fn receive(socket: &Socket, input: &mut Input, deadline: Instant) -> Result<bool
 struct Gate<'a> {
     shared: &'a Shared,
     entry: &'a Arc<Entry>,
+    socket: &'a Socket,
+    deadline: Instant,
     export: Option<Export>,
 }
 
 impl Gate<'_> {
+    fn address(&self) -> IpAddr {
+        canonical(self.entry.peer.ip())
+    }
+
     fn initiator(&self, identity: &Identity) -> Initiator {
-        Initiator { name: identity.initiator.clone(), address: canonical(self.entry.peer.ip()) }
+        Initiator { name: identity.initiator.clone(), address: self.address() }
     }
 }
 
@@ -117,6 +125,31 @@ impl Gatekeeper for Gate<'_> {
         let mut bytes = [0; CHALLENGE_BYTES + 1];
         self.shared.targets.random(&mut bytes);
         bytes
+    }
+
+    fn before_proof(&mut self) -> Result<(), LoginError> {
+        let now = Instant::now();
+        let patience = self.deadline.saturating_duration_since(now);
+        let Some(wait) = self.shared.pacer.turn(self.address(), now, patience) else {
+            tracing::warn!(peer = %self.entry.peer, "a login was refused unseen: its address failed too often");
+            return Err(LoginError::Unavailable);
+        };
+        let turn = now + wait;
+        // This thread is the initiator's own: nobody else waits.
+        loop {
+            let left = turn.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(PACE_LOOK));
+            if self.socket.is_gone() {
+                return Err(LoginError::Unavailable);
+            }
+        }
+    }
+
+    fn proved(&mut self) {
+        self.shared.pacer.succeeded(self.address());
     }
 
     fn establish(&mut self, identity: &Identity) -> Result<u16, LoginError> {

@@ -3,25 +3,16 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use cairn_frontend_session::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX};
+use cairn_frontend_session::{Activity, Meter, Socket, Totals};
 use cairn_proto_iscsi::{Identity, LoginError, Operational};
 use parking_lot::{Condvar, Mutex};
 
-use crate::limits::{CLOSE_PATIENCE, LOGINS_MAX};
-use crate::socket::Socket;
-
-/// What a session has done; read by others while it goes on.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) requests: AtomicU64,
-    pub(crate) read_bytes: AtomicU64,
-    pub(crate) written_bytes: AtomicU64,
-}
-
 /// A session as others see it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SessionInfo {
     /// Never given twice by one server.
     pub id: u64,
@@ -33,19 +24,17 @@ pub struct SessionInfo {
     pub export: Option<String>,
     /// What was agreed on.
     pub operational: Operational,
-    /// Commands done.
-    pub requests: u64,
-    /// Bytes read by the initiator.
-    pub read_bytes: u64,
-    /// Bytes written by the initiator.
-    pub written_bytes: u64,
+    /// What it did since it began.
+    pub totals: Totals,
+    /// What it did in the last seconds.
+    pub activity: Activity,
 }
 
 /// A connection, from its acceptance to its end.
 pub(crate) struct Entry {
     pub(crate) id: u64,
     pub(crate) peer: SocketAddr,
-    pub(crate) counters: Counters,
+    pub(crate) meter: Meter,
     /// The server wants it to end.
     pub(crate) leaving: AtomicBool,
     /// Another handle on its socket, to end it.
@@ -68,7 +57,7 @@ struct Table {
     established: BTreeMap<u64, Established>,
 }
 
-/// All connections of a server. One lock, never held while anything waits but for sessions to end.
+/// All connections of a server. One lock, never held while anything waits but for sessions to end; those of meters are taken under it.
 #[derive(Default)]
 pub(crate) struct Registry {
     table: Mutex<Table>,
@@ -82,7 +71,7 @@ impl Registry {
         if table.stopping {
             return None;
         }
-        if table.logging_in.len() >= LOGINS_MAX
+        if table.logging_in.len() >= HANDSHAKES_MAX
             && let Some((_, oldest)) = table.logging_in.pop_first()
         {
             tracing::warn!(peer = %oldest.peer, "too many initiators log in; closed the one that takes longest");
@@ -90,8 +79,8 @@ impl Registry {
         }
         table.next_id += 1;
         let id = table.next_id;
-        let counters = Counters::default();
-        let entry = Arc::new(Entry { id, peer, counters, leaving: AtomicBool::new(false), socket });
+        let meter = Meter::new(Instant::now());
+        let entry = Arc::new(Entry { id, peer, meter, leaving: AtomicBool::new(false), socket });
         table.logging_in.insert(id, Arc::clone(&entry));
         Some(entry)
     }
@@ -168,17 +157,17 @@ impl Registry {
     /// All sessions.
     pub(crate) fn sessions(&self) -> Vec<SessionInfo> {
         let table = self.table.lock();
+        let now = Instant::now();
         let info = |session: &Established| {
-            let counters = &session.entry.counters;
+            let meter = &session.entry.meter;
             SessionInfo {
                 id: session.entry.id,
                 peer: session.entry.peer.to_string(),
                 initiator: session.identity.initiator.clone(),
                 export: session.export.clone(),
                 operational: session.operational,
-                requests: counters.requests.load(Ordering::Relaxed),
-                read_bytes: counters.read_bytes.load(Ordering::Relaxed),
-                written_bytes: counters.written_bytes.load(Ordering::Relaxed),
+                totals: meter.totals(),
+                activity: meter.activity(now),
             }
         };
         table.established.values().map(info).collect()
@@ -206,7 +195,8 @@ impl Registry {
         concerned
             .map(|(id, session)| {
                 session.entry.leaving.store(true, Ordering::Release);
-                session.entry.socket.shut();
+                // It says good-bye and goes.
+                session.entry.socket.shut(std::net::Shutdown::Read);
                 *id
             })
             .collect()

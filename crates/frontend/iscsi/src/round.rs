@@ -5,18 +5,18 @@
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use cairn_device::{DeviceError, Operation, Request, Segments};
+use cairn_frontend_session::limits::BATCH_OPERATIONS_MAX;
+use cairn_frontend_session::{Kind, Socket, each_piece};
 use cairn_proto_iscsi::pdu::{DIGEST_BYTES, digest_append, padding, put_header};
 use cairn_proto_iscsi::scsi::Medium;
 use cairn_proto_iscsi::{CommandRequest, Residual};
 
 use crate::device_error::sense;
 use crate::execute::{self, Found};
-use crate::limits::BATCH_OPERATIONS_MAX;
 use crate::session::{Session, SessionEnd};
-use crate::socket::Socket;
 use crate::task::Read;
 
 /// What an operation answers.
@@ -24,11 +24,21 @@ pub(crate) enum Slot {
     /// A piece of a read of so many bytes; then the rest of the read goes on.
     Read(Read, u32),
     /// A piece of a write; the last one has a residual.
-    Write { tag: u32, last: Option<Residual>, expected: u32 },
+    Write { tag: u32, since: Instant, last: Option<Residual>, expected: u32 },
     /// Anything else.
-    Plain { tag: u32, expected: u32 },
+    Plain { tag: u32, since: Instant, expected: u32 },
     /// It is answered.
     Answered,
+}
+
+/// A command that is done by itself, after the batch.
+pub(crate) struct Later {
+    pub(crate) request: CommandRequest,
+    /// When it came.
+    pub(crate) since: Instant,
+    pub(crate) medium: Medium,
+    pub(crate) data: Segments,
+    pub(crate) residual: Residual,
 }
 
 /// Commands of a round. Kept over rounds for its memory.
@@ -37,7 +47,7 @@ pub(crate) struct Round {
     operations: Vec<Operation>,
     slots: Vec<Slot>,
     /// Commands that are done one at a time, after the batch.
-    pub(crate) later: Vec<(CommandRequest, Medium, Segments, Residual)>,
+    pub(crate) later: Vec<Later>,
     /// Of reads and writes in the batch.
     pub(crate) bytes: u64,
     /// PDUs without data of the medium, and what goes around such data.
@@ -65,18 +75,10 @@ impl Round {
     }
 
     /// Adds a piece of a write.
-    pub(crate) fn write(
-        &mut self,
-        tag: u32,
-        offset: u64,
-        data: Segments,
-        fua: bool,
-        last: Option<Residual>,
-        expected: u32,
-    ) {
+    pub(crate) fn write(&mut self, slot: Slot, offset: u64, data: Segments, fua: bool) {
         self.bytes += data.len() as u64;
         self.writes = true;
-        self.push(Slot::Write { tag, last, expected }, Request::Write { offset, data, fua });
+        self.push(slot, Request::Write { offset, data, fua });
     }
 
     /// Adds a piece of a read.
@@ -150,6 +152,8 @@ impl Session<'_> {
 
     /// Prepares the answers of what finished since the last call.
     fn answer_operations(&mut self, round: &mut Round) {
+        let entry = Arc::clone(self.entry);
+        let mut batch = entry.meter.batch(Instant::now());
         for index in 0..round.slots.len() {
             let Some(outcome) = round.operations[index].outcome() else { continue };
             let failure = outcome.as_ref().err().cloned();
@@ -159,12 +163,22 @@ impl Session<'_> {
             let slot = std::mem::replace(&mut round.slots[index], Slot::Answered);
             match (slot, failure) {
                 (Slot::Answered, _) => {}
-                (Slot::Read(read, bytes), None) => self.put_data(round, index, read, bytes),
+                (Slot::Read(read, bytes), None) => {
+                    batch.moved(Kind::Read, bytes.into());
+                    if read.done + bytes == read.length {
+                        batch.done(Kind::Read, read.since, 0);
+                    }
+                    self.put_data(round, index, read, bytes);
+                }
                 (Slot::Read(read, _), Some(error)) => {
                     self.fail(read.tag, read.length, sense(&error), read.data_number, round);
                 }
-                (Slot::Write { tag, last, .. }, None) => {
+                (Slot::Write { tag, since, last, .. }, None) => {
+                    if let Request::Write { data, .. } = round.operations[index].request() {
+                        batch.moved(Kind::Write, data.len() as u64);
+                    }
                     if let Some(residual) = last {
+                        batch.done(Kind::Write, since, 0);
                         self.protocol.respond(tag, 0, &[], residual, 0, &mut round.out);
                     }
                 }
@@ -175,16 +189,14 @@ impl Session<'_> {
                         self.fail(tag, expected, sense(&error), 0, round);
                     }
                 }
-                (Slot::Plain { tag, expected }, None) => {
+                (Slot::Plain { tag, since, expected }, None) => {
+                    batch.done(Kind::Other, since, 0);
                     let residual = Residual::new(expected, 0);
                     self.protocol.respond(tag, 0, &[], residual, 0, &mut round.out);
                 }
-                (Slot::Plain { tag, expected }, Some(error)) => {
+                (Slot::Plain { tag, expected, .. }, Some(error)) => {
                     self.fail(tag, expected, sense(&error), 0, round);
                 }
-            }
-            if let Request::Write { data, .. } = round.operations[index].request() {
-                self.entry.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
             }
         }
     }
@@ -192,7 +204,6 @@ impl Session<'_> {
     /// Prepares Data-In for a piece of a read. The last of the command carries the status.
     fn put_data(&mut self, round: &mut Round, index: usize, mut read: Read, bytes: u32) {
         let operational = *self.protocol.operational();
-        self.entry.counters.read_bytes.fetch_add(bytes.into(), Ordering::Relaxed);
         let mut skip = 0u32;
         while skip < bytes {
             let in_burst = operational.max_burst - read.done % operational.max_burst;
@@ -230,7 +241,7 @@ impl Session<'_> {
     }
 
     fn run_later(&mut self, round: &mut Round) -> io::Result<()> {
-        for (request, medium, data, residual) in std::mem::take(&mut round.later) {
+        for Later { request, since, medium, data, residual } in std::mem::take(&mut round.later) {
             let Some(place) = &self.place else { break };
             let unit = &place.attached.unit;
             let (geometry, writes_through) = {
@@ -246,8 +257,10 @@ impl Session<'_> {
                 resolve: &resolve,
             };
             let outcome = at.run(&medium, &data);
-            let written = data.len() as u64;
-            self.entry.counters.written_bytes.fetch_add(written, Ordering::Relaxed);
+            if outcome.is_ok() {
+                let (kind, bytes) = kind_of(&medium, &data);
+                self.entry.meter.batch(Instant::now()).done(kind, since, bytes);
+            }
             if let Medium::Copy(list) = &medium {
                 unit.state.lock().copied(place.attached.nexus, list, outcome.is_err());
             }
@@ -307,22 +320,13 @@ impl Session<'_> {
     }
 }
 
-/// Calls `take` with the bytes of `length` from `skip` on, in pieces.
-fn each_piece<'a>(data: &'a Segments, mut skip: usize, length: usize, mut take: impl FnMut(&'a [u8])) {
-    let mut left = length;
-    for segment in data.iter() {
-        let bytes = segment.bytes();
-        if skip >= bytes.len() {
-            skip -= bytes.len();
-            continue;
-        }
-        let bytes = &bytes[skip..];
-        let bytes = &bytes[..left.min(bytes.len())];
-        if bytes.is_empty() {
-            break;
-        }
-        take(bytes);
-        left -= bytes.len();
-        skip = 0;
+/// What is counted of a command that was done by itself: its kind and its bytes.
+fn kind_of(medium: &Medium, data: &Segments) -> (Kind, u64) {
+    match medium {
+        Medium::Write { .. }
+        | Medium::WriteAtomic { .. }
+        | Medium::OrWrite { .. }
+        | Medium::CompareAndWrite { .. } => (Kind::Write, data.len() as u64),
+        _ => (Kind::Other, 0),
     }
 }

@@ -2,35 +2,33 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use cairn_frontend_session::limits::{HANDSHAKE_TIMEOUT, SESSIONS_MAX};
+use cairn_frontend_session::{Acceptors, Socket, Windows};
 
-use crate::limits::SESSIONS_MAX;
+use crate::listener::Listener;
+use crate::pacer::Pacer;
 use crate::registry::{Registry, SessionInfo};
 use crate::session::{self, SessionEnd};
-use crate::socket::{Listener, Socket};
 use crate::targets::Targets;
 use crate::units::Units;
-use crate::window::Windows;
 
 /// What a server allows and says.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
     /// Sessions at once; one more is refused.
     pub max_sessions: usize,
+    /// An initiator that has not logged in by then is closed.
+    pub login_timeout: Duration,
     /// The portal that discovery names (`HOST:PORT`), when it is not the one that the initiator came to.
     pub advertise: Option<String>,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { max_sessions: SESSIONS_MAX, advertise: None }
+        Self { max_sessions: SESSIONS_MAX, login_timeout: HANDSHAKE_TIMEOUT, advertise: None }
     }
 }
 
@@ -40,15 +38,14 @@ pub(crate) struct Shared {
     pub(crate) registry: Registry,
     pub(crate) units: Units,
     pub(crate) windows: Arc<Windows>,
+    pub(crate) pacer: Pacer,
 }
 
 /// A running server. Dropping it stops it.
 pub struct IscsiServer {
     shared: Arc<Shared>,
     addresses: Vec<String>,
-    /// Closing this end wakes the threads that take connections, and ends them.
-    wake: Mutex<Option<UnixStream>>,
-    acceptors: Mutex<Vec<JoinHandle<()>>>,
+    acceptors: Acceptors,
 }
 
 impl IscsiServer {
@@ -64,24 +61,13 @@ impl IscsiServer {
             registry: Registry::default(),
             units: Units::default(),
             windows: Arc::default(),
+            pacer: Pacer::default(),
         });
         let addresses = listeners.iter().map(Listener::address).collect();
-        let (wake, woken) = UnixStream::pair()?;
-        let server = Self {
-            shared: Arc::clone(&shared),
-            addresses,
-            wake: Mutex::new(Some(wake)),
-            acceptors: Mutex::new(Vec::new()),
-        };
-        for listener in listeners {
-            let woken = woken.try_clone()?;
-            let shared = Arc::clone(&shared);
-            let thread = std::thread::Builder::new()
-                .name("iscsi-accept".to_owned())
-                .spawn(move || take_connections(&listener, &woken, &shared))?;
-            server.acceptors.lock().push(thread);
-        }
-        Ok(server)
+        let begun = Arc::clone(&shared);
+        let begin = move |peer, socket| start_session(&begun, peer, socket);
+        let acceptors = Acceptors::start("iscsi", listeners, begin)?;
+        Ok(Self { shared, addresses, acceptors })
     }
 
     /// Its portals, with the ports that they got.
@@ -103,12 +89,7 @@ impl IscsiServer {
     /// Takes no more connections, ends all sessions and waits for them. What a device has begun it finishes; what
     /// was not flushed is as durable as the device makes it.
     pub fn stop(&self) {
-        drop(self.wake.lock().take());
-        for acceptor in self.acceptors.lock().drain(..) {
-            if acceptor.join().is_err() {
-                tracing::error!("a thread that takes iSCSI connections panicked");
-            }
-        }
+        self.acceptors.stop();
         self.shared.registry.stop();
     }
 }
@@ -117,51 +98,6 @@ impl Drop for IscsiServer {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// How long accepting pauses when the system is out of files or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-fn take_connections(listener: &Listener, woken: &UnixStream, shared: &Arc<Shared>) {
-    loop {
-        let mut waiting =
-            [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
-        match poll(&mut waiting, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => {
-                tracing::error!(address = listener.address(), %error, "iSCSI connections can't be taken any more");
-                return;
-            }
-        }
-        if !waiting[1].revents().is_empty() {
-            return;
-        }
-        match listener.accept() {
-            Ok((peer, socket)) => {
-                if let Err(error) = start_session(shared, peer, socket) {
-                    tracing::warn!(%error, "a connection was dropped: there is no thread for it");
-                }
-            }
-            Err(error) if is_transient(&error) => {}
-            Err(error) => {
-                tracing::warn!(%error, "a connection can't be taken; trying again");
-                let pause = Timespec { tv_sec: 0, tv_nsec: ACCEPT_PAUSE.subsec_nanos().into() };
-                // Ends early when the server stops; whatever it returns, the loop looks again.
-                let _ = poll(&mut [PollFd::new(woken, PollFlags::IN)], Some(&pause));
-            }
-        }
-    }
-}
-
-fn is_transient(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock
-            | io::ErrorKind::Interrupted
-            | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::NotConnected
-    )
 }
 
 /// Takes a connection off the table of its server, also when its thread panics.

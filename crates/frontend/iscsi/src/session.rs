@@ -4,25 +4,21 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use cairn_frontend_session::limits::{RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN};
+use cairn_frontend_session::{Input, Patience, Socket, Window};
 use cairn_proto_iscsi::pdu::{DIGEST_BYTES, HEADER_BYTES, Header, digest, padding};
 use cairn_proto_iscsi::{Attribute, Event, LoginError, RejectReason, Session as Protocol, Violation};
 
-use crate::input::Input;
-use crate::limits::{
-    IDLE_LOOK, LONG_SEGMENT_BYTES, LOOK_DURATION, LOOKS, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN,
-    SLEEP_WORTH_AVOIDING,
-};
+use crate::limits::{IDLE_LOOK, LONG_SEGMENT_BYTES};
 use crate::login::{self, Established};
 use crate::registry::Entry;
 use crate::round::Round;
 use crate::server::Shared;
-use crate::socket::Socket;
 use crate::targets::{Export, Initiator};
 use crate::task::Task;
 use crate::units::{Attached, geometry};
-use crate::window::Window;
 
 /// Why a session ended before the initiator said good-bye.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +29,8 @@ pub(crate) enum SessionEnd {
     Violation(#[from] Violation),
     #[error("a login was refused: {0}")]
     Refused(LoginError),
-    #[error("the initiator did not log in within {} s", crate::limits::LOGIN_TIMEOUT.as_secs())]
-    LoginTimeout,
+    #[error("the initiator did not log in within {0:?}")]
+    LoginTimeout(Duration),
 }
 
 /// Serves one connection to its end.
@@ -49,7 +45,7 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: &Socket) -> Resul
         let attached = shared.units.attach(&target, &export, login.identity.port());
         Place { attached, export, target }
     });
-    socket.set_timeout(IDLE_LOOK)?;
+    socket.set_receive_timeout(Some(IDLE_LOOK))?;
     let mut session = Session {
         shared,
         entry,
@@ -68,6 +64,7 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: &Socket) -> Resul
         window: None,
         window_bytes: 0,
         patience: Patience::default(),
+        received: Instant::now(),
         blocks: 0,
         is_current: false,
     };
@@ -132,6 +129,8 @@ pub(crate) struct Session<'a> {
     window: Option<Window>,
     pub(crate) window_bytes: u64,
     patience: Patience,
+    /// When bytes came last.
+    pub(crate) received: Instant,
     /// As the initiator was last told.
     blocks: u64,
     /// The unit was brought up to date with its device since this session last waited. Asking the device for each command would cost a lock of its volume.
@@ -155,7 +154,7 @@ impl Session<'_> {
         self.is_current = false;
         loop {
             let window = self.window.get_or_insert_with(|| self.shared.windows.take());
-            self.window_bytes = window.bytes;
+            self.window_bytes = window.bytes();
             if let Some(end) = self.take(round)? {
                 return Ok(end);
             }
@@ -254,7 +253,7 @@ impl Session<'_> {
         let padded = padding(left) + if operational.data_digest && left > 0 { DIGEST_BYTES } else { 0 };
         let wanted = match event {
             Event::Command(request) => {
-                self.entry.counters.requests.fetch_add(1, Ordering::Relaxed);
+                self.entry.meter.taken(1);
                 self.command(&request, round) as usize
             }
             Event::Data(data) => data.wanted as usize,
@@ -328,7 +327,7 @@ impl Session<'_> {
             && let Some(payload) = &mut task.payload
         {
             let mut vectors = Vec::with_capacity(65);
-            let room = payload.vectors_up_to(incoming.wanted, &mut vectors);
+            let room = payload.vectors(incoming.wanted, &mut vectors);
             let behind = self.input.room(RECEIVE_BYTES);
             if room == incoming.wanted && incoming.wanted == incoming.left {
                 vectors.push(IoSliceMut::new(&mut behind[..RECEIVE_BYTES_BETWEEN]));
@@ -341,17 +340,19 @@ impl Session<'_> {
                 incoming.wanted -= mine;
                 incoming.left -= mine;
                 self.input.received(count - mine);
+                self.received = Instant::now();
             }
             return Ok(received);
         }
         let into = self.input.room(HEADER_BYTES);
         let received = if wait {
-            self.patience.receive(self.socket, into)?
+            self.patience.receive(|wait| self.socket.receive(&mut [IoSliceMut::new(into)], wait))?
         } else {
             self.socket.receive(&mut [IoSliceMut::new(into)], false)?
         };
         if let Some(count) = received {
             self.input.received(count);
+            self.received = Instant::now();
         }
         Ok(received)
     }
@@ -379,35 +380,5 @@ fn waits_for_others(header: &Header) -> bool {
         opcode::SCSI_COMMAND => Attribute::of(header) != Attribute::Simple,
         opcode::DATA_OUT | opcode::NOP_OUT => false,
         _ => true,
-    }
-}
-
-/// How a session waits for its initiator: asleep, or by looking again and again.
-///
-/// Waking a thread on a core that is idle takes longer than many an initiator needs for its next command, so one that keeps one command in flight gets
-/// its answers sooner when the session stays awake. Where both share a busy core it is the other way round: the session must sleep for the
-/// initiator to run. How long the last sleep took tells which it is.
-#[derive(Default)]
-struct Patience {
-    /// How often to look before the next sleep is a probe again.
-    looks_left: u32,
-}
-
-impl Patience {
-    fn receive(&mut self, socket: &Socket, into: &mut [u8]) -> io::Result<Option<usize>> {
-        if self.looks_left > 0 {
-            self.looks_left -= 1;
-            let start = Instant::now();
-            while start.elapsed() < LOOK_DURATION {
-                if let Some(count) = socket.receive(&mut [IoSliceMut::new(into)], false)? {
-                    return Ok(Some(count));
-                }
-                std::thread::yield_now();
-            }
-        }
-        let start = Instant::now();
-        let received = socket.receive(&mut [IoSliceMut::new(into)], true)?;
-        self.looks_left = if SLEEP_WORTH_AVOIDING.contains(&start.elapsed()) { LOOKS } else { 0 };
-        Ok(received)
     }
 }

@@ -1,11 +1,13 @@
 //! Commands, from their CDB to the round in which they are done.
 
+use std::time::Instant;
+
 use cairn_device::{Operation, Request, Segments};
+use cairn_frontend_session::Payload;
 use cairn_proto_iscsi::scsi::{Answer, Command, Medium, Plan, Sense, Status};
 use cairn_proto_iscsi::{CommandRequest, Residual, Wants};
 
-use crate::payload::Payload;
-use crate::round::{Round, Slot};
+use crate::round::{Later, Round, Slot};
 use crate::session::Session;
 
 /// What a command does once its data is here.
@@ -24,6 +26,8 @@ pub(crate) enum Work {
 /// A command that waits for data.
 pub(crate) struct Task {
     pub(crate) request: CommandRequest,
+    /// When it came.
+    since: Instant,
     pub(crate) work: Work,
     /// Bytes that the CDB stands for, whatever the initiator sends.
     actual: u64,
@@ -39,6 +43,8 @@ pub(crate) struct Task {
 /// A read, or what is left of it.
 pub(crate) struct Read {
     pub(crate) tag: u32,
+    /// When it came.
+    pub(crate) since: Instant,
     /// Where in the device the command's first byte is.
     pub(crate) offset: u64,
     /// Bytes that were read.
@@ -117,7 +123,8 @@ impl Session<'_> {
                     return 0;
                 }
                 let offset = lba * block;
-                let read = Read { tag: request.tag, offset, done: 0, length, residual, data_number: 0 };
+                let (tag, since) = (request.tag, self.received);
+                let read = Read { tag, since, offset, done: 0, length, residual, data_number: 0 };
                 self.reads.push_back(read);
                 0
             }
@@ -125,17 +132,22 @@ impl Session<'_> {
                 self.await_data(*request, Work::Write { fua: fua || through }, actual, lba * block)
             }
             Medium::Synchronize { .. } => {
-                round.push(Slot::Plain { tag: request.tag, expected: request.expected }, Request::Flush);
+                round.push(self.plain(request), Request::Flush);
                 0
             }
             Medium::Prefetch { lba, blocks } => {
                 let length = (blocks * block).min(cairn_proto_iscsi::limits::TRANSFER_BYTES_MAX);
-                let slot = Slot::Plain { tag: request.tag, expected: request.expected };
+                let slot = self.plain(request);
                 round.push(slot, Request::Prefetch { offset: lba * block, length });
                 0
             }
             medium => self.await_data(*request, Work::Medium(medium), actual, 0),
         }
+    }
+
+    /// The slot of a command without data.
+    fn plain(&self, request: &CommandRequest) -> Slot {
+        Slot::Plain { tag: request.tag, since: self.received, expected: request.expected }
     }
 
     /// Makes a command a task that wants `actual` bytes of data. Returns how many of the PDU's own it wants.
@@ -151,7 +163,8 @@ impl Session<'_> {
             _ => wanted,
         };
         let payload = (first > 0).then(|| Payload::new(offset, first));
-        let task = Task { request, work, actual, wanted, offset, payload, reserved: 0 };
+        let since = self.received;
+        let task = Task { request, since, work, actual, wanted, offset, payload, reserved: 0 };
         self.tasks.insert(request.tag, task);
         request.immediate.min(wanted)
     }
@@ -182,7 +195,9 @@ impl Session<'_> {
         }
         let offset = task.offset;
         task.offset += data.len() as u64;
-        round.write(tag, offset, data, fua, last.then(|| task.residual()), task.request.expected);
+        let expected = task.request.expected;
+        let slot = Slot::Write { tag, since: task.since, last: last.then(|| task.residual()), expected };
+        round.write(slot, offset, data, fua);
     }
 
     /// All data of a task is here.
@@ -205,11 +220,12 @@ impl Session<'_> {
             }
             let rest = task.payload.take().map(Payload::finish).unwrap_or_default();
             let keep = rest.len() as u64 / whole * whole;
-            let (offset, expected) = (task.offset, task.request.expected);
+            let (offset, since, expected) = (task.offset, task.since, task.request.expected);
             let Work::Write { fua } = task.work else { return };
             self.release(tag);
             if keep > 0 {
-                round.write(tag, offset, rest.slice(0, keep as usize), fua, Some(residual), expected);
+                let slot = Slot::Write { tag, since, last: Some(residual), expected };
+                round.write(slot, offset, rest.slice(0, keep as usize), fua);
             } else {
                 self.protocol.respond(tag, 0, &[], residual, 0, &mut round.out);
             }
@@ -223,7 +239,10 @@ impl Session<'_> {
             data = payload.finish();
         }
         match task.work {
-            Work::Medium(medium) => round.later.push((task.request, medium, data, residual)),
+            Work::Medium(medium) => {
+                let Task { request, since, .. } = task;
+                round.later.push(Later { request, since, medium, data, residual });
+            }
             Work::Parameters(command) => self.parameters(&task.request, &command, &data.to_vec(), round),
             Work::Write { .. } => {}
         }
@@ -232,28 +251,31 @@ impl Session<'_> {
     fn parameters(&mut self, request: &CommandRequest, command: &Command, data: &[u8], round: &mut Round) {
         let Some(place) = &self.place else { return };
         let unit = std::sync::Arc::clone(&place.attached.unit);
-        let outcome = unit.state.lock().parameters(place.attached.nexus, command, data);
-        if !outcome.abort.is_empty() {
-            let mine = place.attached.nexus;
-            unit.abort(|nexus, port| nexus != mine && outcome.abort.iter().any(|gone| gone == port));
-        }
-        if outcome.keep {
-            let _keeping = unit.keeping.lock();
-            let state = unit.state.lock().reservations().clone();
+        // One change at a time: what is written down is what the next one begins with.
+        let keeping = matches!(command, Command::ReserveOut { .. }).then(|| unit.keeping.lock());
+        let mut outcome = unit.state.lock().parameters(place.attached.nexus, command, data);
+        if let Some(change) = outcome.change {
             let export = &place.export.name;
-            if let Err(error) = self.shared.targets.keep(export, &state) {
-                tracing::error!(export, %error, "persistent reservations can't be written down");
+            if let Err(error) = self.shared.targets.keep(export, change.state()) {
+                tracing::error!(export, %error, "persistent reservations can't be written down; they stay as they were");
                 let sense = Sense::of_failure(cairn_proto_iscsi::scsi::Failure::Write);
                 let answer = unit.state.lock().failed(sense);
                 self.answer(request, &answer, round);
                 return;
             }
+            outcome.abort = unit.state.lock().apply(change);
+        }
+        drop(keeping);
+        if !outcome.abort.is_empty() {
+            let mine = place.attached.nexus;
+            unit.abort(|nexus, port| nexus != mine && outcome.abort.iter().any(|gone| gone == port));
         }
         match outcome.plan {
             Plan::Answer(answer) => self.answer(request, &answer, round),
             Plan::Medium(medium) => {
                 let residual = Residual::new(request.expected, data.len() as u64);
-                round.later.push((*request, medium, Segments::default(), residual));
+                let (request, since) = (*request, self.received);
+                round.later.push(Later { request, since, medium, data: Segments::default(), residual });
             }
             Plan::Parameters(..) => {}
         }

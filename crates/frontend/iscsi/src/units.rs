@@ -15,7 +15,7 @@ pub(crate) struct Unit {
     pub(crate) state: Mutex<LogicalUnit>,
     /// Held shared by writes, and alone by commands that read and then write.
     pub(crate) exclusive: RwLock<()>,
-    /// Held while reservations are written down, so that the newest come last.
+    /// Held from the asking for a change of reservations to its end, so that what is written down last is what holds.
     pub(crate) keeping: Mutex<()>,
     sessions: Mutex<Vec<(Nexus, String, Arc<AtomicBool>)>>,
 }

@@ -2,6 +2,8 @@
 mod harness;
 
 use std::io::Write;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cairn_base::Rng;
 use cairn_frontend_iscsi::ServerOptions;
@@ -195,4 +197,159 @@ fn bursts_of_odd_lengths_write_every_byte() {
         read.extend(initiator.receive().unwrap().1);
     }
     assert_eq!(read, data);
+}
+
+/// PERSISTENT RESERVE OUT with APTPL; its status.
+fn reserve_out(initiator: &mut Initiator, action: u8, kind: u8, keys: (u64, u64)) -> u8 {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1], cdb[2], cdb[8]) = (0x5f, action, kind, 24);
+    let mut list = [keys.0.to_be_bytes(), keys.1.to_be_bytes(), [0; 8]].concat();
+    list[20] = 1;
+    initiator.command(50, &cdb, WRITES, 24, &list);
+    initiator.status().0
+}
+
+#[test]
+fn reservation_that_cannot_be_written_down_does_not_hold() {
+    let server = TestServer::plain();
+    let (mut one, mut other) = (login(&server, 1), login(&server, 2));
+    assert_eq!(reserve_out(&mut one, 0, 0, (0, 11)), 0);
+    assert_eq!(reserve_out(&mut other, 0, 0, (0, 22)), 0);
+    assert_eq!(reserve_out(&mut one, 1, 1, (11, 0)), 0, "write exclusive");
+    let kept = server.targets.kept.lock().clone();
+    server.targets.forgetful.store(true, Ordering::SeqCst);
+    // To take the reservation over, to drop it, to register anew: each fails, and nobody is told of anything.
+    assert_eq!(reserve_out(&mut other, 5, 1, (22, 11)), 2, "CHECK CONDITION");
+    assert_eq!(reserve_out(&mut one, 2, 1, (11, 0)), 2);
+    assert_eq!(reserve_out(&mut one, 3, 0, (11, 0)), 2);
+    assert_eq!(reserve_out(&mut one, 0, 0, (11, 33)), 2);
+    assert_eq!(*server.targets.kept.lock(), kept);
+    let write = |initiator: &mut Initiator| {
+        initiator.command(9, &transfer(0x2a, 0, 1), WRITES, 512, &[1; 512]);
+        initiator.status()
+    };
+    assert_eq!(write(&mut one).0, 0, "it holds it still, under its old key");
+    assert_eq!(write(&mut other).0, 0x18, "RESERVATION CONFLICT");
+    server.targets.forgetful.store(false, Ordering::SeqCst);
+    assert_eq!(reserve_out(&mut other, 4, 1, (22, 11)), 0, "the key is known still");
+    assert_eq!(write(&mut one), (2, vec![6, 0x2a, 5]), "REGISTRATIONS PREEMPTED");
+    assert_eq!(write(&mut one).0, 0x18);
+    assert_eq!(write(&mut other).0, 0);
+    assert_ne!(*server.targets.kept.lock(), kept);
+}
+
+#[test]
+fn initiator_that_does_not_log_in_in_time_is_closed() {
+    let options = ServerOptions { login_timeout: Duration::from_millis(200), ..ServerOptions::default() };
+    let server = TestServer::start(options);
+    let mut logged_in = login(&server, 1);
+    let connect = |bytes: &[u8]| {
+        let mut stream = std::net::TcpStream::connect(&server.portal).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream
+    };
+    // One says nothing, one stops in a header, one in its text, and one never comes to the end of its login.
+    let mut header = Vec::new();
+    pdu::put_header(&mut header, &Header::new(opcode::LOGIN, 1).immediate().with_data(500), false);
+    for bytes in [&[][..], &header[..20], &header[..]] {
+        let mut stream = connect(bytes);
+        assert_eq!(std::io::Read::read(&mut stream, &mut [0; 48]).ok(), Some(0), "{} bytes", bytes.len());
+    }
+    assert!(logged_in.is_served(), "the time is that of a login");
+}
+
+#[test]
+fn writes_whose_data_never_comes_are_asked_for_within_the_window_and_hold_up_nobody() {
+    let server = TestServer::plain();
+    let mut stuck = login(&server, 1);
+    const EACH: u32 = 4 << 20;
+    for tag in 0..60 {
+        stuck.command(tag, &transfer(0x2a, tag * 100, (EACH / 512) as u16), WRITES, EACH, &[]);
+    }
+    let mut asked = 0;
+    // The first ping is answered once all of them were looked at, the second once they were asked for.
+    for _ in 0..2 {
+        let ping = Header::new(opcode::NOP_OUT, 99).immediate().with_word(0, pdu::NO_TAG);
+        stuck.send(ping, &[]);
+        loop {
+            let (said, _) = stuck.receive().unwrap();
+            match said.opcode() {
+                opcode::R2T => asked += said.word(6),
+                opcode::NOP_IN => break,
+                other => panic!("{other:#x}"),
+            }
+        }
+    }
+    assert!(
+        (1..=8 << 20).contains(&asked),
+        "a session has a window of 8 MiB at most, and was asked for {asked}"
+    );
+    let mut other = login(&server, 2);
+    other.command(1, &transfer(0x2a, 0, 8), WRITES, 4096, &[7; 4096]);
+    assert_eq!(other.status().0, 0);
+    // Once the tasks are gone there is room again.
+    let mut header = Header::new(opcode::TASK_MANAGEMENT, 98).immediate();
+    header.flags = 0x80 | 2;
+    stuck.send(header, &[]);
+    loop {
+        let (said, _) = stuck.receive().unwrap();
+        if said.opcode() == opcode::TASK_MANAGEMENT_RESPONSE {
+            break;
+        }
+    }
+    stuck.command(1, &transfer(0x28, 0, 8), READS, 4096, &[]);
+    assert_eq!(stuck.receive().unwrap().1, [7; 4096]);
+}
+
+#[test]
+fn commands_past_the_window_are_not_taken() {
+    let server = TestServer::plain();
+    let mut initiator = login(&server, 1);
+    initiator.command(1, &[0; 16], 0, 0, &[]);
+    let (answer, _) = initiator.receive().unwrap();
+    let (expected, most) = (answer.word(2), answer.word(3));
+    assert_eq!(expected, initiator.command_number);
+    initiator.command_number = most.wrapping_add(1);
+    initiator.command(2, &[0; 16], 0, 0, &[]);
+    // An initiator that does so has lost count; what it sends in order is done all the same (RFC 7143, section 4.2.2.1).
+    initiator.command_number = expected;
+    initiator.command(3, &[0; 16], 0, 0, &[]);
+    let (answer, _) = initiator.receive().unwrap();
+    assert_eq!((answer.opcode(), answer.tag()), (opcode::SCSI_RESPONSE, 3), "and the other was not answered");
+}
+
+#[test]
+fn rates_and_latencies_of_a_session_are_told() {
+    let server = TestServer::plain();
+    let mut initiator = login(&server, 1);
+    for lba in 0..32 {
+        initiator.command(1, &transfer(0x2a, lba * 8, 8), WRITES, 4096, &[7; 4096]);
+        assert_eq!(initiator.status().0, 0);
+        initiator.command(1, &transfer(0x28, lba * 8, 4), READS, 2048, &[]);
+        assert_eq!(initiator.receive().unwrap().1, [7; 2048]);
+    }
+    initiator.command(1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, 0, &[]);
+    assert_eq!(initiator.status().0, 0);
+    // A write that is asked for in bursts counts once, with all its bytes.
+    initiator.command(2, &transfer(0x2a, 0, 2048), WRITES, 1 << 20, &[]);
+    loop {
+        let (said, _) = initiator.receive().unwrap();
+        if said.opcode() != opcode::R2T {
+            break;
+        }
+        let header = Header::new(opcode::DATA_OUT, 2).with_word(0, said.word(0)).with_word(5, said.word(5));
+        initiator.send(header, &vec![9; said.word(6) as usize]);
+    }
+    let session = &server.server.sessions()[0];
+    let (totals, activity) = (session.totals, session.activity);
+    assert_eq!(
+        (totals.requests, totals.written_bytes, totals.read_bytes),
+        (66, (32 << 12) + (1 << 20), 32 << 11)
+    );
+    let count = |rate: cairn_frontend_iscsi::Rate| rate.per_second * activity.window.as_secs_f64().max(0.1);
+    for (rate, requests) in [(activity.read, 32.0), (activity.write, 33.0), (activity.other, 1.0)] {
+        assert!((count(rate) - requests).abs() < 0.01, "{activity:?}");
+        assert!(rate.p50.is_some() && rate.p50 <= rate.p99, "{activity:?}");
+    }
 }

@@ -5,6 +5,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
+use cairn_frontend_session::Socket;
+use cairn_frontend_session::limits::RECEIVE_BYTES;
 use cairn_proto_nbd::constants::*;
 use cairn_proto_nbd::limits::PAYLOAD_BYTES_MAX;
 use cairn_proto_nbd::{
@@ -13,8 +15,6 @@ use cairn_proto_nbd::{
 };
 
 use crate::address::Address;
-use crate::limits::RECEIVE_BYTES;
-use crate::socket::Socket;
 use crate::transport::Transport;
 
 /// What to ask the server for.

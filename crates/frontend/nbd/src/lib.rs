@@ -2,7 +2,7 @@
 //!
 //! A thread serves a connection. It takes all requests that the client has pipelined, gives them to the device as one
 //! batch, and sends their replies straight from the blocks that the device gave: first what was in memory, then the
-//! rest. `docs/operations.md` tells how a server uses it; the wire is in `cairn-proto-nbd`.
+//! rest. What that takes and iSCSI takes as well is in `cairn-frontend-session`. `docs/operations.md` tells how a server uses it; the wire is in `cairn-proto-nbd`.
 //!
 //! What a client is promised:
 //! - A flush covers every write, on whatever connection, that was answered before the flush was sent.
@@ -16,20 +16,18 @@ mod device_error;
 mod exports;
 mod limits;
 mod listener;
-mod payload;
 mod registry;
 mod round;
 mod server;
 mod session;
-mod socket;
 mod status;
 #[cfg(test)]
 mod tests;
 mod transport;
 mod unaligned;
-mod window;
 
 pub use address::{Address, InvalidAddress};
+pub use cairn_frontend_session::{Activity, Rate};
 pub use cairn_proto_nbd::{ContextStatus, NbdError, ReplyMode, StatusExtent};
 pub use client::{Answer, Client, ClientError, ClientOptions, ClientRequest, Completion};
 pub use exports::{ChangedBlocks, Export, ExportInfo, Exports, OpenExportError};

@@ -7,8 +7,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use cairn_frontend_session::{Portal, Socket};
+
 use crate::address::Address;
-use crate::socket::Socket;
 
 /// Why nothing can be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -89,9 +90,13 @@ impl Listener {
             Kind::Unix { path, .. } => Address::Unix(path.clone()),
         }
     }
+}
 
-    /// Takes a connection: the client's address and its socket.
-    pub(crate) fn accept(&self) -> io::Result<(String, Socket)> {
+impl Portal for Listener {
+    /// The client's address.
+    type Peer = String;
+
+    fn accept(&self) -> io::Result<(String, Socket)> {
         match &self.0 {
             Kind::Tcp(listener) => {
                 let (stream, peer) = listener.accept()?;
@@ -104,6 +109,10 @@ impl Listener {
                 Ok(("unix".to_owned(), Socket::from_unix(stream)?))
             }
         }
+    }
+
+    fn place(&self) -> String {
+        self.address().to_string()
     }
 }
 

@@ -1,18 +1,15 @@
 //! The sessions of a server: who they are, what they did, and how to end them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use cairn_frontend_session::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX};
+use cairn_frontend_session::{Activity, Meter, Socket, Totals};
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX};
-use crate::round::Counters;
-use crate::socket::Socket;
-
 /// A session as others see it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SessionInfo {
     /// Never given twice by one server.
     pub id: u64,
@@ -20,12 +17,10 @@ pub struct SessionInfo {
     pub peer: String,
     /// The export in use.
     pub export: String,
-    /// Requests done.
-    pub requests: u64,
-    /// Bytes read by the client.
-    pub read_bytes: u64,
-    /// Bytes written by the client.
-    pub written_bytes: u64,
+    /// What it did since it began.
+    pub totals: Totals,
+    /// What it did in the last seconds.
+    pub activity: Activity,
     /// It is encrypted.
     pub tls: bool,
 }
@@ -34,7 +29,7 @@ pub struct SessionInfo {
 pub(crate) struct Entry {
     pub(crate) id: u64,
     pub(crate) peer: String,
-    pub(crate) counters: Counters,
+    pub(crate) meter: Meter,
     /// Another handle on its socket, to end it.
     socket: Socket,
 }
@@ -49,7 +44,7 @@ struct Table {
     partial_writes: HashMap<String, Weak<RwLock<()>>>,
 }
 
-/// All connections of a server. One lock, never held while anything waits.
+/// All connections of a server. One lock, never held while anything waits; those of meters are taken under it.
 #[derive(Default)]
 pub(crate) struct Registry {
     table: Mutex<Table>,
@@ -81,7 +76,7 @@ impl Registry {
         }
         table.next_id += 1;
         let id = table.next_id;
-        let entry = Arc::new(Entry { id, peer, counters: Counters::default(), socket });
+        let entry = Arc::new(Entry { id, peer, meter: Meter::new(Instant::now()), socket });
         table.negotiating.insert(id, Arc::clone(&entry));
         Some(entry)
     }
@@ -129,13 +124,13 @@ impl Registry {
     /// All that use an export.
     pub(crate) fn sessions(&self) -> Vec<SessionInfo> {
         let table = self.table.lock();
+        let now = Instant::now();
         let info = |(entry, export, tls): &(Arc<Entry>, String, bool)| SessionInfo {
             id: entry.id,
             peer: entry.peer.clone(),
             export: export.clone(),
-            requests: entry.counters.requests.load(Ordering::Relaxed),
-            read_bytes: entry.counters.read_bytes.load(Ordering::Relaxed),
-            written_bytes: entry.counters.written_bytes.load(Ordering::Relaxed),
+            totals: entry.meter.totals(),
+            activity: entry.meter.activity(now),
             tls: *tls,
         };
         table.established.values().map(info).collect()

@@ -4,10 +4,12 @@
 //! waited for, so replies may come in another order than their requests.
 
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{DeviceError, Operation, Request as DeviceRequest, Segments};
+use cairn_frontend_session::limits::BATCH_OPERATIONS_MAX;
+use cairn_frontend_session::{Kind, Meter, each_piece};
 use cairn_proto_nbd::{
     Command, NbdError, Negotiated, ReplyMode, ReplyTo, put_block_status, put_error, put_read_header,
     put_read_piece, put_success,
@@ -16,18 +18,9 @@ use parking_lot::RwLock;
 
 use crate::device_error::nbd_error;
 use crate::exports::Export;
-use crate::limits::BATCH_OPERATIONS_MAX;
 use crate::status::block_status;
 use crate::transport::Transport;
 use crate::unaligned;
-
-/// What a session has done; read by others while it goes on.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) requests: AtomicU64,
-    pub(crate) read_bytes: AtomicU64,
-    pub(crate) written_bytes: AtomicU64,
-}
 
 /// What a round needs to know of its session.
 pub(crate) struct Surroundings<'a> {
@@ -38,12 +31,14 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) alignment: u64,
     /// Held shared for aligned writes and alone for others, when there is an alignment.
     pub(crate) partial_writes: &'a RwLock<()>,
-    pub(crate) counters: &'a Counters,
+    pub(crate) meter: &'a Meter,
 }
 
 /// What an operation answers.
 struct Slot {
     to: ReplyTo,
+    /// When its first bytes came.
+    since: Instant,
     /// Of a read: which bytes of the operation's data were asked for.
     read: Option<Wanted>,
     /// A piece of a write that is not its last: only its failure is told, by the session.
@@ -63,6 +58,7 @@ struct Wanted {
 #[derive(Clone, Copy)]
 struct LongRead {
     to: ReplyTo,
+    since: Instant,
     offset: u64,
     length: u32,
     /// All its data must come in one chunk.
@@ -71,26 +67,36 @@ struct LongRead {
 
 struct Query {
     to: ReplyTo,
+    since: Instant,
     offset: u64,
     length: u64,
     one: bool,
     only: Option<Vec<usize>>,
 }
 
+/// A write that is not aligned.
+struct Partial {
+    to: ReplyTo,
+    since: Instant,
+    request: DeviceRequest,
+    piece: bool,
+}
+
 /// Requests of a round. Kept over rounds for its memory.
-#[derive(Default)]
 pub(crate) struct Round {
     operations: Vec<Operation>,
     slots: Vec<Slot>,
     queries: Vec<Query>,
-    /// A write that is not aligned; it comes last and alone.
-    partial: Option<(ReplyTo, DeviceRequest, bool)>,
+    /// It comes last and alone.
+    partial: Option<Partial>,
     /// It comes last of all, and alone.
     long: Option<LongRead>,
     /// How a piece of a write failed.
     failed_piece: Option<NbdError>,
     /// Bytes that may be taken at once.
     pub(crate) window: u64,
+    /// When the first bytes of what is added next came.
+    pub(crate) since: Instant,
     bytes: u64,
     /// Replies without data, and what goes before data.
     headers: Vec<u8>,
@@ -99,6 +105,23 @@ pub(crate) struct Round {
 }
 
 impl Round {
+    /// Without requests.
+    pub(crate) fn new(since: Instant) -> Self {
+        Self {
+            operations: Vec::new(),
+            slots: Vec::new(),
+            queries: Vec::new(),
+            partial: None,
+            long: None,
+            failed_piece: None,
+            window: 0,
+            since,
+            bytes: 0,
+            headers: Vec::new(),
+            data: Vec::new(),
+        }
+    }
+
     /// True when there is nothing to do or to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.operations.is_empty()
@@ -138,13 +161,12 @@ impl Round {
     ) {
         let length = data.len() as u64;
         self.bytes += length;
-        around.counters.written_bytes.fetch_add(length, Ordering::Relaxed);
         let request = DeviceRequest::Write { offset, data, fua };
         if unaligned::is_aligned(around.alignment, offset, length) {
-            self.slots.push(Slot { to, read: None, piece, answered: false });
+            self.slots.push(Slot { to, since: self.since, read: None, piece, answered: false });
             self.operations.push(Operation::new(request));
         } else {
-            self.partial = Some((to, request, piece));
+            self.partial = Some(Partial { to, since: self.since, request, piece });
         }
     }
 
@@ -153,7 +175,7 @@ impl Round {
         let alignment = around.alignment;
         match command {
             Command::Read { offset, length, one_chunk } if u64::from(length) > self.window => {
-                self.long = Some(LongRead { to, offset, length, one_chunk });
+                self.long = Some(LongRead { to, since: self.since, offset, length, one_chunk });
             }
             Command::Read { offset, length, .. } => self.read(around, to, offset, length),
             Command::Flush => self.operation(to, DeviceRequest::Flush),
@@ -171,11 +193,11 @@ impl Round {
                 if unaligned::is_aligned(alignment, offset, length) {
                     self.unless_empty(around, to, length, request);
                 } else {
-                    self.partial = Some((to, request, false));
+                    self.partial = Some(Partial { to, since: self.since, request, piece: false });
                 }
             }
             Command::BlockStatus { offset, length, one, only } => {
-                self.queries.push(Query { to, offset, length, one, only });
+                self.queries.push(Query { to, since: self.since, offset, length, one, only });
             }
             // The session handles these itself; a write without bytes has nothing to do.
             Command::Write { .. } | Command::Disconnect => {
@@ -192,7 +214,8 @@ impl Round {
         let (start, span) = unaligned::outward(around.alignment, offset, u64::from(length));
         let wanted = Wanted { offset, length, skip: (offset - start) as usize };
         self.bytes += span;
-        self.slots.push(Slot { to, read: Some(wanted), piece: false, answered: false });
+        let since = self.since;
+        self.slots.push(Slot { to, since, read: Some(wanted), piece: false, answered: false });
         self.operations.push(Operation::read(start, span as u32));
     }
 
@@ -205,7 +228,7 @@ impl Round {
     }
 
     fn operation(&mut self, to: ReplyTo, request: DeviceRequest) {
-        self.slots.push(Slot { to, read: None, piece: false, answered: false });
+        self.slots.push(Slot { to, since: self.since, read: None, piece: false, answered: false });
         self.operations.push(Operation::new(request));
     }
 
@@ -215,7 +238,7 @@ impl Round {
             + self.queries.len()
             + usize::from(self.partial.is_some())
             + usize::from(self.long.is_some());
-        around.counters.requests.fetch_add(count as u64, Ordering::Relaxed);
+        around.meter.taken(count as u64);
         let result = self.run_operations(around, transport).and_then(|()| self.run_rest(around, transport));
         self.operations.clear();
         self.slots.clear();
@@ -247,11 +270,16 @@ impl Round {
 
     fn run_rest(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
         let mode = around.negotiated.mode;
-        if let Some((to, request, piece)) = self.partial.take() {
+        if let Some(Partial { to, since, request, piece }) = self.partial.take() {
             let outcome = {
                 let _alone = around.partial_writes.write();
                 unaligned::run(&*around.export.device, around.alignment, &request)
             };
+            if outcome.is_ok() {
+                let (kind, bytes) = kind_of(&request);
+                let mut batch = around.meter.batch(Instant::now());
+                if piece { batch.moved(kind, bytes) } else { batch.done(kind, since, bytes) }
+            }
             match outcome {
                 Ok(()) if piece => {}
                 Ok(()) => put_success(&mut self.headers, mode, to),
@@ -261,6 +289,7 @@ impl Round {
         }
         for query in std::mem::take(&mut self.queries) {
             self.answer_query(around, &query);
+            around.meter.batch(Instant::now()).done(Kind::Other, query.since, 0);
         }
         self.send(transport)?;
         match self.long.take() {
@@ -277,7 +306,7 @@ impl Round {
         read: LongRead,
     ) -> io::Result<()> {
         let mode = around.negotiated.mode;
-        let LongRead { to, offset, length, .. } = read;
+        let LongRead { to, since, offset, length, .. } = read;
         // Once the header of a single chunk is out there is no place for an error any more, so that all is read once before.
         let one_chunk = read.one_chunk || mode == ReplyMode::Simple;
         if one_chunk {
@@ -314,8 +343,9 @@ impl Round {
             push_wanted(&mut vectors, &data, wanted);
             transport.send_all(&mut vectors)?;
             self.headers.clear();
-            around.counters.read_bytes.fetch_add(u64::from(length), Ordering::Relaxed);
+            around.meter.batch(Instant::now()).moved(Kind::Read, u64::from(length));
         }
+        around.meter.batch(Instant::now()).done(Kind::Read, since, 0);
         Ok(())
     }
 
@@ -339,20 +369,28 @@ impl Round {
     /// Sends the replies of what finished since the last call.
     fn answer(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
         let mode = around.negotiated.mode;
-        let mut read_bytes = 0;
+        if self.slots.is_empty() {
+            return self.send(transport);
+        }
+        let mut batch = around.meter.batch(Instant::now());
         for (index, (operation, slot)) in self.operations.iter().zip(&mut self.slots).enumerate() {
             let Some(outcome) = operation.outcome() else { continue };
             if slot.answered {
                 continue;
             }
             slot.answered = true;
+            let (kind, bytes) = kind_of(operation.request());
+            match outcome {
+                Ok(_) if slot.piece => batch.moved(kind, bytes),
+                Ok(_) => batch.done(kind, slot.since, slot.read.map_or(bytes, |wanted| wanted.length.into())),
+                Err(_) => {}
+            }
             match (outcome, slot.read) {
                 (Ok(data), Some(wanted)) => {
                     let needed = wanted.skip + wanted.length as usize;
                     assert!(data.len() >= needed, "a device gives all the bytes of a read, or an error");
                     put_read_header(&mut self.headers, mode, slot.to, wanted.offset, wanted.length);
                     self.data.push((self.headers.len(), index));
-                    read_bytes += u64::from(wanted.length);
                 }
                 (Ok(_), None) if slot.piece => {}
                 (Err(error), None) if slot.piece => self.failed_piece = Some(failed(around, error)),
@@ -360,7 +398,7 @@ impl Round {
                 (Err(error), _) => fail(&mut self.headers, around, slot.to, error),
             }
         }
-        around.counters.read_bytes.fetch_add(read_bytes, Ordering::Relaxed);
+        drop(batch);
         self.send(transport)
     }
 
@@ -424,21 +462,15 @@ fn read_piece(
 }
 
 fn push_wanted<'a>(vectors: &mut Vec<IoSlice<'a>>, data: &'a Segments, wanted: Wanted) {
-    let (mut skip, mut left) = (wanted.skip, wanted.length as usize);
-    for segment in data.iter() {
-        let bytes = segment.bytes();
-        if skip >= bytes.len() {
-            skip -= bytes.len();
-            continue;
-        }
-        let bytes = &bytes[skip..];
-        let bytes = &bytes[..left.min(bytes.len())];
-        if bytes.is_empty() {
-            break;
-        }
-        vectors.push(IoSlice::new(bytes));
-        left -= bytes.len();
-        skip = 0;
+    each_piece(data, wanted.skip, wanted.length as usize, |bytes| vectors.push(IoSlice::new(bytes)));
+}
+
+/// What is counted of an operation that is done: its kind and its bytes.
+fn kind_of(request: &DeviceRequest) -> (Kind, u64) {
+    match request {
+        DeviceRequest::Read { length, .. } => (Kind::Read, u64::from(*length)),
+        DeviceRequest::Write { data, .. } => (Kind::Write, data.len() as u64),
+        _ => (Kind::Other, 0),
     }
 }
 

@@ -1,22 +1,16 @@
 //! The server: threads that take connections, and a thread for each connection.
 
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Duration;
 
-use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use cairn_frontend_session::limits::SESSIONS_MAX;
+use cairn_frontend_session::{Acceptors, Socket, Windows};
 
 use crate::address::Address;
 use crate::exports::Exports;
-use crate::limits::SESSIONS_MAX;
 use crate::listener::Listener;
 use crate::registry::{Registry, SessionInfo};
 use crate::session::{self, SessionEnd};
-use crate::window::Windows;
 
 /// What a server allows.
 #[derive(Clone)]
@@ -57,9 +51,7 @@ pub(crate) struct Shared {
 pub struct NbdServer {
     shared: Arc<Shared>,
     addresses: Vec<Address>,
-    /// Closing this end wakes the threads that take connections, and ends them.
-    wake: Mutex<Option<UnixStream>>,
-    acceptors: Mutex<Vec<JoinHandle<()>>>,
+    acceptors: Acceptors,
 }
 
 impl NbdServer {
@@ -75,22 +67,10 @@ impl NbdServer {
         let shared =
             Arc::new(Shared { exports, options, registry: Registry::default(), windows: Arc::default() });
         let addresses = listeners.iter().map(Listener::address).collect();
-        let (wake, woken) = UnixStream::pair()?;
-        let server = Self {
-            shared: Arc::clone(&shared),
-            addresses,
-            wake: Mutex::new(Some(wake)),
-            acceptors: Mutex::new(Vec::new()),
-        };
-        for listener in listeners {
-            let woken = woken.try_clone()?;
-            let shared = Arc::clone(&shared);
-            let thread = std::thread::Builder::new()
-                .name("nbd-accept".to_owned())
-                .spawn(move || take_connections(&listener, &woken, &shared))?;
-            server.acceptors.lock().push(thread);
-        }
-        Ok(server)
+        let begun = Arc::clone(&shared);
+        let begin = move |peer, socket| start_session(&begun, peer, socket);
+        let acceptors = Acceptors::start("nbd", listeners, begin)?;
+        Ok(Self { shared, addresses, acceptors })
     }
 
     /// Where it listens, with the ports that it got.
@@ -112,12 +92,7 @@ impl NbdServer {
     /// Takes no more connections, ends all sessions and waits for them. What a device has begun it finishes; what
     /// was not flushed is as durable as the device makes it.
     pub fn stop(&self) {
-        drop(self.wake.lock().take());
-        for acceptor in self.acceptors.lock().drain(..) {
-            if acceptor.join().is_err() {
-                tracing::error!("a thread that takes NBD connections panicked");
-            }
-        }
+        self.acceptors.stop();
         self.shared.registry.stop();
     }
 }
@@ -126,51 +101,6 @@ impl Drop for NbdServer {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// How long accepting pauses when the system is out of files or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-fn take_connections(listener: &Listener, woken: &UnixStream, shared: &Arc<Shared>) {
-    loop {
-        let mut waiting =
-            [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
-        match poll(&mut waiting, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => {
-                tracing::error!(address = %listener.address(), %error, "NBD connections can't be taken any more");
-                return;
-            }
-        }
-        if !waiting[1].revents().is_empty() {
-            return;
-        }
-        match listener.accept() {
-            Ok((peer, socket)) => {
-                if let Err(error) = start_session(shared, peer, socket) {
-                    tracing::warn!(%error, "a connection was dropped: there is no thread for it");
-                }
-            }
-            Err(error) if is_transient(&error) => {}
-            Err(error) => {
-                tracing::warn!(%error, "a connection can't be taken; trying again");
-                let pause = Timespec { tv_sec: 0, tv_nsec: ACCEPT_PAUSE.subsec_nanos().into() };
-                // Ends early when the server stops; whatever it returns, the loop looks again.
-                let _ = poll(&mut [PollFd::new(woken, PollFlags::IN)], Some(&pause));
-            }
-        }
-    }
-}
-
-fn is_transient(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock
-            | io::ErrorKind::Interrupted
-            | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::NotConnected
-    )
 }
 
 /// Takes a connection off the table of its server, also when its thread panics.
@@ -182,7 +112,7 @@ impl Drop for Ending {
     }
 }
 
-fn start_session(shared: &Arc<Shared>, peer: String, socket: crate::socket::Socket) -> io::Result<()> {
+fn start_session(shared: &Arc<Shared>, peer: String, socket: Socket) -> io::Result<()> {
     let Some(entry) = shared.registry.connected(peer, socket.another()?) else { return Ok(()) };
     let ending = Ending(Arc::clone(shared), entry.id);
     let shared = Arc::clone(shared);

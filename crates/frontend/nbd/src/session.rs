@@ -4,6 +4,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cairn_frontend_session::limits::{HANDSHAKE_TIMEOUT, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN};
+use cairn_frontend_session::{Input, Patience, Payload, Socket, Window, Windows};
 use cairn_proto_nbd::{
     Catalog, Command, Decoded, ExportDescription, ExportState, Handshake, NbdError, Negotiated, Refusal,
     ReplyTo, Request, Step, TlsPolicy, Violation, decode_request, request_header_bytes,
@@ -11,17 +13,11 @@ use cairn_proto_nbd::{
 use parking_lot::RwLock;
 
 use crate::exports::{Export, OpenExportError};
-use crate::limits::{
-    HANDSHAKE_TIMEOUT, LONG_WRITE_BYTES, LOOK_DURATION, LOOKS, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN_WRITES,
-    SLEEP_WORTH_AVOIDING,
-};
-use crate::payload::Payload;
+use crate::limits::LONG_WRITE_BYTES;
 use crate::registry::{Entry, NotLetIn};
 use crate::round::{Round, Surroundings, piece_bytes};
 use crate::server::Shared;
-use crate::socket::Socket;
 use crate::transport::Transport;
-use crate::window::{Window, Windows};
 
 /// Why a session ended before the client said good-bye.
 #[derive(Debug, thiserror::Error)]
@@ -53,51 +49,16 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: Socket) -> Result
         input,
         incoming: None,
         long_writes: false,
-        round: Round::default(),
         windows: Arc::clone(&shared.windows),
         window: None,
         patience: Patience::default(),
+        received: Instant::now(),
     };
     let result = session.serve(&mut transport);
     if result.is_ok() {
         transport.finish();
     }
     result
-}
-
-/// Bytes that came in and wait to be looked at.
-#[derive(Default)]
-struct Input {
-    buffer: Vec<u8>,
-    start: usize,
-    end: usize,
-}
-
-impl Input {
-    fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
-    }
-
-    fn consume(&mut self, count: usize) {
-        self.start += count;
-        debug_assert!(self.start <= self.end);
-    }
-
-    /// Room for at least `room` more bytes, behind what waits.
-    fn room(&mut self, room: usize) -> &mut [u8] {
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        }
-        if self.buffer.len() < self.end + room {
-            self.buffer.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-            if self.buffer.len() < self.end + room {
-                self.buffer.resize((self.end + room).max(RECEIVE_BYTES), 0);
-            }
-        }
-        &mut self.buffer[self.end..]
-    }
 }
 
 struct Established {
@@ -147,7 +108,7 @@ fn negotiate(
                 let into = input.room(1);
                 match transport.receive(&mut [IoSliceMut::new(into)], true).map_err(timed_out)? {
                     None | Some(0) => return Ok(None),
-                    Some(count) => input.end += count,
+                    Some(count) => input.received(count),
                 }
             }
             Step::StartTls => {
@@ -259,6 +220,8 @@ fn describe(name: String, export: &Export) -> ExportDescription {
 enum Incoming {
     Write {
         to: ReplyTo,
+        /// When its first bytes came.
+        since: Instant,
         offset: u64,
         fua: bool,
         payload: Payload,
@@ -270,10 +233,10 @@ enum Incoming {
 }
 
 /// The first piece of a write of `left` bytes.
-fn write_piece(to: ReplyTo, offset: u64, left: u64, fua: bool, window: u64) -> Incoming {
+fn write_piece(to: ReplyTo, since: Instant, offset: u64, left: u64, fua: bool, window: u64) -> Incoming {
     let length = piece_bytes(offset, left, window);
     let payload = Payload::new(offset, length);
-    Incoming::Write { to, offset, fua, payload, rest: left - u64::from(length) }
+    Incoming::Write { to, since, offset, fua, payload, rest: left - u64::from(length) }
 }
 
 /// What ends the taking of requests for a round.
@@ -296,16 +259,17 @@ struct Session<'a> {
     incoming: Option<Incoming>,
     /// The last write was long, so the next probably is.
     long_writes: bool,
-    round: Round,
     windows: Arc<Windows>,
     /// Held while there is something to do.
     window: Option<Window>,
     patience: Patience,
+    /// When bytes came last.
+    received: Instant,
 }
 
 impl Session<'_> {
     fn serve(&mut self, transport: &mut Transport) -> Result<(), SessionEnd> {
-        let mut round = std::mem::take(&mut self.round);
+        let mut round = Round::new(self.received);
         loop {
             let gathered = self.gather(&mut round, transport)?;
             let alignment = u64::from(self.export.device.geometry().alignment.max(1));
@@ -336,7 +300,7 @@ impl Session<'_> {
             negotiated: &self.negotiated,
             alignment,
             partial_writes: &self.partial_writes,
-            counters: &self.entry.counters,
+            meter: &self.entry.meter,
         }
     }
 
@@ -350,7 +314,7 @@ impl Session<'_> {
         };
         let alignment = u64::from(geometry.alignment.max(1));
         loop {
-            round.window = self.window.get_or_insert_with(|| self.windows.take()).bytes;
+            round.window = self.window.get_or_insert_with(|| self.windows.take()).bytes();
             if let Some(end) = self.take_requests(round, state, alignment) {
                 return Ok(end);
             }
@@ -378,18 +342,19 @@ impl Session<'_> {
             }
             match self.incoming.take() {
                 None => {}
-                Some(Incoming::Write { to, offset, fua, mut payload, rest }) => {
+                Some(Incoming::Write { to, since, offset, fua, mut payload, rest }) => {
                     let taken = payload.fill(self.input.bytes());
                     self.input.consume(taken);
                     if payload.missing() > 0 {
-                        self.incoming = Some(Incoming::Write { to, offset, fua, payload, rest });
+                        self.incoming = Some(Incoming::Write { to, since, offset, fua, payload, rest });
                         return None;
                     }
                     let data = payload.finish();
                     let next = offset + data.len() as u64;
+                    round.since = since;
                     round.write(&self.surroundings(alignment), to, offset, data, fua, rest > 0);
                     if rest > 0 {
-                        self.incoming = Some(write_piece(to, next, rest, fua, round.window));
+                        self.incoming = Some(write_piece(to, since, next, rest, fua, round.window));
                         // What became of this piece is known before the next one is taken.
                         return Some(Gathered::Round);
                     }
@@ -424,10 +389,12 @@ impl Session<'_> {
 
     fn take_request(&mut self, round: &mut Round, alignment: u64, request: Request) {
         let to = ReplyTo { cookie: request.cookie, offset: request.offset };
+        round.since = self.received;
         match request.command {
             Ok(Command::Write { offset, length, fua }) if length > 0 => {
                 self.long_writes = length >= LONG_WRITE_BYTES;
-                self.incoming = Some(write_piece(to, offset, u64::from(length), fua, round.window));
+                self.incoming =
+                    Some(write_piece(to, self.received, offset, u64::from(length), fua, round.window));
             }
             Ok(command) => round.command(&self.surroundings(alignment), to, command),
             Err(error) if request.payload_bytes > 0 => {
@@ -444,60 +411,34 @@ impl Session<'_> {
             && payload.missing() >= LONG_WRITE_BYTES as usize / 8
         {
             // The input is empty here, as the payload took all of it.
-            let has_room_for_all = payload.has_room_for_all();
+            let missing = payload.missing();
             let behind = self.input.room(RECEIVE_BYTES);
             let mut vectors = Vec::with_capacity(65);
-            payload.vectors(&mut vectors);
-            if has_room_for_all {
-                let behind_max = if self.long_writes { RECEIVE_BYTES_BETWEEN_WRITES } else { RECEIVE_BYTES };
+            let room = payload.vectors(missing, &mut vectors);
+            if room == missing {
+                let behind_max = if self.long_writes { RECEIVE_BYTES_BETWEEN } else { RECEIVE_BYTES };
                 vectors.push(IoSliceMut::new(&mut behind[..behind_max]));
             }
             let received = transport.receive(&mut vectors, wait)?;
             drop(vectors);
             if let Some(count) = received {
-                self.input.end += payload.received(count);
+                let mine = count.min(room);
+                payload.advance(mine);
+                self.input.received(count - mine);
+                self.received = Instant::now();
             }
             return Ok(received);
         }
         let into = self.input.room(header_bytes);
         let received = if wait {
-            Some(self.patience.receive(transport, into)?)
+            self.patience.receive(|wait| transport.receive(&mut [IoSliceMut::new(into)], wait))?
         } else {
             transport.receive(&mut [IoSliceMut::new(into)], false)?
         };
         if let Some(count) = received {
-            self.input.end += count;
+            self.input.received(count);
+            self.received = Instant::now();
         }
         Ok(received)
-    }
-}
-
-/// How a session waits for its client: asleep, or by looking again and again.
-///
-/// Waking a thread on a core that is idle takes longer than many a client needs for its next request, so a client that
-/// keeps one request in flight gets its replies sooner when the session stays awake. Where both share a busy core it is the
-/// other way round: the session must sleep for the client to run. How long the last sleep took tells which it is.
-#[derive(Default)]
-struct Patience {
-    /// How often to look before the next sleep is a probe again.
-    looks_left: u32,
-}
-
-impl Patience {
-    fn receive(&mut self, transport: &mut Transport, into: &mut [u8]) -> io::Result<usize> {
-        if self.looks_left > 0 {
-            self.looks_left -= 1;
-            let start = Instant::now();
-            while start.elapsed() < LOOK_DURATION {
-                if let Some(count) = transport.receive(&mut [IoSliceMut::new(into)], false)? {
-                    return Ok(count);
-                }
-                std::thread::yield_now();
-            }
-        }
-        let start = Instant::now();
-        let received = transport.receive(&mut [IoSliceMut::new(into)], true)?;
-        self.looks_left = if SLEEP_WORTH_AVOIDING.contains(&start.elapsed()) { LOOKS } else { 0 };
-        Ok(received.unwrap_or(0))
     }
 }

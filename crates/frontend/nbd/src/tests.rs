@@ -4,50 +4,7 @@ use cairn_base::Rng;
 use cairn_device::{Device, DeviceError, MemoryDevice, Request, Segments};
 
 use crate::address::Address;
-use crate::payload::Payload;
 use crate::unaligned::{inward, is_aligned, outward, run};
-
-#[test]
-fn payloads_stand_in_their_blocks_where_the_device_has_them() {
-    let mut rng = Rng::new(1);
-    for (offset, length) in [(0, 4096), (1, 4096), (4095, 2), (8192, 3 << 20), (100, 50), (4000, 200_000)] {
-        let mut bytes = vec![0; length as usize];
-        rng.fill(&mut bytes);
-        let mut payload = Payload::new(offset, length);
-        // In turn by copying and by vectors, in pieces of any size, with bytes of the next request behind.
-        let mut at = 0;
-        while payload.missing() > 0 {
-            let piece = (1 + rng.below(70_000) as usize).min(payload.missing());
-            if rng.one_in(2) {
-                assert_eq!(payload.fill(&bytes[at..at + piece]), piece);
-                at += piece;
-                continue;
-            }
-            let mut vectors = Vec::new();
-            payload.vectors(&mut vectors);
-            let mut left = &bytes[at..at + piece];
-            let mut received = 0;
-            for vector in &mut vectors {
-                let now = vector.len().min(left.len());
-                vector[..now].copy_from_slice(&left[..now]);
-                left = &left[now..];
-                received += now;
-            }
-            drop(vectors);
-            at += received;
-            let behind = if payload.missing() == received { 3 } else { 0 };
-            assert_eq!(payload.received(received + behind), behind);
-        }
-        let data = payload.finish();
-        assert_eq!(data.to_vec(), bytes);
-        let mut place = offset as usize;
-        for segment in data.iter() {
-            let next = (place / 4096 + 1) * 4096;
-            assert_eq!(segment.len(), (next - place).min(offset as usize + bytes.len() - place));
-            place += segment.len();
-        }
-    }
-}
 
 #[test]
 fn stretches_grow_outward_and_shrink_inward() {

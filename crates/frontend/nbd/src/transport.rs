@@ -4,9 +4,8 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_frontend_session::Socket;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-
-use crate::socket::Socket;
 
 /// Where a session's bytes come from and go to.
 pub(crate) enum Transport {
@@ -37,21 +36,28 @@ impl Transport {
 
     /// How long one call waits; `None` is for ever.
     pub(crate) fn set_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.socket().set_timeout(timeout)
+        self.socket().set_receive_timeout(timeout)?;
+        self.socket().set_send_timeout(timeout)
     }
 
     /// Receives into one buffer after the other. `Some(0)` is the end; `None` says that nothing is there, and comes
     /// only when `wait` is false.
     pub(crate) fn receive(&mut self, into: &mut [IoSliceMut<'_>], wait: bool) -> io::Result<Option<usize>> {
-        self.socket().impatient = !wait;
-        let received = match self {
-            Transport::Plain(socket) => match into {
-                [one] => socket.receive_one(one),
-                many => socket.receive(many),
-            },
-            Transport::Tls(stream) => stream.read_vectored(into),
+        let stream = match self {
+            Transport::Plain(socket) => {
+                let received = socket.receive(into, wait)?;
+                // Nothing came within the timeout.
+                return if wait && received.is_none() {
+                    Err(io::ErrorKind::TimedOut.into())
+                } else {
+                    Ok(received)
+                };
+            }
+            Transport::Tls(stream) => stream,
         };
-        self.socket().impatient = false;
+        stream.sock.impatient = !wait;
+        let received = stream.read_vectored(into);
+        stream.sock.impatient = false;
         match received {
             Ok(count) => Ok(Some(count)),
             Err(error) if !wait && error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -63,20 +69,18 @@ impl Transport {
 
     /// Sends all.
     pub(crate) fn send_all(&mut self, mut from: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let stream = match self {
+            Transport::Plain(socket) => return socket.send_all(from),
+            Transport::Tls(stream) => stream,
+        };
         while !from.is_empty() {
-            let sent = match self {
-                Transport::Plain(socket) => socket.send(from)?,
-                Transport::Tls(stream) => stream.write_vectored(from)?,
-            };
+            let sent = stream.write_vectored(from)?;
             if sent == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             IoSlice::advance_slices(&mut from, sent);
         }
-        if let Transport::Tls(stream) = self {
-            stream.flush()?;
-        }
-        Ok(())
+        stream.flush()
     }
 
     /// Says good-bye as far as the transport has a word for it.

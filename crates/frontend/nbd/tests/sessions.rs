@@ -252,7 +252,7 @@ fn deaf_clients(server: &TestServer) -> Vec<Client> {
     };
     let clients: Vec<Client> = (0..24).map(ask).collect();
     eventually("their requests are taken", || {
-        server.server.sessions().iter().filter(|session| session.requests > 0).count() >= 24
+        server.server.sessions().iter().filter(|session| session.totals.requests > 0).count() >= 24
     });
     clients
 }
@@ -300,7 +300,9 @@ fn sessions_are_limited_listed_and_closed_by_export() {
     first.read(0, 500).unwrap();
     let sessions = server.server.sessions();
     let info = sessions.iter().find(|session| session.export == "v/plain").unwrap();
-    assert_eq!((info.requests, info.written_bytes, info.read_bytes), (2, 1000, 500));
+    let totals = info.totals;
+    assert_eq!((totals.requests, totals.written_bytes, totals.read_bytes), (2, 1000, 500));
+    assert!(info.activity.write.p99.is_some() && info.activity.read.per_second > 0.0, "{info:?}");
 
     assert_eq!(server.server.close_export("v/plain"), 1);
     assert!(first.read(0, 1).is_err());

@@ -97,6 +97,12 @@ pub trait Gatekeeper {
     /// Random bytes for a challenge.
     fn challenge(&mut self) -> [u8; CHALLENGE_BYTES + 1];
 
+    /// A proof of the initiator is here. Returns when it may be looked at, so that secrets can't be tried fast; an error ends the login.
+    fn before_proof(&mut self) -> Result<(), LoginError>;
+
+    /// The proof was right.
+    fn proved(&mut self);
+
     /// The login is complete: a session begins, in the place of an older one of the same port if there is one. Returns its TSIH, which is not 0.
     fn establish(&mut self, identity: &Identity) -> Result<u16, LoginError>;
 }
@@ -388,7 +394,7 @@ impl Login {
         }
         if let Some(response) = find("CHAP_R") {
             let name = find("CHAP_N").ok_or(LoginError::Authentication)?;
-            self.judge(name, response, find("CHAP_I").zip(find("CHAP_C")), answer)?;
+            self.judge(name, response, find("CHAP_I").zip(find("CHAP_C")), gatekeeper, answer)?;
         }
         if self.account.is_none() && matches!(self.proof, Proof::Open) {
             // It says nothing of methods, and need not.
@@ -403,14 +409,17 @@ impl Login {
         name: &str,
         response: &str,
         asked: Option<(&str, &str)>,
+        gatekeeper: &mut dyn Gatekeeper,
         answer: &mut Vec<u8>,
     ) -> Result<(), LoginError> {
         let (Some(account), Proof::Challenged(challenge)) = (&self.account, &self.proof) else {
             return Err(LoginError::Authentication);
         };
+        gatekeeper.before_proof()?;
         if !challenge.is_proof(&account.initiator, name, response) {
             return Err(LoginError::Authentication);
         }
+        gatekeeper.proved();
         if let Some((identifier, theirs)) = asked {
             let credential = account.target.as_ref().ok_or(LoginError::Authentication)?;
             let proof = challenge.answer(credential, identifier, theirs).ok_or(LoginError::Authentication)?;

@@ -17,6 +17,6 @@ pub use copy::{CopyList, CopySegment, CopyTarget};
 pub use inquiry::{Description, Geometry};
 pub use reservation::{Registration, ReservationState};
 pub use sense::{Failure, Sense};
-pub use unit::{Answer, LogicalUnit, Nexus, Outcome, Plan, Status};
+pub use unit::{Answer, Change, LogicalUnit, Nexus, Outcome, Plan, Status};
 
 pub(crate) use bytes::Fields;

@@ -16,8 +16,12 @@ use crate::{
 
 const TARGET: &str = "iqn.2026-11.io.cairn:v.lun";
 
+#[derive(Default)]
 struct Gate {
     account: Option<Account>,
+    /// Proofs are not looked at.
+    closed: bool,
+    proved: u32,
 }
 
 impl Gatekeeper for Gate {
@@ -30,6 +34,14 @@ impl Gatekeeper for Gate {
 
     fn challenge(&mut self) -> [u8; CHALLENGE_BYTES + 1] {
         [7; CHALLENGE_BYTES + 1]
+    }
+
+    fn before_proof(&mut self) -> Result<(), LoginError> {
+        if self.closed { Err(LoginError::Unavailable) } else { Ok(()) }
+    }
+
+    fn proved(&mut self) {
+        self.proved += 1;
     }
 
     fn establish(&mut self, _: &Identity) -> Result<u16, LoginError> {
@@ -69,7 +81,7 @@ const NAMES: [(&str, &str); 3] =
     [("InitiatorName", "iqn.2000-01.example:me"), ("SessionType", "Normal"), ("TargetName", TARGET)];
 
 fn logged_in() -> LoggedIn {
-    let mut gate = Gate { account: None };
+    let mut gate = Gate::default();
     let (step, ..) = send(&mut Login::default(), &mut gate, request(1, 3, true), &NAMES);
     let Step::Done(login) = step else { panic!("{step:?}") };
     *login
@@ -137,13 +149,22 @@ fn chap(
     secret: &str,
     own: Option<(&str, &str)>,
 ) -> (Step, Vec<(String, String)>) {
-    let mut gate = Gate { account: Some(account) };
+    chap_at(&mut Gate { account: Some(account), ..Gate::default() }, algorithm, secret, own)
+}
+
+/// The same at a gate.
+fn chap_at(
+    gate: &mut Gate,
+    algorithm: &str,
+    secret: &str,
+    own: Option<(&str, &str)>,
+) -> (Step, Vec<(String, String)>) {
     let mut login = Login::default();
     let first: Vec<_> = NAMES.into_iter().chain([("AuthMethod", "CHAP,None")]).collect();
-    let (step, _, answer) = send(&mut login, &mut gate, request(0, 1, false), &first);
+    let (step, _, answer) = send(&mut login, gate, request(0, 1, false), &first);
     assert_eq!(step, Step::More);
     assert!(answer.contains(&("AuthMethod".to_owned(), "CHAP".to_owned())));
-    let (step, _, answer) = send(&mut login, &mut gate, request(0, 1, false), &[("CHAP_A", algorithm)]);
+    let (step, _, answer) = send(&mut login, gate, request(0, 1, false), &[("CHAP_A", algorithm)]);
     assert_eq!(step, Step::More);
     let find =
         |key: &str| answer.iter().find(|(known, _)| known == key).map(|(_, value)| value.clone()).unwrap();
@@ -155,8 +176,25 @@ fn chap(
     if let Some((identifier, challenge)) = own {
         proof.extend([("CHAP_I", identifier), ("CHAP_C", challenge)]);
     }
-    let (step, _, answer) = send(&mut login, &mut gate, request(0, 1, true), &proof);
+    let (step, _, answer) = send(&mut login, gate, request(0, 1, true), &proof);
     (step, answer)
+}
+
+#[test]
+fn proof_is_looked_at_when_its_turn_has_come_and_not_before() {
+    let mut gate = Gate { account: Some(account(false)), closed: true, ..Gate::default() };
+    let refused = Step::Failed(LoginError::Unavailable);
+    assert_eq!(chap_at(&mut gate, "7", "my secret words", None).0, refused, "right, and not looked at");
+    assert_eq!(
+        chap_at(&mut gate, "7", "other words", None).0,
+        refused,
+        "so nothing is learnt of a wrong one"
+    );
+    gate.closed = false;
+    chap_at(&mut gate, "7", "other words", None);
+    assert_eq!(gate.proved, 0);
+    chap_at(&mut gate, "7", "my secret words", None);
+    assert_eq!(gate.proved, 1);
 }
 
 #[test]
@@ -184,7 +222,7 @@ fn target_proves_itself_when_asked_and_never_answers_its_own_challenge() {
 
 #[test]
 fn initiator_cannot_leave_the_security_stage_unproved() {
-    let mut gate = Gate { account: Some(account(false)) };
+    let mut gate = Gate { account: Some(account(false)), ..Gate::default() };
     let refused = Step::Failed(LoginError::Authentication);
     assert_eq!(
         send(&mut Login::default(), &mut gate, request(1, 3, true), &NAMES).0,
@@ -208,7 +246,7 @@ fn initiator_cannot_leave_the_security_stage_unproved() {
 
 #[test]
 fn logins_that_make_no_sense_are_refused_with_the_right_status() {
-    let mut gate = Gate { account: None };
+    let mut gate = Gate::default();
     let mut fails = |header: Header, all: &[(&str, &str)], status: u16| {
         let (step, response, _) = send(&mut Login::default(), &mut gate, header, all);
         assert!(matches!(step, Step::Failed(_)), "{all:?}: {step:?}");
@@ -289,7 +327,14 @@ fn data_comes_as_it_was_asked_for_or_the_command_fails() {
 }
 
 fn geometry() -> Geometry {
-    Geometry { block_bytes: 512, blocks: 1 << 20, physical_bytes: 4096, read_only: false, thin: true, atomic_bytes: 1 << 20 }
+    Geometry {
+        block_bytes: 512,
+        blocks: 1 << 20,
+        physical_bytes: 4096,
+        read_only: false,
+        thin: true,
+        atomic_bytes: 1 << 20,
+    }
 }
 
 fn unit(state: ReservationState) -> LogicalUnit {
@@ -341,9 +386,16 @@ fn reserve_out(
     list[20] = u8::from(persists);
     let outcome = unit.parameters(Nexus(nexus), &command, &list);
     assert_eq!(
-        outcome.keep,
+        outcome.change.is_some(),
         persists && matches!(&outcome.plan, Plan::Answer(answer) if answer.status == Status::Good)
     );
+    if let Some(change) = outcome.change {
+        let before = unit.reservations().clone();
+        assert_ne!(change.state(), &before, "it is not there before it is applied");
+        let kept = change.state().clone();
+        unit.apply(change);
+        assert_eq!(unit.reservations(), &kept);
+    }
     matches!(outcome.plan, Plan::Answer(answer) if answer.status == Status::Good)
 }
 
@@ -399,6 +451,32 @@ fn places_beyond_the_unit_and_writes_to_read_only_ones_are_refused() {
     for write in [WRITE, &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &at(0x41, 0, 1), &at(0x2e, 0, 1)] {
         assert_eq!(answer(&mut unit, 1, write), (Status::CheckCondition, 7, 0x27), "{write:?}");
     }
+}
+
+#[test]
+fn atomic_writes_are_of_whole_physical_blocks_and_only_where_they_are_promised() {
+    let mut unit = unit(ReservationState::default());
+    let at = |lba: u8, boundary: u8, blocks: u16| {
+        let [high, low] = blocks.to_be_bytes();
+        [0x9c, 0, 0, 0, 0, 0, 0, 0, 0, lba, 0, boundary, high, low, 0, 0]
+    };
+    let refused = (Status::CheckCondition, 5, 0x24);
+    // The initiator sends 4096 bytes.
+    assert_eq!(answer(&mut unit, 1, &at(8, 0, 8)).0, Status::Good);
+    assert_eq!(answer(&mut unit, 1, &at(8, 8, 8)), refused, "no boundaries");
+    assert_eq!(answer(&mut unit, 1, &at(1, 0, 8)), refused, "it begins within a physical block");
+    assert_eq!(answer(&mut unit, 1, &at(8, 0, 4)), refused, "it ends within one");
+    assert_eq!(answer(&mut unit, 1, &at(8, 0, 16)), refused, "less data than blocks");
+    assert_eq!(answer(&mut unit, 1, &at(8, 0, 4096)), refused, "longer than promised");
+    let limits = [0x12, 1, 0xb0, 0, 64, 0];
+    let words = |unit: &mut LogicalUnit| match unit.receive(Nexus(1), &[0; 8], &cdb(&limits), 64) {
+        Plan::Answer(answer) => answer.data[44..56].to_vec(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(words(&mut unit), [0, 0, 8, 0, 0, 0, 0, 8, 0, 0, 0, 8]);
+    unit.set_geometry(Geometry { atomic_bytes: 0, ..geometry() });
+    assert_eq!(answer(&mut unit, 1, &at(8, 0, 8)), (Status::CheckCondition, 5, 0x20), "no such command");
+    assert_eq!(words(&mut unit), [0; 12]);
 }
 
 #[test]

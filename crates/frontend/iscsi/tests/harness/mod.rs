@@ -5,6 +5,7 @@ pub mod initiator;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cairn_device::MemoryDevice;
@@ -34,6 +35,8 @@ pub struct Target {
 pub struct TestTargets {
     pub targets: Mutex<Vec<(String, Target)>>,
     pub kept: Mutex<HashMap<String, ReservationState>>,
+    /// Nothing can be written down.
+    pub forgetful: AtomicBool,
 }
 
 fn credential(name: &str, secret: &str) -> Credential {
@@ -62,7 +65,7 @@ impl TestTargets {
             ("v.private", Target { only: Some("iqn.2000-01.example:friend".to_owned()), ..plain() }),
         ];
         let targets = targets.into_iter().map(|(name, target)| (format!("{PREFIX}{name}"), target)).collect();
-        Self { targets: Mutex::new(targets), kept: Mutex::default() }
+        Self { targets: Mutex::new(targets), kept: Mutex::default(), forgetful: AtomicBool::new(false) }
     }
 }
 
@@ -105,6 +108,9 @@ impl Targets for TestTargets {
     }
 
     fn keep(&self, export: &str, state: &ReservationState) -> Result<(), String> {
+        if self.forgetful.load(Ordering::SeqCst) {
+            return Err("the disk is full".to_owned());
+        }
         self.kept.lock().insert(format!("{PREFIX}{}", export.replace('/', ".")), state.clone());
         Ok(())
     }

@@ -29,7 +29,7 @@ pub struct ReservationState {
 }
 
 /// What a PERSISTENT RESERVE OUT did to others.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Effects {
     /// Ports that get a unit attention, and which.
     pub(crate) attentions: Vec<(String, Sense)>,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::command::{Row, TABLE, WRITE_ATOMIC, find};
 use super::inquiry::WRITE_SAME_BLOCKS_MAX;
 use super::mode::Modes;
-use super::reservation::Refusal;
+use super::reservation::{Effects, Refusal};
 use super::{
     Access, Command, CopyList, Description, Fields, Geometry, Medium, ReservationState, Sense, copy, decode,
 };
@@ -60,10 +60,25 @@ pub enum Plan {
 pub struct Outcome {
     /// An answer, or a command for the medium.
     pub plan: Plan,
-    /// Reservations changed and persist: they are to be [kept](LogicalUnit::reservations) before the answer goes out.
-    pub keep: bool,
+    /// Reservations that persist are to change: [what they will be](Change::state) is to be kept, then [applied](LogicalUnit::apply), before the
+    /// answer goes out. When it can't be kept, nothing has changed.
+    pub change: Option<Change>,
     /// Ports whose tasks are to be ended.
     pub abort: Vec<String>,
+}
+
+/// Persistent reservations as they will be. It holds for as long as no other change of the unit is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    state: ReservationState,
+    effects: Effects,
+}
+
+impl Change {
+    /// What is to be kept.
+    pub fn state(&self) -> &ReservationState {
+        &self.state
+    }
 }
 
 #[derive(Debug)]
@@ -500,7 +515,7 @@ impl LogicalUnit {
     /// Goes on with a command whose parameters are here: as many as were wanted, or fewer if the initiator sends no more.
     pub fn parameters(&mut self, nexus: Nexus, command: &Command, parameters: &[u8]) -> Outcome {
         let good = || Plan::Answer(Self::good(Vec::new(), 0));
-        let mut outcome = Outcome { plan: good(), keep: false, abort: Vec::new() };
+        let mut outcome = Outcome { plan: good(), change: None, abort: Vec::new() };
         let result = match command {
             Command::ModeSelect { long, .. } => self.select(nexus, parameters, *long).map(|()| good()),
             Command::Unmap { .. } => self.unmap(parameters).map(Plan::Medium),
@@ -549,6 +564,16 @@ impl LogicalUnit {
         Ok(Medium::Unmap(stretches))
     }
 
+    /// Makes a change of persistent reservations, and tells whom it concerns. Returns the ports whose tasks are to be ended.
+    pub fn apply(&mut self, change: Change) -> Vec<String> {
+        self.persistent = change.state;
+        for (port, sense) in change.effects.attentions {
+            let told = self.nexuses.values_mut().filter(|state| state.port == port);
+            told.for_each(|state| state.tell(sense));
+        }
+        change.effects.abort
+    }
+
     fn reserve_out(
         &mut self,
         nexus: Nexus,
@@ -558,16 +583,17 @@ impl LogicalUnit {
         outcome: &mut Outcome,
     ) -> Result<Plan, Sense> {
         let port = self.nexuses.get(&nexus).map(|state| state.port.clone()).unwrap_or_default();
-        let persisted = self.persistent.persists;
-        match self.persistent.change(&port, action, kind, parameters) {
+        let mut state = self.persistent.clone();
+        match state.change(&port, action, kind, parameters) {
             Ok(effects) => {
-                for (port, sense) in effects.attentions {
-                    let told = self.nexuses.values_mut().filter(|state| state.port == port);
-                    told.for_each(|state| state.tell(sense));
-                }
-                outcome.abort = effects.abort;
                 // Also when it persists no longer: what was kept must go.
-                outcome.keep = persisted || self.persistent.persists;
+                let keep = self.persistent.persists || state.persists;
+                let change = Change { state, effects };
+                if keep {
+                    outcome.change = Some(change);
+                } else {
+                    outcome.abort = self.apply(change);
+                }
                 Ok(Plan::Answer(Self::good(Vec::new(), 0)))
             }
             Err(Refusal::Conflict) => Ok(Plan::Answer(Self::conflict())),

@@ -1,0 +1,123 @@
+//! The threads that take connections, one for each socket that listens, and their end.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::limits::ACCEPT_PAUSE;
+use crate::socket::Socket;
+
+/// A socket that takes connections. It must not block.
+pub trait Portal: AsFd + Send + 'static {
+    /// What is known of a client that connects.
+    type Peer: Send + 'static;
+
+    /// Takes a connection.
+    fn accept(&self) -> io::Result<(Self::Peer, Socket)>;
+
+    /// Where it listens, for the log.
+    fn place(&self) -> String;
+}
+
+/// The threads. Dropping them ends them.
+#[derive(Debug)]
+pub struct Acceptors {
+    protocol: &'static str,
+    /// Closing this end wakes them all, and ends them.
+    wake: Mutex<Option<UnixStream>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Acceptors {
+    /// Takes connections of all portals and gives each to `begin`, which must return soon: it starts a thread. `protocol` is for the log.
+    ///
+    /// # Errors
+    /// The system gives no thread or no socket; those that run already end.
+    pub fn start<P: Portal>(
+        protocol: &'static str,
+        portals: Vec<P>,
+        begin: impl Fn(P::Peer, Socket) -> io::Result<()> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let (wake, woken) = UnixStream::pair()?;
+        let acceptors = Self { protocol, wake: Mutex::new(Some(wake)), threads: Mutex::default() };
+        let begin = Arc::new(begin);
+        for portal in portals {
+            let woken = woken.try_clone()?;
+            let begin = Arc::clone(&begin);
+            let thread = std::thread::Builder::new()
+                .name(format!("{protocol}-accept"))
+                .spawn(move || take_connections(protocol, &portal, &woken, &*begin))?;
+            acceptors.threads.lock().push(thread);
+        }
+        Ok(acceptors)
+    }
+
+    /// Takes no more connections; returns when the threads are gone, and their portals with them.
+    pub fn stop(&self) {
+        drop(self.wake.lock().take());
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                tracing::error!(protocol = self.protocol, "a thread that takes connections panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Acceptors {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn take_connections<P: Portal>(
+    protocol: &str,
+    portal: &P,
+    woken: &UnixStream,
+    begin: &dyn Fn(P::Peer, Socket) -> io::Result<()>,
+) {
+    loop {
+        let mut waiting =
+            [PollFd::from_borrowed_fd(portal.as_fd(), PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
+        match poll(&mut waiting, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                let address = portal.place();
+                tracing::error!(protocol, address, %error, "connections can't be taken any more");
+                return;
+            }
+        }
+        if !waiting[1].revents().is_empty() {
+            return;
+        }
+        match portal.accept() {
+            Ok((peer, socket)) => {
+                if let Err(error) = begin(peer, socket) {
+                    tracing::warn!(protocol, %error, "a connection was dropped: there is no thread for it");
+                }
+            }
+            Err(error) if is_transient(&error) => {}
+            Err(error) => {
+                tracing::warn!(protocol, %error, "a connection can't be taken; trying again");
+                let pause = Timespec { tv_sec: 0, tv_nsec: ACCEPT_PAUSE.subsec_nanos().into() };
+                // Ends early when the server stops; whatever it returns, the loop looks again.
+                let _ = poll(&mut [PollFd::new(woken, PollFlags::IN)], Some(&pause));
+            }
+        }
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::NotConnected
+    )
+}

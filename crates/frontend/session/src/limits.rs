@@ -1,0 +1,66 @@
+//! How much a session of any front end takes at once, and what happens past it.
+
+use std::ops::Range;
+use std::time::Duration;
+
+/// Bytes taken from a socket in one call. Requests that did not fit come with the next.
+pub const RECEIVE_BYTES: usize = 256 << 10;
+
+/// What is taken in one call beside the data of a long write: the next header, and little of its data, since that would have to be copied.
+pub const RECEIVE_BYTES_BETWEEN: usize = 512;
+
+/// Memory that is set aside for the data of one write before its bytes come.
+pub const PAYLOAD_BYTES_AHEAD: usize = 1 << 20;
+
+/// Operations in a batch; further requests wait for the next batch.
+pub const BATCH_OPERATIONS_MAX: usize = 256;
+
+/// Bytes read and written in a batch by a session that has a whole window; a request that is longer goes in pieces.
+pub const BATCH_BYTES_MAX: u64 = 8 << 20;
+
+/// The window of a session when the budget is used up, in bytes.
+pub const WINDOW_BYTES_MIN: u64 = 256 << 10;
+
+/// The budget of all windows of a server, in bytes; past it sessions get the least window each. A batch can be longer than its
+/// window by one request that is not, and what a client may send unasked comes on top.
+pub const WINDOWS_BYTES: u64 = 32 << 20;
+
+/// Pieces in one call that sends or receives (IOV_MAX of Linux); more go with the next call.
+pub const VECTORS_MAX: usize = 1024;
+
+/// Bytes that a unix socket buffers on its way out. The kernel gives less when its own limit is lower.
+pub const SOCKET_BUFFER_BYTES: usize = 1 << 20;
+
+/// A client that has not finished negotiating by then is closed.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Clients that negotiate at once; one more closes the oldest of them, so that silent clients keep no others out.
+pub const HANDSHAKES_MAX: usize = 64;
+
+/// Sessions at once by default; one more is refused.
+pub const SESSIONS_MAX: usize = 256;
+
+/// How long closing waits for sessions that are in the middle of an operation.
+pub const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long accepting pauses when the system is out of files or memory.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Seconds without traffic before TCP asks whether the client is still there.
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// Seconds between such questions.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Questions without an answer after which a connection is closed.
+pub const KEEPALIVE_PROBES: u32 = 4;
+
+/// How long a session looks for the next request before it sleeps.
+pub const LOOK_DURATION: Duration = Duration::from_micros(40);
+/// A sleep that took less was no wake-up of an idle core; one that took more is not worth burning a core for.
+pub const SLEEP_WORTH_AVOIDING: Range<Duration> = Duration::from_micros(15)..Duration::from_micros(120);
+/// Requests that are looked for after a sleep worth avoiding, until another sleep probes how things are.
+pub const LOOKS: u32 = 64;
+
+/// A half of the time that rates and latencies are told of: they are of the last 5 to 10 seconds.
+pub const METER_PERIOD: Duration = Duration::from_secs(5);
+
+const _: () = assert!(WINDOW_BYTES_MIN <= BATCH_BYTES_MAX && BATCH_BYTES_MAX <= WINDOWS_BYTES);

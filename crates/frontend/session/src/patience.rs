@@ -1,0 +1,40 @@
+//! How a session waits for its client: asleep, or by looking again and again.
+//!
+//! Waking a thread on a core that is idle takes longer than many a client needs for its next request, so a client that keeps one request in
+//! flight gets its replies sooner when the session stays awake. Where both share a busy core it is the other way round: the session must
+//! sleep for the client to run. How long the last sleep took tells which it is.
+
+use std::io;
+use std::time::Instant;
+
+use crate::limits::{LOOK_DURATION, LOOKS, SLEEP_WORTH_AVOIDING};
+
+/// What a session has learnt of its client's pace.
+#[derive(Debug, Default)]
+pub struct Patience {
+    /// How often to look before the next sleep is a probe again.
+    looks_left: u32,
+}
+
+impl Patience {
+    /// Calls `receive` until something came; its argument says whether it may wait. `None` is what it gave when it waited in vain.
+    pub fn receive(
+        &mut self,
+        mut receive: impl FnMut(bool) -> io::Result<Option<usize>>,
+    ) -> io::Result<Option<usize>> {
+        if self.looks_left > 0 {
+            self.looks_left -= 1;
+            let start = Instant::now();
+            while start.elapsed() < LOOK_DURATION {
+                if let Some(count) = receive(false)? {
+                    return Ok(Some(count));
+                }
+                std::thread::yield_now();
+            }
+        }
+        let start = Instant::now();
+        let received = receive(true)?;
+        self.looks_left = if SLEEP_WORTH_AVOIDING.contains(&start.elapsed()) { LOOKS } else { 0 };
+        Ok(received)
+    }
+}

@@ -1,0 +1,56 @@
+//! How much memory sessions may hold for data on its way in or out.
+//!
+//! A session that has something to do holds a window: the bytes that it takes at once. Windows come from one budget and get smaller as it
+//! is used up, down to a least window that every session gets. So a session that stops reading its replies in the middle of a long one
+//! keeps little from the others, nobody waits for anybody, and what all of them hold has a limit. What is longer than the window goes in pieces.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::limits::{BATCH_BYTES_MAX, WINDOW_BYTES_MIN, WINDOWS_BYTES};
+
+/// The budget of a server.
+#[derive(Debug, Default)]
+pub struct Windows {
+    used: AtomicU64,
+}
+
+/// A session's part of it, until this goes.
+#[derive(Debug)]
+pub struct Window {
+    of: Arc<Windows>,
+    bytes: u64,
+}
+
+impl Windows {
+    /// Half of what is left, within limits. Never waits.
+    pub fn take(self: &Arc<Self>) -> Window {
+        let wanted = |used: u64| {
+            let half = WINDOWS_BYTES.saturating_sub(used) / 2;
+            half.clamp(WINDOW_BYTES_MIN, BATCH_BYTES_MAX) / WINDOW_BYTES_MIN * WINDOW_BYTES_MIN
+        };
+        let take = |used| Some(used + wanted(used));
+        let before = match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(before) | Err(before) => before,
+        };
+        Window { of: Arc::clone(self), bytes: wanted(before) }
+    }
+
+    /// Bytes that sessions hold now.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
+impl Window {
+    /// Bytes; a multiple of the block size.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.of.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
