@@ -152,7 +152,7 @@ impl Session<'_> {
 
     /// Prepares the answers of what finished since the last call.
     fn answer_operations(&mut self, round: &mut Round) {
-        let entry = Arc::clone(self.entry);
+        let entry = self.entry;
         let mut batch = entry.meter.batch(Instant::now());
         for index in 0..round.slots.len() {
             let Some(outcome) = round.operations[index].outcome() else { continue };
