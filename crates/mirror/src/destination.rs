@@ -88,6 +88,8 @@ pub struct TransferReport {
     pub wasted_blocks: u64,
     /// From the request to the commit.
     pub duration: Duration,
+    /// Blocks that the source still had in memory: all of them while a mirror that follows continuously keeps up.
+    pub memory_blocks: u64,
     /// False when the source did not confirm that it heard of the commit; it finds out at the next update.
     pub confirmed: bool,
 }
@@ -229,7 +231,7 @@ impl Destination {
         Ok(contact.lag(contact.at))
     }
 
-    fn base(&self) -> (SnapshotId, Checksum) {
+    pub(crate) fn base(&self) -> (SnapshotId, Checksum) {
         let base = self.volume.status().cursor.snapshot;
         let entries = self.volume.snapshot_entries();
         let root = entries.iter().find(|entry| entry.id == base).map(root_digest);
@@ -246,7 +248,16 @@ impl Destination {
         client: &mut Client<'_, S>,
         work: &mut Work<'_>,
     ) -> Result<TransferReport, MirrorError> {
-        self.run(client, work, false)
+        self.run(client, work, Manner::Usual)
+    }
+
+    /// As [`Destination::update`], with as little work for the source as goes: one that comes again in a moment.
+    pub(crate) fn step<S: Read + Write + ?Sized>(
+        &self,
+        client: &mut Client<'_, S>,
+        work: &mut Work<'_>,
+    ) -> Result<TransferReport, MirrorError> {
+        self.run(client, work, Manner::Step)
     }
 
     /// As [`Destination::update`]; where no base is common, the checksums of all that is here are sent to the source, which sends what is not the same.
@@ -255,14 +266,14 @@ impl Destination {
         client: &mut Client<'_, S>,
         work: &mut Work<'_>,
     ) -> Result<TransferReport, MirrorError> {
-        self.run(client, work, true)
+        self.run(client, work, Manner::Compare)
     }
 
     fn run<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
         work: &mut Work<'_>,
-        compare: bool,
+        manner: Manner,
     ) -> Result<TransferReport, MirrorError> {
         {
             let mut inner = self.inner.lock();
@@ -275,7 +286,7 @@ impl Destination {
                 _ => DestinationState::Updating,
             };
         }
-        let outcome = self.transfer(client, work, compare);
+        let outcome = self.transfer(client, work, manner);
         self.inner.lock().state = match &outcome {
             Ok(_) => DestinationState::Idle,
             Err(reason) => DestinationState::Failed(reason.clone()),
@@ -287,7 +298,7 @@ impl Destination {
         &self,
         client: &mut Client<'_, S>,
         work: &mut Work<'_>,
-        compare: bool,
+        manner: Manner,
     ) -> Result<TransferReport, MirrorError> {
         let began = self.volume.clock().monotonic();
         let cancel = work.cancel;
@@ -296,13 +307,13 @@ impl Destination {
         if stance.gives_up() {
             receiver.give_up_head();
         }
-        if compare {
+        if manner == Manner::Compare {
             receiver.claim_shown(&mut |_| !cancel.load(Ordering::Relaxed))?;
         }
         if cancel.load(Ordering::Relaxed) {
             return Err(MirrorError::Cancelled);
         }
-        let answer = self.request(client, &mut receiver, compare, stance)?;
+        let answer = self.request(client, &mut receiver, manner, stance)?;
         let report = |kind, target: SnapshotId| {
             let snapshot = self.volume.snapshot(target);
             TransferReport {
@@ -315,11 +326,12 @@ impl Destination {
                 full_blocks: 0,
                 kept_blocks: 0,
                 wasted_blocks: 0,
+                memory_blocks: 0,
                 duration: self.volume.clock().monotonic().saturating_sub(began),
                 confirmed: true,
             }
         };
-        let (target, name, full_blocks, left_out, sent_before, status) = match answer {
+        let (target, name, full_blocks, left_out, sent_before, in_memory, status) = match answer {
             Answer::UpToDate(status) => {
                 self.heard(status);
                 let shown = self.volume.status().cursor.snapshot;
@@ -328,8 +340,8 @@ impl Destination {
                     ..report(TransferKind::UpToDate, shown)
                 });
             }
-            Answer::Transfer { target, name, full_blocks, left_out, sent_before, status } => {
-                (target, name, full_blocks, left_out, sent_before, status)
+            Answer::Transfer { target, name, full_blocks, left_out, sent_before, in_memory, status } => {
+                (target, name, full_blocks, left_out, sent_before, in_memory, status)
             }
             Answer::Refused(Refusal::NoCommonBase { blocks }) => return Err(self.price(&receiver, blocks)),
             answer => return Err(unexpected(answer)),
@@ -396,6 +408,7 @@ impl Destination {
             full_blocks,
             kept_blocks: left_out,
             wasted_blocks: sent_before.saturating_sub(left_out),
+            memory_blocks: in_memory,
             confirmed,
             ..report(kind, target)
         })
@@ -406,7 +419,7 @@ impl Destination {
         &self,
         client: &mut Client<'_, S>,
         receiver: &mut Receiver,
-        compare: bool,
+        manner: Manner,
         stance: Stance,
     ) -> Result<Answer, MirrorError> {
         let Options { compression, hold, .. } = self.options();
@@ -417,7 +430,8 @@ impl Destination {
             blocks: self.volume.space_blocks(),
             compression,
             hold,
-            compare,
+            compare: manner == Manner::Compare,
+            step: manner == Manner::Step,
             stance,
             rpo_ms: self.rpo_ms(),
             claims: receiver.arrived_blocks(),
@@ -459,7 +473,7 @@ impl Destination {
         }
     }
 
-    fn heard(&self, status: SourceStatus) {
+    pub(crate) fn heard(&self, status: SourceStatus) {
         self.inner.lock().contact = Some(Contact { at: self.volume.clock().now(), status });
     }
 
@@ -513,6 +527,16 @@ impl Destination {
         }
         Ok(loss)
     }
+}
+
+/// How an update is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Usual,
+    /// Where nothing is common, by comparing checksums.
+    Compare,
+    /// One of many that follow each other.
+    Step,
 }
 
 /// A reader that borrows the stream of a client.

@@ -19,6 +19,8 @@ pub struct Follower {
     pub name: String,
     /// Its base is held here.
     pub hold: bool,
+    /// It follows continuously.
+    pub continuous: bool,
     /// The lag that its owner wants at most.
     pub rpo: Option<Duration>,
     /// When it was last heard of, by this side's clock.
@@ -40,6 +42,7 @@ impl Follower {
             volume,
             name: name.to_owned(),
             hold: true,
+            continuous: false,
             rpo: None,
             heard: now,
             base: None,

@@ -6,7 +6,7 @@ use cairn_stream::{Compression, Have};
 use crate::error::{NackReason, Refusal};
 use crate::lag::SourceStatus;
 use crate::message::{
-    Answer, Began, HandOver, PROTOCOL_VERSION, Request, Stance, StandingOf, StatusOf, Update,
+    Answer, Await, Began, HandOver, PROTOCOL_VERSION, Request, Stance, StandingOf, StatusOf, Update,
 };
 use crate::relationship::Relationship;
 use crate::roles::{Departure, Standing, Successor};
@@ -51,6 +51,7 @@ pub fn update(volume: &str, id: VolumeId, blocks: u64, have: Vec<Have>) -> Vec<u
         compression: Compression::Zstd,
         hold: true,
         compare: false,
+        step: true,
         stance: Stance::OwnHead,
         rpo_ms: Some(60_000),
         claims: 2,
@@ -76,6 +77,7 @@ pub fn transfer(target: SnapshotId, name: &str) -> Vec<u8> {
         full_blocks: 100,
         left_out: 2,
         sent_before: 3,
+        in_memory: 90,
         status: status(),
     };
     let (kind, body) = transfer.encode();
@@ -132,6 +134,15 @@ pub fn samples() -> Vec<Vec<u8>> {
                 volume: "copy".to_owned(),
             }),
         }),
+        Request::Await(Await {
+            volume: "vol0".to_owned(),
+            relationship: Relationship(0xabc),
+            base: SnapshotId(3),
+            base_root: have.root,
+            labels: have.label,
+            step_ms: 1000,
+            wait_ms: 2000,
+        }),
         Request::HandOver(HandOver {
             volume: "vol0".to_owned(),
             id,
@@ -142,6 +153,7 @@ pub fn samples() -> Vec<Vec<u8>> {
                 volume: "copy".to_owned(),
                 every_ms: Some(900_000),
                 cron: "0 2 * * *".to_owned(),
+                continuous: true,
                 zone: String::new(),
                 rpo_ms: None,
             },
@@ -150,6 +162,7 @@ pub fn samples() -> Vec<Vec<u8>> {
     let answers = [
         Answer::Provision { id, blocks: 8192, used: 100, snapshots: 3 },
         Answer::UpToDate(status()),
+        Answer::Awaited { due: true, status: status() },
         Answer::Status(status()),
         Answer::Refused(Refusal::WrongVolume { expected: id, found: VolumeId([8; 16]) }),
         Answer::Refused(Refusal::DestinationTooSmall { need: 8192, have: 4096 }),

@@ -4,13 +4,14 @@
 //! ([`Client::hello`]), asks what to provision ([`Client::provision_info`]), and updates ([`Destination::update`]); the source answers with
 //! [`Source::serve_session`] until the other side hangs up. An update is: the destination lists its snapshots, the source takes a held
 //! snapshot `mirror.<peer>-<relationship>.<n>`, streams what changed, the destination commits, acknowledges, and the source
-//! lets the older base go. An acknowledgement that is lost shows in the next update's list.
+//! lets the older base go. An acknowledgement that is lost shows in the next update's list. [`Destination::follow`] does that again and again, for a lag of seconds.
 //!
-//! No threads, no sockets, no clock of its own: times are by the clock of the volume at each end. Resume, throttle, failback and
-//! continuous mode have their place in the request (`message.rs`: a message's version) and in the have map of a destination.
+//! No threads, no sockets, no clock of its own: times are by the clock of the volume at each end. What a transfer that
+//! was cut off had brought is in the have map of a destination.
 
 mod bundle;
 mod client;
+mod continuous;
 mod copies;
 mod destination;
 mod error;
@@ -30,6 +31,7 @@ mod wire;
 pub use bundle::Bundle;
 pub use cairn_stream::{Compression, Threads};
 pub use client::{Client, Provision};
+pub use continuous::Pace;
 pub use copies::{Difference, DifferenceKind, Mended, Verified, VerifyProgress, VerifyWork};
 pub use destination::{
     Destination, DestinationState, GivesUp, Options, TransferKind, TransferProgress, TransferReport, Work,

@@ -14,7 +14,7 @@ use crate::roles::{Departure, Standing, Successor};
 use crate::wire::{Body, Frame, Parser};
 
 /// The version of everything after the hello. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNMIR");
 
 /// What a destination asks.
@@ -44,6 +44,24 @@ pub(crate) enum Request {
     Standing(StandingOf),
     /// The other side is to become the destination, and this one the source.
     HandOver(HandOver),
+    /// An answer when there is something to bring.
+    Await(Await),
+}
+
+/// A wish to hear of changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Await {
+    pub(crate) volume: String,
+    pub(crate) relationship: Relationship,
+    /// The snapshot that it shows.
+    pub(crate) base: SnapshotId,
+    pub(crate) base_root: Checksum,
+    /// A digest of what the snapshots there are called, those of mirrors aside.
+    pub(crate) labels: Checksum,
+    /// Once a change is that old.
+    pub(crate) step_ms: u64,
+    /// In any case.
+    pub(crate) wait_ms: u64,
 }
 
 /// A question for the standing of a volume.
@@ -84,6 +102,11 @@ impl Stance {
     pub(crate) fn gives_up(self) -> bool {
         matches!(self, Stance::GivesUp | Stance::GivesUpSpilled)
     }
+
+    /// What is shown was written there.
+    pub(crate) fn has_head(self) -> bool {
+        self != Stance::Follows
+    }
 }
 
 /// A request for the status of a volume and of one of its mirrors.
@@ -121,6 +144,8 @@ pub(crate) struct Update {
     pub(crate) hold: bool,
     /// Without a common base, compare checksums rather than refuse.
     pub(crate) compare: bool,
+    /// It comes again in a moment: as little is to be done for it as goes.
+    pub(crate) step: bool,
     pub(crate) stance: Stance,
     pub(crate) rpo_ms: Option<u64>,
     /// Blocks that are there and of no image there: the source may ask for them.
@@ -169,6 +194,13 @@ pub(crate) enum Answer {
         left_out: u64,
         /// Blocks that were sent in earlier attempts at bringing a newer image, as far as this run of the source knows.
         sent_before: u64,
+        /// Blocks that need not be read for it.
+        in_memory: u64,
+        status: SourceStatus,
+    },
+    /// Whether there is something to bring.
+    Awaited {
+        due: bool,
         status: SourceStatus,
     },
     Status(SourceStatus),
@@ -196,6 +228,7 @@ const ASK_BEGAN: u8 = 12;
 const ASK_CLAIMS: u8 = 13;
 const STANDING: u8 = 14;
 const HAND_OVER: u8 = 15;
+const AWAIT: u8 = 18;
 
 /// Blocks in one message of claims: 4 MiB of checksums.
 pub(crate) const CLAIMS_MAX: usize = 1 << 18;
@@ -233,6 +266,7 @@ impl Request {
                     .u8(compression)
                     .u8(u8::from(update.hold))
                     .u8(u8::from(update.compare))
+                    .u8(u8::from(update.step))
                     .u8(match update.stance {
                         Stance::Follows => 0,
                         Stance::OwnHead => 1,
@@ -289,9 +323,14 @@ impl Request {
             }
             Request::HandOver(HandOver { volume, id, relationship, shown, successor }) => {
                 let body = body.text(volume).array(&id.0).u64(relationship.0).u64(shown.0);
-                let Successor { address, volume, every_ms, cron, zone, rpo_ms } = successor;
+                let Successor { address, volume, every_ms, cron, continuous, zone, rpo_ms } = successor;
                 let body = body.text(address).text(volume).option(*every_ms).text(cron).text(zone);
-                (HAND_OVER, body.option(*rpo_ms))
+                (HAND_OVER, body.option(*rpo_ms).u8(u8::from(*continuous)))
+            }
+            Request::Await(wish) => {
+                let body = body.text(&wish.volume).u64(wish.relationship.0).u64(wish.base.0);
+                let body = body.array(&wish.base_root.0).array(&wish.labels.0);
+                (AWAIT, body.u64(wish.step_ms).u64(wish.wait_ms))
             }
         };
         (kind, body.0)
@@ -355,7 +394,17 @@ impl Request {
                     cron: parser.text()?,
                     zone: parser.text()?,
                     rpo_ms: parser.option()?,
+                    continuous: parser.flag()?,
                 },
+            }),
+            AWAIT => Request::Await(Await {
+                volume: parser.text()?,
+                relationship: Relationship(parser.u64()?),
+                base: SnapshotId(parser.u64()?),
+                base_root: parser.checksum()?,
+                labels: parser.checksum()?,
+                step_ms: parser.u64()?,
+                wait_ms: parser.u64()?,
             }),
             _ => return Err(MirrorError::Protocol("it sent an unknown message")),
         };
@@ -377,6 +426,7 @@ fn parse_update(parser: &mut Parser<'_>) -> Result<Update, MirrorError> {
     };
     let hold = parser.flag()?;
     let compare = parser.flag()?;
+    let step = parser.flag()?;
     let stance = match parser.u8()? {
         0 => Stance::Follows,
         1 => Stance::OwnHead,
@@ -407,6 +457,7 @@ fn parse_update(parser: &mut Parser<'_>) -> Result<Update, MirrorError> {
         compression,
         hold,
         compare,
+        step,
         stance,
         rpo_ms,
         claims,
@@ -477,10 +528,11 @@ impl Answer {
                 (ASK_BEGAN, body.u64(accumulating.0).option(in_flight.map(|file| file.0)))
             }
             Answer::AskClaims { from } => (ASK_CLAIMS, body.u64(from.0)),
-            Answer::Transfer { target, name, full_blocks, left_out, sent_before, status } => {
+            Answer::Transfer { target, name, full_blocks, left_out, sent_before, in_memory, status } => {
                 let body = body.u64(target.0).text(name).u64(*full_blocks).u64(*left_out).u64(*sent_before);
-                (TRANSFER, put_status(body, status))
+                (TRANSFER, put_status(body.u64(*in_memory), status))
             }
+            Answer::Awaited { due, status } => (AWAIT, put_status(body.u8(u8::from(*due)), status)),
             Answer::Status(status) => (STATUS, put_status(body, status)),
             Answer::Refused(refusal) => (REFUSED, put_refusal(body, refusal)),
             Answer::Copies(answer) => answer.encode(),
@@ -510,8 +562,10 @@ impl Answer {
                 full_blocks: parser.u64()?,
                 left_out: parser.u64()?,
                 sent_before: parser.u64()?,
+                in_memory: parser.u64()?,
                 status: parse_status(&mut parser)?,
             },
+            AWAIT => Answer::Awaited { due: parser.flag()?, status: parse_status(&mut parser)? },
             STATUS => Answer::Status(parse_status(&mut parser)?),
             ASK_BEGAN => Answer::AskBegan {
                 accumulating: FileId(parser.u64()?),

@@ -53,6 +53,8 @@ pub struct Successor {
     pub every_ms: Option<u64>,
     /// Or by which cron expression; empty for none.
     pub cron: String,
+    /// Or continuously.
+    pub continuous: bool,
     /// In which time zone; empty for UTC.
     pub zone: String,
     /// The lag that is wanted at most.

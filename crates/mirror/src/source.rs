@@ -16,7 +16,7 @@ use cairn_format::stream::root_digest;
 use cairn_stream::{
     AbortReason, Gauge, Have, MIRROR_PREFIX, Plan, Progress, StreamError, Work, abort, produce_gauged,
 };
-use cairn_volume::{SinceFiles, Snapshot, Volume, VolumeError};
+use cairn_volume::{KeepsFresh, SinceFiles, Snapshot, Volume, VolumeError};
 
 use crate::copies;
 use crate::error::{MirrorError, Refusal};
@@ -65,6 +65,11 @@ pub trait SourceVolumes {
     /// How far behind its own source a volume is that is a destination itself; none when it is none, or nothing is known.
     fn upstream_lag(&self, _volume: &str) -> Option<Lag> {
         None
+    }
+
+    /// Waits, for no longer than so, on behalf of a destination that follows continuously. False when nobody may wait (any more): it is answered at once.
+    fn rest(&self, _for: Duration) -> bool {
+        false
     }
 
     /// Makes a snapshot of a volume with what its owner wants around it. False when that failed, and `make` was not called.
@@ -128,6 +133,8 @@ pub(crate) struct Prepared {
     pub(crate) target: Snapshot,
     pub(crate) base: Base,
     pub(crate) status: SourceStatus,
+    /// The next one lets go of what this one leaves.
+    pub(crate) step: bool,
 }
 
 /// What the destination has that the changes are counted from.
@@ -179,6 +186,8 @@ impl Source {
         work: &mut Work<'_>,
     ) -> Result<(), MirrorError> {
         let mut greeted = false;
+        // What is written between the steps of a mirror that follows continuously stays in memory for as long as it talks.
+        let mut fresh: Option<KeepsFresh> = None;
         while let Some(frame) = read_frame(stream)? {
             let request = self.next_request(&frame, greeted)?;
             greeted = true;
@@ -220,6 +229,23 @@ impl Source {
                     }
                     continue;
                 }
+                Request::Await(wish) => match volumes.volume(&wish.volume, peer) {
+                    Ok(volume) => {
+                        if !fresh.as_ref().is_some_and(|kept| Arc::ptr_eq(kept.volume(), &volume)) {
+                            fresh = (volume.status_role() == Role::Normal).then(|| volume.keep_fresh());
+                        }
+                        let prefix = prefix(peer, wish.relationship);
+                        if self.followers.lock().contains_key(&(volume.id(), prefix.clone())) {
+                            self.hear(&volume, &prefix, &Heard::default());
+                        }
+                        let awaited = self.awaited(&volume, &wish, peer, volumes);
+                        awaited.map(|(due, status)| Answer::Awaited {
+                            due,
+                            status: whole_lag(status, volumes, &wish.volume),
+                        })
+                    }
+                    Err(refusal) => Err(refusal),
+                },
                 Request::Copies(asked) => volumes
                     .volume(&asked.volume, peer)
                     .and_then(|volume| copies::answer(&volume, &asked))
@@ -273,12 +299,18 @@ impl Source {
         let prefix = prefix(peer, update.relationship);
         let key = (volume.id(), prefix.clone());
         let claim = self.claim(key.clone());
-        let hears = Heard { hold: Some(update.hold), rpo_ms: update.rpo_ms, confirmed: None };
+        let hears = Heard {
+            hold: Some(update.hold),
+            rpo_ms: Some(update.rpo_ms),
+            continuous: Some(update.step),
+            confirmed: None,
+        };
         self.hear(volume, &prefix, &hears);
         let known = ask_began(stream, volume, &prefix, update)?;
         let mut prepared = Err(Refusal::Hook);
         let mut prepare = || prepared = self.prepare(volume, update, &prefix, known, &claim);
-        if volume.status_role() == Role::Normal {
+        // The images of a mirror that follows continuously are as those after a crash.
+        if volume.status_role() == Role::Normal && !update.step {
             volumes.around_snapshot(&update.volume, &mut prepare);
         } else {
             prepare();
@@ -346,6 +378,7 @@ impl Source {
             full_blocks: volume.status().used,
             left_out: plan.left_out(),
             sent_before,
+            in_memory: if prepared.step { plan.fresh_blocks() } else { 0 },
             status: prepared.status,
         };
         answer(stream, &announcement)?;
@@ -373,11 +406,12 @@ impl Source {
                     // The sockets took it at once: only now it is known how long it was on its way.
                     gauge.sent(sent, clock.monotonic().saturating_sub(began));
                 }
-                self.advance(volume, prefix, &prepared.target, update, claim)?;
+                if !prepared.step {
+                    self.advance(volume, prefix, &prepared.target, update, claim)?;
+                }
                 let root = &prepared.target.root;
                 let confirmed = Some((root.generation, root.changed));
-                let rpo_ms = update.rpo_ms;
-                self.hear(volume, prefix, &Heard { hold: Some(update.hold), rpo_ms, confirmed });
+                self.hear(volume, prefix, &Heard { confirmed, ..Heard::default() });
                 if volume.status_role() != Role::Normal {
                     self.note_relayed(key, &[target]);
                 }
@@ -421,6 +455,13 @@ impl Source {
         }
         if status.blocks > update.blocks {
             return Err(Refusal::DestinationTooSmall { need: status.blocks, have: update.blocks });
+        }
+        if let Some(base) = self.step_base(volume, update, prefix) {
+            match self.prepare_step(volume, update, prefix, &base) {
+                // A snapshot that it would let go of has a clone, or went meanwhile: an update sorts that out.
+                Err(refusal) => tracing::debug!(%refusal, "a step of a mirror becomes an update"),
+                done => return done,
+            }
         }
         let refused = |error: VolumeError| Refusal::from(&error);
         let number = since_number(name_in(prefix));
@@ -498,7 +539,7 @@ impl Source {
         }
         // What the destination has until the transfer is through.
         let status = status_of(volume, prefix, keep.unwrap_or_default(), None, None)?;
-        Ok(Ok(Prepared { target, base, status }))
+        Ok(Ok(Prepared { target, base, status, step: false }))
     }
 
     /// The destination has `target`: every other snapshot of this mirror goes; also `target` when it is not to be held.
@@ -593,7 +634,8 @@ impl Source {
         follower.heard = now;
         // Whoever asks for an image or for the lag follows.
         follower.departed = None;
-        follower.rpo = heard.rpo_ms.map(Duration::from_millis);
+        follower.rpo = heard.rpo_ms.map_or(follower.rpo, |rpo| rpo.map(Duration::from_millis));
+        follower.continuous = heard.continuous.unwrap_or(follower.continuous);
         follower.hold = heard.hold.unwrap_or(follower.hold);
         if heard.confirmed.is_some() {
             follower.base = heard.confirmed;
@@ -611,7 +653,7 @@ impl Source {
         let prefix = prefix(peer, of.relationship);
         let follows = self.followers.lock().contains_key(&(volume.id(), prefix.clone()));
         if follows {
-            self.hear(volume, &prefix, &Heard { hold: None, rpo_ms: of.rpo_ms, confirmed: None });
+            self.hear(volume, &prefix, &Heard { rpo_ms: Some(of.rpo_ms), ..Heard::default() });
         }
         let has_base = volume
             .snapshot_entries()
@@ -689,10 +731,12 @@ impl Source {
     }
 }
 
-/// What a session says of its mirror.
+/// What a session says of its mirror; what it does not say stays.
+#[derive(Default)]
 struct Heard {
     hold: Option<bool>,
-    rpo_ms: Option<u64>,
+    rpo_ms: Option<Option<u64>>,
+    continuous: Option<bool>,
     confirmed: Option<(Generation, Timestamp)>,
 }
 
@@ -763,7 +807,7 @@ fn leave_out<S: Read + Write + ?Sized>(
 }
 
 /// The snapshots that both sides have with the same content.
-fn common(volume: &Volume, have: &[Have]) -> Result<Vec<SnapshotId>, Refusal> {
+pub(crate) fn common(volume: &Volume, have: &[Have]) -> Result<Vec<SnapshotId>, Refusal> {
     let theirs: HashMap<SnapshotId, Checksum> = have.iter().map(|have| (have.id, have.root)).collect();
     let mut common = Vec::new();
     for entry in volume.snapshot_entries() {
@@ -810,7 +854,7 @@ fn prepare_handed_over(
     if update.shown == target.id && common.contains(&target.id) {
         return Ok(Err(status));
     }
-    Ok(Ok(Prepared { target, base, status }))
+    Ok(Ok(Prepared { target, base, status, step: false }))
 }
 
 /// What a destination has, but for the snapshots up to `target` that it gives up and that are others here: both sides have given the same
@@ -866,7 +910,7 @@ pub(crate) fn own_snapshots(volume: &Volume, prefix: &str) -> Vec<(Snapshot, u64
     volume.snapshots().into_iter().filter_map(numbered).collect()
 }
 
-/// Releases and deletes snapshots.
+/// Releases and deletes snapshots; one of which there is a clone stays until that is gone.
 fn let_go<'a>(
     volume: &Arc<Volume>,
     snapshots: impl Iterator<Item = &'a Snapshot>,
@@ -874,7 +918,9 @@ fn let_go<'a>(
     let mut ids = Vec::new();
     for snapshot in snapshots {
         volume.hold_snapshot(snapshot.id, false)?;
-        ids.push(snapshot.id);
+        if !volume.is_cloned(snapshot.id) {
+            ids.push(snapshot.id);
+        }
     }
     if !ids.is_empty() {
         volume.delete_snapshots(&ids)?;

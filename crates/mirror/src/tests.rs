@@ -2,6 +2,7 @@
 
 mod bundle;
 mod cascade;
+mod continuous;
 mod copies;
 mod harness;
 mod hostile;

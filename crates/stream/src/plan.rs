@@ -212,6 +212,11 @@ impl Plan {
         self.left_out
     }
 
+    /// Blocks that need not be read from the device: the volume has them in memory since they were written ([`Volume::keep_fresh`]).
+    pub fn fresh_blocks(&self) -> u64 {
+        self.volume.fresh_blocks(&self.runs).0
+    }
+
     /// How the stream begins.
     pub fn header(&self) -> &StreamHeader {
         &self.header

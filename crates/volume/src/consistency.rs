@@ -43,6 +43,8 @@ pub(crate) enum Rider {
     Snapshot(String),
     /// A snapshot of the new root for a mirror relationship: what accumulated since its base is in flight from here on.
     SnapshotSince(String, u64),
+    /// The next snapshot for a mirror that follows closely, with all that goes along with it.
+    Step(StepRider),
     /// What was in flight for a relationship has arrived.
     AcknowledgeSince(u64),
     /// The end of a relationship's since maps.
@@ -65,12 +67,41 @@ pub(crate) enum Rider {
     Log(LogArea),
 }
 
+/// A snapshot of the new root that is held, and in the same consistency point the end of those that the mirror needs no longer.
+#[derive(Debug, Clone)]
+pub(crate) struct StepRider {
+    pub(crate) name: String,
+    /// Whose since maps go on from the new root; none to leave them as they are.
+    pub(crate) relationship: Option<u64>,
+    /// What was in flight for it has arrived.
+    pub(crate) arrived: bool,
+    /// Snapshots of the mirror that go, held or not.
+    pub(crate) over: Vec<SnapshotId>,
+}
+
 impl Rider {
     /// It changes the trees itself, so there is a new generation also without changes in memory.
     fn changes_trees(&self) -> bool {
-        let since =
-            matches!(self, Rider::SnapshotSince(..) | Rider::AcknowledgeSince(_) | Rider::DeleteSince(_));
-        since || matches!(self, Rider::Rollback(_))
+        let since = matches!(self, Rider::AcknowledgeSince(_) | Rider::DeleteSince(_));
+        since || self.begins_map_of().is_some() || matches!(self, Rider::Rollback(_))
+    }
+
+    /// The relationship for which a new since map begins with it.
+    pub(crate) fn begins_map_of(&self) -> Option<u64> {
+        match self {
+            Rider::SnapshotSince(_, relationship) => Some(*relationship),
+            Rider::Step(step) => step.relationship,
+            _ => None,
+        }
+    }
+
+    /// Snapshots that are deleted along with it.
+    fn deletes(&self) -> &[SnapshotId] {
+        match self {
+            Rider::Delete(ids) => ids,
+            Rider::Step(step) => &step.over,
+            _ => &[],
+        }
     }
 }
 
@@ -165,10 +196,10 @@ impl Volume {
         rider: Rider,
     ) -> Result<Done, VolumeError> {
         self.check_rider(commit, &rider)?;
-        if let Rider::Delete(ids) = &rider {
+        if !rider.deletes().is_empty() {
             // Maps that can't be read are met here, where the deletion can still be refused and nothing else suffers.
             let before = self.state.lock().committed.clone();
-            self.deletion(ids, &before.root, &before, &mut commit.superblock.clone())?;
+            self.deletion(rider.deletes(), &before.root, &before, &mut commit.superblock.clone())?;
         }
         let frozen = self.freeze(&rider)?;
         let drops_changes = matches!(rider, Rider::Rollback(_));
@@ -227,7 +258,10 @@ impl Volume {
         let table_full = || !commit.label.has_room() || state.snapshots.len() >= SNAPSHOTS_MAX;
         match rider {
             Rider::None | Rider::Failover | Rider::Log(_) => state.check_open(),
-            Rider::Snapshot(name) | Rider::SnapshotSince(name, _) | Rider::Demote(name, _) => {
+            Rider::Snapshot(name)
+            | Rider::SnapshotSince(name, _)
+            | Rider::Demote(name, _)
+            | Rider::Step(StepRider { name, .. }) => {
                 state.check_writable()?;
                 state.check_room_for_since(rider)?;
                 check_name(name)?;
@@ -235,25 +269,15 @@ impl Volume {
                     Err(VolumeError::NameTaken)
                 } else if table_full() {
                     Err(VolumeError::TableFull)
-                } else {
+                } else if rider.deletes().is_empty() {
                     Ok(())
+                } else {
+                    check_deletion(&state, commit, rider)
                 }
             }
-            Rider::Delete(ids) => {
+            Rider::Delete(_) => {
                 state.check_writable()?;
-                for id in ids {
-                    let entry = state.snapshots.get(*id).ok_or(VolumeError::NoSuchSnapshot(*id))?;
-                    if entry.held {
-                        return Err(VolumeError::Held(*id));
-                    }
-                    if state.kept.contains_key(id) {
-                        return Err(VolumeError::Cloned(*id));
-                    }
-                }
-                let touched: BTreeSet<usize> =
-                    ids.iter().flat_map(|id| state.snapshots.touched_by_removal(*id)).collect();
-                let room = touched.len() + TableRef::INDEXES_MAX <= commit.label.free();
-                if room { Ok(()) } else { Err(VolumeError::TableFull) }
+                check_deletion(&state, commit, rider)
             }
             Rider::Rename(id, name) => {
                 state.check_writable()?;
@@ -502,8 +526,8 @@ impl Volume {
         let changed = if only_since { old.changed } else { self.changed_now(now) };
         {
             let mut state = self.state.lock();
-            if let Rider::SnapshotSince(_, relationship) = rider {
-                state.note_beginning(&since_maps, *relationship, part.overlay.generation, changed);
+            if let Some(relationship) = rider.begins_map_of() {
+                state.note_beginning(&since_maps, relationship, part.overlay.generation, changed);
             }
             state.since_maps = since_maps;
         }
@@ -551,6 +575,7 @@ impl Volume {
         let mut writes = std::mem::take(&mut gathered.writes);
         writes.sort_unstable_by_key(|(vbn, _)| *vbn);
         for chunk in writes.chunks(PLACE_BLOCKS) {
+            self.store.fresh().note(chunk);
             self.store.run(self.store.write_home(chunk))?;
         }
         Ok(())
@@ -595,10 +620,18 @@ impl Volume {
         let mut changes = Vec::new();
         match rider {
             Rider::None | Rider::AcknowledgeSince(_) | Rider::DeleteSince(_) => {}
-            Rider::Snapshot(name) | Rider::SnapshotSince(name, _) | Rider::Demote(name, _) => {
+            Rider::Snapshot(name)
+            | Rider::SnapshotSince(name, _)
+            | Rider::Demote(name, _)
+            | Rider::Step(StepRider { name, .. }) => {
+                if !rider.deletes().is_empty() {
+                    // First, as the new snapshot has the same blocks as the active state, which those that go are compared with.
+                    (changes, exclusive) = self.deletion(rider.deletes(), root, before, superblock)?;
+                    done.freed = exclusive.iter().map(|(_, blocks)| blocks.len() as u64).sum();
+                }
                 let id = SnapshotId(superblock.next_snapshot);
                 let created = self.clock.now();
-                let held = matches!(rider, Rider::Demote(_, true));
+                let held = matches!(rider, Rider::Demote(_, true) | Rider::Step(_));
                 let (name, root) = (name.clone(), Root { created, ..*root });
                 let entry = SnapshotEntry { id, parent: superblock.parent, held, name, root };
                 superblock.next_snapshot += 1;
@@ -755,6 +788,7 @@ impl Volume {
             state.snapshots.apply(table);
         }
         if state.role != superblock.role {
+            self.store.fresh().forget();
             // From now on blocks are allocated here: not those whose home the redirect map still points away from. Mostly there are none, as each
             // image's commit drops redirects of blocks that no root has; but a map that could not be read then counted as full, and can be read now.
             let redirected: Vec<Vbn> = state.committed.redirects.each().map(|(vbn, _)| vbn).collect();
@@ -791,6 +825,25 @@ fn placed_blocks(overlay: &Overlay) -> impl Iterator<Item = BlockPointer> + '_ {
 pub(crate) fn bit(vbn: Vbn) -> (usize, u8) {
     let within = vbn.0 % BITS_PER_MAP_BLOCK;
     ((within / 8) as usize, 1 << (within % 8))
+}
+
+/// Refuses the deletion of what must stay, and one for which the label area has no room.
+fn check_deletion(state: &State, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
+    // A mirror's own hold does not keep its snapshots from it.
+    let heeds_hold = !matches!(rider, Rider::Step(_));
+    for id in rider.deletes() {
+        let entry = state.snapshots.get(*id).ok_or(VolumeError::NoSuchSnapshot(*id))?;
+        if entry.held && heeds_hold {
+            return Err(VolumeError::Held(*id));
+        }
+        if state.kept.contains_key(id) {
+            return Err(VolumeError::Cloned(*id));
+        }
+    }
+    let touched: BTreeSet<usize> =
+        rider.deletes().iter().flat_map(|id| state.snapshots.touched_by_removal(*id)).collect();
+    let room = touched.len() + TableRef::INDEXES_MAX <= commit.label.free();
+    if room { Ok(()) } else { Err(VolumeError::TableFull) }
 }
 
 fn check_name(name: &str) -> Result<(), VolumeError> {

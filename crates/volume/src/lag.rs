@@ -1,9 +1,10 @@
 //! How far a mirror is behind: what changed since a snapshot, and since when.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_base::{Clock, Generation, SnapshotId, Timestamp};
-use cairn_format::{FileKind, SegmentKind};
+use cairn_format::{FileKind, Root, SegmentKind};
 
 use crate::compare::Maps;
 use crate::error::VolumeError;
@@ -75,6 +76,12 @@ impl Volume {
         };
         let blocks = runs.iter().map(|(_, count)| count).sum::<u64>() + dirty;
         Ok(Behind { now: self.clock.now(), first_change, blocks })
+    }
+
+    /// How long ago the first change after a root was made; none without a change. As in [`Volume::changed_since_snapshot`], without counting blocks.
+    pub fn age_of_changes(&self, base: &Root) -> Option<Duration> {
+        let (first, _) = self.first_change_after(Some((base.generation, base.changed)), base.created);
+        first.map(|first| self.clock.now().since(first))
     }
 
     /// When the first change after a root was made, and how many changes are in memory. The root is told by its generation and by the time of the last change

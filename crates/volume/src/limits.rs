@@ -40,6 +40,8 @@ pub(crate) struct Memory {
     pub(crate) changes_hard: u64,
     /// Changes that one round of merging takes into a tree: in the worst case each needs a node in memory. A sixteenth.
     pub(crate) merge_changes: usize,
+    /// Blocks that stay in memory after they were written, while a mirror follows closely: a quarter of the rest, and beside it. Most of them the cache of data has as well.
+    pub(crate) fresh_blocks: u64,
 }
 
 impl Memory {
@@ -53,6 +55,7 @@ impl Memory {
             changes_soft,
             changes_hard: 2 * changes_soft,
             merge_changes: (blocks / 16).max(256) as usize,
+            fresh_blocks: blocks / 4,
         }
     }
 }

@@ -20,7 +20,7 @@ use cairn_format::layout::BITS_PER_MAP_BLOCK;
 use cairn_format::{BlockPointer, FileKind, Inode, Root, TreeRef};
 
 use crate::compare::{Maps, append_runs, words_of};
-use crate::consistency::{Rider, bit};
+use crate::consistency::{Rider, StepRider, bit};
 use crate::error::{Place, VolumeError};
 use crate::lag::Behind;
 use crate::open::map_blocks;
@@ -64,6 +64,19 @@ pub struct SinceFiles {
     pub accumulating: FileId,
     /// Changes since the one before, until the destination has the last one.
     pub in_flight: Option<FileId>,
+}
+
+/// What a mirror that follows closely needs next.
+#[derive(Debug, Clone, Copy)]
+pub struct Step<'a> {
+    /// Of the new snapshot.
+    pub name: &'a str,
+    /// Whose since maps go on from it; none to leave them as they are, which is less to write, and they tell less.
+    pub relationship: Option<u64>,
+    /// The snapshot that the mirror has.
+    pub base: SnapshotId,
+    /// Earlier snapshots that were held for it, and go.
+    pub over: &'a [SnapshotId],
 }
 
 /// A since map that a consistency point writes anew.
@@ -130,14 +143,14 @@ impl State {
     pub(crate) fn check_room_for_since(&self, rider: &Rider) -> Result<(), VolumeError> {
         let maps = self.since_maps.len() as u64;
         let room = match rider {
-            Rider::SnapshotSince(_, relationship) => {
-                match self.since_map(*relationship, FileKind::SinceAccumulating) {
+            Rider::Rollback(_) => maps == 0 || self.has_room_for_maps(maps),
+            _ => match rider.begins_map_of() {
+                None => true,
+                Some(relationship) => match self.since_map(relationship, FileKind::SinceAccumulating) {
                     Some(_) => self.has_room_for_maps(maps),
                     None => self.has_room_for_maps(maps + 3) && self.has_room(0),
-                }
-            }
-            Rider::Rollback(_) => maps == 0 || self.has_room_for_maps(maps),
-            _ => true,
+                },
+            },
         };
         if room { Ok(()) } else { Err(VolumeError::NoSpace) }
     }
@@ -190,6 +203,40 @@ impl Volume {
             return Ok(false);
         }
         self.commit_holding(&mut commit, Rider::AcknowledgeSince(relationship)).map(|_| true)
+    }
+
+    /// The next snapshot for a mirror that follows closely: one consistency point makes it, holds it, deletes those that the mirror needs no longer, and goes on with
+    /// the since maps, as [`Volume::create_snapshot_since`], [`Volume::acknowledge_since`] for the base, [`Volume::hold_snapshot`] and [`Volume::delete_snapshots`]
+    /// would one after the other.
+    ///
+    /// # Errors
+    /// As those. [`VolumeError::NoSpace`] when the volume is too full to keep the map, if [`Step::relationship`] asks for that.
+    pub fn create_snapshot_step(self: &Arc<Self>, step: Step<'_>) -> Result<Snapshot, VolumeError> {
+        let mut commit = self.commit.lock();
+        let mut arrived = false;
+        if let Some(relationship) = step.relationship {
+            if relationship == 0 {
+                return Err(VolumeError::Refused("a mirror relationship has a number above 0"));
+            }
+            let (committed, accumulating, root) = {
+                let state = self.state.lock();
+                let entry = state.snapshots.get(step.base).ok_or(VolumeError::NoSuchSnapshot(step.base))?;
+                let accumulating = state.since_map(relationship, FileKind::SinceAccumulating);
+                (state.committed.clone(), accumulating, entry.root)
+            };
+            arrived = match accumulating {
+                Some(map) => self.began_at(&committed, &root, map)?,
+                None => false,
+            };
+        }
+        let rider = Rider::Step(StepRider {
+            name: step.name.to_owned(),
+            relationship: step.relationship,
+            arrived,
+            over: step.over.to_vec(),
+        });
+        let done = self.commit_holding(&mut commit, rider)?;
+        done.snapshot.as_ref().map(Snapshot::from).ok_or(VolumeError::Closed)
     }
 
     /// The files of a relationship's maps; none without such a relationship.
@@ -419,13 +466,15 @@ impl Volume {
             return self.carry_over(before, current, blocks, inodes, gathered);
         }
         let mut update = SinceUpdate { changing: Vec::new(), maps: Vec::new() };
-        let (mine, rotates) = match rider {
-            Rider::SnapshotSince(_, relationship) => (*relationship, true),
-            Rider::AcknowledgeSince(relationship) | Rider::DeleteSince(relationship) => {
+        let (mine, rotates) = match (rider, rider.begins_map_of()) {
+            (_, Some(relationship)) => (relationship, true),
+            (Rider::AcknowledgeSince(relationship) | Rider::DeleteSince(relationship), None) => {
                 (*relationship, false)
             }
             _ => (0, false),
         };
+        // What has arrived is in flight no longer: what accumulated since takes its place, instead of joining it.
+        let arrived = matches!(rider, Rider::Step(step) if step.arrived);
         let in_flight =
             current.iter().any(|map| map.relationship == mine && map.kind == FileKind::SinceInFlight);
         for map in current {
@@ -434,6 +483,7 @@ impl Volume {
             let ends = match rider {
                 Rider::AcknowledgeSince(_) => !accumulates,
                 Rider::DeleteSince(_) => true,
+                _ if arrived => rotates && !accumulates,
                 _ => rotates && accumulates && in_flight,
             };
             if map.relationship == mine && ends {

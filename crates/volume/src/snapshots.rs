@@ -116,6 +116,11 @@ impl Volume {
         self.commit_with(Rider::Hold(id, held)).map(drop)
     }
 
+    /// Whether a clone needs a snapshot, which can't be deleted then.
+    pub fn is_cloned(&self, id: SnapshotId) -> bool {
+        self.state.lock().kept.contains_key(&id)
+    }
+
     pub(crate) fn entry(&self, id: SnapshotId) -> Result<SnapshotEntry, VolumeError> {
         self.state.lock().snapshots.get(id).cloned().ok_or(VolumeError::NoSuchSnapshot(id))
     }
@@ -159,16 +164,25 @@ impl Volume {
         Ok(changes)
     }
 
-    /// Reads runs of blocks as they are on the device, in order, past the cache. They are not verified here: whoever takes them
-    /// checks them against the tree that they belong to.
+    /// Reads runs of blocks as they are on the device, in order, past the cache; those that were written while [`Volume::keep_fresh`] is in force come from
+    /// memory. They are not verified here: whoever takes them checks them against the tree that they belong to.
     pub fn read_blocks(&self, runs: &[Run]) -> Result<Vec<Block>, VolumeError> {
         let redirects = self.state.lock().committed.redirects.clone();
         let vbns: Vec<Vbn> =
             runs.iter().flat_map(|(first, count)| (0..*count).map(|n| Vbn(first.0 + n))).collect();
-        self.store
-            .read_numbers(&vbns, &redirects)
+        let Some(fresh) = self.store.fresh().find(&vbns) else {
+            let read = self.store.read_numbers(&vbns, &redirects);
+            return read.into_iter().map(|block| block.map_err(VolumeError::from)).collect();
+        };
+        let missing: Vec<Vbn> =
+            vbns.iter().zip(&fresh).filter(|(_, found)| found.is_none()).map(|(vbn, _)| *vbn).collect();
+        let mut read = self.store.read_numbers(&missing, &redirects).into_iter();
+        fresh
             .into_iter()
-            .map(|block| block.map_err(VolumeError::from))
+            .map(|found| match found {
+                Some(block) => Ok(block),
+                None => read.next().ok_or(VolumeError::Closed)?.map_err(VolumeError::from),
+            })
             .collect()
     }
 

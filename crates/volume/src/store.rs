@@ -12,6 +12,7 @@ use quick_cache::{OptionsBuilder, UnitWeighter};
 
 use crate::compare::INODE_FILE;
 use crate::error::{Place, VolumeError};
+use crate::fresh::Fresh;
 use crate::limits::Memory;
 use crate::overlay::NumberHasher;
 use crate::repair::Damage;
@@ -50,6 +51,7 @@ pub(crate) struct Store {
     data: BlockCache,
     nodes: BlockCache,
     damage: Damage,
+    fresh: Fresh,
 }
 
 /// Hashes numbers the same way in every run: what is evicted, and so what is read from the device, must not differ between two runs of the simulator.
@@ -69,7 +71,15 @@ impl Store {
             BlockCache::with_options(options, Default::default(), Default::default(), Default::default())
         };
         let (data, nodes) = (cache(memory.data_cache, HOT_DATA), cache(memory.node_cache, HOT_NODES));
-        Self { device, volume, space: RwLock::new(Arc::new(space)), data, nodes, damage: Damage::default() }
+        Self {
+            device,
+            volume,
+            space: RwLock::new(Arc::new(space)),
+            data,
+            nodes,
+            damage: Damage::default(),
+            fresh: Fresh::new(memory.fresh_blocks),
+        }
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn Device> {
@@ -82,6 +92,10 @@ impl Store {
 
     pub(crate) fn damage(&self) -> &Damage {
         &self.damage
+    }
+
+    pub(crate) fn fresh(&self) -> &Fresh {
+        &self.fresh
     }
 
     pub(crate) fn space(&self) -> Arc<Space> {

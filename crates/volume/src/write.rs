@@ -369,6 +369,7 @@ impl Volume {
             self.store.remember_data(flight.pointer.vbn, flight.pointer.checksum, flight.block.clone());
             writes.push((flight.pointer.vbn, flight.block.clone()));
         }
+        self.store.fresh().note(&writes);
         self.store.write_home(&writes)
     }
 

@@ -59,6 +59,7 @@ fn an_update() -> Request {
         compression: Compression::Zstd,
         hold: false,
         compare: true,
+        step: false,
         stance: Stance::Follows,
         rpo_ms: Some(7),
         claims: 9,

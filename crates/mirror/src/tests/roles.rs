@@ -16,6 +16,7 @@ use crate::{DestinationState, GivesUp, MirrorError, Refusal, Standing, Successor
 
 fn successor() -> Successor {
     Successor {
+        continuous: false,
         address: ":7420".to_owned(),
         volume: "vol0".to_owned(),
         every_ms: None,

@@ -1,0 +1,199 @@
+//! Continuous mode: a lag of seconds. The destination asks to be told when something has changed at the source ([`Destination::follow`]), and then for a *step*: an
+//! update that costs the source one consistency point, and no reads of what that wrote.
+//!
+//! 1. *Await*: the source answers when a change that the destination lacks is older than [`Pace::step`], or when [`Pace::wait`] is over, with the lag. So a destination that
+//!    waits knows its lag all the time, and a source that is gone is noticed.
+//! 2. *Step*: one consistency point of the source makes the snapshot, holds it, lets the one before its base go, and goes on with the since maps. What it
+//!    wrote is in memory still ([`cairn_volume::Volume::keep_fresh`]) and goes out from there; a client's write is written once.
+//! 3. The destination verifies and commits the image as in any other update: it shows consistency points of the source and nothing in between.
+//!
+//! *Falling behind* needs no decision. What is sent is found by comparing maps, as ever, so it is exact whatever was missed; memory only spares reads. When more was
+//! written than it holds, the older blocks are read from the device, and the next step is larger, and so cheaper for each change. Whatever goes wrong, the next request is an
+//! update like any other: no base, nothing common, an unfinished transfer, changed roles are dealt with as in those.
+//!
+//! Hooks are not run: an image is what a crash at that moment would leave, which databases are made for.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::{Checksum, SnapshotId};
+use cairn_format::stream::root_digest;
+use cairn_format::{Role, SnapshotEntry};
+use cairn_stream::{Have, MIRROR_PREFIX};
+use cairn_volume::{Snapshot, Step, Volume, VolumeError};
+
+use crate::client::{Client, unexpected};
+use crate::destination::{Destination, TransferReport, Work};
+use crate::error::{MirrorError, Refusal};
+use crate::follower::since_number;
+use crate::lag::SourceStatus;
+use crate::message::{Answer, Await, Request, Update};
+use crate::relationship::{PeerName, prefix};
+use crate::roles::handed_over;
+use crate::source::{Base, Prepared, Source, SourceVolumes, common, name_in, own_snapshots, status_of};
+
+/// The longest rest of a source that waits for a change: how late it may notice one.
+const REST: Duration = Duration::from_millis(20);
+
+/// How closely a mirror follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// A change that is older than this at the source begins a step.
+    pub step: Duration,
+    /// The source answers after this long in any case.
+    pub wait: Duration,
+}
+
+impl Destination {
+    /// Waits until something has changed at the source for [`Pace::step`], and brings it; `None` when nothing was due for [`Pace::wait`]. To be called again and again on the same
+    /// connection.
+    ///
+    /// # Errors
+    /// As [`Destination::update`].
+    pub fn follow<S: Read + Write + ?Sized>(
+        &self,
+        client: &mut Client<'_, S>,
+        pace: Pace,
+        work: &mut Work<'_>,
+    ) -> Result<Option<TransferReport>, MirrorError> {
+        let (base, base_root) = self.base();
+        let millis = |time: Duration| time.as_millis().try_into().unwrap_or(u64::MAX);
+        let wish = Await {
+            volume: self.source_volume().to_owned(),
+            relationship: self.relationship,
+            base,
+            base_root,
+            labels: labels(&self.volume().snapshot_entries()),
+            step_ms: millis(pace.step),
+            wait_ms: millis(pace.wait),
+        };
+        // Nothing is received meanwhile, so that blocks move home.
+        let (due, status) = match client.ask(&Request::Await(wish))? {
+            Answer::Awaited { due, status } => (due, status),
+            answer => return Err(unexpected(answer)),
+        };
+        self.heard(status);
+        if due { self.step(client, work).map(Some) } else { Ok(None) }
+    }
+}
+
+/// What the snapshots that owners made are called and have in them, in one number.
+fn labels(entries: &[SnapshotEntry]) -> Checksum {
+    let named = entries.iter().filter(|entry| !entry.name.starts_with(MIRROR_PREFIX));
+    let all: Vec<u8> = named.flat_map(|entry| Have::from(entry).label.0).collect();
+    Checksum::of(&all)
+}
+
+impl Source {
+    /// Answers a destination that waits for a change.
+    pub(crate) fn awaited(
+        &self,
+        volume: &Arc<Volume>,
+        wish: &Await,
+        peer: &PeerName,
+        volumes: &dyn SourceVolumes,
+    ) -> Result<(bool, SourceStatus), Refusal> {
+        let prefix = prefix(peer, wish.relationship);
+        let (step, wait) = (Duration::from_millis(wish.step_ms), Duration::from_millis(wish.wait_ms));
+        let clock = volume.clock();
+        let began = clock.monotonic();
+        let due = loop {
+            let age = match self.age_of_changes(volume, wish) {
+                Waits::Due => break true,
+                Waits::For(age) if age >= step => break true,
+                Waits::For(age) => Some(age),
+                Waits::Nothing => None,
+            };
+            let waited = clock.monotonic().saturating_sub(began);
+            let left = wait.saturating_sub(waited).min(age.map_or(wait, |age| step - age));
+            // Not at all where nobody may wait, and never too short to be a rest.
+            if waited >= wait || !volumes.rest(left.clamp(Duration::from_millis(1), REST)) {
+                break false;
+            }
+        };
+        Ok((due, status_of(volume, &prefix, wish.base, Some(wish.base_root), None)?))
+    }
+
+    fn age_of_changes(&self, volume: &Arc<Volume>, wish: &Await) -> Waits {
+        let status_role = volume.status_role();
+        if status_role != Role::Normal {
+            // A destination has nothing but images: the next one is due when it is there.
+            let shown = volume.status().cursor.snapshot;
+            return if shown == wish.base { Waits::Nothing } else { Waits::Due };
+        }
+        let entries = volume.snapshot_entries();
+        let base = entries.iter().find(|entry| entry.id == wish.base && root_digest(entry) == wish.base_root);
+        // Without its base an update has to find out what is common.
+        let Some(base) = base else { return Waits::Due };
+        match volume.age_of_changes(&base.root) {
+            Some(age) => Waits::For(age),
+            None if labels(&entries) != wish.labels => Waits::Due,
+            None => Waits::Nothing,
+        }
+    }
+
+    /// The snapshot that a step goes on from: what the destination shows, and is held for it here. None where an update has more to do than a step does.
+    pub(crate) fn step_base(&self, volume: &Volume, update: &Update, prefix: &str) -> Option<Snapshot> {
+        let plain = update.step && update.hold && !update.compare && !update.stance.has_head();
+        if !plain || volume.status_role() != Role::Normal || handed_over(volume, prefix).is_some() {
+            return None;
+        }
+        let theirs = update.have.iter().find(|have| have.id == update.shown)?;
+        let own = own_snapshots(volume, prefix);
+        let base = own.into_iter().map(|(snapshot, _)| snapshot).find(|own| own.id == update.shown)?;
+        let entries = volume.snapshot_entries();
+        let same = |entry: &SnapshotEntry| entry.id == base.id && root_digest(entry) == theirs.root;
+        (base.held && entries.iter().any(same)).then_some(base)
+    }
+
+    /// As `prepare` does it, in one consistency point. The caller has the housekeeping, and has looked whether volume and lengths fit.
+    pub(crate) fn prepare_step(
+        &self,
+        volume: &Arc<Volume>,
+        update: &Update,
+        prefix: &str,
+        base: &Snapshot,
+    ) -> Result<Result<Prepared, SourceStatus>, Refusal> {
+        let refused = |error: VolumeError| Refusal::from(&error);
+        common(volume, &update.have)?;
+        let here = status_of(volume, prefix, base.id, None, None)?;
+        let theirs: Vec<Checksum> = update.have.iter().filter(|have| !have.mirror).map(|have| have.label).collect();
+        let ours: Vec<Checksum> = volume
+            .snapshot_entries()
+            .iter()
+            .filter(|entry| !entry.name.starts_with(MIRROR_PREFIX))
+            .map(|entry| Have::from(entry).label)
+            .collect();
+        if here.first_change.is_none() && theirs == ours {
+            return Ok(Err(here));
+        }
+        let own = own_snapshots(volume, prefix);
+        let name = format!("{prefix}{}", own.last().map_or(0, |(_, number)| *number) + 1);
+        let over: Vec<SnapshotId> = own
+            .iter()
+            .map(|(snapshot, _)| snapshot.id)
+            .filter(|id| *id != base.id && !update.keeps(*id) && !volume.is_cloned(*id))
+            .collect();
+        let number = since_number(name_in(prefix));
+        let step = Step { name: &name, relationship: Some(number), base: base.id, over: &over };
+        let target = match volume.create_snapshot_step(step) {
+            // Too full for the map. With the base held it is not needed; it goes on from where it began.
+            Err(VolumeError::NoSpace) => volume.create_snapshot_step(Step { relationship: None, ..step }),
+            other => other,
+        };
+        let target = target.map_err(refused)?;
+        // What it lacks until it has this one.
+        let status = SourceStatus { now: volume.clock().now(), ..here };
+        Ok(Ok(Prepared { target, base: Base::Snapshots, status, step: true }))
+    }
+}
+
+/// What a destination that waits is told.
+enum Waits {
+    /// There is something for it, however young.
+    Due,
+    /// The oldest change that it lacks is so old.
+    For(Duration),
+    Nothing,
+}
