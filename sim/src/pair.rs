@@ -8,11 +8,12 @@ pub mod media;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use cairn_base::{Rng, SnapshotId};
 use cairn_mirror::{
-    Client, Compression, Contact, Destination, MirrorError, PeerName, Refusal, Relationship, Source,
+    Client, Compression, Contact, Destination, MirrorError, Pace, PeerName, Refusal, Relationship, Source,
     SourceVolumes, TransferKind, TransferReport,
 };
 use cairn_stream::MIRROR_PREFIX;
@@ -60,6 +61,8 @@ pub struct With<'f, 'a> {
     pub mishap: Option<(u64, Mishap)>,
     /// Tries cuts at every operation of both sides.
     pub forks: Option<&'f mut Forks<'a>>,
+    /// How often the destination asks for what has changed, on one connection, as one that follows continuously does; 0 for a usual update.
+    pub steps: u64,
 }
 
 /// Two servers.
@@ -82,7 +85,11 @@ impl SourceVolumes for Offering {
     }
 }
 
-type Outcome = Result<TransferReport, MirrorError>;
+/// The last image that came; none when there was nothing to bring.
+type Outcome = Result<Option<TransferReport>, MirrorError>;
+
+/// A change is due at once, and nobody waits for one.
+const AT_ONCE: Pace = Pace { step: Duration::ZERO, wait: Duration::ZERO };
 
 impl Pair {
     /// Formats both.
@@ -126,7 +133,7 @@ impl Pair {
     /// One update, and what must hold after it. True when the destination has a new image.
     pub fn transfer(&mut self, timeline: &mut Timeline, with: With<'_, '_>) -> Result<(bool, u64)> {
         timeline.step();
-        let With { crew, mishap, mut forks } = with;
+        let With { crew, mishap, mut forks, steps } = with;
         let mut rng = self.rng.fork();
         let cuts_before = (self.source.device.is_off(), self.source.cuts);
         let destination_volume = self.destination.volume();
@@ -167,8 +174,17 @@ impl Pair {
             tasks.spawn(|| {
                 let cancel = AtomicBool::new(false);
                 let mut work = cairn_mirror::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
-                let done = Client::hello(&mut destination_end)
-                    .and_then(|mut client| destination.update(&mut client, &mut work));
+                let done = Client::hello(&mut destination_end).and_then(|mut client| {
+                    if steps == 0 {
+                        return destination.update(&mut client, &mut work).map(Some);
+                    }
+                    let mut last = None;
+                    for _ in 0..steps {
+                        last = destination.follow(&mut client, AT_ONCE, &mut work)?.or(last);
+                        crate::tasks::switch();
+                    }
+                    Ok(last)
+                });
                 *outcome.lock() = Some(done);
                 drop(destination_end);
             });
@@ -206,7 +222,11 @@ impl Pair {
         self.contact = destination.contact();
         let outcome = outcome.into_inner().ok_or_else(|| anyhow!("an update did not end"))?;
         let what = match &outcome {
-            Ok(report) => format!("{:?} to {}, {} blocks", report.kind, report.target, report.blocks),
+            Ok(Some(report)) => {
+                let TransferReport { kind, target, blocks, memory_blocks, .. } = report;
+                format!("{kind:?} to {target}, {blocks} blocks, {memory_blocks} of them in memory")
+            }
+            Ok(None) => "nothing to bring".to_owned(),
             Err(error) => format!("no update: {error}"),
         };
         timeline.note("dst", self.destination.standing_in_round(), &what);
@@ -225,10 +245,10 @@ impl Pair {
             Err(error) => {
                 ensure!(!quiet, "an update failed though nothing went wrong: {error}");
                 // A garbled announcement is found out when the image is there already.
-                let may_be_new = matches!(mishap, Some((_, Mishap::Garbled)));
+                let may_be_new = matches!(mishap, Some((_, Mishap::Garbled))) || steps > 1;
                 self.look(&offers, may_be_new)?
             }
-            Ok(report) if report.kind == TransferKind::UpToDate => {
+            Ok(report) if report.as_ref().is_none_or(|report| report.kind == TransferKind::UpToDate) => {
                 if quiet {
                     let now = self.source.model.frozen();
                     ensure!(
@@ -238,7 +258,8 @@ impl Pair {
                 }
                 self.look(&offers, false)?
             }
-            Ok(report) => {
+            Ok(None) => bail!("an update that brought nothing was taken for one that did"),
+            Ok(Some(report)) => {
                 let news = self.look(&offers, true)?;
                 ensure!(
                     self.shown.target == report.target,
@@ -248,8 +269,10 @@ impl Pair {
                 );
                 if quiet {
                     let own: Vec<SnapshotId> = self.own_snapshots();
+                    // A step leaves the one before to the next.
+                    let over = if steps == 0 { 0 } else { own.len().saturating_sub(1).min(1) };
                     ensure!(
-                        own == [report.target],
+                        own[over..] == [report.target],
                         "the source keeps {own:?} for a mirror that has {}",
                         report.target
                     );
@@ -258,6 +281,10 @@ impl Pair {
             }
         };
         for image in unlike.into_inner() {
+            let between = || offers.values().any(|offered| compare_image(&image, &offered.content).is_ok());
+            if steps > 1 && between() {
+                continue;
+            }
             compare_image(&image, &self.shown.active)
                 .context("a reader of the destination saw neither image")?;
         }

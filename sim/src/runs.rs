@@ -30,6 +30,10 @@ pub enum Kind {
     Mirror,
     /// A small mirror: every mishap at every message of an update, and a cut at every device operation of both sides.
     EveryMessage,
+    /// As `Mirror`, with a destination that follows continuously, now closely and now behind what memory holds.
+    Continuous,
+    /// As `EveryMessage`, in the steps of one that follows continuously while clients write.
+    EveryStep,
     /// A mirror one of whose sides has bad media: rot by kind of block, passing errors, writes that are lost or land elsewhere.
     MirrorMedia,
     /// A device that remembers, on two devices that lose power at random.
@@ -40,13 +44,15 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Volume,
         Kind::EveryCut,
         Kind::Media,
         Kind::Image,
         Kind::Mirror,
         Kind::EveryMessage,
+        Kind::Continuous,
+        Kind::EveryStep,
         Kind::MirrorMedia,
         Kind::History,
         Kind::HistoryEveryCut,
@@ -61,6 +67,8 @@ impl Kind {
             Kind::Image => "image",
             Kind::Mirror => "mirror",
             Kind::EveryMessage => "every-message",
+            Kind::Continuous => "continuous",
+            Kind::EveryStep => "every-step",
             Kind::MirrorMedia => "mirror-media",
             Kind::History => "history",
             Kind::HistoryEveryCut => "history-every-cut",
@@ -99,8 +107,10 @@ pub fn run(kind: Kind, seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
         Kind::EveryCut => every_cut(seed, timeline, &mut tally)?,
         Kind::Media => media::run(seed, timeline, config(&mut Rng::new(seed)), &mut tally)?,
         Kind::Image => image(seed, timeline, &mut tally)?,
-        Kind::Mirror => mirror(seed, timeline, &mut tally)?,
-        Kind::EveryMessage => every_message(seed, timeline, &mut tally)?,
+        Kind::Mirror => mirror(seed, false, timeline, &mut tally)?,
+        Kind::EveryMessage => every_message(seed, false, timeline, &mut tally)?,
+        Kind::Continuous => mirror(seed, true, timeline, &mut tally)?,
+        Kind::EveryStep => every_message(seed, true, timeline, &mut tally)?,
         Kind::MirrorMedia => pair::media::run(seed, timeline, &mut tally)?,
         Kind::History => history::run(seed, timeline, &mut tally)?,
         Kind::HistoryEveryCut => history::every_cut(seed, timeline, &mut tally)?,
@@ -109,7 +119,7 @@ pub fn run(kind: Kind, seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
 }
 
 /// Two servers for a while: clients and owners at work during updates too, cuts on both sides, mishaps on the way.
-fn mirror(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
+fn mirror(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed);
     let mut config = config(&mut rng);
     // The space of a destination is its source's; growing it is another matter.
@@ -131,8 +141,14 @@ fn mirror(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
             actions: 1 + rng.below(8),
         };
         let mut with = With { crew: rng.one_in(2).then_some(crew), ..With::default() };
+        if follows && !rng.one_in(4) {
+            with.steps = 1 + rng.below(5);
+            // Something has to happen between the steps.
+            with.crew = Some(Crew { actions: crew.actions * 2, ..crew });
+        }
         if rng.one_in(3) {
-            with.mishap = Some((rng.below(40), Mishap::ALL[rng.below(6) as usize]));
+            with.mishap =
+                Some((rng.below(if follows { 160 } else { 40 }), Mishap::ALL[rng.below(6) as usize]));
             tally.mishaps += 1;
         }
         if config.cut_every > 0 && rng.one_in(4) {
@@ -163,7 +179,9 @@ fn mirror(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
 }
 
 /// An update of a small mirror, again and again from the same moment: once for every mishap at every message of it.
-fn every_message(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
+///
+/// One that follows continuously goes several steps meanwhile, and a client writes; what comes of it is another each time.
+fn every_message(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed);
     let config = Config {
         blocks: 1024,
@@ -181,7 +199,8 @@ fn every_message(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Resul
             pair.source.live(timeline)?;
         }
         let mut forks = Forks::new(&mut rng, tally);
-        let with = With { forks: rng.one_in(2).then_some(&mut forks), ..With::default() };
+        let steps = u64::from(follows);
+        let with = With { forks: rng.one_in(2).then_some(&mut forks), steps, ..With::default() };
         tally.messages += pair.transfer(timeline, with)?.1;
     }
     for _ in 0..2 + rng.below(8) {
@@ -190,14 +209,16 @@ fn every_message(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Resul
     pair.source.volume().consistency_point()?;
     pair.source.committed();
     let mut forks = Forks::new(&mut rng, tally);
-    let with = With { forks: Some(&mut forks), ..With::default() };
+    let crew = follows.then_some(Crew { clients: 1, owners: 0, actions: 4 });
+    let steps = if follows { 2 } else { 0 };
+    let with = With { forks: Some(&mut forks), crew, steps, ..With::default() };
     let messages = pair.fork(timeline)?.transfer(timeline, with)?.1;
     tally.messages += messages;
     for at in 0..messages {
         for mishap in Mishap::ALL {
             let mut fork = pair.fork(timeline)?;
             let outcome = fork
-                .transfer(timeline, With { mishap: Some((at, mishap)), ..With::default() })
+                .transfer(timeline, With { mishap: Some((at, mishap)), crew, steps, ..With::default() })
                 .and_then(|_| fork.transfer(timeline, With::default()));
             outcome.with_context(|| format!("{mishap:?} at message {at} of {messages}"))?;
             tally.mishaps += 1;

@@ -67,6 +67,16 @@ fn mirror_survives_every_mishap_at_every_message() {
 }
 
 #[test]
+fn mirror_that_follows_continuously_shows_consistency_points_over_cuts_and_mishaps() {
+    seeds(Kind::Continuous, 0..30);
+}
+
+#[test]
+fn mirror_that_follows_continuously_survives_every_mishap_at_every_message() {
+    seeds(Kind::EveryStep, 0..5);
+}
+
+#[test]
 fn every_retained_instant_reads_as_it_was_over_power_cuts_at_random() {
     seeds(Kind::History, 0..24);
     // Found a superblock whose older slot was not written again on opening.

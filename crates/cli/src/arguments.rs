@@ -563,9 +563,12 @@ pub enum Mirror {
         /// An update begins that often, such as 15m; without it only on request
         #[arg(long, value_name = "TIME")]
         every: Option<Interval>,
+        /// Follow all the time, with a lag of seconds, instead of --every or --cron
+        #[arg(long, conflicts_with_all = ["every", "cron"])]
+        continuous: bool,
         #[command(flatten)]
         when: When,
-        /// The lag that is wanted at most, such as 1h: past it the mirror is `behind`, on both ends
+        /// The lag that is wanted at most, such as 1h (10s with --continuous): past it the mirror is `behind`, on both ends
         #[arg(long, value_name = "TIME")]
         rpo: Option<Interval>,
         /// The source holds no base snapshot, and so pins no space: it goes by its record of changes alone
@@ -614,6 +617,9 @@ pub enum Mirror {
         /// An update begins that often; `off` for only on request
         #[arg(long, value_name = "TIME")]
         every: Option<Setting>,
+        /// Follow all the time, with a lag of seconds; --every or --cron end it, also with `off`
+        #[arg(long, conflicts_with_all = ["every", "cron"])]
+        continuous: bool,
         #[command(flatten)]
         when: When,
         /// The lag that is wanted at most; `off` for none

@@ -130,6 +130,7 @@ impl Story {
             name: None,
             token: invitation.token,
             every_ms: None,
+            continuous: false,
             cron: None,
             zone: None,
             lock_ms: None,

@@ -158,7 +158,8 @@ impl Source {
         let refused = |error: VolumeError| Refusal::from(&error);
         common(volume, &update.have)?;
         let here = status_of(volume, prefix, base.id, None, None)?;
-        let theirs: Vec<Checksum> = update.have.iter().filter(|have| !have.mirror).map(|have| have.label).collect();
+        let theirs: Vec<Checksum> =
+            update.have.iter().filter(|have| !have.mirror).map(|have| have.label).collect();
         let ours: Vec<Checksum> = volume
             .snapshot_entries()
             .iter()

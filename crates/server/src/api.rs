@@ -26,8 +26,8 @@ pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
 pub use hooks::{Hooks, SetHooks};
 pub use mirrors::{
     Aborted, Compress, CreateMirror, Departed, Divergence, DivergenceRequest, Failover, FailoverRequest,
-    Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorState, RepointMirror, ResyncRequest, SetMirror,
-    Transfer, UpdateRequest,
+    Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorSession, MirrorState, RepointMirror,
+    ResyncRequest, SetMirror, Transfer, UpdateRequest,
 };
 pub use schedules::{Keep, Schedule, SetSchedule, Simulate, Simulation};
 pub use verify::{MirrorVerify, VerifyRequest};

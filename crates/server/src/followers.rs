@@ -26,6 +26,8 @@ struct Entry {
     volume: [u8; 16],
     name: String,
     hold: bool,
+    #[serde(default)]
+    continuous: bool,
     rpo_ms: Option<u64>,
     heard_ns: u64,
     base_generation: Option<u64>,
@@ -84,6 +86,7 @@ impl From<&Follower> for Entry {
             volume: follower.volume.0,
             name: follower.name.clone(),
             hold: follower.hold,
+            continuous: follower.continuous,
             rpo_ms: follower.rpo.map(|rpo| rpo.as_millis().try_into().unwrap_or(u64::MAX)),
             heard_ns: follower.heard.0,
             base_generation: follower.base.map(|(generation, _)| generation.0),
@@ -102,6 +105,7 @@ impl From<Entry> for Follower {
             volume: VolumeId(entry.volume),
             name: entry.name,
             hold: entry.hold,
+            continuous: entry.continuous,
             rpo: entry.rpo_ms.map(Duration::from_millis),
             heard: Timestamp(entry.heard_ns),
             base: base.map(|(generation, changed)| (Generation(generation), Timestamp(changed))),
@@ -207,6 +211,7 @@ fn follower(volume: &str, mirror: &MirrorAtSource, base: Option<String>, now: Ti
         heard_ms: known.map(|known| ms(known.heard)),
         updated_ms: known.and_then(|known| known.updated).map(ms),
         transferring: mirror.transferring,
+        continuous: known.is_some_and(|known| known.continuous),
         departed: known.and_then(|known| known.departed.as_ref()).map(|departure| api::Departed {
             address: departure.address.clone(),
             volume: departure.volume.clone(),

@@ -30,10 +30,12 @@ use crate::source::{is_silence, set_patience};
 use crate::state;
 use crate::transfer;
 use crate::volumes::{OpenVolume, Volumes};
+use continuous::Following;
 use roles::{Changed, Decision};
 use when::When;
 
 mod commands;
+mod continuous;
 mod roles;
 mod show;
 mod verify;
@@ -175,6 +177,21 @@ struct Live {
     transfer: Option<api::Transfer>,
     problem: Option<api::ErrorBody>,
     next_ms: Option<u64>,
+    /// What runs is a session of a mirror that follows continuously.
+    following: Option<Following>,
+    /// Sessions that have failed since the last step.
+    failures: u32,
+}
+
+/// How an update is made.
+#[derive(Debug, Clone, Copy, Default)]
+struct Manner {
+    /// Where nothing is common, by comparing checksums.
+    compare: bool,
+    /// The source holds the base, whatever the owner wants.
+    hold: bool,
+    /// And then the next, and the next.
+    follows: bool,
 }
 
 /// The mirrors of a server. Lock order: `relations`, `document`, `live`.
@@ -326,7 +343,7 @@ impl Mirrors {
                 for relation in mirrors.all() {
                     relation.set_pace(now_ms);
                     if relation.is_due(now_ms)
-                        && let Err(error) = mirrors.begin(&relation, None, "mirror update", false)
+                        && let Err(error) = mirrors.begin_due(&relation)
                     {
                         tracing::warn!(mirror = relation.name, %error, "an update could not begin");
                     }
@@ -384,11 +401,13 @@ impl Mirrors {
             return Err(ServerError::Paused { volume: relation.name.clone() });
         }
         let open = self.volumes.get(&relation.name)?;
+        relation.interrupt()?;
         relation.claim(&*self.clock)?;
         let (mirrors, mine) = (self.clone(), relation.clone());
         let started = self.jobs.start(kind, &relation.name, move |progress| {
             let claim = Claim(&mine);
-            let outcome = mirrors.update(&mine, &open, connected, progress, compare, false);
+            let manner = Manner { compare, ..Manner::default() };
+            let outcome = mirrors.update(&mine, &open, connected, progress, manner);
             mirrors.note(&mine, &outcome);
             drop(claim);
             outcome.map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
@@ -406,8 +425,7 @@ impl Mirrors {
         open: &Arc<OpenVolume>,
         connected: Option<SourceStream>,
         progress: &Progress,
-        compare: bool,
-        hold: bool,
+        manner: Manner,
     ) -> Result<(), ServerError> {
         progress.phase("connecting");
         let document = relation.document.lock().clone();
@@ -444,7 +462,7 @@ impl Mirrors {
             return Err(ServerError::Ending);
         }
         let options = document.options();
-        relation.destination.set_options(Options { hold: options.hold || hold, ..options });
+        relation.destination.set_options(Options { hold: options.hold || manner.hold, ..options });
         relation.destination.set_kept(self.source.relayed(&open.volume));
         relation.set_pace(now_ms(&*self.clock));
         let cut = |source| ServerError::Unreachable { address: document.address.clone(), source };
@@ -458,9 +476,9 @@ impl Mirrors {
             destination: &relation.destination,
             progress,
             cancel: &relation.abort,
-            compare,
+            compare: manner.compare,
         };
-        let outcome = fetch.run(&mut heard, &mut |seen| {
+        let mut outcome = fetch.run(&mut heard, &mut |seen| {
             let mut live = relation.live.lock();
             let transfer = live.transfer.get_or_insert_default();
             transfer.snapshot = Some(seen.snapshot);
@@ -476,6 +494,11 @@ impl Mirrors {
             && let Ok(mut client) = Client::hello(&mut stream)
         {
             self.mend(relation, &mut client);
+        }
+        if outcome.is_ok() && manner.follows {
+            self.note(relation, &Ok(()));
+            progress.phase("following");
+            outcome = self.follow(relation, &mut Heedful { stream: &mut stream, relation, clock });
         }
         hang_up(&mut stream);
         outcome.map_err(failed)
@@ -535,7 +558,7 @@ impl Mirrors {
             Ok(()) => {
                 live.problem = None;
                 live.unanswered = None;
-                if let Some(transfer) = &mut live.transfer {
+                if let Some(transfer) = live.transfer.as_mut().filter(|transfer| !transfer.complete) {
                     transfer.complete = true;
                     document.sent_bytes += transfer.sent_bytes;
                     document.updates += 1;
@@ -619,7 +642,7 @@ impl Document {
                 api::Compress::Never => Compression::None,
             },
             hold: !self.no_hold,
-            rpo: self.rpo_ms.map(Duration::from_millis),
+            rpo: self.rpo(),
             gives_up: roles::gives_up(self),
             lock: self.lock_ms.map(Duration::from_millis),
         }
@@ -759,6 +782,7 @@ impl Relation {
     fn release(&self) {
         let mut live = self.live.lock();
         live.running = false;
+        live.following = None;
         live.sockets.clear();
         self.settled.notify_all();
     }

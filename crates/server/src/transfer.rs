@@ -2,12 +2,12 @@
 
 use std::io::{Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::{
-    Client, Departure, Destination, GiveWay, Lag, MirrorError, PeerName, Refusal, Relationship, Source,
-    SourceVolumes, Successor, Threads, TransferKind,
+    Client, Departure, Destination, GiveWay, Lag, MirrorError, Pace, PeerName, Refusal, Relationship, Source,
+    SourceVolumes, Successor, Threads, TransferKind, TransferReport,
 };
 use cairn_volume::{Snapshot, Volume};
 
@@ -21,7 +21,7 @@ use crate::volumes::Volumes;
 
 /// Digits of a fingerprint that name a peer: 128 bits, and short enough for the name of a snapshot.
 const PEER_DIGITS: usize = 32;
-const BLOCK: u64 = BLOCK_SIZE as u64;
+pub(crate) const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// A thread beside the caller's, so that disk and wire work at the same time.
 pub(crate) struct Scoped;
@@ -51,6 +51,8 @@ pub(crate) struct Offered<'a> {
     /// Where the peer connects from.
     pub(crate) host: Option<std::net::IpAddr>,
     pub(crate) now: cairn_base::Timestamp,
+    /// The server ends.
+    pub(crate) ending: &'a AtomicBool,
 }
 
 impl SourceVolumes for Offered<'_> {
@@ -95,6 +97,13 @@ impl SourceVolumes for Offered<'_> {
                 "a mirror of this volume was failed over: it does not follow any more"
             );
         }
+    }
+
+    fn rest(&self, time: std::time::Duration) -> bool {
+        if !self.ending.load(Ordering::Acquire) {
+            std::thread::sleep(time);
+        }
+        !self.ending.load(Ordering::Acquire)
     }
 
     fn around_snapshot(&self, volume: &str, make: &mut dyn FnMut()) -> bool {
@@ -189,6 +198,18 @@ impl Fetch<'_> {
         });
         Ok(())
     }
+}
+
+/// On the destination: one round of following the source.
+pub(crate) fn follow<S: Read + Write>(
+    destination: &Destination,
+    client: &mut Client<'_, S>,
+    pace: Pace,
+    cancel: &AtomicBool,
+) -> Result<Option<TransferReport>, MirrorError> {
+    let mut work =
+        cairn_mirror::Work { cancel, progress: &mut |_| (), threads: Some(&Scoped as &dyn Threads) };
+    destination.follow(client, pace, &mut work)
 }
 
 /// The kind of a mirror's error.

@@ -17,6 +17,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             volume,
             token,
             every,
+            continuous,
             when,
             rpo,
             no_hold,
@@ -32,6 +33,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
                 token,
                 every_ms: every.map(ms),
                 cron: when.cron,
+                continuous,
                 zone: when.zone,
                 lock_ms: when.lock.map(setting),
                 rpo_ms: rpo.map(ms),
@@ -58,10 +60,12 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             transferred(job, client, output)?;
         }
         Mirror::Check { name, rpo } => return check(name.as_deref(), rpo.map(ms), client, output),
-        Mirror::Set { name, every, when, rpo, stall, hold, no_hold, link } => {
+        Mirror::Set { name, every, continuous, when, rpo, stall, hold, no_hold, link } => {
+            let times = every.is_some() || when.cron.is_some();
             let request = api::SetMirror {
                 every_ms: every.map(setting),
                 cron: when.cron,
+                continuous: (continuous || times).then_some(continuous),
                 zone: when.zone,
                 lock_ms: when.lock.map(setting),
                 rpo_ms: rpo.map(setting),
@@ -388,7 +392,9 @@ fn roles_changed(job: api::Job, client: &Client, output: Output) -> Result<(), F
         print_line(&format!("roles: {}", mirror.direction));
         let next = match mirror.role {
             api::MirrorRole::Source => "connect the clients here",
-            api::MirrorRole::Destination if mirror.every_ms.is_none() && mirror.cron.is_none() => {
+            api::MirrorRole::Destination
+                if mirror.every_ms.is_none() && mirror.cron.is_none() && !mirror.continuous =>
+            {
                 "it is updated on request only; give it a schedule with `cairn mirror set NAME --every 15m`"
             }
             api::MirrorRole::Destination => {
@@ -436,6 +442,7 @@ pub fn list(mirrors: &[api::Mirror]) -> String {
 fn every(mirror: &api::Mirror) -> String {
     match &mirror.cron {
         Some(cron) => format!("{cron} {}", mirror.zone.as_deref().unwrap_or("UTC")),
+        None if mirror.continuous => "continuous".to_owned(),
         None => interval(mirror.every_ms),
     }
 }
@@ -500,6 +507,14 @@ fn show(mirror: &api::Mirror) -> String {
             duration(lock)
         );
     }
+    if let Some(session) = &mirror.session {
+        text += &format!(
+            "\nsession   since {}: {} step(s), {} of them read again at the source",
+            ago(session.since_ms),
+            session.steps,
+            session.read_steps
+        );
+    }
     if let Some(next) = mirror.next_ms {
         text += &format!("\nnext      {}", ago(next));
     }
@@ -549,6 +564,8 @@ fn state(state: api::MirrorState) -> &'static str {
         S::Failing => "failing",
         S::Diverged => "diverged",
         S::Transferring => "transferring",
+        S::Continuous => "continuous",
+        S::CatchingUp => "catching up",
         S::TransferringBaseline => "transferring baseline",
         S::Stalled => "stalled",
         S::Paused => "paused",

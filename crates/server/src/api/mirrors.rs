@@ -20,6 +20,9 @@ pub struct CreateMirror {
     /// Or by a cron expression: minute, hour, day of the month, month, day of the week.
     #[serde(default)]
     pub cron: Option<String>,
+    /// Or all the time: changes follow within seconds.
+    #[serde(default)]
+    pub continuous: bool,
     /// The time zone of the expression and of the hours of a limit: an IANA name such as `Europe/Berlin`; UTC when not given.
     #[serde(default)]
     pub zone: Option<String>,
@@ -79,6 +82,8 @@ pub struct SetMirror {
     pub every_ms: Option<u64>,
     /// Or by a cron expression; `off` for none.
     pub cron: Option<String>,
+    /// Or all the time; false for no longer. An interval or an expression ends it too.
+    pub continuous: Option<bool>,
     /// The time zone of the expression and of the hours of a limit.
     pub zone: Option<String>,
     /// Snapshots stay here for so long, whatever becomes of them at the source; 0 for no longer than there.
@@ -149,6 +154,8 @@ pub struct Follower {
     pub updated_ms: Option<u64>,
     /// Another image is on its way.
     pub transferring: bool,
+    /// It follows continuously.
+    pub continuous: bool,
     /// It was failed over, and takes writes of its own: this volume is not mirrored any more.
     pub departed: Option<Departed>,
 }
@@ -284,6 +291,10 @@ pub enum MirrorState {
     Diverged,
     /// It shows an image, and the next is on its way.
     Transferring,
+    /// It shows an image, and changes of the source follow as they are written, from its memory.
+    Continuous,
+    /// The same, and more was written than the source keeps in memory: it reads that from its device.
+    CatchingUp,
     /// The first image is on its way; nothing is shown yet.
     TransferringBaseline,
     /// A transfer runs and no byte moves.
@@ -327,6 +338,10 @@ pub struct Mirror {
     pub every_ms: Option<u64>,
     /// Or by this cron expression.
     pub cron: Option<String>,
+    /// Or all the time.
+    pub continuous: bool,
+    /// What a mirror that follows continuously has done since it last connected; none while it is not connected.
+    pub session: Option<MirrorSession>,
     /// In this time zone; UTC when none is told.
     pub zone: Option<String>,
     /// For how long snapshots stay here whatever becomes of them at the source.
@@ -379,6 +394,19 @@ pub struct Mirror {
     pub mended_here: u64,
     /// Damaged blocks of the source that were given to it.
     pub mended_there: u64,
+}
+
+/// A connection of a mirror that follows its source continuously.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct MirrorSession {
+    /// Since when.
+    pub since_ms: u64,
+    /// Images that it has brought.
+    pub steps: u64,
+    /// Those of them for which the source had to read from its device what it had written.
+    pub read_steps: u64,
+    /// The last one was one of those.
+    pub catching_up: bool,
 }
 
 /// An update, running or over.

@@ -40,7 +40,9 @@ impl Server {
             return Err(ServerError::Invalid { what: "the interval", rule: "it is above 0" });
         }
         let (cron, zone) = (request.cron.as_deref(), request.zone.as_deref());
+        let times = request.every_ms.is_some() || cron.is_some();
         let when = When::default().changed(request.every_ms, cron, zone)?;
+        let when = when.continuously(request.continuous.then_some(true), times)?;
         // Everything that can be refused here is, before the token is used.
         if token.volume.as_deref().is_some_and(|only| only != request.volume) {
             return Err(ServerError::VolumeNotAllowed { volume: request.volume });
@@ -103,7 +105,10 @@ impl Server {
         {
             let mut document = relation.document.lock();
             let mut changed = document.clone();
+            let times = set.every_ms.is_some_and(|every| every > 0)
+                || set.cron.as_deref().is_some_and(|cron| cron != "off");
             changed.when = changed.when.changed(set.every_ms, set.cron.as_deref(), set.zone.as_deref())?;
+            changed.when = changed.when.continuously(set.continuous, times)?;
             changed.lock_ms = set.lock_ms.map_or(changed.lock_ms, some);
             changed.rpo_ms = set.rpo_ms.map_or(changed.rpo_ms, some);
             changed.stall_ms = set.stall_ms.map_or(changed.stall_ms, some);
@@ -119,6 +124,7 @@ impl Server {
                 // What was missed meanwhile is one update now.
                 let missed = relation.live.lock().next_ms.is_some_and(|due| due <= now_ms);
                 let now = resumed && (missed || changed.when.every_ms.is_some());
+                relation.live.lock().failures = 0;
                 relation.live.lock().next_ms = if now { next.map(|_| now_ms) } else { next };
             }
             *document = changed;

@@ -19,7 +19,7 @@ use cairn_volume::{Divergence, Role, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use super::when::When;
-use super::{ASK_EVERY, Claim, Document, Mirrors, Relation, now_ms};
+use super::{ASK_EVERY, Claim, Document, Manner, Mirrors, Relation, now_ms};
 use crate::api;
 use crate::destination::{SourceStream, connect, hang_up};
 use crate::error::ServerError;
@@ -156,6 +156,7 @@ impl Mirrors {
         // What this side can't read it does without.
         let when = When::default().changed(successor.every_ms, cron.as_deref(), zone.as_deref());
         document.when = when.unwrap_or_default();
+        document.when.continuous = successor.continuous;
         document.rpo_ms = successor.rpo_ms;
         if let Some(before) = &before {
             document.settings_of(&before.document.lock());
@@ -219,6 +220,7 @@ impl Mirrors {
             return Err(ServerError::Ending);
         }
         let open = self.volumes.get(&relation.name)?;
+        relation.interrupt()?;
         relation.claim(&*self.clock)?;
         let (mirrors, mine) = (self.clone(), relation.clone());
         let started = self.jobs.start(kind, &relation.name, move |progress| {
@@ -269,7 +271,7 @@ impl Mirrors {
             }
             self.give_way(relation, open, progress, &standing, wish)?;
         }
-        self.update(relation, open, None, progress, wish.compare, false)
+        self.update(relation, open, None, progress, Manner { compare: wish.compare, ..Manner::default() })
     }
 
     fn refuse_undecided(
@@ -382,8 +384,9 @@ impl Mirrors {
         }
         let document = relation.document.lock().clone();
         self.peers.pin(self.clock.now(), document.fingerprint, &relation.name)?;
+        let whole = Manner { hold: true, ..Manner::default() };
         for _ in 0..CATCH_UP {
-            self.update(relation, open, None, progress, false, true)?;
+            self.update(relation, open, None, progress, whole)?;
             let changed = relation.live.lock().transfer.as_ref().map_or(0, |last| last.changed_bytes);
             if changed <= LITTLE {
                 break;
@@ -395,12 +398,13 @@ impl Mirrors {
             volume: relation.name.clone(),
             every_ms: document.when.every_ms,
             cron: document.when.cron.clone().unwrap_or_default(),
+            continuous: document.when.continuous,
             zone: document.when.zone.clone().unwrap_or_default(),
             rpo_ms: document.rpo_ms,
         };
         let destination = &relation.destination;
         let target = self.talk(relation, |client| destination.ask_for_role(client, successor))?;
-        self.update(relation, open, None, progress, false, true)?;
+        self.update(relation, open, None, progress, whole)?;
         progress.phase("taking over");
         self.keep(relation, |document| document.change = Some(self.changed(Change::Reverse)))?;
         destination.take_over(target).map_err(|error| relation.failed(error))?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cairn_mirror::Lag;
 
-use super::{Document, Live, Mirrors, Relation, image_of, millis, now_ms};
+use super::{Document, Following, Live, Mirrors, Relation, image_of, millis, now_ms};
 use crate::api::{self, ErrorKind, MirrorState};
 use crate::transfer;
 
@@ -59,7 +59,7 @@ impl Mirrors {
             quiet: Duration::from_millis(relation.quiet_ms(&*self.clock)),
             patience: document.stall(self.patience),
         };
-        let over_rpo = facts.over_rpo();
+        let (over_rpo, rpo_ms) = (facts.over_rpo(), document.rpo().map(millis));
         let Judged { state, reason, remedy, check } = facts.judge();
         let image_ms = shown.as_ref().map(|shown| shown.created.0 / 1_000_000);
         let waits = !failed_over && !document.paused;
@@ -88,10 +88,12 @@ impl Mirrors {
             source_address: document.address,
             source_volume: document.volume,
             every_ms: document.when.every_ms,
+            continuous: document.when.continuous,
+            session: live.following.as_ref().filter(|following| following.steady).map(Following::show),
             cron: document.when.cron.clone(),
             zone: document.when.zone.clone(),
             lock_ms: document.lock_ms,
-            rpo_ms: document.rpo_ms,
+            rpo_ms,
             over_rpo,
             hold: !document.no_hold,
             paused: document.paused,
@@ -130,8 +132,7 @@ impl Mirrors {
 
 impl Facts<'_> {
     fn over_rpo(&self) -> bool {
-        let rpo = self.document.rpo_ms.map(Duration::from_millis);
-        rpo.zip(self.lag).is_some_and(|(rpo, lag)| lag.age > rpo)
+        self.document.rpo().zip(self.lag).is_some_and(|(rpo, lag)| lag.age > rpo)
     }
 
     fn judge(&self) -> Judged {
@@ -170,7 +171,7 @@ impl Facts<'_> {
             let diverged = problem.error == ErrorKind::Diverged;
             let state = if diverged { MirrorState::Diverged } else { MirrorState::Failing };
             // A failure is not an outage while the lag is as is wanted.
-            let bearable = !diverged && !late && self.document.rpo_ms.is_some() && self.has_image;
+            let bearable = !diverged && !late && self.document.rpo().is_some() && self.has_image;
             (state, problem.message.clone(), Some(problem.next.clone()), if bearable { 1 } else { 2 })
         } else if !self.has_image {
             let next = format!("`cairn mirror update {name}`");
@@ -212,6 +213,9 @@ impl Facts<'_> {
                 check: 1,
             };
         }
+        if let Some(following) = self.live.following.as_ref().filter(|following| following.steady) {
+            return self.judge_following(following, late);
+        }
         let remedy = late.then(|| format!("wait for it: `cairn mirror status {name}`"));
         Judged {
             state: MirrorState::Transferring,
@@ -219,5 +223,26 @@ impl Facts<'_> {
             remedy,
             check: if late { 2 } else { 0 },
         }
+    }
+
+    fn judge_following(&self, following: &Following, late: bool) -> Judged {
+        let (state, reason) = match following.catching_up {
+            false => (
+                MirrorState::Continuous,
+                "it shows an image, and changes of the source follow as they are written",
+            ),
+            true => (
+                MirrorState::CatchingUp,
+                "it shows an image, and follows; more was written than the source keeps in memory, so that it is read there again",
+            ),
+        };
+        let remedy = late.then(|| {
+            format!(
+                "the link, a limit, or one of the disks takes less than is written: look at `cairn mirror status {}` and at both machines; a longer lag may be wanted: `cairn mirror set \
+                 --rpo`, `--every`",
+                self.name
+            )
+        });
+        Judged { state, reason: reason.to_owned(), remedy, check: if late { 2 } else { 0 } }
     }
 }

@@ -14,6 +14,8 @@ use crate::schedules::timetable::{self, Timetable};
 pub(super) struct When {
     pub(super) every_ms: Option<u64>,
     pub(super) cron: Option<String>,
+    /// All the time.
+    pub(super) continuous: bool,
     /// Of the expression, and of the hours of a limit; UTC when not told.
     pub(super) zone: Option<String>,
 }
@@ -31,10 +33,12 @@ impl When {
         if let Some(every) = every_ms {
             when.every_ms = some(every);
             when.cron = if every > 0 { None } else { when.cron };
+            when.continuous &= every == 0;
         }
         if let Some(cron) = cron {
             when.cron = (cron != "off").then(|| cron.to_owned());
             when.every_ms = if when.cron.is_some() { None } else { when.every_ms };
+            when.continuous &= when.cron.is_none();
         }
         if every_ms.is_some_and(|every| every > 0) && cron.is_some_and(|cron| cron != "off") {
             return Err(ServerError::Invalid {
@@ -48,6 +52,22 @@ impl When {
         }
         when.timetable()?;
         Ok(when)
+    }
+
+    /// All the time, or no longer; `times` when a schedule was wished along with it.
+    pub(super) fn continuously(mut self, wish: Option<bool>, times: bool) -> Result<Self, ServerError> {
+        match wish {
+            Some(true) if times => Err(ServerError::Invalid {
+                what: "the schedule",
+                rule: "a mirror that follows continuously has no interval and no cron expression",
+            }),
+            Some(true) => Ok(Self { every_ms: None, cron: None, continuous: true, ..self }),
+            Some(false) => {
+                self.continuous = false;
+                Ok(self)
+            }
+            None => Ok(self),
+        }
     }
 
     fn place(&self) -> Tz {
@@ -68,6 +88,9 @@ impl When {
 
     /// The next run of one that begins now, in milliseconds since 1970 UTC.
     pub(super) fn next_ms(&self, now_ms: u64) -> Option<u64> {
+        if self.continuous {
+            return Some(now_ms);
+        }
         match (self.every_ms, self.timetable()) {
             (Some(every), _) => Some(now_ms.saturating_add(every)),
             (None, Ok(Some(timetable))) => timetable.next(now_ms),
@@ -80,7 +103,7 @@ impl When {
         match last_ms {
             // A clock that was put back told of it.
             Some(last) => self.next_ms(last.min(now_ms)).map(|next| next.max(now_ms)),
-            None if self.every_ms.is_some() => Some(now_ms),
+            None if self.every_ms.is_some() || self.continuous => Some(now_ms),
             None => self.next_ms(now_ms),
         }
     }
@@ -154,6 +177,13 @@ mod tests {
         assert_eq!(when.zone.as_deref(), Some("Europe/Berlin"), "the rest stays");
         let when = when.changed(Some(0), Some("off"), None).unwrap();
         assert_eq!(when.next_ms(5), None);
+        let when = nightly().continuously(Some(true), false).unwrap();
+        assert_eq!((when.every_ms, &when.cron, when.next_ms(5)), (None, &None, Some(5)));
+        assert_eq!(when.first_ms(Some(3), 9), Some(9), "a session begins with the server");
+        assert!(!when.changed(Some(HOUR), None, None).unwrap().continuous);
+        assert_eq!(when.clone().continuously(Some(false), false).unwrap().next_ms(5), None);
+        assert!(when.changed(Some(0), None, None).unwrap().continuous, "no interval is no schedule");
+        assert!(when.continuously(Some(true), true).is_err());
         for (every, cron, zone) in [
             (Some(HOUR), Some("0 * * * *"), None),
             (None, Some("0 25 * * *"), None),

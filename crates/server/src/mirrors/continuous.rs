@@ -1,0 +1,180 @@
+//! Mirrors that follow their source continuously: one session that goes on for as long as both sides can, step after step.
+//!
+//! A session begins with an update like any other, which provisions, grows and finds out what is common. Whatever ends it (a cut, a kill, a change of role, an abort), the schedule
+//! begins the next one a moment later, and later each time that one fails.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cairn_mirror::{Client, MirrorError, Pace, TransferReport};
+
+use super::{Claim, Document, Heard, Manner, Mirrors, Relation, millis, now_ms};
+use crate::api;
+use crate::error::ServerError;
+use crate::state;
+use crate::transfer::{self, BLOCK};
+
+/// A change that is older than this is on its way: a consistency point of the source each time, so not much more often.
+const STEP: Duration = Duration::from_millis(1500);
+/// The source answers at least that often, so that the lag is known.
+const WAIT: Duration = Duration::from_secs(1);
+/// The lag past which such a mirror is behind, unless its owner wants another.
+pub(super) const RPO: Duration = Duration::from_secs(10);
+/// Until the next session, after one that has ended; each failure doubles it.
+const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN_MAX: Duration = Duration::from_secs(15);
+/// How often what a session does is written down, and damage of the other side asked for.
+const KEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// A session of a mirror that follows continuously.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Following {
+    /// The update that it begins with is over.
+    pub(super) steady: bool,
+    since_ms: u64,
+    steps: u64,
+    /// Steps for which the source had to read what it had written.
+    read_steps: u64,
+    /// The last one was one of those.
+    pub(super) catching_up: bool,
+}
+
+impl Following {
+    pub(super) fn show(&self) -> api::MirrorSession {
+        api::MirrorSession {
+            since_ms: self.since_ms,
+            steps: self.steps,
+            read_steps: self.read_steps,
+            catching_up: self.catching_up,
+        }
+    }
+}
+
+impl Document {
+    /// The lag that is wanted at most.
+    pub(super) fn rpo(&self) -> Option<Duration> {
+        self.rpo_ms.map(Duration::from_millis).or(self.when.continuous.then_some(RPO))
+    }
+}
+
+impl Relation {
+    /// Ends a session of a mirror that follows continuously, for something else that is to be done; the schedule begins the next one when that is over.
+    pub(super) fn interrupt(&self) -> Result<(), ServerError> {
+        let follows = self.live.lock().following.is_some();
+        if follows { self.settle() } else { Ok(()) }
+    }
+
+    /// When the next session is to begin, after one that has ended.
+    pub(super) fn follow_again(&self, outcome: &Result<(), ServerError>, now_ms: u64) {
+        let continuous = self.document.lock().when.continuous;
+        let mut live = self.live.lock();
+        if continuous && live.following.is_some() {
+            live.failures = if outcome.is_ok() { 0 } else { live.failures.saturating_add(1).min(8) };
+            let rest = (AGAIN * 2_u32.pow(live.failures.saturating_sub(1))).min(AGAIN_MAX);
+            live.next_ms = Some(now_ms + millis(rest));
+        }
+    }
+
+    fn note_step(&self, report: &TransferReport, started_ms: u64) {
+        let (mut document, mut live) = (self.document.lock(), self.live.lock());
+        document.updates += 1;
+        document.sent_bytes += report.bytes;
+        let following = live.following.get_or_insert_default();
+        following.steps += 1;
+        following.catching_up = report.memory_blocks < report.blocks;
+        following.read_steps += u64::from(following.catching_up);
+        live.failures = 0;
+        live.problem = None;
+        live.unanswered = None;
+        live.transfer = Some(api::Transfer {
+            snapshot: Some(report.name.clone()),
+            started_ms,
+            duration_ms: millis(report.duration),
+            sent_bytes: report.bytes,
+            changed_bytes: report.blocks * BLOCK,
+            full_bytes: report.full_blocks * BLOCK,
+            kept_bytes: report.kept_blocks * BLOCK,
+            wasted_bytes: report.wasted_blocks * BLOCK,
+            complete: true,
+            ..api::Transfer::default()
+        });
+    }
+}
+
+impl Mirrors {
+    /// Begins what is due: an update, or a session.
+    pub(super) fn begin_due(self: &Arc<Self>, relation: &Arc<Relation>) -> Result<(), ServerError> {
+        if !relation.document.lock().when.continuous {
+            return self.begin(relation, None, "mirror update", false).map(drop);
+        }
+        let open = self.volumes.get(&relation.name)?;
+        relation.claim(&*self.clock)?;
+        let since_ms = now_ms(&*self.clock);
+        relation.live.lock().following = Some(Following { since_ms, ..Following::default() });
+        let (mirrors, mine) = (self.clone(), relation.clone());
+        let started = self.jobs.start("mirror follow", &relation.name, move |progress| {
+            let claim = Claim(&mine);
+            let manner = Manner { follows: true, ..Manner::default() };
+            let outcome = mirrors.update(&mine, &open, None, progress, manner);
+            mirrors.note(&mine, &outcome);
+            mine.follow_again(&outcome, now_ms(&*mirrors.clock));
+            drop(claim);
+            // Its end is nobody's failure but the link's, and `status` has it.
+            outcome.map(|()| None)
+        });
+        if started.is_err() {
+            relation.release();
+        }
+        started.map(drop)
+    }
+
+    /// Follows the source until something ends that: an error, or the wish of the owner.
+    pub(super) fn follow<S: Read + Write>(
+        &self,
+        relation: &Relation,
+        stream: &mut S,
+    ) -> Result<(), MirrorError> {
+        let mut kept = self.clock.monotonic();
+        relation.live.lock().following.get_or_insert_default().steady = true;
+        loop {
+            let document = relation.document.lock().clone();
+            let ends = relation.abort.load(Ordering::Acquire) || self.ending.load(Ordering::Acquire);
+            if ends || document.paused || !document.when.continuous {
+                return Ok(());
+            }
+            let destination = &relation.destination;
+            destination.set_options(document.options());
+            destination.set_kept(self.source.relayed(destination.volume()));
+            let wait = WAIT.min(document.stall(self.patience) / 3);
+            let pace = Pace { step: STEP, wait };
+            let mut client = Client::hello(stream)?;
+            let report = transfer::follow(destination, &mut client, pace, &relation.abort)?;
+            match &report {
+                Some(report) => {
+                    let started = now_ms(&*self.clock).saturating_sub(millis(report.duration));
+                    relation.note_step(report, started);
+                }
+                // Nothing waits any more.
+                None => relation.live.lock().following.get_or_insert_default().catching_up = false,
+            }
+            let now = self.clock.monotonic();
+            if now.saturating_sub(kept) >= KEEP_EVERY || !destination.volume().damaged().is_empty() {
+                kept = now;
+                self.mend(relation, &mut client);
+                self.keep_contact(relation);
+            }
+        }
+    }
+
+    /// Writes down what is known of the source and of past updates.
+    fn keep_contact(&self, relation: &Relation) {
+        let mut document = relation.document.lock();
+        document.contact = relation.destination.contact().map(Heard::from);
+        document.last = relation.live.lock().transfer.clone().or(document.last.take());
+        if let Err(error) = state::save(&relation.path, &*document) {
+            tracing::warn!(mirror = relation.name, %error, "what is known of the last update was not written down");
+        }
+    }
+}
