@@ -24,6 +24,8 @@ pub(crate) struct Load {
     pub(crate) bytes: u64,
     /// Until when.
     pub(crate) until: Until,
+    /// Requests a second that are offered; 0 for as many as go.
+    pub(crate) iops: u32,
 }
 
 /// When a load ends.
@@ -63,12 +65,14 @@ pub(crate) struct Target<'a> {
 impl Load {
     /// 4 KiB requests over the whole of `bytes`.
     pub(crate) fn small(pattern: &'static str, depth: u32, bytes: u64, length: Duration) -> Self {
-        Self { pattern, request: 4096, depth, flush_each: 0, bytes, until: Until::Elapsed(length) }
+        let until = Until::Elapsed(length);
+        Self { pattern, request: 4096, depth, flush_each: 0, bytes, until, iops: 0 }
     }
 
     /// 128 KiB requests in order.
     pub(crate) fn large(pattern: &'static str, bytes: u64, length: Duration) -> Self {
-        Self { pattern, request: 128 << 10, depth: 32, flush_each: 0, bytes, until: Until::Elapsed(length) }
+        let until = Until::Elapsed(length);
+        Self { pattern, request: 128 << 10, depth: 32, flush_each: 0, bytes, until, iops: 0 }
     }
 
     /// Everything written once, in order.
@@ -80,6 +84,7 @@ impl Load {
             flush_each: 0,
             bytes,
             until: Until::Bytes(bytes),
+            iops: 0,
         }
     }
 
@@ -110,6 +115,9 @@ impl Load {
         };
         if self.flush_each > 0 {
             fio.arg(format!("--fsync={}", self.flush_each));
+        }
+        if self.iops > 0 {
+            fio.arg(format!("--rate_iops={}", self.iops));
         }
         run(&mut fio)?;
         let flush_began = Instant::now();

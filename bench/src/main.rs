@@ -7,6 +7,7 @@
 //! nothing and only shows that everything runs.
 
 mod cairn;
+mod continuous_rows;
 mod fio;
 mod history_rows;
 mod image_rows;
@@ -102,6 +103,11 @@ const TABLES: &[Table] = &[
     ("long-link", "a baseline over 1 Gbit/s and 150 ms", link_rows::long_link),
     ("limit", "what a limit makes of a transfer", link_rows::limit),
     ("fan-out", "destinations beside a slow one", link_rows::fan_out),
+    (
+        "continuous",
+        "writes of clients beside a mirror that follows continuously, and its lag",
+        continuous_rows::continuous,
+    ),
     ("image", "image dump and restore next to what reads and writes the same device", image_rows::image),
     ("failover", "from the command to the first read", image_rows::failover),
     ("open", "opening after kill -9", mirror_rows::open_after_kill),
