@@ -33,7 +33,8 @@ pub(crate) fn continuous(plan: &Plan, report: &mut Report) -> Result<()> {
     let length = Duration::from_secs(if plan.quick { 4 } else { 30 });
     for (iops, flush_each) in LOADS {
         let load = Load { iops, flush_each, ..Load::small("randwrite", 4, bytes, length) };
-        let run = || load.run(&Target { server: source.server()?, uri: source.lun()?, scratch: &plan.folder });
+        let run =
+            || load.run(&Target { server: source.server()?, uri: source.lun()?, scratch: &plan.folder });
         let (mut off, mut on) = (Vec::new(), Vec::new());
         let (mut lags, mut read_steps) = (Vec::new(), 0.0);
         for _ in 0..plan.rounds() {

@@ -728,7 +728,7 @@ pub enum Mirror {
 /// What becomes of what only this side has.
 #[derive(Debug, Args)]
 pub struct Decision {
-    /// Keep it in this new file of the server's machine, an image stream against the snapshot that both sides have
+    /// Keep it in this new file of the server's machine: an image dump against the snapshot that both sides have, which `cairn image` opens
     #[arg(long, value_name = "FILE", conflicts_with = "discard_divergent")]
     pub spill: Option<PathBuf>,
     /// Drop it

@@ -3,8 +3,10 @@
 mod running;
 
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use cairn_frontend_nbd::{Address, Client, ClientOptions};
 use running::{PATIENCE, Running};
 use serde_json::Value;
 
@@ -86,7 +88,9 @@ fn old_source_comes_back_learns_of_the_failover_is_resynced_and_gets_its_role_ba
     let spill = dir.path().join("lost.cairn");
     let spilled = source.good(&["mirror", "resync", "vol0", "--spill", spill.to_str().unwrap()]);
     assert!(spilled.contains("vol0 (here, destination)") && spilled.contains("lost.cairn"), "{spilled}");
-    assert!(std::fs::metadata(&spill).unwrap().len() > 1000);
+    let spill = spill.to_str().unwrap();
+    let listed = source.json(&["image", "ls", spill]);
+    assert!(listed.to_string().contains("split-") || listed.to_string().contains("mirror."), "{listed}");
     assert_eq!(content(&source), content(&destination));
     assert!(source.disk("vol0/db").write(0, &[9; 4096]).is_err(), "it is read-only now");
     let shown = status(&source);
@@ -95,6 +99,24 @@ fn old_source_comes_back_learns_of_the_failover_is_resynced_and_gets_its_role_ba
     assert!((128 << 10..300 << 10).contains(&sent), "only what diverged travels: {shown}");
     let split = |server: &Running| server.good(&["snapshot", "list", "vol0"]).contains("@split-");
     assert!(split(&source) && split(&destination), "the base of the spill is kept on both sides");
+    // With a dump of that base it is a volume again, with what was given up.
+    let names = destination.good(&["snapshot", "list", "vol0"]);
+    let base = names.split_whitespace().find(|word| word.contains("@split-")).unwrap().to_owned();
+    let dump = dir.path().join("base.cairn");
+    let dump = dump.to_str().unwrap();
+    destination.good(&["image", "dump", &base, "--to", dump]);
+    source.good(&["image", "verify", dump, spill, "--deep"]);
+    let socket = dir.path().join("spill.sock");
+    let mut mount = running::cairn();
+    mount.args(["image", "mount", dump, spill, "--socket"]).arg(&socket);
+    let mut mounted = mount.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    poll("the spill is served", || socket.exists());
+    let mut disk =
+        Client::connect(&Address::Unix(socket), &ClientOptions::new("vol0/db")).expect("its LUN is served");
+    let lost = disk.read(0, 4 << 20).unwrap();
+    mounted.kill().unwrap();
+    mounted.wait().unwrap();
+    assert_eq!((lost[1 << 20], lost[2 << 20]), (2, 4), "what only the old source had");
     assert_eq!(status(&destination)["state"], "source");
     assert_eq!(source.json(&["status"])["problems"], serde_json::json!([]));
     for server in [&mut source, &mut destination] {

@@ -5,8 +5,9 @@ use std::io::{Read, Write};
 
 use cairn_base::{Checksum, SnapshotId};
 use cairn_format::Role;
+use cairn_format::dump::DumpLevel;
 use cairn_format::stream::root_digest;
-use cairn_stream::{Compression, Have, MIRROR_PREFIX, Plan, Produced, produce};
+use cairn_stream::{Compression, Dump, DumpLabel, Have, MIRROR_PREFIX, Plan, Produced};
 use cairn_volume::{Divergence, Snapshot, Volume};
 
 use crate::client::{Client, unexpected};
@@ -94,34 +95,23 @@ impl Destination {
         Ok(head)
     }
 
-    /// Writes the own head, and the snapshots that only this side has, as an image stream against the newest common snapshot: with that one (which the other side has)
-    /// it is all that was here. With nothing in common the stream is a full one.
+    /// Writes the own head, and the snapshots that only this side has, as an image dump of one part against the newest common snapshot: with a dump of that one (which the
+    /// other side has) it is all that was here. With nothing in common it is a dump of everything. The level in `label` does not matter.
     pub fn spill(
         &self,
         standing: &Standing,
+        label: DumpLabel,
         out: &mut dyn Write,
         work: &mut cairn_stream::Work<'_>,
     ) -> Result<Produced, MirrorError> {
         let head = self.volume.own_head().ok_or(MirrorError::NotAhead("there is nothing here to spill"))?;
         let common = self.common(standing);
-        let here = Have::of(&self.volume);
-        // The whole table goes along: what the other side calls a snapshot by then nobody knows.
-        let unnamed = |id, root| Have {
-            id,
-            root,
-            label: Checksum::default(),
-            entry: Checksum::default(),
-            mirror: false,
-        };
-        let mut have: Vec<Have> = here
-            .iter()
-            .filter(|have| common.contains(&have.id))
-            .map(|have| unnamed(have.id, have.root))
-            .collect();
-        let gone = standing.snapshots.iter().filter(|(id, _)| here.iter().all(|have| have.id != *id));
-        have.extend(gone.map(|(id, root)| unnamed(*id, *root)));
+        let mut have = Have::of(&self.volume);
+        have.retain(|have| common.contains(&have.id));
         let plan = Plan::new(&self.volume, &have, head.id)?;
-        Ok(produce(&plan, out, Compression::Zstd, work)?)
+        let level = if have.is_empty() { DumpLevel::Level(0) } else { DumpLevel::AgainstSnapshot };
+        let label = DumpLabel { level, ..label };
+        Ok(Dump::new(&plan, label, 1).write_part(0, out, Compression::Zstd, work)?)
     }
 
     /// Asks the source to give its role to this side. It shows the snapshot that is returned from then on, and takes no more writes: an update brings that, and

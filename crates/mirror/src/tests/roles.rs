@@ -8,7 +8,9 @@ use std::time::Duration;
 use cairn_base::{ManualClock, Rng, SnapshotId, Timestamp};
 use cairn_device::{Device, FaultDevice, MemoryDevice};
 use cairn_format::FileKind;
+use cairn_format::dump::{DumpId, DumpLevel};
 use cairn_stream::Progress;
+use cairn_stream::{DumpLabel, PartReader};
 use cairn_volume::{Divergence, Role, Volume, VolumeError};
 
 use super::harness::{BLOCKS, Content, Pair, Trouble, assert_clean, content, fingerprint, format, open};
@@ -293,21 +295,35 @@ fn spilled_head_opens_with_its_base_and_has_every_block() {
         let cancel = AtomicBool::new(false);
         let mut progress = |_: Progress| {};
         let mut work = cairn_stream::Work { cancel: &cancel, progress: &mut progress, threads: None };
-        mirror.spill(&standing, &mut spill, &mut work).expect("a spill");
+        let label = |number: u8| DumpLabel {
+            id: DumpId([number; 16]),
+            level: DumpLevel::Level(0),
+            name: "vol0".to_owned(),
+            created: pair.clock.now(),
+        };
+        mirror.spill(&standing, label(2), &mut spill, &mut work).expect("a spill");
+        let labels = [label(1)];
         pair.gives_up = Some(GivesUp { head, spilled: true });
         pair.update().expect("a resync");
         pair.gives_up = None;
         pair.update().expect("an update");
         // The base comes from the side that won, which has it; then the spill on top.
-        let plan = cairn_stream::Plan::new(&pair.source, &[], common.id).expect("the winner has the base");
+        let plan =
+            cairn_stream::Plan::against(&pair.source, None, common.id).expect("the winner has the base");
+        let [label] = labels;
         let mut base = Vec::new();
-        cairn_stream::produce(&plan, &mut base, Default::default(), &mut work).expect("a stream");
+        let dump = cairn_stream::Dump::new(&plan, label, 1);
+        dump.write_part(0, &mut base, Default::default(), &mut work).expect("a dump of the base");
+        let part = |name: &str, bytes: Vec<u8>| {
+            PartReader::open(name, Box::new(std::io::Cursor::new(bytes))).expect("it begins as a dump does")
+        };
+        let dumps = vec![part("spill", spill), part("base", base)];
+        let dumps = cairn_stream::arrange(dumps, false).expect("the spill fits on the base");
         let device: Arc<dyn Device> =
             Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Destination)));
-        format(&device, BLOCKS, Role::Destination, &pair.clock);
+        cairn_stream::restore(dumps, &*device, BLOCKS, false, pair.clock.now(), &mut work)
+            .expect("both are restored");
         let restored = open(&device, &pair.clock);
-        cairn_stream::apply(&mut &base[..], &restored, &mut work).expect("the base is restored");
-        cairn_stream::apply(&mut &spill[..], &restored, &mut work).expect("the spill fits on it");
         let found = fingerprint(&restored);
         for (name, was) in &lost {
             assert_eq!(found.get(name), Some(was), "seed {seed}: {name}");

@@ -5,16 +5,18 @@
 //! too early is without effect, as the volume's role decides.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Read};
+use std::io::BufWriter;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cairn_base::{BLOCK_SIZE, SnapshotId};
-use cairn_format::stream::{StreamHeader, root_digest};
+use cairn_format::dump::{DumpId, DumpLevel};
+use cairn_format::stream::root_digest;
 use cairn_mirror::{
     Client, Departure, GiveWay, MirrorError, PeerName, Refusal, Relationship, Standing, Successor,
 };
+use cairn_stream::{DumpLabel, PartReader};
 use cairn_volume::{Divergence, Role, Snapshot};
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +29,7 @@ use crate::identity::Fingerprint;
 use crate::jobs::Progress;
 use crate::server::Server;
 use crate::state;
+use crate::token::random_bytes;
 use crate::transfer;
 use crate::volumes::OpenVolume;
 
@@ -337,7 +340,7 @@ impl Mirrors {
         self.keep(relation, |document| document.decision = Some(Decision { head: head.id.0, spill }))
     }
 
-    /// Writes the own head to a file, which has its name only when it is whole and durable.
+    /// Writes the own head to a file, an image dump, which has its name only when it is whole and durable.
     fn spill(
         &self,
         relation: &Relation,
@@ -361,7 +364,13 @@ impl Mirrors {
             |at: cairn_stream::Progress| progress.bytes(at.blocks * BLOCK, at.blocks_total * BLOCK);
         let mut work =
             cairn_stream::Work { cancel: progress.cancelled(), progress: &mut tell, threads: None };
-        let spilled = relation.destination.spill(standing, &mut out, &mut work);
+        let label = DumpLabel {
+            id: DumpId(random_bytes()),
+            level: DumpLevel::AgainstSnapshot,
+            name: relation.name.clone(),
+            created: self.clock.now(),
+        };
+        let spilled = relation.destination.spill(standing, label, &mut out, &mut work);
         let spilled = spilled.map_err(|error| relation.failed(error))?;
         let file = out.into_inner().map_err(|error| written(error.into_error()))?;
         file.sync_all().map_err(written)?;
@@ -442,11 +451,9 @@ fn is_lost(divergence: &Divergence) -> bool {
 }
 
 fn is_spill_of(path: &Path, relation: &Relation, head: &Snapshot) -> bool {
-    let mut bytes = [0; StreamHeader::SIZE];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
-    let Ok(header) = read.map_err(|_| ()).and_then(|()| StreamHeader::parse(&bytes).map_err(|_| ())) else {
-        return false;
-    };
+    let part = File::open(path).ok().and_then(|file| PartReader::open("", Box::new(file)).ok());
+    let Some(part) = part else { return false };
+    let header = &part.head().stream;
     let volume = relation.destination.volume();
     let entries = volume.snapshot_entries();
     let digest = entries.iter().find(|entry| entry.id == head.id).map(root_digest);
