@@ -68,12 +68,12 @@ fn mirror_survives_every_mishap_at_every_message() {
 
 #[test]
 fn mirror_that_follows_continuously_shows_consistency_points_over_cuts_and_mishaps() {
-    seeds(Kind::Continuous, 0..30);
+    seeds(Kind::Continuous, 0..20);
 }
 
 #[test]
 fn mirror_that_follows_continuously_survives_every_mishap_at_every_message() {
-    seeds(Kind::EveryStep, 0..5);
+    seeds(Kind::EveryStep, 0..4);
 }
 
 #[test]

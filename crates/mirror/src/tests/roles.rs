@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use cairn_base::{ManualClock, Rng, SnapshotId, Timestamp};
+use cairn_base::{Clock, ManualClock, Rng, SnapshotId, Timestamp};
 use cairn_device::{Device, FaultDevice, MemoryDevice};
 use cairn_format::FileKind;
 use cairn_format::dump::{DumpId, DumpLevel};
@@ -13,7 +13,7 @@ use cairn_stream::Progress;
 use cairn_stream::{DumpLabel, PartReader};
 use cairn_volume::{Divergence, Role, Volume, VolumeError};
 
-use super::harness::{BLOCKS, Content, Pair, Trouble, assert_clean, content, fingerprint, format, open};
+use super::harness::{BLOCKS, Content, Pair, Trouble, assert_clean, content, fingerprint, open};
 use crate::{DestinationState, GivesUp, MirrorError, Refusal, Standing, Successor, TransferKind};
 
 fn successor() -> Successor {
