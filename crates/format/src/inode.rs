@@ -1,7 +1,7 @@
 //! Inodes: what a file is and where its tree starts. The inode file is an array of them, by file id.
 
 use cairn_base::{FileId, Timestamp};
-use zerocopy::little_endian::U64;
+use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::pointer::RawTreeRef;
@@ -17,16 +17,58 @@ const SIZE: usize = cairn_base::BLOCK_SIZE / INODES_PER_BLOCK as usize;
 struct RawInode {
     kind: u8,
     removed: u8,
-    reserved: [u8; 6],
+    reserved: [u8; 2],
+    device: U32,
     id: U64,
     length_bytes: U64,
     created_ns: U64,
     relationship: U64,
     tree: RawTreeRef,
-    reserved_end: [u8; 40],
+    mode: U32,
+    links: U32,
+    uid: U32,
+    gid: U32,
+    accessed_ns: I64,
+    modified_ns: I64,
+    changed_ns: I64,
 }
 
 const _: () = assert!(size_of::<RawInode>() == SIZE);
+
+/// The log's entry that an inode begins with, and the one that it ends with.
+const LOG_FIRST: u8 = 3;
+const LOG_SECOND: u8 = 4;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawLogInode {
+    entry: u8,
+    kind: u8,
+    removed: u8,
+    reserved: u8,
+    device: U32,
+    file: U64,
+    length_bytes: U64,
+    created_ns: U64,
+    extended: U64,
+    mode: U32,
+    links: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawLogTimes {
+    entry: u8,
+    reserved: [u8; 7],
+    uid: U32,
+    gid: U32,
+    accessed_ns: I64,
+    modified_ns: I64,
+    changed_ns: I64,
+    reserved_end: [u8; 8],
+}
+
+const _: () = assert!(size_of::<RawLogInode>() == 48 && size_of::<RawLogTimes>() == 48);
 
 /// What a file is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,6 +81,10 @@ pub enum FileKind {
     SinceAccumulating,
     /// Blocks allocated between the base and the snapshot in flight (in-flight generation).
     SinceInFlight,
+    /// A file, directory, link or device of the tree of names; its mode says which.
+    Node,
+    /// The extended attributes of one of these.
+    Extended,
 }
 
 impl FileKind {
@@ -48,12 +94,60 @@ impl FileKind {
             FileKind::Lun => 2,
             FileKind::SinceAccumulating => 3,
             FileKind::SinceInFlight => 4,
+            FileKind::Node => 5,
+            FileKind::Extended => 6,
         }
+    }
+
+    fn of_code(code: u8) -> Option<Self> {
+        let kinds = [
+            FileKind::Directory,
+            FileKind::Lun,
+            FileKind::SinceAccumulating,
+            FileKind::SinceInFlight,
+            FileKind::Node,
+            FileKind::Extended,
+        ];
+        kinds.into_iter().find(|kind| kind.code() == code)
     }
 
     /// A since map: an array of bits over block space.
     pub fn is_since_map(self) -> bool {
         matches!(self, FileKind::SinceAccumulating | FileKind::SinceInFlight)
+    }
+}
+
+/// What POSIX says of a file. All zero for files that are not of the tree of names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Attributes {
+    /// Type and permissions, as in `st_mode`.
+    pub mode: u32,
+    /// Names that it has; a directory: 2 and one for each directory in it.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// A device's numbers, in the 32 bits of Linux: 12 of major, 20 of minor.
+    pub device: u32,
+    /// Last read, nanoseconds since 1970, which may be before.
+    pub accessed_ns: i64,
+    /// Content last changed.
+    pub modified_ns: i64,
+    /// Anything last changed.
+    pub changed_ns: i64,
+    /// The file that has its extended attributes; 0 for none.
+    pub extended: FileId,
+}
+
+/// The types of a mode: fifo, character device, directory, block device, file, symbolic link, socket.
+const TYPES: [u32; 7] = [0o1, 0o2, 0o4, 0o6, 0o10, 0o12, 0o14];
+
+impl Attributes {
+    /// Whether these can be a file's: a mode of a known type and no more, an extended file below the largest number.
+    fn are_good(&self) -> bool {
+        let is_known = TYPES.contains(&(self.mode >> 12)) && self.mode >> 16 == 0;
+        is_known && self.extended.0 < crate::layout::COUNTER_MAX
     }
 }
 
@@ -74,9 +168,98 @@ pub struct Inode {
     pub relationship: u64,
     /// Its blocks.
     pub tree: TreeRef,
+    /// What POSIX says of it.
+    pub attributes: Attributes,
 }
 
 impl Inode {
+    /// Its form in the log: its blocks are those that the root and the log's other entries say.
+    fn without_blocks(self) -> Self {
+        let blocks = self.length_bytes.div_ceil(cairn_base::BLOCK_SIZE as u64).max(1);
+        Self { tree: TreeRef::empty(blocks), ..self }
+    }
+
+    /// What the log keeps of it, as two of its entries: what changes seldom, and who owns it and when it changed.
+    ///
+    /// A block of a record may begin in the middle of an entry and must not look like a record. What stands eight bytes behind something that a client
+    /// chooses is therefore nothing that a client chooses.
+    pub(crate) fn to_log(self) -> [[u8; 48]; 2] {
+        let attributes = &self.attributes;
+        let first = RawLogInode {
+            entry: LOG_FIRST,
+            kind: self.kind.code(),
+            removed: u8::from(self.removed),
+            reserved: 0,
+            device: attributes.device.into(),
+            file: self.id.0.into(),
+            length_bytes: self.length_bytes.into(),
+            created_ns: self.created.0.into(),
+            extended: attributes.extended.0.into(),
+            mode: attributes.mode.into(),
+            links: attributes.links.into(),
+        };
+        let second = RawLogTimes {
+            entry: LOG_SECOND,
+            reserved: [0; 7],
+            uid: attributes.uid.into(),
+            gid: attributes.gid.into(),
+            accessed_ns: attributes.accessed_ns.into(),
+            modified_ns: attributes.modified_ns.into(),
+            changed_ns: attributes.changed_ns.into(),
+            reserved_end: [0; 8],
+        };
+        let mut bytes = [[0; 48]; 2];
+        bytes[0].copy_from_slice(first.as_bytes());
+        bytes[1].copy_from_slice(second.as_bytes());
+        bytes
+    }
+
+    /// Reads [`Inode::to_log`]; only files of the tree of names are there.
+    pub(crate) fn from_log(first: &[u8], second: &[u8]) -> Option<Self> {
+        let first = RawLogInode::ref_from_bytes(first).ok()?;
+        let second = RawLogTimes::ref_from_bytes(second).ok()?;
+        if first.entry != LOG_FIRST || second.entry != LOG_SECOND || first.removed > 1 {
+            return None;
+        }
+        if first.reserved != 0 || second.reserved != [0; 7] || second.reserved_end != [0; 8] {
+            return None;
+        }
+        let kind = FileKind::of_code(first.kind)?;
+        let attributes = Attributes {
+            mode: first.mode.get(),
+            links: first.links.get(),
+            uid: second.uid.get(),
+            gid: second.gid.get(),
+            device: first.device.get(),
+            accessed_ns: second.accessed_ns.get(),
+            modified_ns: second.modified_ns.get(),
+            changed_ns: second.changed_ns.get(),
+            extended: FileId(first.extended.get()),
+        };
+        let good = match kind {
+            FileKind::Node => attributes.are_good(),
+            FileKind::Extended => attributes == Attributes::default(),
+            _ => false,
+        };
+        let (id, length_bytes) = (FileId(first.file.get()), first.length_bytes.get());
+        let inode = Self {
+            kind,
+            removed: first.removed == 1,
+            id,
+            length_bytes,
+            created: Timestamp(first.created_ns.get()),
+            relationship: 0,
+            tree: TreeRef::empty(1),
+            attributes,
+        };
+        (good && id.0 < crate::layout::COUNTER_MAX).then(|| inode.without_blocks())
+    }
+
+    /// Whether it is as [`Inode::from_log`] gives it: it has no blocks of its own.
+    pub fn is_as_logged(&self) -> bool {
+        *self == self.without_blocks()
+    }
+
     /// Block and slot of `id` in the inode file.
     pub fn place(id: FileId) -> (u64, usize) {
         (id.0 / INODES_PER_BLOCK, (id.0 % INODES_PER_BLOCK) as usize)
@@ -88,16 +271,27 @@ impl Inode {
         let field = |field| FormatError::Field { structure, field };
         let bytes = block.get(slot * SIZE..(slot + 1) * SIZE).ok_or(field("slot"))?;
         let raw = RawInode::ref_from_bytes(bytes).map_err(|_| field("size"))?;
-        let kind = match raw.kind {
-            0 if bytes.iter().all(|byte| *byte == 0) => return Ok(None),
-            1 => FileKind::Directory,
-            2 => FileKind::Lun,
-            3 => FileKind::SinceAccumulating,
-            4 => FileKind::SinceInFlight,
-            _ => return Err(field("kind")),
-        };
-        if raw.removed > 1 || raw.reserved != [0; 6] || raw.reserved_end != [0; 40] {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        let kind = FileKind::of_code(raw.kind).ok_or(field("kind"))?;
+        if raw.removed > 1 || raw.reserved != [0; 2] {
             return Err(field("reserved byte"));
+        }
+        let is_node = kind == FileKind::Node;
+        let attributes = Attributes {
+            mode: raw.mode.get(),
+            links: raw.links.get(),
+            uid: raw.uid.get(),
+            gid: raw.gid.get(),
+            device: raw.device.get(),
+            accessed_ns: raw.accessed_ns.get(),
+            modified_ns: raw.modified_ns.get(),
+            changed_ns: raw.changed_ns.get(),
+            extended: FileId(if is_node { raw.relationship.get() } else { 0 }),
+        };
+        if is_node && !attributes.are_good() || !is_node && attributes != Attributes::default() {
+            return Err(field("attributes"));
         }
         Ok(Some(Self {
             kind,
@@ -105,8 +299,9 @@ impl Inode {
             id: FileId(raw.id.get()),
             length_bytes: raw.length_bytes.get(),
             created: Timestamp(raw.created_ns.get()),
-            relationship: raw.relationship.get(),
+            relationship: if is_node { 0 } else { raw.relationship.get() },
             tree: TreeRef::parse(raw.tree).ok_or(field("tree"))?,
+            attributes,
         }))
     }
 
@@ -120,13 +315,23 @@ impl Inode {
         let raw = RawInode {
             kind: inode.kind.code(),
             removed: u8::from(inode.removed),
-            reserved: [0; 6],
+            reserved: [0; 2],
+            device: inode.attributes.device.into(),
             id: inode.id.0.into(),
             length_bytes: inode.length_bytes.into(),
             created_ns: inode.created.0.into(),
-            relationship: inode.relationship.into(),
+            relationship: match inode.kind {
+                FileKind::Node => inode.attributes.extended.0.into(),
+                _ => inode.relationship.into(),
+            },
             tree: inode.tree.into(),
-            reserved_end: [0; 40],
+            mode: inode.attributes.mode.into(),
+            links: inode.attributes.links.into(),
+            uid: inode.attributes.uid.into(),
+            gid: inode.attributes.gid.into(),
+            accessed_ns: inode.attributes.accessed_ns.into(),
+            modified_ns: inode.attributes.modified_ns.into(),
+            changed_ns: inode.attributes.changed_ns.into(),
         };
         bytes.copy_from_slice(raw.as_bytes());
     }

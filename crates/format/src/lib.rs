@@ -23,7 +23,7 @@ pub mod trace;
 pub use directory::{DirectoryEntry, ENTRIES_PER_BLOCK, MAX_FILE_NAME};
 pub use error::{FormatError, Structure};
 pub use have::HaveBlock;
-pub use inode::{FileKind, INODES_PER_BLOCK, Inode};
+pub use inode::{Attributes, FileKind, INODES_PER_BLOCK, Inode};
 pub use label::{
     IndexBlock, LabelPointer, MAX_SNAPSHOT_NAME, POINTERS_PER_INDEX, RUNS_PER_BLOCK, RedirectBlock,
     RedirectRun, SNAPSHOTS_PER_BLOCK, SnapshotBlock, SnapshotEntry,

@@ -8,7 +8,7 @@ use cairn_base::{BLOCK_SIZE, Checksum, FileId, Generation, Lba, Vbn, VolumeId, c
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{FormatError, Structure, layout};
+use crate::{FormatError, Inode, Structure, layout};
 
 /// Entries that fit beside the header into the first block of a record.
 pub const ENTRIES_PER_FIRST_BLOCK: usize = (BLOCK_SIZE - HEADER) / ENTRY;
@@ -22,7 +22,7 @@ const ENTRY: usize = 48;
 struct RawHeader {
     magic: U32,
     version: U16,
-    reserved: U16,
+    continues: U16,
     volume: [u8; 16],
     sequence: U64,
     generation: U64,
@@ -70,6 +70,16 @@ pub enum LogEntry {
         /// Blocks.
         count: u64,
     },
+    /// What a file of the tree of names is from here on: made, changed or removed. Its blocks are those that it has, and those that other entries name; the
+    /// tree in it is empty ([`Inode::is_as_logged`]).
+    Inode(Inode),
+}
+
+impl LogEntry {
+    /// Places of a record that it takes.
+    pub fn slots(&self) -> usize {
+        if matches!(self, LogEntry::Inode(_)) { 2 } else { 1 }
+    }
 }
 
 /// What a record's header says.
@@ -81,8 +91,10 @@ pub struct LogRecordHeader {
     pub generation: Generation,
     /// Every record up to this one was durable when this one was written.
     pub durable_through: u64,
-    /// Entries in it.
+    /// Slots of entries in it: two of an inode's, one of any other.
     pub entries: u32,
+    /// What this record says holds together with what the next one says, or not at all.
+    pub continues: bool,
 }
 
 impl LogRecordHeader {
@@ -105,6 +117,7 @@ impl LogRecordHeader {
             generation: Generation(raw.generation.get()),
             durable_through: raw.durable_through.get(),
             entries: raw.entries.get(),
+            continues: raw.continues.get() == 1,
         };
         Ok((header, LogRecord::blocks_for(header.entries as usize)))
     }
@@ -120,26 +133,41 @@ pub struct LogRecord {
 }
 
 impl LogRecord {
-    /// Blocks that a record with `entries` takes.
-    pub fn blocks_for(entries: usize) -> u64 {
-        ((HEADER + entries * ENTRY) as u64).div_ceil(BLOCK_SIZE as u64)
+    /// Slots that entries take.
+    pub fn slots(entries: &[LogEntry]) -> usize {
+        entries.iter().map(LogEntry::slots).sum()
+    }
+
+    /// Blocks that a record with so many slots takes.
+    pub fn blocks_for(slots: usize) -> u64 {
+        ((HEADER + slots * ENTRY) as u64).div_ceil(BLOCK_SIZE as u64)
     }
 
     /// The record as bytes: whole blocks.
     pub fn to_bytes(&self, volume: VolumeId) -> Vec<u8> {
-        let mut bytes = vec![0; Self::blocks_for(self.entries.len()) as usize * BLOCK_SIZE];
-        for (place, entry) in bytes[HEADER..].chunks_exact_mut(ENTRY).zip(&self.entries) {
-            place.copy_from_slice(raw_entry(entry).as_bytes());
+        let slots = Self::slots(&self.entries);
+        let mut bytes = vec![0; Self::blocks_for(slots) as usize * BLOCK_SIZE];
+        let mut places = bytes[HEADER..].chunks_exact_mut(ENTRY);
+        let mut put = |slot: &[u8]| {
+            if let Some(place) = places.next() {
+                place.copy_from_slice(slot);
+            }
+        };
+        for entry in &self.entries {
+            match entry {
+                LogEntry::Inode(inode) => inode.to_log().iter().for_each(|slot| put(slot)),
+                LogEntry::Write { .. } | LogEntry::Hole { .. } => put(raw_entry(entry).as_bytes()),
+            }
         }
         let mut raw = RawHeader {
             magic: MAGIC.into(),
             version: (layout::VERSION as u16).into(),
-            reserved: 0.into(),
+            continues: u16::from(self.header.continues).into(),
             volume: volume.0,
             sequence: self.header.sequence.into(),
             generation: self.header.generation.0.into(),
             durable_through: self.header.durable_through.into(),
-            entries: (self.entries.len() as u32).into(),
+            entries: (slots as u32).into(),
             crc: 0.into(),
             reserved_end: [0; 8],
         };
@@ -165,15 +193,21 @@ impl LogRecord {
             return Err(FormatError::Checksum(structure));
         }
         let unused = bytes.get(HEADER + header.entries as usize * ENTRY..).unwrap_or(&[]);
-        let reserved = raw.reserved.get() == 0 && raw.reserved_end == [0; 8];
+        let reserved = raw.continues.get() <= 1 && raw.reserved_end == [0; 8];
         if !reserved || unused.iter().any(|byte| *byte != 0) {
             return Err(FormatError::Field { structure, field: "reserved byte" });
         }
-        let entries = bytes[HEADER..]
-            .chunks_exact(ENTRY)
-            .take(header.entries as usize)
-            .map(parse_entry)
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut slots = bytes[HEADER..].chunks_exact(ENTRY).take(header.entries as usize);
+        let mut entries = Vec::with_capacity(header.entries as usize);
+        while let Some(slot) = slots.next() {
+            entries.push(match slot.first() {
+                Some(3) => {
+                    let inode = slots.next().and_then(|second| Inode::from_log(slot, second));
+                    LogEntry::Inode(inode.ok_or(FormatError::Field { structure, field: "inode" })?)
+                }
+                _ => parse_entry(slot)?,
+            });
+        }
         Ok(Self { header, entries })
     }
 }
@@ -182,6 +216,7 @@ fn raw_entry(entry: &LogEntry) -> RawEntry {
     let (kind, file, lba, value, checksum) = match *entry {
         LogEntry::Write { file, lba, vbn, checksum } => (1, file, lba, vbn.0, checksum),
         LogEntry::Hole { file, lba, count } => (2, file, lba, count, Checksum::default()),
+        LogEntry::Inode(_) => unreachable!("an inode has a form of its own"),
     };
     RawEntry { kind, reserved: [0; 7], file: file.0.into(), lba: lba.0.into(), value: value.into(), checksum }
 }

@@ -160,6 +160,7 @@ fn inode() -> Inode {
         created: Timestamp(123),
         relationship: 0,
         tree: tree(6, 256),
+        attributes: Attributes::default(),
     }
 }
 
@@ -182,6 +183,7 @@ fn log_record(entries: usize) -> LogRecord {
             generation: Generation(78),
             durable_through: 998,
             entries: entries.len() as u32,
+            continues: false,
         },
         entries,
     }

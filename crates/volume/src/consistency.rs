@@ -350,7 +350,7 @@ impl Volume {
         let Some(Frozen::Draining(mut overlay)) = state.frozen.take() else {
             return Err(VolumeError::Closed);
         };
-        state.frozen_unlogged = std::mem::take(&mut overlay.unlogged);
+        state.frozen_unlogged = overlay.take_unlogged(u64::MAX);
         let overlay = Arc::new(overlay);
         state.frozen = Some(Frozen::Settled(overlay.clone()));
         Ok(Some(FrozenPart { overlay, order, tail }))

@@ -43,6 +43,7 @@ impl Compound<'_> {
             created: volume.clock.now(),
             relationship: 0,
             tree: TreeRef::empty(blocks_of(length_bytes)),
+            attributes: Default::default(),
         };
         state.levels = state.levels.max(inode.tree.height);
         state.open.inodes.insert(id, Some(inode));
@@ -108,7 +109,7 @@ impl Compound<'_> {
 }
 
 /// Blocks that `bytes` take; a file has at least one.
-fn blocks_of(bytes: u64) -> u64 {
+pub(crate) fn blocks_of(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_SIZE as u64).max(1)
 }
 

@@ -18,7 +18,7 @@ use crate::store::Store;
 /// Most blocks of one record: several small records pass through a small log where one large one would not fit.
 const RECORD_BLOCKS_MAX: u64 = 32;
 /// Entries of one record at most.
-pub(crate) const RECORD_ENTRIES_MAX: usize = (RECORD_BLOCKS_MAX as usize * BLOCK_SIZE - 64) / 48;
+const ENTRIES_MAX: usize = (RECORD_BLOCKS_MAX as usize * BLOCK_SIZE - 64) / 48;
 /// Blocks that one read of replay takes.
 const SCAN_BLOCKS: u64 = 256;
 /// Such pieces that are under way at once. All at once would take the memory of a whole log twice.
@@ -178,23 +178,31 @@ impl LogWriter {
         self.next = Some(next);
     }
 
-    /// Makes records of `entries`; `None` when they do not fit before the tail, or no record may be written now.
-    pub(crate) fn append(&self, parts: &[(Generation, Vec<LogEntry>)]) -> Option<Appended> {
+    /// Makes records of `parts`, which hold together if they are to be `whole`; `None` when they do not fit before the tail, or no record may be written now.
+    pub(crate) fn append(&self, parts: &[(Generation, Vec<LogEntry>)], whole: bool) -> Option<Appended> {
         if self.next.is_some() || self.failed.is_some() {
             return None;
         }
         let mut appended =
             Appended { operations: Vec::new(), head: self.head, next_sequence: self.next_sequence };
-        let chunks = parts.iter().flat_map(|(generation, entries)| {
-            entries.chunks(RECORD_ENTRIES_MAX).map(move |chunk| (*generation, chunk))
-        });
-        for (generation, chunk) in chunks {
+        let chunks: Vec<_> = parts
+            .iter()
+            .flat_map(|(generation, entries)| chunks_of(entries).map(move |chunk| (*generation, chunk)))
+            .collect();
+        // A change of names is several entries, which must not be torn apart, as those of an atomic write.
+        let has_inodes = |(_, chunk): &(Generation, &[LogEntry])| {
+            chunk.iter().any(|entry| matches!(entry, LogEntry::Inode(_)))
+        };
+        let is_group = whole || chunks.iter().any(has_inodes);
+        let records = chunks.len();
+        for (index, (generation, chunk)) in chunks.into_iter().enumerate() {
             let record = LogRecord {
                 header: LogRecordHeader {
                     sequence: appended.next_sequence,
                     generation,
                     durable_through: self.durable_through,
-                    entries: chunk.len() as u32,
+                    entries: LogRecord::slots(chunk) as u32,
+                    continues: is_group && index + 1 < records,
                 },
                 entries: chunk.to_vec(),
             };
@@ -268,6 +276,20 @@ impl LogWriter {
         let passed = (tail.position + self.blocks - self.tail % self.blocks) % self.blocks;
         self.tail += passed;
     }
+}
+
+/// Entries in pieces that fit into a record each.
+fn chunks_of(mut entries: &[LogEntry]) -> impl Iterator<Item = &[LogEntry]> {
+    std::iter::from_fn(move || {
+        let mut slots = 0;
+        let fits = entries.iter().take_while(|entry| {
+            slots += entry.slots();
+            slots <= ENTRIES_MAX
+        });
+        let (chunk, rest) = entries.split_at(fits.count());
+        entries = rest;
+        (!chunk.is_empty()).then_some(chunk)
+    })
 }
 
 /// What replay found.

@@ -15,6 +15,7 @@
 //! A read looks into the overlays and then into the committed tree (`image`, `tree`), through one verified cache (`store`).
 
 mod adopt;
+mod change;
 mod check;
 mod claims;
 mod clones;
@@ -53,6 +54,7 @@ mod walk;
 mod write;
 
 pub use cairn_format::Role;
+pub use change::Change;
 pub use check::{CheckDepth, CheckProgress, CheckReport, Finding};
 pub use claims::BlockSet;
 pub use clones::{CloneDevice, Kept};

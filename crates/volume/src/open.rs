@@ -380,32 +380,36 @@ fn apply_log(
     let mut head = found.head;
     let mut remains = found.remains;
     let committed = state.committed.root.generation;
-    for (record, position) in found.records.iter().zip(&found.positions) {
-        let sequence = record.header.sequence;
-        if head.sequence <= sequence {
-            remains.push(*position);
-            continue;
+    let mut first = 0;
+    while first < found.records.len() {
+        // Records that hold together or not at all: one, mostly.
+        let continued = found.records[first..].iter().take_while(|record| record.header.continues).count();
+        let end = (first + continued + 1).min(found.records.len());
+        let group = &found.records[first..end];
+        let is_whole = group.last().is_some_and(|record| !record.header.continues);
+        let is_there = |record: &LogRecord| {
+            let surely_durable = record.header.sequence <= found.durable_through;
+            record.header.generation <= committed || surely_durable || data_is_there(store, record)
+        };
+        if !is_whole || !group.iter().all(is_there) {
+            // The power was cut in the flush that wrote these records: nobody was told that it is durable.
+            head = LogTail { position: found.positions[first], sequence: group[0].header.sequence };
+            remains.extend(&found.positions[first..]);
+            break;
         }
-        let surely_durable = sequence <= found.durable_through;
-        if record.header.generation <= committed {
-            continue;
-        }
-        if !surely_durable && !data_is_there(store, record) {
-            // The power was cut in the flush that wrote this record: nobody was told that it is durable.
-            head = LogTail { position: *position, sequence };
-            remains.push(*position);
-            continue;
-        }
-        for entry in &record.entries {
-            apply_entry(state, entry);
-        }
+        let records = group.iter().filter(|record| record.header.generation > committed);
+        records.flat_map(|record| &record.entries).for_each(|entry| apply_entry(state, entry));
+        first = end;
     }
     area.erase(&**store.device(), &remains)?;
     Ok(head)
 }
 
 fn apply_entry(state: &mut State, entry: &LogEntry) {
-    let (LogEntry::Write { file, .. } | LogEntry::Hole { file, .. }) = *entry;
+    let file = match entry {
+        LogEntry::Write { file, .. } | LogEntry::Hole { file, .. } => *file,
+        LogEntry::Inode(inode) => inode.id,
+    };
     // A file whose creation no consistency point has seen is lost, and its number must not be given to another one that would show its blocks.
     state.next_file = state.next_file.max(file.0.saturating_add(1));
     match *entry {
@@ -415,6 +419,7 @@ fn apply_entry(state: &mut State, entry: &LogEntry) {
             state.open.replay_write(file, lba.0, BlockPointer { vbn, birth, checksum });
         }
         LogEntry::Hole { file, lba, count } => state.open.punch(file, lba.0, count, 0, false),
+        LogEntry::Inode(inode) => drop(state.open.inodes.insert(inode.id, Some(inode))),
     }
 }
 
@@ -424,7 +429,7 @@ fn data_is_there(store: &Store, record: &LogRecord) -> bool {
         .iter()
         .filter_map(|entry| match entry {
             LogEntry::Write { vbn, checksum, .. } => Some((*vbn, *checksum)),
-            LogEntry::Hole { .. } => None,
+            LogEntry::Hole { .. } | LogEntry::Inode(_) => None,
         })
         .collect();
     let vbns: Vec<_> = named.iter().map(|(vbn, _)| *vbn).collect();
@@ -442,14 +447,29 @@ impl Volume {
         let mut removed = Vec::new();
         let mut since_maps = Vec::new();
         let mut levels = 1;
+        let mut state = self.state.lock();
+        // What the log says of inodes lacks their blocks, which the root has.
+        let mut replayed = std::mem::take(&mut state.open.inodes);
+        drop(state);
         for inode in image.inodes()? {
             levels = levels.max(inode.tree.height);
+            since_maps.extend(SinceMap::of(&inode));
+            match replayed.get_mut(&inode.id) {
+                Some(Some(changed)) => {
+                    changed.tree = TreeRef { length: changed.tree.length, ..inode.tree };
+                }
+                _ if inode.removed => removed.push(inode.id),
+                _ => {}
+            }
+        }
+        for inode in replayed.values().flatten() {
+            levels = levels.max(TreeRef::height_for(inode.tree.length));
             if inode.removed {
                 removed.push(inode.id);
             }
-            since_maps.extend(SinceMap::of(&inode));
         }
-        let mut state = self.state.lock();
+        state = self.state.lock();
+        state.open.inodes.append(&mut replayed);
         state.removed = removed;
         state.since_maps = since_maps;
         state.levels = state.levels.max(levels);

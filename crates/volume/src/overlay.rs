@@ -7,9 +7,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
+use std::array::from_fn;
+
 use cairn_base::{FileId, Generation, Lba, Vbn};
 use cairn_device::Block;
-use cairn_format::{BlockPointer, FANOUT, Inode, LogEntry};
+use cairn_format::{BlockPointer, FANOUT, Inode, LogEntry, TreeRef};
 
 /// Multiplies by a large odd constant: block numbers are no adversary's choice that matters here (a LUN's client can
 /// only slow down its own LUN), and SipHash costs more than the rest of a lookup.
@@ -59,6 +61,9 @@ pub(crate) enum Seen {
     Below,
 }
 
+/// Levels of the tallest tree that the format has.
+const LEVELS_MAX: usize = 8;
+
 /// One file's changes.
 #[derive(Default, Debug)]
 pub(crate) struct FileOverlay {
@@ -86,11 +91,11 @@ impl FileOverlay {
         self.holes.range(..=lba).next_back().is_some_and(|(_, end)| lba < *end)
     }
 
-    /// The most nodes that merging these changes can take: on each level one for each change, and not more than there are below the reach.
-    fn nodes(&self, levels: u8) -> u64 {
+    /// The most nodes that merging these changes can take, from the lowest level up: on each one for each change, and not more than there are below
+    /// the reach.
+    fn nodes(&self) -> [u64; LEVELS_MAX] {
         let changes = self.slots.len() as u64 + 2 * self.holes.len() as u64;
-        let on_level = |level: u32| (self.reach / FANOUT.saturating_pow(level) + 1).min(changes);
-        (1..=u32::from(levels)).map(on_level).sum()
+        from_fn(|level| (self.reach / FANOUT.saturating_pow(level as u32 + 1) + 1).min(changes))
     }
 
     /// Adds `start..end` to the holes, joined with those that it touches.
@@ -128,7 +133,11 @@ pub(crate) struct Overlay {
     pub(crate) unplaced: u64,
     /// Slots and holes in all: what the consistency point will have to merge.
     pub(crate) changes: u64,
-    pub(crate) unlogged: Vec<Unlogged>,
+    unlogged: Vec<Unlogged>,
+    /// Where the entry of an inode stands in `unlogged`: what is not logged yet is replaced.
+    unlogged_inodes: HashMap<FileId, usize>,
+    /// Sum over all files of what [`FileOverlay::nodes`] says. Writers ask for it, and there may be many thousand files.
+    node_sums: [u64; LEVELS_MAX],
     /// Blocks that this generation allocated and gave up again.
     pub(crate) abandoned: Vec<Vbn>,
     /// Batches of blocks in flight, by the numbers of their launches.
@@ -148,6 +157,8 @@ impl Overlay {
             unplaced: 0,
             changes: 0,
             unlogged: Vec::new(),
+            unlogged_inodes: HashMap::new(),
+            node_sums: [0; LEVELS_MAX],
             abandoned: Vec::new(),
             flights: Vec::new(),
         }
@@ -165,18 +176,58 @@ impl Overlay {
 
     /// The most blocks that committing these changes can take for nodes and inodes, in trees of so many levels.
     pub(crate) fn nodes(&self, levels: u8) -> u64 {
-        let of_files: u64 = self.files.values().map(|file| file.nodes(levels)).sum();
+        let of_files: u64 = self.node_sums.iter().take(levels.into()).sum();
         let inodes = (self.files.len() + self.inodes.len()) as u64;
         // A length that changes cuts through one path of the file's tree.
         of_files + inodes + inodes / 16 + self.inodes.len() as u64 * u64::from(levels)
     }
 
+    /// Changes a file's part and keeps the sums.
+    fn with_file<T>(&mut self, file: FileId, change: impl FnOnce(&mut FileOverlay) -> T) -> T {
+        let overlay = self.files.entry(file).or_default();
+        let before = overlay.nodes();
+        let outcome = change(overlay);
+        for (sum, (before, after)) in self.node_sums.iter_mut().zip(before.into_iter().zip(overlay.nodes())) {
+            *sum = *sum + after - before;
+        }
+        outcome
+    }
+
+    /// Makes, changes or removes an inode, and logs it. What a flush has not taken yet of an earlier change it takes with this one.
+    pub(crate) fn put_inode(&mut self, inode: Inode, is_gone: bool, order: u64) {
+        self.inodes.insert(inode.id, (!is_gone).then_some(inode));
+        let tree = TreeRef::empty(inode.tree.length);
+        let entry = LogEntry::Inode(Inode { tree, removed: inode.removed || is_gone, ..inode });
+        let unlogged = Unlogged { order, entry };
+        match self.unlogged_inodes.get(&inode.id).and_then(|place| self.unlogged.get_mut(*place)) {
+            Some(place) => place.entry = entry,
+            None => {
+                self.unlogged_inodes.insert(inode.id, self.unlogged.len());
+                self.unlogged.push(unlogged);
+            }
+        }
+    }
+
+    /// What is due to be logged of arrivals up to `cut`.
+    pub(crate) fn take_unlogged(&mut self, cut: u64) -> Vec<Unlogged> {
+        // What stays has other places from here on.
+        self.unlogged_inodes.clear();
+        let (due, later) =
+            std::mem::take(&mut self.unlogged).into_iter().partition(|entry| entry.order <= cut);
+        self.unlogged = later;
+        due
+    }
+
+    /// Puts back what found no room in the log.
+    pub(crate) fn put_back_unlogged(&mut self, mut due: Vec<Unlogged>) {
+        due.append(&mut self.unlogged);
+        self.unlogged_inodes.clear();
+        self.unlogged = due;
+    }
+
     /// Takes a block of a file. A block that was unplaced already keeps its order, so that a flush which waits for the older write covers this one.
     pub(crate) fn write(&mut self, file: FileId, lba: u64, block: Block, order: u64) {
-        let overlay = self.files.entry(file).or_default();
-        overlay.reach = overlay.reach.max(lba + 1);
-        let slots = &mut overlay.slots;
-        match slots.get_mut(&lba) {
+        match self.files.entry(file).or_default().slots.get_mut(&lba) {
             Some(Slot::Unplaced { block: old, .. }) => *old = block,
             Some(slot) => {
                 let (Slot::InFlight { pointer, .. } | Slot::Placed(pointer)) = slot else { return };
@@ -186,7 +237,10 @@ impl Overlay {
                 self.unplaced += 1;
             }
             None => {
-                slots.insert(lba, Slot::Unplaced { block, order });
+                self.with_file(file, |overlay| {
+                    overlay.reach = overlay.reach.max(lba + 1);
+                    overlay.slots.insert(lba, Slot::Unplaced { block, order });
+                });
                 self.queue.push_back((file, lba, order));
                 self.unplaced += 1;
                 self.changes += 1;
@@ -196,27 +250,26 @@ impl Overlay {
 
     /// Makes `count` blocks from `lba` a hole.
     pub(crate) fn punch(&mut self, file: FileId, lba: u64, count: u64, order: u64, logged: bool) {
-        let overlay = self.files.entry(file).or_default();
         let end = lba + count;
-        overlay.reach = overlay.reach.max(end);
-        let gone: Vec<u64> = if count < overlay.slots.len() as u64 {
-            (lba..end).filter(|n| overlay.slots.contains_key(n)).collect()
-        } else {
-            overlay.slots.keys().copied().filter(|n| (lba..end).contains(n)).collect()
-        };
-        for number in gone {
-            match overlay.slots.remove(&number) {
-                Some(Slot::Unplaced { .. }) => self.unplaced -= 1,
-                Some(Slot::InFlight { pointer, .. } | Slot::Placed(pointer)) => {
-                    self.abandoned.push(pointer.vbn)
-                }
-                None => {}
+        let (gone, more_holes, fewer_holes) = self.with_file(file, |overlay| {
+            overlay.reach = overlay.reach.max(end);
+            let numbers: Vec<u64> = if count < overlay.slots.len() as u64 {
+                (lba..end).filter(|n| overlay.slots.contains_key(n)).collect()
+            } else {
+                overlay.slots.keys().copied().filter(|n| (lba..end).contains(n)).collect()
+            };
+            let gone: Vec<Slot> = numbers.iter().filter_map(|number| overlay.slots.remove(number)).collect();
+            let before = overlay.holes.len() as u64;
+            overlay.add_hole(lba, end);
+            (gone, overlay.holes.len() as u64, before)
+        });
+        self.changes = self.changes + more_holes - fewer_holes - gone.len() as u64;
+        for slot in gone {
+            match slot {
+                Slot::Unplaced { .. } => self.unplaced -= 1,
+                Slot::InFlight { pointer, .. } | Slot::Placed(pointer) => self.abandoned.push(pointer.vbn),
             }
-            self.changes -= 1;
         }
-        let before = overlay.holes.len() as u64;
-        overlay.add_hole(lba, end);
-        self.changes = self.changes + overlay.holes.len() as u64 - before;
         if logged {
             self.unlogged.push(Unlogged { order, entry: LogEntry::Hole { file, lba: Lba(lba), count } });
         }
@@ -277,9 +330,11 @@ impl Overlay {
 
     /// Puts back what replay of the log says: a placed block.
     pub(crate) fn replay_write(&mut self, file: FileId, lba: u64, pointer: BlockPointer) {
-        let overlay = self.files.entry(file).or_default();
-        overlay.reach = overlay.reach.max(lba + 1);
-        match overlay.slots.insert(lba, Slot::Placed(pointer)) {
+        let replaced = self.with_file(file, |overlay| {
+            overlay.reach = overlay.reach.max(lba + 1);
+            overlay.slots.insert(lba, Slot::Placed(pointer))
+        });
+        match replaced {
             Some(Slot::Placed(old)) => self.abandoned.push(old.vbn),
             _ => self.changes += 1,
         }

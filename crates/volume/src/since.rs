@@ -527,6 +527,7 @@ impl Volume {
             created: self.clock.now(),
             relationship,
             tree: TreeRef::empty(map_blocks(blocks)),
+            attributes: Default::default(),
         }
     }
 

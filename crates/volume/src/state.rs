@@ -284,7 +284,7 @@ impl State {
     /// Entries that found no room in the log are still to be logged, unless a consistency point has covered them.
     pub(crate) fn put_back_unlogged(&mut self, generation: Generation, due: Vec<Unlogged>) {
         if let Some(overlay) = self.overlay_mut(generation) {
-            overlay.unlogged.extend(due);
+            overlay.put_back_unlogged(due);
         } else if self.frozen.as_ref().is_some_and(|frozen| frozen.overlay().generation == generation) {
             self.frozen_unlogged.extend(due);
         }

@@ -1,5 +1,6 @@
 //! The path of a write: into memory, to its place, into the log.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -8,7 +9,6 @@ use cairn_device::{Block, Operation};
 use cairn_format::{BlockPointer, LogEntry};
 
 use crate::error::VolumeError;
-use crate::intent::RECORD_ENTRIES_MAX;
 use crate::limits::{INODE_COST, PLACE_BLOCKS, PUNCH_BLOCKS, SPACE_ROUNDS};
 use crate::overlay::Unlogged;
 use crate::path::leaves_of;
@@ -76,7 +76,7 @@ impl Volume {
     ///
     /// Every write arrives as a whole: under one lock, in one generation, and in the records of one flush. What can tear it is a cut between two records of
     /// that flush, be it through its own entries or because a later write took over some of its blocks and stands in the record that was lost. So
-    /// a flush that has such a write to make durable, and whose changes do not fit one record, makes a consistency point instead.
+    /// the records of a flush that has such a write to make durable hold together: replay takes all of them or none.
     ///
     /// # Errors
     /// As [`Volume::write`]; [`VolumeError::Refused`] for more blocks.
@@ -213,13 +213,26 @@ impl Volume {
         self: &Arc<Self>,
         blocks: &[(Lba, Block)],
     ) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
+        self.admit_cost(blocks.len() as u64, INODE_COST, |state| {
+            state.cost_of(blocks.iter().map(|(lba, _)| lba.0)) + INODE_COST
+        })
+    }
+
+    /// Waits until there is room in memory, and in the volume for so many blocks with the nodes above them and `more` of other kinds; where that is too much, for
+    /// what `exactly` says.
+    pub(crate) fn admit_cost(
+        self: &Arc<Self>,
+        blocks: u64,
+        more: u64,
+        exactly: impl Fn(&State) -> u64,
+    ) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
         let mut state = self.admit_to_memory()?;
         // Mostly there is room whatever the blocks' places in the file are. Where there may not be, the places are looked at.
-        if state.may_take(state.cost_at_most(blocks.len() as u64) + INODE_COST) {
+        if state.may_take(state.cost_at_most(blocks) + more) {
             return Ok(state);
         }
         state.settle_releases();
-        let cost = state.cost_of(blocks.iter().map(|(lba, _)| lba.0)) + INODE_COST;
+        let cost = exactly(&state);
         if state.may_take(cost) {
             return Ok(state);
         }
@@ -310,7 +323,7 @@ impl Volume {
     }
 
     /// A hole takes no block for itself, and the reserve covers the nodes that it changes.
-    fn admit_punch(self: &Arc<Self>) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
+    pub(crate) fn admit_punch(self: &Arc<Self>) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
         let state = self.lock_for_change()?;
         if state.has_room(1) {
             return Ok(state);
@@ -424,6 +437,8 @@ impl Volume {
         // What arrived meanwhile is covered as well, for those who wait for the next turn.
         let cut = state.order;
         let first_own = state.launches + 1;
+        // Now, and not when everything has landed: until then more is changed, and an inode's entry says what it is when it is taken.
+        let mut due = take_unlogged(&mut state, cut);
         let mut batches: Vec<Batch> = Vec::new();
         while let Some(batch) = self.launch(&mut state, usize::MAX, cut)? {
             batches.push(batch);
@@ -450,16 +465,15 @@ impl Volume {
                 return Err(VolumeError::Latched(Box::new(reason)));
             }
         }
-        let due = collect_unlogged(&mut state, &batches, cut);
+        due.extend(take_unlogged(&mut state, cut));
+        let due = in_order(due, &batches);
         let whole = state.atomic_order > state.durable_order;
         drop(state);
         let parts: Vec<(Generation, Vec<LogEntry>)> = due
             .iter()
             .map(|(generation, due)| (*generation, due.iter().map(|unlogged| unlogged.entry).collect()))
             .collect();
-        // Parts are of different generations, and nothing of the older one was taken over by the newer.
-        let torn = whole && parts.iter().any(|(_, entries)| entries.len() > RECORD_ENTRIES_MAX);
-        let appended = if torn { None } else { log.append(&parts) };
+        let appended = log.append(&parts, whole);
         let logged = log.write_out(&self.store, operations, appended);
         let outcome = logged.clone().map(drop);
         let mut state = self.state.lock();
@@ -494,27 +508,35 @@ impl Volume {
     }
 }
 
-/// The entries of the log for everything that arrived up to `cut`, in order, by generation: what landed before, and the batches that go
-/// along.
-fn collect_unlogged(state: &mut State, batches: &[Batch], cut: u64) -> Vec<(Generation, Vec<Unlogged>)> {
+/// The entries of the log that are due for what arrived up to `cut`, by generation.
+fn take_unlogged(state: &mut State, cut: u64) -> Vec<(Generation, Vec<Unlogged>)> {
     let mut parts = Vec::new();
     let State { open, frozen, frozen_unlogged, .. } = state;
     if let Some(frozen) = frozen {
         let generation = frozen.overlay().generation;
         let due = match frozen {
-            Frozen::Draining(overlay) => take_due(&mut overlay.unlogged, cut),
+            Frozen::Draining(overlay) => overlay.take_unlogged(cut),
             Frozen::Settled(_) => take_due(frozen_unlogged, cut),
         };
         parts.push((generation, due));
     }
-    parts.push((open.generation, take_due(&mut open.unlogged, cut)));
-    for (generation, due) in &mut parts {
-        let flights = batches.iter().filter(|batch| batch.generation == *generation).flat_map(|b| &b.flights);
-        due.extend(flights.filter(|flight| is_logged(flight.file)).map(Flight::unlogged));
-        due.sort_by_key(|unlogged| unlogged.order);
-    }
-    parts.retain(|(_, due)| !due.is_empty());
+    parts.push((open.generation, open.take_unlogged(cut)));
     parts
+}
+
+/// Joins the parts of each generation with the batches that go along, in the order of arrival.
+fn in_order(parts: Vec<(Generation, Vec<Unlogged>)>, batches: &[Batch]) -> Vec<(Generation, Vec<Unlogged>)> {
+    let mut joined: BTreeMap<Generation, Vec<Unlogged>> = BTreeMap::new();
+    for (generation, due) in parts {
+        joined.entry(generation).or_default().extend(due);
+    }
+    for batch in batches {
+        let flights = batch.flights.iter().filter(|flight| is_logged(flight.file)).map(Flight::unlogged);
+        joined.entry(batch.generation).or_default().extend(flights);
+    }
+    joined.retain(|_, due| !due.is_empty());
+    joined.values_mut().for_each(|due| due.sort_by_key(|unlogged| unlogged.order));
+    joined.into_iter().collect()
 }
 
 fn take_due(unlogged: &mut Vec<Unlogged>, cut: u64) -> Vec<Unlogged> {

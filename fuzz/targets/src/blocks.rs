@@ -4,11 +4,11 @@ use cairn_base::{
     BLOCK_SIZE, Checksum, FileId, Generation, Lba, LogId, SnapshotId, Timestamp, Vbn, VolumeId, crc32c,
 };
 use cairn_format::{
-    BlockBytes, BlockPointer, Cursor, DirectoryEntry, ENTRIES_PER_BLOCK, ExternalLog, FANOUT, FileKind,
-    FormatError, INODES_PER_BLOCK, IndexBlock, Inode, LabelPointer, Layout, LogDeviceHeader, LogEntry,
-    LogRecord, LogRecordHeader, LogTail, Node, NodeAddress, NodeMut, RedirectBlock, RedirectRun, Role, Root,
-    SNAPSHOTS_PER_BLOCK, Segment, SegmentKind, SnapshotBlock, SnapshotEntry, Superblock, TableRef, TreeRef,
-    layout,
+    Attributes, BlockBytes, BlockPointer, Cursor, DirectoryEntry, ENTRIES_PER_BLOCK, ExternalLog, FANOUT,
+    FileKind, FormatError, INODES_PER_BLOCK, IndexBlock, Inode, LabelPointer, Layout, LogDeviceHeader,
+    LogEntry, LogRecord, LogRecordHeader, LogTail, Node, NodeAddress, NodeMut, RedirectBlock, RedirectRun,
+    Role, Root, SNAPSHOTS_PER_BLOCK, Segment, SegmentKind, SnapshotBlock, SnapshotEntry, Superblock,
+    TableRef, TreeRef, layout,
 };
 
 pub(crate) const VOLUME: VolumeId = VolumeId([0x5a; 16]);
@@ -278,9 +278,23 @@ pub(crate) fn inode_seeds() -> Vec<Vec<u8>> {
             created: Timestamp(123),
             relationship: u64::from(kind.is_since_map()) * 7,
             tree: tree(6, 256),
+            attributes: Default::default(),
         };
         Inode::put(Some(&inode), &mut bytes, slot + 1);
     }
+    let attributes = Attributes { mode: 0o100_644, links: 1, changed_ns: -5, ..Attributes::default() };
+    let (kind, id, tree) = (FileKind::Node, FileId(9), tree(6, 256));
+    let inode = Inode {
+        kind,
+        removed: false,
+        id,
+        length_bytes: 9,
+        created: Timestamp(123),
+        relationship: 0,
+        tree,
+        attributes,
+    };
+    Inode::put(Some(&inode), &mut bytes, 9);
     vec![bytes.to_vec()]
 }
 
@@ -346,6 +360,7 @@ fn log(entries: u64) -> LogRecord {
         generation: Generation(78),
         durable_through: 998,
         entries: entries.len() as u32,
+        continues: false,
     };
     LogRecord { header, entries }
 }

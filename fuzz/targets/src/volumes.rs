@@ -105,7 +105,8 @@ pub(crate) fn log_ring(data: &[u8]) {
                 record.huge,
             )),
             durable_through: moved(sequence.saturating_sub(1), record.durable_through / 16, record.huge),
-            entries: entries.len() as u32,
+            entries: LogRecord::slots(&entries) as u32,
+            continues: record.huge && record.at.is_none(),
         };
         let bytes = LogRecord { header, entries }.to_bytes(superblock.volume);
         for block in bytes.chunks(BLOCK_SIZE) {

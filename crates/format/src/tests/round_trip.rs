@@ -130,17 +130,38 @@ fn any_inode() -> impl Strategy<Value = Inode> {
         Just(FileKind::Directory),
         Just(FileKind::Lun),
         Just(FileKind::SinceAccumulating),
-        Just(FileKind::SinceInFlight)
+        Just(FileKind::SinceInFlight),
+        Just(FileKind::Node),
+        Just(FileKind::Extended),
     ];
-    (kind, any::<bool>(), any::<[u64; 4]>(), any_tree()).prop_map(|(kind, removed, n, tree)| Inode {
+    let all = (kind, any::<bool>(), any::<[u64; 4]>(), any_tree(), any_attributes());
+    all.prop_map(|(kind, removed, n, tree, attributes)| Inode {
         kind,
         removed,
         id: FileId(n[0]),
         length_bytes: n[1],
         created: Timestamp(n[2]),
-        relationship: n[3],
+        relationship: if kind == FileKind::Node { 0 } else { n[3] },
         tree,
+        attributes: if kind == FileKind::Node { attributes } else { Attributes::default() },
     })
+}
+
+fn any_attributes() -> impl Strategy<Value = Attributes> {
+    let kind = prop_oneof![Just(1u32), Just(2), Just(4), Just(6), Just(8), Just(10), Just(12)];
+    (kind, 0u32..1 << 12, any::<[u32; 4]>(), any::<[i64; 3]>(), 0..COUNTER_MAX).prop_map(
+        |(kind, permissions, n, times, extended)| Attributes {
+            mode: kind << 12 | permissions,
+            links: n[0],
+            uid: n[1],
+            gid: n[2],
+            device: n[3],
+            accessed_ns: times[0],
+            modified_ns: times[1],
+            changed_ns: times[2],
+            extended: FileId(extended),
+        },
+    )
 }
 
 fn any_log_record() -> impl Strategy<Value = LogRecord> {
@@ -155,12 +176,20 @@ fn any_log_record() -> impl Strategy<Value = LogRecord> {
         lba: Lba(lba),
         count,
     });
-    (any::<[u64; 3]>(), vec(prop_oneof![write, hole], 0..200)).prop_map(|(n, entries)| LogRecord {
+    let inode = any_inode().prop_map(|inode| {
+        let kind = if inode.kind == FileKind::Node { FileKind::Node } else { FileKind::Extended };
+        let length = inode.length_bytes.div_ceil(cairn_base::BLOCK_SIZE as u64).max(1);
+        let (tree, id) = (TreeRef::empty(length), FileId(inode.id.0 % COUNTER_MAX));
+        LogEntry::Inode(Inode { kind, id, tree, relationship: 0, ..inode })
+    });
+    let entries = vec(prop_oneof![write, hole, inode], 0..200);
+    (any::<[u64; 3]>(), any::<bool>(), entries).prop_map(|(n, continues, entries)| LogRecord {
         header: LogRecordHeader {
             sequence: n[0],
             generation: Generation(n[1]),
             durable_through: n[2],
-            entries: entries.len() as u32,
+            entries: LogRecord::slots(&entries) as u32,
+            continues,
         },
         entries,
     })

@@ -130,6 +130,7 @@ fn log_that_names_a_block_in_use_stops_the_volume_and_not_the_program() {
         generation: cairn_base::Generation(superblock.root.generation.0 + 1),
         durable_through: superblock.log_tail.sequence,
         entries: 1,
+        continues: false,
     };
     let record = LogRecord { header, entries: vec![entry] }.to_bytes(superblock.volume);
     let at = superblock.layout.log_start + superblock.log_tail.position;

@@ -1,0 +1,274 @@
+//! Changes of several files that happen together or not at all: what a change of names is made of.
+//!
+//! # Invariants
+//! 1. A [`Change`] is taken under one lock with one order. A generation ends before it or after it, and a flush covers all of it or nothing; a flush's
+//!    records that have inodes hold together in the log. So after a crash at any moment either all of a change is there or nothing of it, and what a
+//!    flush covered is there.
+//! 2. A file's blocks and its inode are changed by one caller at a time. The volume orders what it is given and does not compare it: who reads an inode, changes it
+//!    and puts it back keeps others from doing so meanwhile.
+//! 3. A number is given to one file, ever.
+//!
+//! # What the log takes
+//! Two entries an inode and one a block, whatever was done to them since the last flush: a file that was made, written and renamed costs its
+//! inode once. Nothing is logged before a flush asks for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cairn_base::{FileId, Lba};
+use cairn_device::Block;
+use cairn_format::{FileKind, Inode, TreeRef};
+
+use crate::error::VolumeError;
+use crate::file::blocks_of;
+use crate::limits::{INODE_COST, PUNCH_BLOCKS};
+use crate::locks::MutexGuard;
+use crate::path::leaves_of;
+use crate::state::State;
+use crate::volume::Volume;
+
+/// Changes that belong together. Inodes come first, then holes, then blocks.
+#[derive(Debug, Clone, Default)]
+pub struct Change {
+    inodes: Vec<Inode>,
+    holes: Vec<(FileId, Lba, u64)>,
+    blocks: Vec<(FileId, Lba, Block)>,
+}
+
+impl Change {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes a file, changes its attributes or length, or removes it. Where it gets shorter, what it loses is a hole from then on; a file that is removed
+    /// is gone with its blocks, at once or, where there are many of them, in the background. The inode's tree is not looked at.
+    pub fn put(&mut self, inode: Inode) {
+        let tree = TreeRef::empty(blocks_of(inode.length_bytes));
+        self.inodes.push(Inode { tree, ..inode });
+    }
+
+    /// Makes blocks of a file a hole.
+    pub fn punch(&mut self, file: FileId, lba: Lba, count: u64) {
+        if count > 0 {
+            self.holes.push((file, lba, count));
+        }
+    }
+
+    /// Writes a block of a file, within the length that it then has.
+    pub fn write(&mut self, file: FileId, lba: Lba, block: Block) {
+        self.blocks.push((file, lba, block));
+    }
+
+    /// True when there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.inodes.is_empty() && self.holes.is_empty() && self.blocks.is_empty()
+    }
+
+    /// The blocks of each file.
+    fn by_file(&self) -> BTreeMap<FileId, Vec<u64>> {
+        let mut files: BTreeMap<FileId, Vec<u64>> = BTreeMap::new();
+        for (file, lba, _) in &self.blocks {
+            files.entry(*file).or_default().push(lba.0);
+        }
+        files
+    }
+}
+
+/// What is in the volume of a file that a change is about.
+type Known = BTreeMap<FileId, Option<Inode>>;
+
+impl Volume {
+    /// The number of a file that is to be made. One that is not used is lost, and nothing else.
+    ///
+    /// # Errors
+    /// The volume's states; an inode block that the file would share with others can't be read.
+    pub fn next_file(self: &Arc<Self>) -> Result<FileId, VolumeError> {
+        let (file, committed) = {
+            let mut state = self.state.lock();
+            state.check_writable()?;
+            let file = FileId(state.next_file);
+            state.next_file += 1;
+            (file, state.committed.clone())
+        };
+        self.committed_inode(&committed, file)?;
+        Ok(file)
+    }
+
+    /// Takes a change, whole or not at all. It is in memory when this returns, and durable after a flush.
+    ///
+    /// `frees` says that it is made to free space (a removal): then it may use most of the reserve. Otherwise it waits for room as any write does.
+    ///
+    /// # Errors
+    /// Nothing of it was taken: [`VolumeError::NoSpace`]; [`VolumeError::NoSuchFile`] of a file that is neither there nor made by the change;
+    /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node above what it changes; [`VolumeError::Refused`] for a block past a file's end;
+    /// the volume's other states.
+    pub fn change(self: &Arc<Self>, change: Change, frees: bool) -> Result<(), VolumeError> {
+        if change.is_empty() {
+            return Ok(());
+        }
+        loop {
+            let known = self.known(&change)?;
+            let leaves = self.look_at_paths(&change, &known)?;
+            let state = self.admit_change(&change, frees)?;
+            if is_still_so(&state, &known) {
+                return self.take_change(state, change, &known, leaves);
+            }
+            // A rollback, or the background, came in between.
+        }
+    }
+
+    /// The present inodes of all files that are concerned; none for those that the change makes.
+    fn known(self: &Arc<Self>, change: &Change) -> Result<Known, VolumeError> {
+        let mut known = Known::new();
+        let made: Vec<FileId> = change.inodes.iter().map(|inode| inode.id).collect();
+        let holes = change.holes.iter().map(|(file, ..)| *file);
+        let blocks = change.blocks.iter().map(|(file, ..)| *file);
+        for file in made.iter().copied().chain(holes).chain(blocks) {
+            if known.contains_key(&file) {
+                continue;
+            }
+            let inode = match self.inode(file) {
+                Ok(inode) => Some(inode),
+                Err(VolumeError::NoSuchFile(_)) if made.contains(&file) => None,
+                Err(error) => return Err(error),
+            };
+            known.insert(file, inode);
+        }
+        Ok(known)
+    }
+
+    /// Looks at the nodes above everything that changes (`path` says why). Returns the leaves that were looked at.
+    fn look_at_paths(
+        self: &Arc<Self>,
+        change: &Change,
+        known: &Known,
+    ) -> Result<Vec<(FileId, Vec<u64>)>, VolumeError> {
+        let old_length = |file: &FileId| known.get(file).copied().flatten().map(|inode| inode.tree.length);
+        for inode in &change.inodes {
+            let keep = if inode.removed { 0 } else { inode.tree.length };
+            if let Some(old) = old_length(&inode.id).filter(|old| *old > keep) {
+                self.check_range(inode.id, keep, old)?;
+            }
+        }
+        for (file, lba, count) in change.holes.iter().filter(|(file, ..)| old_length(file).is_some()) {
+            if *count <= PUNCH_BLOCKS {
+                self.check_leaves(*file, &leaves_of(lba.0..lba.0 + count), true)?;
+            } else {
+                self.check_range(*file, lba.0, lba.0 + count)?;
+            }
+        }
+        let mut looked = Vec::new();
+        for (file, lbas) in change.by_file() {
+            if old_length(&file).is_some() {
+                let leaves = leaves_of(lbas.into_iter());
+                self.check_leaves(file, &leaves, true)?;
+                looked.push((file, leaves));
+            }
+        }
+        Ok(looked)
+    }
+
+    fn admit_change(
+        self: &Arc<Self>,
+        change: &Change,
+        frees: bool,
+    ) -> Result<MutexGuard<'_, State>, VolumeError> {
+        if frees {
+            return self.admit_punch();
+        }
+        let inodes = change.inodes.len() as u64;
+        let by_file = change.by_file();
+        let more = |state: &State| {
+            let edges = inodes * u64::from(state.levels_of(&change.inodes)) + 2 * change.holes.len() as u64;
+            (inodes + by_file.len() as u64) * INODE_COST + edges
+        };
+        let at_most = more(&*self.state.lock());
+        self.admit_cost(change.blocks.len() as u64, at_most, |state| {
+            let blocks: u64 = by_file.values().map(|lbas| state.cost_of(lbas.iter().copied())).sum();
+            blocks + more(state)
+        })
+    }
+
+    fn take_change(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        change: Change,
+        known: &Known,
+        leaves: Vec<(FileId, Vec<u64>)>,
+    ) -> Result<(), VolumeError> {
+        let length = |file: &FileId| {
+            let changed = change.inodes.iter().rev().find(|inode| inode.id == *file);
+            changed.copied().or(known.get(file).copied().flatten()).map_or(0, |inode| inode.tree.length)
+        };
+        if change.blocks.iter().any(|(file, lba, _)| lba.0 >= length(file)) {
+            return Err(VolumeError::Refused("a block is past the end of the file"));
+        }
+        let is_ours = |inode: &Inode| matches!(inode.kind, FileKind::Node | FileKind::Extended);
+        if !change.inodes.iter().all(is_ours) {
+            return Err(VolumeError::Refused("only files of the tree of names are changed this way"));
+        }
+        state.order += 1;
+        let order = state.order;
+        for inode in &change.inodes {
+            let old = known.get(&inode.id).copied().flatten();
+            self.take_inode(&mut state, inode, old.as_ref(), order);
+        }
+        for (file, lba, count) in change.holes {
+            state.open.punch(file, lba.0, count, order, true);
+        }
+        for (file, lba, block) in change.blocks {
+            state.open.write(file, lba.0, block, order);
+        }
+        for (file, leaves) in leaves {
+            state.note_leaves(file, &leaves);
+        }
+        self.note_change(&mut state);
+        if self.wants_write_back(&state) {
+            self.work.notify_one();
+            self.arrivals.notify_one();
+        }
+        Ok(())
+    }
+
+    fn take_inode(&self, state: &mut State, inode: &Inode, old: Option<&Inode>, order: u64) {
+        let tree = TreeRef { length: inode.tree.length, ..old.map_or(inode.tree, |old| old.tree) };
+        let inode = Inode { tree, ..*inode };
+        state.levels = state.levels.max(TreeRef::height_for(tree.length));
+        let before = old.map_or(0, |old| old.tree.length);
+        if inode.removed {
+            // Few blocks go with the inode, in the generation's own merge. Many are freed in rounds.
+            let is_gone = before.max(tree.length) <= PUNCH_BLOCKS;
+            if is_gone {
+                state.open.punch(inode.id, 0, before.max(tree.length), order, false);
+            } else {
+                state.removed.push(inode.id);
+                self.work.notify_one();
+            }
+            state.open.put_inode(inode, is_gone, order);
+            return;
+        }
+        state.open.put_inode(inode, false, order);
+        if tree.length < before {
+            // It may grow again and must not show what was cut off.
+            state.open.punch(inode.id, tree.length, before - tree.length, order, true);
+        }
+    }
+}
+
+impl State {
+    /// Levels of the tallest tree that there is, or that one of these makes.
+    fn levels_of(&self, inodes: &[Inode]) -> u8 {
+        let tallest = inodes.iter().map(|inode| TreeRef::height_for(inode.tree.length)).max();
+        self.levels.max(tallest.unwrap_or(0))
+    }
+}
+
+/// Whether the files are as they were when they were looked at.
+fn is_still_so(state: &State, known: &Known) -> bool {
+    known.iter().all(|(file, inode)| {
+        let length = inode.map(|inode| inode.tree.length);
+        // One that is in no memory was not changed since it was read.
+        state.length_of(*file).is_none_or(|now| now == length)
+    })
+}

@@ -1,0 +1,252 @@
+//! Changes of several files: whole or not at all, whatever happens.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cairn_base::Rng;
+use cairn_format::{Attributes, Inode, TreeRef};
+
+use super::*;
+
+/// A file as the model has it: its owner is a stamp, its blocks are numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Known {
+    stamp: u32,
+    length_bytes: u64,
+    blocks: BTreeMap<u64, u64>,
+}
+
+type State = BTreeMap<FileId, Known>;
+
+/// Files of a change that takes more than one record of the log.
+const CROWD: u32 = 1500;
+/// Blocks of a file that is freed in the background.
+const LONG: u64 = 1100;
+
+fn inode(id: FileId, known: &Known, removed: bool) -> Inode {
+    let attributes =
+        Attributes { mode: 0o100_644, links: 1, uid: known.stamp, changed_ns: -7, ..Attributes::default() };
+    Inode {
+        kind: FileKind::Node,
+        removed,
+        id,
+        length_bytes: known.length_bytes,
+        created: Timestamp(5),
+        relationship: 0,
+        tree: TreeRef::empty(1),
+        attributes,
+    }
+}
+
+/// What a volume shows of these files.
+fn observed(volume: &Arc<Volume>, files: impl Iterator<Item = FileId>) -> State {
+    let mut state = State::new();
+    for id in files {
+        let inode = match volume.inode(id) {
+            Ok(inode) if !inode.removed => inode,
+            Ok(_) | Err(VolumeError::NoSuchFile(_)) => continue,
+            Err(error) => panic!("{id}: {error}"),
+        };
+        let mut known =
+            Known { stamp: inode.attributes.uid, length_bytes: inode.length_bytes, ..Known::default() };
+        let numbers = read(volume, id, 0, inode.tree.length.min(4));
+        known.blocks.extend((0..).zip(numbers).filter(|(_, number)| *number != 0));
+        assert_eq!(inode.attributes.changed_ns, -7);
+        state.insert(id, known);
+    }
+    state
+}
+
+/// One life: changes, flushes and consistency points until the power goes.
+struct Life {
+    volume: Arc<Volume>,
+    rng: Rng,
+    /// The state after each change.
+    states: Vec<State>,
+    /// Files ever made.
+    files: Vec<FileId>,
+    /// The states from this one on can be there after a cut.
+    durable: usize,
+}
+
+impl Life {
+    fn step(&mut self, number: u32) -> Result<(), VolumeError> {
+        match self.rng.below(12) {
+            0..=6 => self.some_change(number),
+            7 | 8 => {
+                let now = self.states.len() - 1;
+                self.volume.flush()?;
+                self.durable = now;
+                Ok(())
+            }
+            9 => {
+                let now = self.states.len() - 1;
+                self.volume.consistency_point()?;
+                self.durable = now;
+                Ok(())
+            }
+            10 => self.volume.background(Duration::ZERO),
+            _ => self.crowd(number),
+        }
+    }
+
+    /// The same stamp on up to four files: made, written, made longer or shorter, or removed.
+    fn some_change(&mut self, stamp: u32) -> Result<(), VolumeError> {
+        let mut state = self.states.last().cloned().unwrap_or_default();
+        let mut change = Change::new();
+        let mut frees = true;
+        for _ in 0..=self.rng.below(4) {
+            let old = self.files.get(self.rng.below(self.files.len() as u64 + 1) as usize).copied();
+            let id = match old.filter(|id| state.contains_key(id)) {
+                Some(id) => id,
+                None => {
+                    let id = self.volume.next_file()?;
+                    self.files.push(id);
+                    id
+                }
+            };
+            if self.rng.below(5) == 0
+                && let Some(known) = state.remove(&id)
+            {
+                change.put(inode(id, &known, true));
+                continue;
+            }
+            frees = false;
+            let known = state.entry(id).or_default();
+            known.stamp = stamp;
+            known.length_bytes = [1, 4096, 4097, 12_288, LONG * 4096][self.rng.below(5) as usize];
+            let length = known.length_bytes.div_ceil(4096);
+            known.blocks.retain(|lba, _| *lba < length);
+            change.put(inode(id, known, false));
+            if self.rng.below(4) == 0 {
+                change.punch(id, Lba(0), length.min(2));
+                known.blocks.retain(|lba, _| *lba >= 2);
+            }
+            for lba in (0..length.min(4)).filter(|_| self.rng.below(2) == 0).collect::<Vec<_>>() {
+                change.write(id, Lba(lba), block(u64::from(stamp) << 8 | lba));
+                known.blocks.insert(lba, u64::from(stamp) << 8 | lba);
+            }
+        }
+        self.volume.change(change, frees)?;
+        self.states.push(state);
+        Ok(())
+    }
+
+    /// As many files as do not fit into one record.
+    fn crowd(&mut self, stamp: u32) -> Result<(), VolumeError> {
+        let mut state = self.states.last().cloned().unwrap_or_default();
+        let mut change = Change::new();
+        if self.files.len() < CROWD as usize {
+            for _ in 0..CROWD {
+                self.files.push(self.volume.next_file()?);
+            }
+        }
+        for id in self.files.iter().rev().take(CROWD as usize) {
+            let known = state.entry(*id).or_default();
+            known.stamp = stamp;
+            change.put(inode(*id, known, false));
+        }
+        self.volume.change(change, false)?;
+        self.states.push(state);
+        Ok(())
+    }
+}
+
+#[test]
+fn change_is_there_whole_or_not_at_all_after_a_cut_at_each_operation() {
+    let (mut lost, mut kept) = (0, 0);
+    for seed in 0..4 {
+        let mut cut = 0;
+        loop {
+            let device = Arc::new(FaultDevice::new(Volume::device_bytes(16_384, Role::Normal)));
+            format(&*device, 16_384);
+            let (states, files) = (vec![State::new()], Vec::new());
+            let mut life = Life { volume: open(&device), rng: Rng::new(seed), states, files, durable: 0 };
+            device.cut_after(cut);
+            let went_out = (1..40).any(|number| life.step(number).is_err());
+            let Life { volume, states, files, durable, .. } = life;
+            drop(volume);
+            let device = Arc::new(device.power_cycle(&mut Rng::new(seed * 1000 + cut)));
+            let volume = open(&device);
+            let seen = observed(&volume, files.iter().copied());
+            let which = states[durable..].iter().position(|state| *state == seen);
+            assert!(which.is_some(), "seed {seed}, cut {cut}: no state since {durable} of {}", states.len());
+            lost += usize::from(which != Some(states.len() - 1 - durable));
+            kept += usize::from(which != Some(0));
+            // It goes on from there, and what the log brought back is committed.
+            volume.consistency_point().expect("it commits");
+            assert_eq!(observed(&volume, files.iter().copied()), seen, "seed {seed}, cut {cut}");
+            let next = volume.next_file().expect("it is writable");
+            assert!(!seen.contains_key(&next), "{next} is given twice");
+            assert_sound(&volume);
+            if !went_out {
+                break;
+            }
+            cut += 1;
+        }
+    }
+    assert!(lost > 10 && kept > 10, "{lost} {kept}");
+}
+
+#[test]
+fn removed_files_give_their_space_back() {
+    let (device, volume) = fresh(8192);
+    let make = |length: u64| {
+        let id = volume.next_file().expect("it is writable");
+        let known = Known { stamp: 1, length_bytes: length * 4096, ..Known::default() };
+        let mut change = Change::new();
+        change.put(inode(id, &known, false));
+        (0..length).for_each(|lba| change.write(id, Lba(lba), block(lba + 1)));
+        volume.change(change, false).expect("there is room");
+        (id, known)
+    };
+    let kept = make(1);
+    volume.consistency_point().expect("it commits");
+    let before = volume.status().used;
+    let few = make(10);
+    let many = make(2000);
+    volume.consistency_point().expect("it commits");
+    assert!(volume.status().used > before + 2010);
+    let mut change = Change::new();
+    change.put(inode(few.0, &few.1, true));
+    change.put(inode(many.0, &many.1, true));
+    volume.change(change, true).expect("it is removed");
+    assert!(matches!(volume.inode(few.0), Err(VolumeError::NoSuchFile(_))), "few blocks go at once");
+    volume.flush().expect("it flushes");
+    drop(volume);
+
+    let volume = open(&device);
+    for _ in 0..4 {
+        volume.background(Duration::ZERO).expect("it works");
+    }
+    volume.consistency_point().expect("it commits");
+    assert!(matches!(volume.inode(many.0), Err(VolumeError::NoSuchFile(_))), "many after a while");
+    assert!(volume.status().used <= before + 2, "{} blocks, {before} before", volume.status().used);
+    assert_eq!(read(&volume, kept.0, 0, 1), [1]);
+    assert_sound(&volume);
+}
+
+#[test]
+fn change_that_is_refused_leaves_nothing() {
+    let (_device, volume) = fresh(1024);
+    let id = volume.next_file().expect("it is writable");
+    let known = Known { stamp: 1, length_bytes: 4096, ..Known::default() };
+    let mut past_the_end = Change::new();
+    past_the_end.put(inode(id, &known, false));
+    past_the_end.write(id, Lba(1), block(1));
+    assert!(matches!(volume.change(past_the_end, false), Err(VolumeError::Refused(_))));
+    assert!(matches!(volume.inode(id), Err(VolumeError::NoSuchFile(_))));
+    let mut nowhere = Change::new();
+    nowhere.write(id, Lba(0), block(1));
+    assert!(matches!(volume.change(nowhere, false), Err(VolumeError::NoSuchFile(_))));
+    let mut too_much = Change::new();
+    too_much.put(inode(id, &Known { length_bytes: 4096 * 4096, ..known.clone() }, false));
+    (0..2000).for_each(|lba| too_much.write(id, Lba(lba), block(1)));
+    assert!(matches!(volume.change(too_much, false), Err(VolumeError::NoSpace)));
+    assert!(matches!(volume.inode(id), Err(VolumeError::NoSuchFile(_))));
+    let lun = file(&volume, 1);
+    let mut other = Change::new();
+    other.put(Inode { kind: FileKind::Lun, ..inode(lun, &known, false) });
+    assert!(matches!(volume.change(other, false), Err(VolumeError::Refused(_))));
+    assert_sound(&volume);
+}
