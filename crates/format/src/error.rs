@@ -27,6 +27,12 @@ pub enum Structure {
     HistoryRecord,
     /// An entry of a directory.
     Directory,
+    /// A leaf of a directory of the tree of names.
+    Leaf,
+    /// Extended attributes.
+    Extended,
+    /// The record of a quota tree.
+    Quota,
     /// The start of an image stream.
     StreamHeader,
     /// A record of an image stream.
@@ -56,6 +62,9 @@ impl std::fmt::Display for Structure {
             Structure::HistorySegment => "end of a history segment",
             Structure::HistoryRecord => "history record",
             Structure::Directory => "directory entry",
+            Structure::Leaf => "directory leaf",
+            Structure::Extended => "list of extended attributes",
+            Structure::Quota => "record of a quota tree",
             Structure::StreamHeader => "image stream",
             Structure::StreamRecord => "record of an image stream",
             Structure::DumpHeader => "image dump",

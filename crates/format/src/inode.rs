@@ -1,7 +1,7 @@
 //! Inodes: what a file is and where its tree starts. The inode file is an array of them, by file id.
 
 use cairn_base::{FileId, Timestamp};
-use zerocopy::little_endian::{I64, U32, U64};
+use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::pointer::RawTreeRef;
@@ -17,7 +17,7 @@ const SIZE: usize = cairn_base::BLOCK_SIZE / INODES_PER_BLOCK as usize;
 struct RawInode {
     kind: u8,
     removed: u8,
-    reserved: [u8; 2],
+    quota: U16,
     device: U32,
     id: U64,
     length_bytes: U64,
@@ -59,7 +59,8 @@ struct RawLogInode {
 #[repr(C)]
 struct RawLogTimes {
     entry: u8,
-    reserved: [u8; 7],
+    reserved: [u8; 5],
+    quota: U16,
     uid: U32,
     gid: U32,
     accessed_ns: I64,
@@ -128,8 +129,12 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// A device's numbers, in the 32 bits of Linux: 12 of major, 20 of minor.
+    /// A device's numbers, in the 32 bits of Linux: 12 of major, 20 of minor. Of anything else 0.
     pub device: u32,
+    /// Blocks of content that it takes, nodes not counted. Of a device 0: it has none.
+    pub blocks: u32,
+    /// The quota tree that it is in; 0 for none.
+    pub quota: u16,
     /// Last read, nanoseconds since 1970, which may be before.
     pub accessed_ns: i64,
     /// Content last changed.
@@ -148,6 +153,21 @@ impl Attributes {
     fn are_good(&self) -> bool {
         let is_known = TYPES.contains(&(self.mode >> 12)) && self.mode >> 16 == 0;
         is_known && self.extended.0 < crate::layout::COUNTER_MAX
+    }
+
+    /// Whether a mode is that of a device, which has numbers where others count their blocks.
+    fn is_device(mode: u32) -> bool {
+        matches!(mode >> 12, 0o2 | 0o6)
+    }
+
+    /// What stands in the field that devices and others use for different things.
+    fn device_or_blocks(&self) -> u32 {
+        if Self::is_device(self.mode) { self.device } else { self.blocks }
+    }
+
+    /// The device numbers and the blocks that such a field means.
+    fn of_field(mode: u32, field: u32) -> (u32, u32) {
+        if Self::is_device(mode) { (field, 0) } else { (0, field) }
     }
 }
 
@@ -190,7 +210,7 @@ impl Inode {
             kind: self.kind.code(),
             removed: u8::from(self.removed),
             reserved: 0,
-            device: attributes.device.into(),
+            device: attributes.device_or_blocks().into(),
             file: self.id.0.into(),
             length_bytes: self.length_bytes.into(),
             created_ns: self.created.0.into(),
@@ -200,7 +220,8 @@ impl Inode {
         };
         let second = RawLogTimes {
             entry: LOG_SECOND,
-            reserved: [0; 7],
+            reserved: [0; 5],
+            quota: attributes.quota.into(),
             uid: attributes.uid.into(),
             gid: attributes.gid.into(),
             accessed_ns: attributes.accessed_ns.into(),
@@ -221,16 +242,19 @@ impl Inode {
         if first.entry != LOG_FIRST || second.entry != LOG_SECOND || first.removed > 1 {
             return None;
         }
-        if first.reserved != 0 || second.reserved != [0; 7] || second.reserved_end != [0; 8] {
+        if first.reserved != 0 || second.reserved != [0; 5] || second.reserved_end != [0; 8] {
             return None;
         }
         let kind = FileKind::of_code(first.kind)?;
+        let (device, blocks) = Attributes::of_field(first.mode.get(), first.device.get());
         let attributes = Attributes {
             mode: first.mode.get(),
             links: first.links.get(),
             uid: second.uid.get(),
             gid: second.gid.get(),
-            device: first.device.get(),
+            device,
+            blocks,
+            quota: second.quota.get(),
             accessed_ns: second.accessed_ns.get(),
             modified_ns: second.modified_ns.get(),
             changed_ns: second.changed_ns.get(),
@@ -275,16 +299,19 @@ impl Inode {
             return Ok(None);
         }
         let kind = FileKind::of_code(raw.kind).ok_or(field("kind"))?;
-        if raw.removed > 1 || raw.reserved != [0; 2] {
+        if raw.removed > 1 {
             return Err(field("reserved byte"));
         }
         let is_node = kind == FileKind::Node;
+        let (device, blocks) = Attributes::of_field(raw.mode.get(), raw.device.get());
         let attributes = Attributes {
             mode: raw.mode.get(),
             links: raw.links.get(),
             uid: raw.uid.get(),
             gid: raw.gid.get(),
-            device: raw.device.get(),
+            device,
+            blocks,
+            quota: raw.quota.get(),
             accessed_ns: raw.accessed_ns.get(),
             modified_ns: raw.modified_ns.get(),
             changed_ns: raw.changed_ns.get(),
@@ -315,8 +342,8 @@ impl Inode {
         let raw = RawInode {
             kind: inode.kind.code(),
             removed: u8::from(inode.removed),
-            reserved: [0; 2],
-            device: inode.attributes.device.into(),
+            quota: inode.attributes.quota.into(),
+            device: inode.attributes.device_or_blocks().into(),
             id: inode.id.0.into(),
             length_bytes: inode.length_bytes.into(),
             created_ns: inode.created.0.into(),

@@ -9,6 +9,7 @@ mod document;
 mod golden;
 mod have;
 mod histories;
+mod leaves;
 mod log_records;
 mod names;
 mod placement;
@@ -356,6 +357,39 @@ fn samples() -> Vec<Sample> {
             directory_bytes(Some(&directory_entry())),
             reread_directory,
             vec![slot("directory::RawEntry")],
+        ),
+        unsealed(
+            "inode of the tree of names",
+            inode_bytes(Some(&leaves::node())),
+            reread_inode,
+            vec![slot("inode::RawInode")],
+        ),
+        unsealed(
+            "top leaf",
+            leaves::bytes(&leaves::top(), &leaves::NAMES),
+            leaves::reread_top,
+            vec![("leaf::RawLeaf", 0), ("leaf::RawName", document::size("leaf::RawLeaf"))],
+        ),
+        unsealed(
+            "leaf",
+            leaves::bytes(&leaves::lower(), &leaves::NAMES[2..]),
+            leaves::reread_lower,
+            vec![("leaf::RawLeaf", 0), ("leaf::RawName", document::size("leaf::RawLeaf"))],
+        ),
+        unsealed(
+            "extended attributes",
+            leaves::extended().to_bytes(FileId(9)),
+            leaves::reread_extended,
+            vec![
+                ("extended::RawExtended", 0),
+                ("extended::RawValue", document::size("extended::RawExtended")),
+            ],
+        ),
+        unsealed(
+            "quota tree",
+            leaves::quota_bytes(&leaves::quota()),
+            leaves::reread_quota,
+            vec![("quota::RawQuota", 0)],
         ),
         unsealed(
             "snapshot table block",

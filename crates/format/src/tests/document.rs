@@ -92,8 +92,8 @@ fn newer_version_is_refused_and_named() {
         seen += 1;
     }
     assert_eq!(
-        seen, 12,
-        "superblocks, log device, node, label blocks, log record and the history's have a version"
+        seen, 16,
+        "superblocks, log device, node, leaves, attributes, quotas, label blocks, log record and the history's have a version"
     );
 }
 

@@ -56,10 +56,9 @@ fn log_record_of_another_volume_is_refused() {
 #[test]
 fn every_struct_refuses_the_bytes_of_every_other() {
     let samples = samples();
-    for (reader, sample) in samples.iter().enumerate().filter(|(_, sample)| sample.parts[0].1 == 0) {
-        for (writer, other) in samples.iter().enumerate() {
-            // All superblocks are one struct.
-            if reader != writer && (reader.max(writer) > 2) {
+    for sample in samples.iter().filter(|sample| sample.parts[0].1 == 0) {
+        for other in &samples {
+            if sample.parts[0].0 != other.parts[0].0 {
                 let outcome = (sample.reread)(&other.bytes);
                 assert!(matches!(outcome, Err(FormatError::Magic(_))), "{} as {}", other.name, sample.name);
             }
