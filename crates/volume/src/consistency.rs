@@ -179,8 +179,9 @@ impl Volume {
         let _waiting = self.hold_changes();
         let kept = self.commit_holding(&mut commit, Rider::Snapshot(name_of))?;
         self.commit_holding(&mut commit, Rider::Rollback(id))?;
-        let removed = self.image(None)?.inodes()?.into_iter().filter(|inode| inode.removed);
-        self.state.lock().removed = removed.map(|inode| inode.id).collect();
+        let mut removed = Vec::new();
+        self.image(None)?.each_inode(&mut |inode| removed.extend(inode.removed.then_some(inode.id)))?;
+        self.state.lock().removed = removed;
         Ok(kept)
     }
 
@@ -472,7 +473,11 @@ impl Volume {
             TreeUpdate::closing(self.tree(before, INODE_FILE, old.inode_file), inode_blocks);
         let mut changed: Vec<u64> = inodes.keys().map(|file| Inode::place(*file).0).collect();
         changed.dedup();
+        let emptied = self.emptied_inode_blocks(before, &inodes)?;
+        changed.retain(|block| !emptied.contains(block));
         inode_update.plan(&changed, gathered, &mut allocate)?;
+        let holes: Vec<u64> = emptied.iter().copied().collect();
+        inode_update.vacate(&holes, gathered, &mut allocate)?;
         let mut map_update =
             TreeUpdate::closing(self.tree(before, ACTIVE_MAP, old.active_map), map_blocks(blocks));
         // Without changes too: a map that grows taller needs places for its new top.
@@ -500,7 +505,9 @@ impl Volume {
         let since_maps = since.finish(gathered, &mut allocate, &mut inodes)?;
         for (file, inode) in &inodes {
             let (block, slot) = Inode::place(*file);
-            Inode::put(inode.as_ref(), inode_update.data(block), slot);
+            if !emptied.contains(&block) {
+                Inode::put(inode.as_ref(), inode_update.data(block), slot);
+            }
         }
         for vbn in &gathered.allocated {
             let bits = map_update.data(vbn.0 / BITS_PER_MAP_BLOCK);
@@ -541,6 +548,37 @@ impl Volume {
             inode_file: inode_update.finish(gathered, &mut allocate)?,
             active_map: map_update.finish(gathered, &mut allocate)?,
         })
+    }
+
+    /// Blocks of the inode file in which these changes leave no file. Numbers are not given again, so nothing comes back into them, and whoever makes and
+    /// removes files all day must not fill the volume with their traces.
+    fn emptied_inode_blocks(
+        &self,
+        before: &Committed,
+        inodes: &BTreeMap<FileId, Option<Inode>>,
+    ) -> Result<BTreeSet<u64>, VolumeError> {
+        let mut emptied = BTreeSet::new();
+        let gone = inodes.iter().filter(|(_, inode)| inode.is_none());
+        let mut blocks: Vec<u64> = gone.map(|(file, _)| Inode::place(*file).0).collect();
+        blocks.dedup();
+        for block in blocks {
+            let files = block * INODES_PER_BLOCK..(block + 1) * INODES_PER_BLOCK;
+            let mut is_empty = true;
+            for file in files.map(FileId) {
+                let inode = match inodes.get(&file) {
+                    Some(changed) => *changed,
+                    None => self.committed_inode(before, file)?,
+                };
+                if inode.is_some() {
+                    is_empty = false;
+                    break;
+                }
+            }
+            if is_empty {
+                emptied.insert(block);
+            }
+        }
+        Ok(emptied)
     }
 
     /// The root of a snapshot, as the next generation of the active state, with the since maps of today.

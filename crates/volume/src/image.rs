@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use cairn_base::{FileId, Lba, SnapshotId};
 use cairn_device::{Block, Segments};
-use cairn_format::{BlockPointer, FANOUT, INODES_PER_BLOCK, Inode, Root, SnapshotEntry};
+use cairn_format::{BlockPointer, FANOUT, Inode, Root, SnapshotEntry};
 
 use crate::compare::INODE_FILE;
 use crate::error::{Place, VolumeError};
+use crate::limits::INODES_KNOWN;
 use crate::overlay::Seen;
 use crate::state::Committed;
 use crate::store::Wanted;
@@ -144,7 +145,13 @@ impl Volume {
             .ok()
             .filter(|inode| inode.is_none_or(|inode| inode.id == file))
             .ok_or(VolumeError::Damaged { vbn: pointer.vbn, place })?;
-        committed.inodes.lock().insert(file, inode);
+        let mut known = committed.inodes.lock();
+        // Some hundred bytes each. Their blocks stay in the cache, which has a limit of its own.
+        if known.len() >= INODES_KNOWN {
+            known.clear();
+        }
+        known.insert(file, inode);
+        drop(known);
         Ok(inode)
     }
 
@@ -411,6 +418,10 @@ impl Image {
         &self.committed.redirects
     }
 
+    pub(crate) fn committed(&self) -> &Committed {
+        &self.committed
+    }
+
     /// The snapshot, if it is one.
     pub fn snapshot(&self) -> Option<SnapshotId> {
         self.snapshot
@@ -419,36 +430,6 @@ impl Image {
     /// The inode of a file.
     pub fn inode(&self, file: FileId) -> Result<Inode, VolumeError> {
         self.volume.committed_inode(&self.committed, file)?.ok_or(VolumeError::NoSuchFile(file))
-    }
-
-    /// Every file.
-    pub fn inodes(&self) -> Result<Vec<Inode>, VolumeError> {
-        let tree = self.volume.tree(&self.committed, INODE_FILE, self.root().inode_file);
-        let mut blocks = Vec::new();
-        let mut damage = None;
-        tree.walk(
-            &mut |pointer, level, at| {
-                if level == 0 {
-                    blocks.push((at, *pointer));
-                }
-                true
-            },
-            &mut |error| damage = Some(error),
-        );
-        if let Some(error) = damage {
-            return Err(error);
-        }
-        let mut inodes = Vec::new();
-        for (at, pointer) in blocks {
-            let place = Place::Data { file: INODE_FILE, lba: Lba(at) };
-            let block = self.volume.store.load_one(Wanted { pointer, place }, &self.committed.redirects)?;
-            for slot in 0..INODES_PER_BLOCK as usize {
-                let parsed = Inode::parse(&block, slot)
-                    .map_err(|_| VolumeError::Damaged { vbn: pointer.vbn, place })?;
-                inodes.extend(parsed);
-            }
-        }
-        Ok(inodes)
     }
 
     /// Serves reads of a file. Without `wait` those that need the device are left open.

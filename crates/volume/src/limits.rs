@@ -21,6 +21,8 @@ pub(crate) const INODE_COST: u64 = 2;
 /// Consistency points that a writer asks for before it is told that there is no space. The first frees what was overwritten before it asked, the second what
 /// was still on its way then.
 pub(crate) const SPACE_ROUNDS: u32 = 2;
+/// Inodes of a root that are kept outside of the cache of blocks; past it they are looked up there again.
+pub(crate) const INODES_KNOWN: usize = 16_384;
 /// Snapshots of a volume: what the index in the superblock reaches. Past it `TableFull`.
 pub(crate) const SNAPSHOTS_MAX: usize = 32 * 168 * 12 - 12;
 

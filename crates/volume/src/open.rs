@@ -274,6 +274,7 @@ impl Volume {
             memory,
             commit: Mutex::new(Commit { superblock, label, redirect_blocks }),
             log: Mutex::new(log),
+            directory: Mutex::new(()),
             turn: Mutex::new(()),
             state: Mutex::new(state),
             settled: Condvar::new(),
@@ -451,7 +452,7 @@ impl Volume {
         // What the log says of inodes lacks their blocks, which the root has.
         let mut replayed = std::mem::take(&mut state.open.inodes);
         drop(state);
-        for inode in image.inodes()? {
+        image.each_inode(&mut |inode| {
             levels = levels.max(inode.tree.height);
             since_maps.extend(SinceMap::of(&inode));
             match replayed.get_mut(&inode.id) {
@@ -461,7 +462,7 @@ impl Volume {
                 _ if inode.removed => removed.push(inode.id),
                 _ => {}
             }
-        }
+        })?;
         for inode in replayed.values().flatten() {
             levels = levels.max(TreeRef::height_for(inode.tree.length));
             if inode.removed {

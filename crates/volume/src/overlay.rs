@@ -169,6 +169,11 @@ impl Overlay {
         self.changes == 0 && self.inodes.is_empty() && self.abandoned.is_empty() && self.flights.is_empty()
     }
 
+    /// Changes that are in memory: slots, holes and inodes.
+    pub(crate) fn weight(&self) -> u64 {
+        self.changes + self.inodes.len() as u64
+    }
+
     /// True while a batch that was launched before the one with this number is in flight.
     pub(crate) fn flies_before(&self, launch: u64) -> bool {
         self.flights.iter().any(|flying| *flying < launch)

@@ -96,6 +96,33 @@ impl<'a> TreeUpdate<'a> {
         allocate: Allocate<'_>,
     ) -> Result<(), VolumeError> {
         let bottom = if self.closing { 0 } else { 1 };
+        self.plan_to(bottom, lbas, gathered, allocate)
+    }
+
+    /// Frees blocks of a closing tree (sorted), which become holes. They are not planned, and no block of theirs is.
+    pub(crate) fn vacate(
+        &mut self,
+        lbas: &[u64],
+        gathered: &mut Gathered,
+        allocate: Allocate<'_>,
+    ) -> Result<(), VolumeError> {
+        self.plan_to(1, lbas, gathered, allocate)?;
+        for lba in lbas {
+            let old = gathered.freed.len();
+            self.set(*lba, BlockPointer::HOLE, gathered);
+            let vacated: Vec<Vbn> = gathered.freed[old..].iter().map(|pointer| pointer.vbn).collect();
+            gathered.replaced.extend(vacated);
+        }
+        Ok(())
+    }
+
+    fn plan_to(
+        &mut self,
+        bottom: u8,
+        lbas: &[u64],
+        gathered: &mut Gathered,
+        allocate: Allocate<'_>,
+    ) -> Result<(), VolumeError> {
         for level in (bottom..=self.tree.height).rev() {
             let reach = if level == 0 { 1 } else { span(level).saturating_mul(FANOUT) };
             let mut indexes: Vec<u64> = lbas.iter().map(|lba| lba / reach).collect();
@@ -157,7 +184,7 @@ impl<'a> TreeUpdate<'a> {
         })
     }
 
-    /// Points block `lba` of a regular file to its new place. The block must be planned.
+    /// Points block `lba` of a regular file to its new place, or a block of any tree to nowhere. The node above it must be planned.
     pub(crate) fn set(&mut self, lba: u64, pointer: BlockPointer, gathered: &mut Gathered) {
         let leaf = self.levels[1].get_mut(&(lba / FANOUT)).expect("the leaf of a changed block is planned");
         let slot = (lba % FANOUT) as usize;

@@ -1,6 +1,6 @@
 //! The volume: what it is made of, and the threads' ways into it.
 //!
-//! Lock order: `turn`, then `commit`, then `log`, then `state`. Only the first three are held across device I/O: `turn` by a writer that waits for
+//! Lock order: `directory`, then `turn`, then `commit`, then `log`, then `state`. Only the first four are held across device I/O: `directory` by who changes the root directory, `turn` by a writer that waits for
 //! room in a volume that is nearly full, `commit` by consistency points and what rides on them, `log` by flushes. Otherwise reads and writes take
 //! `state` alone, for memory operations.
 
@@ -38,6 +38,8 @@ pub struct Volume {
     pub(crate) memory: Memory,
     pub(crate) commit: Mutex<Commit>,
     pub(crate) log: Mutex<LogWriter>,
+    /// Held while names of the root directory change; before all others.
+    pub(crate) directory: Mutex<()>,
     /// Held by the writer whose turn it is to wait for room.
     pub(crate) turn: Mutex<()>,
     pub(crate) state: Mutex<State>,
@@ -257,7 +259,7 @@ impl Volume {
             .is_some_and(|since| self.clock.monotonic().saturating_sub(since) >= CONSISTENCY_INTERVAL);
         let short = state.used.free() < 2 * state.promised(0) + 2 * state.reserve();
         let log_pressed = self.log.try_lock().is_some_and(|log| log.is_pressed());
-        aged || state.open.changes >= self.memory.changes_soft
+        aged || state.open.weight() >= self.memory.changes_soft
             || log_pressed
             || (short && state.open.changes > 1024)
     }

@@ -288,7 +288,7 @@ impl Volume {
                 } else {
                     self.settled.wait(&mut state);
                 }
-            } else if state.open.changes <= self.memory.changes_hard {
+            } else if state.open.weight() <= self.memory.changes_hard {
                 return Ok(state);
             } else if state.frozen.is_some() {
                 self.settled.wait(&mut state);

@@ -1,0 +1,162 @@
+//! What the tree of names asks of a volume besides content: which blocks of a file are there, inodes by number, and the one lock around the root directory.
+
+use std::sync::Arc;
+
+use cairn_base::{FileId, Lba, Timestamp};
+use cairn_format::{Attributes, BlockPointer, FileKind, INODES_PER_BLOCK, Inode, TreeRef};
+
+use crate::compare::INODE_FILE;
+use crate::error::{Place, VolumeError};
+use crate::file::blocks_of;
+use crate::image::Image;
+use crate::locks::MutexGuard;
+use crate::overlay::Seen;
+use crate::store::Wanted;
+use crate::tree::BATCH;
+use crate::volume::{Compound, Volume};
+
+/// Keeps the root directory to its holder: nobody else adds or takes away a name of it.
+pub struct DirectoryTurn<'a>(#[expect(dead_code, reason = "it is held, not used")] MutexGuard<'a, ()>);
+
+impl Volume {
+    /// The volume's time.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Keeps everybody else from changing the root directory, which LUNs and the tree of names share. Taken before [`Volume::compound`].
+    pub fn directory_turn(&self) -> DirectoryTurn<'_> {
+        DirectoryTurn(self.directory.lock())
+    }
+
+    /// For each of `count` blocks of a file of the active state whether it takes space, with changes that no consistency point has yet.
+    ///
+    /// # Errors
+    /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node that can't be read.
+    pub fn allocated(self: &Arc<Self>, file: FileId, lba: Lba, count: u64) -> Result<Vec<bool>, VolumeError> {
+        let mut found = Vec::with_capacity(count as usize);
+        let mut below = Vec::new();
+        let committed = {
+            let state = self.state.lock();
+            let changes = state.changes_of(file);
+            for number in lba.0..lba.0 + count {
+                match changes.see(number) {
+                    Seen::Block(_) => found.push(true),
+                    Seen::Pointer(pointer) => found.push(!pointer.is_hole()),
+                    Seen::Hole => found.push(false),
+                    Seen::Below => {
+                        below.push((found.len(), Lba(number)));
+                        found.push(false);
+                    }
+                }
+            }
+            state.committed.clone()
+        };
+        if below.is_empty() {
+            return Ok(found);
+        }
+        let Some(inode) = self.committed_inode(&committed, file)? else { return Ok(found) };
+        let lbas: Vec<Lba> = below.iter().map(|(_, lba)| *lba).collect();
+        let pointers = self.tree(&committed, file, inode.tree).pointers(&lbas);
+        for ((place, _), pointer) in below.into_iter().zip(pointers) {
+            found[place] = !pointer?.is_hole();
+        }
+        Ok(found)
+    }
+}
+
+impl Compound<'_> {
+    /// Makes a file of the tree of names outside of a [`crate::Change`]: the first ones, whose names are in the root directory. It exists from the next
+    /// consistency point on.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoSpace`]; the volume's states; an inode block that the file would share with others can't be read.
+    pub fn create_node(&self, attributes: Attributes, length_bytes: u64) -> Result<FileId, VolumeError> {
+        let volume = self.volume();
+        let id = volume.next_file()?;
+        let mut state = volume.state.lock();
+        state.settle_releases();
+        if !state.has_room(8) {
+            return Err(VolumeError::NoSpace);
+        }
+        let inode = Inode {
+            kind: FileKind::Node,
+            removed: false,
+            id,
+            length_bytes,
+            created: volume.clock.now(),
+            relationship: 0,
+            tree: TreeRef::empty(blocks_of(length_bytes)),
+            attributes,
+        };
+        state.levels = state.levels.max(inode.tree.height);
+        state.open.inodes.insert(id, Some(inode));
+        volume.note_change(&mut state);
+        Ok(id)
+    }
+}
+
+impl Image {
+    /// The inodes from number `from` on, in order, of the next block that has any and those behind it: some thousand at most, fewer at the end. Second: the
+    /// number to go on from; `None` at the end.
+    ///
+    /// # Errors
+    /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node or of a block of inodes.
+    pub fn inodes_from(&self, from: FileId) -> Result<(Vec<Inode>, Option<FileId>), VolumeError> {
+        let blocks = self.root().next_file.div_ceil(INODES_PER_BLOCK);
+        let first = from.0 / INODES_PER_BLOCK;
+        let end = blocks.min(first + BATCH as u64);
+        if first >= blocks {
+            return Ok((Vec::new(), None));
+        }
+        let volume = self.volume();
+        let tree = volume.tree(self.committed(), INODE_FILE, self.root().inode_file);
+        let lbas: Vec<Lba> = (first..end).map(Lba).collect();
+        let pointers: Vec<BlockPointer> = tree.pointers(&lbas).into_iter().collect::<Result<_, _>>()?;
+        let wanted: Vec<Wanted> = lbas
+            .iter()
+            .zip(&pointers)
+            .filter(|(_, pointer)| !pointer.is_hole())
+            .map(|(lba, pointer)| Wanted {
+                pointer: *pointer,
+                place: Place::Data { file: INODE_FILE, lba: *lba },
+            })
+            .collect();
+        let loaded = volume.store.load(&wanted, self.redirects());
+        let mut inodes = Vec::new();
+        for (want, block) in wanted.iter().zip(loaded) {
+            let block = block?;
+            for slot in 0..INODES_PER_BLOCK as usize {
+                let damaged = VolumeError::Damaged { vbn: want.pointer.vbn, place: want.place };
+                let inode = Inode::parse(&block, slot).map_err(|_| damaged)?;
+                inodes.extend(inode.filter(|inode| inode.id >= from));
+            }
+        }
+        let next = (end < blocks).then_some(FileId(end * INODES_PER_BLOCK));
+        Ok((inodes, next))
+    }
+
+    /// Calls `visit` with every inode, some thousand in memory at a time.
+    ///
+    /// # Errors
+    /// As [`Image::inodes_from`].
+    pub fn each_inode(&self, visit: &mut dyn FnMut(Inode)) -> Result<(), VolumeError> {
+        let mut from = Some(FileId(0));
+        while let Some(at) = from {
+            let (some, next) = self.inodes_from(at)?;
+            some.into_iter().for_each(&mut *visit);
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Every file.
+    ///
+    /// # Errors
+    /// As [`Image::inodes_from`].
+    pub fn inodes(&self) -> Result<Vec<Inode>, VolumeError> {
+        let mut all = Vec::new();
+        self.each_inode(&mut |inode| all.push(inode))?;
+        Ok(all)
+    }
+}
