@@ -1,15 +1,23 @@
-//! Names in a volume: LUNs today. A LUN is a file without holes in its promise: a disk of fixed size that clients see.
+//! Names in a volume: LUNs, and a POSIX tree of files. A LUN is a file without holes in its promise: a disk of fixed size that clients see.
 //!
-//! [`Luns`] keeps the root directory; [`LunDevice`] makes a [`cairn_device::Device`] of a file, of the active state or of an image.
+//! [`Luns`] keeps the root directory; [`LunDevice`] makes a [`cairn_device::Device`] of a file, of the active state or of an image. A [`Tree`] has all that
+//! POSIX knows of files, of the active state or of an image.
 
 mod directory;
 mod error;
 mod lun;
 mod lun_device;
+#[cfg(any(test, feature = "model"))]
+pub mod model;
+mod tree;
 
 pub use error::FilesError;
 pub use lun::{LunInfo, Luns};
 pub use lun_device::LunDevice;
+pub use tree::{
+    Allocate, Entry, FILE_BYTES_MAX, New, NodeKind, Quota, QuotaLimits, Rename, SetStat, SetTime, SetXattr, Space, Stat, Tree, TreeError, TreeFinding,
+    check_tree,
+};
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,6 @@ use cairn_base::{BLOCK_SIZE, FileId, Timestamp};
 use cairn_device::Device;
 use cairn_format::{DirectoryEntry, FileKind, Inode, MAX_FILE_NAME};
 use cairn_volume::{Image, Volume, VolumeError};
-use parking_lot::Mutex;
 
 use crate::directory::Directory;
 use crate::error::FilesError;
@@ -30,23 +29,22 @@ pub struct LunInfo {
     pub created: Timestamp,
 }
 
-/// The LUNs of a volume. There must be one of these for a volume, as it orders changes of names.
+/// The LUNs of a volume.
 pub struct Luns {
     volume: Arc<Volume>,
-    changes: Mutex<()>,
 }
 
 impl Luns {
     /// The LUNs of `volume`.
     pub fn new(volume: Arc<Volume>) -> Self {
-        Self { volume, changes: Mutex::new(()) }
+        Self { volume }
     }
 
     /// Makes a LUN of `bytes`, all zeroes. It is durable when this returns.
     pub fn create(&self, name: &str, bytes: u64) -> Result<(), FilesError> {
         check_name(name)?;
         check_size(bytes)?;
-        let _changes = self.changes.lock();
+        let _turn = self.volume.directory_turn();
         let directory = Directory::read(&self.volume)?;
         if directory.entries()?.iter().any(|(_, entry)| entry.name == name) {
             return Err(FilesError::NameTaken);
@@ -74,7 +72,7 @@ impl Luns {
     /// Changes the size. A smaller one destroys what lies past the new end and needs `allow_shrink`. Clients see it when they connect again.
     pub fn resize(&self, name: &str, bytes: u64, allow_shrink: bool) -> Result<(), FilesError> {
         check_size(bytes)?;
-        let _changes = self.changes.lock();
+        let _turn = self.volume.directory_turn();
         let lun = self.find(name)?;
         if bytes < lun.bytes && !allow_shrink {
             return Err(FilesError::WouldShrink { bytes: lun.bytes });
@@ -93,11 +91,13 @@ impl Luns {
 
     /// Deletes a LUN. Its name is gone when this returns; its space is freed in the background, as far as no snapshot holds it.
     pub fn delete(&self, name: &str) -> Result<(), FilesError> {
-        let _changes = self.changes.lock();
+        let _turn = self.volume.directory_turn();
         let directory = Directory::read(&self.volume)?;
         let entries = directory.entries()?;
         let (place, entry) =
             entries.iter().find(|(_, entry)| entry.name == name).ok_or(FilesError::NoSuchLun)?;
+        // Names of LUNs don't begin with a dot; those of the tree's roots do.
+        check_name(name).map_err(|_| FilesError::NoSuchLun)?;
         {
             let compound = self.volume.compound();
             directory.put(&compound, *place, None)?;
@@ -136,6 +136,10 @@ fn list(
     let mut luns = Vec::new();
     for (_, entry) in directory.entries()? {
         let inode = inode(entry.file)?;
+        // The roots of the tree of names are in this directory as well.
+        if inode.kind != FileKind::Lun {
+            continue;
+        }
         luns.push(LunInfo {
             name: entry.name,
             file: entry.file,

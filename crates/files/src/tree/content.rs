@@ -1,0 +1,379 @@
+//! The bytes of files: read, written, cut, punched, searched for holes and copied.
+
+use cairn_base::{BLOCK_SIZE, FileId, Lba};
+use cairn_device::BlockMut;
+use cairn_format::Inode;
+
+use super::edit::Edit;
+use super::error::TreeError;
+use super::quota::Quotas;
+use super::source::Source;
+use super::stat::{Allocate, NodeKind, SetStat, SetTime, Stat};
+use super::{FILE_BYTES_MAX, Tree};
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Bytes of one change of content: longer writes are several, each of which is taken whole.
+const PIECE: u64 = 1 << 20;
+/// An access time that is older than this is brought up to date by a read: a day.
+const ACCESS_AGE_NS: i64 = 86_400_000_000_000;
+
+impl Tree {
+    /// Up to `length` bytes at `offset`, fewer at the end. Brings the access time up to date as `relatime` does.
+    ///
+    /// # Errors
+    /// [`TreeError::IsDirectory`]; [`TreeError::Invalid`] for what has no bytes; [`TreeError::NotFound`]; damage of a block that is read.
+    pub fn read(&self, file: FileId, offset: u64, length: usize) -> Result<Vec<u8>, TreeError> {
+        let (bytes, inode) = {
+            let _file = self.shards.get(self.shard(file)).map(|shard| shard.read());
+            let inode = as_file(self.source.inode(file)?)?;
+            (read_bytes(&self.source, &inode, offset, length)?, inode)
+        };
+        self.note_access(&inode);
+        Ok(bytes)
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`TreeError::Invalid`] for anything else; [`TreeError::NotFound`]; damage.
+    pub fn read_link(&self, file: FileId) -> Result<Vec<u8>, TreeError> {
+        let inode = self.source.inode(file)?;
+        if NodeKind::of(&inode) != NodeKind::SymbolicLink {
+            return Err(TreeError::Invalid("this is no symbolic link"));
+        }
+        read_bytes(&self.source, &inode, 0, inode.length_bytes.min(BLOCK) as usize)
+    }
+
+    /// A read that can't note its time has read all the same.
+    fn note_access(&self, inode: &Inode) {
+        let now = self.volume().now().0.cast_signed();
+        let attributes = &inode.attributes;
+        let is_older = attributes.accessed_ns <= attributes.modified_ns.max(attributes.changed_ns);
+        let is_old = now.saturating_sub(attributes.accessed_ns) > ACCESS_AGE_NS;
+        if self.is_read_only() || !(is_older || is_old) || now <= attributes.accessed_ns {
+            return;
+        }
+        let _file = self.lock_files(&[inode.id]);
+        let mut edit = Edit::new(&self.source, &self.quotas);
+        if let Ok(inode) = edit.inode_mut(inode.id) {
+            inode.attributes.accessed_ns = now;
+            let _ = edit.commit(false);
+        }
+    }
+
+    /// Writes bytes at `offset`, all of them: in pieces of up to 1 MiB, each of which is there whole or not at all after a crash. Returns how many.
+    ///
+    /// # Errors
+    /// [`TreeError::TooLarge`] past the largest size, and nothing is written; [`TreeError::NoSpace`] or [`TreeError::Quota`]: if an earlier piece was written the number of its bytes is
+    /// returned instead; [`TreeError::IsDirectory`]; [`TreeError::NotFound`]; [`TreeError::ReadOnly`]; damage of a block that is written in part.
+    pub fn write(&self, file: FileId, offset: u64, data: &[u8]) -> Result<usize, TreeError> {
+        let source = self.live()?;
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        end.ok_or(TreeError::TooLarge)?;
+        let _file = self.lock_files(&[file]);
+        let mut written = 0;
+        while written < data.len() {
+            let at = offset + written as u64;
+            let room = (PIECE - at % PIECE) as usize;
+            let piece = &data[written..data.len().min(written + room)];
+            match write_piece(source, &self.quotas, file, at, piece) {
+                Ok(()) => written += piece.len(),
+                Err(_) if written > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(written)
+    }
+
+    /// Changes attributes, all of them at once. With a new length the modification time is now, unless it is given.
+    ///
+    /// # Errors
+    /// [`TreeError::IsDirectory`] and [`TreeError::Invalid`] for the length of what has none; [`TreeError::TooLarge`]; [`TreeError::NotFound`]; [`TreeError::ReadOnly`];
+    /// [`TreeError::NoSpace`]; damage.
+    pub fn set(&self, file: FileId, change: &SetStat) -> Result<Stat, TreeError> {
+        let source = self.live()?;
+        let _file = self.lock_files(&[file]);
+        let mut edit = Edit::new(source, &self.quotas);
+        let mut frees = false;
+        if let Some(bytes) = change.bytes {
+            frees = bytes < edit.inode(file)?.length_bytes;
+            set_length(source, &mut edit, file, bytes)?;
+        }
+        if let Some(mode) = change.mode {
+            let old = &mut edit.inode_mut(file)?.attributes.mode;
+            *old = *old & !0o7777 | mode & 0o7777;
+            self.acl_follows_mode(&mut edit, file, mode)?;
+        }
+        let now = edit.now();
+        let at = |time: SetTime| match time {
+            SetTime::Now => now,
+            SetTime::At(ns) => ns,
+        };
+        let inode = edit.inode_mut(file)?;
+        let attributes = &mut inode.attributes;
+        attributes.uid = change.uid.unwrap_or(attributes.uid);
+        attributes.gid = change.gid.unwrap_or(attributes.gid);
+        attributes.accessed_ns = change.accessed.map_or(attributes.accessed_ns, at);
+        attributes.modified_ns = change.modified.map_or(attributes.modified_ns, at);
+        attributes.changed_ns = change.changed_ns.unwrap_or(now);
+        if let Some(created) = change.created_ns {
+            inode.created = cairn_base::Timestamp(created.max(0).cast_unsigned());
+        }
+        let stat = Stat::from(&*inode);
+        edit.commit(frees)?;
+        Ok(stat)
+    }
+
+    /// Makes room, a hole, or zeroes; see [`Allocate`].
+    ///
+    /// # Errors
+    /// [`TreeError::Invalid`] for no bytes; [`TreeError::TooLarge`]; [`TreeError::NoSpace`]; as [`Tree::write`].
+    pub fn allocate(
+        &self,
+        file: FileId,
+        offset: u64,
+        length: u64,
+        mode: Allocate,
+    ) -> Result<(), TreeError> {
+        let source = self.live()?;
+        if length == 0 {
+            return Err(TreeError::Invalid("a range has bytes"));
+        }
+        let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(TreeError::TooLarge)?;
+        let _file = self.lock_files(&[file]);
+        let mut edit = Edit::new(source, &self.quotas);
+        let inode = as_file(edit.inode(file)?)?;
+        match mode {
+            Allocate::Extend | Allocate::Keep => {
+                let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+                let there = source.count_data(file, first, last.min(inode.tree.length))?;
+                if last - first - there > self.volume().status().free {
+                    return Err(TreeError::NoSpace);
+                }
+            }
+            Allocate::Punch | Allocate::Zero { .. } => {
+                punch(source, &mut edit, &inode, offset, end.min(inode.length_bytes))?;
+            }
+        }
+        let extends = matches!(mode, Allocate::Extend | Allocate::Zero { keep: false });
+        if extends && end > inode.length_bytes {
+            edit.inode_mut(file)?.length_bytes = end;
+        }
+        edit.touch_content(file)?;
+        edit.commit(matches!(mode, Allocate::Punch | Allocate::Zero { keep: true }))
+    }
+
+    /// The first byte from `offset` on that is no hole's.
+    ///
+    /// # Errors
+    /// [`TreeError::NoData`] when there is none; as [`Tree::read`].
+    pub fn seek_data(&self, file: FileId, offset: u64) -> Result<u64, TreeError> {
+        let (inode, blocks) = self.seek_start(file, offset)?;
+        let found = self.source.next_block(file, offset / BLOCK, blocks, false)?;
+        let at = found.ok_or(TreeError::NoData)? * BLOCK;
+        if at < inode.length_bytes { Ok(at.max(offset)) } else { Err(TreeError::NoData) }
+    }
+
+    /// The first byte from `offset` on that is a hole's; the end of the file counts as one.
+    ///
+    /// # Errors
+    /// [`TreeError::NoData`] past the end; as [`Tree::read`].
+    pub fn seek_hole(&self, file: FileId, offset: u64) -> Result<u64, TreeError> {
+        let (inode, blocks) = self.seek_start(file, offset)?;
+        let found = self.source.next_block(file, offset / BLOCK, blocks, true)?;
+        Ok(found.map_or(inode.length_bytes, |lba| (lba * BLOCK).max(offset)).min(inode.length_bytes))
+    }
+
+    fn seek_start(&self, file: FileId, offset: u64) -> Result<(Inode, u64), TreeError> {
+        let inode = as_file(self.source.inode(file)?)?;
+        if offset >= inode.length_bytes {
+            return Err(TreeError::NoData);
+        }
+        Ok((inode, inode.length_bytes.div_ceil(BLOCK)))
+    }
+
+    /// Copies bytes from one file to another, or within one, through memory. Holes stay holes. Returns how many: fewer at the end of the first.
+    ///
+    /// # Errors
+    /// [`TreeError::Invalid`] for ranges of one file that overlap; as [`Tree::read`] and [`Tree::write`], of the first piece.
+    pub fn copy_range(
+        &self,
+        from: FileId,
+        from_offset: u64,
+        to: FileId,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<u64, TreeError> {
+        self.live()?;
+        if from == to && from_offset < to_offset.saturating_add(length) && to_offset < from_offset.saturating_add(length)
+        {
+            return Err(TreeError::Invalid("the ranges overlap"));
+        }
+        let size = as_file(self.source.inode(from)?)?.length_bytes;
+        let length = length.min(size.saturating_sub(from_offset));
+        let mut done = 0;
+        while done < length {
+            match self.copy_piece(from, from_offset + done, to, to_offset + done, length - done) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn copy_piece(&self, from: FileId, at: u64, to: FileId, to_at: u64, most: u64) -> Result<u64, TreeError> {
+        let data = match self.seek_data(from, at) {
+            Ok(data) => data.min(at + most),
+            Err(TreeError::NoData) => at + most,
+            Err(error) => return Err(error),
+        };
+        if data > at {
+            let end = to_at.checked_add(data - at).filter(|end| *end <= FILE_BYTES_MAX);
+            end.ok_or(TreeError::TooLarge)?;
+            self.allocate(to, to_at, data - at, Allocate::Zero { keep: false })?;
+            return Ok(data - at);
+        }
+        let hole = self.seek_hole(from, at)?;
+        let bytes = self.read(from, at, most.min(hole - at).min(PIECE) as usize)?;
+        Ok(self.write(to, to_at, &bytes)? as u64)
+    }
+}
+
+fn as_file(inode: Inode) -> Result<Inode, TreeError> {
+    match NodeKind::of(&inode) {
+        NodeKind::File => Ok(inode),
+        NodeKind::Directory => Err(TreeError::IsDirectory),
+        _ => Err(TreeError::Invalid("this has no bytes")),
+    }
+}
+
+fn read_bytes(source: &Source, inode: &Inode, offset: u64, length: usize) -> Result<Vec<u8>, TreeError> {
+    let end = inode.length_bytes.min(offset.saturating_add(length as u64));
+    if offset >= end {
+        return Ok(Vec::new());
+    }
+    let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+    let read = source.read(inode.id, first, last - first)?;
+    Ok(read.slice((offset - first * BLOCK) as usize, (end - offset) as usize).to_vec())
+}
+
+/// The content of a block that is written in part, to change.
+fn block_to_change(source: &Source, inode: &Inode, lba: u64) -> Result<BlockMut, TreeError> {
+    if lba >= inode.length_bytes.div_ceil(BLOCK) {
+        return Ok(BlockMut::zeroed());
+    }
+    let mut block = BlockMut::dirty();
+    source.read(inode.id, lba, 1)?.copy_to(&mut block[..]);
+    Ok(block)
+}
+
+/// How many of a range of blocks are holes, and which of its first and last are not.
+fn holes_in(source: &Source, inode: &Inode, first: u64, end: u64) -> Result<u64, TreeError> {
+    let old_end = inode.length_bytes.div_ceil(BLOCK);
+    let within = first.min(old_end)..end.min(old_end);
+    if within.is_empty() {
+        return Ok(end - first);
+    }
+    let there = source.volume().allocated(inode.id, Lba(within.start), within.end - within.start)?;
+    let there = there.into_iter().filter(|there| *there).count() as u64;
+    Ok(end - first - there)
+}
+
+fn write_piece(
+    source: &Source,
+    quotas: &Quotas,
+    file: FileId,
+    offset: u64,
+    data: &[u8],
+) -> Result<(), TreeError> {
+    let mut edit = Edit::new(source, quotas);
+    let inode = as_file(edit.inode(file)?)?;
+    let end = offset + data.len() as u64;
+    let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+    let fresh = holes_in(source, &inode, first, last)?;
+    for lba in first..last {
+        let start = lba * BLOCK;
+        let (from, to) = (offset.max(start), end.min(start + BLOCK));
+        let piece = &data[(from - offset) as usize..(to - offset) as usize];
+        let mut block = match piece.len() {
+            BLOCK_SIZE => BlockMut::dirty(),
+            _ => block_to_change(source, &inode, lba)?,
+        };
+        block[(from - start) as usize..(to - start) as usize].copy_from_slice(piece);
+        edit.content().write(file, Lba(lba), block.freeze());
+    }
+    let now = edit.now();
+    let inode = edit.inode_mut(file)?;
+    inode.length_bytes = inode.length_bytes.max(end);
+    inode.attributes.blocks += fresh as u32;
+    (inode.attributes.modified_ns, inode.attributes.changed_ns) = (now, now);
+    edit.commit(false)
+}
+
+/// Gives a file another length. What is cut off of its last block becomes zero.
+fn set_length(source: &Source, edit: &mut Edit<'_>, file: FileId, bytes: u64) -> Result<(), TreeError> {
+    let inode = as_file(edit.inode(file)?)?;
+    if bytes > FILE_BYTES_MAX {
+        return Err(TreeError::TooLarge);
+    }
+    if bytes < inode.length_bytes {
+        let (keep, end) = (bytes.div_ceil(BLOCK), inode.length_bytes.div_ceil(BLOCK));
+        let gone = match keep {
+            0 => u64::from(inode.attributes.blocks),
+            _ => source.count_data(file, keep, end)?,
+        };
+        // The first block of an empty file is still part of it, as a hole.
+        if keep == 0 {
+            edit.content().punch(file, Lba(0), 1);
+        }
+        let cut = bytes % BLOCK;
+        if cut > 0 && holes_in(source, &inode, keep - 1, keep)? == 0 {
+            let mut block = block_to_change(source, &inode, keep - 1)?;
+            block[cut as usize..].fill(0);
+            edit.content().write(file, Lba(keep - 1), block.freeze());
+        }
+        let blocks = &mut edit.inode_mut(file)?.attributes.blocks;
+        *blocks = blocks.saturating_sub(gone as u32);
+    }
+    edit.inode_mut(file)?.length_bytes = bytes;
+    edit.touch_content(file)
+}
+
+/// Makes bytes of a file zero: whole blocks become holes. `end` is not past the end of the file.
+fn punch(
+    source: &Source,
+    edit: &mut Edit<'_>,
+    inode: &Inode,
+    offset: u64,
+    end: u64,
+) -> Result<(), TreeError> {
+    if offset >= end {
+        return Ok(());
+    }
+    // What lies past the end of a file is zero, so its last block goes whole.
+    let last = if end == inode.length_bytes { end.div_ceil(BLOCK) } else { end / BLOCK };
+    let first = offset.div_ceil(BLOCK);
+    let mut edges = Vec::new();
+    if offset % BLOCK != 0 {
+        edges.push((offset / BLOCK, offset, end.min(first * BLOCK)));
+    }
+    if last * BLOCK < end && (last >= first || offset % BLOCK == 0) {
+        edges.push((last, (last * BLOCK).max(offset), end));
+    }
+    for (lba, from, to) in edges {
+        if holes_in(source, inode, lba, lba + 1)? == 0 {
+            let mut block = block_to_change(source, inode, lba)?;
+            block[(from - lba * BLOCK) as usize..(to - lba * BLOCK) as usize].fill(0);
+            edit.content().write(inode.id, Lba(lba), block.freeze());
+        }
+    }
+    if first < last {
+        let gone = source.count_data(inode.id, first, last)?;
+        edit.content().punch(inode.id, Lba(first), last - first);
+        let blocks = &mut edit.inode_mut(inode.id)?.attributes.blocks;
+        *blocks = blocks.saturating_sub(gone as u32);
+    }
+    Ok(())
+}

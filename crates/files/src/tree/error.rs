@@ -1,0 +1,112 @@
+//! What can go wrong with files, and the number that Linux has for it.
+
+use cairn_volume::VolumeError;
+
+/// Why an operation on a tree was refused or failed. Nothing of it was done then.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum TreeError {
+    /// There is no such name, or the file is gone.
+    #[error("there is no such file or directory")]
+    NotFound,
+    /// The name is there already.
+    #[error("the name exists already")]
+    Exists,
+    /// Something in the way of a name is no directory.
+    #[error("this is no directory")]
+    NotDirectory,
+    /// A directory where there may be none.
+    #[error("this is a directory")]
+    IsDirectory,
+    /// A directory that is to go has names.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// A name of more than 255 bytes, or the target of a link of more than 4,095.
+    #[error("the name is too long: 255 bytes are the most")]
+    NameTooLong,
+    /// It makes no sense; which rule it breaks.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// No kind of file for which that can be done.
+    #[error("that is not permitted for this kind of file")]
+    NotPermitted,
+    /// Past the largest size of a file.
+    #[error("a file has 16 TiB at most")]
+    TooLarge,
+    /// Another name would be one too many.
+    #[error("a file has 65,000 names at most")]
+    TooManyLinks,
+    /// No room in the volume, or for more extended attributes of this file.
+    #[error("the volume is full: delete files or snapshots, or grow it with `cairn volume grow`")]
+    NoSpace,
+    /// No room in the quota tree.
+    #[error("the quota of this directory is used up")]
+    Quota,
+    /// A name in another quota tree than the file's.
+    #[error("a file does not move into or out of a quota tree: copy it")]
+    CrossesQuota,
+    /// No data, or no hole, from there on.
+    #[error("there is no data from there on")]
+    NoData,
+    /// No such extended attribute.
+    #[error("the file has no such attribute")]
+    NoAttribute,
+    /// An extended attribute of more than 64 KiB.
+    #[error("the value of an extended attribute has 65,536 bytes at most, its name 255")]
+    AttributeTooLarge,
+    /// Not something that this tree does.
+    #[error("this is not supported")]
+    Unsupported,
+    /// It is an image's, or the volume is a mirror's destination.
+    #[error("the tree is read-only")]
+    ReadOnly,
+    /// No file was ever stored in this state of the volume.
+    #[error("there are no files in this volume; `cairn mount` makes the first directory")]
+    NoTree,
+    /// A block that is needed can't be read, or does not fit.
+    #[error("the file or its directory is damaged: {0}")]
+    Damaged(VolumeError),
+    /// The volume below.
+    #[error(transparent)]
+    Volume(VolumeError),
+}
+
+impl From<VolumeError> for TreeError {
+    fn from(error: VolumeError) -> Self {
+        match error {
+            VolumeError::NoSpace | VolumeError::TableFull => TreeError::NoSpace,
+            VolumeError::NoSuchFile(_) => TreeError::NotFound,
+            VolumeError::WrongRole(_) => TreeError::ReadOnly,
+            VolumeError::Damaged { .. } | VolumeError::Label(_) => TreeError::Damaged(error),
+            _ => TreeError::Volume(error),
+        }
+    }
+}
+
+impl TreeError {
+    /// Linux's number (`errno`), for x86 and ARM alike.
+    pub fn errno(&self) -> i32 {
+        match self {
+            TreeError::NotPermitted => 1,
+            TreeError::NotFound | TreeError::NoTree => 2,
+            TreeError::Damaged(_) => 5,
+            TreeError::NoData => 6,
+            TreeError::AttributeTooLarge => 7,
+            TreeError::Exists => 17,
+            TreeError::CrossesQuota => 18,
+            TreeError::NotDirectory => 20,
+            TreeError::IsDirectory => 21,
+            TreeError::Invalid(_) => 22,
+            TreeError::TooLarge => 27,
+            TreeError::NoSpace => 28,
+            TreeError::ReadOnly => 30,
+            TreeError::TooManyLinks => 31,
+            TreeError::NameTooLong => 36,
+            TreeError::NotEmpty => 39,
+            TreeError::NoAttribute => 61,
+            TreeError::Unsupported => 95,
+            TreeError::Quota => 122,
+            TreeError::Volume(VolumeError::Latched(_)) => 30,
+            TreeError::Volume(_) => 5,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Files that are kept though they have no name any more: those that somebody has open.
+
+use std::collections::hash_map::Entry as Held;
+
+use cairn_base::FileId;
+
+use super::edit::Edit;
+use super::error::TreeError;
+use super::stat::NodeKind;
+use super::{Tree, trie};
+
+/// Names that one round of emptying the orphan directory looks at.
+const ROUND: usize = 256;
+
+impl Tree {
+    /// Keeps a file or directory though its last name goes, until [`Tree::release`]: once for each time that it is opened. After a crash nobody holds anything.
+    ///
+    /// # Errors
+    /// [`TreeError::NotFound`] when it is gone already.
+    pub fn hold(&self, file: FileId) -> Result<(), TreeError> {
+        let _names = self.names.read();
+        self.source.inode(file)?;
+        *self.holds.lock().entry(file).or_insert(0) += 1;
+        Ok(())
+    }
+
+    /// Gives back what [`Tree::hold`] has taken. When it was the last one of a file without names, the file is gone.
+    pub fn release(&self, file: FileId) {
+        let is_orphan = {
+            // An unlink that is under way sees the file held, or is seen here.
+            let _names = self.names.read();
+            let mut holds = self.holds.lock();
+            let Held::Occupied(mut count) = holds.entry(file) else { return };
+            if *count.get() > 1 {
+                *count.get_mut() -= 1;
+                return;
+            }
+            count.remove();
+            drop(holds);
+            !self.is_read_only() && self.source.inode(file).is_ok_and(|inode| inode.attributes.links == 0)
+        };
+        if is_orphan && let Err(reason) = self.free_orphan(file) {
+            // It stays in the orphan directory, which is emptied when the tree is opened again.
+            tracing::warn!(%file, %reason, "a file without names is freed later");
+        }
+    }
+
+    pub(crate) fn is_held(&self, file: FileId) -> bool {
+        self.holds.lock().contains_key(&file)
+    }
+
+    /// Removes a file of the orphan directory, unless somebody holds it again.
+    fn free_orphan(&self, file: FileId) -> Result<(), TreeError> {
+        let _names = self.names.write();
+        let _files = self.lock_files(&[file, self.orphans]);
+        if self.is_held(file) {
+            return Ok(());
+        }
+        let mut edit = Edit::new(self.live()?, &self.quotas);
+        let orphans = edit.inode(self.orphans)?;
+        if let Some(found) = trie::find(&mut edit, &orphans, &orphan_name(file))? {
+            trie::remove(&mut edit, self.orphans, found.key)?;
+        }
+        match edit.remove(file) {
+            Ok(()) | Err(TreeError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        edit.commit(true)
+    }
+
+    /// Empties the orphan directory: what is in it was open at a crash.
+    pub(crate) fn free_orphans(&self) -> Result<(), TreeError> {
+        loop {
+            let inode = self.directory(self.orphans)?;
+            let entries = trie::list(&mut &self.source, &inode, 0, ROUND)?;
+            if entries.is_empty() {
+                return Ok(());
+            }
+            for entry in entries {
+                self.free_orphan(entry.file)?;
+            }
+        }
+    }
+
+    /// Puts a file that has lost its last name where it is found again.
+    pub(crate) fn keep_orphan(
+        &self,
+        edit: &mut Edit<'_>,
+        file: FileId,
+        kind: NodeKind,
+    ) -> Result<(), TreeError> {
+        trie::insert(edit, self.orphans, &orphan_name(file), file, kind).map(drop)
+    }
+}
+
+/// The name of a file in the orphan directory.
+fn orphan_name(file: FileId) -> Vec<u8> {
+    format!("{:016x}", file.0).into_bytes()
+}

@@ -1,0 +1,251 @@
+//! Quota trees: directories whose files, with all below, take no more than they may.
+//!
+//! A quota tree begins as an empty directory. What is made in it belongs to it for life: nothing is linked or moved into or out of it, as between file systems, so
+//! that what it takes is known without search. Its record, a block of the file of quotas, changes together with what it counts, so it is exact after any crash.
+
+use std::collections::BTreeMap;
+
+use cairn_base::{BLOCK_SIZE, FileId, Lba};
+use cairn_device::BlockMut;
+use cairn_format::{FileKind, Inode, QuotaRecord};
+use cairn_volume::Change;
+use parking_lot::Mutex;
+
+use super::edit::Edit;
+use super::error::TreeError;
+use super::source::{Blocks, Source, damaged};
+use super::{Tree, trie};
+
+/// What a quota tree may take. `None` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QuotaLimits {
+    /// Bytes, in whole blocks of 4 KiB. Content and directories count; extended attributes and the volume's own nodes do not.
+    pub bytes: Option<u64>,
+    /// Files of all kinds; the top counts too.
+    pub files: Option<u64>,
+}
+
+/// A quota tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    /// Its top.
+    pub directory: FileId,
+    /// What it may take.
+    pub limits: QuotaLimits,
+    /// Bytes that it takes, in whole blocks.
+    pub used_bytes: u64,
+    /// Files in it.
+    pub used_files: u64,
+}
+
+impl From<&QuotaRecord> for Quota {
+    fn from(record: &QuotaRecord) -> Self {
+        let limit = |limit: u64| Some(limit).filter(|limit| *limit > 0);
+        Self {
+            directory: record.directory,
+            limits: QuotaLimits { bytes: limit(record.limit_bytes), files: limit(record.limit_files) },
+            used_bytes: record.used_blocks * BLOCK_SIZE as u64,
+            used_files: record.used_files,
+        }
+    }
+}
+
+/// Records of quota trees by number; `None` is one that goes.
+pub(crate) type Records = BTreeMap<u16, Option<QuotaRecord>>;
+
+/// The quota trees of a live volume, and the lock of their records. It is the last to be taken.
+pub(crate) struct Quotas {
+    file: FileId,
+    known: Mutex<BTreeMap<u16, QuotaRecord>>,
+}
+
+/// What changes count for: blocks and files, by quota tree.
+#[derive(Default)]
+pub(crate) struct Counted(BTreeMap<u16, (i64, i64)>);
+
+impl Counted {
+    /// A file is `after`, and was `before`.
+    pub(crate) fn change(&mut self, before: Option<&Inode>, after: Option<&Inode>) {
+        for (inode, sign) in [(before, -1), (after, 1)] {
+            let Some(inode) = inode.filter(|inode| inode.kind == FileKind::Node && !inode.removed) else {
+                continue;
+            };
+            if inode.attributes.quota != 0 {
+                let counted = self.0.entry(inode.attributes.quota).or_default();
+                counted.0 += sign * i64::from(inode.attributes.blocks);
+                counted.1 += sign;
+            }
+        }
+    }
+}
+
+impl Quotas {
+    /// All records of a state.
+    pub(crate) fn load(source: &Source, file: FileId) -> Result<Self, TreeError> {
+        Ok(Self { file, known: Mutex::new(read_records(source, file)?) })
+    }
+
+    /// The file that the records are in.
+    pub(crate) fn file(&self) -> FileId {
+        self.file
+    }
+
+    /// Adds what a change counts for, and hands it to the volume. `own` are records that the operation makes, changes or removes.
+    pub(crate) fn commit(
+        &self,
+        source: &Source,
+        mut change: Change,
+        counted: &Counted,
+        own: &Records,
+        frees: bool,
+    ) -> Result<(), TreeError> {
+        let counts = |(_, (blocks, files)): &(&u16, &(i64, i64))| *blocks != 0 || *files != 0;
+        let mut numbers: Vec<u16> = counted.0.iter().filter(counts).map(|(number, _)| *number).collect();
+        numbers.extend(own.keys());
+        if numbers.is_empty() {
+            return Ok(source.volume().change(change, frees)?);
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut known = self.known.lock();
+        let mut records = Records::new();
+        for number in numbers {
+            let record = own.get(&number).copied().unwrap_or_else(|| known.get(&number).copied());
+            let (blocks, files) = counted.0.get(&number).copied().unwrap_or_default();
+            let Some(record) = record else {
+                if own.contains_key(&number) {
+                    change.punch(self.file, Lba(number.into()), 1);
+                    records.insert(number, None);
+                }
+                continue;
+            };
+            let record = QuotaRecord {
+                used_blocks: record.used_blocks.saturating_add_signed(blocks),
+                used_files: record.used_files.saturating_add_signed(files),
+                ..record
+            };
+            let bytes = record.used_blocks * BLOCK_SIZE as u64;
+            let is_over = |limit: u64, used: u64| limit > 0 && used > limit;
+            // What is over already, as the limit came later, may become less, and everything else may be done to it.
+            if blocks > 0 && is_over(record.limit_bytes, bytes)
+                || files > 0 && is_over(record.limit_files, record.used_files)
+            {
+                return Err(TreeError::Quota);
+            }
+            let mut block = BlockMut::dirty();
+            record.write(number, &mut block);
+            change.write(self.file, Lba(number.into()), block.freeze());
+            records.insert(number, Some(record));
+        }
+        source.volume().change(change, frees)?;
+        for (number, record) in records {
+            match record {
+                Some(record) => drop(known.insert(number, record)),
+                None => drop(known.remove(&number)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The quota tree that a directory is the top of.
+    pub(crate) fn topped_by(&self, inode: &Inode) -> Option<u16> {
+        let number = inode.attributes.quota;
+        let known = self.known.lock();
+        known.get(&number).filter(|record| record.directory == inode.id).map(|_| number)
+    }
+
+    fn free_number(&self) -> Option<u16> {
+        let known = self.known.lock();
+        (1..=u16::MAX).find(|number| !known.contains_key(number))
+    }
+
+    fn record(&self, number: u16) -> Option<QuotaRecord> {
+        self.known.lock().get(&number).copied()
+    }
+}
+
+/// The records in the file of quotas.
+pub(crate) fn read_records(
+    source: &Source,
+    file: FileId,
+) -> Result<BTreeMap<u16, QuotaRecord>, TreeError> {
+    let (mut records, mut at) = (BTreeMap::new(), 1);
+    let length = source.inode(file)?.tree.length.min(1 << 16);
+    while let Some(lba) = source.next_block(file, at, length, false)? {
+        let mut blocks = source;
+        let number = lba as u16;
+        if let Some(block) = blocks.block(file, lba)? {
+            let record = QuotaRecord::parse(&block, number).map_err(|_| damaged(file, lba))?;
+            records.extend(record.map(|record| (number, record)));
+        }
+        at = lba + 1;
+    }
+    Ok(records)
+}
+
+impl Tree {
+    /// Makes an empty directory the top of a quota tree, or changes the limits of one. Without limits an empty one becomes an ordinary directory again, and one with files
+    /// goes on counting. A limit may be below what is taken already: then nothing is added.
+    ///
+    /// # Errors
+    /// [`TreeError::NotEmpty`] for a directory with files; [`TreeError::Invalid`] inside of another quota tree, and for the root; [`TreeError::NotDirectory`];
+    /// [`TreeError::NoSpace`] also with 65,535 quota trees; [`TreeError::ReadOnly`]; damage.
+    pub fn set_quota(&self, directory: FileId, limits: QuotaLimits) -> Result<(), TreeError> {
+        let source = self.live()?;
+        let _names = self.names.write();
+        let _files = self.lock_files(&[directory]);
+        let mut edit = Edit::new(source, &self.quotas);
+        let inode = self.open_directory(&edit, directory)?;
+        if directory == self.root {
+            return Err(TreeError::Invalid("the limit of the whole tree is the volume's size"));
+        }
+        let is_empty = trie::is_empty(&mut edit, directory)?;
+        let with_limits = |record: QuotaRecord| QuotaRecord {
+            limit_bytes: limits.bytes.unwrap_or(0),
+            limit_files: limits.files.unwrap_or(0),
+            ..record
+        };
+        match (inode.attributes.quota, self.quotas.topped_by(&inode)) {
+            (_, Some(number)) if is_empty && limits == QuotaLimits::default() => {
+                edit.put_quota(number, None);
+                edit.inode_mut(directory)?.attributes.quota = 0;
+            }
+            (_, Some(number)) => {
+                let record = self.quotas.record(number).ok_or(TreeError::NotFound)?;
+                edit.put_quota(number, Some(with_limits(record)));
+            }
+            (0, None) if limits == QuotaLimits::default() => return Ok(()),
+            (0, None) if !is_empty => return Err(TreeError::NotEmpty),
+            (0, None) => {
+                let number = self.quotas.free_number().ok_or(TreeError::NoSpace)?;
+                let record =
+                    QuotaRecord { directory, limit_bytes: 0, limit_files: 0, used_blocks: 0, used_files: 0 };
+                // What the directory takes itself is added with the change of its inode.
+                edit.put_quota(number, Some(with_limits(record)));
+                edit.inode_mut(directory)?.attributes.quota = number;
+                let file = edit.inode_mut(self.quotas.file)?;
+                file.length_bytes = file.length_bytes.max((u64::from(number) + 1) * BLOCK_SIZE as u64);
+            }
+            _ => return Err(TreeError::Invalid("the directory is in a quota tree already")),
+        }
+        edit.touch(directory)?;
+        edit.commit(false)
+    }
+
+    /// The quota tree that a file or directory is in.
+    ///
+    /// # Errors
+    /// [`TreeError::NotFound`]; damage.
+    pub fn quota(&self, file: FileId) -> Result<Option<Quota>, TreeError> {
+        let number = self.source.inode(file)?.attributes.quota;
+        Ok(self.quotas.record(number).as_ref().map(Quota::from))
+    }
+
+    /// All quota trees.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn quotas(&self) -> Result<Vec<Quota>, TreeError> {
+        Ok(self.quotas.known.lock().values().map(Quota::from).collect())
+    }
+}

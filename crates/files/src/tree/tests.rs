@@ -1,0 +1,138 @@
+//! Trees in small steps, against a model, and cut.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::{FileId, ManualClock, Rng, Timestamp, VolumeId};
+use cairn_device::{Device, FaultDevice, MemoryDevice};
+use cairn_volume::{FormatOptions, OpenOptions, Role, Volume, VolumeError};
+
+use crate::model::{Model, Player, shown};
+use crate::*;
+
+mod cut;
+mod directories;
+mod quotas;
+mod rules;
+
+const FILE: New = New { mode: 0o100_644, uid: 1, gid: 2, device: 0, umask: 0 };
+const FOLDER: New = New { mode: 0o755, uid: 1, gid: 2, device: 0, umask: 0 };
+
+fn format(device: &dyn Device, blocks: u64) {
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Normal };
+    Volume::format(device, &options, &ManualClock::new(Timestamp(1))).expect("an empty device is formatted");
+}
+
+fn open_volume<D: Device + 'static>(device: &Arc<D>, clock: Arc<ManualClock>) -> Arc<Volume> {
+    Volume::open(device.clone(), OpenOptions { cache_bytes: 8 << 20, clock }).expect("the volume opens")
+}
+
+fn fresh(blocks: u64) -> (Arc<MemoryDevice>, Tree) {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(blocks, Role::Normal)));
+    format(&*device, blocks);
+    let volume = open_volume(&device, Arc::new(ManualClock::new(Timestamp(1_000_000_000))));
+    let tree = Tree::open(volume).expect("a tree is made");
+    (device, tree)
+}
+
+/// The volume and the tree are whole.
+#[track_caller]
+fn assert_whole(tree: &Tree) {
+    let volume = tree.volume();
+    let report = volume.check(&mut |_| {}).expect("checking is possible");
+    assert_eq!(report.findings, []);
+    let image = volume.image(None).expect("there is a state");
+    assert_eq!(check_tree(&image).expect("looking is possible"), []);
+}
+
+#[test]
+fn tree_does_what_the_model_does() {
+    for seed in 0..6 {
+        let (device, mut tree) = fresh(16_384);
+        let mut player = Player::new(&tree, Rng::new(seed));
+        for number in 0..600 {
+            player.step(&tree).unwrap_or_else(|error| panic!("{}: {error}", player.last));
+            match number % 150 {
+                50 => drop(tree.volume().consistency_point().expect("it commits")),
+                100 => tree.sync_all().expect("it flushes"),
+                149 => {
+                    assert_eq!(shown(&tree).expect("it can be read"), player.model.shown(), "seed {seed}");
+                    assert_whole(&tree);
+                    tree.sync_all().expect("it flushes");
+                    // Another life: nobody holds anything.
+                    drop(tree);
+                    let clock = Arc::new(ManualClock::new(Timestamp(2_000_000_000)));
+                    tree = Tree::open(open_volume(&device, clock)).expect("the tree opens");
+                    let model = player.model.without_holds();
+                    player.go_on_with(model);
+                    assert_eq!(shown(&tree).expect("it can be read"), player.model.shown(), "seed {seed}");
+                }
+                _ => {}
+            }
+        }
+        // Nothing is left of what is gone: an empty tree takes what an empty tree takes.
+        remove_all(&tree, tree.root());
+        assert_whole(&tree);
+    }
+}
+
+fn remove_all(tree: &Tree, directory: FileId) {
+    for entry in tree.read_directory(directory, 2, usize::MAX).expect("it can be read") {
+        if entry.kind == NodeKind::Directory {
+            remove_all(tree, entry.file);
+            tree.remove_directory(directory, &entry.name).expect("it is empty");
+        } else {
+            tree.unlink(directory, &entry.name).expect("it is there");
+        }
+    }
+}
+
+#[test]
+fn full_volume_says_so_and_nothing_suffers() {
+    let (_device, tree) = fresh(1024);
+    let mut player = Player::new(&tree, Rng::new(5));
+    player.may_be_full = true;
+    let mut filled = Vec::new();
+    for number in 0..400 {
+        player.step(&tree).unwrap_or_else(|error| panic!("{}: {error}", player.last));
+        if number == 100 {
+            // Not known to the player, who works in what is left.
+            let root = tree.make_directory(tree.root(), b"full", &FOLDER).expect("there is room").file;
+            for n in 0..2000 {
+                let made = tree.make(root, format!("{n}").as_bytes(), &FILE);
+                let written = made.and_then(|stat| tree.write(stat.file, 0, &[1; 40_000]));
+                match written {
+                    Ok(_) => filled.push(n),
+                    Err(TreeError::NoSpace) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(filled.len() > 10, "{filled:?}");
+        }
+    }
+    let full = tree.resolve(b"full").expect("it is there");
+    remove_all(&tree, full.file);
+    tree.remove_directory(tree.root(), b"full").expect("it is empty");
+    assert_eq!(shown(&tree).expect("it can be read"), player.model.shown());
+    assert_whole(&tree);
+}
+
+#[test]
+fn image_shows_what_was_there_and_takes_no_change() {
+    let (_device, tree) = fresh(4096);
+    let file = tree.make(tree.root(), b"a", &FILE).expect("there is room").file;
+    tree.write(file, 0, b"before").expect("there is room");
+    let snapshot = tree.volume().create_snapshot("noon").expect("it is made");
+    tree.write(file, 0, b"after!").expect("there is room");
+    tree.rename(tree.root(), b"a", tree.root(), b"b", Rename::Replace).expect("it is there");
+    let image = tree.volume().image(Some(snapshot.id)).expect("it is there");
+    let old = Tree::of_image(image).expect("it has a tree");
+    assert_eq!(old.read(old.resolve(b"a").expect("it is there").file, 0, 99).expect("it reads"), b"before");
+    assert!(matches!(old.resolve(b"b"), Err(TreeError::NotFound)));
+    assert!(matches!(old.write(file, 0, b"x"), Err(TreeError::ReadOnly)));
+    assert!(matches!(old.make(old.root(), b"c", &FILE), Err(TreeError::ReadOnly)));
+    assert_eq!(tree.read(file, 0, 99).expect("it reads"), b"after!");
+    let numbers: Vec<FileId> =
+        old.nodes(FileId(0), 10).expect("they can be read").iter().map(|stat| stat.file).collect();
+    assert_eq!(numbers, [old.root(), file]);
+}

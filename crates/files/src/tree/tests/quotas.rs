@@ -1,0 +1,121 @@
+//! Quota trees: what they count, what they refuse, and that both are exact after any crash.
+
+use super::*;
+
+fn limits(bytes: u64, files: u64) -> QuotaLimits {
+    let some = |limit| Some(limit).filter(|limit| *limit > 0);
+    QuotaLimits { bytes: some(bytes), files: some(files) }
+}
+
+fn used(tree: &Tree, directory: FileId) -> (u64, u64) {
+    let quota = tree.quota(directory).expect("it can be read").expect("it is in a quota tree");
+    (quota.used_bytes, quota.used_files)
+}
+
+#[test]
+fn quota_tree_takes_no_more_than_it_may() {
+    let (device, tree) = fresh(8192);
+    let top = tree.make_directory(tree.root(), b"top", &FOLDER).expect("there is room").file;
+    tree.set_quota(top, limits(10 * 4096, 4)).expect("it is empty");
+    assert_eq!(used(&tree, top), (4096, 1));
+    let below = tree.make_directory(top, b"below", &FOLDER).expect("there is room").file;
+    let file = tree.make(below, b"file", &FILE).expect("there is room").file;
+    assert_eq!(used(&tree, file), (8192, 3));
+    tree.write(file, 0, &[1; 8 * 4096]).expect("it may");
+    assert!(matches!(tree.write(file, 8 * 4096, b"x"), Err(TreeError::Quota)));
+    tree.write(file, 0, &[2; 8 * 4096]).expect("nothing is added");
+    tree.allocate(file, 0, 4096, Allocate::Punch).expect("it may");
+    tree.write(file, 8 * 4096, b"x").expect("it may again");
+    tree.make(top, b"fourth", &FILE).expect("it may");
+    let outcome = tree.make(top, b"fifth", &FILE);
+    assert_eq!(outcome.map(drop).map_err(|error| error.errno()), Err(122));
+    assert_eq!(used(&tree, top), (10 * 4096, 4));
+    assert_whole(&tree);
+    tree.sync_all().expect("it flushes");
+    drop(tree);
+    let tree = Tree::open(open_volume(&device, Arc::default())).expect("the tree opens");
+    assert_eq!(used(&tree, top), (10 * 4096, 4));
+    assert!(matches!(tree.make(top, b"fifth", &FILE), Err(TreeError::Quota)));
+    tree.set_quota(top, limits(4096, 0)).expect("a limit may be below what is taken");
+    tree.make(top, b"fifth", &FILE).expect("it takes no block");
+    assert!(matches!(tree.write(file, 9 * 4096, b"x"), Err(TreeError::Quota)));
+    tree.unlink(below, b"file").expect("removing always works");
+    assert_eq!(used(&tree, top), (2 * 4096, 4));
+    assert_eq!(tree.quotas().expect("they can be read").len(), 1);
+    assert_whole(&tree);
+}
+
+#[test]
+fn nothing_moves_into_or_out_of_a_quota_tree() {
+    let (_device, tree) = fresh(8192);
+    let root = tree.root();
+    let top = tree.make_directory(root, b"top", &FOLDER).expect("there is room").file;
+    let inside = tree.make_directory(top, b"inside", &FOLDER).expect("there is room").file;
+    assert!(matches!(tree.set_quota(top, limits(0, 9)), Err(TreeError::NotEmpty)));
+    tree.remove_directory(top, b"inside").expect("it is empty");
+    tree.set_quota(top, limits(0, 9)).expect("it is empty");
+    assert!(matches!(tree.set_quota(root, limits(0, 9)), Err(TreeError::Invalid(_))));
+    let file = tree.make(top, b"file", &FILE).expect("there is room").file;
+    let other = tree.make(root, b"other", &FILE).expect("there is room").file;
+    let outcomes = [
+        tree.rename(top, b"file", root, b"file", Rename::Replace),
+        tree.rename(root, b"other", top, b"other", Rename::Replace),
+        tree.rename(root, b"other", top, b"file", Rename::Exchange),
+        tree.link(file, root, b"link").map(drop),
+        tree.link(other, top, b"link").map(drop),
+    ];
+    for outcome in outcomes {
+        assert_eq!(outcome.map_err(|error| error.errno()), Err(18));
+    }
+    tree.rename(root, b"top", root, b"renamed", Rename::Replace).expect("the top itself has another name");
+    tree.rename(top, b"file", top, b"again", Rename::Replace).expect("it stays inside");
+    let nested = tree.make_directory(top, b"nested", &FOLDER).expect("there is room").file;
+    assert!(matches!(tree.set_quota(nested, limits(0, 2)), Err(TreeError::Invalid(_))));
+    assert!(tree.quota(inside).is_err());
+    assert_whole(&tree);
+    tree.remove_directory(top, b"nested").expect("it is empty");
+    tree.unlink(top, b"again").expect("it is there");
+    tree.set_quota(top, QuotaLimits::default()).expect("it is empty");
+    assert_eq!(tree.quota(top).expect("it can be read"), None);
+    tree.set_quota(top, limits(0, 5)).expect("it is empty");
+    tree.hold(top).expect("it is there");
+    tree.remove_directory(root, b"renamed").expect("it is empty");
+    assert_eq!(tree.quotas().expect("they can be read"), []);
+    assert_whole(&tree);
+    tree.release(top);
+    assert_whole(&tree);
+}
+
+#[test]
+fn what_a_quota_tree_counts_is_exact_after_a_cut_at_each_operation() {
+    for seed in 0..2 {
+        let mut cut = 0;
+        loop {
+            let device = Arc::new(FaultDevice::new(Volume::device_bytes(4096, Role::Normal)));
+            format(&*device, 4096);
+            let open = |device: &Arc<FaultDevice>| {
+                Tree::open(open_volume(device, Arc::default())).expect("the tree opens")
+            };
+            let tree = open(&device);
+            let new = New { mode: 0o755, ..New::default() };
+            let top = tree.make_directory(tree.root(), b"top", &new).expect("there is room").file;
+            tree.set_quota(top, limits(120 * 4096, 0)).expect("it is empty");
+            tree.sync_all().expect("there is power");
+            let mut rng = Rng::new(seed);
+            let mut player = Player::below(top, rng.fork());
+            player.may_be_full = true;
+            device.cut_after(cut);
+            cut::live(&tree, &mut player, 60, &mut rng);
+            let went_out = device.is_off();
+            drop(tree);
+            let device = Arc::new(device.power_cycle(&mut Rng::new(cut)));
+            let tree = open(&device);
+            assert_whole(&tree);
+            assert!(used(&tree, top).0 <= 120 * 4096);
+            if !went_out {
+                break;
+            }
+            cut += 2 + 3 * seed;
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Single rules: times, access control lists, sizes, names.
+
+use super::*;
+
+fn acl(rules: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0];
+    for (tag, permissions, id) in rules {
+        bytes.extend_from_slice(&tag.to_le_bytes());
+        bytes.extend_from_slice(&permissions.to_le_bytes());
+        bytes.extend_from_slice(&id.to_le_bytes());
+    }
+    bytes
+}
+
+const NOBODY: u32 = u32::MAX;
+const ACCESS: &[u8] = b"system.posix_acl_access";
+const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+#[test]
+fn access_lists_and_modes_follow_each_other() {
+    let (_device, tree) = fresh(4096);
+    let file = tree.make(tree.root(), b"a", &FILE).expect("there is room").file;
+    let list = |mask| acl(&[(1, 6, NOBODY), (2, 7, 1000), (4, 4, NOBODY), (16, mask, NOBODY), (32, 1, NOBODY)]);
+    tree.set_xattr(file, ACCESS, &list(5), SetXattr::Any).expect("it is a list");
+    assert_eq!(tree.stat(file).expect("it is there").mode, 0o100_651);
+    tree.set(file, &SetStat { mode: Some(0o4630), ..SetStat::default() }).expect("it is there");
+    let changed = acl(&[(1, 6, NOBODY), (2, 7, 1000), (4, 4, NOBODY), (16, 3, NOBODY), (32, 0, NOBODY)]);
+    assert_eq!(tree.xattr(file, ACCESS).expect("it is there"), changed);
+    assert_eq!(tree.stat(file).expect("it is there").mode, 0o104_630);
+    // One that says no more than a mode is kept as a mode.
+    let plain = acl(&[(1, 7, NOBODY), (4, 5, NOBODY), (32, 4, NOBODY)]);
+    tree.set_xattr(file, ACCESS, &plain, SetXattr::Any).expect("it is a list");
+    assert_eq!(tree.stat(file).expect("it is there").mode, 0o104_754);
+    assert!(matches!(tree.xattr(file, ACCESS), Err(TreeError::NoAttribute)));
+    let outcome = tree.set_xattr(file, ACCESS, &acl(&[(1, 7, NOBODY)]), SetXattr::Any);
+    assert_eq!(outcome.map_err(|error| error.errno()), Err(22));
+    assert!(tree.set_xattr(file, DEFAULT, &plain, SetXattr::Any).is_err(), "no directory");
+    assert_whole(&tree);
+}
+
+#[test]
+fn default_access_lists_are_inherited_and_the_umask_is_not_used_then() {
+    let (_device, tree) = fresh(4096);
+    let folder = tree.make_directory(tree.root(), b"f", &FOLDER).expect("there is room").file;
+    let default = acl(&[(1, 7, NOBODY), (2, 6, 5), (4, 5, NOBODY), (16, 7, NOBODY), (32, 5, NOBODY)]);
+    tree.set_xattr(folder, DEFAULT, &default, SetXattr::Any).expect("it is a list");
+    let new = New { mode: 0o100_664, umask: 0o077, ..FILE };
+    let file = tree.make(folder, b"file", &new).expect("there is room");
+    assert_eq!(file.mode, 0o100_664);
+    let expected = acl(&[(1, 6, NOBODY), (2, 6, 5), (4, 5, NOBODY), (16, 6, NOBODY), (32, 4, NOBODY)]);
+    assert_eq!(tree.xattr(file.file, ACCESS).expect("it is inherited"), expected);
+    let below = tree.make_directory(folder, b"below", &FOLDER).expect("there is room").file;
+    assert_eq!(tree.xattr(below, DEFAULT).expect("it is inherited"), default);
+    assert_eq!(tree.xattrs(below).expect("it is there").len(), 2);
+    let plain = tree.make(tree.root(), b"plain", &new).expect("there is room");
+    assert_eq!(plain.mode, 0o100_600);
+    assert_whole(&tree);
+}
+
+#[test]
+fn times_are_those_of_what_happened() {
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000)));
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(4096, Role::Normal)));
+    format(&*device, 4096);
+    let tree = Tree::open(open_volume(&device, clock.clone())).expect("a tree is made");
+    let tick = || {
+        clock.advance(Duration::from_nanos(10));
+        clock.advance(Duration::ZERO);
+    };
+    tick();
+    let made = tree.make(tree.root(), b"a", &FILE).expect("there is room");
+    assert_eq!((made.created_ns, made.modified_ns, made.changed_ns, made.accessed_ns), (1010, 1010, 1010, 1010));
+    assert_eq!(tree.stat(tree.root()).expect("it is there").modified_ns, 1010);
+    tick();
+    tree.write(made.file, 0, b"x").expect("there is room");
+    let stat = tree.stat(made.file).expect("it is there");
+    assert_eq!((stat.created_ns, stat.modified_ns, stat.changed_ns), (1010, 1020, 1020));
+    tick();
+    tree.read(made.file, 0, 1).expect("it reads");
+    assert_eq!(tree.stat(made.file).expect("it is there").accessed_ns, 1030);
+    tick();
+    tree.read(made.file, 0, 1).expect("it reads");
+    assert_eq!(tree.stat(made.file).expect("it is there").accessed_ns, 1030, "it was read since the change");
+    tick();
+    tree.link(made.file, tree.root(), b"b").expect("there is room");
+    let stat = tree.stat(made.file).expect("it is there");
+    assert_eq!((stat.modified_ns, stat.changed_ns), (1020, 1050));
+    let times = SetStat {
+        accessed: Some(SetTime::At(-5_000_000_001)),
+        modified: Some(SetTime::At(i64::MAX)),
+        changed_ns: Some(3),
+        created_ns: Some(77),
+        ..SetStat::default()
+    };
+    tree.set(made.file, &times).expect("it is there");
+    tree.sync_all().expect("it flushes");
+    drop(tree);
+    let tree = Tree::open(open_volume(&device, clock)).expect("the tree opens");
+    let stat = tree.resolve(b"b").expect("it was synced");
+    let seen = (stat.accessed_ns, stat.modified_ns, stat.changed_ns, stat.created_ns);
+    assert_eq!(seen, (-5_000_000_001, i64::MAX, 3, 77));
+}
+
+#[test]
+fn files_reach_sixteen_tebibytes_and_no_further() {
+    let (_device, tree) = fresh(4096);
+    let file = tree.make(tree.root(), b"long", &FILE).expect("there is room").file;
+    tree.write(file, FILE_BYTES_MAX - 3, b"end").expect("there is room");
+    assert!(matches!(tree.write(file, FILE_BYTES_MAX - 2, b"end"), Err(TreeError::TooLarge)));
+    assert!(matches!(tree.write(file, u64::MAX, b"end"), Err(TreeError::TooLarge)));
+    let longer = SetStat { bytes: Some(FILE_BYTES_MAX + 1), ..SetStat::default() };
+    assert!(matches!(tree.set(file, &longer), Err(TreeError::TooLarge)));
+    let stat = tree.stat(file).expect("it is there");
+    assert_eq!((stat.bytes, stat.blocks), (FILE_BYTES_MAX, 1));
+    assert_eq!(tree.seek_data(file, 5).expect("there is data"), FILE_BYTES_MAX - 4096);
+    assert_eq!(tree.seek_hole(file, 5).expect("it begins with one"), 5);
+    assert_eq!(tree.read(file, FILE_BYTES_MAX - 3, 10).expect("it reads"), b"end");
+    assert_whole(&tree);
+    tree.unlink(tree.root(), b"long").expect("it is there");
+    while !tree.volume().status().latched.is_some() && tree.volume().inode(file).is_ok() {
+        tree.volume().background(Duration::ZERO).expect("it works");
+    }
+    assert_whole(&tree);
+}
+
+#[test]
+fn names_that_cannot_be_are_refused() {
+    let (_device, tree) = fresh(4096);
+    let errno = |name: &[u8]| tree.make(tree.root(), name, &FILE).map(drop).map_err(|error| error.errno());
+    assert_eq!(errno(b""), Err(2));
+    assert_eq!(errno(b"."), Err(22));
+    assert_eq!(errno(b".."), Err(22));
+    assert_eq!(errno(b"a/b"), Err(22));
+    assert_eq!(errno(&[b'x'; 256]), Err(36));
+    assert_eq!(errno(&[b'x'; 255]), Ok(()));
+    assert_eq!(errno(b"\xff\xfe\n"), Ok(()));
+    assert_eq!(errno(b".files"), Ok(()));
+}
+
+#[test]
+fn luns_and_files_live_side_by_side() {
+    let (device, tree) = fresh(8192);
+    let luns = Luns::new(tree.volume().clone());
+    tree.make(tree.root(), b"file", &FILE).expect("there is room");
+    luns.create("disk", 1 << 20).expect("there is room");
+    assert_eq!(luns.list().expect("it can be read").len(), 1);
+    assert!(matches!(luns.delete(".files"), Err(FilesError::NoSuchLun)));
+    luns.delete("disk").expect("it is there");
+    tree.sync_all().expect("it flushes");
+    drop((luns, tree));
+    let tree = Tree::open(open_volume(&device, Arc::default())).expect("the tree opens");
+    tree.resolve(b"file").expect("it was synced");
+    assert_whole(&tree);
+}
+
+#[test]
+fn attributes_have_their_limits() {
+    let (_device, tree) = fresh(8192);
+    let file = tree.make(tree.root(), b"a", &FILE).expect("there is room").file;
+    let errno = |name: &[u8], length: usize| {
+        tree.set_xattr(file, name, &vec![5; length], SetXattr::Any).map_err(|error| error.errno())
+    };
+    assert_eq!(errno(b"user.large", 65_536), Ok(()));
+    assert_eq!(errno(b"user.larger", 65_537), Err(7));
+    assert_eq!(errno(&[b'u'; 256], 1), Err(7));
+    assert_eq!(errno(b"", 1), Err(22));
+    for number in 0..2 {
+        assert_eq!(errno(format!("user.{number}").as_bytes(), 65_536), Ok(()));
+    }
+    assert_eq!(errno(b"user.toomuch", 65_536), Err(28));
+    assert_eq!(tree.xattr(file, b"user.large").expect("it is there").len(), 65_536);
+    assert_whole(&tree);
+    for name in tree.xattrs(file).expect("it is there") {
+        tree.remove_xattr(file, &name).expect("it is there");
+    }
+    assert!(!tree.stat(file).expect("it is there").has_xattrs);
+    assert_whole(&tree);
+}
