@@ -6,6 +6,7 @@
 mod actions;
 mod content;
 mod faults;
+mod files;
 mod forks;
 mod history;
 mod images;

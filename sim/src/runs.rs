@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use cairn_base::Rng;
 use cairn_volume::Role;
 
+use crate::files;
 use crate::forks::Forks;
 use crate::history;
 use crate::images;
@@ -40,6 +41,10 @@ pub enum Kind {
     History,
     /// A short life of one, run once for every device operation in it, with a cut there.
     HistoryEveryCut,
+    /// A tree of files, on a device that loses power at random.
+    Files,
+    /// A short life of one, run once for every device operation in it, with a cut there.
+    FilesEveryCut,
 }
 
 impl Kind {
@@ -56,6 +61,8 @@ impl Kind {
         Kind::MirrorMedia,
         Kind::History,
         Kind::HistoryEveryCut,
+        Kind::Files,
+        Kind::FilesEveryCut,
     ];
 
     /// Its name on the command line.
@@ -72,6 +79,8 @@ impl Kind {
             Kind::MirrorMedia => "mirror-media",
             Kind::History => "history",
             Kind::HistoryEveryCut => "history-every-cut",
+            Kind::Files => "files",
+            Kind::FilesEveryCut => "files-every-cut",
         }
     }
 }
@@ -114,6 +123,8 @@ pub fn run(kind: Kind, seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
         Kind::MirrorMedia => pair::media::run(seed, timeline, &mut tally)?,
         Kind::History => history::run(seed, timeline, &mut tally)?,
         Kind::HistoryEveryCut => history::every_cut(seed, timeline, &mut tally)?,
+        Kind::Files => files::run(seed, timeline, &mut tally)?,
+        Kind::FilesEveryCut => files::every_cut(seed, timeline, &mut tally)?,
     }
     Ok(Outcome { digest: timeline.digest(), tally })
 }

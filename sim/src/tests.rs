@@ -94,6 +94,16 @@ fn what_rots_on_one_side_of_a_mirror_never_spreads_and_comes_back_from_the_other
 }
 
 #[test]
+fn tree_of_files_is_as_it_was_at_some_moment_over_power_cuts_at_random() {
+    seeds(Kind::Files, 0..24);
+}
+
+#[test]
+fn tree_of_files_is_as_it_was_at_some_moment_over_a_cut_at_every_device_operation() {
+    seeds(Kind::FilesEveryCut, 0..16);
+}
+
+#[test]
 fn same_seed_gives_the_same_digest() {
     let digest = |kind, seed| {
         run(kind, seed, &mut Timeline::new(false)).unwrap_or_else(|error| panic!("{error:#}")).digest

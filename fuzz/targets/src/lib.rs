@@ -11,6 +11,7 @@
 mod blocks;
 mod dumps;
 mod iscsi;
+mod leaves;
 mod mirrors;
 mod nbd;
 mod nbd_sessions;
@@ -60,6 +61,9 @@ pub const TARGETS: &[Target] = &[
     target("node", blocks::node, blocks::node_seeds, FAST),
     target("inode", blocks::inode, blocks::inode_seeds, FAST),
     target("directory", blocks::directory, blocks::directory_seeds, FAST),
+    target("leaf", leaves::leaf, leaves::leaf_seeds, FAST),
+    target("extended", leaves::extended, leaves::extended_seeds, FAST),
+    target("file_tree", leaves::file_tree, leaves::file_tree_seeds, SLOW),
     target("snapshot_table", blocks::snapshot_table, blocks::snapshot_table_seeds, FAST),
     target("redirect_map", blocks::redirect_map, blocks::redirect_map_seeds, FAST),
     target("label_index", blocks::label_index, blocks::label_index_seeds, FAST),
