@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use cairn_base::BLOCK_SIZE;
-use cairn_files::LunInfo;
-use cairn_volume::{CheckDepth, CheckProgress, Role, Snapshot};
+use cairn_files::{LunInfo, TreeError, check_tree};
+use cairn_volume::{CheckDepth, CheckProgress, Role, Snapshot, VolumeError};
 
 use crate::api;
 use crate::error::ServerError;
@@ -108,7 +108,11 @@ impl Server {
             if report.interrupted {
                 return Err(ServerError::Cancelled);
             }
-            let findings = report.findings.iter().map(|finding| open.show_finding(finding)).collect();
+            let mut findings: Vec<_> =
+                report.findings.iter().map(|finding| open.show_finding(finding)).collect();
+            progress.phase("checking files");
+            let is_cancelled = || progress.cancelled().load(Ordering::Relaxed);
+            findings.extend(tree_findings(&open, deep, &is_cancelled)?);
             Ok(Some(api::JobOutcome::Check(api::CheckResult { volume: name, findings })))
         })
     }
@@ -294,4 +298,41 @@ fn show_snapshot(volume: &str, snapshot: &Snapshot) -> api::Snapshot {
         created_ms: snapshot.created.0 / 1_000_000,
         held: snapshot.held,
     }
+}
+
+/// What is wrong with the tree of files of a volume, and of its snapshots as well where `deep`.
+fn tree_findings(
+    open: &OpenVolume,
+    deep: bool,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<Vec<api::CheckFinding>, ServerError> {
+    let snapshots = if deep { open.volume.snapshots() } else { Vec::new() };
+    let states = std::iter::once(None).chain(snapshots.into_iter().map(Some));
+    let mut findings = Vec::new();
+    for snapshot in states {
+        if is_cancelled() {
+            return Err(ServerError::Cancelled);
+        }
+        let found = match open.volume.image(snapshot.as_ref().map(|snapshot| snapshot.id)) {
+            Ok(image) => check_tree(&image),
+            // Deleted meanwhile.
+            Err(VolumeError::NoSuchSnapshot(_)) => continue,
+            Err(error) => return Err(ServerError::volume(&open.name)(error)),
+        };
+        let named = snapshot.map(|snapshot| format!("{}@{}", open.name, snapshot.name));
+        let of = named.as_ref().map(|named| format!(" [{named}]")).unwrap_or_default();
+        let show = |message: String| api::CheckFinding {
+            message: format!("{message}{of}"),
+            lun: None,
+            snapshot: named.clone(),
+        };
+        match found {
+            Ok(found) => findings.extend(found.iter().map(|finding| show(finding.to_string()))),
+            // What keeps it from being read was found before.
+            Err(TreeError::Damaged(_)) => findings.push(show("the tree of files cannot be read".to_owned())),
+            Err(TreeError::Volume(error)) => return Err(ServerError::volume(&open.name)(error)),
+            Err(error) => findings.push(show(error.to_string())),
+        }
+    }
+    Ok(findings)
 }
