@@ -39,6 +39,8 @@ struct Life<'a> {
     /// What may be there after a cut: the state at the last sync, and all since.
     states: Vec<Model>,
     snapshots: Vec<(SnapshotId, Model)>,
+    /// The snapshot that is being deleted: after a cut it is there or not.
+    deleting: Option<SnapshotId>,
     /// Snapshots that were begun so far, which gives their names.
     names: u64,
     timeline: &'a mut Timeline,
@@ -68,6 +70,7 @@ impl<'a> Life<'a> {
             player: None,
             states: Vec::new(),
             snapshots: Vec::new(),
+            deleting: None,
             names: 0,
             timeline,
         };
@@ -202,10 +205,11 @@ impl<'a> Life<'a> {
             return Ok(());
         }
         let at = self.rng.below(self.snapshots.len() as u64) as usize;
-        // If it is cut, it may be there or not: it is looked at as long as it is there.
         let (id, _) = self.snapshots[at];
         self.say(&format!("delete snapshot {id}"));
+        self.deleting = Some(id);
         self.tree()?.volume().delete_snapshots(&[id])?;
+        self.deleting = None;
         self.snapshots.remove(at);
         self.is_durable();
         Ok(())
@@ -249,13 +253,7 @@ impl<'a> Life<'a> {
         ensure!(shown(self.tree()?)? == self.model().shown(), "the tree differs from the model");
         for (id, model) in &self.snapshots {
             let volume = self.tree()?.volume();
-            let image = match volume.image(Some(*id)) {
-                Ok(image) => image,
-                // A deletion that was cut, and had happened.
-                Err(VolumeError::NoSuchSnapshot(_)) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            let seen = shown(&Tree::of_image(image)?)?;
+            let seen = shown(&Tree::of_image(volume.image(Some(*id))?)?)?;
             ensure!(seen == model.shown(), "snapshot {id} differs from what it showed");
         }
         self.say(&format!("= {} files, {} snapshots", self.model().shown().len(), self.snapshots.len()));
@@ -270,7 +268,7 @@ impl<'a> Life<'a> {
         }
         let mut images = vec![volume.image(None)?];
         for (id, _) in &self.snapshots {
-            images.extend(volume.image(Some(*id)).ok());
+            images.push(volume.image(Some(*id))?);
         }
         for image in images {
             if let Some(finding) = check_tree(&image)?.first() {
@@ -280,28 +278,26 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// Power comes back, with each fate of what was not flushed that `fates` names; the life goes on in the last one.
-    fn recover(&mut self, tally: &mut Tally, fates: &[Fate]) -> Result<()> {
+    /// Power comes back, and what is there is one of the states that may be.
+    fn recover(&mut self, tally: &mut Tally, fate: Fate) -> Result<()> {
         tally.cuts += 1;
         self.tree = None;
-        let device = self.device.clone();
-        for fate in fates {
-            self.device = Arc::new(device.power_cycle_as(*fate, &mut self.rng));
-            self.open()?;
-            let seen = shown(self.tree()?)?;
-            let found = self.states.iter().rposition(|state| state.without_holds().shown() == seen);
-            let at = found.with_context(|| {
-                format!("the tree is none of the {} that there were since the last sync", self.states.len())
-            })?;
-            self.say(&format!("! power cut, {fate:?}: {at} of {} operations are there", self.states.len() - 1));
-            let model = self.states[at].without_holds();
-            let states = self.states.clone();
-            self.player()?.go_on_with(model);
-            self.check()?;
-            self.compare()?;
-            // What the next fate is compared with.
-            self.states = states;
+        self.device = Arc::new(self.device.power_cycle_as(fate, &mut self.rng));
+        self.open()?;
+        if let Some(deleted) = self.deleting.take() {
+            let is_gone = self.tree()?.volume().snapshot(deleted).is_none();
+            self.snapshots.retain(|(id, _)| !is_gone || *id != deleted);
         }
+        let seen = shown(self.tree()?)?;
+        let found = self.states.iter().rposition(|state| state.without_holds().shown() == seen);
+        let at = found.with_context(|| {
+            format!("the tree is none of the {} that there were since the last sync", self.states.len())
+        })?;
+        self.say(&format!("! power cut, {fate:?}: {at} of {} operations are there", self.states.len() - 1));
+        let model = self.states[at].without_holds();
+        self.player()?.go_on_with(model);
+        self.check()?;
+        self.compare()?;
         self.is_durable();
         Ok(())
     }
@@ -335,7 +331,7 @@ pub(crate) fn run(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Resu
         }
         if matches!(life.act(tally)?, Done::Off) || life.device.is_off() {
             let fate = Fate::random(&mut rng);
-            life.recover(tally, &[fate])?;
+            life.recover(tally, fate)?;
         }
     }
     life.finish(tally)
@@ -363,7 +359,7 @@ pub(crate) fn every_cut(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -
         for _ in 0..actions {
             if matches!(life.act(tally)?, Done::Off) || life.device.is_off() {
                 let random = Fate::random(&mut fates);
-                life.recover(tally, &[random])?;
+                life.recover(tally, random)?;
             }
         }
         let operations = life.device.operations().saturating_sub(start);

@@ -95,12 +95,12 @@ fn what_rots_on_one_side_of_a_mirror_never_spreads_and_comes_back_from_the_other
 
 #[test]
 fn tree_of_files_is_as_it_was_at_some_moment_over_power_cuts_at_random() {
-    seeds(Kind::Files, 0..24);
+    seeds(Kind::Files, 0..40);
 }
 
 #[test]
 fn tree_of_files_is_as_it_was_at_some_moment_over_a_cut_at_every_device_operation() {
-    seeds(Kind::FilesEveryCut, 0..16);
+    seeds(Kind::FilesEveryCut, 0..30);
 }
 
 #[test]

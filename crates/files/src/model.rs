@@ -232,9 +232,9 @@ impl Model {
         // Each directory's links are those of the directories in it.
         for directory in BTreeSet::from([from, to]) {
             let names: Vec<Number> = self.node(directory)?.names.values().copied().collect();
-            let below = names.iter().filter(|number| {
-                self.nodes.get(number).is_some_and(|node| node.kind == NodeKind::Directory)
-            });
+            let below = names
+                .iter()
+                .filter(|number| self.nodes.get(number).is_some_and(|node| node.kind == NodeKind::Directory));
             let links = 2 + below.count() as u32;
             self.node_mut(directory)?.links = links;
         }
@@ -414,7 +414,12 @@ impl Player {
     }
 
     /// Compares outcomes; `Ok(true)` when the operation has happened.
-    fn same<T>(&mut self, what: String, tree: Outcome<T>, model: Result<(), i32>) -> Result<Option<T>, TreeError> {
+    fn same<T>(
+        &mut self,
+        what: String,
+        tree: Outcome<T>,
+        model: Result<(), i32>,
+    ) -> Result<Option<T>, TreeError> {
         self.last = what;
         match (tree, model) {
             (Ok(value), Ok(())) => Ok(Some(value)),
@@ -526,11 +531,8 @@ impl Player {
         let (number, at) = (self.next, self.file(directory));
         self.next += 1;
         let what = format!("make {kind:?} {number} in {directory}: {:?}", String::from_utf8_lossy(&name));
-        let stat = self.both(
-            what,
-            || make(tree, at, &name),
-            |model| model.make(directory, &name, number, node),
-        )?;
+        let stat =
+            self.both(what, || make(tree, at, &name), |model| model.make(directory, &name, number, node))?;
         if let Some(stat) = stat {
             self.files.insert(number, stat.file);
         }
@@ -632,10 +634,13 @@ impl Player {
     fn allocate(&mut self, tree: &Tree) -> Result<(), TreeError> {
         let number = self.pick(Some(NodeKind::File));
         let (offset, length) = (self.place(), 1 + self.place());
-        let modes =
-            [Allocate::Extend, Allocate::Keep, Allocate::Punch, Allocate::Zero { keep: true }, Allocate::Zero {
-                keep: false,
-            }];
+        let modes = [
+            Allocate::Extend,
+            Allocate::Keep,
+            Allocate::Punch,
+            Allocate::Zero { keep: true },
+            Allocate::Zero { keep: false },
+        ];
         let mode = modes[self.rng.below(5) as usize];
         let file = self.file(number);
         let what = format!("allocate {mode:?} {length} bytes at {offset} of {number}");
@@ -750,7 +755,8 @@ impl Player {
             || tree.copy_range(source, at as u64, target, into as u64, length as u64),
             |model| {
                 let bytes = model.file_mut(from)?.bytes.clone();
-                let piece = &bytes[at.min(bytes.len())..(at + length).min(bytes.len()).max(at.min(bytes.len()))];
+                let piece =
+                    &bytes[at.min(bytes.len())..(at + length).min(bytes.len()).max(at.min(bytes.len()))];
                 if piece.is_empty() {
                     return Ok(());
                 }

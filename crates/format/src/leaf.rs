@@ -183,8 +183,7 @@ impl<'a> Leaf<'a> {
         if unused.iter().any(|byte| *byte != 0) || raw.split == 1 && !names.is_empty() {
             return Err(field("length"));
         }
-        let head =
-            LeafHead { directory, place, split: raw.split == 1, parent: FileId(parent), parent_key };
+        let head = LeafHead { directory, place, split: raw.split == 1, parent: FileId(parent), parent_key };
         let leaf = Self { head, names, count: raw.names.get() };
         leaf.check_names().ok_or(field("name"))?;
         Ok(leaf)

@@ -33,7 +33,8 @@ pub use label::{
     RedirectRun, SNAPSHOTS_PER_BLOCK, SnapshotBlock, SnapshotEntry,
 };
 pub use leaf::{
-    KEY_BITS, KEY_MIN, LEAF_BYTES, LEAF_LEVEL_MAX, Leaf, LeafHead, LeafName, LeafNames, LeafPlace, NAME_BYTES_MAX,
+    KEY_BITS, KEY_MIN, LEAF_BYTES, LEAF_LEVEL_MAX, Leaf, LeafHead, LeafName, LeafNames, LeafPlace,
+    NAME_BYTES_MAX,
 };
 pub use log::{ENTRIES_PER_FIRST_BLOCK, LogEntry, LogRecord, LogRecordHeader};
 pub use log_device::LogDeviceHeader;

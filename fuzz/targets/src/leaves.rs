@@ -57,7 +57,10 @@ pub(crate) fn extended(data: &[u8]) {
 
 fn some_extended(owner: FileId) -> Vec<u8> {
     let of = |name: &str, value: &[u8]| (name.as_bytes().to_vec(), value.to_vec());
-    let acl = [2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 4, 0, 4, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255];
+    let acl = [
+        2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 4, 0, 4, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255,
+        255, 255,
+    ];
     let lists = ["system.posix_acl_access", "system.posix_acl_default"].map(|name| of(name, &acl));
     let mut all = Extended([of("user.a", b"one"), of("user.b", b"")].into());
     all.0.extend(lists);
@@ -74,12 +77,14 @@ pub(crate) fn file_tree(data: &[u8]) {
     let Some((which, data)) = data.split_first() else { return };
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(2048, Role::Normal)));
     let options = FormatOptions { id: VOLUME, blocks: 2048, role: Role::Normal };
-    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1))).expect("an empty device is formatted");
+    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1)))
+        .expect("an empty device is formatted");
     let clock = Arc::new(ManualClock::new(Timestamp(5)));
     let volume = Volume::open(device, OpenOptions { cache_bytes: 1 << 20, clock }).expect("it was formatted");
     let tree = Tree::open(volume.clone()).expect("a tree is made");
     let root = tree.root();
-    let folder = tree.make_directory(root, b"folder", &New { mode: 0o755, ..FILE }).expect("there is room").file;
+    let folder =
+        tree.make_directory(root, b"folder", &New { mode: 0o755, ..FILE }).expect("there is room").file;
     let file = tree.make(folder, b"file", &FILE).expect("there is room").file;
     tree.set_xattr(folder, b"user.x", b"y", SetXattr::Any).expect("there is room");
     let (of, lba) = match which % 4 {
@@ -108,7 +113,10 @@ pub(crate) fn file_tree(data: &[u8]) {
     let _ = tree.make(folder, b"another", &FILE).map(|stat| tree.write(stat.file, 0, b"bytes"));
     let _ = (tree.make_directory(folder, b"below", &FILE), tree.link(file, root, b"second"));
     let _ = (tree.rename(folder, b"file", root, b"moved", Rename::Replace), tree.unlink(folder, b"another"));
-    let _ = (tree.rename(root, b"folder", folder, b"into", Rename::Replace), tree.remove_directory(root, b"folder"));
+    let _ = (
+        tree.rename(root, b"folder", folder, b"into", Rename::Replace),
+        tree.remove_directory(root, b"folder"),
+    );
     for entry in entries.into_iter().take(50) {
         let _ = tree.unlink(folder, &entry.name);
     }

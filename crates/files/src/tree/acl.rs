@@ -127,12 +127,7 @@ pub(crate) fn with_mode(value: &[u8], mode: u32) -> Result<Vec<u8>, TreeError> {
 }
 
 /// What is made with `mode` in a directory that has the default list `value`.
-pub(crate) fn inherit(
-    value: &[u8],
-    mode: u32,
-    gid: u32,
-    is_directory: bool,
-) -> Result<Inherited, TreeError> {
+pub(crate) fn inherit(value: &[u8], mode: u32, gid: u32, is_directory: bool) -> Result<Inherited, TreeError> {
     let mut acl = Acl::parse(value)?;
     let mut narrow = |tag: u16, shift: u32| {
         if let Some(permissions) = acl.of(tag) {

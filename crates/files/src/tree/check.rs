@@ -123,7 +123,10 @@ impl std::fmt::Display for TreeFinding {
                 write!(f, "a name is twice in directory {directory}, the second time with the key {key:#x}")
             }
             TreeFinding::BadName { directory, key, file } => {
-                write!(f, "directory {directory} names file {file} (key {key:#x}), which is not there or of another kind")
+                write!(
+                    f,
+                    "directory {directory} names file {file} (key {key:#x}), which is not there or of another kind"
+                )
             }
             TreeFinding::Links { file, says, found } => {
                 write!(f, "file {file} counts {says} links and has {found}")
@@ -286,10 +289,9 @@ impl Checker {
             return;
         }
         let mut source = &self.source;
-        let name = self
-            .nodes
-            .get(&says)
-            .and_then(|parent| trie::name_of(&mut source, &parent.inode, leaf.head.parent_key).ok().flatten());
+        let name = self.nodes.get(&says).and_then(|parent| {
+            trie::name_of(&mut source, &parent.inode, leaf.head.parent_key).ok().flatten()
+        });
         if name.is_none_or(|name| name.file != directory) {
             self.findings.push(TreeFinding::WrongParent { directory, says });
         }
@@ -299,7 +301,8 @@ impl Checker {
         let mut last: Option<(u64, Vec<&[u8]>)> = None;
         for name in leaf.names() {
             let key = name.key;
-            if !trie::is_key_of(self.source.volume().id(), directory, name.name, key) || key >> KEY_BITS != 0 {
+            if !trie::is_key_of(self.source.volume().id(), directory, name.name, key) || key >> KEY_BITS != 0
+            {
                 self.findings.push(TreeFinding::WrongKey { directory, key });
             }
             let hash = key >> 2;

@@ -128,18 +128,13 @@ impl Tree {
     ///
     /// # Errors
     /// [`TreeError::Invalid`] for no bytes; [`TreeError::TooLarge`]; [`TreeError::NoSpace`]; as [`Tree::write`].
-    pub fn allocate(
-        &self,
-        file: FileId,
-        offset: u64,
-        length: u64,
-        mode: Allocate,
-    ) -> Result<(), TreeError> {
+    pub fn allocate(&self, file: FileId, offset: u64, length: u64, mode: Allocate) -> Result<(), TreeError> {
         let source = self.live()?;
         if length == 0 {
             return Err(TreeError::Invalid("a range has bytes"));
         }
-        let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(TreeError::TooLarge)?;
+        let end =
+            offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(TreeError::TooLarge)?;
         let _file = self.lock_files(&[file]);
         let mut edit = Edit::new(source, &self.quotas);
         let inode = as_file(edit.inode(file)?)?;
@@ -205,7 +200,9 @@ impl Tree {
         length: u64,
     ) -> Result<u64, TreeError> {
         self.live()?;
-        if from == to && from_offset < to_offset.saturating_add(length) && to_offset < from_offset.saturating_add(length)
+        if from == to
+            && from_offset < to_offset.saturating_add(length)
+            && to_offset < from_offset.saturating_add(length)
         {
             return Err(TreeError::Invalid("the ranges overlap"));
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use cairn_base::{BLOCK_SIZE, FileId, Lba, VolumeId};
 use cairn_device::Block;
-use cairn_format::{FileKind, Inode};
 use cairn_format::QuotaRecord;
+use cairn_format::{FileKind, Inode};
 use cairn_volume::Change;
 
 use super::error::TreeError;

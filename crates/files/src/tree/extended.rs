@@ -154,8 +154,7 @@ fn read_extended(source: &Source, inode: &Inode) -> Result<Extended, TreeError> 
     }
     let extended = source.raw_inode(id)?;
     let bad = || damaged(id, 0);
-    let good =
-        extended.kind == FileKind::Extended && extended.length_bytes <= EXTENDED_BYTES_MAX as u64;
+    let good = extended.kind == FileKind::Extended && extended.length_bytes <= EXTENDED_BYTES_MAX as u64;
     if !good {
         return Err(bad());
     }

@@ -291,9 +291,7 @@ impl Tree {
         while let Some(at) = next.filter(|_| stats.is_empty()) {
             let (inodes, more) = image.inodes_from(at)?;
             let is_node =
-                |inode: &&Inode| {
-                inode.kind == FileKind::Node && !inode.removed && !self.is_hidden(inode.id)
-            };
+                |inode: &&Inode| inode.kind == FileKind::Node && !inode.removed && !self.is_hidden(inode.id);
             stats.extend(inodes.iter().filter(is_node).map(Stat::from).take(limit));
             next = more;
         }
@@ -402,8 +400,7 @@ fn make_roots(volume: &Arc<Volume>) -> Result<Roots, TreeError> {
         changed_ns: now,
         ..Attributes::default()
     };
-    let quotas =
-        Attributes { mode: NodeKind::File.type_bits() | 0o600, links: 1, blocks: 0, ..directory };
+    let quotas = Attributes { mode: NodeKind::File.type_bits() | 0o600, links: 1, blocks: 0, ..directory };
     let roots = {
         let compound = volume.compound();
         let make = |name: &str, attributes: Attributes| -> Result<FileId, VolumeError> {

@@ -165,10 +165,7 @@ impl Quotas {
 }
 
 /// The records in the file of quotas.
-pub(crate) fn read_records(
-    source: &Source,
-    file: FileId,
-) -> Result<BTreeMap<u16, QuotaRecord>, TreeError> {
+pub(crate) fn read_records(source: &Source, file: FileId) -> Result<BTreeMap<u16, QuotaRecord>, TreeError> {
     let (mut records, mut at) = (BTreeMap::new(), 1);
     let length = source.inode(file)?.tree.length.min(1 << 16);
     while let Some(lba) = source.next_block(file, at, length, false)? {

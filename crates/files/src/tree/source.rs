@@ -124,7 +124,12 @@ impl Blocks for &Source {
 
     fn block(&mut self, file: FileId, lba: u64) -> Result<Option<Block>, TreeError> {
         let read = self.read(file, lba, 1)?;
-        Ok(read.iter().next().and_then(|segment| segment.as_whole()).filter(|block| !block.is_zero()).cloned())
+        Ok(read
+            .iter()
+            .next()
+            .and_then(|segment| segment.as_whole())
+            .filter(|block| !block.is_zero())
+            .cloned())
     }
 
     fn next_data(&mut self, file: FileId, lba: u64, end: u64) -> Result<Option<u64>, TreeError> {

@@ -270,11 +270,7 @@ fn spread(edit: &mut Edit<'_>, head: LeafHead, names: Vec<Owned>) -> Result<(), 
 }
 
 fn write_leaf(edit: &mut Edit<'_>, head: &LeafHead, names: &[Owned]) -> Result<(), TreeError> {
-    edit.write_block(
-        head.directory,
-        head.place.lba(),
-        leaf_block(head, names.iter().map(Owned::as_name)),
-    )
+    edit.write_block(head.directory, head.place.lba(), leaf_block(head, names.iter().map(Owned::as_name)))
 }
 
 /// Lets a name that is there name another file.

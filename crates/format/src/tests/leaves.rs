@@ -18,13 +18,7 @@ pub(super) const NAMES: [LeafName<'static>; 4] = [
 ];
 
 pub(super) fn top() -> LeafHead {
-    LeafHead {
-        directory: DIRECTORY,
-        place: LeafPlace::TOP,
-        split: false,
-        parent: FileId(6),
-        parent_key: 99,
-    }
+    LeafHead { directory: DIRECTORY, place: LeafPlace::TOP, split: false, parent: FileId(6), parent_key: 99 }
 }
 
 pub(super) fn lower() -> LeafHead {
@@ -55,8 +49,9 @@ pub(super) fn reread_lower(bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
 
 pub(super) fn extended() -> Extended {
     let of = |name: &str, value: &[u8]| (name.as_bytes().to_vec(), value.to_vec());
-    let mut all =
-        Extended([of("user.a", b"one"), of("user.b", b""), of("system.posix_acl_access", &[2, 0, 0, 0])].into());
+    let mut all = Extended(
+        [of("user.a", b"one"), of("user.b", b""), of("system.posix_acl_access", &[2, 0, 0, 0])].into(),
+    );
     // As long as a block, as all samples are.
     let rest = cairn_base::BLOCK_SIZE - all.size() - 8 - 6;
     all.0.extend([of("user.c", &vec![7; rest])]);

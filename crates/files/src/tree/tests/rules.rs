@@ -20,7 +20,8 @@ const DEFAULT: &[u8] = b"system.posix_acl_default";
 fn access_lists_and_modes_follow_each_other() {
     let (_device, tree) = fresh(4096);
     let file = tree.make(tree.root(), b"a", &FILE).expect("there is room").file;
-    let list = |mask| acl(&[(1, 6, NOBODY), (2, 7, 1000), (4, 4, NOBODY), (16, mask, NOBODY), (32, 1, NOBODY)]);
+    let list =
+        |mask| acl(&[(1, 6, NOBODY), (2, 7, 1000), (4, 4, NOBODY), (16, mask, NOBODY), (32, 1, NOBODY)]);
     tree.set_xattr(file, ACCESS, &list(5), SetXattr::Any).expect("it is a list");
     assert_eq!(tree.stat(file).expect("it is there").mode, 0o100_651);
     tree.set(file, &SetStat { mode: Some(0o4630), ..SetStat::default() }).expect("it is there");
@@ -69,7 +70,10 @@ fn times_are_those_of_what_happened() {
     };
     tick();
     let made = tree.make(tree.root(), b"a", &FILE).expect("there is room");
-    assert_eq!((made.created_ns, made.modified_ns, made.changed_ns, made.accessed_ns), (1010, 1010, 1010, 1010));
+    assert_eq!(
+        (made.created_ns, made.modified_ns, made.changed_ns, made.accessed_ns),
+        (1010, 1010, 1010, 1010)
+    );
     assert_eq!(tree.stat(tree.root()).expect("it is there").modified_ns, 1010);
     tick();
     tree.write(made.file, 0, b"x").expect("there is room");
