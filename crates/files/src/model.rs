@@ -475,7 +475,7 @@ impl Player {
         }
         let number = self.rng.below(24);
         // Long ones fill leaves, so that directories are split.
-        let length = if number % 3 == 0 { 240 } else { 1 };
+        let length = if number.is_multiple_of(3) { 240 } else { 1 };
         let mut name = format!("n{number}").into_bytes();
         name.resize(name.len().max(length), b'x');
         name

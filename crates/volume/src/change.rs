@@ -183,7 +183,7 @@ impl Volume {
             let edges = inodes * u64::from(state.levels_of(&change.inodes)) + 2 * change.holes.len() as u64;
             (inodes + by_file.len() as u64) * INODE_COST + edges
         };
-        let at_most = more(&*self.state.lock());
+        let at_most = more(&self.state.lock());
         self.admit_cost(change.blocks.len() as u64, at_most, |state| {
             let blocks: u64 = by_file.values().map(|lbas| state.cost_of(lbas.iter().copied())).sum();
             blocks + more(state)

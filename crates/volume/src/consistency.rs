@@ -326,7 +326,7 @@ impl Volume {
         let next = Generation(state.open.generation.0 + 1);
         let frozen = std::mem::replace(&mut state.open, Overlay::new(next));
         let generation = frozen.generation;
-        state.frozen = Some(Frozen::Draining(frozen));
+        state.frozen = Some(Frozen::Draining(Box::new(frozen)));
         state.note_first_change(generation, &*self.clock);
         state.changed_since = None;
         let (order, tail) = (state.order, log.mark());
@@ -352,7 +352,7 @@ impl Volume {
             return Err(VolumeError::Closed);
         };
         state.frozen_unlogged = overlay.take_unlogged(u64::MAX);
-        let overlay = Arc::new(overlay);
+        let overlay: Arc<Overlay> = Arc::from(overlay);
         state.frozen = Some(Frozen::Settled(overlay.clone()));
         Ok(Some(FrozenPart { overlay, order, tail }))
     }

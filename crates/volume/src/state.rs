@@ -62,7 +62,7 @@ impl Drop for Committed {
 /// The generation that a consistency point is committing.
 pub(crate) enum Frozen {
     /// Some of its blocks are still in memory or in flight.
-    Draining(Overlay),
+    Draining(Box<Overlay>),
     /// All blocks have their place; nothing changes any more.
     Settled(Arc<Overlay>),
 }

@@ -353,10 +353,10 @@ fn punch(
     let last = if end == inode.length_bytes { end.div_ceil(BLOCK) } else { end / BLOCK };
     let first = offset.div_ceil(BLOCK);
     let mut edges = Vec::new();
-    if offset % BLOCK != 0 {
+    if !offset.is_multiple_of(BLOCK) {
         edges.push((offset / BLOCK, offset, end.min(first * BLOCK)));
     }
-    if last * BLOCK < end && (last >= first || offset % BLOCK == 0) {
+    if last * BLOCK < end && (last >= first || offset.is_multiple_of(BLOCK)) {
         edges.push((last, (last * BLOCK).max(offset), end));
     }
     for (lba, from, to) in edges {
