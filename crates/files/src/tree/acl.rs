@@ -40,7 +40,8 @@ struct Acl(Vec<Rule>);
 impl Acl {
     fn parse(value: &[u8]) -> Result<Self, TreeError> {
         let bad = TreeError::Invalid("this is no access control list");
-        let rules = value.strip_prefix(&VERSION).filter(|rules| rules.len() % 8 == 0).ok_or(bad.clone())?;
+        let rules =
+            value.strip_prefix(&VERSION).filter(|rules| rules.len().is_multiple_of(8)).ok_or(bad.clone())?;
         let rules: Vec<Rule> = rules
             .chunks_exact(8)
             .map(|rule| match *rule {

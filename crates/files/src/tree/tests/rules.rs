@@ -121,7 +121,7 @@ fn files_reach_sixteen_tebibytes_and_no_further() {
     assert_eq!(tree.read(file, FILE_BYTES_MAX - 3, 10).expect("it reads"), b"end");
     assert_whole(&tree);
     tree.unlink(tree.root(), b"long").expect("it is there");
-    while !tree.volume().status().latched.is_some() && tree.volume().inode(file).is_ok() {
+    while tree.volume().status().latched.is_none() && tree.volume().inode(file).is_ok() {
         tree.volume().background(Duration::ZERO).expect("it works");
     }
     assert_whole(&tree);
