@@ -60,7 +60,6 @@ impl Drop for Committed {
 }
 
 /// The generation that a consistency point is committing.
-#[expect(clippy::large_enum_variant, reason = "there is one of it in a volume")]
 pub(crate) enum Frozen {
     /// Some of its blocks are still in memory or in flight.
     Draining(Box<Overlay>),
