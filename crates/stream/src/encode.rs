@@ -12,10 +12,14 @@ use crate::gauge::Gauge;
 use crate::plan::Plan;
 use crate::work::Work;
 
-/// Records that one read of the device fills: 4 MiB in flight at once.
+/// Records that one read of the device fills: 4 MiB.
 pub(crate) const RECORDS_PER_READ: usize = 4;
-/// Reads that wait to be encoded, and encoded ones that wait to be sent, at most; past it the reading side waits.
-const READS_AHEAD: usize = 2;
+/// Reads of the device at the same time, so that it has work while the blocks of one are handed on.
+const READERS: usize = 2;
+/// Reads of one reader that wait to be encoded, at most; past it the reader waits.
+const READS_AHEAD: usize = 1;
+/// Encoded reads that wait to be sent, at most.
+const ENCODED_AHEAD: usize = 2;
 /// The fastest level that compresses at all well: the wire is rarely slower than it.
 const ZSTD_LEVEL: i32 = 1;
 
@@ -49,10 +53,11 @@ pub(crate) fn batches_of(plan: &Plan) -> impl Iterator<Item = Batch> + Send + '_
     })
 }
 
-/// Reads and encodes `batches`, and gives each record to `sink` on this thread, in order. The first failure ends it.
-pub(crate) fn each_record(
+/// Reads and encodes the batches that each call of `batches` gives, and gives each record to `sink` on this thread, in order. The first
+/// failure ends it.
+pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
     plan: &Plan,
-    batches: impl Iterator<Item = Batch> + Send,
+    batches: impl Fn() -> Batches + Sync,
     (compression, gauge): (Compression, &Gauge),
     work: &mut Work<'_>,
     sink: &mut dyn FnMut(&Ready, &mut Work<'_>) -> Result<(), StreamError>,
@@ -66,7 +71,7 @@ pub(crate) fn each_record(
     };
     let Some(threads) = work.threads else {
         let encoder = Encoder { compression, gauge, clock, spare: None };
-        for batch in batches {
+        for batch in batches() {
             let blocks = read(plan, &batch)?;
             for ready in encoder.encode(&batch, blocks)? {
                 sink(&ready, work)?;
@@ -74,10 +79,9 @@ pub(crate) fn each_record(
         }
         return Ok(());
     };
-    let (read_to, blocks_of) = sync_channel(READS_AHEAD);
-    let (encoded_to, ready) = sync_channel(READS_AHEAD);
+    let (mut reads_to, blocks_of): (Vec<_>, Vec<_>) = (0..READERS).map(|_| sync_channel(READS_AHEAD)).unzip();
+    let (encoded_to, ready) = sync_channel(ENCODED_AHEAD);
     let (give_back, spare) = channel();
-    let mut reader = Some((batches, read_to));
     let mut encoder =
         Some((Encoder { compression, gauge, clock, spare: Some(spare) }, blocks_of, encoded_to));
     let mut queue = Some(ready);
@@ -99,35 +103,43 @@ pub(crate) fn each_record(
             encode_all(&encoder, &blocks_of, &encoded_to);
         }
     };
-    threads.beside(
-        &mut || {
-            if let Some((batches, read_to)) = reader.take() {
-                read_all(plan, batches, &read_to);
-            }
-        },
-        &mut || threads.beside(&mut encode, &mut send),
-    );
+    let mut encode_and_send = || threads.beside(&mut encode, &mut send);
+    let (odd_to, even_to) = (reads_to.pop(), reads_to.pop());
+    let mut read_even = reader(plan, &batches, 0, even_to);
+    let mut read_odd = reader(plan, &batches, 1, odd_to);
+    threads.beside(&mut read_even, &mut || threads.beside(&mut read_odd, &mut encode_and_send));
     outcome
 }
 
 type ReadBatch = Result<(Batch, Vec<Block>), StreamError>;
 
-fn read_all(plan: &Plan, batches: impl Iterator<Item = Batch>, read_to: &SyncSender<ReadBatch>) {
-    for batch in batches {
-        let read = read(plan, &batch).map(|blocks| (batch, blocks));
-        let failed = read.is_err();
-        if read_to.send(read).is_err() || failed {
-            return;
+/// Reads every [`READERS`]th batch from the `first` on, once.
+fn reader<'a, Batches: Iterator<Item = Batch>>(
+    plan: &'a Plan,
+    batches: &'a (impl Fn() -> Batches + Sync),
+    first: usize,
+    mut read_to: Option<SyncSender<ReadBatch>>,
+) -> impl FnMut() + Send + 'a {
+    move || {
+        let Some(read_to) = read_to.take() else { return };
+        for batch in batches().skip(first).step_by(READERS) {
+            let read = read(plan, &batch).map(|blocks| (batch, blocks));
+            let failed = read.is_err();
+            if read_to.send(read).is_err() || failed {
+                return;
+            }
         }
     }
 }
 
+/// Takes from the readers in turn, so in order, until the one whose turn it is has no more.
 fn encode_all(
     encoder: &Encoder<'_>,
-    blocks_of: &Receiver<ReadBatch>,
+    blocks_of: &[Receiver<ReadBatch>],
     encoded_to: &SyncSender<Result<Vec<Ready>, StreamError>>,
 ) {
-    for read in blocks_of {
+    for blocks_of in blocks_of.iter().cycle() {
+        let Ok(read) = blocks_of.recv() else { return };
         let encoded = read.and_then(|(batch, blocks)| encoder.encode(&batch, blocks));
         let failed = encoded.is_err();
         if encoded_to.send(encoded).is_err() || failed {

@@ -48,7 +48,7 @@ pub fn produce_gauged(
     let total = plan.blocks();
     let mut sender = Sender::new(out, None);
     sender.raw(&plan.header.to_bytes())?;
-    each_record(plan, batches_of(plan), (compression, gauge), work, &mut |ready, work| {
+    each_record(plan, || batches_of(plan), (compression, gauge), work, &mut |ready, work| {
         sender.tell_and_send(ready, total, work)
     })?;
     if sender.blocks != total {

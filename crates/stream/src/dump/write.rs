@@ -99,7 +99,7 @@ impl<'a> Dump<'a> {
         let head = [&self.head(part).to_bytes()[..], &header.to_bytes()].concat();
         sender.raw(&head)?;
         sender.entries(&plan.table, work)?;
-        each_record(plan, self.batches(part), (compression, &Gauge::new()), work, &mut |ready, work| {
+        each_record(plan, || self.batches(part), (compression, &Gauge::new()), work, &mut |ready, work| {
             sender.tell_and_send(ready, blocks, work)
         })?;
         if sender.blocks != blocks {

@@ -184,7 +184,7 @@ fn change_is_there_whole_or_not_at_all_after_a_cut_at_each_operation() {
                 break;
             }
             // Each operation of the first steps, and some of the later ones.
-            cut += if cut < 16 { 1 + seed } else { 11 + seed };
+            cut += if cut < 16 { 1 + seed } else { 5 + seed };
         }
     }
     assert!(lost > 5 && kept > 5, "{lost} {kept}");
