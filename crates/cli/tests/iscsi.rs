@@ -162,7 +162,12 @@ fn status_shows_what_sessions_did_lately() {
         qemu.args(["-c", command]);
     }
     let mut qemu = qemu.arg(url(&server)).spawn().unwrap();
-    let mut status = server.json(&["status"]);
+    // What it shows is of the last seconds, so that each look has a write of its own.
+    let mut look = || {
+        nbd.write(1 << 20, &[1; 4096]).unwrap();
+        server.json(&["status"])
+    };
+    let mut status = look();
     let of = |status: &serde_json::Value, iscsi: bool, what: &str| -> serde_json::Value {
         let sessions = status["exports"][0]["sessions"].as_array().unwrap().clone();
         let found = sessions.into_iter().find(|session| session["initiator"].is_string() == iscsi);
@@ -171,8 +176,7 @@ fn status_shows_what_sessions_did_lately() {
     let begun = std::time::Instant::now();
     while of(&status, true, "read")["p99_us"].is_null() || of(&status, true, "other")["p50_us"].is_null() {
         assert!(begun.elapsed().as_secs() < 20, "{status}");
-        nbd.write(1 << 20, &[1; 4096]).unwrap();
-        status = server.json(&["status"]);
+        status = look();
     }
     assert!(of(&status, true, "write")["bytes_per_second"].as_u64() > Some(0), "{status}");
     assert!(of(&status, false, "write")["per_second"].as_f64() > Some(0.0), "{status}");

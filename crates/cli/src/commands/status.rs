@@ -100,7 +100,10 @@ fn sessions(exports: &[api::Export]) -> String {
             None => format!("NBD {}", session.peer),
         };
         let api::Activity { read, write, .. } = session.activity;
-        let [reads, writes] = [read, write].map(|rate| format!("{:.0}", rate.per_second));
+        let [reads, writes] = [read, write].map(|rate| match rate.per_second {
+            few if few < 10.0 => format!("{few:.1}"),
+            many => format!("{many:.0}"),
+        });
         let [read_bytes, written_bytes] = [read, write].map(|rate| size(rate.bytes_per_second));
         let (read, write) = (latencies(&read), latencies(&write));
         [export.name.clone(), client, reads, read_bytes, read, writes, written_bytes, write]
