@@ -28,7 +28,7 @@ struct Kind {
     rates: [&'static str; 2],
 }
 
-const KINDS: [Kind; 3] = [
+static KINDS: [Kind; 3] = [
     Kind {
         name: "plain",
         placement: None,
@@ -111,7 +111,9 @@ impl<'a> Disk<'a> {
         let seconds = if self.world.short { 1 } else { 10 };
         facts.max(self.kind.rates[0], self.postgres()?.rate(seconds)?);
         self.mark("first", facts)?;
-        facts.max(self.kind.rates[1], self.postgres()?.rate(seconds)?);
+        if !self.world.short {
+            facts.max(self.kind.rates[1], self.postgres()?.rate(seconds)?);
+        }
         Ok(())
     }
 
@@ -205,7 +207,8 @@ pub(crate) fn run(world: &World, rounds: u32) -> Result<Verdict> {
     }
     let mut facts = Facts::default();
     let mut disks = Vec::new();
-    for kind in &KINDS {
+    // A short run is for what must hold; what a plain LUN does is there to compare with.
+    for kind in KINDS.iter().filter(|kind| kind.placement.is_some() || !world.short) {
         let disk = Disk::new(world, &cairn, &portal, kind).with_context(|| kind.name)?;
         disk.measure(&mut facts).with_context(|| kind.name)?;
         match kind.placement {
