@@ -459,6 +459,10 @@ impl Player {
     }
 
     fn directory(&mut self) -> Number {
+        // One with many names.
+        if self.rng.one_in(3) {
+            return ROOT;
+        }
         self.pick(Some(NodeKind::Directory))
     }
 
@@ -473,9 +477,9 @@ impl Player {
         if there && !names.is_empty() && !self.rng.one_in(8) {
             return names[self.rng.below(names.len() as u64) as usize].clone();
         }
-        let number = self.rng.below(24);
-        // Long ones fill leaves, so that directories are split.
-        let length = if number.is_multiple_of(3) { 240 } else { 1 };
+        let number = self.rng.below(48);
+        // Fifteen long ones fill a leaf: directories are split, and joined again.
+        let length = if number.is_multiple_of(4) { 1 } else { 250 };
         let mut name = format!("n{number}").into_bytes();
         name.resize(name.len().max(length), b'x');
         name
