@@ -56,7 +56,8 @@ impl Mounted {
         let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let mut mounted = Self { process, address: Address::Unix(socket.clone()) };
         let deadline = Instant::now() + PATIENCE;
-        while !socket.exists() {
+        // The socket is there a moment before it takes connections.
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             assert!(mounted.process.try_wait().unwrap().is_none() && Instant::now() < deadline, "no mount");
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
