@@ -8,7 +8,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["sim", "tidy", "bench", "conformance", "fuzz/targets"],
     &["crates/cli"],
     &["crates/server"],
-    &["crates/frontend/nbd", "crates/frontend/iscsi"],
+    &["crates/frontend/nbd", "crates/frontend/iscsi", "crates/frontend/fuse"],
     &["crates/frontend/session"],
     &["crates/mirror"],
     &["crates/bsddump"],

@@ -12,6 +12,7 @@ mod devices;
 mod drills;
 mod hooks;
 mod mirrors;
+mod mounts;
 mod schedules;
 mod verify;
 
@@ -29,6 +30,7 @@ pub use mirrors::{
     Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorSession, MirrorState, RepointMirror,
     ResyncRequest, SetMirror, Transfer, UpdateRequest,
 };
+pub use mounts::{CreateMount, Mount, Unmount};
 pub use schedules::{Keep, Schedule, SetSchedule, Simulate, Simulation};
 pub use verify::{MirrorVerify, VerifyRequest};
 

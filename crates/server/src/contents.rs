@@ -58,6 +58,7 @@ impl Server {
         self.devices.refuse_adopted(name, None)?;
         if self.volumes.get(name).is_ok() {
             self.refuse_if_in_use(name, |export| export.volume == name)?;
+            self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
         }
         self.volumes.delete(name)?;
         self.mirrors.forget(name);
@@ -191,7 +192,7 @@ impl Server {
         let open = self.writable(volume)?;
         let full = format!("{volume}@{name}");
         let make = || open.volume.create_snapshot(name);
-        let snapshot = open.hooks.around(volume, make)?.map_err(named(volume, &full))?;
+        let snapshot = open.snapshot_with(make)?.map_err(named(volume, &full))?;
         Ok(show_snapshot(volume, &snapshot))
     }
 
@@ -200,6 +201,7 @@ impl Server {
         let snapshot = find_snapshot(&open, name)?;
         let full = format!("{volume}@{name}");
         self.refuse_if_in_use(&full, |export| export.volume == volume && export.snapshot == Some(name))?;
+        self.mounts.refuse_if_mounted(&full, |of, snapshot| of == volume && snapshot == Some(name))?;
         let freed = open.volume.delete_snapshots(&[snapshot.id]).map_err(named(volume, &full))?;
         Ok(api::Freed { freed_bytes: freed * BLOCK_SIZE as u64 })
     }
@@ -250,6 +252,8 @@ impl Server {
         let open = self.writable(volume)?;
         let snapshot = find_snapshot(&open, name)?;
         self.devices.refuse_adopted(volume, None)?;
+        // What the kernel has cached of mounted files would be mixed with what was.
+        self.mounts.refuse_if_mounted(volume, |of, snapshot| of == volume && snapshot.is_none())?;
         // The disks change under their clients, who must not go on with what they have cached.
         let closed = self.close_sessions(|export| export.volume == volume && export.snapshot.is_none());
         let undo = open.volume.rollback(snapshot.id).map_err(named(volume, &format!("{volume}@{name}")))?;

@@ -7,6 +7,7 @@
 //! DIR/nbd.sock                   NBD, always there
 //! DIR/identity.pem               key and certificate
 //! DIR/peers.json                 invitations and pinned peers
+//! DIR/mounts.json                what is mounted where, to be mounted again
 //! DIR/http-token                 the bearer token of the API over TCP, once that was asked for
 //! DIR/devices/NAME.json           where an adopted device and its history are, and its views
 //! DIR/devices/NAME@CLONE.store    what was written to a clone

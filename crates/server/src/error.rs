@@ -73,6 +73,33 @@ pub enum ServerError {
         /// How many.
         sessions: usize,
     },
+    /// It is mounted.
+    #[error("`{name}` is mounted on {}", directory.display())]
+    Mounted {
+        /// The volume or the snapshot.
+        name: String,
+        /// Where.
+        directory: PathBuf,
+    },
+    /// A live tree has one mount, and only root shows it in a second place.
+    #[error("`{name}` is mounted on {} already, and only a server that root runs can show it on another directory as well", directory.display())]
+    MountedElsewhere {
+        /// The volume.
+        name: String,
+        /// Where.
+        directory: PathBuf,
+    },
+    /// Nothing was mounted or unmounted.
+    #[error(transparent)]
+    Mount(cairn_frontend_fuse::MountError),
+    /// The files of a volume.
+    #[error("the files of `{name}`: {source}")]
+    Tree {
+        /// The volume or the snapshot.
+        name: String,
+        /// The cause.
+        source: cairn_files::TreeError,
+    },
     /// A mirror's next update begins at it.
     #[error("`{name}` is held for the mirror {mirror}, whose next update begins there")]
     HeldForMirror {
@@ -552,6 +579,11 @@ impl ServerError {
     /// A closure for `map_err` that names the LUN.
     pub(crate) fn files(name: &str) -> impl Fn(FilesError) -> ServerError + '_ {
         move |source| ServerError::Files { name: name.to_owned(), source }
+    }
+
+    /// A closure for `map_err` that names whose files these are.
+    pub(crate) fn tree(name: &str) -> impl Fn(cairn_files::TreeError) -> ServerError + '_ {
+        move |source| ServerError::Tree { name: name.to_owned(), source }
     }
 
     /// What reaches the client.

@@ -8,6 +8,7 @@ mod devices;
 mod drills;
 mod images;
 mod mirrors;
+mod mounts;
 mod volumes;
 
 use std::os::unix::net::UnixListener as StdUnixListener;
@@ -51,6 +52,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(devices::routes())
         .merge(clones::routes())
         .merge(drills::routes())
+        .merge(mounts::routes())
 }
 
 /// The description of the API, as pretty JSON: what `/v1/openapi.json` answers and `docs/openapi.json` holds.
@@ -101,6 +103,7 @@ pub(crate) async fn serve(
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let guarded = router(server)
             .layer(axum::middleware::from_fn(drills::refuse_commands))
+            .layer(axum::middleware::from_fn(mounts::refuse_from_afar))
             .layer(axum::middleware::from_fn_with_state(auth::Bearer::new(token), auth::demand_token));
         let remote = axum::serve(listener, guarded).with_graceful_shutdown(wait(stopped));
         tasks.push(tokio::spawn(remote.into_future()));

@@ -162,7 +162,7 @@ impl Making<'_> {
         let failed = ServerError::volume(&self.open.name);
         let name = format!("{DUMP_PREFIX}{level}.{}", &id[..8]);
         let make = || self.open.volume.create_snapshot(&name);
-        Ok((self.open.hooks.around(&self.open.name, make)?.map_err(failed)?, true))
+        Ok((self.open.snapshot_with(make)?.map_err(failed)?, true))
     }
 
     /// Lets go of snapshots that dumps made for themselves and that are of no more use: those not in `records`.

@@ -25,6 +25,7 @@ mod images;
 mod jobs;
 mod limits;
 mod mirrors;
+mod mounts;
 mod names;
 mod notify;
 mod pace;

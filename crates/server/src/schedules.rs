@@ -250,11 +250,12 @@ impl Server {
         let name = format!("{}.{}", plan.label, time.unwrap_or_default());
         let full = format!("{}@{name}", open.name);
         let make = || open.volume.create_snapshot(&name);
-        open.hooks.around(&open.name, make)?.map_err(named(&open.name, &full))?;
+        open.snapshot_with(make)?.map_err(named(&open.name, &full))?;
         let snapshots = snapshots_of(&plan.label, open);
         let is_open = |snapshot: &Snapshot| {
             let name = Some(snapshot.name.as_str());
             self.has_sessions(|export| export.volume == open.name && export.snapshot == name)
+                || !self.mounts.of(|volume, snapshot| volume == open.name && snapshot == name).is_empty()
         };
         let gone: Vec<SnapshotId> = superfluous(plan, &snapshots)?
             .iter()

@@ -27,6 +27,7 @@ use crate::identity::Identity;
 use crate::images::Dumping;
 use crate::jobs::Jobs;
 use crate::mirrors::{Mirrors, Surroundings};
+use crate::mounts::Mounts;
 use crate::names::{self, ExportName};
 use crate::notify;
 use crate::peers::Peers;
@@ -54,6 +55,7 @@ pub(crate) struct Server {
     pub(crate) handover: Arc<Handover>,
     pub(crate) dumping: Arc<Dumping>,
     pub(crate) drills: Arc<Drills>,
+    pub(crate) mounts: Arc<Mounts>,
     nbd: NbdServer,
     iscsi: IscsiServer,
     pub(crate) access: Arc<Access>,
@@ -148,8 +150,10 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let source = source.transpose()?;
 
     let drills = Arc::new(Drills::open(volumes.clone(), clock.clone())?);
+    let mounts = Mounts::open(data.path(), volumes.clone())?;
     let server = Arc::new(Server {
         drills,
+        mounts,
         jobs,
         started: clock.monotonic(),
         clock,
@@ -175,12 +179,15 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let served = Arc::downgrade(&server);
     server.mirrors.close_with(Box::new(move |volume| {
         served.upgrade().map_or(0, |server| {
-            server.close_sessions(|export| export.volume == volume && export.snapshot.is_none())
+            let sessions =
+                server.close_sessions(|export| export.volume == volume && export.snapshot.is_none());
+            sessions + server.mounts.close_live(volume)
         })
     }));
     let schedule = server.mirrors.start_schedule()?;
     let snapshots = Runner::start(server.clone())?;
     let drills = server.start_drills()?;
+    let watch = server.mounts.watch()?;
 
     ready(&server.status());
     notify::tell("READY=1");
@@ -198,6 +205,8 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         source.end();
     }
     drop((schedule, snapshots, drills));
+    drop(watch);
+    server.mounts.end();
     server.iscsi.stop();
     server.nbd.stop();
     let patience = Instant::now() + JOB_PATIENCE;
@@ -257,6 +266,7 @@ impl Server {
         problems.extend(self.mirrors.problems());
         problems.extend(self.drills.problems());
         problems.extend(self.devices.problems());
+        problems.extend(self.mounts.problems());
         problems.extend(followers.iter().filter_map(api::Follower::parted));
         problems.extend(self.schedule_problems());
         problems.extend(followers.iter().filter(|follower| follower.over_rpo).map(|follower| api::Problem {

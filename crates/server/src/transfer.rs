@@ -108,7 +108,7 @@ impl SourceVolumes for Offered<'_> {
 
     fn around_snapshot(&self, volume: &str, make: &mut dyn FnMut()) -> bool {
         let Ok(open) = self.volumes.get(volume) else { return false };
-        open.hooks.around(volume, make).is_ok()
+        open.snapshot_with(make).is_ok()
     }
 
     fn upstream_lag(&self, volume: &str) -> Option<Lag> {

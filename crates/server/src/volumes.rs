@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cairn_base::{BLOCK_SIZE, ByteSize, Clock, VolumeId};
 use cairn_device::{ConcatDevice, Device, FileDevice, FileOptions, OpenError, Rehearsal, RehearsalDevice};
-use cairn_files::Luns;
+use cairn_files::{Luns, Tree};
+use cairn_frontend_fuse::Mount;
 use cairn_volume::{FormatOptions, Kept, NewLog, OpenOptions, Role, Volume, VolumeError};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,7 @@ mod log;
 mod rehearsal;
 mod restore;
 mod scrub;
+mod tree;
 mod waiting;
 pub(crate) use clones::CloneOf;
 use log::LogFile;
@@ -62,6 +64,10 @@ pub(crate) struct OpenVolume {
     scrub: Scrub,
     pub(crate) schedules: Schedules,
     pub(crate) hooks: Hooks,
+    /// The live tree of files, as long as somebody has it.
+    tree: Mutex<Weak<Tree>>,
+    /// Where that is mounted.
+    mounts: Mutex<Vec<Weak<Mount>>>,
     ending: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -228,6 +234,8 @@ impl Volumes {
             scrub: Scrub::open(self.folder(name).join("scrub.json")),
             schedules: Schedules::open(self.folder(name).join("schedules.json")),
             hooks: Hooks::open(self.folder(name).join("hooks.json")),
+            tree: Mutex::default(),
+            mounts: Mutex::default(),
             ending: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
         });

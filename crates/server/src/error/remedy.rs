@@ -1,7 +1,8 @@
 //! The kind of each error, and the step that comes next: the one table of it.
 
 use cairn_device::{DeviceError, OpenError};
-use cairn_files::FilesError;
+use cairn_files::{FilesError, TreeError};
+use cairn_frontend_fuse::MountError;
 use cairn_frontend_nbd::ListenError;
 use cairn_history::HistoryError;
 use cairn_stream::{DumpError, StreamError};
@@ -33,6 +34,8 @@ impl ServerError {
             | E::HeldForMirror { .. }
             | E::HasClone { .. }
             | E::Busy { .. }
+            | E::Mounted { .. }
+            | E::MountedElsewhere { .. }
             | E::DataDirBusy { .. }
             | E::Paused { .. } => ErrorKind::Busy,
             E::NbdListen(error) => listen_kind(error),
@@ -55,6 +58,8 @@ impl ServerError {
             E::History { source, .. } => history_kind(source),
             E::Adopted { .. } => ErrorKind::Busy,
             E::WithoutHistory { .. } => ErrorKind::NotFound,
+            E::Mount(error) => mount_kind(error),
+            E::Tree { source, .. } => tree_kind(source),
             E::Undecided { .. } => ErrorKind::Diverged,
             E::Unlocated => ErrorKind::PeerUnreachable,
             E::IsDestination { .. } | E::FailedOver { .. } | E::FollowsSource { .. } | E::NoImage { .. } => {
@@ -95,6 +100,12 @@ impl ServerError {
             E::NotFound { list, .. } => format!("see what there is with `{list}`"),
             E::Taken { what, .. } => format!("choose another name, or delete that {what} first"),
             E::InUse { name, .. } => format!("disconnect the clients of `{name}`; `cairn status` names them"),
+            E::Mounted { directory, .. } => format!("cairn unmount {}", directory.display()),
+            E::MountedElsewhere { directory, .. } => {
+                format!("use it there, or take it away first: cairn unmount {}", directory.display())
+            }
+            E::Mount(error) => mount_next(error),
+            E::Tree { name, source } => tree_next(name, source),
             E::HeldForMirror { volume, mirror, .. } => {
                 format!("end it there, or forget it here with `cairn mirror forget {volume} {mirror}`")
             }
@@ -515,5 +526,49 @@ fn files_next(name: &str, error: &FilesError) -> String {
             "if what lies past the new end is not wanted, run it again with --shrink".into()
         }
         FilesError::Volume(error) => volume_next(volume, error),
+    }
+}
+
+fn mount_kind(error: &MountError) -> ErrorKind {
+    match error {
+        MountError::Busy { .. } => ErrorKind::Busy,
+        MountError::Directory { .. } => ErrorKind::Usage,
+        MountError::Tree(error) => tree_kind(error),
+        MountError::System(source) => io_kind(source),
+        MountError::NoDevice | MountError::NoHelper | MountError::Refused { .. } => ErrorKind::Failed,
+    }
+}
+
+fn mount_next(error: &MountError) -> String {
+    match error {
+        MountError::NoDevice => "modprobe fuse; in a container, start that with --device /dev/fuse".into(),
+        MountError::NoHelper => "install it (Debian: apt-get install fuse3), or run the server as root".into(),
+        MountError::Directory { .. } => "make the directory first, or name another one".into(),
+        MountError::Busy { path } => {
+            format!("`fuser -vm {0}` names the programs; or cairn unmount --lazy {0}", path.display())
+        }
+        MountError::Refused { .. } => {
+            "name an empty directory that the server's user owns; --allow-other needs `user_allow_other` in /etc/fuse.conf".into()
+        }
+        MountError::Tree(error) => tree_next("", error),
+        MountError::System(_) => "see the server's log".into(),
+    }
+}
+
+fn tree_kind(error: &TreeError) -> ErrorKind {
+    match error {
+        TreeError::NotFound | TreeError::NoTree => ErrorKind::NotFound,
+        TreeError::NoSpace | TreeError::Quota => ErrorKind::NoSpace,
+        TreeError::ReadOnly => ErrorKind::ReadOnly,
+        TreeError::Damaged(source) | TreeError::Volume(source) => volume_kind(source),
+        _ => ErrorKind::Usage,
+    }
+}
+
+fn tree_next(name: &str, error: &TreeError) -> String {
+    match error {
+        TreeError::NoTree => "no file was ever stored in it: mount the volume itself and store some, or name a later snapshot".into(),
+        TreeError::Damaged(source) | TreeError::Volume(source) => volume_next(name, source),
+        _ => "correct it and run the command again".into(),
     }
 }

@@ -1,0 +1,172 @@
+//! Listing of directories, and the directories `.snapshot`, which no tree has.
+
+use std::sync::Arc;
+
+use cairn_base::FileId;
+use cairn_files::{NodeKind, Stat};
+use cairn_volume::Snapshot;
+use zerocopy::IntoBytes;
+
+use crate::abi::*;
+use crate::attributes::{DT_DIR, attr_out, entry, entry_type};
+use crate::operations::Answer;
+use crate::shown::{Shown, Slot};
+
+/// Most entries that are read from a tree at once.
+const ENTRIES_MAX: usize = 512;
+/// A directory's mode bits with which all may look and nobody may change.
+const SNAPSHOTS_MODE: u32 = 0o040_555;
+/// Cookies of a `.snapshot`: `.` is 1, `..` is 2, a snapshot's is its number and this.
+const COOKIE_BASE: u64 = 2;
+
+/// A listing as it grows, up to what the kernel has room for.
+struct Listing {
+    bytes: Vec<u8>,
+    room: usize,
+    plus: bool,
+}
+
+impl Listing {
+    fn record(&self, name: &[u8]) -> usize {
+        let plus = if self.plus { size_of::<fuse_entry_out>() } else { 0 };
+        (plus + size_of::<fuse_dirent>() + name.len()).next_multiple_of(8)
+    }
+
+    fn has_room(&self, name: &[u8]) -> bool {
+        self.bytes.len() + self.record(name) <= self.room
+    }
+
+    fn put(&mut self, told: fuse_entry_out, ino: u64, cookie: u64, kind: u32, name: &[u8]) {
+        let end = self.bytes.len() + self.record(name);
+        if self.plus {
+            self.bytes.extend(told.as_bytes());
+        }
+        let head = fuse_dirent { ino, off: cookie, namelen: name.len() as u32, r#type: kind };
+        self.bytes.extend(head.as_bytes());
+        self.bytes.extend(name);
+        self.bytes.resize(end, 0);
+    }
+}
+
+/// Entries behind the cookie that the kernel gives as an offset; with `plus` with what a lookup of each would say.
+pub(crate) fn read(shown: &Shown, node: u64, arguments: &fuse_read_in, plus: bool) -> Answer {
+    let room = arguments.size as usize;
+    let mut listing = Listing { bytes: Vec::with_capacity(room.min(1 << 16)), room, plus };
+    match shown.find(node)? {
+        (at, Some(slot)) => read_tree(shown, &slot, at.file, arguments.offset, &mut listing)?,
+        (at, None) => read_snapshots(shown, at.file, node, arguments.offset, &mut listing)?,
+    }
+    Ok(listing.bytes)
+}
+
+fn read_tree(
+    shown: &Shown,
+    slot: &Arc<Slot>,
+    directory: FileId,
+    mut after: u64,
+    listing: &mut Listing,
+) -> Result<(), i32> {
+    loop {
+        let limit = ((listing.room - listing.bytes.len()) / listing.record(b"name")).clamp(1, ENTRIES_MAX);
+        let entries =
+            slot.tree.read_directory(directory, after, limit).map_err(|error| error.errno())?;
+        if entries.is_empty() {
+            return Ok(());
+        }
+        for found in entries {
+            if !listing.has_room(&found.name) {
+                return Ok(());
+            }
+            let number = shown.number(slot, found.file)?;
+            let is_dot = found.name == b"." || found.name == b"..";
+            let kind = entry_type(found.kind.type_bits());
+            // One that is gone meanwhile is listed without what a lookup would say, and the kernel looks itself.
+            let stat = (listing.plus && !is_dot).then(|| slot.tree.stat(found.file)).and_then(Result::ok);
+            let told = stat.map_or_else(fuse_entry_out::default, |stat| {
+                shown.told(slot);
+                entry(number, &stat)
+            });
+            listing.put(told, number, found.cookie, kind, &found.name);
+            after = found.cookie;
+        }
+    }
+}
+
+fn read_snapshots(
+    shown: &Shown,
+    directory: FileId,
+    own: u64,
+    after: u64,
+    listing: &mut Listing,
+) -> Result<(), i32> {
+    let dots = [(1, &b"."[..]), (2, &b".."[..])];
+    for (cookie, name) in dots.into_iter().filter(|(cookie, _)| *cookie > after) {
+        if !listing.has_room(name) {
+            return Ok(());
+        }
+        listing.put(fuse_entry_out::default(), own, cookie, DT_DIR, name);
+    }
+    for snapshot in shown.snapshots() {
+        let cookie = snapshot.id.0 + COOKIE_BASE;
+        let name = snapshot.name.as_bytes();
+        if cookie <= after {
+            continue;
+        }
+        if !listing.has_room(name) {
+            return Ok(());
+        }
+        // One that has no such directory, or no files at all, is not listed.
+        let Ok(slot) = shown.snapshot(snapshot.id) else { continue };
+        let Ok(file) = in_snapshot(shown, &slot, directory) else { continue };
+        let Ok(stat) = slot.tree.stat(file) else { continue };
+        let number = shown.number(&slot, file)?;
+        let told = if listing.plus {
+            shown.told(&slot);
+            entry(number, &stat)
+        } else {
+            fuse_entry_out::default()
+        };
+        listing.put(told, number, cookie, DT_DIR, name);
+    }
+    Ok(())
+}
+
+/// A directory of what is mounted, as it is in a snapshot: it has the same number. The root is the root.
+pub(crate) fn in_snapshot(shown: &Shown, slot: &Slot, directory: FileId) -> Result<FileId, i32> {
+    let (root, top) = shown.file(FUSE_ROOT_ID)?;
+    let file = if directory == top { slot.tree.root() } else { directory };
+    drop(root);
+    let stat = slot.tree.stat(file).map_err(|error| error.errno())?;
+    if stat.kind == NodeKind::Directory && stat.links > 0 { Ok(file) } else { Err(errno::ENOENT) }
+}
+
+/// The attributes of a `.snapshot`.
+pub(crate) fn snapshots_stat(number: u64, snapshots: &[Snapshot]) -> Stat {
+    let newest = snapshots.last().map_or(0, |snapshot| snapshot.created.0 as i64);
+    Stat {
+        file: FileId(number),
+        kind: NodeKind::Directory,
+        mode: SNAPSHOTS_MODE,
+        links: 2,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        bytes: 0,
+        blocks: 0,
+        accessed_ns: newest,
+        modified_ns: newest,
+        changed_ns: newest,
+        created_ns: newest,
+        has_xattrs: false,
+    }
+}
+
+/// The answer to GETATTR of a `.snapshot`; it changes with every snapshot, so nothing is kept.
+pub(crate) fn snapshots_attributes(number: u64, snapshots: &[Snapshot]) -> fuse_attr_out {
+    fuse_attr_out { attr_valid: 0, ..attr_out(number, &snapshots_stat(number, snapshots)) }
+}
+
+/// The answer to a lookup of a `.snapshot`.
+pub(crate) fn snapshots_entry(number: u64, snapshots: &[Snapshot]) -> fuse_entry_out {
+    fuse_entry_out { attr_valid: 0, ..entry(number, &snapshots_stat(number, snapshots)) }
+}

@@ -1,0 +1,297 @@
+//! Mounts: made by the kernel itself for root, by `fusermount3` for others; and unmounted again, also those of a server that died.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::error::MountError;
+use crate::operations::FileSystem;
+use crate::session::Connection;
+use crate::shown::{Shown, View};
+
+/// The kind of file system that the kernel lists.
+const KIND: &str = "fuse.cairn";
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+/// Where the helper finds the socket on which it gives the device back; it is its standard input.
+const HELPER_SOCKET: (&str, &str) = ("_FUSE_COMMFD", "0");
+/// Bytes that the kernel reads ahead; its own choice is an eighth of it, and each request costs a change of processes.
+const READ_AHEAD_KIB: u32 = 1024;
+/// How long the end of a mount is waited for.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How it is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MountOptions {
+    /// Other users than the one of the server get in. Root's mounts are for all anyway; others need `user_allow_other` in `/etc/fuse.conf`.
+    pub allow_other: bool,
+    /// Device files are devices. Root only.
+    pub devices: bool,
+    /// Set-user-id bits count. Root only.
+    pub set_user_id: bool,
+}
+
+/// Something mounted. Dropping it leaves it mounted as long as the process lives.
+pub struct Mount {
+    point: PathBuf,
+    connection: Arc<Connection>,
+}
+
+impl Mount {
+    /// Mounts `view` on the directory `point`, and serves it on threads of its own. `source` is what the kernel lists, such as `vol0@monday`.
+    /// `on_end` is called when it is mounted no longer and nobody works in it.
+    ///
+    /// # Errors
+    /// [`MountError`].
+    pub fn start(
+        point: &Path,
+        source: &str,
+        view: View,
+        options: MountOptions,
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, MountError> {
+        let given = point;
+        let point = given.canonicalize().and_then(|path| {
+            let is_directory = path.metadata()?.is_dir();
+            if is_directory { Ok(path) } else { Err(std::io::ErrorKind::NotADirectory.into()) }
+        });
+        let point = point.map_err(|source| MountError::Directory { path: given.to_owned(), source })?;
+        let read_only = !matches!(view, View::Live(_));
+        let shown = Shown::new(view)?;
+        let device = if rustix::process::geteuid().is_root() {
+            mount_as_root(&point, source, read_only, options)?
+        } else {
+            mount_with_helper(&point, source, read_only, options)?
+        };
+        let started = Connection::start(device, FileSystem::new(shown), source, on_end);
+        let connection = started.inspect_err(|_| drop(unmount(&point, true)))?;
+        read_ahead(&point);
+        Ok(Self { point, connection })
+    }
+
+    /// Where it is mounted first.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// True when the kernel has let go of it.
+    pub fn has_ended(&self) -> bool {
+        self.connection.has_ended()
+    }
+
+    /// Moves a mount of a mirror on to the newest image: whoever comes from the root from now on is in it.
+    ///
+    /// Takes locks of the kernel, so not to be called by a thread that holds what a file operation needs.
+    pub fn refresh(&self) {
+        match self.connection.files.shown.follow() {
+            Ok(Some(names)) => {
+                self.connection.forget_content(crate::abi::FUSE_ROOT_ID);
+                for name in names {
+                    self.connection.forget_name(crate::abi::FUSE_ROOT_ID, &name);
+                }
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(point = %self.point.display(), %error, "a mount stays at its image");
+            }
+        }
+    }
+
+    /// Has the kernel forget a snapshot that is gone or has another name, so that its blocks can be used again.
+    pub fn forget_snapshot(&self, name: &str) {
+        for directory in self.connection.files.shown.looked_into() {
+            self.connection.forget_name(directory, name.as_bytes());
+        }
+    }
+
+    /// Has the kernel send what programs have written and it still holds. What they write meanwhile may come later.
+    ///
+    /// # Errors
+    /// When data could not be written.
+    pub fn collect(&self) -> std::io::Result<()> {
+        if !self.connection.files.shown.is_live() || self.has_ended() {
+            return Ok(());
+        }
+        Ok(rustix::fs::syncfs(&File::open(&self.point)?)?)
+    }
+
+    /// Waits until it is unmounted and nobody works in it any more; false when that takes too long.
+    pub fn wait_for_end(&self) -> bool {
+        self.connection.wait_for_end(END_PATIENCE)
+    }
+}
+
+fn mount_as_root(
+    point: &Path,
+    source: &str,
+    read_only: bool,
+    options: MountOptions,
+) -> Result<OwnedFd, MountError> {
+    let device = File::options().read(true).write(true).open(DEVICE).map_err(no_device)?;
+    let mode = point.metadata().map_or(0o040_000, |meta| meta.mode() & 0o170_000);
+    let data = format!(
+        "fd={},rootmode={mode:o},user_id=0,group_id=0,default_permissions,allow_other",
+        device.as_raw_fd()
+    );
+    let data = CString::new(data).map_err(std::io::Error::from)?;
+    let mut flags = MountFlags::empty();
+    for (wanted, flag) in [
+        (read_only, MountFlags::RDONLY),
+        (!options.devices, MountFlags::NODEV),
+        (!options.set_user_id, MountFlags::NOSUID),
+    ] {
+        flags.set(flag, wanted);
+    }
+    rustix::mount::mount(source, point, KIND, flags, data.as_c_str())
+        .map_err(|error| MountError::Refused { path: point.to_owned(), reason: error.to_string() })?;
+    Ok(device.into())
+}
+
+fn no_device(error: std::io::Error) -> MountError {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => MountError::NoDevice,
+        _ => MountError::System(error),
+    }
+}
+
+/// The helper opens the device, mounts it, and sends it back on a socket.
+fn mount_with_helper(
+    point: &Path,
+    source: &str,
+    read_only: bool,
+    options: MountOptions,
+) -> Result<OwnedFd, MountError> {
+    if !Path::new(DEVICE).exists() {
+        return Err(MountError::NoDevice);
+    }
+    let (own, theirs) = UnixStream::pair()?;
+    let mut list = format!("default_permissions,subtype=cairn,fsname={source}");
+    for (wanted, option) in [(read_only, ",ro"), (options.allow_other, ",allow_other")] {
+        if wanted {
+            list.push_str(option);
+        }
+    }
+    let helper = Command::new(HELPER)
+        .args(["-o", &list, "--"])
+        .arg(point)
+        .env(HELPER_SOCKET.0, HELPER_SOCKET.1)
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(no_helper)?;
+    let device = receive_device(&own);
+    let said = helper.wait_with_output()?;
+    device.ok_or_else(|| {
+        let reason = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+        MountError::Refused { path: point.to_owned(), reason }
+    })
+}
+
+fn no_helper(error: std::io::Error) -> MountError {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => MountError::NoHelper,
+        _ => MountError::System(error),
+    }
+}
+
+fn receive_device(socket: &UnixStream) -> Option<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
+    ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
+}
+
+/// Shows what is mounted on `from` on another directory as well: one file system in two places, with one cache and one set of locks.
+///
+/// # Errors
+/// [`MountError::Refused`] for others than root.
+pub fn show_also(from: &Path, at: &Path) -> Result<(), MountError> {
+    rustix::mount::mount_bind(from, at)
+        .map_err(|error| MountError::Refused { path: at.to_owned(), reason: error.to_string() })
+}
+
+/// Unmounts a directory; with `lazily` also while it is in use: it is gone from its place at once, and ends when nobody works in it.
+///
+/// # Errors
+/// [`MountError::Busy`], [`MountError::Refused`].
+pub fn unmount(point: &Path, lazily: bool) -> Result<(), MountError> {
+    let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let refused = |reason: String| MountError::Refused { path: point.to_owned(), reason };
+    match rustix::mount::unmount(point, flags) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::BUSY) => Err(MountError::Busy { path: point.to_owned() }),
+        Err(rustix::io::Errno::PERM) => {
+            let mut helper = Command::new(HELPER);
+            helper.arg(if lazily { "-uz" } else { "-u" }).arg("--").arg(point).stdin(Stdio::null());
+            let said = helper.output().map_err(no_helper)?;
+            let text = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+            match said.status.success() {
+                true => Ok(()),
+                false if text.contains("busy") => Err(MountError::Busy { path: point.to_owned() }),
+                false => Err(refused(text)),
+            }
+        }
+        Err(error) => Err(refused(error.to_string())),
+    }
+}
+
+/// The directories on which something of Cairn's is mounted, with what the kernel lists as its source.
+pub fn mounted() -> Vec<(PathBuf, String)> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    table.lines().filter_map(mounted_line).collect()
+}
+
+/// A line of `mountinfo`: place in field 5; kind and source behind the dash. Blanks are written as `\040`.
+fn mounted_line(line: &str) -> Option<(PathBuf, String)> {
+    let (left, right) = line.split_once(" - ")?;
+    let place = left.split(' ').nth(4)?;
+    let mut right = right.split(' ');
+    (right.next()? == KIND).then_some(())?;
+    Some((PathBuf::from(unescape(place)), unescape(right.next()?)))
+}
+
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, more)) = rest.split_first() {
+        let code = (*first == b'\\').then(|| more.get(..3)).flatten();
+        let code = code.and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &more[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = more;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Has the kernel read ahead further than it does by itself. Only root may; without it, reading in order is slower.
+fn read_ahead(point: &Path) {
+    let Ok(meta) = point.metadata() else { return };
+    let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
+    let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    if let Err(error) = std::fs::write(setting, READ_AHEAD_KIB.to_string()) {
+        tracing::debug!(point = %point.display(), %error, "the kernel keeps its own read-ahead");
+    }
+}

@@ -1,0 +1,479 @@
+//! What each request does: the kernel's operations on the trees that a mount shows.
+//!
+//! The kernel checks permissions (`default_permissions`) and keeps locks: a mount is the only way into a tree from outside, also where it
+//! appears in several places. With a write-back cache it is the master of a file's size and times as long as somebody writes it, so that a close brings the data here,
+//! and an fsync brings it here and makes it durable.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cairn_base::FileId;
+use cairn_files::{Allocate, New, NodeKind, Rename, SetStat, SetTime, SetXattr, Stat, Tree, TreeError};
+use parking_lot::Mutex;
+use zerocopy::IntoBytes;
+
+use crate::abi::*;
+use crate::attributes::{attr_out, entry, no_entry, ns_of, statx_out};
+use crate::directory;
+use crate::request::{Operation, Request};
+use crate::shown::{Shown, Slot};
+
+/// The name below which every directory shows its snapshots. It is in no listing.
+pub(crate) const SNAPSHOTS_NAME: &[u8] = b".snapshot";
+/// The attribute that gives a program rights; a write takes it away.
+const CAPABILITY: &[u8] = b"security.capability";
+/// Bits of a file handle: the file has [`CAPABILITY`].
+const HANDLE_CAPABILITY: u64 = 1;
+/// Bytes that one request copies at most: others want to be served as well.
+const COPY_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of a copy between two trees that are in memory.
+const COPY_PIECE: usize = 1 << 20;
+
+const O_ACCMODE: u32 = 3;
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;
+const FALLOC_KEEP_SIZE: u32 = 1;
+const FALLOC_PUNCH_HOLE: u32 = 2;
+const FALLOC_ZERO_RANGE: u32 = 0x10;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o010;
+
+/// The answer to a request: bytes behind the header, or an error's number.
+pub(crate) type Answer = Result<Vec<u8>, i32>;
+
+/// The file system of one mount.
+pub(crate) struct FileSystem {
+    pub(crate) shown: Shown,
+    /// By file: how many have it open for writing. The kernel may hold data of these that is not here.
+    writers: Mutex<HashMap<FileId, u32>>,
+}
+
+fn errno(error: TreeError) -> i32 {
+    let number = error.errno();
+    if number == errno::EIO {
+        tracing::error!(%error, "a file operation failed");
+    }
+    number
+}
+
+fn bytes(value: impl IntoBytes + zerocopy::Immutable) -> Vec<u8> {
+    value.as_bytes().to_vec()
+}
+
+impl FileSystem {
+    pub(crate) fn new(shown: Shown) -> Self {
+        Self { shown, writers: Mutex::default() }
+    }
+
+    /// True when answering needs what the kernel has not sent yet: see [`crate::session`].
+    pub(crate) fn wants_data_first(&self, request: &Request<'_>) -> bool {
+        matches!(request.operation, Operation::Lseek(_)) && self.is_written(request.header.nodeid)
+    }
+
+    fn is_written(&self, number: u64) -> bool {
+        self.shown.file(number).is_ok_and(|(_, file)| self.writers.lock().contains_key(&file))
+    }
+
+    /// Does what a request asks for. FORGET and INIT have no answer of this kind.
+    pub(crate) fn answer(&self, request: &Request<'_>) -> Answer {
+        let header = &request.header;
+        let node = header.nodeid;
+        match &request.operation {
+            Operation::Lookup { name } => self.lookup(node, name),
+            Operation::GetAttr => self.get_attributes(node),
+            Operation::Statx => self.statx(node),
+            Operation::SetAttr(arguments) => self.set_attributes(node, arguments),
+            Operation::ReadLink => {
+                let (slot, file) = self.shown.file(node)?;
+                slot.tree.read_link(file).map_err(errno)
+            }
+            Operation::SymLink { name, target } => {
+                let new = new(header, 0o120_777, 0, 0);
+                self.make(node, name, |tree, directory| tree.make_link(directory, name, target, &new))
+            }
+            Operation::MkNod { arguments, name } => {
+                let new = new(header, arguments.mode, arguments.umask, arguments.rdev);
+                self.make(node, name, |tree, directory| tree.make(directory, name, &new))
+            }
+            Operation::MkDir { arguments, name } => {
+                let new = new(header, arguments.mode, arguments.umask, 0);
+                self.make(node, name, |tree, directory| tree.make_directory(directory, name, &new))
+            }
+            Operation::Unlink { name } => {
+                let (slot, directory) = self.shown.file(node)?;
+                slot.tree.unlink(directory, name).map(|()| Vec::new()).map_err(errno)
+            }
+            Operation::RmDir { name } => {
+                let (slot, directory) = self.shown.file(node)?;
+                slot.tree.remove_directory(directory, name).map(|()| Vec::new()).map_err(errno)
+            }
+            Operation::Rename { newdir, flags, name, new_name } => {
+                self.rename(node, name, *newdir, new_name, *flags)
+            }
+            Operation::Link { oldnodeid, name } => {
+                let (_, file) = self.shown.file(*oldnodeid)?;
+                self.make(node, name, |tree, directory| tree.link(file, directory, name))
+            }
+            Operation::Open(arguments) => self.open(node, arguments.flags).map(bytes),
+            Operation::Create { arguments, name } => self.create(header, arguments, name),
+            Operation::Read(arguments) => {
+                let (slot, file) = self.shown.file(node)?;
+                slot.tree.read(file, arguments.offset, arguments.size as usize).map_err(errno)
+            }
+            Operation::Write { arguments, data } => self.write(node, arguments, data),
+            Operation::StatFs => self.space(),
+            Operation::Release(arguments) => self.release(node, arguments.flags),
+            Operation::Fsync | Operation::FsyncDir => {
+                let (slot, file) = self.shown.file(node)?;
+                slot.tree.sync(file).map(|()| Vec::new()).map_err(errno)
+            }
+            Operation::SetXattr { flags, name, value } => self.set_xattr(node, name, value, *flags),
+            Operation::GetXattr { size, name } => self.xattr(node, name, *size),
+            Operation::ListXattr { size } => self.xattrs(node, *size),
+            Operation::RemoveXattr { name } => {
+                let (slot, file) = self.shown.file(node)?;
+                slot.tree.remove_xattr(file, name).map(|()| Vec::new()).map_err(errno)
+            }
+            Operation::OpenDir => self.open_directory(node).map(bytes),
+            Operation::ReadDir(arguments) => directory::read(&self.shown, node, arguments, false),
+            Operation::ReadDirPlus(arguments) => directory::read(&self.shown, node, arguments, true),
+            Operation::ReleaseDir => self.release(node, 0),
+            Operation::Fallocate(arguments) => self.allocate(node, arguments),
+            Operation::Lseek(arguments) => self.seek(node, arguments),
+            Operation::CopyFileRange(arguments) => self.copy(node, arguments),
+            // An interrupt comes too late for anything here; the kernel sends no more of them after this.
+            Operation::Interrupt | Operation::Other => Err(errno::ENOSYS),
+            Operation::Init { .. }
+            | Operation::Destroy
+            | Operation::Forget { .. }
+            | Operation::BatchForget { .. } => Err(errno::EPROTO),
+        }
+    }
+
+    fn entry(&self, slot: &Arc<Slot>, stat: &Stat) -> Result<fuse_entry_out, i32> {
+        let number = self.shown.number(slot, stat.file)?;
+        self.shown.told(slot);
+        Ok(entry(number, stat))
+    }
+
+    fn lookup(&self, node: u64, name: &[u8]) -> Answer {
+        let (node_of, slot) = self.shown.find(node)?;
+        let Some(slot) = slot else { return self.lookup_snapshot(node_of.file, name) };
+        if name == SNAPSHOTS_NAME
+            && let Some(number) = self.shown.snapshots_in(&slot, node_of.file)
+        {
+            return Ok(bytes(directory::snapshots_entry(number?, &self.shown.snapshots())));
+        }
+        match slot.tree.lookup(node_of.file, name) {
+            Ok(stat) => {
+                self.shown.told_at_top(node, name);
+                self.entry(&slot, &stat).map(bytes)
+            }
+            Err(TreeError::NotFound) => {
+                self.shown.told_at_top(node, name);
+                Ok(bytes(no_entry()))
+            }
+            Err(error) => Err(errno(error)),
+        }
+    }
+
+    /// A directory as it is in a snapshot: numbers of files are the same in all images.
+    fn lookup_snapshot(&self, directory: FileId, name: &[u8]) -> Answer {
+        let snapshots = self.shown.snapshots();
+        let found = snapshots.iter().find(|snapshot| snapshot.name.as_bytes() == name);
+        let slot = self.shown.snapshot(found.ok_or(errno::ENOENT)?.id)?;
+        let file = directory::in_snapshot(&self.shown, &slot, directory)?;
+        let stat = slot.tree.stat(file).map_err(errno)?;
+        self.shown.told_of_snapshot(directory);
+        // It can be renamed or deleted at any time, so each walk asks again.
+        self.entry(&slot, &stat).map(|told| bytes(fuse_entry_out { entry_valid: 0, ..told }))
+    }
+
+    fn get_attributes(&self, node: u64) -> Answer {
+        match self.shown.find(node)? {
+            (at, Some(slot)) => {
+                let stat = slot.tree.stat(at.file).map_err(errno)?;
+                Ok(bytes(attr_out(node, &stat)))
+            }
+            (_, None) => Ok(bytes(directory::snapshots_attributes(node, &self.shown.snapshots()))),
+        }
+    }
+
+    fn statx(&self, node: u64) -> Answer {
+        match self.shown.find(node)? {
+            (at, Some(slot)) => {
+                let stat = slot.tree.stat(at.file).map_err(errno)?;
+                Ok(bytes(statx_out(node, &stat)))
+            }
+            (_, None) => {
+                Ok(bytes(statx_out(node, &directory::snapshots_stat(node, &self.shown.snapshots()))))
+            }
+        }
+    }
+
+    fn set_attributes(&self, node: u64, arguments: &fuse_setattr_in) -> Answer {
+        let (slot, file) = self.shown.file(node)?;
+        let given = |bit: u32| arguments.valid & bit != 0;
+        let time = |bit: u32, now: u32, seconds: u64, ns: u32| match (given(now), given(bit)) {
+            (true, _) => Some(SetTime::Now),
+            (false, true) => Some(SetTime::At(ns_of(seconds, ns))),
+            (false, false) => None,
+        };
+        let mut change = SetStat {
+            mode: given(fattr::MODE).then_some(arguments.mode & 0o7777),
+            uid: given(fattr::UID).then_some(arguments.uid),
+            gid: given(fattr::GID).then_some(arguments.gid),
+            bytes: given(fattr::SIZE).then_some(arguments.size),
+            accessed: time(fattr::ATIME, fattr::ATIME_NOW, arguments.atime, arguments.atimensec),
+            modified: time(fattr::MTIME, fattr::MTIME_NOW, arguments.mtime, arguments.mtimensec),
+            changed_ns: given(fattr::CTIME).then(|| ns_of(arguments.ctime, arguments.ctimensec)),
+            ..SetStat::default()
+        };
+        let other_owner = given(fattr::UID) || given(fattr::GID);
+        if other_owner || given(fattr::SIZE) || given(fattr::KILL_SUIDGID) {
+            let stat = slot.tree.stat(file).map_err(errno)?;
+            if change.mode.is_none() && (other_owner || given(fattr::KILL_SUIDGID)) {
+                change.mode = without_rights(&stat);
+            }
+            if stat.has_xattrs && stat.kind == NodeKind::File {
+                drop_capability(&slot.tree, file).map_err(errno)?;
+            }
+        }
+        let stat = slot.tree.set(file, &change).map_err(errno)?;
+        Ok(bytes(attr_out(node, &stat)))
+    }
+
+    fn make(
+        &self,
+        node: u64,
+        name: &[u8],
+        act: impl FnOnce(&Tree, FileId) -> Result<Stat, TreeError>,
+    ) -> Answer {
+        let (slot, directory) = self.shown.file(node)?;
+        if name == SNAPSHOTS_NAME && self.shown.snapshots_in(&slot, directory).is_some() {
+            return Err(errno::EEXIST);
+        }
+        let stat = act(&slot.tree, directory).map_err(errno)?;
+        self.entry(&slot, &stat).map(bytes)
+    }
+
+    fn rename(&self, node: u64, name: &[u8], newdir: u64, new_name: &[u8], flags: u32) -> Answer {
+        let (slot, from) = self.shown.file(node)?;
+        let (_, to) = self.shown.file(newdir)?;
+        let mode = match flags {
+            0 => Rename::Replace,
+            RENAME_NOREPLACE => Rename::NoReplace,
+            RENAME_EXCHANGE => Rename::Exchange,
+            _ => return Err(errno::EINVAL),
+        };
+        let of_snapshots = name == SNAPSHOTS_NAME || new_name == SNAPSHOTS_NAME;
+        if of_snapshots && self.shown.snapshots_in(&slot, from).is_some() {
+            return Err(errno::EPERM);
+        }
+        slot.tree.rename(from, name, to, new_name, mode).map(|()| Vec::new()).map_err(errno)
+    }
+
+    fn open(&self, node: u64, flags: u32) -> Result<fuse_open_out, i32> {
+        let (slot, file) = self.shown.file(node)?;
+        let writes = flags & O_ACCMODE != 0;
+        let mut handle = 0;
+        if slot.tree.is_read_only() {
+            if writes {
+                return Err(errno::EROFS);
+            }
+        } else {
+            slot.tree.hold(file).map_err(errno)?;
+            if writes {
+                *self.writers.lock().entry(file).or_insert(0) += 1;
+                let stat = slot.tree.stat(file).map_err(errno)?;
+                if stat.has_xattrs && slot.tree.xattr(file, CAPABILITY).is_ok() {
+                    handle |= HANDLE_CAPABILITY;
+                }
+            }
+        }
+        Ok(fuse_open_out { fh: handle, open_flags: FOPEN_KEEP_CACHE, backing_id: 0 })
+    }
+
+    fn open_directory(&self, node: u64) -> Result<fuse_open_out, i32> {
+        let mut open_flags = 0;
+        if let (at, Some(slot)) = self.shown.find(node)? {
+            if slot.tree.is_read_only() {
+                let moves_on = node == FUSE_ROOT_ID && !self.shown.is_live();
+                open_flags = if moves_on { 0 } else { FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR };
+            } else {
+                slot.tree.hold(at.file).map_err(errno)?;
+            }
+        }
+        Ok(fuse_open_out { fh: 0, open_flags, backing_id: 0 })
+    }
+
+    fn release(&self, node: u64, flags: u32) -> Answer {
+        if let (at, Some(slot)) = self.shown.find(node)?
+            && !slot.tree.is_read_only()
+        {
+            if flags & O_ACCMODE != 0 {
+                let mut writers = self.writers.lock();
+                if let Some(count) = writers.get_mut(&at.file) {
+                    *count -= 1;
+                    if *count == 0 {
+                        writers.remove(&at.file);
+                    }
+                }
+            }
+            slot.tree.release(at.file);
+        }
+        Ok(Vec::new())
+    }
+
+    fn create(&self, header: &fuse_in_header, arguments: &fuse_create_in, name: &[u8]) -> Answer {
+        let new = new(header, arguments.mode, arguments.umask, 0);
+        let mut answer =
+            self.make(header.nodeid, name, |tree, directory| tree.make(directory, name, &new))?;
+        let number = u64::from_ne_bytes(answer[..8].try_into().map_err(|_| errno::EIO)?);
+        answer.extend(self.open(number, arguments.flags)?.as_bytes());
+        Ok(answer)
+    }
+
+    fn write(&self, node: u64, arguments: &fuse_write_in, data: &[u8]) -> Answer {
+        let (slot, file) = self.shown.file(node)?;
+        if arguments.write_flags & FUSE_WRITE_KILL_SUIDGID != 0 {
+            let stat = slot.tree.stat(file).map_err(errno)?;
+            if let Some(mode) = without_rights(&stat) {
+                let change = SetStat { mode: Some(mode), ..SetStat::default() };
+                slot.tree.set(file, &change).map_err(errno)?;
+            }
+        }
+        if arguments.fh & HANDLE_CAPABILITY != 0 {
+            drop_capability(&slot.tree, file).map_err(errno)?;
+        }
+        let written = slot.tree.write(file, arguments.offset, data).map_err(errno)?;
+        Ok(bytes(fuse_write_out { size: written as u32, padding: 0 }))
+    }
+
+    fn space(&self) -> Answer {
+        let (slot, _) = self.shown.file(FUSE_ROOT_ID)?;
+        let space = slot.tree.statfs().map_err(errno)?;
+        Ok(bytes(fuse_kstatfs {
+            blocks: space.blocks,
+            bfree: space.free,
+            bavail: space.free,
+            files: space.files,
+            ffree: space.files_free,
+            bsize: space.block_bytes,
+            namelen: space.name_max,
+            frsize: space.block_bytes,
+            ..fuse_kstatfs::default()
+        }))
+    }
+
+    fn set_xattr(&self, node: u64, name: &[u8], value: &[u8], flags: u32) -> Answer {
+        let (slot, file) = self.shown.file(node)?;
+        let mode = match flags {
+            0 => SetXattr::Any,
+            XATTR_CREATE => SetXattr::Create,
+            XATTR_REPLACE => SetXattr::Replace,
+            _ => return Err(errno::EINVAL),
+        };
+        slot.tree.set_xattr(file, name, value, mode).map(|()| Vec::new()).map_err(errno)
+    }
+
+    fn xattr(&self, node: u64, name: &[u8], size: u32) -> Answer {
+        let (at, Some(slot)) = self.shown.find(node)? else { return Err(errno::ENODATA) };
+        sized(slot.tree.xattr(at.file, name).map_err(errno)?, size)
+    }
+
+    fn xattrs(&self, node: u64, size: u32) -> Answer {
+        let (at, Some(slot)) = self.shown.find(node)? else { return sized(Vec::new(), size) };
+        let mut list = Vec::new();
+        for name in slot.tree.xattrs(at.file).map_err(errno)? {
+            list.extend(name);
+            list.push(0);
+        }
+        sized(list, size)
+    }
+
+    fn allocate(&self, node: u64, arguments: &fuse_fallocate_in) -> Answer {
+        let (slot, file) = self.shown.file(node)?;
+        const PUNCH: u32 = FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE;
+        const ZERO_AND_KEEP: u32 = FALLOC_ZERO_RANGE | FALLOC_KEEP_SIZE;
+        let mode = match arguments.mode {
+            0 => Allocate::Extend,
+            FALLOC_KEEP_SIZE => Allocate::Keep,
+            PUNCH => Allocate::Punch,
+            FALLOC_ZERO_RANGE => Allocate::Zero { keep: false },
+            ZERO_AND_KEEP => Allocate::Zero { keep: true },
+            _ => return Err(errno::EOPNOTSUPP),
+        };
+        let done = slot.tree.allocate(file, arguments.offset, arguments.length, mode);
+        done.map(|()| Vec::new()).map_err(errno)
+    }
+
+    fn seek(&self, node: u64, arguments: &fuse_lseek_in) -> Answer {
+        let (slot, file) = self.shown.file(node)?;
+        let found = match arguments.whence {
+            SEEK_DATA => slot.tree.seek_data(file, arguments.offset),
+            SEEK_HOLE => slot.tree.seek_hole(file, arguments.offset),
+            _ => return Err(errno::EINVAL),
+        };
+        Ok(bytes(fuse_lseek_out { offset: found.map_err(errno)? }))
+    }
+
+    fn copy(&self, node: u64, arguments: &fuse_copy_file_range_in) -> Answer {
+        let (from_slot, from) = self.shown.file(node)?;
+        let (to_slot, to) = self.shown.file(arguments.nodeid_out)?;
+        let length = arguments.len.min(COPY_BYTES_MAX);
+        let copied = if Arc::ptr_eq(&from_slot, &to_slot) {
+            let (tree, at, onto) = (&to_slot.tree, arguments.off_in, arguments.off_out);
+            tree.copy_range(from, at, to, onto, length).map_err(errno)?
+        } else {
+            // Out of a snapshot.
+            let mut copied = 0;
+            while copied < length {
+                let piece = (length - copied).min(COPY_PIECE as u64) as usize;
+                let data = from_slot.tree.read(from, arguments.off_in + copied, piece).map_err(errno)?;
+                if data.is_empty() {
+                    break;
+                }
+                copied += to_slot.tree.write(to, arguments.off_out + copied, &data).map_err(errno)? as u64;
+            }
+            copied
+        };
+        Ok(bytes(fuse_write_out { size: copied as u32, padding: 0 }))
+    }
+}
+
+fn new(header: &fuse_in_header, mode: u32, umask: u32, device: u32) -> New {
+    New { mode, uid: header.uid, gid: header.gid, device, umask }
+}
+
+/// What a mode is without the bits that give rights; `None` when it has none of them. A write or another owner takes them, as `should_remove_suid` of the kernel does.
+fn without_rights(stat: &Stat) -> Option<u32> {
+    if stat.kind != NodeKind::File {
+        return None;
+    }
+    let mode = stat.mode & 0o7777;
+    let group = if mode & S_IXGRP != 0 { S_ISGID } else { 0 };
+    let left = mode & !(S_ISUID | group);
+    (left != mode).then_some(left)
+}
+
+fn drop_capability(tree: &Tree, file: FileId) -> Result<(), TreeError> {
+    match tree.remove_xattr(file, CAPABILITY) {
+        Err(TreeError::NoAttribute) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// A value for somebody who has room for `size` bytes, or who asks with 0 how many there are.
+fn sized(value: Vec<u8>, size: u32) -> Answer {
+    match size {
+        0 => Ok(bytes(fuse_getxattr_out { size: value.len() as u32, padding: 0 })),
+        size if (size as usize) < value.len() => Err(errno::ERANGE),
+        _ => Ok(value),
+    }
+}

@@ -1,0 +1,174 @@
+//! Requests: the bytes that the kernel gives for one, as values.
+//!
+//! A request that is too short or lacks the end of a name is none ([`Request::parse`] says so); an operation that is not known here is
+//! [`Operation::Other`], and the kernel is told so.
+
+use zerocopy::FromBytes;
+
+use crate::abi::*;
+
+/// One request.
+#[derive(Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) header: fuse_in_header,
+    pub(crate) operation: Operation<'a>,
+}
+
+/// What is asked for. Names have no zero in them.
+#[derive(Debug)]
+pub(crate) enum Operation<'a> {
+    Init { arguments: fuse_init_in, flags2: u32 },
+    Destroy,
+    Lookup { name: &'a [u8] },
+    Forget { lookups: u64 },
+    BatchForget { nodes: Vec<fuse_forget_one> },
+    GetAttr,
+    Statx,
+    SetAttr(fuse_setattr_in),
+    ReadLink,
+    SymLink { name: &'a [u8], target: &'a [u8] },
+    MkNod { arguments: fuse_mknod_in, name: &'a [u8] },
+    MkDir { arguments: fuse_mkdir_in, name: &'a [u8] },
+    Unlink { name: &'a [u8] },
+    RmDir { name: &'a [u8] },
+    Rename { newdir: u64, flags: u32, name: &'a [u8], new_name: &'a [u8] },
+    Link { oldnodeid: u64, name: &'a [u8] },
+    Open(fuse_open_in),
+    Create { arguments: fuse_create_in, name: &'a [u8] },
+    Read(fuse_read_in),
+    Write { arguments: fuse_write_in, data: &'a [u8] },
+    StatFs,
+    Release(fuse_release_in),
+    Fsync,
+    SetXattr { flags: u32, name: &'a [u8], value: &'a [u8] },
+    GetXattr { size: u32, name: &'a [u8] },
+    ListXattr { size: u32 },
+    RemoveXattr { name: &'a [u8] },
+    OpenDir,
+    ReadDir(fuse_read_in),
+    ReadDirPlus(fuse_read_in),
+    ReleaseDir,
+    FsyncDir,
+    Fallocate(fuse_fallocate_in),
+    Lseek(fuse_lseek_in),
+    CopyFileRange(fuse_copy_file_range_in),
+    Interrupt,
+    Other,
+}
+
+/// What is left of a request's bytes.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take<T: FromBytes>(&mut self) -> Option<T> {
+        let (value, rest) = T::read_from_prefix(self.0).ok()?;
+        self.0 = rest;
+        Some(value)
+    }
+
+    fn name(&mut self) -> Option<&'a [u8]> {
+        let end = self.0.iter().position(|byte| *byte == 0)?;
+        let name = &self.0[..end];
+        self.0 = &self.0[end + 1..];
+        Some(name)
+    }
+
+    fn bytes(&mut self, count: u32) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count as usize)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+}
+
+impl<'a> Request<'a> {
+    /// The request in `bytes`, which is one read from the device; `None` for what is none.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (header, rest) = fuse_in_header::read_from_prefix(bytes).ok()?;
+        if header.len as usize != bytes.len() {
+            return None;
+        }
+        // What a kernel adds behind the arguments is for those who asked for it.
+        let extended = usize::from(header.total_extlen) * 8;
+        let own = rest.len().checked_sub(extended)?;
+        let operation = operation(header.opcode, &mut Rest(&rest[..own]))?;
+        Some(Self { header, operation })
+    }
+}
+
+fn operation<'a>(code: u32, rest: &mut Rest<'a>) -> Option<Operation<'a>> {
+    Some(match code {
+        opcode::INIT => {
+            let arguments: fuse_init_in = rest.take()?;
+            Operation::Init { arguments, flags2: rest.take().unwrap_or(0) }
+        }
+        opcode::DESTROY => Operation::Destroy,
+        opcode::LOOKUP => Operation::Lookup { name: rest.name()? },
+        opcode::FORGET => Operation::Forget { lookups: rest.take::<fuse_forget_in>()?.nlookup },
+        opcode::BATCH_FORGET => {
+            let head: fuse_batch_forget_in = rest.take()?;
+            let bytes = (head.count as usize).checked_mul(size_of::<fuse_forget_one>())?;
+            let mut list = Rest(rest.0.get(..bytes)?);
+            Operation::BatchForget { nodes: std::iter::from_fn(|| list.take()).collect() }
+        }
+        opcode::GETATTR => Operation::GetAttr,
+        opcode::STATX => Operation::Statx,
+        opcode::SETATTR => Operation::SetAttr(rest.take()?),
+        opcode::READLINK => Operation::ReadLink,
+        opcode::SYMLINK => Operation::SymLink { name: rest.name()?, target: rest.name()? },
+        opcode::MKNOD => Operation::MkNod { arguments: rest.take()?, name: rest.name()? },
+        opcode::MKDIR => Operation::MkDir { arguments: rest.take()?, name: rest.name()? },
+        opcode::UNLINK => Operation::Unlink { name: rest.name()? },
+        opcode::RMDIR => Operation::RmDir { name: rest.name()? },
+        opcode::RENAME => {
+            let newdir = rest.take::<fuse_rename_in>()?.newdir;
+            Operation::Rename { newdir, flags: 0, name: rest.name()?, new_name: rest.name()? }
+        }
+        opcode::RENAME2 => {
+            let fuse_rename2_in { newdir, flags, .. } = rest.take()?;
+            Operation::Rename { newdir, flags, name: rest.name()?, new_name: rest.name()? }
+        }
+        opcode::LINK => {
+            Operation::Link { oldnodeid: rest.take::<fuse_link_in>()?.oldnodeid, name: rest.name()? }
+        }
+        opcode::OPEN => Operation::Open(rest.take()?),
+        opcode::CREATE => Operation::Create { arguments: rest.take()?, name: rest.name()? },
+        opcode::READ => Operation::Read(rest.take()?),
+        opcode::WRITE => {
+            let arguments: fuse_write_in = rest.take()?;
+            Operation::Write { data: rest.bytes(arguments.size)?, arguments }
+        }
+        opcode::STATFS => Operation::StatFs,
+        opcode::RELEASE => Operation::Release(rest.take()?),
+        opcode::FSYNC => Operation::Fsync,
+        opcode::SETXATTR => {
+            let fuse_setxattr_in { size, flags } = rest.take()?;
+            Operation::SetXattr { flags, name: rest.name()?, value: rest.bytes(size)? }
+        }
+        opcode::GETXATTR => {
+            Operation::GetXattr { size: rest.take::<fuse_getxattr_in>()?.size, name: rest.name()? }
+        }
+        opcode::LISTXATTR => Operation::ListXattr { size: rest.take::<fuse_getxattr_in>()?.size },
+        opcode::REMOVEXATTR => Operation::RemoveXattr { name: rest.name()? },
+        opcode::OPENDIR => Operation::OpenDir,
+        opcode::READDIR => Operation::ReadDir(rest.take()?),
+        opcode::READDIRPLUS => Operation::ReadDirPlus(rest.take()?),
+        opcode::RELEASEDIR => Operation::ReleaseDir,
+        opcode::FSYNCDIR => Operation::FsyncDir,
+        opcode::FALLOCATE => Operation::Fallocate(rest.take()?),
+        opcode::LSEEK => Operation::Lseek(rest.take()?),
+        opcode::COPY_FILE_RANGE => Operation::CopyFileRange(rest.take()?),
+        opcode::INTERRUPT => Operation::Interrupt,
+        _ => Operation::Other,
+    })
+}
+
+/// Gives any bytes to the decoder; what a fuzzer calls.
+pub fn parse_any(bytes: &[u8]) -> bool {
+    Request::parse(bytes).is_some_and(|request| match request.operation {
+        Operation::Lookup { name } | Operation::Unlink { name } | Operation::RemoveXattr { name } => {
+            !name.contains(&0)
+        }
+        Operation::Write { arguments, data } => data.len() == arguments.size as usize,
+        _ => true,
+    })
+}

@@ -1,0 +1,249 @@
+//! What a mount shows: a tree at its root, and the trees of snapshots below `.snapshot`.
+//!
+//! An image that the kernel knows files of stays open until it has forgotten all of them; so a program that works in an image of a mirror goes on in it,
+//! while everybody who comes from the root is in the newest.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+
+use cairn_base::{FileId, SnapshotId};
+use cairn_files::{Tree, TreeError};
+use cairn_volume::{Snapshot, Volume};
+use parking_lot::{Mutex, RwLock};
+
+use crate::abi::{FUSE_ROOT_ID, errno};
+use crate::node::{BASE, Node, SNAPSHOTS};
+
+/// What is mounted.
+#[derive(Clone)]
+pub enum View {
+    /// The live tree of a volume, for reading and writing.
+    Live(Arc<Tree>),
+    /// One image, for good.
+    Frozen(Arc<Tree>),
+    /// The newest image of a mirror; see [`crate::Mount::refresh`].
+    Following(Arc<Volume>),
+}
+
+/// An image with the files that the kernel knows of it.
+pub(crate) struct Slot {
+    number: u32,
+    pub(crate) tree: Arc<Tree>,
+    /// Lookups that were answered, less those that were forgotten.
+    lookups: AtomicI64,
+}
+
+#[derive(Default)]
+struct Slots {
+    by_number: HashMap<u32, Arc<Slot>>,
+    by_snapshot: HashMap<SnapshotId, u32>,
+    given: u32,
+}
+
+pub(crate) struct Shown {
+    view: View,
+    /// The slot at the root.
+    root: AtomicU32,
+    slots: RwLock<Slots>,
+    /// Names below the root that the kernel was told, of a view that moves on.
+    top_names: Mutex<HashSet<Vec<u8>>>,
+    /// Directories in whose `.snapshot` the kernel was told of a snapshot.
+    looked_into: Mutex<HashSet<FileId>>,
+}
+
+impl Shown {
+    /// # Errors
+    /// The tree's, when a mirror has no tree yet.
+    pub(crate) fn new(view: View) -> Result<Self, TreeError> {
+        let shown = Self {
+            root: AtomicU32::new(BASE),
+            slots: RwLock::default(),
+            top_names: Mutex::default(),
+            looked_into: Mutex::default(),
+            view: view.clone(),
+        };
+        match view {
+            View::Live(tree) | View::Frozen(tree) => {
+                let slot = Slot { number: BASE, tree, lookups: AtomicI64::new(0) };
+                shown.slots.write().by_number.insert(BASE, Arc::new(slot));
+            }
+            View::Following(volume) => {
+                let tree = Tree::of_image(volume.image(None).map_err(TreeError::from)?)?;
+                let slot = shown.take_slot(Arc::new(tree), None).map_err(|_| TreeError::NoSpace)?;
+                shown.root.store(slot.number, Ordering::Release);
+            }
+        }
+        Ok(shown)
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        matches!(self.view, View::Live(_))
+    }
+
+    fn is_following(&self) -> bool {
+        matches!(self.view, View::Following(_))
+    }
+
+    fn volume(&self) -> Option<Arc<Volume>> {
+        match &self.view {
+            View::Live(tree) => Some(tree.volume().clone()),
+            View::Following(volume) => Some(volume.clone()),
+            View::Frozen(_) => None,
+        }
+    }
+
+    /// The image that a number of the kernel's is in, and the file; `None` beside it for a directory `.snapshot`.
+    pub(crate) fn find(&self, number: u64) -> Result<(Node, Option<Arc<Slot>>), i32> {
+        let Some(node) = Node::of_number(number) else {
+            let slot = self.slot(self.root.load(Ordering::Acquire))?;
+            return Ok((Node { slot: slot.number, file: slot.tree.root() }, Some(slot)));
+        };
+        match node.slot {
+            SNAPSHOTS => Ok((node, None)),
+            number => Ok((node, Some(self.slot(number)?))),
+        }
+    }
+
+    /// The file of a number that must be in a tree.
+    pub(crate) fn file(&self, number: u64) -> Result<(Arc<Slot>, FileId), i32> {
+        match self.find(number)? {
+            (node, Some(slot)) => Ok((slot, node.file)),
+            (_, None) => Err(errno::EROFS),
+        }
+    }
+
+    fn slot(&self, number: u32) -> Result<Arc<Slot>, i32> {
+        self.slots.read().by_number.get(&number).cloned().ok_or(errno::ESTALE)
+    }
+
+    /// What the kernel calls a file of a slot.
+    pub(crate) fn number(&self, slot: &Slot, file: FileId) -> Result<u64, i32> {
+        if slot.number == self.root.load(Ordering::Acquire) && file == slot.tree.root() {
+            return Ok(FUSE_ROOT_ID);
+        }
+        Node { slot: slot.number, file }.number()
+    }
+
+    /// Notes that the kernel was told of a file: it knows it once more, and tells when it forgets. An image that was let go meanwhile is there again.
+    pub(crate) fn told(&self, slot: &Arc<Slot>) {
+        if slot.number == BASE {
+            return;
+        }
+        {
+            let slots = self.slots.read();
+            if slots.by_number.contains_key(&slot.number) {
+                slot.lookups.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        }
+        let mut slots = self.slots.write();
+        slots.by_number.entry(slot.number).or_insert_with(|| slot.clone());
+        slot.lookups.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes a name below the root that the kernel may keep, so that it can be taken back from it.
+    pub(crate) fn told_at_top(&self, directory: u64, name: &[u8]) {
+        if directory == FUSE_ROOT_ID && self.is_following() {
+            self.top_names.lock().insert(name.to_owned());
+        }
+    }
+
+    /// Notes that the kernel was told of a snapshot in the `.snapshot` of a directory.
+    pub(crate) fn told_of_snapshot(&self, directory: FileId) {
+        self.looked_into.lock().insert(directory);
+    }
+
+    /// The numbers of the directories `.snapshot` that the kernel was told of snapshots in.
+    pub(crate) fn looked_into(&self) -> Vec<u64> {
+        let directories = self.looked_into.lock();
+        let number = |file: &FileId| Node { slot: SNAPSHOTS, file: *file }.number().ok();
+        directories.iter().filter_map(number).collect()
+    }
+
+    /// The kernel knows a file so many times less.
+    pub(crate) fn forget(&self, number: u64, lookups: u64) {
+        let Some(node) = Node::of_number(number) else { return };
+        if node.slot == BASE || node.slot == SNAPSHOTS {
+            return;
+        }
+        let Ok(slot) = self.slot(node.slot) else { return };
+        let lookups = i64::try_from(lookups).unwrap_or(i64::MAX);
+        if slot.lookups.fetch_sub(lookups, Ordering::Relaxed) <= lookups {
+            self.drop_unknown();
+        }
+    }
+
+    /// Closes the images that the kernel knows nothing of any more.
+    fn drop_unknown(&self) {
+        let mut slots = self.slots.write();
+        let root = self.root.load(Ordering::Acquire);
+        slots.by_number.retain(|number, slot| {
+            *number == BASE || *number == root || slot.lookups.load(Ordering::Relaxed) > 0
+        });
+        let Slots { by_number, by_snapshot, .. } = &mut *slots;
+        by_snapshot.retain(|_, number| by_number.contains_key(number));
+    }
+
+    fn take_slot(&self, tree: Arc<Tree>, snapshot: Option<SnapshotId>) -> Result<Arc<Slot>, i32> {
+        let mut slots = self.slots.write();
+        let known = snapshot.and_then(|id| slots.by_snapshot.get(&id));
+        if let Some(slot) = known.and_then(|number| slots.by_number.get(number)) {
+            return Ok(slot.clone());
+        }
+        if slots.given + 1 >= SNAPSHOTS {
+            return Err(errno::EOVERFLOW);
+        }
+        slots.given += 1;
+        let number = slots.given;
+        let slot = Arc::new(Slot { number, tree, lookups: AtomicI64::new(0) });
+        slots.by_number.insert(number, slot.clone());
+        if let Some(id) = snapshot {
+            slots.by_snapshot.insert(id, number);
+        }
+        Ok(slot)
+    }
+
+    /// The number of the directory `.snapshot` in a directory; none where there are no snapshots to look into: in a snapshot.
+    pub(crate) fn snapshots_in(&self, slot: &Slot, directory: FileId) -> Option<Result<u64, i32>> {
+        let is_root_image = slot.number == self.root.load(Ordering::Acquire);
+        let shows_them = is_root_image && self.volume().is_some();
+        shows_them.then(|| Node { slot: SNAPSHOTS, file: directory }.number())
+    }
+
+    /// The snapshots, the oldest first.
+    pub(crate) fn snapshots(&self) -> Vec<Snapshot> {
+        self.volume().map(|volume| volume.snapshots()).unwrap_or_default()
+    }
+
+    /// A snapshot's tree.
+    pub(crate) fn snapshot(&self, id: SnapshotId) -> Result<Arc<Slot>, i32> {
+        {
+            let slots = self.slots.read();
+            if let Some(slot) = slots.by_snapshot.get(&id).and_then(|number| slots.by_number.get(number)) {
+                return Ok(slot.clone());
+            }
+        }
+        let volume = self.volume().ok_or(errno::ENOENT)?;
+        let image = volume.image(Some(id)).map_err(|_| errno::ENOENT)?;
+        let tree = Tree::of_image(image).map_err(|error| error.errno())?;
+        self.take_slot(Arc::new(tree), Some(id))
+    }
+
+    /// Moves on to the newest image; the names below the root that the kernel must forget, or none when there was nothing newer.
+    pub(crate) fn follow(&self) -> Result<Option<HashSet<Vec<u8>>>, TreeError> {
+        let View::Following(volume) = &self.view else { return Ok(None) };
+        let image = volume.image(None).map_err(TreeError::from)?;
+        let now = self.slot(self.root.load(Ordering::Acquire)).ok();
+        let shown = now.and_then(|slot| slot.tree.image().map(|image| image.root().generation));
+        if shown == Some(image.root().generation) {
+            return Ok(None);
+        }
+        let tree = Arc::new(Tree::of_image(image)?);
+        let slot = self.take_slot(tree, None).map_err(|_| TreeError::NoSpace)?;
+        self.root.store(slot.number, Ordering::Release);
+        drop(slot);
+        self.drop_unknown();
+        Ok(Some(std::mem::take(&mut *self.top_names.lock())))
+    }
+}

@@ -1,0 +1,1 @@
+//! Tests of the front end: the kernel itself is the other side.

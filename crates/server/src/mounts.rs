@@ -1,0 +1,416 @@
+//! Mounts: files of volumes on directories of this machine, remembered in `DIR/mounts.json` and made again at every start.
+//!
+//! A server that died leaves mounts behind on which everything fails; the next start takes them away and mounts anew. An entry stays until somebody unmounts it, by
+//! `cairn unmount` or with the system's own programs. A live tree is mounted once; its second directory shows the same mount.
+//!
+//! Lock order: `entries`, then what volumes have. It is not held while a mount is asked for data: the answer may need a new mount's threads, never this.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cairn_base::SnapshotId;
+use cairn_files::Tree;
+use cairn_frontend_fuse::{self as fuse, Mount, MountError, MountOptions, View};
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
+
+use crate::api;
+use crate::contents::find_snapshot;
+use crate::error::ServerError;
+use crate::state;
+use crate::volumes::{OpenVolume, Volumes};
+
+/// How often mounts are compared with what they show: a mirror that moved on, a snapshot that went.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// What `mounts.json` says.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Document {
+    mounts: Vec<Record>,
+}
+
+/// One mount, as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    volume: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    snapshot: Option<String>,
+    directory: PathBuf,
+    #[serde(default)]
+    allow_other: bool,
+    #[serde(default)]
+    devices: bool,
+    #[serde(default)]
+    set_user_id: bool,
+}
+
+impl Record {
+    fn name(&self) -> String {
+        match &self.snapshot {
+            Some(snapshot) => format!("{}@{snapshot}", self.volume),
+            None => self.volume.clone(),
+        }
+    }
+}
+
+/// What is mounted of a record.
+struct Mounted {
+    mount: Arc<Mount>,
+    open: Arc<OpenVolume>,
+    read_only: bool,
+    /// The snapshots when it was last looked at.
+    snapshots: Vec<(SnapshotId, String)>,
+}
+
+struct Entry {
+    record: Record,
+    state: Result<Mounted, String>,
+}
+
+impl Entry {
+    fn is_there(&self) -> bool {
+        self.state.is_ok()
+    }
+
+    fn is_live(&self) -> bool {
+        self.state.as_ref().is_ok_and(|mounted| !mounted.read_only)
+    }
+
+    fn show(&self) -> api::Mount {
+        api::Mount {
+            name: self.record.name(),
+            directory: self.record.directory.display().to_string(),
+            read_only: self.state.as_ref().is_ok_and(|mounted| mounted.read_only),
+            problem: self.state.as_ref().err().cloned(),
+        }
+    }
+}
+
+/// The mounts of a server.
+pub(crate) struct Mounts {
+    own: Weak<Mounts>,
+    path: PathBuf,
+    volumes: Arc<Volumes>,
+    entries: Mutex<Vec<Entry>>,
+    ending: AtomicBool,
+    asleep: Mutex<()>,
+    wake: Condvar,
+}
+
+/// The thread that looks after mounts; it ends when this goes.
+pub(crate) struct Watch {
+    mounts: Arc<Mounts>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.mounts.ending.store(true, Ordering::Release);
+        self.mounts.wake.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that looks after mounts had panicked");
+        }
+    }
+}
+
+impl Mounts {
+    /// Makes the mounts that are remembered again. One that can't be made is told, and stays remembered.
+    pub(crate) fn open(data: &Path, volumes: Arc<Volumes>) -> Result<Arc<Self>, ServerError> {
+        let path = data.join("mounts.json");
+        let document: Document = state::load(&path)?.unwrap_or_default();
+        let mounts = Arc::new_cyclic(|own| Self {
+            own: own.clone(),
+            path,
+            volumes,
+            entries: Mutex::default(),
+            ending: AtomicBool::new(false),
+            asleep: Mutex::default(),
+            wake: Condvar::new(),
+        });
+        for record in document.mounts {
+            clear_dead(&record);
+            let mut entries = mounts.entries.lock();
+            let state = mounts.mount(&record, &entries).map_err(|error| {
+                let (name, directory) = (record.name(), record.directory.display().to_string());
+                tracing::error!(name, directory, %error, "what was mounted is not there any more");
+                error.to_string()
+            });
+            entries.push(Entry { record, state });
+        }
+        Ok(mounts)
+    }
+
+    /// Starts to look after them.
+    pub(crate) fn watch(self: &Arc<Self>) -> Result<Watch, ServerError> {
+        let own = self.clone();
+        let look = move || {
+            while !own.ending.load(Ordering::Acquire) {
+                own.look();
+                own.wake.wait_for(&mut own.asleep.lock(), LOOK_EVERY);
+            }
+        };
+        let thread = std::thread::Builder::new().name("mounts".to_owned()).spawn(look);
+        let thread = thread.map_err(|source| ServerError::Thread { what: "mounts", source })?;
+        Ok(Watch { mounts: self.clone(), thread: Some(thread) })
+    }
+
+    /// All mounts.
+    pub(crate) fn list(&self) -> Vec<api::Mount> {
+        self.entries.lock().iter().map(Entry::show).collect()
+    }
+
+    /// What is wrong with mounts.
+    pub(crate) fn problems(&self) -> Vec<api::Problem> {
+        let broken = |mount: api::Mount| {
+            let api::Mount { name, directory, problem, .. } = mount;
+            problem.map(|problem| api::Problem {
+                subject: name.clone(),
+                message: format!("{directory} is not mounted: {problem}"),
+                next: format!("cairn mount {name} {directory}, or cairn unmount {directory} to have it forgotten"),
+            })
+        };
+        self.list().into_iter().filter_map(broken).collect()
+    }
+
+    /// Mounts what is asked for, and remembers it.
+    pub(crate) fn create(&self, request: &api::CreateMount) -> Result<api::Mount, ServerError> {
+        let given = Path::new(&request.directory);
+        let directory = given.canonicalize().map_err(ServerError::path("mount on", given))?;
+        let record = Record {
+            volume: request.volume.clone(),
+            snapshot: request.snapshot.clone(),
+            directory,
+            allow_other: request.allow_other,
+            devices: request.devices,
+            set_user_id: request.set_user_id,
+        };
+        let mut entries = self.entries.lock();
+        if entries.iter().any(|entry| entry.record.directory == record.directory && entry.is_there()) {
+            return Err(ServerError::Taken { what: "mount", name: request.directory.clone() });
+        }
+        let mounted = self.mount(&record, &entries)?;
+        entries.retain(|entry| entry.record.directory != record.directory);
+        entries.push(Entry { record, state: Ok(mounted) });
+        self.save(&entries)?;
+        let shown = entries.last().map(Entry::show).ok_or(ServerError::Bug)?;
+        tracing::info!(name = shown.name, directory = shown.directory, "mounted");
+        Ok(shown)
+    }
+
+    /// Takes a mount away.
+    pub(crate) fn remove(&self, request: &api::Unmount) -> Result<(), ServerError> {
+        let directory = Path::new(&request.directory);
+        let mut entries = self.entries.lock();
+        let known = entries.iter().position(|entry| entry.record.directory == directory);
+        let index = known.ok_or_else(|| ServerError::NotFound {
+            what: "mount",
+            name: request.directory.clone(),
+            list: "cairn mount list",
+        })?;
+        if entries[index].is_there() {
+            let place = fuse::mounted().into_iter().any(|(path, _)| path == directory);
+            if place {
+                fuse::unmount(directory, request.lazy).map_err(ServerError::Mount)?;
+            }
+        }
+        let gone = entries.remove(index);
+        self.save(&entries)?;
+        drop(entries);
+        // The tree closes with it, so that what comes next finds nobody there. Others may still show the same mount.
+        if let Ok(Mounted { mount, .. }) = gone.state
+            && !request.lazy
+            && !self.shows(&mount)
+        {
+            mount.wait_for_end();
+        }
+        tracing::info!(directory = request.directory, "unmounted");
+        Ok(())
+    }
+
+    fn shows(&self, mount: &Arc<Mount>) -> bool {
+        let same = |entry: &Entry| entry.state.as_ref().is_ok_and(|other| Arc::ptr_eq(&other.mount, mount));
+        self.entries.lock().iter().any(same)
+    }
+
+    /// The directories on which some of a volume is mounted.
+    pub(crate) fn of(&self, concerned: impl Fn(&str, Option<&str>) -> bool) -> Vec<PathBuf> {
+        let entries = self.entries.lock();
+        let mine = |entry: &&Entry| {
+            entry.is_there() && concerned(&entry.record.volume, entry.record.snapshot.as_deref())
+        };
+        entries.iter().filter(mine).map(|entry| entry.record.directory.clone()).collect()
+    }
+
+    /// Refuses what would pull files from under programs.
+    pub(crate) fn refuse_if_mounted(
+        &self,
+        name: &str,
+        concerned: impl Fn(&str, Option<&str>) -> bool,
+    ) -> Result<(), ServerError> {
+        match self.of(concerned).into_iter().next() {
+            None => Ok(()),
+            Some(directory) => Err(ServerError::Mounted { name: name.to_owned(), directory }),
+        }
+    }
+
+    /// Takes away the mounts of a volume's live tree, whoever works in them: it becomes a mirror. How many there were.
+    pub(crate) fn close_live(&self, volume: &str) -> usize {
+        let mut entries = self.entries.lock();
+        let mine = |entry: &Entry| entry.record.volume == volume && entry.is_live();
+        let gone: Vec<PathBuf> =
+            entries.iter().filter(|entry| mine(entry)).map(|entry| entry.record.directory.clone()).collect();
+        for directory in &gone {
+            if let Err(error) = fuse::unmount(directory, true) {
+                tracing::error!(directory = %directory.display(), %error, "a mount stays, and can't write any more");
+            }
+        }
+        entries.retain(|entry| !mine(entry));
+        if let Err(error) = self.save(&entries) {
+            tracing::error!(%error, "mounts that are gone come again with the next start");
+        }
+        gone.len()
+    }
+
+    /// Takes all mounts away; they stay remembered. What programs have written and the kernel still holds is written first.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+        let entries = std::mem::take(&mut *self.entries.lock());
+        for entry in entries {
+            let Ok(mounted) = entry.state else { continue };
+            let directory = entry.record.directory.display();
+            if let Err(error) = mounted.mount.collect() {
+                tracing::error!(%directory, %error, "what programs wrote last is lost");
+            }
+            if let Err(error) = fuse::unmount(&entry.record.directory, true) {
+                tracing::warn!(%directory, %error, "a mount is left behind, without a server");
+            }
+        }
+    }
+
+    fn save(&self, entries: &[Entry]) -> Result<(), ServerError> {
+        let mounts = entries.iter().map(|entry| entry.record.clone()).collect();
+        state::save(&self.path, &Document { mounts })
+    }
+
+    fn mount(&self, record: &Record, entries: &[Entry]) -> Result<Mounted, ServerError> {
+        let open = self.volumes.get(&record.volume)?;
+        let name = record.name();
+        let failed = ServerError::tree(&name);
+        let (view, read_only) = match &record.snapshot {
+            Some(snapshot) => {
+                let id = find_snapshot(&open, snapshot)?.id;
+                let image = open.volume.image(Some(id)).map_err(ServerError::volume(&record.volume))?;
+                (View::Frozen(Arc::new(Tree::of_image(image).map_err(failed)?)), true)
+            }
+            None if open.is_destination() => (View::Following(open.volume.clone()), true),
+            None => (View::Live(open.live_tree()?), false),
+        };
+        let same = entries.iter().find(|entry| entry.record.volume == record.volume && entry.is_live());
+        let mount = match (same, read_only) {
+            (Some(Entry { state: Ok(other), .. }), false) => {
+                fuse::show_also(other.mount.point(), &record.directory).map_err(|_| {
+                    ServerError::MountedElsewhere {
+                        name: name.clone(),
+                        directory: other.mount.point().to_owned(),
+                    }
+                })?;
+                other.mount.clone()
+            }
+            _ => {
+                let options = MountOptions {
+                    allow_other: record.allow_other,
+                    devices: record.devices,
+                    set_user_id: record.set_user_id,
+                };
+                let own = self.own.clone();
+                let ended = move || {
+                    if let Some(own) = own.upgrade() {
+                        own.wake.notify_all();
+                    }
+                };
+                let mount = Mount::start(&record.directory, &name, view, options, ended);
+                Arc::new(mount.map_err(|error| match error {
+                    MountError::Tree(error) => ServerError::tree(&name)(error),
+                    error => ServerError::Mount(error),
+                })?)
+            }
+        };
+        if !read_only {
+            open.is_mounted_by(&mount);
+        }
+        let snapshots = names_of(&open);
+        Ok(Mounted { mount, open, read_only, snapshots })
+    }
+
+    /// One look: mirrors that moved on, snapshots that went, mounts that somebody took away.
+    fn look(&self) {
+        let mut work: Vec<(Arc<Mount>, Vec<String>)> = Vec::new();
+        {
+            let mut entries = self.entries.lock();
+            if entries.is_empty() {
+                return;
+            }
+            for mounted in entries.iter_mut().filter_map(|entry| entry.state.as_mut().ok()) {
+                let now = names_of(&mounted.open);
+                let before = std::mem::replace(&mut mounted.snapshots, now);
+                let gone = before.into_iter().filter(|one| !mounted.snapshots.contains(one));
+                work.push((mounted.mount.clone(), gone.map(|(_, name)| name).collect()));
+            }
+        }
+        for (mount, gone) in work {
+            mount.refresh();
+            gone.iter().for_each(|name| mount.forget_snapshot(name));
+        }
+        if !self.ending.load(Ordering::Acquire) {
+            self.forget_unmounted();
+        }
+    }
+
+    /// Forgets what was unmounted by other programs.
+    fn forget_unmounted(&self) {
+        let mut entries = self.entries.lock();
+        let suspicious = entries.iter().any(|entry| {
+            entry.state.as_ref().is_ok_and(|mounted| mounted.mount.has_ended())
+        });
+        let several = entries.iter().filter(|entry| entry.is_there()).count() > 1;
+        if !suspicious && !several {
+            return;
+        }
+        let there = fuse::mounted();
+        let before = entries.len();
+        entries.retain(|entry| {
+            let stays = !entry.is_there() || there.iter().any(|(path, _)| *path == entry.record.directory);
+            if !stays {
+                tracing::info!(directory = %entry.record.directory.display(), "was unmounted by another program");
+            }
+            stays
+        });
+        if entries.len() < before
+            && let Err(error) = self.save(&entries)
+        {
+            tracing::error!(%error, "mounts that are gone come again with the next start");
+        }
+    }
+}
+
+fn names_of(open: &OpenVolume) -> Vec<(SnapshotId, String)> {
+    open.volume.snapshots().into_iter().map(|snapshot| (snapshot.id, snapshot.name)).collect()
+}
+
+/// Takes away what a server that died has left on a directory: everything there fails with `ENOTCONN`, also looking at it.
+fn clear_dead(record: &Record) {
+    let (name, directory) = (record.name(), &record.directory);
+    // Several can lie one over the other.
+    for _ in fuse::mounted().iter().filter(|(path, source)| path == directory && *source == name) {
+        if let Err(error) = fuse::unmount(directory, true) {
+            tracing::warn!(directory = %directory.display(), %error, "a dead mount stays in the way");
+            return;
+        }
+        tracing::info!(directory = %directory.display(), "took a dead mount away");
+    }
+}
