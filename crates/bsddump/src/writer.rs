@@ -170,6 +170,14 @@ impl Dump {
         self.planned
     }
 
+    /// The inodes that it has, in the order in which they are written: directories, then all else. A source that reads ahead goes by it.
+    pub fn order(&self) -> Vec<u32> {
+        let is_directory = |number: &u32| self.directories.contains(*number);
+        let (mut first, second): (Vec<u32>, Vec<u32>) = self.dumped.iter().partition(is_directory);
+        first.extend(second);
+        first
+    }
+
     fn map_files(
         &mut self,
         source: &mut dyn Source,

@@ -10,6 +10,7 @@ mod activity;
 mod clones;
 mod devices;
 mod drills;
+mod dumps;
 mod hooks;
 mod mirrors;
 mod mounts;
@@ -24,6 +25,7 @@ pub use devices::{
     Placement, RevertCopy, Reverted, Thin, View, Window,
 };
 pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
+pub use dumps::{FileDumpPlan, FileDumpRecord, FileDumpRequest, FileDumpResult};
 pub use hooks::{Hooks, SetHooks};
 pub use mirrors::{
     Aborted, Compress, CreateMirror, Departed, Divergence, DivergenceRequest, Failover, FailoverRequest,
@@ -635,6 +637,8 @@ pub enum JobOutcome {
     Verify(Box<MirrorVerify>),
     /// Of `image dump`.
     Dump(DumpResult),
+    /// Of `file dump`.
+    FileDump(FileDumpResult),
     /// Of `image restore`.
     Restore(RestoreResult),
     /// Of `mirror drill`.

@@ -16,6 +16,7 @@
 //! DIR/volumes/NAME/volume.json   the devices of a volume, and of its intent log
 //! DIR/volumes/NAME/volume.img    its device, when no other was named
 //! DIR/volumes/NAME/dumps.json    the last image dump of each level
+//! DIR/volumes/NAME/dates.json    the dates of its BSD dumps
 //! DIR/volumes/NAME/schedules.json  its schedules of snapshots
 //! DIR/volumes/NAME/hooks.json   commands around its snapshots
 //! DIR/volumes/NAME/mirror.json   which source it follows, when it is a mirror

@@ -466,6 +466,26 @@ pub enum ServerError {
         /// The level asked for.
         level: u8,
     },
+    /// There is no date from which on a dump of this level has what changed.
+    #[error("no dump of `{name}` of a lower level than {level} was made")]
+    NoEarlierDump {
+        /// The volume, with the path.
+        name: String,
+        /// The level asked for.
+        level: u8,
+    },
+    /// Where a BSD dump goes to takes no more.
+    #[error("the dump can't be written: {source}")]
+    DumpOutput {
+        /// The cause.
+        source: io::Error,
+    },
+    /// The inodes of what is dumped.
+    #[error("what is to be dumped can't be read: {source}")]
+    DumpSource {
+        /// The cause.
+        source: io::Error,
+    },
     /// The snapshot of the last dump of a lower level is gone.
     #[error(
         "`{volume}@{snapshot}`, the snapshot of its last image dump of level {level}, is not there any more"

@@ -6,6 +6,7 @@ mod auth;
 mod clones;
 mod devices;
 mod drills;
+mod dumps;
 mod images;
 mod mirrors;
 mod mounts;
@@ -53,6 +54,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(clones::routes())
         .merge(drills::routes())
         .merge(mounts::routes())
+        .merge(dumps::routes())
 }
 
 /// The description of the API, as pretty JSON: what `/v1/openapi.json` answers and `docs/openapi.json` holds.

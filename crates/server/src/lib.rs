@@ -13,6 +13,7 @@ mod data_dir;
 mod destination;
 mod devices;
 mod drills;
+mod dumps;
 mod error;
 mod exports;
 mod followers;

@@ -68,6 +68,8 @@ pub(crate) struct OpenVolume {
     tree: Mutex<Weak<Tree>>,
     /// Where that is mounted.
     mounts: Mutex<Vec<Weak<Mount>>>,
+    /// Held while the dates of its BSD dumps change.
+    pub(crate) dates: Mutex<()>,
     ending: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -236,6 +238,7 @@ impl Volumes {
             hooks: Hooks::open(self.folder(name).join("hooks.json")),
             tree: Mutex::default(),
             mounts: Mutex::default(),
+            dates: Mutex::default(),
             ending: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
         });

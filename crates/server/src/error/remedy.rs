@@ -75,7 +75,9 @@ impl ServerError {
             E::Refused { body, .. } => body.error,
             E::Mirror { source, .. } => crate::transfer::error_kind(source),
             E::Dump { source } => dump_kind(source),
-            E::NoLowerDump { .. } => ErrorKind::NotFound,
+            E::NoLowerDump { .. } | E::NoEarlierDump { .. } => ErrorKind::NotFound,
+            E::DumpOutput { source } => io_kind(source),
+            E::DumpSource { .. } => ErrorKind::VolumeDamaged,
             E::DumpBaseGone { .. } => ErrorKind::Diverged,
             E::RestoredDamaged { .. } => ErrorKind::Damaged,
             E::Unauthorized | E::LocalOnly { .. } => ErrorKind::Unauthorized,
@@ -100,6 +102,9 @@ impl ServerError {
             E::NotFound { list, .. } => format!("see what there is with `{list}`"),
             E::Taken { what, .. } => format!("choose another name, or delete that {what} first"),
             E::InUse { name, .. } => format!("disconnect the clients of `{name}`; `cairn status` names them"),
+            E::NoEarlierDump { name, .. } => format!("begin with everything: cairn dump -0 {name}"),
+            E::DumpOutput { .. } => "make room, or see why the reader of the pipe ended; then run it again".into(),
+            E::DumpSource { .. } => "see what is damaged with `cairn volume check`".into(),
             E::Mounted { directory, .. } => format!("cairn unmount {}", directory.display()),
             E::MountedElsewhere { directory, .. } => {
                 format!("use it there, or take it away first: cairn unmount {}", directory.display())

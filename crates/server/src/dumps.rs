@@ -1,0 +1,387 @@
+//! BSD dumps of a volume's files: made of a snapshot into a file or pipe that a client handed over, for `cairn restore` and Linux `restore`.
+//!
+//! The last dump of each level stands in `VOLUME/dates.json`, for every path by itself, as `dump` has it in `/etc/dumpdates`: a dump has what changed at or after the
+//! date of the last one of a lower level. A dump that was not written whole leaves no date. Nothing is held for later dumps.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cairn_bsddump::{Dump, Options, Phase, Selection, WriteError};
+use cairn_files::Tree;
+use cairn_volume::Snapshot;
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use serde::{Deserialize, Serialize};
+
+use crate::api;
+use crate::contents::find_snapshot;
+use crate::error::ServerError;
+use crate::handover::Handed;
+use crate::jobs::Progress;
+use crate::server::Server;
+use crate::state;
+use crate::token::random_name;
+use crate::volumes::OpenVolume;
+
+mod source;
+use source::{Reading, THREADS, TreeSource};
+
+/// How the names of the snapshots begin that dumps make for themselves, and delete again.
+const DUMP_PREFIX: &str = "dump.";
+const HIGHEST_LEVEL: u8 = 9;
+/// Files that are told when they could not be dumped; there may be more.
+const FAILED_MAX: usize = 1000;
+/// Bytes of a label and of names in a dump's headers, less the final zero.
+const LABEL_MAX: usize = 15;
+const NAME_MAX: usize = 63;
+
+/// What `dates.json` says.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Document {
+    dates: Vec<Record>,
+}
+
+/// The last dump of a level.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Record {
+    /// From the root, without slashes at its ends; empty for everything.
+    path: String,
+    level: u8,
+    /// Seconds since 1970.
+    date: u32,
+    snapshot: String,
+    bytes: u64,
+}
+
+/// A dump that was asked for, checked.
+struct Making {
+    open: Arc<OpenVolume>,
+    /// From the root, without slashes at its ends.
+    path: String,
+    level: u8,
+    since: u32,
+    exclude: Option<GlobSet>,
+    snapshot: Option<String>,
+    host: String,
+}
+
+/// What the source is a tree of, for as long as the dump takes.
+struct Frozen {
+    snapshot: Snapshot,
+    tree: Arc<Tree>,
+    /// Made for this dump.
+    own: bool,
+}
+
+impl Server {
+    fn dates_path(&self, volume: &str) -> std::path::PathBuf {
+        self.volumes.folder(volume).join("dates.json")
+    }
+
+    fn dates(&self, volume: &str) -> Result<Vec<Record>, ServerError> {
+        Ok(state::load::<Document>(&self.dates_path(volume))?.unwrap_or_default().dates)
+    }
+
+    /// The last BSD dump of each path and level.
+    pub(crate) fn dump_dates(&self, volume: &str) -> Result<Vec<api::FileDumpRecord>, ServerError> {
+        self.volumes.get(volume)?;
+        let show = |record: Record| api::FileDumpRecord {
+            path: format!("/{}", record.path),
+            level: record.level,
+            date_ms: u64::from(record.date) * 1000,
+            snapshot: format!("{volume}@{}", record.snapshot),
+            bytes: record.bytes,
+        };
+        Ok(self.dates(volume)?.into_iter().map(show).collect())
+    }
+
+    fn dump_of(&self, volume: &str, request: &api::FileDumpRequest) -> Result<Making, ServerError> {
+        let open = self.volumes.get(volume)?;
+        let level = request.level.unwrap_or(0);
+        if level > HIGHEST_LEVEL {
+            return Err(ServerError::Invalid { what: "the level", rule: "it is 0 to 9" });
+        }
+        let names: Vec<&str> = request.path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
+        if names.contains(&"..") {
+            return Err(ServerError::Invalid { what: "the path", rule: "it goes down from the root" });
+        }
+        let path = names.join("/");
+        let dates = self.dates(volume)?;
+        let lower = dates.iter().filter(|record| record.path == path && record.level < level);
+        let since = match (level, lower.map(|record| record.date).max()) {
+            (0, _) => 0,
+            (_, Some(date)) => date,
+            (level, None) => {
+                let name = if path.is_empty() { volume.to_owned() } else { format!("{volume}:/{path}") };
+                return Err(ServerError::NoEarlierDump { name, level });
+            }
+        };
+        let exclude = globs(&request.exclude)?;
+        let snapshot = request.snapshot.clone();
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Ok(Making { open, path, level, since, exclude, snapshot, host: host.trim().to_owned() })
+    }
+
+    /// What a dump would have. Nothing is written.
+    pub(crate) fn plan_file_dump(
+        &self,
+        volume: &str,
+        request: &api::FileDumpRequest,
+    ) -> Result<api::FileDumpPlan, ServerError> {
+        let making = self.dump_of(volume, request)?;
+        let frozen = making.freeze()?;
+        let planned = making.plan(&TreeSource::new(frozen.tree.clone()), &frozen.snapshot, &mut |_| true);
+        making.let_go(frozen);
+        let planned = planned?.planned();
+        Ok(api::FileDumpPlan {
+            level: making.level,
+            since_ms: (making.since > 0).then(|| u64::from(making.since) * 1000),
+            inodes: planned.inodes,
+            directories: planned.directories,
+            data_bytes: planned.bytes,
+        })
+    }
+
+    /// Begins to write a dump into the file of the ticket.
+    pub(crate) fn file_dump(
+        self: &Arc<Self>,
+        volume: &str,
+        request: &api::FileDumpRequest,
+    ) -> Result<api::Job, ServerError> {
+        let making = self.dump_of(volume, request)?;
+        let handed = self.handover.take(request.ticket.as_deref().unwrap_or_default())?;
+        let server = self.clone();
+        self.jobs.start("file dump", volume, move |progress| {
+            progress.phase("making a snapshot");
+            let frozen = making.freeze()?;
+            let outcome = making.write(&frozen, &handed, progress);
+            let noted = outcome.and_then(|result| {
+                server.note_date(&making, &frozen.snapshot, &result)?;
+                Ok(result)
+            });
+            making.let_go(frozen);
+            Ok(Some(api::JobOutcome::FileDump(noted?)))
+        })
+    }
+
+    /// A dump is whole: it is the last one of its level now, and those of higher levels stand on nothing.
+    fn note_date(
+        &self,
+        making: &Making,
+        snapshot: &Snapshot,
+        result: &api::FileDumpResult,
+    ) -> Result<(), ServerError> {
+        let _turn = making.open.dates.lock();
+        let volume = &making.open.name;
+        let mut dates = self.dates(volume)?;
+        dates.retain(|record| record.path != making.path || record.level < making.level);
+        dates.push(Record {
+            path: making.path.clone(),
+            level: making.level,
+            date: seconds(snapshot),
+            snapshot: snapshot.name.clone(),
+            bytes: result.bytes,
+        });
+        state::save(&self.dates_path(volume), &Document { dates })
+    }
+}
+
+/// Patterns of names and paths that are left out: one without a slash is of a name in any directory, one with a slash of a path from the root.
+fn globs(patterns: &[String]) -> Result<Option<GlobSet>, ServerError> {
+    let wrong = |reason: globset::Error| ServerError::BadRequest { reason: reason.to_string() };
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        let whole = match pattern.strip_prefix('/') {
+            Some(path) => path.to_owned(),
+            None if pattern.contains('/') => pattern.clone(),
+            None => format!("**/{pattern}"),
+        };
+        set.add(GlobBuilder::new(&whole).literal_separator(true).build().map_err(wrong)?);
+    }
+    (!patterns.is_empty()).then(|| set.build().map_err(wrong)).transpose()
+}
+
+fn seconds(snapshot: &Snapshot) -> u32 {
+    u32::try_from(snapshot.created.0 / 1_000_000_000).unwrap_or(u32::MAX)
+}
+
+impl Making {
+    fn freeze(&self) -> Result<Frozen, ServerError> {
+        let volume = &self.open.volume;
+        let failed = ServerError::volume(&self.open.name);
+        let (snapshot, own) = match &self.snapshot {
+            Some(name) => (find_snapshot(&self.open, name)?, false),
+            None if self.open.is_destination() => {
+                let none = || ServerError::NoImage { volume: self.open.name.clone() };
+                (volume.snapshot(volume.status().cursor.snapshot).ok_or_else(none)?, false)
+            }
+            None => {
+                let name = format!("{DUMP_PREFIX}{}", &random_name()[..8]);
+                let make = || volume.create_snapshot(&name);
+                (self.open.snapshot_with(make)?.map_err(&failed)?, true)
+            }
+        };
+        let name = format!("{}@{}", self.open.name, snapshot.name);
+        let image = volume.image(Some(snapshot.id)).map_err(failed);
+        let tree = image.and_then(|image| Tree::of_image(image).map_err(ServerError::tree(&name)));
+        match tree {
+            Ok(tree) => Ok(Frozen { snapshot, tree: Arc::new(tree), own }),
+            Err(error) => {
+                if own {
+                    let _ = volume.delete_snapshots(&[snapshot.id]);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn let_go(&self, frozen: Frozen) {
+        if frozen.own
+            && let Err(error) = self.open.volume.delete_snapshots(&[frozen.snapshot.id])
+        {
+            tracing::warn!(volume = self.open.name, snapshot = frozen.snapshot.name, %error, "a dump's snapshot stays");
+        }
+    }
+
+    fn options(&self, snapshot: &Snapshot) -> Options {
+        let short = |text: &str, most: usize| text.as_bytes()[..text.len().min(most)].to_vec();
+        Options {
+            level: u32::from(self.level),
+            date: seconds(snapshot),
+            since: self.since,
+            label: short(&snapshot.name, LABEL_MAX),
+            file_system: short(&self.open.name, NAME_MAX),
+            device: short(&format!("{}@{}", self.open.name, snapshot.name), NAME_MAX),
+            host: short(&self.host, NAME_MAX),
+            subtree: self.path.split('/').filter(|name| !name.is_empty()).map(|name| name.into()).collect(),
+        }
+    }
+
+    fn plan(
+        &self,
+        source: &TreeSource,
+        snapshot: &Snapshot,
+        watch: &mut dyn FnMut(cairn_bsddump::Progress) -> bool,
+    ) -> Result<Dump, ServerError> {
+        use std::os::unix::ffi::OsStrExt;
+        let mut filter = |path: &[u8]| match &self.exclude {
+            Some(set) if set.is_match(std::path::Path::new(std::ffi::OsStr::from_bytes(path))) => {
+                Selection::Skip
+            }
+            _ => Selection::Take,
+        };
+        let filter: Option<&mut dyn FnMut(&[u8]) -> Selection> =
+            if self.exclude.is_some() { Some(&mut filter) } else { None };
+        Dump::plan(&mut Reading(source), self.options(snapshot), filter, watch).map_err(dump_error)
+    }
+
+    fn write(
+        &self,
+        frozen: &Frozen,
+        handed: &Handed,
+        progress: &Progress,
+    ) -> Result<api::FileDumpResult, ServerError> {
+        let [file] = &handed.files[..] else {
+            return Err(ServerError::Invalid {
+                what: "the ticket",
+                rule: "a dump goes into one file or pipe",
+            });
+        };
+        let goes_on = || !progress.cancelled().load(Ordering::Relaxed) && !handed.gone.load(Ordering::Relaxed);
+        let source = TreeSource::new(frozen.tree.clone());
+        let mut watch = |at: cairn_bsddump::Progress| {
+            progress.phase(phase(at.phase));
+            progress.bytes(at.bytes, 0);
+            goes_on()
+        };
+        let dump = self.plan(&source, &frozen.snapshot, &mut watch)?;
+        let total = dump.planned().bytes;
+        let inodes = dump.planned().inodes;
+        source.begin(dump.order());
+        let mut out = Out { file, gone: &handed.gone };
+        let written = std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| source.load());
+            }
+            let mut watch = |at: cairn_bsddump::Progress| {
+                progress.phase(phase(at.phase));
+                progress.bytes(at.bytes, total.max(at.bytes));
+                goes_on()
+            };
+            let written = dump.write(&mut Reading(&source), &mut out, &mut watch);
+            source.end();
+            written
+        });
+        let written = written.map_err(dump_error)?;
+        // A dump that a date stands for is on its medium; pipes and tapes have no such thing.
+        if file.metadata().is_ok_and(|meta| meta.is_file()) {
+            file.sync_all().map_err(|source| ServerError::DumpOutput { source })?;
+        }
+        let failed = written.failed.iter().take(FAILED_MAX);
+        let failed: Vec<String> = failed
+            .map(|one| {
+                let path = self.name_of(frozen, one.number);
+                format!("{path}: {} is not in the dump: {}", one.what, one.reason)
+            })
+            .collect();
+        Ok(api::FileDumpResult {
+            volume: self.open.name.clone(),
+            snapshot: format!("{}@{}", self.open.name, frozen.snapshot.name),
+            path: format!("/{}", self.path),
+            level: self.level,
+            since_ms: (self.since > 0).then(|| u64::from(self.since) * 1000),
+            inodes,
+            bytes: written.bytes,
+            failed,
+        })
+    }
+
+    /// A directory's path, or the number of anything else: which names a file has is not known without looking everywhere.
+    fn name_of(&self, frozen: &Frozen, number: u32) -> String {
+        match frozen.tree.directory_path(cairn_base::FileId(number.into())) {
+            Ok(path) => format!("/{}", String::from_utf8_lossy(&path)),
+            Err(_) => format!("the file with the number {number}"),
+        }
+    }
+}
+
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::MapFiles => "1 of 4: looking at all inodes",
+        Phase::MapDirectories => "2 of 4: walking the directories",
+        Phase::WriteDirectories => "3 of 4: writing directories",
+        Phase::WriteFiles => "4 of 4: writing files",
+    }
+}
+
+/// Where a dump goes: it ends when the client that handed it over is gone.
+struct Out<'a> {
+    file: &'a File,
+    gone: &'a AtomicBool,
+}
+
+impl Write for Out<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.gone.load(Ordering::Relaxed) {
+            return Err(std::io::ErrorKind::BrokenPipe.into());
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
+}
+
+fn dump_error(error: WriteError) -> ServerError {
+    match error {
+        WriteError::Cancelled => ServerError::Cancelled,
+        WriteError::Output(source) => ServerError::DumpOutput { source },
+        WriteError::NoSuchPath(path) => {
+            ServerError::NotFound { what: "path", name: format!("/{path}"), list: "cairn mount VOLUME DIR" }
+        }
+        WriteError::Source(source) => ServerError::DumpSource { source },
+        WriteError::NoRoot => ServerError::Bug,
+    }
+}

@@ -1,0 +1,421 @@
+//! The tree of an image as a dump wants it, read ahead.
+//!
+//! Threads load what the dump comes to next: whole small files, and large ones a piece after the other. What is loaded and not yet used is bounded in
+//! bytes and in files.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use cairn_base::{BLOCK_SIZE, FileId};
+use cairn_bsddump::{Attribute, Entry, Inode, Kind, ROOT, Source, Time};
+use cairn_files::{NodeKind, Stat, Tree, TreeError};
+use parking_lot::{Condvar, Mutex};
+
+/// Threads that read ahead: what they wait for are devices.
+pub(super) const THREADS: usize = 3;
+/// A file that is not longer is loaded whole, with its attributes.
+const SMALL: u64 = 256 << 10;
+/// What is read of a longer one at once.
+const PIECE: u64 = 1 << 20;
+/// Pieces of a long file ahead of the one that is written.
+const PIECES_AHEAD: u64 = 4;
+/// Files ahead of the one that is written.
+const FILES_AHEAD: usize = 512;
+/// Files that a thread loads at a time, one after the other.
+const BATCH: usize = 16;
+/// Bytes that are loaded and not yet written.
+const BYTES_AHEAD: u64 = 64 << 20;
+/// Inodes and entries that are asked for at once.
+const AT_ONCE: usize = 1024;
+
+/// The extended attributes, and the content where all of it is loaded.
+struct Loaded {
+    attributes: io::Result<Vec<Attribute>>,
+    content: Option<io::Result<Vec<u8>>>,
+    stat: io::Result<Stat>,
+}
+
+impl Loaded {
+    fn bytes(&self) -> u64 {
+        match &self.content {
+            Some(Ok(content)) => content.len() as u64,
+            _ => 0,
+        }
+    }
+}
+
+/// What the threads have done and have to do.
+#[derive(Default)]
+struct Work {
+    order: Vec<u32>,
+    /// The first of `order` that nobody has begun to load.
+    next: usize,
+    /// The one of `order` that is written.
+    at: usize,
+    loaded: HashMap<u32, Loaded>,
+    loaded_bytes: u64,
+    /// Pieces of long files that are asked for, by file and offset: begun, or there.
+    wanted: Vec<(FileId, u64, usize)>,
+    pieces: HashMap<(FileId, u64), Option<io::Result<Vec<u8>>>>,
+    ended: bool,
+}
+
+/// A tree to dump.
+pub(super) struct TreeSource {
+    tree: Arc<Tree>,
+    work: Mutex<Work>,
+    /// There is something to load, or the end.
+    more: Condvar,
+    /// Something was loaded.
+    done: Condvar,
+}
+
+fn failed(error: TreeError) -> io::Error {
+    io::Error::from_raw_os_error(error.errno())
+}
+
+impl TreeSource {
+    pub(super) fn new(tree: Arc<Tree>) -> Self {
+        Self { tree, work: Mutex::default(), more: Condvar::new(), done: Condvar::new() }
+    }
+
+    /// Says what is written, and in which order. From here on [`TreeSource::load`] has something to do.
+    pub(super) fn begin(&self, order: Vec<u32>) {
+        self.work.lock().order = order;
+        self.more.notify_all();
+    }
+
+    /// Ends the threads.
+    pub(super) fn end(&self) {
+        self.work.lock().ended = true;
+        self.more.notify_all();
+    }
+
+    /// A dump's numbers have 32 bits, and 2 for the root; the file that has that number here takes the root's.
+    fn number(&self, file: FileId) -> io::Result<u32> {
+        let root = self.tree.root();
+        let number = match file.0 {
+            _ if file == root => u64::from(ROOT),
+            2 => root.0,
+            other => other,
+        };
+        let too_large = "its number does not fit into a dump, whose numbers have 32 bits";
+        u32::try_from(number).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, too_large))
+    }
+
+    fn file(&self, number: u32) -> FileId {
+        let root = self.tree.root();
+        match u64::from(number) {
+            2 => root,
+            other if other == root.0 => FileId(2),
+            other => FileId(other),
+        }
+    }
+
+    /// What a thread does until the end: loads what comes next.
+    pub(super) fn load(&self) {
+        let mut work = self.work.lock();
+        loop {
+            if work.ended {
+                return;
+            }
+            if let Some((file, offset, length)) = work.wanted.pop() {
+                drop(work);
+                let piece = read_whole(&self.tree, file, offset, length);
+                work = self.work.lock();
+                work.pieces.insert((file, offset), Some(piece));
+                self.done.notify_all();
+                continue;
+            }
+            let has_room = work.loaded_bytes < BYTES_AHEAD && work.next < work.at + FILES_AHEAD;
+            if work.next < work.order.len() && has_room {
+                let end = (work.next + BATCH).min(work.order.len());
+                let batch = work.order[work.next..end].to_vec();
+                work.next = end;
+                drop(work);
+                let loaded: Vec<_> = batch.iter().map(|number| (*number, self.load_one(*number))).collect();
+                work = self.work.lock();
+                for (number, one) in loaded {
+                    work.loaded_bytes += one.bytes();
+                    work.loaded.insert(number, one);
+                }
+                self.done.notify_all();
+                continue;
+            }
+            self.more.wait(&mut work);
+        }
+    }
+
+    fn load_one(&self, number: u32) -> Loaded {
+        let file = self.file(number);
+        let stat = self.tree.stat(file).map_err(failed);
+        let attributes = match &stat {
+            Ok(stat) if stat.has_xattrs => self.read_attributes(file),
+            _ => Ok(Vec::new()),
+        };
+        let content = match &stat {
+            Ok(stat) if stat.kind == NodeKind::SymbolicLink => {
+                Some(self.tree.read_link(file).map_err(failed))
+            }
+            Ok(stat) if stat.kind == NodeKind::File && stat.bytes <= SMALL && !has_holes(stat) => {
+                Some(read_whole(&self.tree, file, 0, stat.bytes as usize))
+            }
+            _ => None,
+        };
+        Loaded { attributes, content, stat }
+    }
+
+    fn read_attributes(&self, file: FileId) -> io::Result<Vec<Attribute>> {
+        let mut attributes = Vec::new();
+        for name in self.tree.xattrs(file).map_err(failed)? {
+            let value = self.tree.xattr(file, &name).map_err(failed)?;
+            attributes.push(Attribute { name, value });
+        }
+        Ok(attributes)
+    }
+
+    /// Waits for what is loaded of a file, if it is one that is loaded ahead.
+    fn with<T>(&self, number: u32, get: impl Fn(&Loaded) -> T) -> Option<T> {
+        let mut work = self.work.lock();
+        // Beyond what the threads have begun nothing is waited for: before the order is known, and for what is no part of the dump.
+        let position = match work.order.get(work.at) {
+            Some(now) if *now == number => work.at,
+            Some(_) if work.order.get(work.at + 1) == Some(&number) => work.at + 1,
+            _ => work.order.iter().skip(work.at).position(|one| *one == number)? + work.at,
+        };
+        if position > work.at {
+            self.leave(&mut work, position);
+        }
+        while !work.loaded.contains_key(&number) {
+            self.done.wait(&mut work);
+        }
+        work.loaded.get(&number).map(get)
+    }
+
+    /// The dump is past what is before `position`.
+    fn leave(&self, work: &mut Work, position: usize) {
+        for index in work.at..position {
+            let number = work.order[index];
+            if let Some(gone) = work.loaded.remove(&number) {
+                work.loaded_bytes -= gone.bytes();
+            }
+        }
+        work.at = position;
+        for (file, offset, _) in std::mem::take(&mut work.wanted) {
+            work.pieces.remove(&(file, offset));
+        }
+        work.pieces.retain(|_, piece| piece.is_none());
+        self.more.notify_all();
+    }
+
+    /// Bytes of a long file: this piece is waited for, the next ones are asked for.
+    fn read_long(&self, file: FileId, size: u64, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            let at = offset + filled as u64;
+            let start = at - at % PIECE;
+            let mut work = self.work.lock();
+            for ahead in 0..=PIECES_AHEAD {
+                let piece = start + ahead * PIECE;
+                if piece < size && !work.pieces.contains_key(&(file, piece)) {
+                    work.pieces.insert((file, piece), None);
+                    let length = PIECE.min(size - piece) as usize;
+                    // Taken from the end.
+                    work.wanted.insert(0, (file, piece, length));
+                }
+            }
+            self.more.notify_all();
+            while matches!(work.pieces.get(&(file, start)), Some(None)) {
+                self.done.wait(&mut work);
+            }
+            let Some(Some(piece)) = work.pieces.get(&(file, start)) else {
+                return Err(io::Error::other("a piece that was read ahead is gone: this is a bug"));
+            };
+            let piece = piece.as_ref().map_err(again)?;
+            let from = (at - start) as usize;
+            let count = (piece.len() - from).min(bytes.len() - filled);
+            bytes[filled..filled + count].copy_from_slice(&piece[from..from + count]);
+            filled += count;
+            if from + count == piece.len() {
+                work.pieces.remove(&(file, start));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An error once more: it can't be cloned.
+fn again(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
+}
+
+/// As far as the count of blocks tells.
+fn has_holes(stat: &Stat) -> bool {
+    stat.blocks < stat.bytes.div_ceil(BLOCK_SIZE as u64)
+}
+
+fn read_whole(tree: &Tree, file: FileId, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+    if length == 0 {
+        return Ok(Vec::new());
+    }
+    let bytes = tree.read(file, offset, length).map_err(failed)?;
+    if bytes.len() == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+fn time(ns: i64) -> Time {
+    Time { seconds: ns.div_euclid(1_000_000_000), nanoseconds: ns.rem_euclid(1_000_000_000) as u32 }
+}
+
+fn kind(kind: NodeKind) -> Kind {
+    match kind {
+        NodeKind::File => Kind::Regular,
+        NodeKind::Directory => Kind::Directory,
+        NodeKind::SymbolicLink => Kind::Symlink,
+        NodeKind::CharacterDevice => Kind::Character,
+        NodeKind::BlockDevice => Kind::Block,
+        NodeKind::Fifo => Kind::Fifo,
+        NodeKind::Socket => Kind::Socket,
+    }
+}
+
+fn inode(number: u32, stat: &Stat) -> Inode {
+    // Twelve bits of major, twenty of minor number, as the kernel's `new_decode_dev` has them.
+    let device = ((stat.device >> 8) & 0xfff, stat.device & 0xff | (stat.device >> 12) & 0xf_ff00);
+    Inode {
+        number,
+        kind: kind(stat.kind),
+        permissions: (stat.mode & 0o7777) as u16,
+        links: stat.links,
+        uid: stat.uid,
+        gid: stat.gid,
+        size: stat.bytes,
+        accessed: time(stat.accessed_ns),
+        modified: time(stat.modified_ns),
+        changed: time(stat.changed_ns),
+        born: Some(time(stat.created_ns)),
+        device,
+    }
+}
+
+/// The threads share it with the dump.
+pub(super) struct Reading<'a>(pub(super) &'a TreeSource);
+
+impl Source for Reading<'_> {
+    fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> io::Result<()> {
+        let own = self.0;
+        let root = own.tree.root();
+        each(&inode(ROOT, &own.tree.stat(root).map_err(failed)?));
+        // The file whose number the root takes comes where the root's own number is.
+        let mut exchanged = None;
+        let mut from = FileId(0);
+        loop {
+            let nodes = own.tree.nodes(from, AT_ONCE).map_err(failed)?;
+            let Some(last) = nodes.last() else { break };
+            from = FileId(last.file.0 + 1);
+            for stat in nodes.iter().filter(|stat| stat.links > 0) {
+                match stat.file {
+                    file if file == root => {
+                        if let Some(stat) = exchanged.take() {
+                            each(&inode(own.number(FileId(2))?, &stat));
+                        }
+                    }
+                    FileId(2) => exchanged = Some(stat.clone()),
+                    file => each(&inode(own.number(file)?, stat)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn inode(&mut self, number: u32) -> io::Result<Inode> {
+        let of = |stat: &Stat| inode(number, stat);
+        match self.0.with(number, |loaded| loaded.stat.as_ref().map(of).map_err(again)) {
+            Some(known) => known,
+            None => self.0.tree.stat(self.0.file(number)).map(|stat| of(&stat)).map_err(failed),
+        }
+    }
+
+    fn entries(&mut self, directory: u32) -> io::Result<(Vec<Entry>, u32)> {
+        let own = self.0;
+        let file = own.file(directory);
+        let parent = own.number(own.tree.parent(file).map_err(failed)?)?;
+        let mut entries = Vec::new();
+        let mut after = 0;
+        loop {
+            let found = own.tree.read_directory(file, after, AT_ONCE).map_err(failed)?;
+            let Some(last) = found.last() else { break };
+            after = last.cookie;
+            for entry in found.into_iter().filter(|entry| entry.name != b"." && entry.name != b"..") {
+                let number = own.number(entry.file)?;
+                entries.push(Entry { number, kind: Some(kind(entry.kind)), name: entry.name });
+            }
+        }
+        Ok((entries, parent))
+    }
+
+    fn extents(&mut self, number: u32) -> io::Result<Vec<(u64, u64)>> {
+        let own = self.0;
+        let known = own.with(number, |loaded| match (&loaded.stat, &loaded.content) {
+            (Ok(stat), Some(_)) => Some(vec![(0, stat.bytes)]),
+            (Ok(stat), None) if !has_holes(stat) => Some(vec![(0, stat.bytes)]),
+            _ => None,
+        });
+        if let Some(whole) = known.flatten() {
+            return Ok(whole);
+        }
+        let file = own.file(number);
+        let stat = own.tree.stat(file).map_err(failed)?;
+        if stat.kind == NodeKind::SymbolicLink {
+            return Ok(vec![(0, stat.bytes)]);
+        }
+        let mut extents = Vec::new();
+        let mut at = 0;
+        while at < stat.bytes {
+            let start = match own.tree.seek_data(file, at) {
+                Ok(start) => start,
+                Err(TreeError::NoData) => break,
+                Err(error) => return Err(failed(error)),
+            };
+            let end = own.tree.seek_hole(file, start).map_err(failed)?;
+            extents.push((start, end - start));
+            at = end;
+        }
+        Ok(extents)
+    }
+
+    fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let own = self.0;
+        let end = offset as usize + bytes.len();
+        let loaded = own.with(number, |loaded| {
+            let content = match (&loaded.content, &loaded.stat) {
+                (Some(content), _) => content,
+                (None, Ok(stat)) if !has_holes(stat) => return Some(Err(stat.bytes)),
+                (None, _) => return None,
+            };
+            Some(Ok(content.as_ref().map_err(again).and_then(|content| {
+                let part = content.get(offset as usize..end);
+                part.map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+            })))
+        });
+        let file = own.file(number);
+        match loaded.flatten() {
+            Some(Ok(content)) => bytes.copy_from_slice(&content?),
+            Some(Err(size)) => own.read_long(file, size, offset, bytes)?,
+            None => bytes.copy_from_slice(&read_whole(&own.tree, file, offset, bytes.len())?),
+        }
+        Ok(())
+    }
+
+    fn attributes(&mut self, number: u32) -> io::Result<Vec<Attribute>> {
+        let known =
+            self.0.with(number, |loaded| loaded.attributes.as_ref().map(Clone::clone).map_err(again));
+        match known {
+            Some(attributes) => attributes,
+            None => self.0.read_attributes(self.0.file(number)),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! BSD dumps over HTTP.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Answer, Body, blocking};
+use crate::api::{self, ErrorBody};
+use crate::server::Server;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
+    OpenApiRouter::new()
+        .routes(routes!(plan_file_dump))
+        .routes(routes!(file_dump))
+        .routes(routes!(dump_dates))
+}
+
+/// What a BSD dump of files would have. Nothing is written.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/files/dump/plan", tag = "files", params(("volume" = String, Path,)),
+    request_body = api::FileDumpRequest,
+    responses((status = 200, body = api::FileDumpPlan), (status = "default", body = ErrorBody)))]
+async fn plan_file_dump(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::FileDumpRequest>,
+) -> Answer<api::FileDumpPlan> {
+    blocking(server, move |server| server.plan_file_dump(&volume, &request)).await
+}
+
+/// Begins to write a BSD dump of files into the file or pipe of a ticket.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/files/dump", tag = "files", params(("volume" = String, Path,)),
+    request_body = api::FileDumpRequest,
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn file_dump(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::FileDumpRequest>,
+) -> Answer<api::Job> {
+    let own = server.clone();
+    blocking(server, move |_| own.file_dump(&volume, &request)).await
+}
+
+/// The last BSD dump of each path and level.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/files/dump", tag = "files", params(("volume" = String, Path,)),
+    responses((status = 200, body = [api::FileDumpRecord]), (status = "default", body = ErrorBody)))]
+async fn dump_dates(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+) -> Answer<Vec<api::FileDumpRecord>> {
+    blocking(server, move |server| server.dump_dates(&volume)).await
+}
