@@ -8,12 +8,14 @@ use cairn_server::Address;
 use clap::{Args, Parser, Subcommand};
 
 mod device;
+mod files;
 mod image;
 mod restore;
 mod trace;
 
 pub use device::{Device, History, InstantArgument, WindowArguments};
-pub use image::{DumpImage, Image, MountImage, RestoreImage};
+pub use files::{DiffSnapshots, Dump, Mount, TreeName, Unmount};
+pub use image::{DumpImage, ExtractImage, Image, MountImage, RestoreImage, split_path};
 pub use restore::Restore;
 pub use trace::{
     AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, ReplayTrace, Trace, TraceInput,
@@ -78,6 +80,12 @@ pub enum Command {
     /// Who may use LUNs, and how they are offered
     #[command(subcommand)]
     Export(Export),
+    /// Files of a volume or of a snapshot on a directory of the server's machine
+    Mount(Mount),
+    /// Take a mount away
+    Unmount(Unmount),
+    /// Files of a volume as a BSD dump, for `cairn restore` and Linux `restore`
+    Dump(Dump),
     /// Snapshots
     #[command(subcommand)]
     Snapshot(Snapshot),
@@ -823,6 +831,9 @@ pub enum InvalidName {
     /// Of a snapshot.
     #[error("a snapshot is named VOLUME@SNAPSHOT, such as vol0@before-upgrade")]
     Snapshot,
+    /// Of a tree of files.
+    #[error("files are named VOLUME, VOLUME@SNAPSHOT or VOLUME@SNAPSHOT:/PATH, such as vol0@nightly:/home")]
+    Tree,
 }
 
 fn split(text: &str, at: char) -> Option<(String, String)> {

@@ -3,10 +3,12 @@
 mod clone;
 mod device;
 mod drill;
+mod dump;
 mod export;
 mod image;
 mod lun;
 mod mirror;
+mod mount;
 mod peer;
 mod restore;
 mod schedule;
@@ -39,6 +41,9 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Clone(command) => clone::run(command, client, output),
         Command::Peer(command) => peer::run(command, client, output),
         Command::Mirror(command) => mirror::run(command, client, output),
+        Command::Mount(asked) => mount::run(asked, client, output),
+        Command::Unmount(asked) => mount::unmount(&asked, client, output),
+        Command::Dump(asked) => dump::run(&asked, client, output),
         Command::Image(command) => image::run(command, client, output),
         Command::Serve(_) | Command::Demo(_) | Command::Trace(_) | Command::Plan(_) | Command::Restore(_) => {
             unreachable!("these need no server and were run before")
@@ -93,7 +98,7 @@ fn interrupted(job: &api::Job, client: &Client) -> Failure {
     let (kind, subject) = (&job.kind, &job.subject);
     if !matches!(
         kind.as_str(),
-        "volume check" | "mirror verify" | "image dump" | "image restore" | "mirror drill"
+        "volume check" | "mirror verify" | "file dump" | "image dump" | "image restore" | "mirror drill"
     ) {
         let next = format!("see how it is with `cairn status`; `cairn mirror abort {subject}` ends it");
         return Failure::new(

@@ -15,12 +15,20 @@ pub enum Image {
     Dump(DumpImage),
     /// Make a volume of a dump and those made against it, in any order
     Restore(RestoreImage),
-    /// What is in dumps: volume, level, snapshots, LUNs
+    /// What is in dumps: volume, level, snapshots, LUNs; with a PATH at the end, what is in that directory of theirs
     Ls {
-        /// The files
-        #[arg(required = true)]
+        /// The files, and /PATH or @SNAPSHOT:/PATH
+        #[arg(required = true, value_name = "DUMP... [PATH]")]
         files: Vec<PathBuf>,
     },
+    /// Write one file of dumps to standard output, without restoring them
+    Cat {
+        /// A dump of everything and those made against it, and /PATH or @SNAPSHOT:/PATH
+        #[arg(required = true, num_args = 2.., value_name = "DUMP... PATH")]
+        files: Vec<PathBuf>,
+    },
+    /// Take a file, or a directory with all below, out of dumps, without restoring them
+    Extract(ExtractImage),
     /// Read dumps record by record and as a whole, and name what is damaged
     Verify {
         /// The files; `-` is standard input
@@ -45,7 +53,43 @@ pub enum Image {
 impl Image {
     /// True for what needs no server.
     pub fn is_local(&self) -> bool {
-        matches!(self, Image::Ls { .. } | Image::Verify { .. } | Image::Mount(_))
+        matches!(
+            self,
+            Image::Ls { .. }
+                | Image::Cat { .. }
+                | Image::Extract(_)
+                | Image::Verify { .. }
+                | Image::Mount(_)
+        )
+    }
+}
+
+/// `cairn image extract`.
+#[derive(Debug, Args)]
+pub struct ExtractImage {
+    /// A dump of everything and those made against it, and /PATH or @SNAPSHOT:/PATH
+    #[arg(required = true, num_args = 2.., value_name = "DUMP... PATH")]
+    pub files: Vec<PathBuf>,
+    /// Where to put it; the directories of PATH are made there
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub to: PathBuf,
+    /// Open files that are cut off as well
+    #[arg(long)]
+    pub accept_damage: bool,
+}
+
+impl ExtractImage {
+    /// The dumps, and the path in them.
+    pub fn split(&self) -> (&[PathBuf], &std::path::Path) {
+        split_path(&self.files)
+    }
+}
+
+/// The dumps, and the path in them that comes last.
+pub fn split_path(files: &[PathBuf]) -> (&[PathBuf], &std::path::Path) {
+    match files.split_last() {
+        Some((path, dumps)) => (dumps, path),
+        None => (&[], std::path::Path::new("/")),
     }
 }
 

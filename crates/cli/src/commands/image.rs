@@ -2,9 +2,10 @@
 //!
 //! Dump and restore are work of the server, which gets the open files; ls, verify and mount need no server: after a disaster there may be none.
 
-mod files;
+pub mod files;
 mod mount;
 mod show;
+mod tree;
 
 use std::io::IsTerminal;
 
@@ -13,7 +14,7 @@ use cairn_server::api::{self, ErrorKind};
 
 use super::volume::{absolute, segment};
 use super::{follow, summary};
-use crate::arguments::{DumpImage, Image, RestoreImage};
+use crate::arguments::{DumpImage, Image, RestoreImage, split_path};
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, print_line, size, table};
@@ -33,7 +34,16 @@ pub fn run(command: Image, client: &Client, output: Output) -> Result<(), Failur
 /// Runs a command on files alone.
 pub fn run_local(command: Image, output: Output) -> Result<(), Failure> {
     match command {
-        Image::Ls { files } => show::ls(&files, output),
+        // What is no file is a path in those that are.
+        Image::Ls { files } => match files.split_last() {
+            Some((path, dumps)) if !dumps.is_empty() && !path.exists() => tree::ls(dumps, path, output),
+            _ => show::ls(&files, output),
+        },
+        Image::Cat { files } => {
+            let (dumps, path) = split_path(&files);
+            tree::cat(dumps, path)
+        }
+        Image::Extract(asked) => tree::extract(&asked, output),
         Image::Verify { files, deep } => show::verify(&files, deep, output),
         Image::Mount(asked) => mount::run(&asked, output),
         Image::Dump(_) | Image::Restore(_) | Image::Levels { .. } => {

@@ -1,6 +1,6 @@
 //! `cairn restore`: files out of a BSD dump, onto this machine. It reads what Linux `dump` writes as well, and needs no server.
 
-mod host;
+pub mod host;
 mod rebuild;
 mod shell;
 

@@ -1,0 +1,117 @@
+//! The flags of `cairn mount`, `cairn unmount` and `cairn dump`, and the names that they take.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Subcommand};
+
+use super::image::{DumpLevel, DumpName};
+use super::{InvalidName, SnapshotName};
+
+/// `cairn mount`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Mount {
+    /// What else there is to do with mounts.
+    #[command(subcommand)]
+    pub command: Option<MountCommand>,
+    /// VOLUME: for reading and writing; of a mirror its newest image at any time. VOLUME@SNAPSHOT: as it was then
+    #[arg(required = true)]
+    pub name: Option<DumpName>,
+    /// An empty directory of the server's machine
+    #[arg(required = true)]
+    pub directory: Option<PathBuf>,
+    /// Let other users in, where it is not root who runs the server
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Take device files for devices, where it is root who runs the server
+    #[arg(long)]
+    pub dev: bool,
+    /// Have set-user-id bits count, where it is root who runs the server
+    #[arg(long)]
+    pub suid: bool,
+}
+
+/// `cairn mount list`.
+#[derive(Debug, Subcommand)]
+pub enum MountCommand {
+    /// All mounts
+    List,
+}
+
+/// `cairn unmount`.
+#[derive(Debug, Args)]
+pub struct Unmount {
+    /// Where it is mounted
+    pub directory: PathBuf,
+    /// Also while programs work in it: it is gone from its place at once, and ends when they do
+    #[arg(long)]
+    pub lazy: bool,
+}
+
+/// `cairn dump`.
+#[derive(Debug, Args)]
+pub struct Dump {
+    /// VOLUME, or VOLUME@SNAPSHOT, with :/PATH for one directory or file; of a volume a snapshot is made, and deleted again
+    pub name: TreeName,
+    /// Everything, or what changed since the last dump of a lower level.
+    #[command(flatten)]
+    pub level: DumpLevel,
+    /// Where it goes; `-` is standard output
+    #[arg(short = 'f', long, value_name = "FILE", required_unless_present_any = ["dry_run", "dates"])]
+    pub file: Option<PathBuf>,
+    /// Leave out what matches, such as '*.o' (names), /tmp or 'home/*/cache' (paths); several
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Replace a file that exists
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Only say what it would have
+    #[arg(short = 'n', long, conflicts_with = "dates")]
+    pub dry_run: bool,
+    /// Only say which dumps were made when
+    #[arg(long)]
+    pub dates: bool,
+}
+
+/// `VOLUME[@SNAPSHOT][:/PATH]`.
+#[derive(Debug, Clone)]
+pub struct TreeName {
+    /// Before the `@`.
+    pub volume: String,
+    /// After it.
+    pub snapshot: Option<String>,
+    /// From the root; empty for everything.
+    pub path: String,
+}
+
+impl FromStr for TreeName {
+    type Err = InvalidName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, path) = text.split_once(':').unwrap_or((text, ""));
+        let DumpName { volume, snapshot } = name.parse()?;
+        if volume.is_empty() || volume.contains('/') {
+            return Err(InvalidName::Tree);
+        }
+        Ok(Self { volume, snapshot, path: path.to_owned() })
+    }
+}
+
+/// `cairn snapshot diff`.
+#[derive(Debug, Args)]
+pub struct DiffSnapshots {
+    /// The volume
+    pub volume: String,
+    /// The earlier snapshot, without the volume's name
+    pub from: String,
+    /// The later one
+    pub to: String,
+}
+
+impl DiffSnapshots {
+    /// The earlier one with its volume.
+    pub fn from(&self) -> SnapshotName {
+        SnapshotName { volume: self.volume.clone(), snapshot: self.from.clone() }
+    }
+}

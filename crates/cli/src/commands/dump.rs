@@ -1,0 +1,96 @@
+//! `cairn dump`: files of a volume as a BSD dump, into a file or a pipe.
+
+use std::io::IsTerminal;
+
+use cairn_server::api::{self, ErrorKind};
+
+use super::image::files::{Handed, Target};
+use super::volume::segment;
+use super::{follow, summary};
+use crate::arguments::Dump;
+use crate::client::Client;
+use crate::exit::{Failure, PARTLY_DONE};
+use crate::output::{Output, ago, print_line, size, table};
+
+/// Runs the command.
+pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure> {
+    let base = format!("/v1/volumes/{}/files/dump", segment(&asked.name.volume)?);
+    if asked.dates {
+        let records: Vec<api::FileDumpRecord> = client.get(&base)?;
+        output.show(&records, |records| dates(records));
+        return Ok(());
+    }
+    let mut request = api::FileDumpRequest {
+        snapshot: asked.name.snapshot.clone(),
+        path: asked.name.path.clone(),
+        level: asked.level.number(),
+        exclude: asked.exclude.clone(),
+        ticket: None,
+    };
+    if asked.dry_run {
+        let plan: api::FileDumpPlan = client.post(&format!("{base}/plan"), &request)?;
+        output.show(&plan, |plan| {
+            let since = plan.since_ms.map(|since| format!(" since {}", ago(since))).unwrap_or_default();
+            let (files, directories) = (plan.inodes - plan.directories, plan.directories);
+            format!(
+                "a dump of level {}{since} has {directories} directories and {files} other files, {} with holes; nothing was written",
+                plan.level,
+                size(plan.data_bytes),
+            )
+        });
+        return Ok(());
+    }
+    let file = asked.file.clone().unwrap_or_else(|| "-".into());
+    let to_pipe = file.as_os_str() == "-";
+    if to_pipe && std::io::stdout().is_terminal() {
+        return Err(Failure::new(
+            ErrorKind::Usage,
+            "a dump is not written to a terminal",
+            "name a file with -f FILE, or pipe it on: `cairn dump -f - vol0 | ssh host cairn restore -rf -`",
+        ));
+    }
+    let target = match to_pipe {
+        true => Target::pipe()?,
+        false => Target::open_all(std::slice::from_ref(&file), None, asked.overwrite)?.remove(0),
+    };
+    let handed = Handed::give(client.place(), std::iter::once(target.file()))?;
+    request.ticket = Some(handed.ticket.clone());
+    let job = client.post(&base, &request)?;
+    // Standard output carries the dump.
+    let told = Output { json: output.json && !to_pipe, ..output };
+    let Some(api::JobOutcome::FileDump(result)) = follow(job, client, told)? else { return Ok(()) };
+    let name = target.keep()?;
+    drop(handed);
+    let tell = |line: &str| if to_pipe { eprintln!("{line}") } else { print_line(line) };
+    if output.json {
+        tell(&summary(&result).to_string());
+    } else {
+        result.failed.iter().for_each(|line| eprintln!("{line}"));
+        if !output.quiet {
+            let since = result.since_ms.map(|since| format!(", what changed since {}", ago(since)));
+            tell(&format!(
+                "dumped {} of {} at level {}{}: {} files and directories, {} in {name}",
+                result.path,
+                result.snapshot,
+                result.level,
+                since.unwrap_or_default(),
+                result.inodes,
+                size(result.bytes),
+            ));
+        }
+    }
+    if result.failed.is_empty() { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
+}
+
+fn dates(records: &[api::FileDumpRecord]) -> String {
+    let row = |record: &api::FileDumpRecord| {
+        [
+            record.path.clone(),
+            record.level.to_string(),
+            ago(record.date_ms),
+            record.snapshot.clone(),
+            size(record.bytes),
+        ]
+    };
+    table(["PATH", "LEVEL", "MADE", "SNAPSHOT", "BYTES"], records.iter().map(row))
+}

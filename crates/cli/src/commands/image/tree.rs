@@ -1,0 +1,407 @@
+//! `cairn image ls PATH`, `cat` and `extract`: files in image dumps, without restoring anything.
+//!
+//! The dumps are opened as a volume that is read where it lies; what is read is what the path leads through, and the file.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use cairn_base::FileId;
+use cairn_bsddump::{Attribute, Inode, Kind, Time};
+use cairn_files::{NodeKind, Stat, Tree, TreeError};
+use cairn_server::api::ErrorKind;
+
+use super::mount::{dump_failure, open_dump, open_files};
+use crate::arguments::ExtractImage;
+use crate::commands::restore::host::{Place, Target};
+use crate::exit::{Failure, PARTLY_DONE};
+use crate::output::{Output, ago, print_line, size, table};
+
+/// Bytes that are read at once.
+const PIECE: usize = 1 << 20;
+/// Entries of a directory that are read at once.
+const ENTRIES: usize = 1024;
+
+/// A path in a dump: `PATH` of what was dumped, `@SNAPSHOT:PATH` of an older snapshot that the dump has.
+struct DumpPath<'a> {
+    snapshot: Option<&'a str>,
+    path: &'a [u8],
+}
+
+impl<'a> DumpPath<'a> {
+    fn of(path: &'a Path) -> Result<Self, Failure> {
+        let bytes = path.as_os_str().as_bytes();
+        let Some(rest) = bytes.strip_prefix(b"@") else { return Ok(Self { snapshot: None, path: bytes }) };
+        let wrong = || {
+            let next = "a path of an older snapshot is @SNAPSHOT:/PATH";
+            Failure::new(ErrorKind::Usage, format!("{} is no path in a dump", path.display()), next)
+        };
+        let colon = rest.iter().position(|byte| *byte == b':').ok_or_else(wrong)?;
+        let snapshot = std::str::from_utf8(&rest[..colon]).map_err(|_| wrong())?;
+        Ok(Self { snapshot: Some(snapshot), path: &rest[colon + 1..] })
+    }
+}
+
+/// A path that was found in dumps.
+struct Found {
+    tree: Tree,
+    stat: Stat,
+    /// From the root, without slashes at its ends.
+    path: Vec<u8>,
+}
+
+fn find(files: &[PathBuf], path: &Path, damaged: bool) -> Result<Found, Failure> {
+    let wanted = DumpPath::of(path)?;
+    let dump = open_dump(open_files(files)?, false, damaged)?;
+    let snapshot = match wanted.snapshot {
+        Some(name) => {
+            let found = dump.volume.snapshot_named(name).ok_or_else(|| {
+                let next = "see which there are with `cairn image ls DUMP`";
+                Failure::new(ErrorKind::NotFound, format!("the dump has no snapshot `{name}`"), next)
+            })?;
+            Some(found.id)
+        }
+        None => None,
+    };
+    let image = dump.volume.image(snapshot).map_err(|error| dump_failure(error.into()))?;
+    let tree = Tree::of_image(image).map_err(|error| tree_failure(path, &error))?;
+    let stat = tree.resolve(wanted.path).map_err(|error| tree_failure(path, &error))?;
+    let parts = wanted.path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
+    let path = parts.collect::<Vec<_>>().join(&b'/');
+    Ok(Found { tree, stat, path })
+}
+
+fn tree_failure(path: &Path, error: &TreeError) -> Failure {
+    let (kind, next) = match error {
+        TreeError::NoTree => {
+            (ErrorKind::NotFound, "a dump of a volume with LUNs alone is served with `cairn image mount`")
+        }
+        TreeError::NotFound | TreeError::NotDirectory => {
+            (ErrorKind::NotFound, "see what there is with `cairn image ls DUMP... /`")
+        }
+        TreeError::Damaged(_) | TreeError::Volume(_) => {
+            (ErrorKind::Damaged, "see what is damaged with `cairn image verify`")
+        }
+        _ => (ErrorKind::Failed, "see `cairn image ls DUMP... /`"),
+    };
+    Failure::new(kind, format!("{}: {error}", path.display()), next)
+}
+
+fn letter(kind: NodeKind) -> char {
+    match kind {
+        NodeKind::File => '-',
+        NodeKind::Directory => 'd',
+        NodeKind::SymbolicLink => 'l',
+        NodeKind::CharacterDevice => 'c',
+        NodeKind::BlockDevice => 'b',
+        NodeKind::Fifo => 'p',
+        NodeKind::Socket => 's',
+    }
+}
+
+/// `drwxr-xr-x`, as `ls -l` has it.
+fn mode_text(stat: &Stat) -> String {
+    let mut text = String::from(letter(stat.kind));
+    for (shift, special, with, without) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')] {
+        let bits = stat.mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (stat.mode & special != 0, bits & 1 != 0) {
+            (true, true) => with,
+            (true, false) => without,
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+/// Lists a directory of a dump, or one file.
+pub fn ls(files: &[PathBuf], path: &Path, output: Output) -> Result<(), Failure> {
+    let found = find(files, path, false)?;
+    let mut list: Vec<(Vec<u8>, Stat)> = Vec::new();
+    if found.stat.kind == NodeKind::Directory {
+        let mut failed = None;
+        each_entry(&found.tree, found.stat.file, &mut |name, file| {
+            match found.tree.stat(file) {
+                Ok(stat) => list.push((name.to_vec(), stat)),
+                Err(error) => failed = failed.take().or(Some(error)),
+            }
+            Ok(())
+        })
+        .map_err(|error| tree_failure(path, &error))?;
+        if let Some(error) = failed {
+            return Err(tree_failure(path, &error));
+        }
+        list.sort_by(|a, b| a.0.cmp(&b.0));
+    } else {
+        let name = found.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        list.push((name.to_vec(), found.stat.clone()));
+    }
+    let shown: Vec<_> = list
+        .iter()
+        .map(|(name, stat)| {
+            serde_json::json!({
+                "name": String::from_utf8_lossy(name), "mode": stat.mode, "links": stat.links, "uid": stat.uid,
+                "gid": stat.gid, "size_bytes": stat.bytes, "modified_ms": stat.modified_ns / 1_000_000,
+                "number": stat.file.0,
+            })
+        })
+        .collect();
+    output.show(&shown, |_| {
+        let row = |(name, stat): &(Vec<u8>, Stat)| {
+            let target = match stat.kind {
+                NodeKind::SymbolicLink => found.tree.read_link(stat.file).unwrap_or_default(),
+                _ => Vec::new(),
+            };
+            let arrow = if target.is_empty() { "" } else { " -> " };
+            [
+                mode_text(stat),
+                stat.links.to_string(),
+                stat.uid.to_string(),
+                stat.gid.to_string(),
+                size(stat.bytes),
+                ago(stat.modified_ns.max(0) as u64 / 1_000_000),
+                format!("{}{arrow}{}", String::from_utf8_lossy(name), String::from_utf8_lossy(&target)),
+            ]
+        };
+        table(["MODE", "LINKS", "UID", "GID", "SIZE", "CHANGED", "NAME"], list.iter().map(row))
+    });
+    Ok(())
+}
+
+fn each_entry(
+    tree: &Tree,
+    directory: FileId,
+    each: &mut dyn FnMut(&[u8], FileId) -> Result<(), TreeError>,
+) -> Result<(), TreeError> {
+    let mut after = 0;
+    loop {
+        let entries = tree.read_directory(directory, after, ENTRIES)?;
+        let Some(last) = entries.last() else { return Ok(()) };
+        after = last.cookie;
+        for entry in entries.iter().filter(|entry| entry.name != b"." && entry.name != b"..") {
+            each(&entry.name, entry.file)?;
+        }
+    }
+}
+
+/// Writes a file of a dump to standard output.
+pub fn cat(files: &[PathBuf], path: &Path) -> Result<(), Failure> {
+    let found = find(files, path, false)?;
+    if found.stat.kind != NodeKind::File {
+        let next = "take it out with its directory: cairn image extract";
+        return Err(Failure::new(ErrorKind::Usage, format!("{} is no file of bytes", path.display()), next));
+    }
+    let mut out = std::io::stdout().lock();
+    let mut at = 0;
+    while at < found.stat.bytes {
+        let bytes = found.tree.read(found.stat.file, at, PIECE).map_err(|error| tree_failure(path, &error))?;
+        if bytes.is_empty() {
+            break;
+        }
+        at += bytes.len() as u64;
+        if out.write_all(&bytes).is_err() {
+            // A reader that has enough.
+            return Ok(());
+        }
+    }
+    let _ = out.flush();
+    Ok(())
+}
+
+/// Takes a file, or a directory with all below, out of a dump.
+pub fn extract(asked: &ExtractImage, output: Output) -> Result<(), Failure> {
+    let (files, path) = asked.split();
+    let found = find(files, path, asked.accept_damage)?;
+    let target = Target::open(&asked.to).map_err(|error| {
+        let next = "name a directory that exists with --to";
+        Failure::new(ErrorKind::Usage, format!("{}: {error}", asked.to.display()), next)
+    })?;
+    let mut extract = Extract {
+        tree: &found.tree,
+        target,
+        links: HashMap::new(),
+        directories: Vec::new(),
+        files: 0,
+        bytes: 0,
+        troubles: Vec::new(),
+        bar: output.count_bar("files"),
+    };
+    extract.take(&found.path, &found.stat);
+    extract.finish();
+    let Extract { files, bytes, troubles, bar, .. } = extract;
+    bar.finish_and_clear();
+    let told = serde_json::json!({ "files": files, "bytes": bytes, "failed": troubles });
+    if output.json {
+        print_line(&told.to_string());
+    } else {
+        troubles.iter().for_each(|trouble| eprintln!("{trouble}"));
+        if !output.quiet {
+            print_line(&format!("{files} files and directories, {}, in {}", size(bytes), asked.to.display()));
+        }
+    }
+    if troubles.is_empty() { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
+}
+
+struct Extract<'a> {
+    tree: &'a Tree,
+    target: Target,
+    /// Files with several names, by where the first one is.
+    links: HashMap<FileId, Vec<u8>>,
+    /// They get their times when all in them is there.
+    directories: Vec<(Vec<u8>, Stat)>,
+    files: u64,
+    bytes: u64,
+    troubles: Vec<String>,
+    bar: indicatif::ProgressBar,
+}
+
+impl Extract<'_> {
+    /// One path with all below. What fails is told, and costs itself.
+    fn take(&mut self, path: &[u8], stat: &Stat) {
+        let mut waiting = vec![(path.to_vec(), stat.clone())];
+        while let Some((path, stat)) = waiting.pop() {
+            self.bar.inc(1);
+            if let Err(error) = self.take_one(&path, &stat) {
+                self.trouble(&path, &error);
+                continue;
+            }
+            self.files += 1;
+            if stat.kind != NodeKind::Directory {
+                continue;
+            }
+            let mut failed = Vec::new();
+            let listed = each_entry(self.tree, stat.file, &mut |name, file| {
+                let below = if path.is_empty() { name.to_vec() } else { [&path, &b"/"[..], name].concat() };
+                match self.tree.stat(file) {
+                    Ok(stat) => waiting.push((below, stat)),
+                    Err(error) => failed.push((below, error)),
+                }
+                Ok(())
+            });
+            if let Err(error) = listed {
+                failed.push((path, error));
+            }
+            for (path, error) in failed {
+                self.trouble(&path, &io_error(error));
+            }
+        }
+    }
+
+    fn trouble(&mut self, path: &[u8], error: &std::io::Error) {
+        self.troubles.push(format!("/{}: {error}", String::from_utf8_lossy(path)));
+    }
+
+    fn take_one(&mut self, path: &[u8], stat: &Stat) -> std::io::Result<()> {
+        if stat.kind == NodeKind::Directory {
+            if !path.is_empty() {
+                self.target.place(path)?.make_directory()?;
+                self.directories.push((path.to_vec(), stat.clone()));
+            }
+            return Ok(());
+        }
+        let place = self.target.place(path)?;
+        if stat.links > 1
+            && let Some(first) = self.links.get(&stat.file)
+        {
+            return self.target.place(first)?.link_to(&place);
+        }
+        match stat.kind {
+            NodeKind::File => self.take_content(&place, stat)?,
+            NodeKind::SymbolicLink => place.make_link(&self.tree.read_link(stat.file).map_err(io_error)?)?,
+            _ => place.make_special(&inode(stat))?,
+        }
+        self.dress(&place, stat)?;
+        if stat.links > 1 {
+            self.links.insert(stat.file, path.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Holes stay holes.
+    fn take_content(&mut self, place: &Place, stat: &Stat) -> std::io::Result<()> {
+        let file = place.make_file()?;
+        let mut at = 0;
+        while at < stat.bytes {
+            let start = match self.tree.seek_data(stat.file, at) {
+                Ok(start) => start,
+                Err(TreeError::NoData) => break,
+                Err(error) => return Err(io_error(error)),
+            };
+            let end = self.tree.seek_hole(stat.file, start).map_err(io_error)?;
+            at = start;
+            while at < end {
+                let piece = (end - at).min(PIECE as u64) as usize;
+                let bytes = self.tree.read(stat.file, at, piece).map_err(io_error)?;
+                if bytes.is_empty() {
+                    return Err(std::io::ErrorKind::UnexpectedEof.into());
+                }
+                file.write_all_at(&bytes, at)?;
+                at += bytes.len() as u64;
+                self.bytes += bytes.len() as u64;
+            }
+        }
+        file.set_len(stat.bytes)
+    }
+
+    fn dress(&self, place: &Place, stat: &Stat) -> std::io::Result<()> {
+        let mut attributes = Vec::new();
+        if stat.has_xattrs {
+            for name in self.tree.xattrs(stat.file).map_err(io_error)? {
+                let value = self.tree.xattr(stat.file, &name).map_err(io_error)?;
+                attributes.push(Attribute { name, value });
+            }
+        }
+        self.target.dress(place, &inode(stat), &attributes)
+    }
+
+    fn finish(&mut self) {
+        // The deepest first: what is made in a directory changes its times.
+        for (path, stat) in std::mem::take(&mut self.directories).into_iter().rev() {
+            let dressed = self.target.place(&path).and_then(|place| self.dress(&place, &stat));
+            if let Err(error) = dressed {
+                self.trouble(&path, &error);
+            }
+        }
+    }
+}
+
+fn io_error(error: TreeError) -> std::io::Error {
+    std::io::Error::other(error.to_string())
+}
+
+/// What a restored file gets, as the other ways to restore have it.
+fn inode(stat: &Stat) -> Inode {
+    let time = |ns: i64| Time {
+        seconds: ns.div_euclid(1_000_000_000),
+        nanoseconds: ns.rem_euclid(1_000_000_000) as u32,
+    };
+    // Twelve bits of major, twenty of minor number, as the kernel's `new_decode_dev` has them.
+    let device = ((stat.device >> 8) & 0xfff, stat.device & 0xff | (stat.device >> 12) & 0xf_ff00);
+    let kind = match stat.kind {
+        NodeKind::File => Kind::Regular,
+        NodeKind::Directory => Kind::Directory,
+        NodeKind::SymbolicLink => Kind::Symlink,
+        NodeKind::CharacterDevice => Kind::Character,
+        NodeKind::BlockDevice => Kind::Block,
+        NodeKind::Fifo => Kind::Fifo,
+        NodeKind::Socket => Kind::Socket,
+    };
+    Inode {
+        number: 0,
+        kind,
+        permissions: (stat.mode & 0o7777) as u16,
+        links: stat.links,
+        uid: stat.uid,
+        gid: stat.gid,
+        size: stat.bytes,
+        accessed: time(stat.accessed_ns),
+        modified: time(stat.modified_ns),
+        changed: time(stat.changed_ns),
+        born: None,
+        device,
+    }
+}
