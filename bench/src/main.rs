@@ -8,6 +8,7 @@
 
 mod cairn;
 mod continuous_rows;
+mod files_rows;
 mod fio;
 mod history_rows;
 mod image_rows;
@@ -109,6 +110,7 @@ const TABLES: &[Table] = &[
         continuous_rows::continuous,
     ),
     ("image", "image dump and restore next to what reads and writes the same device", image_rows::image),
+    ("files", "many small files and a large one through FUSE; BSD dump and restore", files_rows::files),
     ("failover", "from the command to the first read", image_rows::failover),
     ("open", "opening after kill -9", mirror_rows::open_after_kill),
     (

@@ -12,6 +12,7 @@ mod blocks;
 mod copies;
 mod crowd;
 mod database;
+mod files;
 mod fio;
 mod fsx;
 mod full;

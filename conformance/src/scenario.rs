@@ -146,6 +146,30 @@ pub const SCENARIOS: &[Scenario] = &[
         run: crate::fsx::run,
     },
     Scenario {
+        name: "posix",
+        shows: "pjdfstest on the files of a volume finds nothing but what conformance/pjdfstest.txt lists",
+        rounds: 1,
+        run: crate::files::posix,
+    },
+    Scenario {
+        name: "files-fsx",
+        shows: "fsx on the files of a volume finds nothing, and after a kill of the server it begins anew",
+        rounds: 50,
+        run: crate::files::exerciser,
+    },
+    Scenario {
+        name: "git",
+        shows: "git on the files of a volume: after each kill it has every commit that it acknowledged, and fsck finds nothing",
+        rounds: 50,
+        run: crate::files::git,
+    },
+    Scenario {
+        name: "build",
+        shows: "a build on the files of a volume: after each kill its sources are what they were, and it builds",
+        rounds: 20,
+        run: crate::files::build,
+    },
+    Scenario {
         name: "full",
         shows: "a volume that its client fills, and empties again",
         rounds: 10,

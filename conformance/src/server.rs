@@ -147,6 +147,13 @@ impl Cairn {
         Ok(value)
     }
 
+    /// Makes volume `vol0`.
+    pub(crate) fn make_volume(&self, bytes: u64) -> Result<()> {
+        self.cli(&["volume", "create", "vol0", "--size", &bytes.to_string()])?;
+        self.rehearsed.store(self.power_cuts, Ordering::Relaxed);
+        if self.power_cuts { self.rehearse() } else { Ok(()) }
+    }
+
     /// Makes volume `vol0` and its LUN `db`.
     pub(crate) fn make_lun(&self, volume_bytes: u64, lun_bytes: u64) -> Result<()> {
         self.cli(&["volume", "create", "vol0", "--size", &volume_bytes.to_string()])?;

@@ -41,6 +41,27 @@ fn dropped_table_is_back_after_a_revert_with_every_acknowledged_transaction() {
 }
 
 #[test]
+fn git_on_files_has_every_acknowledged_commit_after_kills() {
+    let facts = short::run("git", 3, true);
+    assert!(facts.is_none_or(|facts| facts.get("commits that are there") > 0));
+}
+
+#[test]
+fn build_on_files_comes_back_after_kills() {
+    short::run("build", 2, true);
+}
+
+#[test]
+fn fsx_on_files_finds_nothing_after_kills() {
+    short::run("files-fsx", 2, true);
+}
+
+#[test]
+fn pjdfstest_finds_nothing_but_what_is_listed() {
+    short::run("posix", 1, false);
+}
+
+#[test]
 fn fsx_and_e2fsck_find_nothing_after_kills() {
     short::run("fsx", 2, true);
 }

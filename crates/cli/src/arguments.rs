@@ -14,7 +14,7 @@ mod restore;
 mod trace;
 
 pub use device::{Device, History, InstantArgument, WindowArguments};
-pub use files::{DiffSnapshots, Dump, Mount, TreeName, Unmount};
+pub use files::{DiffSnapshots, Dump, Mount, Unmount};
 pub use image::{DumpImage, ExtractImage, Image, MountImage, RestoreImage, split_path};
 pub use restore::Restore;
 pub use trace::{
@@ -410,6 +410,8 @@ pub enum Snapshot {
         #[arg(required = true)]
         names: Vec<SnapshotName>,
     },
+    /// The files that differ between two snapshots, found from the blocks that these do not share
+    Diff(DiffSnapshots),
     /// Snapshots by the clock, and how long they are kept
     #[command(subcommand)]
     Schedule(Schedule),

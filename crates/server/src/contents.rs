@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use cairn_base::BLOCK_SIZE;
-use cairn_files::{LunInfo, TreeError, check_tree};
+use cairn_files::{ChangeKind, LunInfo, NodeKind, Tree, TreeChange, TreeError, check_tree};
 use cairn_volume::{CheckDepth, CheckProgress, Role, Snapshot, VolumeError};
 
 use crate::api;
@@ -204,6 +204,50 @@ impl Server {
         self.mounts.refuse_if_mounted(&full, |of, snapshot| of == volume && snapshot == Some(name))?;
         let freed = open.volume.delete_snapshots(&[snapshot.id]).map_err(named(volume, &full))?;
         Ok(api::Freed { freed_bytes: freed * BLOCK_SIZE as u64 })
+    }
+
+    /// The files that differ between two snapshots.
+    pub(crate) fn diff_snapshots(
+        &self,
+        volume: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<api::FileChange>, ServerError> {
+        let open = self.volumes.get(volume)?;
+        let tree = |name: &str| -> Result<Option<Tree>, ServerError> {
+            let id = find_snapshot(&open, name)?.id;
+            let image = open.volume.image(Some(id)).map_err(ServerError::volume(volume))?;
+            match Tree::of_image(image) {
+                Err(TreeError::NoTree) => Ok(None),
+                tree => tree.map(Some).map_err(ServerError::tree(&format!("{volume}@{name}"))),
+            }
+        };
+        let (before, after) = (tree(from)?, tree(to)?);
+        let changes = match (&before, &after) {
+            (_, None) => Vec::new(),
+            (Some(before), Some(after)) => {
+                after.changes_since(before).map_err(ServerError::tree(&format!("{volume}@{to}")))?
+            }
+            (None, Some(_)) => {
+                return Err(ServerError::tree(&format!("{volume}@{from}"))(TreeError::NoTree));
+            }
+        };
+        let text = |path: Vec<u8>| format!("/{}", String::from_utf8_lossy(&path));
+        let show = |change: TreeChange| api::FileChange {
+            path: change.path.map(text),
+            change: match change.kind {
+                ChangeKind::Created => api::FileChangeKind::Created,
+                ChangeKind::Changed => api::FileChangeKind::Changed,
+                ChangeKind::Renamed => api::FileChangeKind::Renamed,
+                ChangeKind::Linked => api::FileChangeKind::Linked,
+                ChangeKind::Unlinked => api::FileChangeKind::Unlinked,
+                ChangeKind::Deleted => api::FileChangeKind::Deleted,
+            },
+            from: change.from.map(text),
+            number: change.file.0,
+            directory: change.node == NodeKind::Directory,
+        };
+        Ok(changes.into_iter().map(show).collect())
     }
 
     pub(crate) fn rename_snapshot(

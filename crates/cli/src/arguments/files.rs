@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 
 use super::image::{DumpLevel, DumpName};
-use super::{InvalidName, SnapshotName};
+use super::InvalidName;
 
 /// `cairn mount`.
 #[derive(Debug, Args)]
@@ -107,11 +107,4 @@ pub struct DiffSnapshots {
     pub from: String,
     /// The later one
     pub to: String,
-}
-
-impl DiffSnapshots {
-    /// The earlier one with its volume.
-    pub fn from(&self) -> SnapshotName {
-        SnapshotName { volume: self.volume.clone(), snapshot: self.from.clone() }
-    }
 }

@@ -3,10 +3,10 @@
 use cairn_server::api::{self, ErrorKind};
 
 use super::volume::segment;
-use crate::arguments::{Snapshot, SnapshotName};
+use crate::arguments::{DiffSnapshots, Snapshot, SnapshotName};
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, ago, size, table};
+use crate::output::{Output, ago, print_line, size, table};
 
 /// Runs a command on snapshots.
 pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Failure> {
@@ -30,6 +30,7 @@ pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Fai
         }
         Snapshot::Hold { names } => hold(&names, true, client, output)?,
         Snapshot::Release { names } => hold(&names, false, client, output)?,
+        Snapshot::Diff(asked) => diff(&asked, client, output)?,
         Snapshot::Schedule(command) => super::schedule::run(command, client, output)?,
         Snapshot::Rollback { name, dry_run } => {
             find(&name, client)?;
@@ -48,6 +49,34 @@ pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Fai
                 format!("{volume} is at {name}\nto undo: cairn snapshot rollback {undo}")
             });
         }
+    }
+    Ok(())
+}
+
+fn diff(asked: &DiffSnapshots, client: &Client, output: Output) -> Result<(), Failure> {
+    let (volume, from, to) = (segment(&asked.volume)?, segment(&asked.from)?, segment(&asked.to)?);
+    let changes: Vec<api::FileChange> =
+        client.get(&format!("/v1/volumes/{volume}/files/diff?from={from}&to={to}"))?;
+    if output.json {
+        output.show(&changes, |_| String::new());
+        return Ok(());
+    }
+    for change in &changes {
+        let slash = if change.directory { "/" } else { "" };
+        let path = match &change.path {
+            Some(path) => format!("{path}{slash}"),
+            None => format!("file {} without a name", change.number),
+        };
+        let kind = match change.change {
+            api::FileChangeKind::Created => "created",
+            api::FileChangeKind::Changed => "changed",
+            api::FileChangeKind::Renamed => "renamed",
+            api::FileChangeKind::Linked => "linked",
+            api::FileChangeKind::Unlinked => "unlinked",
+            api::FileChangeKind::Deleted => "deleted",
+        };
+        let from = change.from.as_ref().map(|from| format!("{from}{slash} -> ")).unwrap_or_default();
+        print_line(&format!("{kind:9} {from}{path}"));
     }
     Ok(())
 }

@@ -258,7 +258,7 @@ pub fn mounted() -> Vec<(PathBuf, String)> {
 }
 
 /// A line of `mountinfo`: place in field 5; kind and source behind the dash. Blanks are written as `\040`.
-fn mounted_line(line: &str) -> Option<(PathBuf, String)> {
+pub(crate) fn mounted_line(line: &str) -> Option<(PathBuf, String)> {
     let (left, right) = line.split_once(" - ")?;
     let place = left.split(' ').nth(4)?;
     let mut right = right.split(' ');

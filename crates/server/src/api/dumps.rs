@@ -1,4 +1,4 @@
-//! BSD dumps in the API.
+//! Files in the API: BSD dumps, and what differs between snapshots.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -70,4 +70,47 @@ pub struct FileDumpRecord {
     pub snapshot: String,
     /// Bytes of dump.
     pub bytes: u64,
+}
+
+/// What became of a file between two snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileChangeKind {
+    /// It was not there before.
+    Created,
+    /// Its content or its attributes are others.
+    Changed,
+    /// It has another name.
+    Renamed,
+    /// It has a name more.
+    Linked,
+    /// It has a name less, and others still.
+    Unlinked,
+    /// It is not there any more.
+    Deleted,
+}
+
+/// A file that differs between two snapshots.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FileChange {
+    /// From the root; none of a file that is open and deleted.
+    pub path: Option<String>,
+    /// What became of it.
+    pub change: FileChangeKind,
+    /// The path that it had, of one that was renamed.
+    pub from: Option<String>,
+    /// Its number.
+    pub number: u64,
+    /// It is a directory.
+    pub directory: bool,
+}
+
+/// Two snapshots of a volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct DiffSnapshots {
+    /// The earlier one, without the volume.
+    pub from: String,
+    /// The later one.
+    pub to: String,
 }

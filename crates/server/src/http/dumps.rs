@@ -1,8 +1,8 @@
-//! BSD dumps over HTTP.
+//! BSD dumps and differences of files over HTTP.
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -15,6 +15,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(plan_file_dump))
         .routes(routes!(file_dump))
         .routes(routes!(dump_dates))
+        .routes(routes!(diff_snapshots))
 }
 
 /// What a BSD dump of files would have. Nothing is written.
@@ -50,4 +51,16 @@ async fn dump_dates(
     Path(volume): Path<String>,
 ) -> Answer<Vec<api::FileDumpRecord>> {
     blocking(server, move |server| server.dump_dates(&volume)).await
+}
+
+/// The files that differ between two snapshots, by path.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/files/diff", tag = "files",
+    params(("volume" = String, Path,), api::DiffSnapshots),
+    responses((status = 200, body = [api::FileChange]), (status = "default", body = ErrorBody)))]
+async fn diff_snapshots(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Query(api::DiffSnapshots { from, to }): Query<api::DiffSnapshots>,
+) -> Answer<Vec<api::FileChange>> {
+    blocking(server, move |server| server.diff_snapshots(&volume, &from, &to)).await
 }

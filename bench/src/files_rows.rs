@@ -1,0 +1,332 @@
+//! Files: many small ones and a large one, through FUSE next to ext4 in fuse2fs, ext4 and btrfs of the kernel; BSD dump and restore next to Linux's and tar.
+//!
+//! Every file system lies in a file of the same size in the same folder. What is created is synced inside of the time, with `sync -f`, so that each has put it on the
+//! disk; before it is read, caches are dropped. The programs are the same for all: a shell's tools would measure themselves, so files are made here.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::Plan;
+use crate::cairn::{Cairn, MEMORY_DEFAULT_MIB};
+use crate::process::{run, settle, timed};
+use crate::report::{Report, Target, median};
+
+/// Files in a directory.
+const PER_DIRECTORY: usize = 200;
+/// Bytes of a small file.
+const SMALL_BYTES: usize = 4000;
+/// Bytes at once of the large one.
+const PIECE: usize = 1 << 20;
+
+struct Sizes {
+    files: usize,
+    large: u64,
+    device: u64,
+}
+
+/// A file system that is mounted.
+struct Contender {
+    name: &'static str,
+    folder: PathBuf,
+    /// The loop device or file that Linux `dump` reads.
+    device: Option<String>,
+    lazily: bool,
+}
+
+impl Drop for Contender {
+    fn drop(&mut self) {
+        let mut command = Command::new("umount");
+        if self.lazily {
+            command.arg("--lazy");
+        }
+        let _ = run(command.arg(&self.folder));
+        if let Some(device) = self.device.as_ref().filter(|device| device.starts_with("/dev/loop")) {
+            let _ = run(Command::new("losetup").args(["--detach", device]));
+        }
+    }
+}
+
+/// Many small files, a large one, and dumps of the small ones.
+pub(crate) fn files(plan: &Plan, report: &mut Report) -> Result<()> {
+    let sizes = if plan.quick {
+        Sizes { files: 400, large: 32 << 20, device: 512 << 20 }
+    } else {
+        Sizes { files: 20_000, large: 1 << 30, device: 8 << 30 }
+    };
+    let folder = plan.folder.join("files");
+    fs::create_dir_all(&folder)?;
+    let cairn = match plan.only_peers {
+        true => None,
+        false => Some(Cairn::start(plan, "files-cairn", "off", MEMORY_DEFAULT_MIB)?),
+    };
+    let mut contenders = Vec::new();
+    if let Some(cairn) = &cairn {
+        contenders.push(mount_cairn(cairn, &folder, &sizes)?);
+    }
+    type Make = fn(&Path, &Sizes) -> Result<Contender>;
+    let peers: [(&str, Make); 3] = [("fuse2fs", fuse2fs), ("ext4", ext4), ("btrfs", btrfs)];
+    for (name, make) in peers {
+        match make(&folder, &sizes) {
+            Ok(peer) => contenders.push(peer),
+            Err(error) => report.note(format!("{name} is not in this run: {error:#}")),
+        }
+    }
+    let rounds = plan.rounds().min(2);
+    let mut seen: Vec<Seen> = contenders.iter().map(|_| Seen::default()).collect();
+    for round in 0..rounds {
+        for (contender, seen) in contenders.iter().zip(&mut seen) {
+            seen.turn(&contender.folder.join(format!("round{round}")), &sizes)
+                .with_context(|| format!("with {}", contender.name))?;
+            settle()?;
+        }
+    }
+    rows(report, &contenders, seen, cairn.is_some());
+    dumps(plan, report, &sizes, &folder, &contenders, cairn.as_ref())?;
+    report.note(format!(
+        "Small files: {} of {SMALL_BYTES} bytes, {PER_DIRECTORY} a directory, one thread. Create and delete end with `sync -f`; before stat and read all caches of the kernel are dropped.",
+        sizes.files
+    ));
+    // Before its server goes.
+    contenders.retain(|contender| contender.name != "cairn");
+    Ok(())
+}
+
+#[derive(Default)]
+struct Seen {
+    create: Vec<f64>,
+    stat: Vec<f64>,
+    read: Vec<f64>,
+    delete: Vec<f64>,
+    write_large: Vec<f64>,
+    read_large: Vec<f64>,
+}
+
+impl Seen {
+    /// One turn of all work.
+    fn turn(&mut self, folder: &Path, sizes: &Sizes) -> Result<()> {
+        fs::create_dir(folder)?;
+        let count = sizes.files as f64;
+        let rate = |time: Duration| count / time.as_secs_f64();
+        self.create.push(rate(clocked(|| create(folder, sizes.files))?));
+        drop_caches()?;
+        self.stat.push(rate(clocked(|| each_small(folder, sizes.files, &mut |path| Ok(drop(fs::metadata(path)?))))?));
+        drop_caches()?;
+        let mut buffer = Vec::new();
+        let mut read = |path: &Path| -> Result<()> {
+            buffer.clear();
+            File::open(path)?.read_to_end(&mut buffer)?;
+            if buffer.len() != SMALL_BYTES {
+                bail!("{} has {} bytes", path.display(), buffer.len());
+            }
+            Ok(())
+        };
+        self.read.push(rate(clocked(|| each_small(folder, sizes.files, &mut read))?));
+        self.delete.push(rate(clocked(|| {
+            fs::remove_dir_all(folder)?;
+            sync(folder.parent().context("a folder")?)
+        })?));
+        fs::create_dir(folder)?;
+        let mib = sizes.large as f64 / f64::from(1 << 20);
+        let large = folder.join("large");
+        self.write_large.push(mib / clocked(|| write_large(&large, sizes.large))?.as_secs_f64());
+        drop_caches()?;
+        self.read_large.push(mib / clocked(|| read_large(&large, sizes.large))?.as_secs_f64());
+        fs::remove_file(&large)?;
+        sync(folder)
+    }
+}
+
+fn clocked(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
+    let start = Instant::now();
+    work()?;
+    Ok(start.elapsed())
+}
+
+fn sync(folder: &Path) -> Result<()> {
+    run(Command::new("sync").arg("-f").arg(folder)).map(drop)
+}
+
+fn drop_caches() -> Result<()> {
+    run(&mut Command::new("sync"))?;
+    Ok(fs::write("/proc/sys/vm/drop_caches", "3")?)
+}
+
+fn small(folder: &Path, number: usize) -> PathBuf {
+    folder.join(format!("d{}", number / PER_DIRECTORY)).join(format!("f{number}"))
+}
+
+fn create(folder: &Path, files: usize) -> Result<()> {
+    let bytes: Vec<u8> = (0..SMALL_BYTES as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    for number in 0..files {
+        if number.is_multiple_of(PER_DIRECTORY) {
+            fs::create_dir(folder.join(format!("d{}", number / PER_DIRECTORY)))?;
+        }
+        File::create(small(folder, number))?.write_all(&bytes)?;
+    }
+    sync(folder)
+}
+
+fn each_small(folder: &Path, files: usize, act: &mut dyn FnMut(&Path) -> Result<()>) -> Result<()> {
+    (0..files).try_for_each(|number| act(&small(folder, number)))
+}
+
+fn write_large(path: &Path, bytes: u64) -> Result<()> {
+    let mut file = File::create(path)?;
+    let mut piece: Vec<u8> = (0..PIECE as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 9) as u8).collect();
+    for number in 0..bytes / PIECE as u64 {
+        piece[..8].copy_from_slice(&number.to_le_bytes());
+        file.write_all(&piece)?;
+    }
+    Ok(file.sync_all()?)
+}
+
+fn read_large(path: &Path, bytes: u64) -> Result<()> {
+    let mut file = File::open(path)?;
+    let mut piece = vec![0; PIECE];
+    for number in 0..bytes / PIECE as u64 {
+        file.read_exact(&mut piece)?;
+        if piece[..8] != number.to_le_bytes() {
+            bail!("{} is not what was written", path.display());
+        }
+    }
+    Ok(())
+}
+
+fn rows(report: &mut Report, contenders: &[Contender], seen: Vec<Seen>, with_cairn: bool) {
+    type Pick = fn(&Seen) -> &Vec<f64>;
+    let works: [(&str, &'static str, Pick); 6] = [
+        ("create small files", "files/s", |seen| &seen.create),
+        ("stat of them, cold", "files/s", |seen| &seen.stat),
+        ("read of them, cold", "files/s", |seen| &seen.read),
+        ("delete of them", "files/s", |seen| &seen.delete),
+        ("write of a large file, with fsync", "MiB/s", |seen| &seen.write_large),
+        ("read of it, cold", "MiB/s", |seen| &seen.read_large),
+    ];
+    for (work, unit, pick) in works {
+        let mut medians: Vec<(&'static str, f64)> =
+            contenders.iter().zip(&seen).map(|(one, seen)| (one.name, median(pick(seen).clone()))).collect();
+        let cairn = with_cairn.then(|| medians.remove(0).1);
+        for peer in medians {
+            let asked = match (peer.0, unit) {
+                ("fuse2fs", "files/s") => Target::AtLeast(1.0),
+                ("btrfs", "MiB/s") => Target::AtLeast(0.7),
+                _ => Target::None,
+            };
+            report.against(work, unit, cairn, peer, asked);
+        }
+    }
+}
+
+/// Dumps of the small files to a file, and back: level 0.
+fn dumps(
+    plan: &Plan,
+    report: &mut Report,
+    sizes: &Sizes,
+    folder: &Path,
+    contenders: &[Contender],
+    cairn: Option<&Cairn>,
+) -> Result<()> {
+    let find = |name: &str| contenders.iter().find(|contender| contender.name == name);
+    let (out, target) = (folder.join("out.dump"), folder.join("restored"));
+    let seconds = |time: Duration| time.as_secs_f64();
+    let ours = match (cairn, find("cairn")) {
+        (Some(cairn), Some(contender)) => {
+            let tree = contender.folder.join("tree");
+            fs::create_dir(&tree)?;
+            create(&tree, sizes.files)?;
+            drop_caches()?;
+            let path = out.display().to_string();
+            let dump = timed(&mut cairn.command(&["dump", "-0", "-f", &path, "vol0", "--overwrite"]))?;
+            fs::create_dir(&target)?;
+            drop_caches()?;
+            let mut restore = Command::new(&plan.cairn);
+            restore.args(["restore", "-rf"]).arg(&out).arg("--to").arg(&target);
+            let restore = timed(&mut restore)?;
+            sync(&target)?;
+            fs::remove_dir_all(&target)?;
+            fs::remove_file(&out)?;
+            Some((seconds(dump), seconds(restore)))
+        }
+        _ => None,
+    };
+    let Some(ext4) = find("ext4") else { return Ok(()) };
+    let tree = ext4.folder.join("tree");
+    fs::create_dir(&tree)?;
+    create(&tree, sizes.files)?;
+    drop_caches()?;
+    if let Some(device) = &ext4.device {
+        let mut dump = Command::new("dump");
+        match timed(dump.args(["-0", "-q", "-f"]).arg(&out).arg(device)) {
+            Ok(dump) => {
+                fs::create_dir(&target)?;
+                drop_caches()?;
+                let restore = timed(Command::new("restore").args(["-rf"]).arg(&out).current_dir(&target))?;
+                fs::remove_dir_all(&target)?;
+                let name = "Linux dump and restore, ext4";
+                let limit = Target::AtMost(1.0);
+                report.against("BSD dump of the small files, level 0", "s", ours.map(|o| o.0), (name, seconds(dump)), limit);
+                report.against("restore of that dump", "s", ours.map(|o| o.1), (name, seconds(restore)), limit);
+                fs::remove_file(&out)?;
+            }
+            Err(error) => report.note(format!("Linux dump is not in this run: {error:#}")),
+        }
+    }
+    drop_caches()?;
+    let tar = timed(Command::new("tar").arg("-C").arg(&tree).arg("-cf").arg(&out).arg("."))?;
+    fs::create_dir(&target)?;
+    drop_caches()?;
+    let untar = timed(Command::new("tar").arg("-C").arg(&target).arg("-xf").arg(&out))?;
+    let limit = Target::AtMost(1.0);
+    report.against("BSD dump of the small files, level 0", "s", ours.map(|o| o.0), ("tar, ext4", seconds(tar)), limit);
+    report.against("restore of that dump", "s", ours.map(|o| o.1), ("tar, ext4", seconds(untar)), limit);
+    fs::remove_dir_all(&target)?;
+    fs::remove_dir_all(&tree)?;
+    Ok(fs::remove_file(&out)?)
+}
+
+fn mount_cairn(cairn: &Cairn, folder: &Path, sizes: &Sizes) -> Result<Contender> {
+    let mount = folder.join("cairn");
+    fs::create_dir(&mount)?;
+    cairn.cli(&["volume", "create", "vol0", "--size", &sizes.device.to_string()])?;
+    cairn.cli(&["mount", "vol0", &mount.display().to_string()])?;
+    Ok(Contender { name: "cairn", folder: mount, device: None, lazily: true })
+}
+
+/// A file of the size of all, and a directory to mount on.
+fn image(folder: &Path, name: &str, sizes: &Sizes) -> Result<(PathBuf, PathBuf)> {
+    let (image, mount) = (folder.join(format!("{name}.img")), folder.join(name));
+    File::create(&image)?.set_len(sizes.device)?;
+    fs::create_dir(&mount)?;
+    Ok((image, mount))
+}
+
+fn fuse2fs(folder: &Path, sizes: &Sizes) -> Result<Contender> {
+    let (image, mount) = image(folder, "fuse2fs", sizes)?;
+    run(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&image))?;
+    run(Command::new("fuse2fs").arg(&image).arg(&mount))?;
+    Ok(Contender { name: "fuse2fs", folder: mount, device: None, lazily: false })
+}
+
+fn on_loop(name: &'static str, image: &Path, mount: PathBuf) -> Result<Contender> {
+    let device = run(Command::new("losetup").args(["--direct-io=on", "--find", "--show"]).arg(image))?;
+    let device = device.trim().to_owned();
+    run(Command::new("mount").arg(&device).arg(&mount))?;
+    Ok(Contender { name, folder: mount, device: Some(device), lazily: false })
+}
+
+fn ext4(folder: &Path, sizes: &Sizes) -> Result<Contender> {
+    let (image, mount) = image(folder, "ext4", sizes)?;
+    run(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&image))?;
+    on_loop("ext4", &image, mount)
+}
+
+fn btrfs(folder: &Path, sizes: &Sizes) -> Result<Contender> {
+    let (image, mount) = image(folder, "btrfs", sizes)?;
+    run(Command::new("mkfs.btrfs").arg("-q").arg(&image))?;
+    on_loop("btrfs", &image, mount)
+}

@@ -1,0 +1,590 @@
+//! `cairn mount`, and what works on files: snapshots to look into, differences, BSD dumps, image dumps, mirrors. The kernel and Linux `restore` are the other side.
+//!
+//! Mounting needs root here; without it these tests say that they are skipped.
+
+mod running;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use running::{PATIENCE, Running, cairn};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, StatxFlags, XattrFlags};
+
+const ENOTCONN: i32 = 107;
+const EROFS: i32 = 30;
+
+/// Whether this machine lets the tests mount.
+fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    assert!(can || std::env::var_os("CI").is_none(), "mounting needs root and /dev/fuse here");
+    if !can {
+        eprintln!("skipped: mounting needs root and /dev/fuse");
+    }
+    can
+}
+
+/// A server with a volume that is mounted; unmounted again at the end, whatever comes.
+struct Mounted {
+    server: Running,
+    point: PathBuf,
+    others: Vec<PathBuf>,
+}
+
+impl Mounted {
+    fn new(scratch: &Path) -> Self {
+        let server = Running::start_with(scratch, "data", &["--mirror", "off"]);
+        server.good(&["volume", "create", "vol0", "--size", "2G"]);
+        let point = scratch.join("mnt");
+        fs::create_dir(&point).unwrap();
+        let mounted = Self { server, point, others: Vec::new() };
+        mounted.server.good(&["mount", "vol0", mounted.point.to_str().unwrap()]);
+        mounted
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.point.join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        fs::write(self.path(path), text).unwrap();
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.path(path)).unwrap()
+    }
+
+    /// A directory of its own for another mount.
+    fn other(&mut self, scratch: &Path, name: &str) -> PathBuf {
+        let path = scratch.join(name);
+        fs::create_dir(&path).unwrap();
+        self.others.push(path.clone());
+        path
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        for point in self.others.iter().chain([&self.point]) {
+            let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+fn write_and_sync(path: &Path, bytes: &[u8]) {
+    let mut file = File::create(path).unwrap();
+    file.write_all(bytes).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// What two trees have in common when they are the same, by path.
+fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![root.to_owned()];
+    while let Some(path) = waiting.pop() {
+        let meta = fs::symlink_metadata(&path).unwrap();
+        let below = path.strip_prefix(root).unwrap().to_owned();
+        let mut told = format!("{:o} {}:{} ", meta.mode(), meta.uid(), meta.gid());
+        if meta.is_dir() {
+            for entry in fs::read_dir(&path).unwrap() {
+                let entry = entry.unwrap();
+                if entry.file_name() != "restoresymtable" {
+                    waiting.push(entry.path());
+                }
+            }
+        } else {
+            told += &format!("links {} ", meta.nlink());
+        }
+        if meta.is_symlink() {
+            told += &format!("-> {:?}", fs::read_link(&path).unwrap());
+        } else {
+            // The root's changes as things are put into it.
+            if !below.as_os_str().is_empty() {
+                told += &format!("{}.{:06} ", meta.mtime(), meta.mtime_nsec() / 1000);
+            }
+            told += &format!("{} ", meta.rdev());
+            let mut names = vec![0; 4096];
+            let length = rustix::fs::listxattr(&path, &mut names).unwrap_or(0);
+            let mut names: Vec<_> = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
+            names.sort_unstable();
+            for name in names {
+                let mut value = vec![0; 65_536];
+                let length = rustix::fs::getxattr(&path, std::ffi::OsStr::from_bytes(name), &mut value).unwrap();
+                told += &format!("{}={:?} ", String::from_utf8_lossy(name), &value[..length]);
+            }
+        }
+        if meta.is_file() {
+            let mut bytes = Vec::new();
+            File::open(&path).unwrap().read_to_end(&mut bytes).unwrap();
+            told += &format!("{} bytes, {:x}", bytes.len(), crc(&bytes));
+        }
+        found.insert(below, told);
+    }
+    found
+}
+
+/// FNV-1a: enough to tell contents apart.
+fn crc(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+fn same(a: &Path, b: &Path) {
+    let (a, b) = (tree(a), tree(b));
+    for (path, told) in &a {
+        assert_eq!(Some(told), b.get(path), "{}", path.display());
+    }
+    assert_eq!(a.len(), b.len(), "{:?}", b.keys().filter(|path| !a.contains_key(*path)).collect::<Vec<_>>());
+}
+
+fn differ(a: &Path, b: &Path) -> bool {
+    tree(a) != tree(b)
+}
+
+/// A tree with everything that files can be.
+fn fill(root: &Path) {
+    fs::create_dir_all(root.join("home/ann/deep/er")).unwrap();
+    fs::write(root.join("home/ann/notes"), "first").unwrap();
+    fs::write(root.join("home/ann/deep/er/empty"), "").unwrap();
+    fs::hard_link(root.join("home/ann/notes"), root.join("home/other name")).unwrap();
+    symlink("ann/notes", root.join("home/link")).unwrap();
+    symlink("x".repeat(900), root.join("home/long link")).unwrap();
+    fs::write(root.join(format!("home/{}", "n".repeat(250))), "long name").unwrap();
+    fs::write(root.join("home/odd \u{1}\n\\ name \u{fc}"), "odd").unwrap();
+    let sparse = File::create(root.join("home/sparse")).unwrap();
+    sparse.write_all_at(b"begin", 1 << 20).unwrap();
+    sparse.write_all_at(b"end", (5 << 30) + 7).unwrap();
+    let large: Vec<u8> = (0..3_000_001u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    fs::write(root.join("home/large"), &large).unwrap();
+    let root_fd = File::open(root).unwrap();
+    let make = |name: &str, kind, device| {
+        rustix::fs::mknodat(&root_fd, name, kind, Mode::from_raw_mode(0o640), device).unwrap();
+    };
+    make("pipe", FileType::Fifo, 0);
+    make("socket", FileType::Socket, 0);
+    make("device", FileType::BlockDevice, rustix::fs::makedev(259, 70_001));
+    fs::set_permissions(root.join("home/ann/notes"), fs::Permissions::from_mode(0o4751)).unwrap();
+    std::os::unix::fs::chown(root.join("home/ann"), Some(1234), Some(70_000)).unwrap();
+    for (name, value) in [("user.color", &b"blue"[..]), ("user.empty", b""), ("trusted.x", b"secret")] {
+        rustix::fs::setxattr(root.join("home/large"), name, value, XattrFlags::empty()).unwrap();
+    }
+    fs::create_dir(root.join("crowd")).unwrap();
+    for n in 0..400 {
+        fs::write(root.join(format!("crowd/a name that is not short, number {n}")), format!("{n}")).unwrap();
+    }
+}
+
+#[test]
+fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path());
+    fill(&mounted.point);
+    let copy = scratch.path().join("copy");
+    fs::create_dir(&copy).unwrap();
+    fill(&copy);
+    // Times are of two moments; everything else is as the machine's own file system has it.
+    let strip = |path: &Path| -> Vec<(PathBuf, String)> {
+        let without = |told: String| told.split(' ').filter(|part| !part.contains('.')).collect::<Vec<_>>().join(" ");
+        let found = tree(path).into_iter().filter(|(path, _)| !path.as_os_str().is_empty());
+        found.map(|(path, told)| (path, without(told))).collect()
+    };
+    assert_eq!(strip(&mounted.point), strip(&copy));
+
+    // What was written and is still open is in the snapshot, though the kernel had kept it to itself.
+    let mut open = File::create(mounted.path("open")).unwrap();
+    open.write_all(b"written, not closed").unwrap();
+    mounted.server.good(&["snapshot", "create", "vol0@s1"]);
+    let before = tree(&mounted.path(".snapshot/s1"));
+    assert_eq!(mounted.read(".snapshot/s1/open"), "written, not closed");
+    mounted.write("home/ann/notes", "second");
+    fs::remove_file(mounted.path("pipe")).unwrap();
+    fs::rename(mounted.path("crowd"), mounted.path("home/moved")).unwrap();
+    mounted.write("home/new", "new");
+    drop(open);
+    assert_eq!(tree(&mounted.path(".snapshot/s1")), before);
+    assert_eq!(mounted.read(".snapshot/s1/home/ann/notes"), "first");
+    assert_eq!(mounted.read("home/other name"), "second");
+    // In any directory, as that directory was; not in a listing, and not changed by anybody.
+    assert_eq!(mounted.read("home/ann/.snapshot/s1/notes"), "first");
+    assert!(!tree(&mounted.point).keys().any(|path| path.starts_with(".snapshot")));
+    let refused = fs::write(mounted.path(".snapshot/s1/home/new"), "x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(EROFS));
+    assert!(fs::create_dir(mounted.path("home/.snapshot")).is_err());
+    let numbers = |path: &str| fs::metadata(mounted.path(path)).unwrap().ino();
+    assert_ne!(numbers("home/ann/notes"), numbers(".snapshot/s1/home/ann/notes"), "cp must see two files");
+    fs::copy(mounted.path(".snapshot/s1/home/ann/notes"), mounted.path("home/ann/notes")).unwrap();
+    assert_eq!(mounted.read("home/ann/notes"), "first");
+
+    mounted.server.good(&["snapshot", "create", "vol0@s2"]);
+    let listed: Vec<_> = fs::read_dir(mounted.path(".snapshot"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(listed, ["s1", "s2"]);
+    let told = mounted.server.good(&["snapshot", "diff", "vol0", "s1", "s2"]);
+    for line in [
+        "changed   /home/ann/notes",
+        "deleted   /pipe",
+        "renamed   /crowd/ -> /home/moved/",
+        "created   /home/new",
+    ] {
+        assert!(told.lines().any(|told| told == line), "{line} is missing in {told}");
+    }
+    assert!(!told.contains("number 17"), "what moved with its directory did not change: {told}");
+
+    let past = mounted.other(scratch.path(), "past");
+    mounted.server.good(&["mount", "vol0@s1", past.to_str().unwrap()]);
+    assert_eq!(tree(&past), before);
+    assert_eq!(fs::write(past.join("x"), "x").unwrap_err().raw_os_error(), Some(EROFS));
+    mounted.server.bad(11, "busy", &["snapshot", "delete", "vol0@s1", "--yes"]);
+    mounted.server.bad(11, "busy", &["volume", "delete", "vol0", "--yes"]);
+    mounted.server.good(&["unmount", past.to_str().unwrap()]);
+    mounted.server.good(&["snapshot", "delete", "vol0@s1", "--yes"]);
+    wait_until("a deleted snapshot is still shown", || !mounted.path(".snapshot/s1").exists());
+
+    // A second directory shows the same, with one cache and one set of locks.
+    let again = mounted.other(scratch.path(), "again");
+    mounted.server.good(&["mount", "vol0", again.to_str().unwrap()]);
+    mounted.write("home/here", "seen there");
+    assert_eq!(fs::read_to_string(again.join("home/here")).unwrap(), "seen there");
+    assert_eq!(mounted.server.json(&["mount", "list"]).as_array().unwrap().len(), 2);
+    mounted.server.good(&["unmount", again.to_str().unwrap()]);
+    let busy = File::open(mounted.path("home/here")).unwrap();
+    mounted.server.bad(11, "busy", &["unmount", mounted.point.to_str().unwrap()]);
+    drop(busy);
+    mounted.server.good(&["unmount", mounted.point.to_str().unwrap()]);
+    assert!(!mounted.path("home").exists());
+    assert_eq!(mounted.server.good(&["volume", "check", "vol0", "--deep"]).lines().count(), 1);
+}
+
+#[test]
+fn what_programs_ask_of_open_files_is_right() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    let path = mounted.path("file");
+    let options = File::options().read(true).write(true).create(true).truncate(false).clone();
+    let mut file = options.open(&path).unwrap();
+
+    // Holes are found also in what the kernel has not sent yet.
+    file.write_all_at(b"data", 1 << 20).unwrap();
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).unwrap(), 1 << 20);
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)).unwrap(), 0);
+    assert!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(2 << 20)).is_err());
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    file.write_all_at(&[7; 16_384], 0).unwrap();
+    rustix::fs::fallocate(&file, flags, 4096, 8192).unwrap();
+    let mut bytes = vec![1; 16_384];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes[4096..12_288].iter().all(|byte| *byte == 0) && bytes[12_288] == 7);
+
+    // A file that was deleted is there as long as it is open.
+    fs::remove_file(&path).unwrap();
+    assert!(!path.exists());
+    file.write_all_at(b"still here", 0).unwrap();
+    file.sync_all().unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut text = [0; 10];
+    file.read_exact(&mut text).unwrap();
+    assert_eq!(&text, b"still here");
+    drop(file);
+
+    // The time of birth stays, whatever changes.
+    mounted.write("born", "1");
+    let born = |name: &str| {
+        let found =
+            rustix::fs::statx(rustix::fs::CWD, mounted.path(name), AtFlags::empty(), StatxFlags::BTIME).unwrap();
+        assert!(found.stx_mask & StatxFlags::BTIME.bits() != 0, "there is a time of birth");
+        (found.stx_btime.tv_sec, found.stx_btime.tv_nsec)
+    };
+    let first = born("born");
+    assert!(first.0 > 1_700_000_000);
+    mounted.write("born", "2");
+    fs::rename(mounted.path("born"), mounted.path("later")).unwrap();
+    assert_eq!(born("later"), first);
+
+    // A write takes the rights away that a file gives.
+    let tool = mounted.path("tool");
+    fs::write(&tool, "x").unwrap();
+    std::os::unix::fs::chown(&tool, Some(1234), Some(1234)).unwrap();
+    fs::set_permissions(&tool, fs::Permissions::from_mode(0o6777)).unwrap();
+    let said = Command::new("setpriv")
+        .args(["--reuid=4321", "--regid=4321", "--clear-groups", "sh", "-c"])
+        .arg(format!("echo more >> {}", tool.display()))
+        .output()
+        .unwrap();
+    if said.status.success() {
+        assert_eq!(fs::metadata(&tool).unwrap().mode() & 0o7777, 0o777);
+    }
+    fs::set_permissions(&tool, fs::Permissions::from_mode(0o4755)).unwrap();
+    std::os::unix::fs::chown(&tool, Some(99), None).unwrap();
+    assert_eq!(fs::metadata(&tool).unwrap().mode() & 0o7777, 0o755);
+
+    // Locks of one program are seen by another.
+    let lock = File::create(mounted.path("lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(File::open(mounted.path("lock")).unwrap().try_lock().is_err());
+    drop(lock);
+    assert!(File::open(mounted.path("lock")).unwrap().try_lock().is_ok());
+
+    // Names in a listing that is being read while others come and go.
+    let crowd = mounted.path("crowd");
+    fs::create_dir(&crowd).unwrap();
+    for n in 0..2000 {
+        File::create(crowd.join(format!("stays {n}"))).unwrap();
+    }
+    let mut seen = std::collections::BTreeMap::new();
+    for (index, entry) in fs::read_dir(&crowd).unwrap().enumerate() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        *seen.entry(name).or_insert(0) += 1;
+        if index % 10 == 0 {
+            File::create(crowd.join(format!("comes {index}"))).unwrap();
+        }
+    }
+    assert!((0..2000).all(|n| seen.get(&format!("stays {n}")) == Some(&1)));
+    fs::remove_dir_all(&crowd).unwrap();
+}
+
+#[test]
+fn killed_server_leaves_errors_and_comes_back_with_what_was_synced() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path());
+    for round in 0..3 {
+        let directory = mounted.path(&format!("round {round}"));
+        fs::create_dir(&directory).unwrap();
+        for n in 0..20 {
+            let path = directory.join(format!("{n}"));
+            write_and_sync(&path, format!("{round} {n} {}", "x".repeat(n * 700)).as_bytes());
+            // Beside it what nobody promised to keep.
+            fs::write(directory.join(format!("unsynced {n}")), vec![1; 100_000]).unwrap();
+        }
+        fs::rename(directory.join("3"), directory.join("three")).unwrap();
+        File::open(&directory).unwrap().sync_all().unwrap();
+        let open = File::open(directory.join("5")).unwrap();
+        mounted.server.kill();
+        let gone = fs::metadata(&directory).unwrap_err();
+        assert_eq!(gone.raw_os_error(), Some(ENOTCONN), "{gone}");
+        let mut byte = [0];
+        assert!(open.read_at(&mut byte, 0).is_err() || byte[0] != 0, "an open file fails or has its content");
+        mounted.server.restart();
+        let listed = mounted.server.json(&["mount", "list"]);
+        assert_eq!(listed[0]["problem"], serde_json::Value::Null, "{listed}");
+        for earlier in 0..=round {
+            for n in 0..20 {
+                let name = if n == 3 { "three".to_owned() } else { n.to_string() };
+                let path = mounted.path(&format!("round {earlier}/{name}"));
+                let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                assert_eq!(text, format!("{earlier} {n} {}", "x".repeat(n * 700)));
+            }
+            assert!(!mounted.path(&format!("round {earlier}/3")).exists());
+        }
+        assert_eq!(mounted.server.good(&["volume", "check", "vol0"]).lines().count(), 1);
+    }
+    // SIGTERM takes the mount away, with all that was written; the next start brings it back.
+    mounted.write("last", "not synced, but in order");
+    assert_eq!(mounted.server.terminate(), 0);
+    assert!(fs::read_dir(&mounted.point).unwrap().next().is_none());
+    mounted.server.restart();
+    assert_eq!(mounted.read("last"), "not synced, but in order");
+    // Taken away by the system's own programs it is forgotten.
+    rustix::mount::unmount(&mounted.point, rustix::mount::UnmountFlags::empty()).unwrap();
+    wait_until("a mount that is gone is listed", || {
+        mounted.server.json(&["mount", "list"]).as_array().unwrap().is_empty()
+    });
+}
+
+#[test]
+fn linux_restore_and_ours_make_the_tree_of_a_dump_and_its_increments() {
+    if !can_mount() {
+        return;
+    }
+    let restore = ["/usr/sbin/restore", "/sbin/restore"].into_iter().find(|path| Path::new(path).exists());
+    assert!(restore.is_some() || std::env::var_os("CI").is_none(), "restore must be installed here");
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    fill(&mounted.point);
+    let (theirs, ours) = (scratch.path().join("theirs"), scratch.path().join("ours"));
+    fs::create_dir(&theirs).unwrap();
+    fs::create_dir(&ours).unwrap();
+    let apply = |level: u32| {
+        let dump = scratch.path().join(format!("dump{level}"));
+        let flag = format!("-{level}");
+        mounted.server.good(&["dump", &flag, "-f", dump.to_str().unwrap(), "vol0"]);
+        let output = cairn().args(["restore", "-rf"]).arg(&dump).arg("--to").arg(&ours).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        same(&mounted.point, &ours);
+        if let Some(restore) = restore {
+            let output = Command::new(restore).arg("-rf").arg(&dump).current_dir(&theirs).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{said}");
+            same(&mounted.point, &theirs);
+            let compared = Command::new(restore).arg("-Cf").arg(&dump).current_dir(&theirs).output().unwrap();
+            let compared = String::from_utf8_lossy(&compared.stdout).into_owned();
+            assert!(!compared.contains("differ") && !compared.contains("changed"), "{compared}");
+        }
+        dump
+    };
+    mounted.server.bad(10, "not_found", &["dump", "-1", "-f", "/dev/null", "vol0"]);
+    apply(0);
+    wait_for_the_next_second();
+    mounted.write("home/ann/notes", "second");
+    fs::remove_file(mounted.path("pipe")).unwrap();
+    fs::rename(mounted.path("crowd"), mounted.path("home/moved")).unwrap();
+    mounted.write("home/moved/new", "new");
+    fs::remove_file(mounted.path("home/moved/a name that is not short, number 5")).unwrap();
+    let one = apply(1);
+    assert!(fs::metadata(&one).unwrap().len() < 1_500_000, "an increment has what changed");
+    wait_for_the_next_second();
+    fs::remove_dir_all(mounted.path("home/ann/deep")).unwrap();
+    mounted.write("home/ann/deep", "a file now");
+    fs::hard_link(mounted.path("home/large"), mounted.path("second large")).unwrap();
+    apply(5);
+    wait_for_the_next_second();
+    mounted.write("home/last", "last");
+    apply(9);
+    assert_eq!(mounted.server.json(&["dump", "--dates", "vol0"]).as_array().unwrap().len(), 4);
+    assert!(differ(&mounted.point, &mounted.path("home")), "a comparison that can fail");
+
+    // A part of the tree, without some of it, through a pipe.
+    let part = mounted.server.run(&["dump", "-0", "-f", "-", "vol0:/home", "--exclude", "*4*", "--exclude", "/home/ann"]);
+    assert!(part.status.success(), "{}", String::from_utf8_lossy(&part.stderr));
+    let file = scratch.path().join("part");
+    fs::write(&file, &part.stdout).unwrap();
+    let listed = cairn().args(["restore", "-tf"]).arg(&file).output().unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains("home/moved/a name that is not short, number 333"), "{listed}");
+    assert!(!listed.contains("number 4") && !listed.contains("ann") && !listed.contains("second large"), "{listed}");
+    mounted.server.bad(10, "not_found", &["dump", "-0", "-f", "/dev/null", "vol0:/nowhere"]);
+    assert!(mounted.server.json(&["snapshot", "list", "vol0"]).as_array().unwrap().is_empty());
+}
+
+/// Dumps tell times by the second, so what changed in the second of a dump is in the next one as well.
+fn wait_for_the_next_second() {
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let start = now();
+    wait_until("the clock stands still", || now() > start);
+}
+
+#[test]
+fn files_come_out_of_image_dumps_without_restoring_them() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    fill(&mounted.point);
+    mounted.server.good(&["snapshot", "create", "vol0@monday"]);
+    let dump = |level: &str| {
+        let path = scratch.path().join(format!("image{level}")).to_str().unwrap().to_owned();
+        mounted.server.good(&["image", "dump", level, "vol0", "--to", &path]);
+        path
+    };
+    let zero = dump("-0");
+    mounted.write("home/ann/notes", "second");
+    fs::remove_file(mounted.path("home/large")).unwrap();
+    let one = dump("-1");
+    let image = |arguments: &[&str]| {
+        let output = cairn().arg("image").args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    assert_eq!(image(&["cat", &zero, "/home/ann/notes"]), (Some(0), "first".to_owned()));
+    assert_eq!(image(&["cat", &zero, &one, "home/ann/notes"]), (Some(0), "second".to_owned()));
+    assert_eq!(image(&["cat", &zero, &one, "@monday:/home/ann/notes"]), (Some(0), "first".to_owned()));
+    assert_eq!(image(&["cat", &zero, &one, "/home/large"]).0, Some(10));
+    let (code, listed) = image(&["ls", &zero, "/home"]);
+    assert!(code == Some(0) && listed.contains("large") && listed.contains("link -> ann/notes"), "{listed}");
+    let to = scratch.path().join("out");
+    fs::create_dir(&to).unwrap();
+    assert_eq!(image(&["extract", &zero, "/home", "--to", to.to_str().unwrap()]).0, Some(0));
+    // One name of the two lies in what was taken, the other as well.
+    same(&mounted.path(".snapshot/monday/home"), &to.join("home"));
+}
+
+#[test]
+fn mount_of_a_mirror_shows_one_image_at_a_time_and_moves_on() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let source = Running::start(scratch.path(), "source");
+    let destination = Running::start(scratch.path(), "destination");
+    source.good(&["volume", "create", "vol0", "--size", "1G"]);
+    let (point, copy) = (scratch.path().join("mnt"), scratch.path().join("copy"));
+    fs::create_dir(&point).unwrap();
+    fs::create_dir(&copy).unwrap();
+    source.good(&["mount", "vol0", point.to_str().unwrap()]);
+    let mut mounted = Mounted { server: source, point, others: vec![copy.clone()] };
+    fs::create_dir(mounted.path("sub")).unwrap();
+    mounted.write("sub/file", "one");
+    let token = mounted.server.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    destination.good(&["mirror", "create", "vol0", &token]);
+    destination.good(&["mount", "vol0", copy.to_str().unwrap()]);
+    let read = |path: &Path| fs::read_to_string(path).unwrap();
+    assert_eq!(read(&copy.join("sub/file")), "one");
+    assert_eq!(fs::write(copy.join("sub/x"), "x").unwrap_err().raw_os_error(), Some(EROFS));
+
+    // Who has a file open, or a directory, stays in his image; who comes from the root is in the newest.
+    let open = File::open(copy.join("sub/file")).unwrap();
+    let inside = File::open(copy.join("sub")).unwrap();
+    mounted.write("sub/file", "two");
+    mounted.write("sub/new", "new");
+    destination.good(&["mirror", "update", "vol0"]);
+    wait_until("the mount stays at its image", || read(&copy.join("sub/file")) == "two");
+    assert_eq!(read(&copy.join("sub/new")), "new");
+    let mut text = [0; 3];
+    open.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"one");
+    let old = rustix::fs::openat(&inside, "file", rustix::fs::OFlags::RDONLY, Mode::empty()).unwrap();
+    File::from(old).read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"one");
+    drop((open, inside));
+    mounted.server.good(&["snapshot", "create", "vol0@seen"]);
+    destination.good(&["mirror", "update", "vol0"]);
+    wait_until("a snapshot of the mirror is not shown", || copy.join(".snapshot/seen/sub/file").exists());
+    destination.good(&["unmount", copy.to_str().unwrap()]);
+    mounted.others.clear();
+}
+
+#[test]
+fn what_cannot_be_mounted_is_told() {
+    let scratch = tempfile::tempdir().unwrap();
+    let server = Running::start_with(scratch.path(), "data", &["--mirror", "off"]);
+    let point = scratch.path().join("mnt").to_str().unwrap().to_owned();
+    server.bad(10, "not_found", &["mount", "vol0", &point]);
+    fs::create_dir(&point).unwrap();
+    server.bad(10, "not_found", &["mount", "vol0", &point]);
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    server.bad(10, "not_found", &["mount", "vol0@none", &point]);
+    server.good(&["snapshot", "create", "vol0@empty"]);
+    let told = server.bad(10, "not_found", &["mount", "vol0@empty", &point]);
+    assert!(told.contains("vol0@empty"), "{told}");
+    server.bad(10, "not_found", &["unmount", &point]);
+    // From afar nothing is mounted.
+    let far = ["mount", "vol0", &point, "--server", "127.0.0.1:1", "--token-file", "/dev/null", "--json"];
+    running::refused(&cairn().args(far).output().unwrap(), 2, "usage", &far);
+    if can_mount() {
+        // A file in the way is one of the server's machine.
+        fs::write(scratch.path().join("file"), "").unwrap();
+        server.bad(2, "usage", &["mount", "vol0", scratch.path().join("file").to_str().unwrap()]);
+    }
+}

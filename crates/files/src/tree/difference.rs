@@ -1,0 +1,281 @@
+//! What differs between the trees of two images of a volume: files made, changed, renamed and deleted.
+//!
+//! The images' inode files say which files differ, and the blocks of a directory that differ say which of its names do: what both images share is not
+//! read. One thing takes more: a file that was written to, in a directory that did not change, has a name that no block of the difference says. The
+//! directories of the newer image are read for these, names alone, until all of them are found.
+
+use std::collections::{BTreeMap, HashMap};
+
+use cairn_base::FileId;
+use cairn_format::{FileKind, Inode, Leaf, LeafPlace};
+use cairn_volume::Image;
+
+use super::error::TreeError;
+use super::source::{Blocks, Source, damaged};
+use super::stat::{Entry, NodeKind, Stat};
+use super::{Tree, as_directory};
+
+/// Entries that are read at once.
+const ENTRIES: usize = 1024;
+
+/// What became of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ChangeKind {
+    /// It was not there before.
+    Created,
+    /// Its content or its attributes are others.
+    Changed,
+    /// It has another name. If it was changed as well, that is told by itself.
+    Renamed,
+    /// It has a name more than before (a hard link).
+    Linked,
+    /// It has a name less, and others still.
+    Unlinked,
+    /// It is not there any more.
+    Deleted,
+}
+
+/// One difference.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TreeChange {
+    /// From the root, without a slash before it; the later one of a file that has another name. `None` where no name could be found: the file is one that
+    /// is open and deleted.
+    pub path: Option<Vec<u8>>,
+    /// What became of it.
+    pub kind: ChangeKind,
+    /// The path that it had, of one that was renamed.
+    pub from: Option<Vec<u8>>,
+    /// The file.
+    pub file: FileId,
+    /// What it is.
+    pub node: NodeKind,
+}
+
+/// Names of one file that are in one image alone: directory and name.
+type Names = Vec<(FileId, Vec<u8>)>;
+
+/// A file that differs.
+#[derive(Default)]
+struct Differing {
+    before: Option<Inode>,
+    after: Option<Inode>,
+    gone: Names,
+    fresh: Names,
+}
+
+impl Differing {
+    fn node(&self) -> NodeKind {
+        self.after.as_ref().or(self.before.as_ref()).map_or(NodeKind::File, NodeKind::of)
+    }
+
+    /// Whether more than its names differs. A directory's content is its names.
+    fn has_changed(&self) -> bool {
+        let (Some(before), Some(after)) = (&self.before, &self.after) else { return false };
+        let told = |inode: &Inode| {
+            let stat = Stat::from(inode);
+            let content = (stat.kind != NodeKind::Directory).then_some((inode.tree, stat.bytes, stat.modified_ns));
+            (stat.mode, stat.uid, stat.gid, content, stat.has_xattrs)
+        };
+        // Of extended attributes, a new change time without new names tells.
+        let names = self.gone.len() + self.fresh.len();
+        let only_time = names == 0
+            && Stat::from(before).changed_ns != Stat::from(after).changed_ns
+            && self.node() != NodeKind::Directory;
+        told(before) != told(after) || only_time
+    }
+}
+
+impl Tree {
+    /// What differs between the tree of an earlier image of the same volume and this one, which is of a later image; by path.
+    ///
+    /// # Errors
+    /// [`TreeError::Invalid`] for a live tree; damage; the volume's states.
+    pub fn changes_since(&self, earlier: &Tree) -> Result<Vec<TreeChange>, TreeError> {
+        let (Source::Frozen(old), Source::Frozen(new)) = (&earlier.source, &self.source) else {
+            return Err(TreeError::Invalid("only trees of images are compared"));
+        };
+        let mut files: BTreeMap<FileId, Differing> = BTreeMap::new();
+        let is_named = |inode: &Inode| {
+            inode.kind == FileKind::Node && !inode.removed && inode.attributes.links > 0
+        };
+        for (before, after) in new.changed_inodes(old)? {
+            let (before, after) = (before.filter(is_named), after.filter(is_named));
+            let Some(inode) = after.as_ref().or(before.as_ref()) else { continue };
+            if inode.id == self.orphans {
+                continue;
+            }
+            files.insert(inode.id, Differing { before, after, ..Differing::default() });
+        }
+        let directories: Vec<FileId> =
+            files.iter().filter(|(_, file)| file.node() == NodeKind::Directory).map(|(id, _)| *id).collect();
+        for directory in directories {
+            let (gone, fresh) = self.names_between(earlier, old, new, directory)?;
+            for entry in gone {
+                files.entry(entry.file).or_default().gone.push((directory, entry.name));
+            }
+            for entry in fresh {
+                files.entry(entry.file).or_default().fresh.push((directory, entry.name));
+            }
+        }
+        let mut changes = Vec::new();
+        let mut unnamed: HashMap<FileId, NodeKind> = HashMap::new();
+        for (file, differing) in &files {
+            self.tell(earlier, *file, differing, &mut changes, &mut unnamed)?;
+        }
+        self.name(unnamed, &mut changes)?;
+        changes.sort();
+        Ok(changes)
+    }
+
+    /// Names that one image has in a directory and the other has not, or for another file.
+    fn names_between(
+        &self,
+        earlier: &Tree,
+        old: &Image,
+        new: &Image,
+        directory: FileId,
+    ) -> Result<(Vec<Entry>, Vec<Entry>), TreeError> {
+        let there = |tree: &Tree| match tree.source.inode(directory) {
+            Ok(inode) if inode.attributes.links > 0 => Ok(as_directory(inode).ok()),
+            Ok(_) | Err(TreeError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let (before, after) = (there(earlier)?, there(self)?);
+        let lbas: Vec<u64> = match (&before, &after) {
+            (Some(_), Some(_)) => {
+                let runs = new.changed_since(old, directory)?;
+                runs.into_iter().flat_map(|(first, count)| first.0..first.0 + count).collect()
+            }
+            (None, None) => return Ok((Vec::new(), Vec::new())),
+            (Some(_), None) => return Ok((earlier.all_names(directory)?, Vec::new())),
+            (None, Some(_)) => return Ok((Vec::new(), self.all_names(directory)?)),
+        };
+        let mut gone = earlier.names_in(directory, &lbas)?;
+        let mut fresh = self.names_in(directory, &lbas)?;
+        // A leaf that was split or merged has its names elsewhere.
+        let both: std::collections::HashSet<(u64, FileId)> =
+            gone.iter().map(|entry| (entry.cookie, entry.file)).collect();
+        let both: std::collections::HashSet<(u64, FileId)> =
+            fresh.iter().map(|entry| (entry.cookie, entry.file)).filter(|one| both.contains(one)).collect();
+        gone.retain(|entry| !both.contains(&(entry.cookie, entry.file)));
+        fresh.retain(|entry| !both.contains(&(entry.cookie, entry.file)));
+        Ok((gone, fresh))
+    }
+
+    /// The names in some leaves of a directory.
+    fn names_in(&self, directory: FileId, lbas: &[u64]) -> Result<Vec<Entry>, TreeError> {
+        let mut entries = Vec::new();
+        let length = self.source.inode(directory)?.tree.length;
+        for lba in lbas.iter().copied().filter(|lba| *lba < length) {
+            let Some(place) = LeafPlace::at(lba) else { continue };
+            let Some(block) = (&self.source).block(directory, lba)? else { continue };
+            let leaf = Leaf::parse(&block, directory, place).map_err(|_| damaged(directory, lba))?;
+            entries.extend(leaf.names().map(Entry::from));
+        }
+        Ok(entries)
+    }
+
+    fn all_names(&self, directory: FileId) -> Result<Vec<Entry>, TreeError> {
+        let mut entries = Vec::new();
+        let mut after = 0;
+        loop {
+            let found = self.read_directory(directory, after, ENTRIES)?;
+            let Some(last) = found.last() else { return Ok(entries) };
+            after = last.cookie;
+            entries.extend(found.into_iter().filter(|entry| entry.name != b"." && entry.name != b".."));
+        }
+    }
+
+    fn path_of(&self, (directory, name): &(FileId, Vec<u8>)) -> Result<Vec<u8>, TreeError> {
+        let mut path = self.directory_path(*directory)?;
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend(name);
+        Ok(path)
+    }
+
+    /// What became of one file.
+    fn tell(
+        &self,
+        earlier: &Tree,
+        file: FileId,
+        differing: &Differing,
+        changes: &mut Vec<TreeChange>,
+        unnamed: &mut HashMap<FileId, NodeKind>,
+    ) -> Result<(), TreeError> {
+        let node = differing.node();
+        // A file whose inode is the same and whose names differ was there in both.
+        let names_only = differing.before.is_none() && differing.after.is_none();
+        let there = (differing.before.is_some() || names_only, differing.after.is_some() || names_only);
+        let mut put = |kind, path: Option<Vec<u8>>, from| {
+            changes.push(TreeChange { path, kind, from, file, node });
+        };
+        match there {
+            (false, true) => {
+                for (index, name) in differing.fresh.iter().enumerate() {
+                    let kind = if index == 0 { ChangeKind::Created } else { ChangeKind::Linked };
+                    put(kind, Some(self.path_of(name)?), None);
+                }
+            }
+            (true, false) => {
+                for name in &differing.gone {
+                    put(ChangeKind::Deleted, Some(earlier.path_of(name)?), None);
+                }
+            }
+            _ => {
+                let both = differing.gone.len().min(differing.fresh.len());
+                for (from, to) in differing.gone.iter().zip(&differing.fresh) {
+                    put(ChangeKind::Renamed, Some(self.path_of(to)?), Some(earlier.path_of(from)?));
+                }
+                for name in &differing.fresh[both..] {
+                    put(ChangeKind::Linked, Some(self.path_of(name)?), None);
+                }
+                for name in &differing.gone[both..] {
+                    put(ChangeKind::Unlinked, Some(earlier.path_of(name)?), None);
+                }
+                if differing.has_changed() {
+                    match (differing.fresh.first(), node) {
+                        (Some(name), _) => put(ChangeKind::Changed, Some(self.path_of(name)?), None),
+                        (None, NodeKind::Directory) => {
+                            put(ChangeKind::Changed, Some(self.directory_path(file)?), None);
+                        }
+                        (None, _) => {
+                            unnamed.insert(file, node);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds names of files by reading the directories.
+    fn name(
+        &self,
+        mut wanted: HashMap<FileId, NodeKind>,
+        changes: &mut Vec<TreeChange>,
+    ) -> Result<(), TreeError> {
+        let mut waiting = vec![(self.root, Vec::new())];
+        while let Some((directory, path)) = waiting.pop().filter(|_| !wanted.is_empty()) {
+            for entry in self.all_names(directory)? {
+                let below = || {
+                    let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
+                    [&path, slash, &entry.name].concat()
+                };
+                if entry.kind == NodeKind::Directory {
+                    waiting.push((entry.file, below()));
+                } else if let Some(node) = wanted.remove(&entry.file) {
+                    let (path, kind) = (Some(below()), ChangeKind::Changed);
+                    changes.push(TreeChange { path, kind, from: None, file: entry.file, node });
+                }
+            }
+        }
+        let left = wanted.into_iter().map(|(file, node)| {
+            let (path, kind) = (None, ChangeKind::Changed);
+            TreeChange { path, kind, from: None, file, node }
+        });
+        changes.extend(left);
+        Ok(())
+    }
+}

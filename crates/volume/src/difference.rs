@@ -1,0 +1,52 @@
+//! Which files differ between two images, from the blocks of the inode file that they do not share.
+
+use cairn_base::Lba;
+use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode};
+
+use crate::compare::INODE_FILE;
+use crate::error::{Place, VolumeError};
+use crate::image::Image;
+use crate::store::Wanted;
+use crate::tree::difference;
+
+impl Image {
+    /// The inodes that are not the same in `base` and here: as they are there, and as they are here; `None` where there is no such file. In order of number.
+    ///
+    /// Blocks of the inode file that both share are not read: the cost is what changed.
+    ///
+    /// # Errors
+    /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a block that can't be read.
+    pub fn changed_inodes(
+        &self,
+        base: &Image,
+    ) -> Result<Vec<(Option<Inode>, Option<Inode>)>, VolumeError> {
+        let old = base.volume().tree(base.committed(), INODE_FILE, base.root().inode_file);
+        let new = self.volume().tree(self.committed(), INODE_FILE, self.root().inode_file);
+        let mut blocks = Vec::new();
+        difference(&old, &new, &mut |at, level, before, after| {
+            if level == 0 {
+                blocks.push((at, before, after));
+            }
+        })?;
+        blocks.sort_unstable_by_key(|(at, ..)| *at);
+        let mut changed = Vec::new();
+        for (at, before, after) in blocks {
+            let pairs = base.inodes_at(at, before)?.into_iter().zip(self.inodes_at(at, after)?);
+            changed.extend(pairs.filter(|(before, after)| before != after));
+        }
+        Ok(changed)
+    }
+
+    /// The inodes of one block of the inode file, by slot.
+    fn inodes_at(&self, at: u64, pointer: BlockPointer) -> Result<Vec<Option<Inode>>, VolumeError> {
+        let slots = 0..INODES_PER_BLOCK as usize;
+        if pointer.is_hole() {
+            return Ok(slots.map(|_| None).collect());
+        }
+        let place = Place::Data { file: INODE_FILE, lba: Lba(at) };
+        let block = self.volume().store.load_one(Wanted { pointer, place }, self.redirects())?;
+        let parse =
+            |slot| Inode::parse(&block, slot).map_err(|_| VolumeError::Damaged { vbn: pointer.vbn, place });
+        slots.map(parse).collect()
+    }
+}
