@@ -83,11 +83,11 @@ pub(crate) fn posix(world: &World, _rounds: u32) -> Result<Verdict> {
     let configuration = world.folder.join("pjdfstest.toml");
     std::fs::write(
         &configuration,
-        "[features]\nposix_fallocate = {}\nutime_now = {}\nutimensat = {}\nstat_st_birthtime = {}\n\n[settings]\nnaptime = 0.01\nallow_remount = false\n\n[dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"], [\"bin\", \"bin\"]]\n",
+        "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n\n[settings]\nnaptime = 0.01\nallow_remount = false\n\n[dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n",
     )?;
     std::fs::set_permissions(&files.folder, std::os::unix::fs::PermissionsExt::from_mode(0o1777))?;
     let mut suite = Command::new("pjdfstest");
-    suite.arg("-c").arg(&configuration).arg("-p").arg(&files.folder);
+    suite.arg("-c").arg(&configuration).arg("-p").arg(&files.folder).env("NO_COLOR", "1");
     let output = suite.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut facts = Facts::default();
@@ -140,7 +140,7 @@ pub(crate) fn exerciser(world: &World, rounds: u32) -> Result<Verdict> {
     let configuration = world.folder.join("fsx.toml");
     std::fs::write(
         &configuration,
-        "[weights]\nclose_open = 1\ninvalidate = 1\nread = 10\nwrite = 10\nmapread = 10\nmapwrite = 10\ntruncate = 10\nfsync = 1\nfdatasync = 1\npunch_hole = 5\nposix_fallocate = 1\ncopy_file_range = 5\n",
+        "[weights]\nclose_open = 1.0\ninvalidate = 1.0\nread = 10.0\nwrite = 10.0\nmapread = 10.0\nmapwrite = 10.0\ntruncate = 10.0\nfsync = 1.0\nfdatasync = 1.0\npunch_hole = 5.0\nposix_fallocate = 1.0\nsendfile = 2.0\ncopy_file_range = 5.0\n",
     )?;
     let mut facts = Facts::default();
     for round in 0..rounds {

@@ -127,18 +127,32 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
             }
         }
         if meta.is_file() {
-            let mut bytes = Vec::new();
-            File::open(&path).unwrap().read_to_end(&mut bytes).unwrap();
-            told += &format!("{} bytes, {:x}", bytes.len(), crc(&bytes));
+            told += &format!("{} bytes, {:x}", meta.len(), content(&path, meta.len()));
         }
         found.insert(below, told);
     }
     found
 }
 
-/// FNV-1a: enough to tell contents apart.
-fn crc(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+/// What tells contents apart: FNV-1a of the blocks that are not zero, and of where they are. Holes are not read.
+fn content(path: &Path, length: u64) -> u64 {
+    let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x100_0000_01b3);
+    let file = File::open(path).unwrap();
+    let (mut sum, mut at, mut block) = (0xcbf2_9ce4_8422_2325, 0, [0; 4096]);
+    while at < length {
+        let Ok(start) = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) else { break };
+        let end = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(start)).unwrap();
+        at = start - start % 4096;
+        while at < end {
+            let count = (length - at).min(4096) as usize;
+            file.read_exact_at(&mut block[..count], at).unwrap();
+            if block[..count].iter().any(|byte| *byte != 0) {
+                sum = block[..count].iter().fold(mix(sum, at), |sum, byte| mix(sum, u64::from(*byte)));
+            }
+            at += 4096;
+        }
+    }
+    sum
 }
 
 fn same(a: &Path, b: &Path) {
@@ -444,7 +458,7 @@ fn linux_restore_and_ours_make_the_tree_of_a_dump_and_its_increments() {
         }
         dump
     };
-    mounted.server.bad(10, "not_found", &["dump", "-1", "-f", "/dev/null", "vol0"]);
+    mounted.server.bad(10, "not-found", &["dump", "-1", "-f", "/dev/null", "vol0"]);
     apply(0);
     wait_for_the_next_second();
     mounted.write("home/ann/notes", "second");
@@ -474,7 +488,7 @@ fn linux_restore_and_ours_make_the_tree_of_a_dump_and_its_increments() {
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     assert!(listed.contains("home/moved/a name that is not short, number 333"), "{listed}");
     assert!(!listed.contains("number 4") && !listed.contains("ann") && !listed.contains("second large"), "{listed}");
-    mounted.server.bad(10, "not_found", &["dump", "-0", "-f", "/dev/null", "vol0:/nowhere"]);
+    mounted.server.bad(10, "not-found", &["dump", "-0", "-f", "/dev/null", "vol0:/nowhere"]);
     assert!(mounted.server.json(&["snapshot", "list", "vol0"]).as_array().unwrap().is_empty());
 }
 
@@ -570,15 +584,15 @@ fn what_cannot_be_mounted_is_told() {
     let scratch = tempfile::tempdir().unwrap();
     let server = Running::start_with(scratch.path(), "data", &["--mirror", "off"]);
     let point = scratch.path().join("mnt").to_str().unwrap().to_owned();
-    server.bad(10, "not_found", &["mount", "vol0", &point]);
+    server.bad(10, "not-found", &["mount", "vol0", &point]);
     fs::create_dir(&point).unwrap();
-    server.bad(10, "not_found", &["mount", "vol0", &point]);
+    server.bad(10, "not-found", &["mount", "vol0", &point]);
     server.good(&["volume", "create", "vol0", "--size", "64M"]);
-    server.bad(10, "not_found", &["mount", "vol0@none", &point]);
+    server.bad(10, "not-found", &["mount", "vol0@none", &point]);
     server.good(&["snapshot", "create", "vol0@empty"]);
-    let told = server.bad(10, "not_found", &["mount", "vol0@empty", &point]);
+    let told = server.bad(10, "not-found", &["mount", "vol0@empty", &point]);
     assert!(told.contains("vol0@empty"), "{told}");
-    server.bad(10, "not_found", &["unmount", &point]);
+    server.bad(10, "not-found", &["unmount", &point]);
     // From afar nothing is mounted.
     let far = ["mount", "vol0", &point, "--server", "127.0.0.1:1", "--token-file", "/dev/null", "--json"];
     running::refused(&cairn().args(far).output().unwrap(), 2, "usage", &far);

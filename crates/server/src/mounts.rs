@@ -26,6 +26,9 @@ use crate::volumes::{OpenVolume, Volumes};
 /// How often mounts are compared with what they show: a mirror that moved on, a snapshot that went.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// What a mount without its server answers: `ECONNABORTED` to who asked before it died, `ENOTCONN` afterwards.
+const DEAD: [i32; 2] = [103, 107];
+
 /// What `mounts.json` says.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Document {
@@ -405,8 +408,12 @@ fn names_of(open: &OpenVolume) -> Vec<(SnapshotId, String)> {
 /// Takes away what a server that died has left on a directory: everything there fails with `ENOTCONN`, also looking at it.
 fn clear_dead(record: &Record) {
     let (name, directory) = (record.name(), &record.directory);
-    // Several can lie one over the other.
+    // Several can lie one over the other. One that answers is of another server, and stays.
     for _ in fuse::mounted().iter().filter(|(path, source)| path == directory && *source == name) {
+        let answer = std::fs::metadata(directory).err().and_then(|error| error.raw_os_error());
+        if !answer.is_some_and(|number| DEAD.contains(&number)) {
+            return;
+        }
         if let Err(error) = fuse::unmount(directory, true) {
             tracing::warn!(directory = %directory.display(), %error, "a dead mount stays in the way");
             return;

@@ -102,7 +102,7 @@ pub struct DumpImage {
     #[command(flatten)]
     pub level: DumpLevel,
     /// What changed since this snapshot, without the volume's name; no level is recorded
-    #[arg(long, value_name = "SNAPSHOT")]
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "DumpLevel")]
     pub base: Option<String>,
     /// A file; several are written at the same time, a part of the dump each. Without it, standard output
     #[arg(long, value_name = "FILE", num_args = 1..)]
@@ -123,7 +123,7 @@ pub struct DumpImage {
 
 /// The level of a dump, as `dump` has it.
 #[derive(Debug, Args)]
-#[group(multiple = false, conflicts_with = "base")]
+#[group(multiple = false)]
 pub struct DumpLevel {
     /// Everything (the default)
     #[arg(short = '0')]

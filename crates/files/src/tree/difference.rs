@@ -4,7 +4,7 @@
 //! read. One thing takes more: a file that was written to, in a directory that did not change, has a name that no block of the difference says. The
 //! directories of the newer image are read for these, names alone, until all of them are found.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use cairn_base::FileId;
 use cairn_format::{FileKind, Inode, Leaf, LeafPlace};
@@ -59,6 +59,8 @@ type Names = Vec<(FileId, Vec<u8>)>;
 struct Differing {
     before: Option<Inode>,
     after: Option<Inode>,
+    /// Its extended attributes are others.
+    extended: bool,
     gone: Names,
     fresh: Names,
 }
@@ -74,14 +76,9 @@ impl Differing {
         let told = |inode: &Inode| {
             let stat = Stat::from(inode);
             let content = (stat.kind != NodeKind::Directory).then_some((inode.tree, stat.bytes, stat.modified_ns));
-            (stat.mode, stat.uid, stat.gid, content, stat.has_xattrs)
+            (stat.mode, stat.uid, stat.gid, content)
         };
-        // Of extended attributes, a new change time without new names tells.
-        let names = self.gone.len() + self.fresh.len();
-        let only_time = names == 0
-            && Stat::from(before).changed_ns != Stat::from(after).changed_ns
-            && self.node() != NodeKind::Directory;
-        told(before) != told(after) || only_time
+        told(before) != told(after) || self.extended
     }
 }
 
@@ -98,13 +95,20 @@ impl Tree {
         let is_named = |inode: &Inode| {
             inode.kind == FileKind::Node && !inode.removed && inode.attributes.links > 0
         };
-        for (before, after) in new.changed_inodes(old)? {
+        let changed = new.changed_inodes(old)?;
+        let is_extended = |inode: &&Inode| inode.kind == FileKind::Extended;
+        let lists: HashSet<FileId> =
+            changed.iter().filter_map(|(_, after)| after.as_ref().filter(is_extended)).map(|inode| inode.id).collect();
+        for (before, after) in changed {
             let (before, after) = (before.filter(is_named), after.filter(is_named));
             let Some(inode) = after.as_ref().or(before.as_ref()) else { continue };
             if inode.id == self.orphans {
                 continue;
             }
-            files.insert(inode.id, Differing { before, after, ..Differing::default() });
+            let list = |inode: &Option<Inode>| inode.as_ref().map(|inode| inode.attributes.extended);
+            let extended = list(&before) != list(&after)
+                || list(&after).is_some_and(|list| lists.contains(&list));
+            files.insert(inode.id, Differing { before, after, extended, ..Differing::default() });
         }
         let directories: Vec<FileId> =
             files.iter().filter(|(_, file)| file.node() == NodeKind::Directory).map(|(id, _)| *id).collect();
@@ -153,9 +157,9 @@ impl Tree {
         let mut gone = earlier.names_in(directory, &lbas)?;
         let mut fresh = self.names_in(directory, &lbas)?;
         // A leaf that was split or merged has its names elsewhere.
-        let both: std::collections::HashSet<(u64, FileId)> =
+        let both: HashSet<(u64, FileId)> =
             gone.iter().map(|entry| (entry.cookie, entry.file)).collect();
-        let both: std::collections::HashSet<(u64, FileId)> =
+        let both: HashSet<(u64, FileId)> =
             fresh.iter().map(|entry| (entry.cookie, entry.file)).filter(|one| both.contains(one)).collect();
         gone.retain(|entry| !both.contains(&(entry.cookie, entry.file)));
         fresh.retain(|entry| !both.contains(&(entry.cookie, entry.file)));

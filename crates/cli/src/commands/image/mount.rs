@@ -37,6 +37,12 @@ pub fn open_files(paths: &[PathBuf]) -> Result<Vec<PartIndex>, Failure> {
     paths.iter().map(open).collect()
 }
 
+/// Whether a file begins as dumps do.
+pub fn is_dump(path: &Path) -> bool {
+    let is_file = path.metadata().is_ok_and(|found| found.is_file());
+    is_file && open_files(&[path.to_owned()]).is_ok()
+}
+
 /// An error of a dump as the API would tell it.
 pub fn dump_failure(error: DumpError) -> Failure {
     ServerError::from(error).into()
