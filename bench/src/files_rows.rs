@@ -114,7 +114,9 @@ impl Seen {
         let rate = |time: Duration| count / time.as_secs_f64();
         self.create.push(rate(clocked(|| create(folder, sizes.files))?));
         drop_caches()?;
-        self.stat.push(rate(clocked(|| each_small(folder, sizes.files, &mut |path| Ok(drop(fs::metadata(path)?))))?));
+        self.stat.push(rate(clocked(|| {
+            each_small(folder, sizes.files, &mut |path| Ok(drop(fs::metadata(path)?)))
+        })?));
         drop_caches()?;
         let mut buffer = Vec::new();
         let mut read = |path: &Path| -> Result<()> {
@@ -161,7 +163,8 @@ fn small(folder: &Path, number: usize) -> PathBuf {
 }
 
 fn create(folder: &Path, files: usize) -> Result<()> {
-    let bytes: Vec<u8> = (0..SMALL_BYTES as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let bytes: Vec<u8> =
+        (0..SMALL_BYTES as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     for number in 0..files {
         if number.is_multiple_of(PER_DIRECTORY) {
             fs::create_dir(folder.join(format!("d{}", number / PER_DIRECTORY)))?;
@@ -269,8 +272,20 @@ fn dumps(
                 fs::remove_dir_all(&target)?;
                 let name = "Linux dump and restore, ext4";
                 let limit = Target::AtMost(1.0);
-                report.against("BSD dump of the small files, level 0", "s", ours.map(|o| o.0), (name, seconds(dump)), limit);
-                report.against("restore of that dump", "s", ours.map(|o| o.1), (name, seconds(restore)), limit);
+                report.against(
+                    "BSD dump of the small files, level 0",
+                    "s",
+                    ours.map(|o| o.0),
+                    (name, seconds(dump)),
+                    limit,
+                );
+                report.against(
+                    "restore of that dump",
+                    "s",
+                    ours.map(|o| o.1),
+                    (name, seconds(restore)),
+                    limit,
+                );
                 fs::remove_file(&out)?;
             }
             Err(error) => report.note(format!("Linux dump is not in this run: {error:#}")),
@@ -282,7 +297,13 @@ fn dumps(
     drop_caches()?;
     let untar = timed(Command::new("tar").arg("-C").arg(&target).arg("-xf").arg(&out))?;
     let limit = Target::AtMost(1.0);
-    report.against("BSD dump of the small files, level 0", "s", ours.map(|o| o.0), ("tar, ext4", seconds(tar)), limit);
+    report.against(
+        "BSD dump of the small files, level 0",
+        "s",
+        ours.map(|o| o.0),
+        ("tar, ext4", seconds(tar)),
+        limit,
+    );
     report.against("restore of that dump", "s", ours.map(|o| o.1), ("tar, ext4", seconds(untar)), limit);
     fs::remove_dir_all(&target)?;
     fs::remove_dir_all(&tree)?;

@@ -311,7 +311,9 @@ fn write_project(folder: &Path, units: u32) -> Result<()> {
     put("main.c", main)?;
     put(
         "Makefile",
-        format!("program: {objects}\n\tcc -o $@ $^\n%.o: %.c\n\tcc -O1 -c -o $@ $<\nclean:\n\trm -f *.o program\n"),
+        format!(
+            "program: {objects}\n\tcc -o $@ $^\n%.o: %.c\n\tcc -O1 -c -o $@ $<\nclean:\n\trm -f *.o program\n"
+        ),
     )?;
     Ok(std::fs::File::open(folder)?.sync_all()?)
 }

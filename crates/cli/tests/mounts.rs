@@ -118,11 +118,13 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
             told += &format!("{} ", meta.rdev());
             let mut names = vec![0; 4096];
             let length = rustix::fs::listxattr(&path, &mut names).unwrap_or(0);
-            let mut names: Vec<_> = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
+            let mut names: Vec<_> =
+                names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
             names.sort_unstable();
             for name in names {
                 let mut value = vec![0; 65_536];
-                let length = rustix::fs::getxattr(&path, std::ffi::OsStr::from_bytes(name), &mut value).unwrap();
+                let length =
+                    rustix::fs::getxattr(&path, std::ffi::OsStr::from_bytes(name), &mut value).unwrap();
                 told += &format!("{}={:?} ", String::from_utf8_lossy(name), &value[..length]);
             }
         }
@@ -213,7 +215,8 @@ fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
     fill(&copy);
     // Times are of two moments; everything else is as the machine's own file system has it.
     let strip = |path: &Path| -> Vec<(PathBuf, String)> {
-        let without = |told: String| told.split(' ').filter(|part| !part.contains('.')).collect::<Vec<_>>().join(" ");
+        let without =
+            |told: String| told.split(' ').filter(|part| !part.contains('.')).collect::<Vec<_>>().join(" ");
         let found = tree(path).into_iter().filter(|(path, _)| !path.as_os_str().is_empty());
         found.map(|(path, told)| (path, without(told))).collect()
     };
@@ -324,7 +327,8 @@ fn what_programs_ask_of_open_files_is_right() {
     mounted.write("born", "1");
     let born = |name: &str| {
         let found =
-            rustix::fs::statx(rustix::fs::CWD, mounted.path(name), AtFlags::empty(), StatxFlags::BTIME).unwrap();
+            rustix::fs::statx(rustix::fs::CWD, mounted.path(name), AtFlags::empty(), StatxFlags::BTIME)
+                .unwrap();
         assert!(found.stx_mask & StatxFlags::BTIME.bits() != 0, "there is a time of birth");
         (found.stx_btime.tv_sec, found.stx_btime.tv_nsec)
     };
@@ -407,7 +411,8 @@ fn killed_server_leaves_errors_and_comes_back_with_what_was_synced() {
             for n in 0..20 {
                 let name = if n == 3 { "three".to_owned() } else { n.to_string() };
                 let path = mounted.path(&format!("round {earlier}/{name}"));
-                let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                let text =
+                    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
                 assert_eq!(text, format!("{earlier} {n} {}", "x".repeat(n * 700)));
             }
             assert!(!mounted.path(&format!("round {earlier}/3")).exists());
@@ -480,14 +485,27 @@ fn linux_restore_and_ours_make_the_tree_of_a_dump_and_its_increments() {
     assert!(differ(&mounted.point, &mounted.path("home")), "a comparison that can fail");
 
     // A part of the tree, without some of it, through a pipe.
-    let part = mounted.server.run(&["dump", "-0", "-f", "-", "vol0:/home", "--exclude", "*4*", "--exclude", "/home/ann"]);
+    let part = mounted.server.run(&[
+        "dump",
+        "-0",
+        "-f",
+        "-",
+        "vol0:/home",
+        "--exclude",
+        "*4*",
+        "--exclude",
+        "/home/ann",
+    ]);
     assert!(part.status.success(), "{}", String::from_utf8_lossy(&part.stderr));
     let file = scratch.path().join("part");
     fs::write(&file, &part.stdout).unwrap();
     let listed = cairn().args(["restore", "-tf"]).arg(&file).output().unwrap();
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     assert!(listed.contains("home/moved/a name that is not short, number 333"), "{listed}");
-    assert!(!listed.contains("number 4") && !listed.contains("ann") && !listed.contains("second large"), "{listed}");
+    assert!(
+        !listed.contains("number 4") && !listed.contains("ann") && !listed.contains("second large"),
+        "{listed}"
+    );
     mounted.server.bad(10, "not-found", &["dump", "-0", "-f", "/dev/null", "vol0:/nowhere"]);
     assert!(mounted.server.json(&["snapshot", "list", "vol0"]).as_array().unwrap().is_empty());
 }

@@ -25,7 +25,9 @@ pub use devices::{
     Placement, RevertCopy, Reverted, Thin, View, Window,
 };
 pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
-pub use dumps::{DiffSnapshots, FileChange, FileChangeKind, FileDumpPlan, FileDumpRecord, FileDumpRequest, FileDumpResult};
+pub use dumps::{
+    DiffSnapshots, FileChange, FileChangeKind, FileDumpPlan, FileDumpRecord, FileDumpRequest, FileDumpResult,
+};
 pub use hooks::{Hooks, SetHooks};
 pub use mirrors::{
     Aborted, Compress, CreateMirror, Departed, Divergence, DivergenceRequest, Failover, FailoverRequest,

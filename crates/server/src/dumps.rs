@@ -288,7 +288,8 @@ impl Making {
                 rule: "a dump goes into one file or pipe",
             });
         };
-        let goes_on = || !progress.cancelled().load(Ordering::Relaxed) && !handed.gone.load(Ordering::Relaxed);
+        let goes_on =
+            || !progress.cancelled().load(Ordering::Relaxed) && !handed.gone.load(Ordering::Relaxed);
         let source = TreeSource::new(frozen.tree.clone());
         let mut watch = |at: cairn_bsddump::Progress| {
             progress.phase(phase(at.phase));

@@ -174,7 +174,9 @@ impl Mounts {
             problem.map(|problem| api::Problem {
                 subject: name.clone(),
                 message: format!("{directory} is not mounted: {problem}"),
-                next: format!("cairn mount {name} {directory}, or cairn unmount {directory} to have it forgotten"),
+                next: format!(
+                    "cairn mount {name} {directory}, or cairn unmount {directory} to have it forgotten"
+                ),
             })
         };
         self.list().into_iter().filter_map(broken).collect()
@@ -377,9 +379,8 @@ impl Mounts {
     /// Forgets what was unmounted by other programs.
     fn forget_unmounted(&self) {
         let mut entries = self.entries.lock();
-        let suspicious = entries.iter().any(|entry| {
-            entry.state.as_ref().is_ok_and(|mounted| mounted.mount.has_ended())
-        });
+        let suspicious =
+            entries.iter().any(|entry| entry.state.as_ref().is_ok_and(|mounted| mounted.mount.has_ended()));
         let several = entries.iter().filter(|entry| entry.is_there()).count() > 1;
         if !suspicious && !several {
             return;

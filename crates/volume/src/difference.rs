@@ -16,10 +16,7 @@ impl Image {
     ///
     /// # Errors
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a block that can't be read.
-    pub fn changed_inodes(
-        &self,
-        base: &Image,
-    ) -> Result<Vec<(Option<Inode>, Option<Inode>)>, VolumeError> {
+    pub fn changed_inodes(&self, base: &Image) -> Result<Vec<(Option<Inode>, Option<Inode>)>, VolumeError> {
         let old = base.volume().tree(base.committed(), INODE_FILE, base.root().inode_file);
         let new = self.volume().tree(self.committed(), INODE_FILE, self.root().inode_file);
         let mut blocks = Vec::new();

@@ -21,6 +21,7 @@ mod claims;
 mod clones;
 mod compare;
 mod consistency;
+mod difference;
 mod error;
 mod file;
 mod fresh;

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 
-use super::image::{DumpLevel, DumpName};
 use super::InvalidName;
+use super::image::{DumpLevel, DumpName};
 
 /// `cairn mount`.
 #[derive(Debug, Args)]

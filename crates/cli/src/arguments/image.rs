@@ -55,11 +55,7 @@ impl Image {
     pub fn is_local(&self) -> bool {
         matches!(
             self,
-            Image::Ls { .. }
-                | Image::Cat { .. }
-                | Image::Extract(_)
-                | Image::Verify { .. }
-                | Image::Mount(_)
+            Image::Ls { .. } | Image::Cat { .. } | Image::Extract(_) | Image::Verify { .. } | Image::Mount(_)
         )
     }
 }

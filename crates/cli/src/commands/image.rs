@@ -36,7 +36,9 @@ pub fn run_local(command: Image, output: Output) -> Result<(), Failure> {
     match command {
         // What is no dump is a path in those that are.
         Image::Ls { files } => match files.split_last() {
-            Some((path, dumps)) if !dumps.is_empty() && !mount::is_dump(path) => tree::ls(dumps, path, output),
+            Some((path, dumps)) if !dumps.is_empty() && !mount::is_dump(path) => {
+                tree::ls(dumps, path, output)
+            }
             _ => show::ls(&files, output),
         },
         Image::Cat { files } => {

@@ -57,7 +57,9 @@ fn refuse_from_afar(client: &Client) -> Result<(), Failure> {
     match client.place() {
         Place::Tcp(address, _) => Err(Failure::new(
             ErrorKind::Usage,
-            format!("the server at {address} mounts on directories of its own machine, for commands that run there"),
+            format!(
+                "the server at {address} mounts on directories of its own machine, for commands that run there"
+            ),
             "run it there with --data DIR; from afar a volume is reached over NBD and iSCSI",
         )),
         _ => Ok(()),

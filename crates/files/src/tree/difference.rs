@@ -75,7 +75,8 @@ impl Differing {
         let (Some(before), Some(after)) = (&self.before, &self.after) else { return false };
         let told = |inode: &Inode| {
             let stat = Stat::from(inode);
-            let content = (stat.kind != NodeKind::Directory).then_some((inode.tree, stat.bytes, stat.modified_ns));
+            let content =
+                (stat.kind != NodeKind::Directory).then_some((inode.tree, stat.bytes, stat.modified_ns));
             (stat.mode, stat.uid, stat.gid, content)
         };
         told(before) != told(after) || self.extended
@@ -92,13 +93,15 @@ impl Tree {
             return Err(TreeError::Invalid("only trees of images are compared"));
         };
         let mut files: BTreeMap<FileId, Differing> = BTreeMap::new();
-        let is_named = |inode: &Inode| {
-            inode.kind == FileKind::Node && !inode.removed && inode.attributes.links > 0
-        };
+        let is_named =
+            |inode: &Inode| inode.kind == FileKind::Node && !inode.removed && inode.attributes.links > 0;
         let changed = new.changed_inodes(old)?;
         let is_extended = |inode: &&Inode| inode.kind == FileKind::Extended;
-        let lists: HashSet<FileId> =
-            changed.iter().filter_map(|(_, after)| after.as_ref().filter(is_extended)).map(|inode| inode.id).collect();
+        let lists: HashSet<FileId> = changed
+            .iter()
+            .filter_map(|(_, after)| after.as_ref().filter(is_extended))
+            .map(|inode| inode.id)
+            .collect();
         for (before, after) in changed {
             let (before, after) = (before.filter(is_named), after.filter(is_named));
             let Some(inode) = after.as_ref().or(before.as_ref()) else { continue };
@@ -106,8 +109,8 @@ impl Tree {
                 continue;
             }
             let list = |inode: &Option<Inode>| inode.as_ref().map(|inode| inode.attributes.extended);
-            let extended = list(&before) != list(&after)
-                || list(&after).is_some_and(|list| lists.contains(&list));
+            let extended =
+                list(&before) != list(&after) || list(&after).is_some_and(|list| lists.contains(&list));
             files.insert(inode.id, Differing { before, after, extended, ..Differing::default() });
         }
         let directories: Vec<FileId> =
@@ -157,8 +160,7 @@ impl Tree {
         let mut gone = earlier.names_in(directory, &lbas)?;
         let mut fresh = self.names_in(directory, &lbas)?;
         // A leaf that was split or merged has its names elsewhere.
-        let both: HashSet<(u64, FileId)> =
-            gone.iter().map(|entry| (entry.cookie, entry.file)).collect();
+        let both: HashSet<(u64, FileId)> = gone.iter().map(|entry| (entry.cookie, entry.file)).collect();
         let both: HashSet<(u64, FileId)> =
             fresh.iter().map(|entry| (entry.cookie, entry.file)).filter(|one| both.contains(one)).collect();
         gone.retain(|entry| !both.contains(&(entry.cookie, entry.file)));

@@ -22,6 +22,7 @@
 mod acl;
 mod check;
 mod content;
+mod difference;
 mod edit;
 mod error;
 mod extended;
@@ -48,6 +49,7 @@ use quota::Quotas;
 use source::{Source, damaged};
 
 pub use check::{TreeFinding, check_tree};
+pub use difference::{ChangeKind, TreeChange};
 pub use error::TreeError;
 pub use quota::{Quota, QuotaLimits};
 pub use stat::{Allocate, Entry, New, NodeKind, Rename, SetStat, SetTime, SetXattr, Space, Stat};

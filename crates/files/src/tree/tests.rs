@@ -11,6 +11,7 @@ use crate::model::{Model, Player, shown};
 use crate::*;
 
 mod cut;
+mod difference;
 mod directories;
 mod quotas;
 mod rules;

@@ -68,8 +68,7 @@ fn read_tree(
 ) -> Result<(), i32> {
     loop {
         let limit = ((listing.room - listing.bytes.len()) / listing.record(b"name")).clamp(1, ENTRIES_MAX);
-        let entries =
-            slot.tree.read_directory(directory, after, limit).map_err(|error| error.errno())?;
+        let entries = slot.tree.read_directory(directory, after, limit).map_err(|error| error.errno())?;
         if entries.is_empty() {
             return Ok(());
         }

@@ -8,7 +8,9 @@ use cairn_files::TreeError;
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// There is no device of the kernel's.
-    #[error("there is no /dev/fuse: the kernel's module `fuse` is not loaded, or a container has no access to it")]
+    #[error(
+        "there is no /dev/fuse: the kernel's module `fuse` is not loaded, or a container has no access to it"
+    )]
     NoDevice,
     /// The directory.
     #[error("{} is no directory that something can be mounted on: {source}", .path.display())]
@@ -19,7 +21,9 @@ pub enum MountError {
         source: std::io::Error,
     },
     /// This user may not mount by himself, and the program that may is missing.
-    #[error("only root mounts without the program fusermount3, and it is not installed here (package `fuse3`)")]
+    #[error(
+        "only root mounts without the program fusermount3, and it is not installed here (package `fuse3`)"
+    )]
     NoHelper,
     /// The kernel, or fusermount3, did not want to.
     #[error("{} was not mounted: {reason}", .path.display())]

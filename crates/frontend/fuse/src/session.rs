@@ -214,8 +214,7 @@ impl Connection {
 
     /// Has the kernel forget a name, and all that it knows below.
     pub(crate) fn forget_name(&self, directory: u64, name: &[u8]) {
-        let entry =
-            fuse_notify_inval_entry_out { parent: directory, namelen: name.len() as u32, flags: 0 };
+        let entry = fuse_notify_inval_entry_out { parent: directory, namelen: name.len() as u32, flags: 0 };
         self.notify(FUSE_NOTIFY_INVAL_ENTRY, &[entry.as_bytes(), name, &[0]]);
     }
 }

@@ -14,7 +14,8 @@ use crate::request::{Operation, Request, parse_any};
 fn request(opcode: u32, parts: &[&[u8]], extended: u16) -> Vec<u8> {
     let body: usize = parts.iter().map(|part| part.len()).sum();
     let len = (size_of::<fuse_in_header>() + body) as u32;
-    let header = fuse_in_header { len, opcode, unique: 7, nodeid: 9, total_extlen: extended, ..Default::default() };
+    let header =
+        fuse_in_header { len, opcode, unique: 7, nodeid: 9, total_extlen: extended, ..Default::default() };
     let mut bytes = header.as_bytes().to_vec();
     parts.iter().for_each(|part| bytes.extend(*part));
     bytes

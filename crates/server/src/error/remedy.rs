@@ -572,7 +572,10 @@ fn tree_kind(error: &TreeError) -> ErrorKind {
 
 fn tree_next(name: &str, error: &TreeError) -> String {
     match error {
-        TreeError::NoTree => "no file was ever stored in it: mount the volume itself and store some, or name a later snapshot".into(),
+        TreeError::NoTree => {
+            "no file was ever stored in it: mount the volume itself and store some, or name a later snapshot"
+                .into()
+        }
         TreeError::Damaged(source) | TreeError::Volume(source) => volume_next(name, source),
         _ => "correct it and run the command again".into(),
     }

@@ -104,7 +104,9 @@ fn letter(kind: NodeKind) -> char {
 /// `drwxr-xr-x`, as `ls -l` has it.
 fn mode_text(stat: &Stat) -> String {
     let mut text = String::from(letter(stat.kind));
-    for (shift, special, with, without) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')] {
+    for (shift, special, with, without) in
+        [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')]
+    {
         let bits = stat.mode >> shift;
         text.push(if bits & 4 != 0 { 'r' } else { '-' });
         text.push(if bits & 2 != 0 { 'w' } else { '-' });
@@ -198,7 +200,8 @@ pub fn cat(files: &[PathBuf], path: &Path) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let mut at = 0;
     while at < found.stat.bytes {
-        let bytes = found.tree.read(found.stat.file, at, PIECE).map_err(|error| tree_failure(path, &error))?;
+        let bytes =
+            found.tree.read(found.stat.file, at, PIECE).map_err(|error| tree_failure(path, &error))?;
         if bytes.is_empty() {
             break;
         }
