@@ -9,6 +9,9 @@ use crate::image::Image;
 use crate::store::Wanted;
 use crate::tree::difference;
 
+/// An inode as it is in two images; `None` where there is no such file.
+pub type InodePair = (Option<Inode>, Option<Inode>);
+
 impl Image {
     /// The inodes that are not the same in `base` and here: as they are there, and as they are here; `None` where there is no such file. In order of number.
     ///
@@ -16,7 +19,7 @@ impl Image {
     ///
     /// # Errors
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a block that can't be read.
-    pub fn changed_inodes(&self, base: &Image) -> Result<Vec<(Option<Inode>, Option<Inode>)>, VolumeError> {
+    pub fn changed_inodes(&self, base: &Image) -> Result<Vec<InodePair>, VolumeError> {
         let old = base.volume().tree(base.committed(), INODE_FILE, base.root().inode_file);
         let new = self.volume().tree(self.committed(), INODE_FILE, self.root().inode_file);
         let mut blocks = Vec::new();

@@ -61,6 +61,7 @@ pub use check::{CheckDepth, CheckProgress, CheckReport, Finding};
 pub use claims::BlockSet;
 pub use clones::{CloneDevice, Kept};
 pub use compare::Run;
+pub use difference::InodePair;
 pub use error::{Place, VolumeError};
 pub use fresh::KeepsFresh;
 pub use image::{BlockRead, FileExtent, Image};
