@@ -411,7 +411,7 @@ impl Source for Reading<'_> {
     }
 
     fn attributes(&mut self, number: u32) -> io::Result<Vec<Attribute>> {
-        let known = self.0.with(number, |loaded| loaded.attributes.as_ref().map(Clone::clone).map_err(again));
+        let known = self.0.with(number, |loaded| loaded.attributes.as_ref().cloned().map_err(again));
         match known {
             Some(attributes) => attributes,
             None => self.0.read_attributes(self.0.file(number)),
