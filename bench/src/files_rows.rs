@@ -114,9 +114,11 @@ impl Seen {
         let rate = |time: Duration| count / time.as_secs_f64();
         self.create.push(rate(clocked(|| create(folder, sizes.files))?));
         drop_caches()?;
-        self.stat.push(rate(clocked(|| {
-            each_small(folder, sizes.files, &mut |path| Ok(drop(fs::metadata(path)?)))
-        })?));
+        let mut stat = |path: &Path| -> Result<()> {
+            fs::metadata(path)?;
+            Ok(())
+        };
+        self.stat.push(rate(clocked(|| each_small(folder, sizes.files, &mut stat))?));
         drop_caches()?;
         let mut buffer = Vec::new();
         let mut read = |path: &Path| -> Result<()> {
