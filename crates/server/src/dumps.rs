@@ -36,6 +36,9 @@ const FAILED_MAX: usize = 1000;
 const LABEL_MAX: usize = 15;
 const NAME_MAX: usize = 63;
 
+/// Says of a path whether it is dumped.
+type Choice<'a> = &'a mut dyn FnMut(&[u8]) -> Selection;
+
 /// What `dates.json` says.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Document {
@@ -271,8 +274,7 @@ impl Making {
             }
             _ => Selection::Take,
         };
-        let filter: Option<&mut dyn FnMut(&[u8]) -> Selection> =
-            if self.exclude.is_some() { Some(&mut filter) } else { None };
+        let filter: Option<Choice<'_>> = if self.exclude.is_some() { Some(&mut filter) } else { None };
         Dump::plan(&mut Reading(source), self.options(snapshot), filter, watch).map_err(dump_error)
     }
 

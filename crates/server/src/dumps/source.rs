@@ -323,7 +323,7 @@ impl Source for Reading<'_> {
                             each(&inode(own.number(FileId(2))?, &stat));
                         }
                     }
-                    FileId(2) => exchanged = Some(stat.clone()),
+                    FileId(2) => exchanged = Some(*stat),
                     file => each(&inode(own.number(file)?, stat)),
                 }
             }
