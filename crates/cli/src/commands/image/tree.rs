@@ -126,7 +126,7 @@ pub fn ls(files: &[PathBuf], path: &Path, output: Output) -> Result<(), Failure>
     let mut list: Vec<(Vec<u8>, Stat)> = Vec::new();
     if found.stat.kind == NodeKind::Directory {
         let mut failed = None;
-        each_entry(&found.tree, found.stat.file, &mut |name, file| {
+        each_entry(&found.tree, found.stat.file, |name, file| {
             match found.tree.stat(file) {
                 Ok(stat) => list.push((name.to_vec(), stat)),
                 Err(error) => failed = failed.take().or(Some(error)),
@@ -140,7 +140,7 @@ pub fn ls(files: &[PathBuf], path: &Path, output: Output) -> Result<(), Failure>
         list.sort_by(|a, b| a.0.cmp(&b.0));
     } else {
         let name = found.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        list.push((name.to_vec(), found.stat.clone()));
+        list.push((name.to_vec(), found.stat));
     }
     let shown: Vec<_> = list
         .iter()
@@ -177,7 +177,7 @@ pub fn ls(files: &[PathBuf], path: &Path, output: Output) -> Result<(), Failure>
 fn each_entry(
     tree: &Tree,
     directory: FileId,
-    each: &mut dyn FnMut(&[u8], FileId) -> Result<(), TreeError>,
+    mut each: impl FnMut(&[u8], FileId) -> Result<(), TreeError>,
 ) -> Result<(), TreeError> {
     let mut after = 0;
     loop {
@@ -265,7 +265,7 @@ struct Extract<'a> {
 impl Extract<'_> {
     /// One path with all below. What fails is told, and costs itself.
     fn take(&mut self, path: &[u8], stat: &Stat) {
-        let mut waiting = vec![(path.to_vec(), stat.clone())];
+        let mut waiting = vec![(path.to_vec(), *stat)];
         while let Some((path, stat)) = waiting.pop() {
             self.bar.inc(1);
             if let Err(error) = self.take_one(&path, &stat) {
@@ -277,7 +277,7 @@ impl Extract<'_> {
                 continue;
             }
             let mut failed = Vec::new();
-            let listed = each_entry(self.tree, stat.file, &mut |name, file| {
+            let listed = each_entry(self.tree, stat.file, |name, file| {
                 let below = if path.is_empty() { name.to_vec() } else { [&path, &b"/"[..], name].concat() };
                 match self.tree.stat(file) {
                     Ok(stat) => waiting.push((below, stat)),
@@ -302,7 +302,7 @@ impl Extract<'_> {
         if stat.kind == NodeKind::Directory {
             if !path.is_empty() {
                 self.target.place(path)?.make_directory()?;
-                self.directories.push((path.to_vec(), stat.clone()));
+                self.directories.push((path.to_vec(), *stat));
             }
             return Ok(());
         }
