@@ -9,12 +9,14 @@ use clap::{Args, Parser, Subcommand};
 
 mod device;
 mod files;
+mod group;
 mod image;
 mod restore;
 mod trace;
 
 pub use device::{Device, History, InstantArgument, WindowArguments};
 pub use files::{DiffSnapshots, Dump, Mount, Unmount};
+pub use group::{Group, SetGroup};
 pub use image::{DumpImage, ExtractImage, Image, MountImage, RestoreImage, split_path};
 pub use restore::Restore;
 pub use trace::{
@@ -95,6 +97,9 @@ pub enum Command {
     /// The history of an adopted device: marks, views, clones, reverts
     #[command(subcommand)]
     History(History),
+    /// Volumes whose snapshots are made at one instant, and that are recovered to one
+    #[command(subcommand)]
+    Group(Group),
     /// Clones of snapshots: volumes that can be written to and cost nothing at first
     #[command(subcommand)]
     Clone(CloneCommand),
@@ -375,7 +380,11 @@ pub enum Snapshot {
     /// Make a snapshot
     Create {
         /// VOLUME@SNAPSHOT
-        name: SnapshotName,
+        #[arg(required_unless_present = "group")]
+        name: Option<SnapshotName>,
+        /// Of all volumes of this group, at one instant
+        #[arg(long, value_name = "GROUP", conflicts_with = "name")]
+        group: Option<String>,
     },
     /// The snapshots of a volume, the oldest first
     List {
@@ -476,6 +485,14 @@ pub struct Timing {
     /// The time zone of the expression and of hours and days, such as Europe/Berlin; else UTC
     #[arg(long)]
     pub zone: Option<String>,
+    /// How long they are kept
+    #[command(flatten)]
+    pub keep: Keeping,
+}
+
+/// Which snapshots are kept.
+#[derive(Debug, Args)]
+pub struct Keeping {
     /// Keep the newest
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub keep_last: u32,

@@ -5,6 +5,7 @@ mod device;
 mod drill;
 mod dump;
 mod export;
+mod group;
 mod image;
 mod lun;
 mod mirror;
@@ -38,6 +39,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Lun(command) => lun::run(command, client, output),
         Command::Export(command) => export::run(command, client, output),
         Command::Snapshot(command) => snapshot::run(command, client, output),
+        Command::Group(command) => group::run(command, client, output),
         Command::Clone(command) => clone::run(command, client, output),
         Command::Peer(command) => peer::run(command, client, output),
         Command::Mirror(command) => mirror::run(command, client, output),

@@ -11,6 +11,7 @@ mod clones;
 mod devices;
 mod drills;
 mod dumps;
+mod groups;
 mod hooks;
 mod mirrors;
 mod mounts;
@@ -27,6 +28,9 @@ pub use devices::{
 pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
 pub use dumps::{
     DiffSnapshots, FileChange, FileChangeKind, FileDumpPlan, FileDumpRecord, FileDumpRequest, FileDumpResult,
+};
+pub use groups::{
+    CreateGroup, Group, GroupFailover, GroupFailoverState, GroupLoss, GroupMember, GroupSnapshot,
 };
 pub use hooks::{Hooks, SetHooks};
 pub use mirrors::{

@@ -303,6 +303,18 @@ pub enum ServerError {
         /// Its name.
         volume: String,
     },
+    /// The mirrors of a group have no snapshot of it in common.
+    #[error("the volumes of group `{group}` have no snapshot of it in common")]
+    GroupApart {
+        /// Its name.
+        group: String,
+    },
+    /// A group takes writes already.
+    #[error("group `{group}` was failed over")]
+    GroupFailedOver {
+        /// Its name.
+        group: String,
+    },
     /// A mirror was asked for, and the volume is none.
     #[error("`{volume}` is no mirror")]
     NotAMirror {

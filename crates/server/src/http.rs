@@ -7,6 +7,7 @@ mod clones;
 mod devices;
 mod drills;
 mod dumps;
+mod groups;
 mod images;
 mod mirrors;
 mod mounts;
@@ -55,6 +56,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(drills::routes())
         .merge(mounts::routes())
         .merge(dumps::routes())
+        .merge(groups::routes())
 }
 
 /// The description of the API, as pretty JSON: what `/v1/openapi.json` answers and `docs/openapi.json` holds.

@@ -23,7 +23,7 @@ use crate::server::Server;
 use crate::state;
 use crate::volumes::OpenVolume;
 
-mod retention;
+pub(crate) mod retention;
 pub(crate) mod timetable;
 use timetable::Timetable;
 
@@ -351,6 +351,7 @@ impl Runner {
             loop {
                 server.open_waiting();
                 server.run_schedules();
+                server.run_groups();
                 let mut ended = ended.lock();
                 if !*ended {
                     wake.wait_for(&mut ended, LOOK_EVERY);

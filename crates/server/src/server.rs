@@ -21,6 +21,7 @@ use crate::drills::Drills;
 use crate::error::ServerError;
 use crate::exports::ExportTable;
 use crate::followers::Followers;
+use crate::groups::Groups;
 use crate::handover::Handover;
 use crate::http;
 use crate::identity::Identity;
@@ -56,6 +57,7 @@ pub(crate) struct Server {
     pub(crate) dumping: Arc<Dumping>,
     pub(crate) drills: Arc<Drills>,
     pub(crate) mounts: Arc<Mounts>,
+    pub(crate) groups: Groups,
     nbd: NbdServer,
     iscsi: IscsiServer,
     pub(crate) access: Arc<Access>,
@@ -154,6 +156,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let server = Arc::new(Server {
         drills,
         mounts,
+        groups: Groups::open(data.path())?,
         jobs,
         started: clock.monotonic(),
         clock,
@@ -265,6 +268,7 @@ impl Server {
         let mut problems = self.volumes.problems();
         problems.extend(self.mirrors.problems());
         problems.extend(self.drills.problems());
+        problems.extend(self.group_problems());
         problems.extend(self.devices.problems());
         problems.extend(self.mounts.problems());
         problems.extend(followers.iter().filter_map(api::Follower::parted));

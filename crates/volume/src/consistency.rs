@@ -185,9 +185,17 @@ impl Volume {
         Ok(kept)
     }
 
-    /// Lets whoever would change something wait until this is dropped.
+    /// Lets whoever would change something wait until this is dropped. Changes of several parts are finished first: they could not be while others wait. For those who
+    /// hold `commit`.
     pub(crate) fn hold_changes(&self) -> Waiting<'_> {
-        self.state.lock().rolling_back = true;
+        let mut state = self.state.lock();
+        while state.compounds > 0 {
+            state.freezing = true;
+            self.settled.wait(&mut state);
+        }
+        state.freezing = false;
+        state.rolling_back = true;
+        drop(state);
         Waiting(self)
     }
 
@@ -254,7 +262,7 @@ impl Volume {
     }
 
     /// Refuses what can't be done, before anything is changed.
-    fn check_rider(&self, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
+    pub(crate) fn check_rider(&self, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
         let state = self.state.lock();
         let table_full = || !commit.label.has_room() || state.snapshots.len() >= SNAPSHOTS_MAX;
         match rider {

@@ -48,6 +48,7 @@ mod space;
 mod state;
 mod store;
 mod table;
+mod together;
 mod tree;
 mod update;
 mod used;

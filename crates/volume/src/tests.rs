@@ -15,6 +15,7 @@ mod snapshots;
 mod space;
 mod structures;
 mod threads;
+mod together;
 mod trees;
 
 use std::sync::Arc;

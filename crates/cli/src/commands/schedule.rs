@@ -3,7 +3,7 @@
 use cairn_server::api;
 
 use super::volume::segment;
-use crate::arguments::{Schedule, Timing};
+use crate::arguments::{Keeping, Schedule, Timing};
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, interval, table};
@@ -71,15 +71,20 @@ fn request(timing: &Timing) -> api::SetSchedule {
         every_ms: timing.every.map(|every| u64::try_from(every.0.as_millis()).unwrap_or(u64::MAX)),
         cron: timing.cron.clone(),
         zone: timing.zone.clone(),
-        keep: api::Keep {
-            last: timing.keep_last,
-            hourly: timing.keep_hourly,
-            daily: timing.keep_daily,
-            weekly: timing.keep_weekly,
-            monthly: timing.keep_monthly,
-            yearly: timing.keep_yearly,
-        },
+        keep: keep(&timing.keep),
         dry_run: false,
+    }
+}
+
+/// The rules that flags name.
+pub fn keep(keeping: &Keeping) -> api::Keep {
+    api::Keep {
+        last: keeping.keep_last,
+        hourly: keeping.keep_hourly,
+        daily: keeping.keep_daily,
+        weekly: keeping.keep_weekly,
+        monthly: keeping.keep_monthly,
+        yearly: keeping.keep_yearly,
     }
 }
 
@@ -96,7 +101,7 @@ fn timing(schedule: &api::Schedule) -> String {
 }
 
 /// What it keeps, for people.
-fn keeps(keep: &api::Keep) -> String {
+pub fn keeps(keep: &api::Keep) -> String {
     let rules = [
         (keep.last, "last"),
         (keep.hourly, "hourly"),

@@ -11,7 +11,12 @@ use crate::output::{Output, ago, print_line, size, table};
 /// Runs a command on snapshots.
 pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
-        Snapshot::Create { name } => {
+        Snapshot::Create { group: Some(group), .. } => super::group::snapshot(&group, client, output)?,
+        Snapshot::Create { name, group: None } => {
+            let Some(name) = name else {
+                let next = "`cairn snapshot create VOLUME@SNAPSHOT`, or `--group GROUP`";
+                return Err(Failure::new(ErrorKind::Usage, "no snapshot is named", next));
+            };
             let request = api::CreateSnapshot { name: name.snapshot.clone() };
             let path = format!("/v1/volumes/{}/snapshots", segment(&name.volume)?);
             let snapshot: api::Snapshot = client.post(&path, &request)?;

@@ -60,11 +60,13 @@ impl ServerError {
             E::WithoutHistory { .. } => ErrorKind::NotFound,
             E::Mount(error) => mount_kind(error),
             E::Tree { source, .. } => tree_kind(source),
-            E::Undecided { .. } => ErrorKind::Diverged,
+            E::Undecided { .. } | E::GroupApart { .. } => ErrorKind::Diverged,
             E::Unlocated => ErrorKind::PeerUnreachable,
-            E::IsDestination { .. } | E::FailedOver { .. } | E::FollowsSource { .. } | E::NoImage { .. } => {
-                ErrorKind::WrongRole
-            }
+            E::GroupFailedOver { .. }
+            | E::IsDestination { .. }
+            | E::FailedOver { .. }
+            | E::FollowsSource { .. }
+            | E::NoImage { .. } => ErrorKind::WrongRole,
             E::TokenExpired => ErrorKind::TokenExpired,
             E::TokenUsed => ErrorKind::TokenUsed,
             E::TokenUnknown | E::PeerNotPinned | E::VolumeNotAllowed { .. } | E::WrongSource { .. } => {
@@ -165,6 +167,12 @@ impl ServerError {
             }
             E::IsDestination { volume } => {
                 format!("change the source, or end the mirroring with `cairn mirror failover {volume}`")
+            }
+            E::GroupApart { group } => format!(
+                "make one at the source with `cairn snapshot create --group {group}`, and let the mirrors bring it; or fail the volumes over one by one with `cairn mirror failover`"
+            ),
+            E::GroupFailedOver { group } => {
+                format!("see `cairn group show {group}`; what the volumes showed beyond it is in their snapshots")
             }
             E::LocalOnly { .. } => {
                 "run it on the machine of the server with --data DIR, for example by ssh".into()

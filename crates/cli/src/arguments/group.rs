@@ -1,0 +1,60 @@
+//! The flags of `cairn group`.
+
+use cairn_base::Interval;
+use clap::{Args, Subcommand};
+
+use super::Keeping;
+
+/// `cairn group`.
+#[derive(Debug, Subcommand)]
+pub enum Group {
+    /// Make a group of volumes of this server; on the server of their mirrors, of those
+    Create {
+        /// Its name
+        name: String,
+        /// Its volumes, two or more
+        #[arg(required = true, num_args = 2..)]
+        volumes: Vec<String>,
+    },
+    /// All groups
+    List,
+    /// One group: its volumes, its snapshots, and what all of them have in common
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Make snapshots of a group by the clock, and keep them for so long; without --every and --cron no more are made
+    Set(SetGroup),
+    /// Make the mirrors of a group writable, all at the newest snapshot of the group that every one of them has
+    Failover {
+        /// Its name
+        name: String,
+        /// Only say what would be lost
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
+    /// End a group; its volumes and their snapshots stay
+    Delete {
+        /// Its name
+        name: String,
+    },
+}
+
+/// `cairn group set`.
+#[derive(Debug, Args)]
+pub struct SetGroup {
+    /// The group
+    pub name: String,
+    /// One so often, such as 5m
+    #[arg(long, value_name = "TIME")]
+    pub every: Option<Interval>,
+    /// Or by a cron expression: minute, hour, day of the month, month, day of the week
+    #[arg(long, conflicts_with = "every", value_name = "EXPRESSION")]
+    pub cron: Option<String>,
+    /// The time zone of the expression and of hours and days, such as Europe/Berlin; else UTC
+    #[arg(long, value_name = "ZONE")]
+    pub zone: Option<String>,
+    /// How long they are kept
+    #[command(flatten)]
+    pub keep: Keeping,
+}

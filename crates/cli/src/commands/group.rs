@@ -1,0 +1,175 @@
+//! `cairn group`, and `cairn snapshot create --group`.
+
+use cairn_server::api;
+
+use super::schedule::{keep, keeps};
+use super::volume::segment;
+use crate::arguments::{Group, SetGroup};
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::output::{Output, ago, duration, interval, size, table};
+
+/// Runs a command on groups.
+pub fn run(command: Group, client: &Client, output: Output) -> Result<(), Failure> {
+    match command {
+        Group::Create { name, volumes } => {
+            let group: api::Group = client.post("/v1/groups", &api::CreateGroup { name, volumes })?;
+            output.tell(&group, |group| {
+                let name = &group.name;
+                match group.members.iter().any(|member| member.follows) {
+                    true => format!("made group {name}\nnext: cairn group show {name}"),
+                    false => format!(
+                        "made group {name}\nnext: cairn snapshot create --group {name}, or by the clock: cairn group set {name} --every 5m --keep-last 12"
+                    ),
+                }
+            });
+        }
+        Group::List => {
+            let groups: Vec<api::Group> = client.get("/v1/groups")?;
+            output.show(&groups, |groups| list(groups));
+        }
+        Group::Show { name } => {
+            let group: api::Group = client.get(&path(&name)?)?;
+            output.show(&group, show);
+        }
+        Group::Set(SetGroup { name, every, cron, zone, keep: keeping }) => {
+            let request = api::SetSchedule {
+                every_ms: every.map(|every| u64::try_from(every.0.as_millis()).unwrap_or(u64::MAX)),
+                cron,
+                zone,
+                keep: keep(&keeping),
+                dry_run: false,
+            };
+            let group: api::Group = client.put(&path(&name)?, &request)?;
+            output.tell(&group, show);
+        }
+        Group::Failover { name, dry_run } => failover(&name, dry_run, client, output)?,
+        Group::Delete { name } => {
+            let () = client.delete(&path(&name)?)?;
+            output.tell(&serde_json::json!({ "deleted": name }), |_| {
+                format!("{name} is no group any more; its volumes and their snapshots stay")
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Makes a snapshot of all volumes of a group.
+pub fn snapshot(name: &str, client: &Client, output: Output) -> Result<(), Failure> {
+    let made: api::GroupSnapshot = client.post(&format!("{}/snapshot", path(name)?), &())?;
+    output.tell(&made, |made| format!("made {} in each volume of {name}", made.name));
+    Ok(())
+}
+
+fn failover(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let path = format!("{}/failover", path(name)?);
+    let before: api::GroupFailover = client.post(&path, &api::FailoverRequest { dry_run: true })?;
+    let what = format!(
+        "all volumes of {name} are brought to {}, made {}\n{}",
+        before.snapshot,
+        before.created_ms.map_or("at an unknown time".to_owned(), ago),
+        losses(&before)
+    );
+    if dry_run {
+        output.show(&before, |_| format!("{what}\nnothing was done"));
+        return Ok(());
+    }
+    output.confirm(&what)?;
+    let done: api::GroupFailover = client.post(&path, &api::FailoverRequest { dry_run: false })?;
+    output.tell(&done, |done| {
+        format!(
+            "the volumes of {name} take writes now, all as of {}\nnext: connect the clients to their LUNs (`cairn lun list`)",
+            done.snapshot
+        )
+    });
+    Ok(())
+}
+
+fn losses(failover: &api::GroupFailover) -> String {
+    let row = |loss: &api::GroupLoss| {
+        [
+            loss.volume.clone(),
+            size(loss.undone_bytes),
+            loss.lost_bytes.map_or("not known".to_owned(), size),
+            loss.lost_ms.map_or("-".to_owned(), duration),
+        ]
+    };
+    table(
+        ["VOLUME", "BEYOND IT (kept as a snapshot)", "NOT HERE, AS FAR AS KNOWN", "AND ALL OF THE LAST"],
+        failover.lost.iter().map(row),
+    )
+}
+
+fn path(name: &str) -> Result<String, Failure> {
+    Ok(format!("/v1/groups/{}", segment(name)?))
+}
+
+fn volumes(group: &api::Group) -> String {
+    group.members.iter().map(|member| member.volume.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn when(group: &api::Group) -> String {
+    match (&group.cron, group.every_ms) {
+        (Some(cron), _) => format!("{cron} {}", group.zone.as_deref().unwrap_or("UTC")),
+        (None, Some(every)) => format!("every {}", interval(Some(every))),
+        (None, None) => "on request".to_owned(),
+    }
+}
+
+fn list(groups: &[api::Group]) -> String {
+    let row = |group: &api::Group| {
+        let common = group.common.as_ref().map_or("none".to_owned(), |common| ago(common.created_ms));
+        [group.name.clone(), volumes(group), when(group), common, group.problem.clone().unwrap_or_default()]
+    };
+    table(["NAME", "VOLUMES", "SNAPSHOTS", "ALL HAVE", ""], groups.iter().map(row))
+}
+
+fn show(group: &api::Group) -> String {
+    let mut text =
+        format!("name      {}\nsnapshots {}, keeps {}", group.name, when(group), keeps(&group.keep));
+    if let Some(next) = group.next_ms {
+        text += &format!(", next {}", ago(next));
+    }
+    text += &match &group.common {
+        Some(common) => format!("\nall have  {}, made {}", common.name, ago(common.created_ms)),
+        None => "\nall have  no snapshot of the group".to_owned(),
+    };
+    if let Some(spread) = group.spread_ms {
+        text += &format!("\nimages    {} apart", duration(spread));
+    }
+    if let Some(failover) = &group.failover {
+        let left = match &failover.left[..] {
+            [] => String::new(),
+            left => format!("; not yet: {}", left.join(", ")),
+        };
+        text += &format!("\nfailover  {} to {}{left}", ago(failover.at_ms), failover.snapshot);
+    }
+    if let Some(problem) = &group.problem {
+        text += &format!("\nproblem   {problem}");
+    }
+    let row = |member: &api::GroupMember| {
+        let role = match (member.is_there, member.follows) {
+            (false, _) => "not there",
+            (true, true) => "mirror",
+            (true, false) => "takes writes",
+        };
+        [
+            member.volume.clone(),
+            role.to_owned(),
+            member.image_ms.map_or("-".to_owned(), ago),
+            member.lag_ms.map_or("-".to_owned(), duration),
+        ]
+    };
+    text += &format!("\n\n{}", table(["VOLUME", "IS", "IMAGE", "LAG"], group.members.iter().map(row)));
+    if !group.snapshots.is_empty() {
+        let row = |snapshot: &api::GroupSnapshot| {
+            let missing = match &snapshot.missing[..] {
+                [] => "all".to_owned(),
+                missing => format!("all but {}", missing.join(", ")),
+            };
+            [snapshot.name.clone(), ago(snapshot.created_ms), missing]
+        };
+        text += &format!("\n\n{}", table(["SNAPSHOT", "MADE", "IN"], group.snapshots.iter().map(row)));
+    }
+    text
+}

@@ -1,0 +1,83 @@
+//! Groups of volumes over HTTP.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Answer, Body, blocking};
+use crate::api::{self, ErrorBody};
+use crate::server::Server;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
+    OpenApiRouter::new()
+        .routes(routes!(list_groups, create_group))
+        .routes(routes!(show_group, set_group, delete_group))
+        .routes(routes!(snapshot_group))
+        .routes(routes!(failover_group))
+}
+
+/// The groups of volumes here.
+#[utoipa::path(get, path = "/v1/groups", tag = "groups", responses((status = 200, body = [api::Group])))]
+async fn list_groups(State(server): State<Arc<Server>>) -> Answer<Vec<api::Group>> {
+    blocking(server, |server| Ok(server.list_groups())).await
+}
+
+/// Makes a group of volumes.
+#[utoipa::path(post, path = "/v1/groups", tag = "groups", request_body = api::CreateGroup,
+    responses((status = 200, body = api::Group), (status = "default", body = ErrorBody)))]
+async fn create_group(
+    State(server): State<Arc<Server>>,
+    Body(request): Body<api::CreateGroup>,
+) -> Answer<api::Group> {
+    blocking(server, move |server| server.create_group(request)).await
+}
+
+/// One group.
+#[utoipa::path(get, path = "/v1/groups/{group}", tag = "groups", params(("group" = String, Path,)),
+    responses((status = 200, body = api::Group), (status = "default", body = ErrorBody)))]
+async fn show_group(State(server): State<Arc<Server>>, Path(group): Path<String>) -> Answer<api::Group> {
+    blocking(server, move |server| server.show_group(&group)).await
+}
+
+/// Sets when snapshots of a group are made, and how long they are kept.
+#[utoipa::path(put, path = "/v1/groups/{group}", tag = "groups", params(("group" = String, Path,)),
+    request_body = api::SetSchedule,
+    responses((status = 200, body = api::Group), (status = "default", body = ErrorBody)))]
+async fn set_group(
+    State(server): State<Arc<Server>>,
+    Path(group): Path<String>,
+    Body(request): Body<api::SetSchedule>,
+) -> Answer<api::Group> {
+    blocking(server, move |server| server.set_group(&group, &request)).await
+}
+
+/// Ends a group; its volumes and their snapshots stay.
+#[utoipa::path(delete, path = "/v1/groups/{group}", tag = "groups", params(("group" = String, Path,)),
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn delete_group(State(server): State<Arc<Server>>, Path(group): Path<String>) -> Answer<()> {
+    blocking(server, move |server| server.delete_group(&group)).await
+}
+
+/// Makes a snapshot of all volumes of a group, at one instant.
+#[utoipa::path(post, path = "/v1/groups/{group}/snapshot", tag = "groups", params(("group" = String, Path,)),
+    responses((status = 200, body = api::GroupSnapshot), (status = "default", body = ErrorBody)))]
+async fn snapshot_group(
+    State(server): State<Arc<Server>>,
+    Path(group): Path<String>,
+) -> Answer<api::GroupSnapshot> {
+    blocking(server, move |server| server.snapshot_group(&group)).await
+}
+
+/// Makes the mirrors of a group writable, all at one instant.
+#[utoipa::path(post, path = "/v1/groups/{group}/failover", tag = "groups", params(("group" = String, Path,)),
+    request_body = api::FailoverRequest,
+    responses((status = 200, body = api::GroupFailover), (status = "default", body = ErrorBody)))]
+async fn failover_group(
+    State(server): State<Arc<Server>>,
+    Path(group): Path<String>,
+    Body(request): Body<api::FailoverRequest>,
+) -> Answer<api::GroupFailover> {
+    blocking(server, move |server| server.failover_group(&group, request.dry_run)).await
+}
