@@ -132,6 +132,8 @@ pub struct Status {
     pub http: Vec<String>,
     /// Where mirrors connect; none when off.
     pub mirror: Option<String>,
+    /// Further addresses of that listener: where the sources of mirrors here reach this server.
+    pub mirror_further: Vec<String>,
     /// Where NBD clients connect.
     pub nbd: Vec<String>,
     /// Where iSCSI initiators connect.

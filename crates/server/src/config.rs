@@ -158,6 +158,8 @@ pub struct Config {
     pub(crate) data: PathBuf,
     pub(crate) http: Address,
     pub(crate) mirror: Address,
+    /// Nobody said where mirrors connect, or what they are told: a destination listens where its source can reach it.
+    pub(crate) mirror_learns: bool,
     pub(crate) nbd: Vec<Address>,
     /// `HOST:PORT` each.
     pub(crate) iscsi: Vec<String>,
@@ -178,6 +180,7 @@ impl Config {
                 rule: "it is HOST:PORT or off; the unix socket of the API is control.sock in the data directory",
             });
         }
+        let mirror_learns = settings.mirror.is_none() && settings.advertise.is_none();
         let mirror = settings.mirror.unwrap_or_else(|| Address::Tcp(DEFAULT_MIRROR.to_owned()));
         if matches!(mirror, Address::Unix(_)) {
             return Err(ServerError::Invalid { what: "the mirror address", rule: "it is HOST:PORT or off" });
@@ -200,6 +203,7 @@ impl Config {
             data: settings.data.unwrap_or_else(|| DEFAULT_DATA.into()),
             http,
             mirror,
+            mirror_learns,
             nbd: settings.nbd.unwrap_or_else(|| vec![Address::Tcp(DEFAULT_NBD.to_owned())]),
             iscsi: iscsi.collect::<Result<_, _>>()?,
             iscsi_advertise: settings.iscsi_advertise,

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -36,6 +36,7 @@ use when::When;
 
 mod commands;
 mod continuous;
+mod facing;
 mod roles;
 mod show;
 mod verify;
@@ -89,6 +90,9 @@ pub(crate) struct Document {
     /// For how long a snapshot stays whatever the source does.
     #[serde(default)]
     lock_ms: Option<u64>,
+    /// The address of this machine from which the source is reached.
+    #[serde(default)]
+    facing: Option<IpAddr>,
 }
 
 /// How the link to the source is used.
@@ -207,6 +211,10 @@ pub(crate) struct Mirrors {
     address: String,
     /// Ends the sessions that clients have with a volume.
     closes: OnceLock<Closes>,
+    /// Listens for mirrors where a source can reach this server; not when the owner has said where.
+    opens: OnceLock<facing::Opens>,
+    /// Where that is so far.
+    opened: Mutex<Vec<SocketAddr>>,
     /// How long a source may be silent in a transfer.
     patience: Duration,
     relations: Mutex<BTreeMap<String, Arc<Relation>>>,
@@ -263,6 +271,8 @@ impl Mirrors {
             source,
             address,
             closes: OnceLock::new(),
+            opens: OnceLock::new(),
+            opened: Mutex::default(),
             patience,
             relations: Mutex::new(relations),
             ending: AtomicBool::new(false),
@@ -440,6 +450,7 @@ impl Mirrors {
                 relation.keep_socket(socket);
             })?,
         };
+        self.face(relation, &stream);
         if document.credential.is_some() {
             let mut document = relation.document.lock();
             document.credential = None;
@@ -618,6 +629,7 @@ impl Document {
             decision: None,
             link: Link::default(),
             lock_ms: None,
+            facing: None,
         }
     }
 

@@ -150,6 +150,9 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         Source::start(listener, &identity, peers, volumes, clock, sessions, patience, followers, mirrors)
     });
     let source = source.transpose()?;
+    if let Some(source) = source.as_ref().filter(|_| config.mirror_learns) {
+        mirrors.open_with(Box::new(source.opener()));
+    }
 
     let drills = Arc::new(Drills::open(volumes.clone(), clock.clone())?);
     let mounts = Mounts::open(data.path(), volumes.clone())?;
@@ -286,6 +289,7 @@ impl Server {
             fingerprint: self.identity.fingerprint.to_string(),
             http: self.http_addresses.clone(),
             mirror: self.mirror_address.clone(),
+            mirror_further: self.mirrors.opened().iter().map(ToString::to_string).collect(),
             nbd: self.nbd.addresses().iter().map(ToString::to_string).collect(),
             iscsi: self.iscsi.addresses().to_vec(),
             volumes: self.volumes.list(),

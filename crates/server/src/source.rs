@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -44,12 +44,14 @@ struct Shared {
     /// To cut them off at the end.
     connections: Mutex<Vec<(u64, TcpStream)>>,
     gathering: Gathering,
+    /// Further places that are listened on ([`Source::opener`]).
+    further: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
 }
 
 /// The listener.
 pub(crate) struct Source {
     shared: Arc<Shared>,
-    address: std::net::SocketAddr,
+    address: SocketAddr,
     thread: JoinHandle<()>,
 }
 
@@ -79,6 +81,7 @@ impl Source {
             next: AtomicU64::new(0),
             connections: Mutex::default(),
             gathering: Gathering::default(),
+            further: Mutex::default(),
         });
         let failed = |source| ServerError::Listen { address: "the mirror address".to_owned(), source };
         let address = listener.local_addr().map_err(failed)?;
@@ -96,18 +99,48 @@ impl Source {
         for (_, stream) in &*self.shared.connections.lock() {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        // Wakes the thread that accepts.
-        let mut address = self.address;
-        if address.ip().is_unspecified() {
-            address.set_ip(if address.is_ipv4() {
-                std::net::Ipv4Addr::LOCALHOST.into()
-            } else {
-                std::net::Ipv6Addr::LOCALHOST.into()
-            });
+        wake(self.address, self.thread);
+        for (address, thread) in std::mem::take(&mut *self.shared.further.lock()) {
+            wake(address, thread);
         }
-        if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
-            let _ = self.thread.join();
+    }
+
+    /// Listens at an address of this machine as well, at the same port, and says which one that is. `None` when it does already.
+    pub(crate) fn opener(&self) -> impl Fn(IpAddr) -> io::Result<Option<SocketAddr>> + Send + Sync + 'static {
+        // Not for ever: what it shares has the mirrors, who have this.
+        let (shared, main) = (Arc::downgrade(&self.shared), self.address);
+        move |ip: IpAddr| {
+            let Some(shared) = shared.upgrade() else { return Ok(None) };
+            if main.ip().is_unspecified() || main.ip() == ip {
+                return Ok(None);
+            }
+            let mut further = shared.further.lock();
+            let address = SocketAddr::new(ip, main.port());
+            if further.iter().any(|(known, _)| *known == address) || shared.ending.load(Ordering::Acquire) {
+                return Ok(None);
+            }
+            let listener = TcpListener::bind(address)?;
+            let mine = shared.clone();
+            let thread = std::thread::Builder::new()
+                .name("mirror-accept".to_owned())
+                .spawn(move || accept(&listener, &mine))?;
+            further.push((address, thread));
+            Ok(Some(address))
         }
+    }
+}
+
+/// Wakes a thread that accepts, and waits for its end.
+fn wake(mut address: SocketAddr, thread: JoinHandle<()>) {
+    if address.ip().is_unspecified() {
+        address.set_ip(if address.is_ipv4() {
+            std::net::Ipv4Addr::LOCALHOST.into()
+        } else {
+            std::net::Ipv6Addr::LOCALHOST.into()
+        });
+    }
+    if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
+        let _ = thread.join();
     }
 }
 

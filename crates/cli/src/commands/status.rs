@@ -15,6 +15,7 @@ pub fn run(client: &Client, output: Output) -> Result<(), Failure> {
 }
 
 fn people(status: &api::Status) -> String {
+    let mirrors: Vec<String> = status.mirror.iter().chain(&status.mirror_further).cloned().collect();
     let mut text = format!(
         "cairn {}  {}  up {}\nAPI {}\nNBD {}\niSCSI {}\nmirror {}\n",
         status.version,
@@ -23,7 +24,7 @@ fn people(status: &api::Status) -> String {
         status.http.join("  "),
         status.nbd.join("  "),
         listed(&status.iscsi),
-        status.mirror.as_deref().unwrap_or("off"),
+        listed(&mirrors),
     );
     let mut part = |title: &str, body: String| text += &format!("\n{title}\n{body}\n");
     part("VOLUMES", volume::list(&status.volumes));

@@ -87,7 +87,11 @@ impl Mirrors {
 
     /// The address at which mirrors reach this server, as far as it knows.
     fn own_address(&self) -> String {
-        self.address.clone()
+        // The other side knows by which name it reaches this machine.
+        match self.opened().first() {
+            Some(address) => format!(":{}", address.port()),
+            None => self.address.clone(),
+        }
     }
 
     /// Tells the other side of a failover, on a thread of its own, until it has heard.
