@@ -241,6 +241,14 @@ pub enum Volume {
         #[arg(long)]
         size: Option<ByteSize>,
     },
+    /// The latency of clients past which transfers of its mirrors back off; without an option, show it and what it does
+    Governor {
+        /// Its name
+        name: String,
+        /// 99 of 100 requests are to take no longer, such as 20ms; `off` for no limit
+        #[arg(long, value_name = "TIME")]
+        p99: Option<Setting>,
+    },
     /// Commands to run before and after each snapshot of a volume, such as those that quiesce a database; without options, show them
     Hooks {
         /// Its name

@@ -221,3 +221,48 @@ fn cron_lock_and_tokens_hold_what_they_say() {
     assert_eq!(content(&destination), content(&source));
     assert_eq!(status(&destination)["cron"], Value::Null);
 }
+
+#[test]
+fn governor_holds_transfers_back_while_clients_of_the_source_wait_too_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let destination = Running::start(dir.path(), "destination");
+    let token = token(&source);
+    source.bad(2, "usage", &["volume", "governor", "vol0", "--p99", "2s"]);
+    let set = source.json(&["volume", "governor", "vol0", "--p99", "2ms"]);
+    assert_eq!((&set["p99_limit_us"], &set["rate_bytes"]), (&2000.into(), &Value::Null), "{set}");
+    // A disk that is slow for the clients' flushes.
+    source.good(&["volume", "rehearse", "vol0", "--delay", "5ms", "--yes"]);
+    let governed = || source.json(&["status"])["governors"][0].clone();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for client in 0..3 {
+            let (source, over) = (&source, &over);
+            scope.spawn(move || {
+                let mut disk = source.disk("vol0/db");
+                while !over.load(std::sync::atomic::Ordering::Acquire) {
+                    disk.write((7 << 20) + client * 8192, &[client as u8; 4096]).unwrap();
+                    disk.flush().unwrap();
+                }
+            });
+        }
+        poll("the clients' latency is seen", || governed()["p99_us"].as_u64().is_some_and(|p99| p99 > 2000));
+        let create = || destination.good(&["mirror", "create", "vol0", &token, "--compress", "never"]);
+        let create = scope.spawn(create);
+        poll("the transfer backs off", || {
+            let rate = governed()["rate_bytes"].as_u64();
+            create.is_finished() || rate.is_some_and(|rate| rate < 6 << 20)
+        });
+        assert!(!create.is_finished(), "it was not held back: {}", governed());
+        assert!(source.good(&["volume", "governor", "vol0"]).contains("at most 2.0 ms"));
+        over.store(true, std::sync::atomic::Ordering::Release);
+        create.join().unwrap();
+    });
+    poll("it recovers", || governed()["rate_bytes"].is_null());
+    source.good(&["volume", "governor", "vol0", "--p99", "off"]);
+    assert_eq!(source.json(&["status"])["governors"], serde_json::json!([]));
+    source.good(&["volume", "rehearse", "vol0", "--off"]);
+    write(&source, 0, 3, 64 << 10);
+    destination.good(&["mirror", "update", "vol0"]);
+    assert_eq!(content(&destination), content(&source));
+}

@@ -72,6 +72,9 @@ pub trait SourceVolumes {
         false
     }
 
+    /// So many bytes more were sent of a volume. It may wait, for the sake of others.
+    fn sent(&self, _volume: &str, _bytes: u64) {}
+
     /// Makes a snapshot of a volume with what its owner wants around it. False when that failed, and `make` was not called.
     fn around_snapshot(&self, _volume: &str, make: &mut dyn FnMut()) -> bool {
         make();
@@ -384,11 +387,14 @@ impl Source {
         answer(stream, &announcement)?;
         let stop = AtomicBool::new(false);
         let (cancel, progress) = (work.cancel, &mut work.progress);
+        let mut told = 0;
         let mut tell = |at: Progress| {
             if cancel.load(Ordering::Relaxed) || claim.ended.load(Ordering::Relaxed) {
                 stop.store(true, Ordering::Relaxed);
             }
             self.sent.lock().insert(key.clone(), sent_before + at.blocks);
+            volumes.sent(&update.volume, at.bytes.saturating_sub(told));
+            told = at.bytes;
             progress(at);
         };
         let mut inner = Work { cancel: &stop, progress: &mut tell, threads: work.threads };

@@ -11,6 +11,7 @@ mod clones;
 mod devices;
 mod drills;
 mod dumps;
+mod governor;
 mod groups;
 mod hooks;
 mod mirrors;
@@ -29,6 +30,7 @@ pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
 pub use dumps::{
     DiffSnapshots, FileChange, FileChangeKind, FileDumpPlan, FileDumpRecord, FileDumpRequest, FileDumpResult,
 };
+pub use governor::{Governor, SetGovernor};
 pub use groups::{
     CreateGroup, Group, GroupFailover, GroupFailoverState, GroupLoss, GroupMember, GroupSnapshot,
 };
@@ -148,6 +150,8 @@ pub struct Status {
     pub mirrors: Vec<Mirror>,
     /// The drills of those mirrors.
     pub drills: Vec<Drill>,
+    /// What mirrors may cost clients, where that was said.
+    pub governors: Vec<Governor>,
     /// The mirrors that follow volumes of this server.
     pub followers: Vec<Follower>,
     /// What is kept for mirrors that nobody here knows.

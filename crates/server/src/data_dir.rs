@@ -19,6 +19,8 @@
 //! DIR/volumes/NAME/dates.json    the dates of its BSD dumps
 //! DIR/volumes/NAME/schedules.json  its schedules of snapshots
 //! DIR/volumes/NAME/hooks.json   commands around its snapshots
+//! DIR/volumes/NAME/governor.json  what mirrors may cost its clients
+//! DIR/groups.json               volumes that belong together
 //! DIR/volumes/NAME/mirror.json   which source it follows, when it is a mirror
 //! ```
 

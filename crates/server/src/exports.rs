@@ -125,7 +125,7 @@ impl From<FilesError> for Refusal {
 }
 
 fn open_present(open: &Arc<OpenVolume>, lun: &str) -> Result<Export, Refusal> {
-    let device = open.luns.open(lun)?;
+    let device = open.governor.timed(open.luns.open(lun)?);
     let file = open.luns.find(lun)?.file;
     let snapshots = open.volume.snapshots();
     let newest = snapshots.iter().rev().take(OFFERED_CONTEXTS);

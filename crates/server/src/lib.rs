@@ -18,6 +18,7 @@ mod error;
 mod exports;
 mod followers;
 pub mod fuzzing;
+mod governor;
 mod groups;
 mod handover;
 mod hooks;

@@ -297,6 +297,7 @@ impl Server {
             exports: self.exports(),
             mirrors: self.list_mirrors(),
             drills: self.drills.list(),
+            governors: self.governors(),
             followers,
             leftovers,
             problems,

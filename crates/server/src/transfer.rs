@@ -106,6 +106,11 @@ impl SourceVolumes for Offered<'_> {
         !self.ending.load(Ordering::Acquire)
     }
 
+    fn sent(&self, volume: &str, bytes: u64) {
+        let Ok(open) = self.volumes.get(volume) else { return };
+        open.governor.sent(bytes, &mut |time| self.rest(time));
+    }
+
     fn around_snapshot(&self, volume: &str, make: &mut dyn FnMut()) -> bool {
         let Ok(open) = self.volumes.get(volume) else { return false };
         open.snapshot_with(make).is_ok()

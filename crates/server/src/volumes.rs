@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
+use crate::governor::Governor;
 use crate::hooks::Hooks;
 use crate::names;
 use crate::schedules::Schedules;
@@ -70,6 +71,7 @@ pub(crate) struct OpenVolume {
     mounts: Mutex<Vec<Weak<Mount>>>,
     /// Held while the dates of its BSD dumps change.
     pub(crate) dates: Mutex<()>,
+    pub(crate) governor: Arc<Governor>,
     ending: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -239,6 +241,7 @@ impl Volumes {
             tree: Mutex::default(),
             mounts: Mutex::default(),
             dates: Mutex::default(),
+            governor: Arc::new(Governor::open(self.folder(name).join("governor.json"), self.clock.clone())),
             ending: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
         });

@@ -33,6 +33,10 @@ fn people(status: &api::Status) -> String {
         part("SESSIONS", sessions(&status.exports));
     }
     part("MIRRORS", mirror::list(&status.mirrors));
+    if !status.governors.is_empty() {
+        let lines: Vec<String> = status.governors.iter().map(volume::show_governor).collect();
+        part("GOVERNORS", lines.join("\n"));
+    }
     if !status.drills.is_empty() {
         part("DRILLS", drill::list(&status.drills));
     }

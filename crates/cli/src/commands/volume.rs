@@ -40,6 +40,18 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
             let volume: api::Volume = client.post(&path, &request)?;
             output.tell(&volume, |volume| format!("{} has {} now", volume.name, size(volume.size_bytes)));
         }
+        Volume::Governor { name, p99 } => {
+            let path = format!("/v1/volumes/{}/governor", segment(&name)?);
+            let governor: api::Governor = match p99 {
+                None => client.get(&path)?,
+                Some(p99) => {
+                    let micros =
+                        |time: cairn_base::Interval| time.0.as_micros().try_into().unwrap_or(u64::MAX);
+                    client.put(&path, &api::SetGovernor { p99_limit_us: p99.0.map(micros) })?
+                }
+            };
+            output.show(&governor, show_governor);
+        }
         Volume::Hooks { name, before, after, timeout } => {
             let path = format!("/v1/volumes/{}/hooks", segment(&name)?);
             let timeout_ms = timeout.map(|timeout| u64::try_from(timeout.0.as_millis()).unwrap_or(u64::MAX));
@@ -258,6 +270,15 @@ pub fn segment(name: &str) -> Result<&str, Failure> {
         format!("`{name}` is no name"),
         "use letters, digits, `.`, `_` and `-`, beginning with a letter or a digit",
     ))
+}
+
+/// What mirrors may cost, in a line.
+pub fn show_governor(governor: &api::Governor) -> String {
+    let ms = |us: u64| format!("{:.1} ms", us as f64 / 1000.0);
+    let now = governor.p99_us.map_or("too few requests to tell".to_owned(), ms);
+    let limit = governor.p99_limit_us.map_or("no limit".to_owned(), |limit| format!("at most {}", ms(limit)));
+    let rate = governor.rate_bytes.map_or("as they go".to_owned(), |rate| format!("at {}/s", size(rate)));
+    format!("clients of {}: p99 {now}, {limit}; transfers of its mirrors {rate}", governor.volume)
 }
 
 fn show_hooks(hooks: &api::Hooks) -> String {

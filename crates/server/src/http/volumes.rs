@@ -29,6 +29,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(hold_snapshot))
         .routes(routes!(rollback))
         .routes(routes!(show_hooks, set_hooks))
+        .routes(routes!(show_governor, set_governor))
         .routes(routes!(list_schedules))
         .routes(routes!(set_schedule, remove_schedule))
         .routes(routes!(simulate_schedule))
@@ -292,6 +293,27 @@ async fn set_hooks(
     Body(request): Body<api::SetHooks>,
 ) -> Answer<api::Hooks> {
     blocking(server, move |server| server.set_hooks(&volume, &request)).await
+}
+
+/// What the mirrors of a volume may cost its clients, and what they do.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/governor", tag = "mirrors", params(("volume" = String, Path,)),
+    responses((status = 200, body = api::Governor), (status = "default", body = ErrorBody)))]
+async fn show_governor(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+) -> Answer<api::Governor> {
+    blocking(server, move |server| server.show_governor(&volume)).await
+}
+
+/// Sets it.
+#[utoipa::path(put, path = "/v1/volumes/{volume}/governor", tag = "mirrors", params(("volume" = String, Path,)),
+    request_body = api::SetGovernor, responses((status = 200, body = api::Governor), (status = "default", body = ErrorBody)))]
+async fn set_governor(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::SetGovernor>,
+) -> Answer<api::Governor> {
+    blocking(server, move |server| server.set_governor(&volume, &request)).await
 }
 
 /// The schedules of snapshots of a volume.
