@@ -98,39 +98,36 @@ impl Source {
         let (step, wait) = (Duration::from_millis(wish.step_ms), Duration::from_millis(wish.wait_ms));
         let clock = volume.clock();
         let began = clock.monotonic();
-        let due = loop {
-            let age = match self.age_of_changes(volume, wish) {
-                Waits::Due => break true,
-                Waits::For(age) if age >= step => break true,
-                Waits::For(age) => Some(age),
-                Waits::Nothing => None,
-            };
-            let waited = clock.monotonic().saturating_sub(began);
-            let left = wait.saturating_sub(waited).min(age.map_or(wait, |age| step - age));
-            // Not at all where nobody may wait, and never too short to be a rest.
-            if waited >= wait || !volumes.rest(left.clamp(Duration::from_millis(1), REST)) {
-                break false;
-            }
-        };
-        Ok((due, status_of(volume, &prefix, wish.base, Some(wish.base_root), None)?))
-    }
-
-    fn age_of_changes(&self, volume: &Arc<Volume>, wish: &Await) -> Waits {
-        let status_role = volume.status_role();
-        if status_role != Role::Normal {
-            // A destination has nothing but images: the next one is due when it is there.
-            let shown = volume.status().cursor.snapshot;
-            return if shown == wish.base { Waits::Nothing } else { Waits::Due };
-        }
         let entries = volume.snapshot_entries();
         let base = entries.iter().find(|entry| entry.id == wish.base && root_digest(entry) == wish.base_root);
-        // Without its base an update has to find out what is common.
-        let Some(base) = base else { return Waits::Due };
-        match volume.age_of_changes(&base.root) {
-            Some(age) => Waits::For(age),
-            None if labels(&entries) != wish.labels => Waits::Due,
-            None => Waits::Nothing,
-        }
+        // Without its base an update has to find out what is common. Of a destination, an image is due when there is another one.
+        let relays = volume.status_role() != Role::Normal;
+        let at_once = match base {
+            None => true,
+            Some(_) if relays => volume.status().cursor.snapshot != wish.base,
+            Some(base) => volume.age_of_changes(&base.root).is_none() && labels(&entries) != wish.labels,
+        };
+        let root = base.map(|base| base.root);
+        // What follows is looked at often: not at every snapshot.
+        drop(entries);
+        let due = at_once
+            || loop {
+                let age = match root.filter(|_| !relays && volume.snapshot(wish.base).is_some()) {
+                    Some(root) => volume.age_of_changes(&root),
+                    None if relays && volume.status().cursor.snapshot == wish.base => None,
+                    None => break true,
+                };
+                if age.is_some_and(|age| age >= step) {
+                    break true;
+                }
+                let waited = clock.monotonic().saturating_sub(began);
+                let left = wait.saturating_sub(waited).min(age.map_or(wait, |age| step - age));
+                // Not at all where nobody may wait, and never too short to be a rest.
+                if waited >= wait || !volumes.rest(left.clamp(Duration::from_millis(1), REST)) {
+                    break false;
+                }
+            };
+        Ok((due, status_of(volume, &prefix, wish.base, Some(wish.base_root), None)?))
     }
 
     /// The snapshot that a step goes on from: what the destination shows, and is held for it here. None where an update has more to do than a step does.
@@ -188,13 +185,4 @@ impl Source {
         let status = SourceStatus { now: volume.clock().now(), ..here };
         Ok(Ok(Prepared { target, base: Base::Snapshots, status, step: true }))
     }
-}
-
-/// What a destination that waits is told.
-enum Waits {
-    /// There is something for it, however young.
-    Due,
-    /// The oldest change that it lacks is so old.
-    For(Duration),
-    Nothing,
 }

@@ -137,6 +137,7 @@ impl Mirrors {
         stream: &mut S,
     ) -> Result<(), MirrorError> {
         let mut kept = self.clock.monotonic();
+        let mut client = Client::hello(stream)?;
         relation.live.lock().following.get_or_insert_default().steady = true;
         loop {
             let document = relation.document.lock().clone();
@@ -149,7 +150,6 @@ impl Mirrors {
             destination.set_kept(self.source.relayed(destination.volume()));
             let wait = WAIT.min(document.stall(self.patience) / 3);
             let pace = Pace { step: STEP, wait };
-            let mut client = Client::hello(stream)?;
             let report = transfer::follow(destination, &mut client, pace, &relation.abort)?;
             match &report {
                 Some(report) => {
