@@ -734,6 +734,17 @@ pub enum Mirror {
         #[command(flatten)]
         decision: Decision,
     },
+    /// On the source: let a mirror take over with `reverse`, within some time. A source that a mirror was made of gets its role back without that
+    AllowReverse {
+        /// The volume
+        volume: String,
+        /// Within this time
+        #[arg(long = "for", value_name = "TIME", default_value = "15m")]
+        length: Interval,
+        /// No longer
+        #[arg(long, conflicts_with = "length")]
+        off: bool,
+    },
     /// Change the roles without loss: the source stops, its last changes are brought, and this side, the destination, takes writes
     Reverse {
         /// The mirror

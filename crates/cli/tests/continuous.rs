@@ -124,6 +124,7 @@ fn continuous_mirror_keeps_following_over_changes_of_role() {
     let (mut from, mut to) = (&source, &destination);
     for round in 0..4 {
         write(from, 1 << 20, 30 + round, 64 << 10);
+        from.good(&["mirror", "allow-reverse", "vol0"]);
         to.good(&["mirror", "reverse", "vol0", "--yes"]);
         (from, to) = (to, from);
         write(from, 2 << 20, 40 + round, 64 << 10);

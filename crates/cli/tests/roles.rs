@@ -186,6 +186,7 @@ fn planned_changes_of_role_keep_every_byte_and_survive_kills() {
                 }
                 count
             });
+            here.good(&["mirror", "allow-reverse", "vol0"]);
             let changed = there.good(&["mirror", "reverse", "vol0", "--yes"]);
             assert!(changed.contains("vol0 (here, source)"), "{changed}");
             load.join().unwrap()
@@ -234,6 +235,14 @@ fn source_that_gave_its_role_away_takes_it_back_when_the_other_side_is_gone() {
     destination.kill();
     source.bad(10, "not-found", &["mirror", "reverse", "vol0", "--yes"]);
     destination.restart();
+    // The owner of the source has a say in it.
+    destination.bad(12, "peer-refused", &["mirror", "reverse", "vol0", "--yes"]);
+    source.good(&["mirror", "allow-reverse", "vol0"]);
+    source.good(&["mirror", "allow-reverse", "vol0", "--off"]);
+    destination.bad(12, "peer-refused", &["mirror", "reverse", "vol0", "--yes"]);
+    write(&source, 3 << 20, 1, 4096);
+    let before = [&before[..3 << 20], &[1; 4096], &before[(3 << 20) + 4096..]].concat();
+    source.good(&["mirror", "allow-reverse", "vol0", "--for", "5m"]);
     destination.good(&["mirror", "reverse", "vol0", "--yes"]);
     destination.kill();
     source.bad(30, "peer-unreachable", &["mirror", "update", "vol0"]);

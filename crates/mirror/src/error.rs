@@ -61,6 +61,9 @@ pub enum Refusal {
     /// The server of the source does not give its role away to this peer.
     #[error("the source does not give its role to this mirror; its own log says why")]
     NotTaken,
+    /// Its owner has not allowed it.
+    #[error("the owner of the source has not allowed a mirror to take over")]
+    NotAllowed,
     /// The destination does not have the source's last base, so a change of roles would take long or lose something.
     #[error("the destination does not have the last image: update it first")]
     Behind,

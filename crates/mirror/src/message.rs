@@ -651,6 +651,7 @@ fn put_refusal(body: Body, refusal: &Refusal) -> Body {
         Refusal::NotTaken => body.u32(10),
         Refusal::Behind => body.u32(11),
         Refusal::Hook => body.u32(12),
+        Refusal::NotAllowed => body.u32(13),
     }
 }
 
@@ -668,6 +669,7 @@ fn parse_refusal(parser: &mut Parser<'_>) -> Result<Refusal, MirrorError> {
         10 => Refusal::NotTaken,
         11 => Refusal::Behind,
         12 => Refusal::Hook,
+        13 => Refusal::NotAllowed,
         _ => Refusal::Unknown,
     })
 }

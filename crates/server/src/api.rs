@@ -36,9 +36,9 @@ pub use groups::{
 };
 pub use hooks::{Hooks, SetHooks};
 pub use mirrors::{
-    Aborted, Compress, CreateMirror, Departed, Divergence, DivergenceRequest, Failover, FailoverRequest,
-    Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorSession, MirrorState, RepointMirror,
-    ResyncRequest, SetMirror, Transfer, UpdateRequest,
+    Aborted, AllowReverse, Compress, CreateMirror, Departed, Divergence, DivergenceRequest, Failover,
+    FailoverRequest, Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorSession, MirrorState,
+    RepointMirror, ResyncRequest, ReverseAllowed, SetMirror, Transfer, UpdateRequest,
 };
 pub use mounts::{CreateMount, Mount, Unmount};
 pub use schedules::{Keep, Schedule, SetSchedule, Simulate, Simulation};

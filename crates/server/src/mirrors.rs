@@ -90,9 +90,17 @@ pub(crate) struct Document {
     /// For how long a snapshot stays whatever the source does.
     #[serde(default)]
     lock_ms: Option<u64>,
+    /// Its owner made it a mirror of that source, which therefore gets its role back for the asking. Everybody else needs a word of the owner.
+    #[serde(default = "by_origin")]
+    origin: bool,
     /// The address of this machine from which the source is reached.
     #[serde(default)]
     facing: Option<IpAddr>,
+}
+
+/// What was written before that was noted is of mirrors that were made here, mostly.
+fn by_origin() -> bool {
+    true
 }
 
 /// How the link to the source is used.
@@ -215,6 +223,8 @@ pub(crate) struct Mirrors {
     opens: OnceLock<facing::Opens>,
     /// Where that is so far.
     opened: Mutex<Vec<SocketAddr>>,
+    /// Volumes that their mirrors may take over, and until when.
+    reversible: Mutex<BTreeMap<String, u64>>,
     /// How long a source may be silent in a transfer.
     patience: Duration,
     relations: Mutex<BTreeMap<String, Arc<Relation>>>,
@@ -273,6 +283,7 @@ impl Mirrors {
             closes: OnceLock::new(),
             opens: OnceLock::new(),
             opened: Mutex::default(),
+            reversible: Mutex::default(),
             patience,
             relations: Mutex::new(relations),
             ending: AtomicBool::new(false),
@@ -629,6 +640,7 @@ impl Document {
             decision: None,
             link: Link::default(),
             lock_ms: None,
+            origin: false,
             facing: None,
         }
     }
@@ -644,6 +656,7 @@ impl Document {
         self.stall_ms = before.stall_ms;
         self.link = before.link.clone();
         self.lock_ms = before.lock_ms;
+        self.origin = before.origin;
     }
 
     fn options(&self) -> Options {

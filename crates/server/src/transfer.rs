@@ -232,6 +232,7 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
             Refusal::SourceFull => ErrorKind::NoSpace,
             Refusal::Superseded | Refusal::Behind => ErrorKind::Busy,
             Refusal::NotTaken => ErrorKind::WrongRole,
+            Refusal::NotAllowed => ErrorKind::PeerRefused,
             Refusal::Hook => ErrorKind::Failed,
             Refusal::SourceFailed | Refusal::Unknown => ErrorKind::Failed,
         },
@@ -273,6 +274,9 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
                 "see `cairn status` and `cairn volume hooks` on the source; the next update tries again"
                     .into()
             }
+            Refusal::NotAllowed => format!(
+                "on the source: `cairn mirror allow-reverse VOLUME`, and then this command again within 15 minutes; what was to be lost by that is nothing: `{volume}` follows as before"
+            ),
             Refusal::NotTaken => "see `cairn status` and the log on the source".into(),
             Refusal::SourceFailed | Refusal::Unknown => "see `cairn status` on the source".into(),
         },

@@ -100,6 +100,18 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             let job: api::Job = client.post(&format!("{}/verify", path(&name)?), &request)?;
             verified(job, client, output)?;
         }
+        Mirror::AllowReverse { volume, length, off } => {
+            let request = api::AllowReverse { for_ms: Some(if off { 0 } else { ms(length) }) };
+            let path = format!("/v1/volumes/{}/allow-reverse", segment(&volume)?);
+            let allowed: api::ReverseAllowed = client.post(&path, &request)?;
+            output.tell(&allowed, |allowed| match allowed.until_ms {
+                Some(until) => format!(
+                    "a mirror of {volume} may take over until {}\nnext: `cairn mirror reverse` on its server; clients here are cut off then",
+                    ago(until)
+                ),
+                None => format!("no mirror of {volume} may take over"),
+            });
+        }
         Mirror::Forget { volume, name, dry_run } => forget(&volume, &name, dry_run, client, output)?,
         Mirror::Drill(asked) => super::drill::run(&asked, client, output)?,
         Mirror::Failover { name, dry_run } => failover(&name, dry_run, client, output)?,

@@ -249,6 +249,23 @@ pub struct DivergenceRequest {
     pub from: Option<String>,
 }
 
+/// Lets a mirror take over.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AllowReverse {
+    /// Within this time; 15 minutes when not given, 0 for no longer.
+    pub for_ms: Option<u64>,
+}
+
+/// Whether a mirror may take over.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ReverseAllowed {
+    /// The volume.
+    pub volume: String,
+    /// Until when; none when it may not.
+    pub until_ms: Option<u64>,
+}
+
 /// Which side of a mirror a volume is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]

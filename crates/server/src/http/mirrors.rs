@@ -27,6 +27,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(resync_mirror))
         .routes(routes!(failback_mirror))
         .routes(routes!(reverse_mirror))
+        .routes(routes!(allow_reverse))
 }
 
 /// Who may mirror from here, and who is invited to.
@@ -202,4 +203,16 @@ async fn failover(
     Body(request): Body<api::FailoverRequest>,
 ) -> Answer<api::Failover> {
     blocking(server, move |server| server.failover(&mirror, request.dry_run)).await
+}
+
+/// On the source: lets a mirror of the volume take over (`reverse`) within some time.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/allow-reverse", tag = "mirrors",
+    params(("volume" = String, Path,)), request_body = api::AllowReverse,
+    responses((status = 200, body = api::ReverseAllowed), (status = "default", body = ErrorBody)))]
+async fn allow_reverse(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::AllowReverse>,
+) -> Answer<api::ReverseAllowed> {
+    blocking(server, move |server| server.allow_reverse(&volume, &request)).await
 }

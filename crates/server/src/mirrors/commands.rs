@@ -60,6 +60,7 @@ impl Server {
             stall_ms: request.stall_ms.filter(|stall| *stall > 0),
             link,
             lock_ms: request.lock_ms.filter(|lock| *lock > 0),
+            origin: true,
             ..Document::of(&token.address, token.fingerprint, &request.volume, relationship)
         };
         let patience = document.stall(mirrors.patience);

@@ -39,6 +39,9 @@ const CATCH_UP: usize = 3;
 /// An update of no more than this is little enough for the stop: 4 MiB.
 const LITTLE: u64 = 4 << 20;
 
+/// For how long a mirror may take over when nothing else is said.
+const ALLOWED_MS: u64 = 15 * 60_000;
+
 /// How the present roles came about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -156,6 +159,15 @@ impl Mirrors {
         if before.as_ref().is_some_and(|before| before.live.lock().running) {
             return Err(Refusal::Superseded);
         }
+        let own_source = before.as_ref().is_some_and(|before| {
+            let document = before.document.lock();
+            document.origin && document.fingerprint == certificate && document.relationship == relationship.0
+        });
+        let now_ms = now_ms(&*self.clock);
+        if !own_source && !self.reversible.lock().get(name).is_some_and(|until| now_ms < *until) {
+            tracing::warn!(volume = name, "a mirror wants to take over, and nobody has allowed that");
+            return Err(Refusal::NotAllowed);
+        }
         let path = self.volumes.folder(name).join("mirror.json");
         let mut document = Document::of(&successor.address, certificate, &successor.volume, relationship.0);
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
@@ -172,8 +184,9 @@ impl Mirrors {
         state::save(&path, &document).map_err(refused)?;
         match give() {
             Ok(head) => {
-                let relation = Arc::new(Relation::new(&open, path, document, now_ms(&*self.clock)));
+                let relation = Arc::new(Relation::new(&open, path, document, now_ms));
                 self.relations.lock().insert(name.to_owned(), relation);
+                self.reversible.lock().remove(name);
                 let closed = self.close_sessions(name);
                 tracing::warn!(
                     volume = name,
@@ -465,6 +478,26 @@ fn is_spill_of(path: &Path, relation: &Relation, head: &Snapshot) -> bool {
 }
 
 impl Server {
+    /// Lets a mirror of a volume here take over within that time, or no longer.
+    pub(crate) fn allow_reverse(
+        &self,
+        volume: &str,
+        request: &api::AllowReverse,
+    ) -> Result<api::ReverseAllowed, ServerError> {
+        let open = self.volumes.get(volume)?;
+        if open.is_destination() {
+            return Err(ServerError::IsDestination { volume: volume.to_owned() });
+        }
+        let for_ms = request.for_ms.unwrap_or(ALLOWED_MS);
+        let until_ms = (for_ms > 0).then(|| now_ms(&*self.clock).saturating_add(for_ms));
+        let mut reversible = self.mirrors.reversible.lock();
+        match until_ms {
+            Some(until_ms) => drop(reversible.insert(volume.to_owned(), until_ms)),
+            None => drop(reversible.remove(volume)),
+        }
+        Ok(api::ReverseAllowed { volume: volume.to_owned(), until_ms })
+    }
+
     /// The mirror of that name; or, for a volume whose mirror was failed over and has told so, the relation to that one, which nothing is written down of yet.
     fn other_side(&self, name: &str, from: Option<&str>) -> Result<Arc<Relation>, ServerError> {
         if let Ok(relation) = self.mirrors.get(name) {
