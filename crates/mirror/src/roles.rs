@@ -22,8 +22,9 @@ use cairn_volume::{Snapshot, Volume, VolumeError};
 
 use crate::error::Refusal;
 use crate::message::{HandOver, StandingOf};
+use crate::offer::SourceVolumes;
 use crate::relationship::{PeerName, prefix, split};
-use crate::source::{Source, SourceVolumes, own_snapshots};
+use crate::source::{Source, own_snapshots};
 
 /// News of a mirror that was failed over.
 #[derive(Debug, Clone, PartialEq, Eq)]

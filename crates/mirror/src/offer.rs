@@ -1,0 +1,70 @@
+//! What a source needs of the server around it: its volumes, who may have them, and what their owners want of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_volume::{Snapshot, Volume};
+
+use crate::error::Refusal;
+use crate::lag::Lag;
+use crate::relationship::{PeerName, Relationship};
+use crate::roles::{Departure, GiveWay, Successor};
+
+/// The volumes that a source offers.
+pub trait SourceVolumes {
+    /// The volume of that name, if this peer may mirror it; [`Refusal::NoSuchVolume`] else.
+    fn volume(&self, name: &str, peer: &PeerName) -> Result<Arc<Volume>, Refusal>;
+
+    /// An address that the other side gives for itself, as this side reaches it.
+    fn reachable(&self, address: &str) -> String {
+        address.to_owned()
+    }
+
+    /// A mirror wants to take over. Whoever keeps the relationships writes down whom the volume follows from now on, and then calls `give`; on an error nothing
+    /// has changed.
+    fn hand_over(
+        &self,
+        _volume: &str,
+        _peer: &PeerName,
+        _relationship: Relationship,
+        _successor: &Successor,
+        _give: &mut GiveWay<'_>,
+    ) -> Result<Snapshot, Refusal> {
+        Err(Refusal::NotTaken)
+    }
+
+    /// A mirror tells that it was failed over; `known` when it was a mirror of this volume.
+    fn departed(
+        &self,
+        _volume: &str,
+        _peer: &PeerName,
+        _relationship: Relationship,
+        _departure: &Departure,
+        _known: bool,
+    ) {
+    }
+
+    /// How far behind its own source a volume is that is a destination itself; none when it is none, or nothing is known.
+    fn upstream_lag(&self, _volume: &str) -> Option<Lag> {
+        None
+    }
+
+    /// Waits, for no longer than so, on behalf of a destination that follows continuously. False when nobody may wait (any more): it is answered at once.
+    fn rest(&self, _for: Duration) -> bool {
+        false
+    }
+
+    /// So many bytes more were sent of a volume. It may wait, for the sake of others.
+    fn sent(&self, _volume: &str, _bytes: u64) {}
+
+    /// Makes a snapshot of a volume with what its owner wants around it. False when that failed, and `make` was not called.
+    fn around_snapshot(&self, _volume: &str, make: &mut dyn FnMut()) -> bool {
+        make();
+        true
+    }
+
+    /// Under which name this side was a mirror of the peer in the other direction of a relationship: what it holds of that goes once the peer has an image.
+    fn former(&self, _volume: &str, _peer: &PeerName, _relationship: Relationship) -> Option<PeerName> {
+        None
+    }
+}
