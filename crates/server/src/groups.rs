@@ -146,7 +146,7 @@ struct Member {
 fn around_all<T>(members: &[Arc<OpenVolume>], make: &mut dyn FnMut() -> T) -> Result<T, ServerError> {
     match members.split_first() {
         None => Ok(make()),
-        Some((first, rest)) => first.hooks.around(&first.name, || around_all(rest, make))?,
+        Some((first, rest)) => first.snapshot_with(|| around_all(rest, make))?,
     }
 }
 
