@@ -164,7 +164,7 @@ impl Mirrors {
             document.origin && document.fingerprint == certificate && document.relationship == relationship.0
         });
         let now_ms = now_ms(&*self.clock);
-        if !own_source && !self.reversible.lock().get(name).is_some_and(|until| now_ms < *until) {
+        if !own_source && self.reversible.lock().get(name).is_none_or(|until| now_ms >= *until) {
             tracing::warn!(volume = name, "a mirror wants to take over, and nobody has allowed that");
             return Err(Refusal::NotAllowed);
         }
