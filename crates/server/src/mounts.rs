@@ -411,7 +411,8 @@ fn clear_dead(record: &Record) {
     let (name, directory) = (record.name(), &record.directory);
     // Several can lie one over the other. One that answers is of another server, and stays.
     for _ in fuse::mounted().iter().filter(|(path, source)| path == directory && *source == name) {
-        let answer = std::fs::metadata(directory).err().and_then(|error| error.raw_os_error());
+        // Attributes the kernel may still know; opening the directory asks the server.
+        let answer = std::fs::read_dir(directory).err().and_then(|error| error.raw_os_error());
         if !answer.is_some_and(|number| DEAD.contains(&number)) {
             return;
         }
