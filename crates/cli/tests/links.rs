@@ -260,8 +260,8 @@ fn governor_holds_transfers_back_while_clients_of_the_source_wait_too_long() {
         poll("the clients' latency is seen", || governed()["p99_us"].as_u64().is_some_and(|p99| p99 > 2000));
         // At that rate it goes on for longer than the governor takes to judge.
         let limited = ["mirror", "create", "vol0", &token, "--compress", "never", "--limit", "4M"];
-        let create = || destination.good(&limited);
-        let create = scope.spawn(create);
+        let to = &destination;
+        let create = scope.spawn(move || to.good(&limited));
         poll("the transfer backs off", || {
             let rate = governed()["rate_bytes"].as_u64();
             create.is_finished() || rate.is_some_and(|rate| rate < 3 << 20)
