@@ -1,5 +1,6 @@
 //! Writing a dump, in the four phases of `dump`: find the files, find the directories that lead to them, write the directories, write the rest.
 
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 
 use crate::attributes;
@@ -109,6 +110,10 @@ pub struct Dump {
     used: InodeMap,
     dumped: InodeMap,
     directories: InodeMap,
+    /// Files with several names.
+    linked: InodeMap,
+    /// Names that do not belong to it, of files with several, by directory: the file may be there by another one.
+    left_out: HashMap<u32, HashSet<Vec<u8>>>,
     planned: Planned,
     failed: Vec<Failed>,
     /// Bytes of directories that were read while the plan was made.
@@ -142,6 +147,8 @@ impl Dump {
             used: InodeMap::new(),
             dumped: InodeMap::new(),
             directories: InodeMap::new(),
+            linked: InodeMap::new(),
+            left_out: HashMap::new(),
             planned: Planned { inodes: 0, directories: 0, bytes: 0 },
             failed: Vec::new(),
             end: 0,
@@ -192,6 +199,8 @@ impl Dump {
             self.end = self.end.max(u64::from(inode.number) + 1);
             if inode.kind == Kind::Directory {
                 self.directories.insert(inode.number);
+            } else if inode.links > 1 {
+                self.linked.insert(inode.number);
             }
             if inode.modified.max(inode.changed).seconds >= i64::from(since) || since == 0 {
                 changed.insert(inode.number);
@@ -244,6 +253,9 @@ impl Dump {
             };
             let wanted = step.wanted;
             if wanted > 0 && entry.name != subtree[subtree.len() - wanted] {
+                if self.linked.contains(entry.number) {
+                    self.left_out.entry(step.number).or_default().insert(entry.name);
+                }
                 continue;
             }
             if !path.is_empty() {
@@ -253,6 +265,9 @@ impl Dump {
             if let Some(filter) = &mut filter
                 && filter(&path) == Selection::Skip
             {
+                if self.linked.contains(entry.number) {
+                    self.left_out.entry(step.number).or_default().insert(entry.name);
+                }
                 continue;
             }
             let is_directory = self.directories.contains(entry.number);
@@ -317,7 +332,11 @@ impl Dump {
         let (directories, total) = (self.planned.directories, self.planned.inodes);
         let mut done = 0;
         for number in self.dumped.iter().filter(|number| self.directories.contains(*number)) {
-            tape.directory(source, number, &self.used)?;
+            let left_out = self.left_out.get(&number);
+            let is_kept = |entry: &Entry| {
+                self.used.contains(entry.number) && left_out.is_none_or(|names| !names.contains(&entry.name))
+            };
+            tape.directory(source, number, &is_kept)?;
             done += 1;
             tape.tell(watch, Phase::WriteDirectories, done, directories)?;
         }
@@ -385,7 +404,12 @@ impl Tape<'_> {
         self.failed.push(Failed { number, what, reason });
     }
 
-    fn directory(&mut self, source: &mut dyn Source, number: u32, used: &InodeMap) -> Result<(), WriteError> {
+    fn directory(
+        &mut self,
+        source: &mut dyn Source,
+        number: u32,
+        is_kept: &dyn Fn(&Entry) -> bool,
+    ) -> Result<(), WriteError> {
         let mut inode = match source.inode(number) {
             Ok(inode) => inode,
             Err(reason) => {
@@ -401,7 +425,7 @@ impl Tape<'_> {
             }
         };
         // What a filter left out has no name in the dump either.
-        let kept = entries.iter().filter(|entry| used.contains(entry.number));
+        let kept = entries.iter().filter(|entry| is_kept(entry));
         let bytes = directory::encode(number, parent, kept);
         inode.size = bytes.len() as u64;
         let pieces = bytes.len().div_ceil(RECORD);

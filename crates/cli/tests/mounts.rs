@@ -258,11 +258,7 @@ fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
     // A file with two names is told by one of them.
     let changed = ["changed   /home/ann/notes", "changed   /home/other name"];
     assert!(told.lines().any(|told| changed.contains(&told)), "{told}");
-    for line in [
-        "deleted   /pipe",
-        "renamed   /crowd/ -> /home/moved/",
-        "created   /home/new",
-    ] {
+    for line in ["deleted   /pipe", "renamed   /crowd/ -> /home/moved/", "created   /home/new"] {
         assert!(told.lines().any(|told| told == line), "{line} is missing in {told}");
     }
     assert!(!told.contains("number 17"), "what moved with its directory did not change: {told}");

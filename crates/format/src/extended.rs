@@ -77,6 +77,18 @@ impl Extended {
         bytes
     }
 
+    /// The file that they belong to, by the first block of theirs.
+    pub fn owner(bytes: &[u8]) -> Result<FileId, FormatError> {
+        let structure = Structure::Extended;
+        let (raw, _) = RawExtended::ref_from_prefix(bytes)
+            .map_err(|_| FormatError::Field { structure, field: "size" })?;
+        if raw.magic.get() != MAGIC {
+            return Err(FormatError::Magic(structure));
+        }
+        layout::check_version(structure, raw.version.get().into())?;
+        Ok(FileId(raw.owner.get()))
+    }
+
     /// Reads the bytes of a file that should have the extended attributes of `owner`.
     pub fn parse(bytes: &[u8], owner: FileId) -> Result<Self, FormatError> {
         let structure = Structure::Extended;

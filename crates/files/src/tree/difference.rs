@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use cairn_base::FileId;
-use cairn_format::{FileKind, Inode, Leaf, LeafPlace};
-use cairn_volume::Image;
+use cairn_format::{Extended, FileKind, Inode, Leaf, LeafPlace};
+use cairn_volume::{Image, VolumeError};
 
 use super::error::TreeError;
 use super::source::{Blocks, Source, damaged};
@@ -96,12 +96,19 @@ impl Tree {
         let is_named =
             |inode: &Inode| inode.kind == FileKind::Node && !inode.removed && inode.attributes.links > 0;
         let changed = new.changed_inodes(old)?;
-        let is_extended = |inode: &&Inode| inode.kind == FileKind::Extended;
-        let lists: HashSet<FileId> = changed
-            .iter()
-            .filter_map(|(_, after)| after.as_ref().filter(is_extended))
-            .map(|inode| inode.id)
-            .collect();
+        let is_extended = |inode: &&Inode| inode.kind == FileKind::Extended && !inode.removed;
+        let lists = changed.iter().filter_map(|(_, after)| after.as_ref().filter(is_extended));
+        for list in lists {
+            // The file's own inode differs too, unless the clock stood still.
+            let owner = self.owner_of(list.id)?;
+            let inode_in = |image: &Image| match image.inode(owner) {
+                Ok(inode) => Ok(Some(inode).filter(is_named)),
+                Err(VolumeError::NoSuchFile(_)) => Ok(None),
+                Err(error) => Err(error),
+            };
+            let (before, after) = (inode_in(old)?, inode_in(new)?);
+            files.insert(owner, Differing { before, after, extended: true, ..Differing::default() });
+        }
         for (before, after) in changed {
             let (before, after) = (before.filter(is_named), after.filter(is_named));
             let Some(inode) = after.as_ref().or(before.as_ref()) else { continue };
@@ -109,8 +116,7 @@ impl Tree {
                 continue;
             }
             let list = |inode: &Option<Inode>| inode.as_ref().map(|inode| inode.attributes.extended);
-            let extended =
-                list(&before) != list(&after) || list(&after).is_some_and(|list| lists.contains(&list));
+            let extended = list(&before) != list(&after) || files.contains_key(&inode.id);
             files.insert(inode.id, Differing { before, after, extended, ..Differing::default() });
         }
         let directories: Vec<FileId> =
@@ -132,6 +138,12 @@ impl Tree {
         self.name(unnamed, &mut changes)?;
         changes.sort();
         Ok(changes)
+    }
+
+    /// The file whose extended attributes are in `list`.
+    fn owner_of(&self, list: FileId) -> Result<FileId, TreeError> {
+        let bytes = self.source.read(list, 0, 1)?.to_vec();
+        Extended::owner(&bytes).map_err(|_| damaged(list, 0))
     }
 
     /// Names that one image has in a directory and the other has not, or for another file.

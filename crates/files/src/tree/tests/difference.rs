@@ -100,7 +100,13 @@ fn compare(before: &Tree, after: &Tree, at: &str) -> BTreeSet<ChangeKind> {
         if !was.is_empty() && !is.is_empty() {
             let changed = of(&[Changed]);
             if old.told[&file] != new.told[&file] {
-                assert_eq!(changed.len(), 1, "{at}: {file} changed: {told:?}");
+                assert_eq!(
+                    changed.len(),
+                    1,
+                    "{at}: {file} changed: {told:?} {} {}",
+                    old.told[&file],
+                    new.told[&file]
+                );
             }
             for change in changed {
                 let path = change.path.clone().expect("it has a name");
