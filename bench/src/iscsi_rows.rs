@@ -85,6 +85,11 @@ impl Contenders {
         Ok([("cairn", &self.iscsi, cairn), (TGT, &self.tgt.1, &self.tgt.0), (NBD, &self.nbd, cairn)])
     }
 
+    /// Cairn answers writes over iSCSI before they are durable, as tgt does; or after, as it does unless it is told otherwise.
+    fn set_write_cache(&self, to: &str) -> Result<()> {
+        self.cairn.json(&["export", "set", "vol0/db", "--write-cache", to]).map(drop)
+    }
+
     fn take_turns(&self, plan: &Plan, load: &Load) -> Result<Turns> {
         let all = self.all()?;
         let mut turns: Turns = all.iter().map(|(name, ..)| (*name, Vec::new())).collect();
@@ -132,6 +137,18 @@ pub(crate) fn iscsi(plan: &Plan, report: &mut Report) -> Result<()> {
     let (bytes, cached, turn) = (plan.export_bytes(), plan.cached_bytes(), plan.turn());
     let turns_of = |load: &Load| contenders.take_turns(plan, load);
 
+    for (load, work) in [
+        (Load::small("randwrite", 32, bytes, turn), "4 KiB random write, depth 32, as delivered"),
+        (Load::large("write", bytes, turn), "128 KiB sequential write, depth 32, as delivered"),
+    ]
+    .into_iter()
+    .filter(|(_, work)| plan.wants(work))
+    {
+        let seen = turns_of(&load)?;
+        rows(report, &seen, work, "MB/s", |seen| seen.rate / 1e6, [Target::None; 2]);
+    }
+    contenders.set_write_cache("on")?;
+
     for (pattern, touched, work) in [
         ("randread", cached, "4 KiB random read, depth 32, in cache"),
         ("randwrite", bytes, "4 KiB random write, depth 32, no flush"),
@@ -176,6 +193,11 @@ pub(crate) fn iscsi(plan: &Plan, report: &mut Report) -> Result<()> {
         rows(report, &seen, &format!("4 KiB {work}, depth 1, p50"), "us", |seen| seen.p50_us, asked);
         rows(report, &seen, &format!("4 KiB {work}, depth 1, p99"), "us", |seen| seen.p99_us, asked);
     }
+    report.note(
+        "As delivered, Cairn's writes over iSCSI are durable when they are answered, and those of tgt and of Cairn over NBD wait in memory for a flush. For all other rows Cairn was told to \
+         answer them as tgt does (`cairn export set vol0/db --write-cache on`)."
+            .to_owned(),
+    );
     report.note(format!(
         "One client for all three, over TCP on one machine: a thread, a connection, no digests, 64 KiB of a write unasked. tgt with its file backend and segments of \
          256 KiB, as Cairn has them. Data in cache: {} MiB (Cairn was given {MEMORY_MIB} MiB of memory). {} rounds of {} s.",

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use cairn_base::{ByteSize, Interval};
 use cairn_server::Address;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod device;
 mod files;
@@ -207,6 +207,20 @@ pub struct SetExport {
     /// Logical blocks over iSCSI: 512 or 4096
     #[arg(long, value_name = "BYTES", group = "changes")]
     pub block_size: Option<u32>,
+    /// Answer writes before they are durable: auto is over NBD alone, as iSCSI initiators go on with a server that was killed, without what they did not flush
+    #[arg(long, value_name = "WHERE", group = "changes")]
+    pub write_cache: Option<WriteCache>,
+}
+
+/// Where writes may be answered before they are durable.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum WriteCache {
+    /// Over NBD
+    Auto,
+    /// Over NBD and iSCSI
+    On,
+    /// Nowhere
+    Off,
 }
 
 /// `cairn volume`.

@@ -96,6 +96,8 @@ struct Entry {
     #[serde(default)]
     removable: bool,
     block_bytes: u32,
+    #[serde(default)]
+    write_cache: api::WriteCache,
 }
 
 impl Default for Entry {
@@ -108,6 +110,7 @@ impl Default for Entry {
             read_only: false,
             removable: false,
             block_bytes: BLOCK_BYTES,
+            write_cache: api::WriteCache::Auto,
         }
     }
 }
@@ -141,6 +144,7 @@ pub(crate) struct Offer {
     pub(crate) read_only: bool,
     pub(crate) removable: bool,
     pub(crate) block_bytes: u32,
+    pub(crate) write_cache: api::WriteCache,
 }
 
 /// Both files.
@@ -186,7 +190,12 @@ impl Access {
     pub(crate) fn offer(&self, export: &str) -> Offer {
         let exports = self.exports.lock();
         let entry = exports.exports.get(export).cloned().unwrap_or_default();
-        Offer { read_only: entry.read_only, removable: entry.removable, block_bytes: entry.block_bytes }
+        Offer {
+            read_only: entry.read_only,
+            removable: entry.removable,
+            block_bytes: entry.block_bytes,
+            write_cache: entry.write_cache,
+        }
     }
 
     /// As the API shows it; secrets are not shown.
@@ -201,6 +210,7 @@ impl Access {
             read_only: entry.read_only,
             removable: entry.removable,
             block_bytes: entry.block_bytes,
+            write_cache: entry.write_cache,
         }
     }
 
@@ -247,6 +257,7 @@ impl Access {
         }
         entry.read_only = request.read_only.unwrap_or(entry.read_only);
         entry.removable = request.removable.unwrap_or(entry.removable);
+        entry.write_cache = request.write_cache.unwrap_or(entry.write_cache);
         match request.block_bytes {
             None => {}
             Some(bytes @ (512 | 4096)) => entry.block_bytes = bytes,

@@ -19,7 +19,7 @@ mod mounts;
 mod schedules;
 mod verify;
 
-pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target};
+pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target, WriteCache};
 pub use activity::{Activity, Rate};
 pub use clones::{CreateClone, VolumeClone};
 pub use devices::{

@@ -597,7 +597,15 @@ impl Devices {
 fn show_export(device: Arc<dyn Device>, read_only: bool) -> Export {
     let description = String::new();
     let (dirty_contexts, changed) = (Vec::new(), None);
-    Export { device, description, read_only, multi_conn: true, dirty_contexts, changed }
+    Export {
+        device,
+        description,
+        read_only,
+        writes_through: false,
+        multi_conn: true,
+        dirty_contexts,
+        changed,
+    }
 }
 
 impl OpenDevice {

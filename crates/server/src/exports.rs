@@ -12,6 +12,7 @@ use cairn_frontend_nbd::{Export, ExportInfo, Exports, OpenExportError};
 use cairn_volume::VolumeError;
 
 use crate::access::Access;
+use crate::api::WriteCache;
 use crate::changed::Changed;
 use crate::devices::Devices;
 use crate::names::ExportName;
@@ -59,8 +60,7 @@ impl Exports for ExportTable {
         // A write that went to an adopted LUN itself would be missing in the history.
         let adopter = self.devices.adopter_of(name);
         if let Some(export) = self.devices.export(adopter.as_deref().unwrap_or(name)) {
-            let read_only = export.read_only || self.access.offer(&present_of(name)).read_only;
-            return Ok(Export { read_only, ..export });
+            return Ok(self.offered(&present_of(name), export));
         }
         if adopter.is_some() {
             return Err(unknown());
@@ -70,8 +70,7 @@ impl Exports for ExportTable {
         let opened = match parsed.snapshot {
             Some(snapshot) => open_snapshot(&open, snapshot, parsed.lun),
             None if open.is_destination() => open_image(&open, parsed.lun),
-            None => open_present(&open, parsed.lun)
-                .map(|export| Export { read_only: self.access.offer(name).read_only, ..export }),
+            None => open_present(&open, parsed.lun).map(|export| self.offered(name, export)),
         };
         opened.map_err(|refusal| match refusal {
             Refusal::Unknown => unknown(),
@@ -84,6 +83,16 @@ impl Exports for ExportTable {
 }
 
 impl ExportTable {
+    /// A LUN or an adopted device, as its owner has it offered.
+    fn offered(&self, name: &str, export: Export) -> Export {
+        let offer = self.access.offer(name);
+        Export {
+            read_only: export.read_only || offer.read_only,
+            writes_through: offer.write_cache == WriteCache::Off,
+            ..export
+        }
+    }
+
     fn open_default(&self) -> Result<Export, OpenExportError> {
         let mut names: Vec<String> = self
             .devices
@@ -133,6 +142,7 @@ fn open_present(open: &Arc<OpenVolume>, lun: &str) -> Result<Export, Refusal> {
         device,
         description: String::new(),
         read_only: false,
+        writes_through: false,
         multi_conn: true,
         dirty_contexts: newest.map(|snapshot| snapshot.name.clone()).collect(),
         changed: Some(Arc::new(Changed::new(open.clone(), file))),
@@ -156,6 +166,7 @@ fn read_only(device: Arc<dyn cairn_device::Device>, description: &str) -> Result
         device,
         description: description.to_owned(),
         read_only: true,
+        writes_through: false,
         multi_conn: true,
         dirty_contexts: Vec::new(),
         changed: None,

@@ -11,6 +11,7 @@ use cairn_frontend_iscsi::{
 use cairn_frontend_nbd::{Exports, OpenExportError};
 use sha2::{Digest, Sha256};
 
+use crate::api::WriteCache;
 use crate::exports::ExportTable;
 use crate::names::ExportName;
 use crate::token::random_bytes;
@@ -179,6 +180,7 @@ impl Targets for TargetTable {
             device: opened.device,
             block_bytes,
             removable: offer.removable,
+            write_cache: offer.write_cache == WriteCache::On,
             reservations: self.exports.access.reservations(&name),
             name,
         })

@@ -162,6 +162,7 @@ pub(crate) fn cdb(data: &[u8]) {
         id: 1,
         target: "iqn.2026-11.io.cairn:v.lun".to_owned(),
         removable: true,
+        write_cache: true,
     };
     let mut unit = LogicalUnit::new(description, geometry, ReservationState::default());
     unit.attach(Nexus(1), "a,i,0x1".to_owned());

@@ -71,6 +71,7 @@ impl Exports for Shelf {
             device: device.clone(),
             description: String::new(),
             read_only,
+            writes_through: false,
             multi_conn: true,
             dirty_contexts: vec!["s1".to_owned(), "s2".to_owned()],
             changed: Some(Arc::new(FirstMebibyte)),

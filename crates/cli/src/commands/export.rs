@@ -5,7 +5,7 @@ use std::path::Path;
 use cairn_server::api;
 
 use super::volume::segment;
-use crate::arguments::{Export, SetExport};
+use crate::arguments::{Export, SetExport, WriteCache};
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, size, table};
@@ -55,6 +55,11 @@ fn request(set: &SetExport) -> Result<api::SetAccess, Failure> {
         read_only: set.read_only,
         removable: set.removable,
         block_bytes: set.block_size,
+        write_cache: set.write_cache.map(|cache| match cache {
+            WriteCache::Auto => api::WriteCache::Auto,
+            WriteCache::On => api::WriteCache::On,
+            WriteCache::Off => api::WriteCache::Off,
+        }),
     })
 }
 
@@ -96,10 +101,16 @@ fn list(exports: &[api::Export]) -> String {
             (Some(name), Some(target)) => format!("{name}, {target}"),
         };
         let mode = if export.read_only { "read-only" } else { "read-write" };
+        let cache = match access.write_cache {
+            api::WriteCache::Auto => "auto",
+            api::WriteCache::On => "on",
+            api::WriteCache::Off => "off",
+        };
         [
             export.name.clone(),
             size(export.size_bytes),
             mode.to_owned(),
+            cache.to_owned(),
             any(&access.initiators),
             any(&access.networks),
             chap,
@@ -108,7 +119,7 @@ fn list(exports: &[api::Export]) -> String {
         ]
     };
     table(
-        ["NAME", "SIZE", "MODE", "INITIATORS", "NETWORKS", "CHAP", "SESSIONS", "TARGET"],
+        ["NAME", "SIZE", "MODE", "CACHE", "INITIATORS", "NETWORKS", "CHAP", "SESSIONS", "TARGET"],
         exports.iter().map(row),
     )
 }

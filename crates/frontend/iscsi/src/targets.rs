@@ -50,6 +50,9 @@ pub struct Export {
     pub block_bytes: u32,
     /// It can be ejected.
     pub removable: bool,
+    /// Writes may be answered before they are durable. An initiator outlives its target: it goes on with a server that was killed and started again, and what
+    /// was answered and not flushed is missing under whatever it flushes next, without anybody knowing. So this is for those who ask for it.
+    pub write_cache: bool,
     /// Persistent reservations that were kept.
     pub reservations: ReservationState,
 }

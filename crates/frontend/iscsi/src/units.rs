@@ -62,6 +62,7 @@ impl Units {
                     id: export.id,
                     target: target.to_owned(),
                     removable: export.removable,
+                    write_cache: export.write_cache,
                 };
                 let state = LogicalUnit::new(description, geometry(export), export.reservations.clone());
                 Arc::new(Unit {
@@ -82,6 +83,7 @@ impl Units {
         unit.sessions.lock().push((nexus, port.clone(), Arc::clone(&aborted)));
         let mut state = unit.state.lock();
         state.set_removable(export.removable);
+        state.set_write_cache(export.write_cache);
         state.set_geometry(geometry(export));
         state.attach(nexus, port);
         drop(state);

@@ -21,6 +21,7 @@ impl Exports for One {
                 device: Arc::clone(&self.0),
                 description: "memory".to_owned(),
                 read_only: false,
+                writes_through: false,
                 multi_conn: true,
                 dirty_contexts: Vec::new(),
                 changed: None,

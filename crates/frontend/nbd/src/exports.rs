@@ -32,6 +32,8 @@ pub struct Export {
     pub description: String,
     /// Writes are refused, whatever the device says.
     pub read_only: bool,
+    /// Every write is durable when it is answered, as if it had NBD_CMD_FLAG_FUA.
+    pub writes_through: bool,
     /// A flush of the device covers writes completed on every connection, so that clients may use several.
     pub multi_conn: bool,
     /// Snapshots that can be named in `qemu:dirty-bitmap:SNAPSHOT`.

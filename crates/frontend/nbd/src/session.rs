@@ -216,6 +216,18 @@ fn describe(name: String, export: &Export) -> ExportDescription {
     }
 }
 
+/// The command, durable when it is answered.
+fn with_fua(command: Command) -> Command {
+    match command {
+        Command::Write { offset, length, .. } => Command::Write { offset, length, fua: true },
+        Command::Trim { offset, length, .. } => Command::Trim { offset, length, fua: true },
+        Command::WriteZeroes { offset, length, may_trim, .. } => {
+            Command::WriteZeroes { offset, length, may_trim, fua: true }
+        }
+        other => other,
+    }
+}
+
 /// A request whose payload is on its way.
 enum Incoming {
     Write {
@@ -392,11 +404,19 @@ impl Session<'_> {
         round.since = self.received;
         match request.command {
             Ok(Command::Write { offset, length, fua }) if length > 0 => {
+                let fua = fua || self.export.writes_through;
                 self.long_writes = length >= LONG_WRITE_BYTES;
                 self.incoming =
                     Some(write_piece(to, self.received, offset, u64::from(length), fua, round.window));
             }
-            Ok(command) => round.command(&self.surroundings(alignment), to, command),
+            Ok(command) => {
+                let through = self.export.writes_through;
+                round.command(
+                    &self.surroundings(alignment),
+                    to,
+                    if through { with_fua(command) } else { command },
+                );
+            }
             Err(error) if request.payload_bytes > 0 => {
                 self.incoming = Some(Incoming::Refused { to, error, left: request.payload_bytes });
             }

@@ -343,6 +343,7 @@ fn unit(state: ReservationState) -> LogicalUnit {
         id: 0x0123_4567_89ab_cdef,
         target: TARGET.to_owned(),
         removable: false,
+        write_cache: true,
     };
     let mut unit = LogicalUnit::new(description, geometry(), state);
     unit.attach(Nexus(1), "iqn.a,i,0x1".to_owned());

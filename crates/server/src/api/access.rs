@@ -12,6 +12,20 @@ pub struct Target {
     pub portals: Vec<String>,
 }
 
+/// Whether writes may be answered before they are durable. Then a client has to flush, and to know that it is another server when it comes back to one that was killed:
+/// what was answered and not flushed is gone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteCache {
+    /// Over NBD, where a session ends with its server. Not over iSCSI, where initiators outlive a server and go on with the next one.
+    #[default]
+    Auto,
+    /// Over both.
+    On,
+    /// Over neither.
+    Off,
+}
+
 /// Who may use an export over iSCSI, and how it is offered. Snapshots of a LUN have its settings.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Access {
@@ -29,6 +43,8 @@ pub struct Access {
     pub removable: bool,
     /// Bytes of its logical blocks over iSCSI.
     pub block_bytes: u32,
+    /// Whether writes may be answered before they are durable.
+    pub write_cache: WriteCache,
 }
 
 /// Secrets of CHAP.
@@ -69,6 +85,8 @@ pub struct SetAccess {
     pub removable: Option<bool>,
     /// 512 or 4096.
     pub block_bytes: Option<u32>,
+    /// Whether writes may be answered before they are durable.
+    pub write_cache: Option<WriteCache>,
 }
 
 /// What was agreed on with an iSCSI initiator, in bytes.

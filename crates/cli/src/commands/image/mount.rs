@@ -135,6 +135,7 @@ impl Exports for DumpExports {
             device,
             description: "image dump, read-only".to_owned(),
             read_only: true,
+            writes_through: false,
             multi_conn: true,
             dirty_contexts: Vec::new(),
             changed: None,

@@ -99,6 +99,7 @@ impl Targets for TestTargets {
             read_only: found.read_only,
             block_bytes: found.block_bytes,
             removable: found.removable,
+            write_cache: true,
             reservations: self.kept.lock().get(target).cloned().unwrap_or_default(),
         })
     }

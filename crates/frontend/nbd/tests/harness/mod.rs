@@ -145,6 +145,7 @@ impl Exports for TestExports {
             device: Arc::clone(device),
             description: format!("about {name}"),
             read_only,
+            writes_through: false,
             multi_conn: true,
             dirty_contexts: vec!["s1".to_owned(), "s2".to_owned()],
             changed: Some(Arc::new(FirstMebibyte)),

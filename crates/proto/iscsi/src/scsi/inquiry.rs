@@ -47,6 +47,8 @@ pub struct Description {
     pub target: String,
     /// It can be ejected.
     pub removable: bool,
+    /// Writes may be answered before they are durable (WCE of the caching mode page), until an initiator asks for something else.
+    pub write_cache: bool,
 }
 
 const VENDOR: &[u8; 8] = b"CAIRN   ";

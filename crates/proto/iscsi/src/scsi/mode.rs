@@ -1,6 +1,6 @@
 //! Mode pages: what an initiator can read of a unit's behaviour, and change (SPC-4, section 7.5; SBC-3, section 6.5).
 
-use super::{Fields, Geometry, Sense};
+use super::{Description, Fields, Geometry, Sense};
 
 /// What can be changed. All nexuses share it; nothing is saved over a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,12 +11,6 @@ pub(crate) struct Modes {
     pub(crate) descriptors: bool,
     /// Writes are refused (SWP).
     pub(crate) write_protect: bool,
-}
-
-impl Default for Modes {
-    fn default() -> Self {
-        Self { write_cache: true, descriptors: false, write_protect: false }
-    }
 }
 
 const ERROR_RECOVERY: u8 = 0x01;
@@ -40,6 +34,11 @@ fn when(condition: bool, bits: u8) -> u8 {
 }
 
 impl Modes {
+    /// What a unit has when nobody has changed anything.
+    pub(crate) fn of(description: &Description) -> Self {
+        Self { write_cache: description.write_cache, descriptors: false, write_protect: false }
+    }
+
     fn page(self, page: u8) -> Vec<u8> {
         let mut bytes = vec![page, if page == CACHING { 18 } else { 10 }];
         bytes.resize(2 + usize::from(bytes[1]), 0);
@@ -59,8 +58,8 @@ impl Modes {
         bytes
     }
 
-    fn changeable(page: u8) -> Vec<u8> {
-        let mut bytes = Self::default().page(page);
+    fn changeable(self, page: u8) -> Vec<u8> {
+        let mut bytes = self.page(page);
         bytes[2..].fill(0);
         match page {
             CACHING => bytes[2] = WCE,
@@ -73,9 +72,10 @@ impl Modes {
         bytes
     }
 
-    /// The answer to MODE SENSE.
+    /// The answer to MODE SENSE of a unit that has these modes, and `default` when nobody has changed anything.
     pub(crate) fn sense(
         self,
+        default: Self,
         geometry: Geometry,
         request: (u8, u8, u8),
         blocks: bool,
@@ -98,8 +98,8 @@ impl Modes {
         let pages: Vec<u8> = wanted
             .into_iter()
             .flat_map(|page| match control {
-                CHANGEABLE => Self::changeable(page),
-                DEFAULT => Self::default().page(page),
+                CHANGEABLE => self.changeable(page),
+                DEFAULT => default.page(page),
                 _ => self.page(page),
             })
             .collect();
@@ -159,7 +159,7 @@ impl Modes {
             return Err(Sense::INVALID_FIELD_IN_PARAMETERS);
         }
         let now = self.page(page);
-        let mask = Self::changeable(page);
+        let mask = self.changeable(page);
         let same = bytes.len() == now.len()
             && bytes
                 .iter()

@@ -108,9 +108,9 @@ impl LogicalUnit {
     /// A unit with the persistent reservations that it had.
     pub fn new(description: Description, geometry: Geometry, persistent: ReservationState) -> Self {
         Self {
+            modes: Modes::of(&description),
             description,
             geometry,
-            modes: Modes::default(),
             loaded: true,
             nexuses: BTreeMap::new(),
             reserved: None,
@@ -138,7 +138,7 @@ impl LogicalUnit {
         self.modes.descriptors
     }
 
-    /// Writes are durable when answered, as somebody turned the write cache off.
+    /// Writes are durable when answered: the write cache is off.
     pub fn writes_through(&self) -> bool {
         !self.modes.write_cache
     }
@@ -147,6 +147,14 @@ impl LogicalUnit {
     pub fn set_removable(&mut self, removable: bool) {
         self.description.removable = removable;
         self.loaded |= !removable;
+    }
+
+    /// Changes whether writes may be answered before they are durable, when nobody asks for anything else.
+    pub fn set_write_cache(&mut self, write_cache: bool) {
+        if self.description.write_cache != write_cache {
+            self.description.write_cache = write_cache;
+            self.modes.write_cache = write_cache;
+        }
     }
 
     /// Takes over the size as of now; true when it changed, and all nexuses were told.
@@ -177,7 +185,7 @@ impl LogicalUnit {
     /// A reset of the unit or the target.
     pub fn reset(&mut self) {
         self.reserved = None;
-        self.modes = Modes::default();
+        self.modes = Modes::of(&self.description);
         for nexus in self.nexuses.values_mut() {
             nexus.prevents_removal = false;
             nexus.copies.clear();
@@ -310,7 +318,17 @@ impl LogicalUnit {
             }
             Command::ModeSense { no_blocks, long_lba, control, page, subpage, allocation, long } => {
                 let request = (control, page, subpage);
-                answer(self.modes.sense(self.geometry, request, !no_blocks, long_lba, long)?, allocation)
+                answer(
+                    self.modes.sense(
+                        Modes::of(&self.description),
+                        self.geometry,
+                        request,
+                        !no_blocks,
+                        long_lba,
+                        long,
+                    )?,
+                    allocation,
+                )
             }
             Command::Reserve6 => {
                 if !self.persistent.registrations.is_empty() {
