@@ -67,6 +67,24 @@ impl Tree {
     /// [`TreeError::TooLarge`] past the largest size, and nothing is written; [`TreeError::NoSpace`] or [`TreeError::Quota`]: if an earlier piece was written the number of its bytes is
     /// returned instead; [`TreeError::IsDirectory`]; [`TreeError::NotFound`]; [`TreeError::ReadOnly`]; damage of a block that is written in part.
     pub fn write(&self, file: FileId, offset: u64, data: &[u8]) -> Result<usize, TreeError> {
+        self.write_at(file, offset, data, true)
+    }
+
+    /// The same for who has kept the bytes back and says by [`Tree::set`] when they were modified, before or after this. That the file has changed is told now.
+    ///
+    /// # Errors
+    /// Those of [`Tree::write`].
+    pub fn write_back(&self, file: FileId, offset: u64, data: &[u8]) -> Result<usize, TreeError> {
+        self.write_at(file, offset, data, false)
+    }
+
+    fn write_at(
+        &self,
+        file: FileId,
+        offset: u64,
+        data: &[u8],
+        is_modified_now: bool,
+    ) -> Result<usize, TreeError> {
         let source = self.live()?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         end.ok_or(TreeError::TooLarge)?;
@@ -76,7 +94,7 @@ impl Tree {
             let at = offset + written as u64;
             let room = (PIECE - at % PIECE) as usize;
             let piece = &data[written..data.len().min(written + room)];
-            match write_piece(source, &self.quotas, file, at, piece) {
+            match write_piece(source, &self.quotas, file, at, piece, is_modified_now) {
                 Ok(()) => written += piece.len(),
                 Err(_) if written > 0 => break,
                 Err(error) => return Err(error),
@@ -115,7 +133,8 @@ impl Tree {
         attributes.gid = change.gid.unwrap_or(attributes.gid);
         attributes.accessed_ns = change.accessed.map_or(attributes.accessed_ns, at);
         attributes.modified_ns = change.modified.map_or(attributes.modified_ns, at);
-        attributes.changed_ns = change.changed_ns.unwrap_or(now);
+        // It never goes back: what looks for changes since a moment (a dump) would miss one that is told late.
+        attributes.changed_ns = change.changed_ns.map_or(now, |told| told.max(attributes.changed_ns));
         if let Some(created) = change.created_ns {
             inode.created = cairn_base::Timestamp(created.max(0).cast_unsigned());
         }
@@ -284,6 +303,7 @@ fn write_piece(
     file: FileId,
     offset: u64,
     data: &[u8],
+    is_modified_now: bool,
 ) -> Result<(), TreeError> {
     let mut edit = Edit::new(source, quotas);
     let inode = as_file(edit.inode(file)?)?;
@@ -305,7 +325,10 @@ fn write_piece(
     let inode = edit.inode_mut(file)?;
     inode.length_bytes = inode.length_bytes.max(end);
     inode.attributes.blocks += fresh as u32;
-    (inode.attributes.modified_ns, inode.attributes.changed_ns) = (now, now);
+    inode.attributes.changed_ns = now;
+    if is_modified_now {
+        inode.attributes.modified_ns = now;
+    }
     edit.commit(false)
 }
 

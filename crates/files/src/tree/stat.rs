@@ -178,7 +178,7 @@ pub struct SetStat {
     pub accessed: Option<SetTime>,
     /// Modification time.
     pub modified: Option<SetTime>,
-    /// Change time; otherwise now.
+    /// Change time, unless it was changed later already; otherwise now.
     pub changed_ns: Option<i64>,
     /// Birth time; before 1970 it is taken as 1970.
     pub created_ns: Option<i64>,

@@ -173,6 +173,8 @@ pub(crate) mod fattr {
 /// How the kernel treats what was opened.
 pub(crate) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 pub(crate) const FOPEN_CACHE_DIR: u32 = 1 << 3;
+/// What is written comes out of the kernel's cache.
+pub(crate) const FUSE_WRITE_CACHE: u32 = 1;
 /// A write clears the bits that give rights.
 pub(crate) const FUSE_WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// What an answer to STATX has: everything that `stat` has, and the time of birth.

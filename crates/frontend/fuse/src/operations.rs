@@ -351,7 +351,12 @@ impl FileSystem {
         if arguments.fh & HANDLE_CAPABILITY != 0 {
             drop_capability(&slot.tree, file).map_err(errno)?;
         }
-        let written = slot.tree.write(file, arguments.offset, data).map_err(errno)?;
+        let written = match arguments.write_flags & FUSE_WRITE_CACHE {
+            0 => slot.tree.write(file, arguments.offset, data),
+            // The kernel wrote it back, and says by itself when a program had written it.
+            _ => slot.tree.write_back(file, arguments.offset, data),
+        };
+        let written = written.map_err(errno)?;
         Ok(bytes(fuse_write_out { size: written as u32, padding: 0 }))
     }
 

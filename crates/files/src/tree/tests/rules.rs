@@ -92,7 +92,7 @@ fn times_are_those_of_what_happened() {
     let times = SetStat {
         accessed: Some(SetTime::At(-5_000_000_001)),
         modified: Some(SetTime::At(i64::MAX)),
-        changed_ns: Some(3),
+        changed_ns: Some(2000),
         created_ns: Some(77),
         ..SetStat::default()
     };
@@ -102,7 +102,23 @@ fn times_are_those_of_what_happened() {
     let tree = Tree::open(open_volume(&device, clock)).expect("the tree opens");
     let stat = tree.resolve(b"b").expect("it was synced");
     let seen = (stat.accessed_ns, stat.modified_ns, stat.changed_ns, stat.created_ns);
-    assert_eq!(seen, (-5_000_000_001, i64::MAX, 3, 77));
+    assert_eq!(seen, (-5_000_000_001, i64::MAX, 2000, 77));
+    // What was kept back is modified when its writer says, and changed when it came: told before it or after.
+    tree.set(
+        made.file,
+        &SetStat { modified: Some(SetTime::At(1)), changed_ns: Some(1), ..SetStat::default() },
+    )
+    .expect("it is there");
+    tree.write_back(made.file, 0, b"late").expect("there is room");
+    let stat = tree.stat(made.file).expect("it is there");
+    assert_eq!((stat.modified_ns, stat.changed_ns), (1, 1050));
+    tree.set(
+        made.file,
+        &SetStat { modified: Some(SetTime::At(2)), changed_ns: Some(2), ..SetStat::default() },
+    )
+    .expect("it is there");
+    let stat = tree.stat(made.file).expect("it is there");
+    assert_eq!((stat.modified_ns, stat.changed_ns), (2, 1050));
 }
 
 #[test]
