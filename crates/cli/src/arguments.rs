@@ -20,7 +20,7 @@ pub use group::{Group, SetGroup};
 pub use image::{DumpImage, ExtractImage, Image, MountImage, RestoreImage, split_path};
 pub use restore::Restore;
 pub use trace::{
-    AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, ReplayTrace, Trace, TraceInput,
+    AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, RecordTrace, ReplayTrace, Trace, TraceInput,
     Workload,
 };
 
@@ -112,7 +112,7 @@ pub enum Command {
     /// Image dumps: volumes in files, and back
     #[command(subcommand)]
     Image(Image),
-    /// Traces of devices: import, analyse, replay, generate
+    /// Traces of devices: record, import, analyse, replay, generate
     #[command(subcommand)]
     Trace(Trace),
     /// What a lag costs on a link, which history is cheapest at which granularity, what space it needs, and one setting

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use cairn_server::api::{self, ErrorKind};
 
-use crate::arguments::{Command, Image, Restore};
+use crate::arguments::{Command, Image, Restore, Trace};
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, json, print_line};
@@ -47,6 +47,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Unmount(asked) => mount::unmount(&asked, client, output),
         Command::Dump(asked) => dump::run(&asked, client, output),
         Command::Image(command) => image::run(command, client, output),
+        Command::Trace(Trace::Record(asked)) => trace::run_record(&asked, client, output),
         Command::Serve(_) | Command::Demo(_) | Command::Trace(_) | Command::Plan(_) | Command::Restore(_) => {
             unreachable!("these need no server and were run before")
         }

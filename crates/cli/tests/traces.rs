@@ -1,11 +1,11 @@
-//! Traces from the command line: made, imported, analysed, replayed and planned from, and what is said of bad ones. No server runs.
+//! Traces from the command line: made, imported, analysed, replayed and planned from, and what is said of bad ones; and recorded from what clients do with a server.
 
 mod running;
 
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use running::cairn;
+use running::{Running, cairn};
 use serde_json::Value;
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
@@ -119,4 +119,48 @@ fn workload_of_a_paper_is_made_replayed_and_planned_from() {
     assert!(made.wait().unwrap().success() && output.status.success());
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["writes"].as_u64().unwrap() > 4000 && report["reads"] == 0);
+}
+
+#[test]
+fn what_clients_ask_of_an_export_is_recorded_under_their_sessions_and_replayed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    let image = dir.path().join("disk.img").display().to_string();
+    server.good(&["device", "adopt", "disk0", "--origin", &image, "--size", "16M"]);
+    server.good(&["volume", "create", "v", "--size", "64M"]);
+    server.good(&["lun", "create", "v/db", "--size", "16M"]);
+    let (mut disk, mut lun) = (server.disk("disk0"), server.disk("v/db"));
+    disk.write(0, &[1; 4096]).unwrap();
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let begun = server.json(&["trace", "record", "disk0", "--to", &file("disk.ctr")]);
+    assert_eq!((&begun["requests"], &begun["end"]), (&0.into(), &Value::Null));
+    server.good(&["trace", "record", "v/db", "--to", &file("lun.ctr"), "--max", "1M", "--plain"]);
+    for block in 0..100u64 {
+        disk.write(block % 10 * 4096, &[block as u8; 4096]).unwrap();
+        lun.write(block * 4096, &[2; 4096]).unwrap();
+    }
+    disk.read(0, 8192).unwrap();
+    disk.flush().unwrap();
+    let listed = server.json(&["trace", "record"]);
+    assert_eq!(listed.as_array().unwrap().len(), 2);
+    assert!(server.good(&["trace", "record"]).contains("it goes on"));
+    // One at a time, and never over a file that is there; nothing that is none is recorded.
+    server.bad(11, "busy", &["trace", "record", "disk0", "--to", &file("other.ctr")]);
+    server.bad(10, "not-found", &["trace", "record", "nothing", "--to", &file("other.ctr")]);
+    let stopped = server.json(&["trace", "record", "disk0", "--stop"]);
+    assert_eq!((&stopped["requests"], &stopped["whole"]), (&102.into(), &true.into()));
+    assert_eq!(stopped["bytes"].as_u64(), Some(std::fs::metadata(file("disk.ctr")).unwrap().len()));
+    server.bad(10, "not-found", &["trace", "record", "disk0", "--stop"]);
+    server.bad(21, "taken", &["trace", "record", "disk0", "--to", &file("disk.ctr")]);
+    disk.write(0, &[1; 4096]).unwrap();
+    // The other one ends, whole, with the server.
+    server.terminate();
+    let report = json(dir.path(), &["trace", "analyse", &file("disk.ctr")]);
+    assert_eq!((&report["format"], &report["problems"]["count"]), (&"cairn".into(), &0.into()));
+    assert_eq!((&report["w_block_writes"], &report["f_unique_blocks_written"]), (&100.into(), &10.into()));
+    assert_eq!(report["reads"], 1);
+    let report = json(dir.path(), &["trace", "analyse", &file("lun.ctr")]);
+    assert_eq!((&report["w_block_writes"], &report["problems"]["count"]), (&100.into(), &0.into()));
+    let rows = ["trace", "replay", &file("disk.ctr"), "--placement", "logging", "--granularity", "every-write"];
+    assert_eq!(json(dir.path(), &rows).as_array().unwrap().len(), 1);
 }

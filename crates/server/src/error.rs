@@ -241,6 +241,14 @@ pub enum ServerError {
         /// Its name.
         device: String,
     },
+    /// A recording could not begin.
+    #[error("`{export}` is not recorded: {source}")]
+    Recording {
+        /// The export.
+        export: String,
+        /// The cause.
+        source: cairn_trace::TraceError,
+    },
     /// The history of an adopted device refused or failed.
     #[error("device `{device}`: {source}")]
     History {

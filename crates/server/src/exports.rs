@@ -16,6 +16,7 @@ use crate::api::WriteCache;
 use crate::changed::Changed;
 use crate::devices::Devices;
 use crate::names::ExportName;
+use crate::recordings::Recordings;
 use crate::targets::present_of;
 use crate::volumes::{OpenVolume, Volumes};
 
@@ -29,6 +30,7 @@ pub(crate) struct ExportTable {
     pub(crate) volumes: Arc<Volumes>,
     pub(crate) devices: Arc<Devices>,
     pub(crate) access: Arc<Access>,
+    pub(crate) recordings: Arc<Recordings>,
 }
 
 impl Exports for ExportTable {
@@ -56,10 +58,20 @@ impl Exports for ExportTable {
         if name.is_empty() {
             return self.open_default();
         }
+        // An adopted LUN has two names, and is one device.
+        let adopter = self.devices.adopter_of(name);
+        let export = self.open_named(name, adopter.as_deref())?;
+        let device = self.recordings.tap(adopter.as_deref().unwrap_or(name), export.device);
+        Ok(Export { device, ..export })
+    }
+}
+
+impl ExportTable {
+    /// Opens an export, without a tap. `adopter`: the device that it is the origin of.
+    pub(crate) fn open_named(&self, name: &str, adopter: Option<&str>) -> Result<Export, OpenExportError> {
         let unknown = || OpenExportError::Unknown { name: name.to_owned() };
         // A write that went to an adopted LUN itself would be missing in the history.
-        let adopter = self.devices.adopter_of(name);
-        if let Some(export) = self.devices.export(adopter.as_deref().unwrap_or(name)) {
+        if let Some(export) = self.devices.export(adopter.unwrap_or(name)) {
             return Ok(self.offered(&present_of(name), export));
         }
         if adopter.is_some() {
@@ -80,9 +92,7 @@ impl Exports for ExportTable {
             }
         })
     }
-}
 
-impl ExportTable {
     /// A LUN or an adopted device, as its owner has it offered.
     fn offered(&self, name: &str, export: Export) -> Export {
         let offer = self.access.offer(name);

@@ -11,6 +11,7 @@ mod groups;
 mod images;
 mod mirrors;
 mod mounts;
+mod recordings;
 mod volumes;
 
 use std::os::unix::net::UnixListener as StdUnixListener;
@@ -57,6 +58,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(mounts::routes())
         .merge(dumps::routes())
         .merge(groups::routes())
+        .merge(recordings::routes())
 }
 
 /// The description of the API, as pretty JSON: what `/v1/openapi.json` answers and `docs/openapi.json` holds.

@@ -32,6 +32,7 @@ use crate::mounts::Mounts;
 use crate::names::{self, ExportName};
 use crate::notify;
 use crate::peers::Peers;
+use crate::recordings::Recordings;
 use crate::schedules::Runner;
 use crate::source::Source;
 use crate::targets::{TargetTable, present_of, target_name};
@@ -50,6 +51,7 @@ pub(crate) struct Server {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) volumes: Arc<Volumes>,
     pub(crate) devices: Arc<Devices>,
+    pub(crate) recordings: Arc<Recordings>,
     pub(crate) mirrors: Arc<Mirrors>,
     pub(crate) source: Arc<cairn_mirror::Source>,
     pub(crate) followers: Arc<Followers>,
@@ -133,8 +135,13 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         ..ServerOptions::default()
     };
     let access = Arc::new(Access::open(data.path())?);
-    let exports =
-        || ExportTable { volumes: volumes.clone(), devices: devices.clone(), access: access.clone() };
+    let recordings = Arc::new(Recordings::new(clock.clone()));
+    let exports = || ExportTable {
+        volumes: volumes.clone(),
+        devices: devices.clone(),
+        access: access.clone(),
+        recordings: recordings.clone(),
+    };
     let nbd = NbdServer::start(nbd, Arc::new(exports()), options)?;
     let targets = TargetTable { exports: exports(), fingerprint: identity.fingerprint.to_string() };
     let options = IscsiOptions { advertise: config.iscsi_advertise, ..IscsiOptions::default() };
@@ -167,6 +174,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         peers,
         volumes,
         devices,
+        recordings,
         mirrors,
         source: sessions,
         followers,
@@ -215,6 +223,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     server.mounts.end();
     server.iscsi.stop();
     server.nbd.stop();
+    server.recordings.end();
     let patience = Instant::now() + JOB_PATIENCE;
     while server.jobs.any_running() && Instant::now() < patience {
         std::thread::sleep(Duration::from_millis(10));

@@ -3,7 +3,7 @@
 //! A trace is a stream of requests in order of time. [`TraceReader`] reads it from any of the known formats, [`TraceWriter`] writes our own,
 //! [`Analysis`] gives the tables and figures of three papers for it, each by its own definition, and [`plots`] draws them.
 //!
-//! The crate starts no thread and reads no clock. Memory is bounded, whatever the trace is.
+//! A [`Tap`] records a device that is in use. The crate starts no thread, and the clock of a recording is a parameter. Memory is bounded, whatever the trace is.
 
 mod analyse;
 mod error;
@@ -14,6 +14,7 @@ mod plan;
 mod plot;
 mod problem;
 mod reader;
+mod record;
 mod replay;
 #[cfg(test)]
 mod tests;
@@ -31,5 +32,6 @@ pub use plan::{GRAINS_S, Grain, LAGS_S, Lag, Plan, Recommended, WindowSpace};
 pub use plot::plots;
 pub use problem::{Problem, Problems, Shown};
 pub use reader::{ReadOptions, TraceReader};
+pub use record::{Feed, RECORD_BYTES_MIN, RecordEnd, RecordOptions, RecordState, Tap};
 pub use replay::{Model, ReplayOptions, Replayed, Survey, replay};
 pub use writer::TraceWriter;

@@ -13,6 +13,11 @@ use crate::TraceError;
 const FRAME_BYTES: usize = 64 << 10;
 const ZSTD_LEVEL: i32 = 3;
 
+/// Bytes of the frame that ends a trace.
+pub(crate) const END_BYTES: u64 = TraceFrame::SIZE as u64 + 8;
+/// Bytes that can still come behind those that are written: a frame of records that is nearly full, and the end.
+pub(crate) const END_BYTES_MAX: u64 = (FRAME_BYTES + 64 + TraceFrame::SIZE) as u64 + END_BYTES;
+
 /// A trace that is written.
 pub struct TraceWriter<W: Write> {
     output: W,

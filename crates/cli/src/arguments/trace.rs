@@ -11,6 +11,8 @@ use clap::{Args, Subcommand};
 /// `cairn trace`.
 #[derive(Debug, Subcommand)]
 pub enum Trace {
+    /// Record what clients ask of an export of a running server, while they use it; without an export: show the recordings
+    Record(RecordTrace),
     /// Turn a trace of any known format into one of Cairn's own: compact, checksummed, in order of time
     Import(ImportTrace),
     /// The tables and figures of three papers for a trace: what an interval of a mirror transfers, what a granularity of history costs
@@ -33,6 +35,29 @@ pub struct TraceInput {
     /// Of blkparse: Q (queued), D (issued to the driver) or C (completed)
     #[arg(long, value_name = "ACTION", default_value = "Q")]
     pub action: BlkparseAction,
+}
+
+/// `cairn trace record`.
+#[derive(Debug, Args)]
+pub struct RecordTrace {
+    /// Which: VOLUME/LUN, VOLUME@SNAPSHOT/LUN, DEVICE or DEVICE@VIEW
+    #[arg(value_name = "EXPORT")]
+    pub export: Option<String>,
+    /// Begin: where the trace goes, on the machine of the server
+    #[arg(long, value_name = "FILE", requires = "export", conflicts_with = "stop")]
+    pub to: Option<PathBuf>,
+    /// End it, and make the trace durable
+    #[arg(long, requires = "export")]
+    pub stop: bool,
+    /// For how long; until --stop when not given
+    #[arg(long = "for", value_name = "TIME", requires = "to")]
+    pub time: Option<Interval>,
+    /// Bytes that the trace may take (1G); the recording ends before it is longer
+    #[arg(long, value_name = "SIZE", requires = "to")]
+    pub max: Option<ByteSize>,
+    /// Do not pack it with zstd
+    #[arg(long, requires = "to")]
+    pub plain: bool,
 }
 
 /// `cairn trace import`.

@@ -1,8 +1,9 @@
-//! `cairn trace`: traces in files. None of it needs a server.
+//! `cairn trace`: traces in files. Only recording needs a server.
 
 mod analyse;
 mod generate;
 mod plan;
+mod record;
 mod replay;
 
 use std::fs::File;
@@ -12,18 +13,25 @@ use std::path::Path;
 use cairn_server::api::ErrorKind;
 use cairn_trace::{Problems, ReadOptions, TraceError, TraceHeader, TraceReader, TraceWriter};
 
-use crate::arguments::{ImportTrace, PlanTrace, Trace, TraceInput};
+use crate::arguments::{ImportTrace, PlanTrace, RecordTrace, Trace, TraceInput};
+use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, size};
 
 /// Runs a command.
 pub fn run(command: Trace, output: Output) -> Result<(), Failure> {
     match command {
+        Trace::Record(_) => unreachable!("it talks to a server, and was run there"),
         Trace::Import(asked) => import(&asked, output),
         Trace::Analyse(asked) => analyse::run(&asked, output),
         Trace::Replay(asked) => replay::run(&asked, output),
         Trace::Generate(asked) => generate::run(&asked, output),
     }
+}
+
+/// Records an export of a server.
+pub fn run_record(asked: &RecordTrace, client: &Client, output: Output) -> Result<(), Failure> {
+    record::run(asked, client, output)
 }
 
 /// Runs `cairn plan`.

@@ -61,6 +61,7 @@ impl ServerError {
             E::Mount(error) => mount_kind(error),
             E::Tree { source, .. } => tree_kind(source),
             E::Undecided { .. } | E::GroupApart { .. } => ErrorKind::Diverged,
+            E::Recording { .. } => ErrorKind::Failed,
             E::Unlocated => ErrorKind::PeerUnreachable,
             E::GroupFailedOver { .. }
             | E::IsDestination { .. }
@@ -157,6 +158,7 @@ impl ServerError {
             E::Files { name, source } => files_next(name, source),
             E::History { device, source } => history_next(device, source),
             E::Adopted { device, .. } => format!("release it first: `cairn device release {device}`"),
+            E::Recording { .. } => "see whether its folder can be written, or give another --to".to_owned(),
             E::WithoutHistory { device } => format!(
                 "release it and adopt it again with --history: `cairn device release {device}`"
             ),
