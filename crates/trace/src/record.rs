@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cairn_base::{Clock, Timestamp};
-use cairn_device::{Begun, Device, DeviceError, Extent, Geometry, Operation, Request};
+use cairn_device::{Begun, Device, DeviceError, Extent, Geometry, Operation, Request, Segments};
 use parking_lot::Mutex;
 
 use crate::writer::END_BYTES_MAX;
@@ -261,6 +261,18 @@ impl Device for Tap {
 
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
         self.inner.extents(offset, length, limit)
+    }
+
+    fn atomic_bytes_max(&self) -> u32 {
+        self.inner.atomic_bytes_max()
+    }
+
+    fn write_atomic(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DeviceError> {
+        if self.feed.is_on() {
+            let request = Request::Write { offset, data: data.clone(), fua };
+            self.feed.note(std::iter::once(&request));
+        }
+        self.inner.write_atomic(offset, data, fua)
     }
 
     fn prepare(&self, offset: u64, length: u64) -> Result<(), DeviceError> {

@@ -61,6 +61,14 @@ impl Device for HalfReady {
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
         self.0.extents(offset, length, limit)
     }
+
+    fn atomic_bytes_max(&self) -> u32 {
+        8192
+    }
+
+    fn write_atomic(&self, offset: u64, data: Segments, _fua: bool) -> Result<(), DeviceError> {
+        self.0.write(offset, data)
+    }
 }
 
 struct Recorder {
@@ -115,8 +123,10 @@ fn each_request_is_recorded_once_with_its_time_whether_or_not_it_was_ready() {
         Request::WriteZeroes { offset: 16_384, length: 8192, may_trim: true, fua: true },
         Request::Flush,
     ]);
+    assert_eq!(recorder.tap.atomic_bytes_max(), 8192, "a tap hides nothing that its device can do");
+    recorder.tap.write_atomic(0, Segments::copy_of(&[2; 8192]), true).expect("a write");
     let state = recorder.feed.stop().expect("a recording");
-    assert_eq!((state.requests, state.end), (7, Some(RecordEnd::Asked)));
+    assert_eq!((state.requests, state.end), (8, Some(RecordEnd::Asked)));
     recorder.write(4);
     let bytes = paper.bytes.lock().clone();
     assert_eq!(state.bytes, bytes.len() as u64);
@@ -132,6 +142,7 @@ fn each_request_is_recorded_once_with_its_time_whether_or_not_it_was_ready() {
             (0, TraceOp::Write, 0, 4096),
             (7000, TraceOp::Write, 4096, 4096),
             (14_000, TraceOp::Flush, 0, 0),
+            (14_000, TraceOp::Write, 0, 8192),
             (14_000, TraceOp::Read, 4096, 4096),
             (14_000, TraceOp::Read, 8192, 4096),
             (14_000, TraceOp::Trim, 12_288, 4096),
