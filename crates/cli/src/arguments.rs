@@ -20,8 +20,8 @@ pub use group::{Group, SetGroup};
 pub use image::{DumpImage, ExtractImage, Image, MountImage, RestoreImage, split_path};
 pub use restore::Restore;
 pub use trace::{
-    AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, RecordTrace, ReplayTrace, Trace, TraceInput,
-    Workload,
+    AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, RecordTrace, ReplayTrace, Trace,
+    TraceInput, Workload,
 };
 
 /// Volumes that never overwrite, served over NBD and mirrored to another server.

@@ -31,7 +31,9 @@ fn main() -> ExitCode {
         Command::Demo(demo) => demo::run(&demo, output),
         Command::Restore(restore) => commands::run_restore(&restore, output),
         Command::Image(image) if image.is_local() => commands::run_local(image, output),
-        Command::Trace(trace) if !matches!(trace, arguments::Trace::Record(_)) => commands::trace::run(trace, output),
+        Command::Trace(trace) if !matches!(trace, arguments::Trace::Record(_)) => {
+            commands::trace::run(trace, output)
+        }
         Command::Plan(plan) => commands::trace::run_plan(&plan, output),
         command => connect(&global).and_then(|client| commands::run(command, &client, output)),
     };

@@ -161,6 +161,7 @@ fn what_clients_ask_of_an_export_is_recorded_under_their_sessions_and_replayed()
     assert_eq!(report["reads"], 1);
     let report = json(dir.path(), &["trace", "analyse", &file("lun.ctr")]);
     assert_eq!((&report["w_block_writes"], &report["problems"]["count"]), (&100.into(), &0.into()));
-    let rows = ["trace", "replay", &file("disk.ctr"), "--placement", "logging", "--granularity", "every-write"];
+    let rows =
+        ["trace", "replay", &file("disk.ctr"), "--placement", "logging", "--granularity", "every-write"];
     assert_eq!(json(dir.path(), &rows).as_array().unwrap().len(), 1);
 }

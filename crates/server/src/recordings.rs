@@ -76,7 +76,9 @@ impl Recordings {
         }
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|source| match source.kind() {
-            std::io::ErrorKind::AlreadyExists => ServerError::Taken { what: "file", name: asked.file.clone() },
+            std::io::ErrorKind::AlreadyExists => {
+                ServerError::Taken { what: "file", name: asked.file.clone() }
+            }
             _ => ServerError::path("create", path)(source),
         })?;
         let time_max = asked.time_max_ms.map(Duration::from_millis);

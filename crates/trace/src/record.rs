@@ -167,13 +167,8 @@ impl Feed {
         let header = TraceHeader { began_ns: began.0 };
         let mut writer = TraceWriter::new(output, &header, options.packed)?;
         writer.device(name)?;
-        let state = RecordState {
-            began,
-            elapsed: Duration::ZERO,
-            requests: 0,
-            bytes: writer.bytes(),
-            end: None,
-        };
+        let state =
+            RecordState { began, elapsed: Duration::ZERO, requests: 0, bytes: writer.bytes(), end: None };
         let start = clock.monotonic();
         *slot = Some(Recording { clock, start, options, writer: Some(writer), state: state.clone() });
         self.on.store(true, Ordering::Release);
@@ -247,7 +242,8 @@ impl Device for Tap {
         // Those that stay pending come again with `run`, and are noted there.
         let pending: Vec<bool> = batch.iter().map(Operation::is_pending).collect();
         self.inner.run_ready(batch);
-        let done = batch.iter().zip(pending).filter(|(operation, pending)| *pending && !operation.is_pending());
+        let done =
+            batch.iter().zip(pending).filter(|(operation, pending)| *pending && !operation.is_pending());
         let mut done = done.map(|(operation, _)| operation.request()).peekable();
         if done.peek().is_some() {
             self.feed.note(done);
