@@ -400,7 +400,10 @@ impl Volume {
                 Some(mut inode) => {
                     inode.tree =
                         self.merge_file(before, file, old_tree, inode.tree.length, changes, gathered)?;
-                    if Some(inode) != old {
+                    if Some(inode) == old {
+                        // Who put it again may have known a tree of an earlier generation: that one must not be written.
+                        inodes.remove(&file);
+                    } else {
                         inodes.insert(file, Some(inode));
                     }
                 }
