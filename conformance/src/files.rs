@@ -181,7 +181,7 @@ pub(crate) fn git(world: &World, rounds: u32) -> Result<Verdict> {
     let done = world.folder.join("done");
     std::fs::write(
         &script,
-        "cd \"$1\" || exit 1\nn=0\nwhile :; do\n  n=$((n + 1))\n  mkdir -p \"d$((n % 7))\" && echo \"$2 $n\" > \"d$((n % 7))/f$n\" || exit 1\n  git add -A >/dev/null && git commit -q -m \"$2 $n\" || exit 1\n  sync .git/refs/heads || exit 1\n  git rev-parse HEAD >> \"$3\" || exit 1\ndone\n",
+        "cd \"$1\" || exit 1\nn=0\nwhile :; do\n  n=$((n + 1))\n  mkdir -p \"d$((n % 7))\" && echo \"$2 $n\" > \"d$((n % 7))/f$n\" || exit 1\n  git add -A >/dev/null && git commit -q -m \"$2 $n\" || exit 1\n  sync .git/refs/heads || exit 1\n  commit=$(git rev-parse --verify HEAD) || exit 1\n  echo \"$commit\" >> \"$3\"\ndone\n",
     )?;
     let mut facts = Facts::default();
     for round in 0..rounds {
