@@ -253,9 +253,7 @@ impl Dump {
             };
             let wanted = step.wanted;
             if wanted > 0 && entry.name != subtree[subtree.len() - wanted] {
-                if self.linked.contains(entry.number) {
-                    self.left_out.entry(step.number).or_default().insert(entry.name);
-                }
+                self.leave_out(step.number, entry);
                 continue;
             }
             if !path.is_empty() {
@@ -265,9 +263,7 @@ impl Dump {
             if let Some(filter) = &mut filter
                 && filter(&path) == Selection::Skip
             {
-                if self.linked.contains(entry.number) {
-                    self.left_out.entry(step.number).or_default().insert(entry.name);
-                }
+                self.leave_out(step.number, entry);
                 continue;
             }
             let is_directory = self.directories.contains(entry.number);
@@ -293,6 +289,13 @@ impl Dump {
         }
         self.used = reached;
         Ok(())
+    }
+
+    /// Remembers a name that is not wanted, if its file may be there by another one.
+    fn leave_out(&mut self, directory: u32, entry: Entry) {
+        if self.linked.contains(entry.number) {
+            self.left_out.entry(directory).or_default().insert(entry.name);
+        }
     }
 
     /// A directory's entries for the walk. One that can't be read leads nowhere, and is told.

@@ -74,6 +74,10 @@ fn after_a_kill_under_the_initiator(write_cache: &str) -> String {
     let mut server = Running::start(dir.path(), "d");
     server.good(&["volume", "create", "v", "--size", "256M"]);
     server.good(&["lun", "create", "v/db", "--size", "64M"]);
+    // The unit is known by another setting already.
+    let other = if write_cache == "on" { "off" } else { "on" };
+    server.good(&["export", "set", "v/db", "--write-cache", other]);
+    good(&url(&server), &["read 0 4k"]);
     server.good(&["export", "set", "v/db", "--write-cache", write_cache]);
     assert_eq!(server.json(&["export", "list"])[0]["access"]["write_cache"], write_cache);
     let mut initiator = Command::new("qemu-io");

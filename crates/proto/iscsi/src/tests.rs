@@ -400,6 +400,38 @@ fn reserve_out(
     matches!(outcome.plan, Plan::Answer(answer) if answer.status == Status::Good)
 }
 
+/// The caching mode page, as MODE SENSE (6) with the values of `control` shows it: true when it says that there is a write cache.
+fn shows_write_cache(unit: &mut LogicalUnit, control: u8) -> bool {
+    let bytes = [0x1a, 0x08, control << 6 | 0x08, 0, 255, 0];
+    let plan = unit.receive(Nexus(1), &[0; 8], &cdb(&bytes), 4096);
+    let Plan::Answer(answer) = plan else { panic!("{plan:?}") };
+    assert_eq!((answer.status, answer.data[4]), (Status::Good, 0x08), "the page comes behind the header");
+    answer.data[6] & 0x04 != 0
+}
+
+#[test]
+fn write_cache_is_what_the_owner_says_until_an_initiator_asks_and_again_after_a_reset() {
+    let mut unit = unit(ReservationState::default());
+    assert!(!unit.writes_through() && shows_write_cache(&mut unit, 0) && shows_write_cache(&mut unit, 2));
+    unit.set_write_cache(false);
+    assert!(unit.writes_through() && !shows_write_cache(&mut unit, 0) && !shows_write_cache(&mut unit, 2));
+    assert!(shows_write_cache(&mut unit, 1), "it can be changed");
+    // MODE SELECT (6) of the caching page, by an initiator that wants one.
+    let select = [0x15, 0x10, 0, 0, 24, 0];
+    let plan = unit.receive(Nexus(1), &[0; 8], &cdb(&select), 24);
+    let Plan::Parameters(24, command) = plan else { panic!("{plan:?}") };
+    let mut list = [0; 24];
+    (list[4], list[5], list[6]) = (0x08, 18, 0x04);
+    let outcome = unit.parameters(Nexus(1), &command, &list);
+    assert!(matches!(&outcome.plan, Plan::Answer(answer) if answer.status == Status::Good));
+    assert!(!unit.writes_through() && shows_write_cache(&mut unit, 0));
+    assert!(!shows_write_cache(&mut unit, 2), "the default is the owner's");
+    unit.set_write_cache(false);
+    assert!(!unit.writes_through(), "the owner has said nothing new");
+    unit.reset();
+    assert!(unit.writes_through(), "a reset ends what initiators asked for");
+}
+
 #[test]
 fn persistent_reservation_keeps_others_out_and_survives_a_restart() {
     let mut first = unit(ReservationState::default());

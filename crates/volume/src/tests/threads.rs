@@ -196,11 +196,13 @@ fn inode_that_is_put_again_while_its_blocks_are_merged_keeps_them() {
         let mut again = Change::new();
         again.put(inode);
         volume.change(again, false).expect("there is room");
+        assert_eq!(read(&volume, id, 0, 1), [number], "before it has a place");
         device.open(number);
         point.join().expect("it ends").expect("it commits");
     });
+    assert_eq!(read(&volume, id, 0, 1), [number], "while the inode is to be written once more");
     volume.consistency_point().expect("it commits");
-    assert_eq!(read(&volume, id, 0, 1), [number]);
+    assert_eq!(read(&volume, id, 0, 1), [number], "and when it has been");
     assert_sound(&volume);
 }
 
