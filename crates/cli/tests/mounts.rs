@@ -452,17 +452,32 @@ fn linux_restore_and_ours_make_the_tree_of_a_dump_and_its_increments() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         same(&mounted.point, &ours);
         if let Some(restore) = restore {
-            let output = Command::new(restore).arg("-rf").arg(&dump).current_dir(&theirs).output().unwrap();
+            let output = Command::new(restore)
+                .arg("-rf")
+                .arg(&dump)
+                .arg("-T")
+                .arg(scratch.path())
+                .current_dir(&theirs)
+                .output()
+                .unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(output.status.success(), "{said}");
             same(&mounted.point, &theirs);
-            let compared = Command::new(restore).arg("-Cf").arg(&dump).current_dir(&theirs).output().unwrap();
+            let compared = Command::new(restore)
+                .arg("-Cf")
+                .arg(&dump)
+                .arg("-T")
+                .arg(scratch.path())
+                .current_dir(&theirs)
+                .output()
+                .unwrap();
             let compared = String::from_utf8_lossy(&compared.stdout).into_owned();
             assert!(!compared.contains("differ") && !compared.contains("changed"), "{compared}");
         }
         dump
     };
     mounted.server.bad(10, "not-found", &["dump", "-1", "-f", "/dev/null", "vol0"]);
+    wait_for_the_next_second();
     apply(0);
     wait_for_the_next_second();
     mounted.write("home/ann/notes", "second");
