@@ -57,7 +57,8 @@ fn config(rng: &mut Rng, small: bool) -> Config {
     Config {
         options: HistoryOptions { store: HistoryId(id), placement, granularity, block_bytes, window },
         origin_bytes: blocks * 4096,
-        store_bytes: cairn_history::store_bytes_min() + rng.below(8) * (1 << 18),
+        // With more segments the log goes on in several of them without a superblock.
+        store_bytes: cairn_history::store_bytes_min() + rng.below(if small { 8 } else { 40 }) * (1 << 18),
         dirty_bytes: [1, 16 << 10, 128 << 10][rng.below(3) as usize],
         read_bytes: if rng.one_in(2) { 64 << 10 } else { 0 },
         write_max: if small { 12 << 10 } else { 96 << 10 },

@@ -90,7 +90,9 @@ struct RawSuperblock {
     reverts: [RawRevert; REVERTS_MAX],
     live: [u8; MAP],
     thinned: [RawThinned; THINNED_MAX],
-    reserved_end: [u8; 2624],
+    ahead: [u8; MAP],
+    ahead_from: U64,
+    reserved_end: [u8; 1592],
     checksum: Checksum,
 }
 
@@ -226,6 +228,10 @@ pub struct HistorySuperblock {
     pub thinned: Vec<Thinned>,
     /// One bit for each segment: it belongs to the log.
     pub live: Vec<bool>,
+    /// One bit for each segment that belongs to the log: it had not begun at this write, and may have since.
+    pub ahead: Vec<bool>,
+    /// Where such a segment has begun, its sequence is at least this; a lower one is of an earlier life.
+    pub ahead_from: u64,
 }
 
 impl HistorySuperblock {
@@ -279,11 +285,14 @@ impl HistorySuperblock {
         if times.iter().any(|value| value.get() >= u64::MAX / 2) {
             return Err(field("time"));
         }
-        let live: Vec<bool> = (0..HISTORY_SEGMENTS_MAX as usize)
-            .map(|index| raw.live[index / 8] >> (index % 8) & 1 == 1)
-            .collect();
+        let (live, ahead) = (read_map(&raw.live), read_map(&raw.ahead));
         if live[segments as usize..].contains(&true) {
             return Err(field("live segments"));
+        }
+        let ahead_from = raw.ahead_from.get();
+        let known = ahead.iter().zip(&live).all(|(ahead, live)| *live || !*ahead);
+        if !known || ahead_from >= layout::COUNTER_MAX {
+            return Err(field("segments ahead"));
         }
         let mut reverts: Vec<RevertState> = Vec::new();
         for (index, revert) in raw.reverts.iter().enumerate() {
@@ -338,6 +347,8 @@ impl HistorySuperblock {
             reverts,
             thinned,
             live: live[..segments as usize].to_vec(),
+            ahead: ahead[..segments as usize].to_vec(),
+            ahead_from,
         })
     }
 
@@ -348,10 +359,6 @@ impl HistorySuperblock {
             Granularity::Interval(ns) => (2, ns),
             Granularity::Marks => (3, 0),
         };
-        let mut live = [0; MAP];
-        for index in self.live.iter().enumerate().filter(|(_, live)| **live).map(|(index, _)| index) {
-            live[index / 8] |= 1 << (index % 8);
-        }
         let mut reverts = [RawRevert::default(); REVERTS_MAX];
         assert!(self.reverts.len() <= REVERTS_MAX, "a superblock holds {REVERTS_MAX} reverts");
         for (place, revert) in reverts.iter_mut().zip(&self.reverts) {
@@ -397,15 +404,29 @@ impl HistorySuperblock {
             last_ns: self.last_ns.into(),
             durable_through: self.durable_through.into(),
             reverts,
-            live,
+            live: write_map(&self.live),
             thinned,
-            reserved_end: [0; 2624],
+            ahead: write_map(&self.ahead),
+            ahead_from: self.ahead_from.into(),
+            reserved_end: [0; 1592],
             checksum: Checksum::default(),
         };
         bytes.copy_from_slice(raw.as_bytes());
         let checksum = Checksum::of(&bytes[..BODY]);
         bytes[BODY..].copy_from_slice(&checksum.0);
     }
+}
+
+fn read_map(map: &[u8; MAP]) -> Vec<bool> {
+    (0..HISTORY_SEGMENTS_MAX as usize).map(|index| map[index / 8] >> (index % 8) & 1 == 1).collect()
+}
+
+fn write_map(bits: &[bool]) -> [u8; MAP] {
+    let mut map = [0; MAP];
+    for index in bits.iter().enumerate().filter(|(_, bit)| **bit).map(|(index, _)| index) {
+        map[index / 8] |= 1 << (index % 8);
+    }
+    map
 }
 
 /// A power of two from 512 B to 64 KiB.

@@ -26,7 +26,9 @@
 //!
 //! # Invariants, and what a cut leaves
 //! 1. *No place of the log is written twice* before the superblock has freed its segment, and that superblock is durable before the segment is written again.
-//!    A cut in the middle of a record leaves a torn end: it is not durable, no flush has covered it, and the log ends before it. Each open begins a new segment.
+//!    A cut in the middle of a record leaves a torn end: it is not durable, no flush has covered it, and the log ends before it. The superblock names segments *ahead*: the log goes on in
+//!    them without another superblock, so that without a client's flush nothing is flushed for a long time. Opening follows it for as long as each segment begins with the record after the last one
+//!    of the segment before. Where it ends, records behind that end are looked through: if one of them says that what is not there was durable, that is damage, and reported.
 //! 2. *The origin is written only after the entries that tell of it are durable.* A cut between the two leaves, for checkpointing: an undo whose content the origin still has, which is true as well.
 //!    For splits: a redo that the origin lacks; opening writes it there (again). The origin never has content of which the history does not know.
 //! 3. *Logging writes the origin only when the window moves on*, with content of the new start of the window, after the superblock says that the old instants are gone.

@@ -14,8 +14,13 @@ use crate::content::{crc, zeroes};
 use crate::counters::Io;
 use crate::history::History;
 use crate::index::Version;
+use crate::room::RESERVE;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Segments that are named ahead at most, and the part of all that they are at most. An opening after a cut reads what they hold, and without a flush in between as much can be lost as ever: a flush
+/// makes durable what is in them.
+const AHEAD_MAX: usize = 16;
+const AHEAD_PART: usize = 8;
 /// Entries of a record at most: what a torn end of the log costs stays small.
 const RECORD_ENTRIES: usize = 1024;
 /// Bytes of content of a record at most.
@@ -54,12 +59,16 @@ pub(crate) struct Writer {
     /// What it has so far.
     pub(crate) entries: Vec<HistoryEntry>,
     pub(crate) segment_sequence: u64,
+    /// Of the segment that begins next. Above every one that was ever given, also to segments that a cut took away.
+    pub(crate) next_sequence: u64,
     /// The checksum of its last record.
     pub(crate) previous: u32,
     pub(crate) next_record: u64,
     /// Records up to here are durable, and what they brought to the origin too.
     pub(crate) synced: u64,
     pub(crate) free: VecDeque<usize>,
+    /// Segments that the superblock names as ahead: the log goes on in them without another superblock.
+    pub(crate) ahead: VecDeque<usize>,
     pub(crate) store_dirty: bool,
     pub(crate) origin_dirty: bool,
     pub(crate) trim: Option<crate::trim::Trim>,
@@ -70,6 +79,11 @@ impl Writer {
     /// First block of a segment on the store.
     pub(crate) fn start_of(&self, segment: usize) -> u64 {
         SEGMENTS_START + segment as u64 * self.superblock.segment_blocks
+    }
+
+    /// Segments that nothing is in.
+    pub(crate) fn spare(&self) -> usize {
+        self.free.len() + self.ahead.len()
     }
 
     /// Blocks of a segment that records can have with so many entries in all.
@@ -175,14 +189,33 @@ impl History {
         Ok(())
     }
 
-    /// Ends the segment that is being filled and begins one that is free.
+    /// Ends the segment that is being filled and begins one that the superblock has named before. Nothing is flushed, unless it has named no more.
     pub(crate) fn next_segment(&self, writer: &mut Writer) -> Result<(), HistoryError> {
-        let Some(next) = writer.free.pop_front() else { return Err(HistoryError::Full) };
+        if writer.ahead.is_empty() {
+            self.reserve(writer)?;
+        }
         let segment = writer.segment;
         let entries = std::mem::take(&mut writer.entries);
         self.close_segment(writer, segment, writer.segment_sequence, entries)?;
-        self.open_segment(writer, next)?;
-        self.write_superblock(writer)
+        self.begin_ahead(writer)
+    }
+
+    /// Begins a segment that the superblock has named.
+    pub(crate) fn begin_ahead(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        let next = writer.ahead.pop_front().ok_or(HistoryError::Full)?;
+        self.open_segment(writer, next)
+    }
+
+    /// Names free segments as ahead: durably, before anything is written there.
+    pub(crate) fn reserve(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        let wanted = (writer.superblock.segments as usize / AHEAD_PART).clamp(1, AHEAD_MAX);
+        // When there are few, the rest is for what makes room.
+        let count = wanted.min(writer.free.len().saturating_sub(RESERVE)).max(1);
+        for segment in writer.free.drain(..count.min(writer.free.len())) {
+            writer.superblock.live[segment] = true;
+            writer.ahead.push_back(segment);
+        }
+        if writer.ahead.is_empty() { Err(HistoryError::Full) } else { self.write_superblock(writer) }
     }
 
     /// Writes the summary of a segment, and the block that ends it.
@@ -219,10 +252,11 @@ impl History {
         Ok(())
     }
 
-    /// Begins a segment. The superblock that names it is the caller's to write.
+    /// Begins a segment, which the superblock names, or soon will.
     pub(crate) fn open_segment(&self, writer: &mut Writer, segment: usize) -> Result<(), HistoryError> {
         writer.segment = segment;
-        writer.segment_sequence += 1;
+        writer.segment_sequence = writer.next_sequence;
+        writer.next_sequence += 1;
         writer.position = 1;
         writer.previous = 0;
         writer.entries = Vec::new();
@@ -247,6 +281,9 @@ impl History {
         writer.superblock.sequence += 1;
         writer.superblock.durable_through = writer.synced;
         writer.superblock.last_ns = self.state.lock().last.max(writer.superblock.last_ns);
+        writer.superblock.ahead.fill(false);
+        writer.ahead.iter().for_each(|segment| writer.superblock.ahead[*segment] = true);
+        writer.superblock.ahead_from = writer.next_sequence;
         for address in [SLOT_A, SLOT_B] {
             self.sync_store(writer)?;
             let mut bytes = [0; BLOCK_SIZE];

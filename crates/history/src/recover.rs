@@ -31,6 +31,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 const REPLAYED: usize = 128;
 
 /// A segment as recovery finds it.
+#[derive(Clone)]
 struct Found {
     index: usize,
     sequence: u64,
@@ -43,11 +44,15 @@ struct Found {
 /// The records of a segment.
 struct Records {
     entries: Vec<HistoryEntry>,
+    /// The number of each record, and its first entry.
+    starts: Vec<(u64, usize)>,
     /// The number after the last one.
     next_record: u64,
     /// Block after the last one.
     position: u64,
     previous: u32,
+    /// By what the records say: this one and all before were durable.
+    durable_through: u64,
 }
 
 impl History {
@@ -89,6 +94,8 @@ impl History {
             reverts: Vec::new(),
             thinned: Vec::new(),
             live: vec![false; segments as usize],
+            ahead: vec![false; segments as usize],
+            ahead_from: 0,
         };
         set_in_superblock(&mut superblock, &options.window);
         let history = Self::new(origin, store, superblock, open);
@@ -168,10 +175,12 @@ impl History {
             position: 1,
             entries: Vec::new(),
             segment_sequence: 0,
+            next_sequence: 1,
             previous: 0,
             next_record: 1,
             synced: superblock.durable_through,
             free,
+            ahead: VecDeque::new(),
             // What an earlier life left in a cache below must be durable before anything builds on it.
             store_dirty: true,
             origin_dirty: true,
@@ -200,58 +209,53 @@ impl History {
     fn recover(&self) -> Result<(), HistoryError> {
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
-        let mut segments = Vec::new();
+        let mut known = Vec::new();
         for index in 0..writer.superblock.segments as usize {
-            if writer.superblock.live[index] {
-                segments.push(self.find_segment(writer, index)?);
+            if writer.superblock.live[index] && !writer.superblock.ahead[index] {
+                known.push(self.find_segment(writer, index)?);
             }
         }
-        segments.sort_by_key(|found| found.sequence);
-        // A summary proves nothing before a superblock has named the next segment: until then what it names may be lost.
-        if let Some(tail) = segments.last_mut()
-            && tail.first_record.is_some()
-        {
-            tail.end = None;
-        }
-        let mut unsure: BTreeSet<u64> = BTreeSet::new();
-        let count = segments.len();
-        for at in 0..count {
-            let (found, next) = (&segments[at], segments.get(at + 1));
-            let is_tail = next.is_none();
-            let end_record = match (found.end, next) {
-                (Some(end), _) => Some(end.record),
-                (None, Some(next)) if next.sequence == found.sequence + 1 => next.first_record,
-                _ => None,
-            };
-            let records = self.records_of(writer, found, end_record, is_tail)?;
-            if records.next_record > writer.superblock.durable_through + 1 {
-                unsure.extend(records.entries.iter().map(|entry| entry.lba));
-            }
-            self.take_entries(writer, found, &records.entries, !is_tail || found.end.is_some());
-            if is_tail {
-                writer.segment = found.index;
-                writer.segment_sequence = found.sequence;
-                writer.next_record = records.next_record;
-                writer.position = records.position;
-                writer.previous = records.previous;
-                writer.entries = records.entries;
-            }
-        }
-        if count == 0 {
+        known.sort_by_key(|found| found.sequence);
+        let Some(mut tail) = known.pop() else {
             let source = FormatError::Magic(Structure::HistorySegment);
             return Err(HistoryError::Damaged { offset: writer.start_of(0) * BLOCK, source });
+        };
+        // Its summary proves nothing: no superblock was written since it ended, so what it names may be lost.
+        if tail.first_record.is_some() {
+            tail.end = None;
         }
+        // Blocks of segments that were durable before what they brought to the origin was.
+        let mut unsettled = Vec::new();
+        for (at, found) in known.iter().enumerate() {
+            let next = known.get(at + 1).unwrap_or(&tail);
+            let end_record = match found.end {
+                Some(end) => Some(end.record),
+                None if next.sequence == found.sequence + 1 => next.first_record,
+                None => None,
+            };
+            let records = self.records_of(writer, found, end_record)?;
+            self.take_entries(writer, found, &records.entries, true);
+            if records.next_record > writer.superblock.durable_through + 1 {
+                let lbas: Vec<u64> = records.entries.iter().map(|entry| entry.lba).collect();
+                unsettled.push((records.next_record, lbas));
+            }
+        }
+        let (settled, mut unsure) = self.follow(writer, tail)?;
+        let later = unsettled.into_iter().filter(|(next_record, _)| *next_record > settled + 1);
+        unsure.extend(later.flat_map(|(_, lbas)| lbas));
         self.sync_store(writer)?;
         self.repair_slots(writer)?;
         self.load_marks()?;
         self.replay(writer, unsure)?;
         self.sync(writer)?;
-        if segments.last().is_some_and(|tail| tail.end.is_some()) {
-            // Its successor was not named by a superblock yet.
-            let next = writer.free.pop_front().ok_or(HistoryError::Full)?;
-            self.open_segment(writer, next)?;
-            self.write_superblock(writer)?;
-            self.sync_store(writer)?;
+        // From here on the superblock knows every segment of the log, and those that a cut took away are ahead again.
+        self.write_superblock(writer)?;
+        self.sync_store(writer)?;
+        if self.state.lock().segments[writer.segment].closed {
+            if writer.ahead.is_empty() {
+                self.reserve(writer)?;
+            }
+            self.begin_ahead(writer)?;
         }
         if writer.superblock.start_ns > writer.superblock.cut_ns && writer.superblock.cut_ns > 0
             || writer.superblock.start_ns > writer.superblock.created_ns
@@ -264,6 +268,155 @@ impl History {
             }
         }
         Ok(())
+    }
+
+    /// Follows the log from `tail`, the last segment that the superblock knows, through those that it has named as ahead, for as long as each begins where the one before ends. Entries go into
+    /// the index, and the writer stands behind the last record. Gives the last record that was durable on both devices, and the blocks of later ones.
+    fn follow(&self, writer: &mut Writer, tail: Found) -> Result<(u64, BTreeSet<u64>), HistoryError> {
+        let mut ahead = Vec::new();
+        for index in 0..writer.superblock.segments as usize {
+            if writer.superblock.ahead[index] {
+                writer.ahead.push_back(index);
+                ahead.extend(self.find_ahead(writer, index)?);
+            }
+        }
+        ahead.sort_by_key(|found| found.sequence);
+        // Each that was named may have got a number.
+        let given = writer.superblock.ahead_from + writer.ahead.len() as u64;
+        writer.next_sequence = given.max(tail.sequence + 1);
+        let records = match tail.first_record {
+            Some(first_record) => self.scan_records(writer, &tail, first_record)?,
+            None => self.records_of(writer, &tail, None)?,
+        };
+        let mut settled = writer.superblock.durable_through.max(records.durable_through);
+        let mut log = vec![(tail, records)];
+        let mut ahead = ahead.into_iter().peekable();
+        while let Some((last, records)) = log.last_mut() {
+            let next_record = records.next_record;
+            if ahead.peek().and_then(|next| next.first_record) == Some(next_record)
+                && let Some(next) = ahead.next()
+            {
+                let records = self.scan_records(writer, &next, next_record)?;
+                settled = settled.max(records.durable_through);
+                log.push((next, records));
+                continue;
+            }
+            // Here the log ends, or a record of it is damaged: then one that came later may know that it was durable.
+            let mut proof = self.durable_beyond(writer, last, records.position)?;
+            proof = proof.max(writer.superblock.durable_through);
+            for later in ahead.clone() {
+                proof = proof.max(self.durable_beyond(writer, &later, 1)?);
+            }
+            if proof < next_record {
+                break;
+            }
+            // Where the segment had ended its summary serves.
+            let missing = HistoryError::Missing { sequence: next_record };
+            let end = self.find_end(writer, last.index, last.sequence)?;
+            let Some(end) = end.filter(|end| end.record > next_record) else { return Err(missing) };
+            let Ok(entries) = self.summary(writer, last.index, &end) else { return Err(missing) };
+            if proof + 1 < end.record && !self.content_is_there(writer, last, &entries)? {
+                return Err(missing);
+            }
+            tracing::error!(
+                segment = last.index,
+                "a record of a history segment is damaged; its summary serves"
+            );
+            let starts = vec![(end.record - 1, 0)];
+            let position = writer.superblock.segment_blocks;
+            *records = Records {
+                entries,
+                starts,
+                next_record: end.record,
+                position,
+                previous: 0,
+                durable_through: proof,
+            };
+            settled = settled.max(proof);
+        }
+        let mut unsure = BTreeSet::new();
+        let count = log.len();
+        for (at, (found, records)) in log.into_iter().enumerate() {
+            let from = records.starts.iter().find(|(sequence, _)| *sequence > settled);
+            let from = from.map_or(records.entries.len(), |(_, entry)| *entry);
+            unsure.extend(records.entries[from..].iter().map(|entry| entry.lba));
+            let is_last = at + 1 == count;
+            let is_full = records.position >= writer.superblock.segment_blocks;
+            self.take_entries(writer, &found, &records.entries, !is_last || is_full);
+            writer.ahead.retain(|segment| *segment != found.index);
+            if is_last {
+                writer.segment = found.index;
+                writer.segment_sequence = found.sequence;
+                writer.next_record = records.next_record;
+                writer.position = records.position;
+                writer.previous = records.previous;
+                writer.entries = records.entries;
+            }
+        }
+        Ok((settled, unsure))
+    }
+
+    /// A segment that was named as ahead, if the log has gone on there.
+    fn find_ahead(&self, writer: &Writer, index: usize) -> Result<Option<Found>, HistoryError> {
+        let (store, from) = (writer.superblock.store, writer.superblock.ahead_from);
+        let first = writer.start_of(index);
+        let begin = HistorySegment::parse(&self.block(first)?, store, first).ok();
+        if let Some(begin) = begin.filter(|begin| begin.summary_blocks.is_none() && begin.sequence >= from) {
+            let first_record = Some(begin.record);
+            return Ok(Some(Found { index, sequence: begin.sequence, first_record, end: None }));
+        }
+        // Where its first block is damaged its first record says as much.
+        let record = match self.record_at(writer, (first + 1) * BLOCK, 1) {
+            Ok(found) => found.map(|(record, _)| record),
+            Err(error @ HistoryError::Device(_)) => return Err(error),
+            Err(_) => None,
+        };
+        let record =
+            record.filter(|record| !record.summary && record.segment >= from && record.previous == 0);
+        Ok(record.map(|record| {
+            let (sequence, first_record) = (record.segment, Some(record.sequence));
+            Found { index, sequence, first_record, end: None }
+        }))
+    }
+
+    /// The block that ends a segment, if there is one of that life of it.
+    fn find_end(
+        &self,
+        writer: &Writer,
+        index: usize,
+        sequence: u64,
+    ) -> Result<Option<HistorySegment>, HistoryError> {
+        let last = writer.start_of(index) + writer.superblock.segment_blocks - 1;
+        let end = HistorySegment::parse(&self.block(last)?, writer.superblock.store, last).ok();
+        Ok(end.filter(|end| end.summary_blocks.is_some() && end.sequence == sequence))
+    }
+
+    /// The last record that was durable by what records of a segment from block `position` on say; they need not follow each other.
+    fn durable_beyond(&self, writer: &Writer, found: &Found, position: u64) -> Result<u64, HistoryError> {
+        const PIECE: u64 = 64;
+        let store = writer.superblock.store;
+        let end = writer.superblock.segment_blocks;
+        let mut proof = 0;
+        let mut bytes = [[0; BLOCK_SIZE]; PIECE as usize];
+        let mut start = position;
+        while start < end {
+            let offset = (writer.start_of(found.index) + start) * BLOCK;
+            let piece = &mut bytes[..PIECE.min(end - start) as usize];
+            self.store.read_into(offset, piece.as_flattened_mut())?;
+            // Most blocks are content, or nothing yet: a look at the first bytes is enough.
+            for (position, _) in
+                (start..).zip(&*piece).filter(|(_, block)| HistoryRecord::peek(block, store).is_ok())
+            {
+                let offset = (writer.start_of(found.index) + position) * BLOCK;
+                if let Ok(Some((record, _))) = self.record_at(writer, offset, position)
+                    && record.segment == found.sequence
+                {
+                    proof = proof.max(record.durable_through);
+                }
+            }
+            start += PIECE;
+        }
+        Ok(proof)
     }
 
     /// The slot that does not hold the superblock is written: the next one overwrites the other first, and until then it must not be the only one.
@@ -283,8 +436,8 @@ impl History {
 
     fn find_segment(&self, writer: &Writer, index: usize) -> Result<Found, HistoryError> {
         let store = writer.superblock.store;
-        let (first, last) =
-            (writer.start_of(index), writer.start_of(index) + writer.superblock.segment_blocks - 1);
+        let first = writer.start_of(index);
+        let last = first + writer.superblock.segment_blocks - 1;
         let begin = HistorySegment::parse(&self.block(first)?, store, first);
         let end = HistorySegment::parse(&self.block(last)?, store, last).ok();
         let end = end.filter(|end| end.summary_blocks.is_some());
@@ -304,20 +457,21 @@ impl History {
         }
     }
 
-    /// The entries of a segment: by its summary, or by its records.
+    /// The entries of a segment that had ended: by its summary, or by its records.
     fn records_of(
         &self,
         writer: &Writer,
         found: &Found,
         end_record: Option<u64>,
-        is_tail: bool,
     ) -> Result<Records, HistoryError> {
         let position = writer.superblock.segment_blocks;
         let mut damage = None;
         if let Some(end) = found.end {
             match self.summary(writer, found.index, &end) {
                 Ok(entries) => {
-                    return Ok(Records { entries, next_record: end.record, position, previous: 0 });
+                    let starts = vec![(end.record - 1, 0)];
+                    let (next_record, previous, durable_through) = (end.record, 0, 0);
+                    return Ok(Records { entries, starts, next_record, position, previous, durable_through });
                 }
                 Err(error @ HistoryError::Device(_)) => return Err(error),
                 Err(error) => {
@@ -331,20 +485,15 @@ impl History {
             let offset = writer.start_of(found.index) * BLOCK;
             return Err(damage.unwrap_or(HistoryError::Damaged { offset, source }));
         };
-        if !is_tail && found.end.is_none() {
+        if found.end.is_none() {
             tracing::error!(
                 segment = found.index,
                 "the last block of a history segment is damaged; its records serve"
             );
         }
         let records = self.scan_records(writer, found, first_record)?;
-        // A torn end is where nothing was durable; elsewhere a record that is not there is lost.
-        let known = match (end_record, is_tail) {
-            (Some(end), _) => end,
-            (None, true) => writer.superblock.durable_through + 1,
-            (None, false) => records.next_record,
-        };
-        if records.next_record < known {
+        // It had ended before the superblock: a record that is not there is lost.
+        if end_record.is_some_and(|end| records.next_record < end) {
             return Err(HistoryError::Missing { sequence: records.next_record });
         }
         Ok(records)
@@ -388,7 +537,7 @@ impl History {
             return Err(HistoryError::Missing { sequence: found.first_record.unwrap_or(0) });
         }
         let end = found.end.map(|end| end.record);
-        Ok(self.records_of(writer, &found, end, false)?.entries)
+        Ok(self.records_of(writer, &found, end)?.entries)
     }
 
     fn scan_records(
@@ -397,8 +546,14 @@ impl History {
         found: &Found,
         first_record: u64,
     ) -> Result<Records, HistoryError> {
-        let mut records =
-            Records { entries: Vec::new(), next_record: first_record, position: 1, previous: 0 };
+        let mut records = Records {
+            entries: Vec::new(),
+            starts: Vec::new(),
+            next_record: first_record,
+            position: 1,
+            previous: 0,
+            durable_through: 0,
+        };
         let mut durable = writer.superblock.durable_through;
         while records.position + 2 < writer.superblock.segment_blocks {
             let offset = (writer.start_of(found.index) + records.position) * BLOCK;
@@ -412,11 +567,13 @@ impl History {
             }
             if record.sequence > durable
                 && found.end.is_none()
-                && !self.content_is_there(writer, found, &record)?
+                && !self.content_is_there(writer, found, &record.entries)?
             {
                 break;
             }
             durable = durable.max(record.durable_through);
+            records.durable_through = durable;
+            records.starts.push((record.sequence, records.entries.len()));
             records.position += u64::from(record.blocks);
             records.previous = sum;
             records.next_record += 1;
@@ -473,16 +630,16 @@ impl History {
         Err(HistoryError::Damaged { offset, source })
     }
 
-    /// True when all content of a record is on the store: the record's end was not torn.
+    /// True when all content of entries of a segment is on the store: no record's end was torn.
     fn content_is_there(
         &self,
         writer: &Writer,
         found: &Found,
-        record: &HistoryRecord,
+        entries: &[HistoryEntry],
     ) -> Result<bool, HistoryError> {
         let base = writer.start_of(found.index) * BLOCK;
         let alignment = u64::from(self.store.geometry().alignment);
-        for entry in record.entries.iter().filter(|entry| entry.kind.has_data()) {
+        for entry in entries.iter().filter(|entry| entry.kind.has_data()) {
             let offset = base + u64::from(entry.place) * PLACE_UNIT;
             let start = offset / alignment * alignment;
             let end = (offset + u64::from(entry.length)).next_multiple_of(alignment);

@@ -116,10 +116,10 @@ impl History {
 
     /// The background copy needs room like any write, but what it needs it for must not be given up: without room it fails.
     fn ensure_free_for_copy(&self, writer: &mut Writer) -> Result<(), HistoryError> {
-        if writer.free.len() < 3 {
+        if writer.spare() < 3 {
             self.reclaim(writer)?;
         }
-        if writer.free.len() < 2 { Err(HistoryError::Full) } else { Ok(()) }
+        if writer.spare() < 2 { Err(HistoryError::Full) } else { Ok(()) }
     }
 
     fn settle_copies(&self, writer: &mut Writer) -> Result<(), HistoryError> {

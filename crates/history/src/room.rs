@@ -13,7 +13,7 @@ use crate::log::{Pending, Writer};
 use crate::status::HistoryEvent;
 
 /// Free segments that writes leave for what makes room.
-const RESERVE: usize = 3;
+pub(crate) const RESERVE: usize = 3;
 /// Events that are remembered.
 const EVENTS_MAX: usize = 64;
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -75,7 +75,7 @@ impl History {
         if self.begin_thinning(writer)? {
             return Ok(true);
         }
-        let low = writer.free.len() < (RESERVE + 1).max(writer.superblock.segments as usize / 16);
+        let low = writer.spare() < (RESERVE + 1).max(writer.superblock.segments as usize / 16);
         if low && (self.reclaim(writer)? || self.clean(writer)?) {
             return Ok(true);
         }
@@ -97,7 +97,7 @@ impl History {
             }
         }
         if let Some(bytes) = state.window.bytes {
-            let used = (writer.superblock.segments as usize - writer.free.len()) as u64;
+            let used = (writer.superblock.segments as usize - writer.spare()) as u64;
             let segment = writer.superblock.segment_blocks * BLOCK;
             let over = (used * segment).saturating_sub(bytes).div_ceil(segment) as usize;
             if over > 0 && used > 1 {
@@ -137,7 +137,7 @@ impl History {
 
     /// Leaves a batch of blocks, which takes `more` segments than a small one, and what makes room enough of the log.
     pub(crate) fn ensure_room(&self, writer: &mut Writer, more: usize) -> Result<(), HistoryError> {
-        while writer.free.len() < RESERVE + more {
+        while writer.spare() < RESERVE + more {
             self.make_room(writer)?;
         }
         Ok(())
@@ -145,14 +145,12 @@ impl History {
 
     /// Makes segments free: the oldest history goes first.
     fn make_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
-        let before = writer.free.len();
+        let before = writer.spare();
         while writer.trim.is_some() {
             self.trim_slice(writer)?;
         }
         self.reclaim(writer)?;
-        if writer.free.len() > before
-            || (writer.free.len() > 1 && self.clean(writer)? && writer.free.len() > before)
-        {
+        if writer.spare() > before || (writer.spare() > 1 && self.clean(writer)? && writer.spare() > before) {
             return Ok(());
         }
         let (times, start, now) = {
@@ -164,7 +162,7 @@ impl History {
         };
         let mut wanted = 0;
         let mut limited = false;
-        while writer.free.len() <= before {
+        while writer.spare() <= before {
             // One segment's history at first, then more, in the end all.
             let time = times.get(wanted).copied().unwrap_or(now);
             wanted = wanted * 2 + 1;
@@ -180,7 +178,7 @@ impl History {
             if let Some(to) = to.filter(|to| *to > start) {
                 self.give_up(writer, to, to)?;
             }
-            if last && writer.free.len() <= before {
+            if last && writer.spare() <= before {
                 if !self.state.lock().reverts.is_empty() {
                     // What a revert brought back must be copied before its target can go.
                     while self.copy_slice(writer)? {}
@@ -211,7 +209,7 @@ impl History {
 
     /// The last way out: all history goes. The window begins now, with what waits in the cache as its first writes. True when that made room.
     fn start_over(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
-        let before = writer.free.len();
+        let before = writer.spare();
         let (to, start) = {
             let mut state = self.state.lock();
             let state = &mut *state;
@@ -223,7 +221,7 @@ impl History {
             (to, start)
         };
         self.give_up(writer, to, start)?;
-        Ok(writer.free.len() > before)
+        Ok(writer.spare() > before)
     }
 
     /// Frees segments that nothing in the index needs; true when there were some.

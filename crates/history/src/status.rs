@@ -100,7 +100,7 @@ impl History {
         let (superblock, free, folding) = {
             let writer = self.writer.lock();
             let folding = writer.trim.map(|trim| (trim.reached(), self.blocks()));
-            (writer.superblock.clone(), writer.free.len() as u64, folding)
+            (writer.superblock.clone(), writer.spare() as u64, folding)
         };
         let segment_bytes = superblock.segment_blocks * cairn_base::BLOCK_SIZE as u64;
         let blocks = self.blocks();

@@ -22,7 +22,7 @@ fn bytes_of_every_struct_are_those_of_its_version() {
         ("redirect map block", "ac4cdfd5c07e3a4c1c769a73ad619873"),
         ("label index block", "f42aa5f1921d49236be11cbe73285120"),
         ("log record", "2af89504e75afa69edc69abc9d29fd1c"),
-        ("history superblock", "673d77e92f372bc5d7cececb23166330"),
+        ("history superblock", "72d71cfc41089646cdde61995a4c9cec"),
         ("end of a history segment", "2a31de01a0c6323b79d0c1224cd2d01e"),
         ("history record", "42478c5178fe7bb4cdf729cdb15a2404"),
     ];

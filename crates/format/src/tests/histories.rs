@@ -36,6 +36,8 @@ pub(super) fn superblock() -> HistorySuperblock {
             Thinned { after_ns: 86_400, every_ns: 3600, until_ns: 0 },
         ],
         live: (0..100).map(|index| index % 3 == 0).collect(),
+        ahead: (0..100).map(|index| index % 9 == 0).collect(),
+        ahead_from: 13,
     }
 }
 

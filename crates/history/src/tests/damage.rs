@@ -2,6 +2,7 @@
 
 use super::*;
 use cairn_base::BLOCK_SIZE;
+use cairn_format::history::{HistoryRecord, SEGMENTS_START};
 
 const B: usize = BLOCK_SIZE;
 
@@ -89,4 +90,67 @@ fn record_that_was_durable_and_is_damaged_without_its_summary_is_reported() {
         stack.store.corrupt((32 + block) * B as u64, B as u64, &mut Rng::new(5));
     }
     assert!(matches!(stack.reopen(), Err(HistoryError::Missing { sequence: 1 })));
+}
+
+/// A log that has gone on through several segments since the last superblock, flushed now and then; what each flushed instant shows of it.
+fn run_ahead(placement: Placement) -> (Stack, Vec<(Timestamp, Vec<u8>)>) {
+    let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 16 * B as u64, 32 * MIB);
+    let before = stack.history.status().counters.flushes;
+    let mut known = Vec::new();
+    for round in 0..220u64 {
+        stack.fill(round % 16 * B as u64, B, round as u8 + 1);
+        known.push((stack.now(), bytes(&*stack.history, 0, 16 * B).expect("the present")));
+        if round == 100 && placement == Placement::Logging {
+            let flushes = stack.history.status().counters.flushes - before;
+            assert!(flushes <= 4, "the log itself flushes nothing: {flushes}");
+        }
+        if round > 100 && round % 30 == 0 {
+            stack.history.flush().expect("a flush");
+        }
+    }
+    for round in 0..2 {
+        stack.history.flush().expect("a flush");
+        stack.fill(0, B, 250 + round);
+        known.push((stack.now(), bytes(&*stack.history, 0, 16 * B).expect("the present")));
+    }
+    stack.history.flush().expect("a flush");
+    (stack, known)
+}
+
+#[test]
+fn log_goes_on_without_a_superblock_and_a_damaged_block_of_it_costs_nothing_or_is_reported() {
+    for placement in [Placement::Logging, Placement::Checkpointing, Placement::SplitDownStream] {
+        let (mut stack, known) = run_ahead(placement);
+        let whole = stack.store.fork();
+        let segment = 64u64;
+        // All that is no content: what begins and ends segments, heads of records, summaries.
+        let metadata: Vec<u64> = (SEGMENTS_START..SEGMENTS_START + 8 * segment)
+            .filter(|block| {
+                let bytes = bytes(&whole, block * B as u64, B).expect("a read");
+                let first = bytes.first_chunk().expect("a block");
+                bytes.starts_with(b"CHISSEGM") || HistoryRecord::peek(first, HistoryId([7; 16])).is_ok()
+            })
+            .collect();
+        let heads = metadata.len() as u64;
+        assert!(heads > 20 && *metadata.last().expect("some") > SEGMENTS_START + 3 * segment);
+        let mut served = 0;
+        // Nothing comes after the last record that could know of it.
+        for block in &metadata[..metadata.len() - 1] {
+            stack.store = Arc::new(whole.fork());
+            stack.store.corrupt(block * B as u64, B as u64, &mut Rng::new(*block));
+            match stack.reopen() {
+                Ok(()) => {
+                    served += 1;
+                    for (at, image) in &known {
+                        let view = stack.history.view(*at).expect("an instant of the window");
+                        let found = bytes(&view, 0, 16 * B).expect("a read");
+                        assert!(found == *image, "{placement:?}: {at:?} with block {block} damaged");
+                    }
+                }
+                Err(HistoryError::Missing { .. } | HistoryError::Damaged { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(served > heads / 2, "{placement:?}: {served} of {heads} cost nothing");
+    }
 }
