@@ -121,17 +121,27 @@ impl History {
         Ok(())
     }
 
-    /// Writes out the cache and makes all durable.
+    /// Writes out the cache and makes all durable that was taken before the call. Clients that wait for each other's flush share the next one.
     pub(crate) fn flush_all(&self) -> Result<(), HistoryError> {
+        let asked = self.state.lock().last;
         let mut writer = self.writer.lock();
+        // Whoever was before this one in the queue took along all that waited when its own flush began.
+        if self.state.lock().flushed >= asked {
+            return self.check_failed();
+        }
         self.flush_with(&mut writer)
     }
 
     pub(crate) fn flush_with(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         self.check_failed()?;
+        // What is taken from here on may leave with it or not.
+        let last = self.state.lock().last;
         self.destage_all(writer)?;
         self.settle_current(writer)?;
-        self.sync(writer)
+        self.sync(writer)?;
+        let mut state = self.state.lock();
+        state.flushed = state.flushed.max(last);
+        Ok(())
     }
 
     /// Puts versions where the placement wants them. Blocks come once; their versions are later than all that the log has of them.

@@ -58,6 +58,8 @@ pub(crate) struct State {
     pub(crate) reverts: Vec<RevertState>,
     /// The last stamp.
     pub(crate) last: u64,
+    /// All that was taken with a stamp up to this one is durable.
+    pub(crate) flushed: u64,
     pub(crate) segments: Vec<Segment>,
     pub(crate) failed: Option<DeviceError>,
     /// Background work found no room.

@@ -37,7 +37,7 @@
 //!    before that leaves them all.
 //! 5. *A revert is one superblock write.* From then on the content of a block that has no later entry is that at the target. The background copy writes it as any write of the revert's time; it is over when the superblock
 //!    says so, and goes on after a cut. Where an undo of the revert's time is there and no later entry, the origin is written again. A client's write to a block that is not copied yet waits until the copy of it is durable.
-//! 6. *A flush* writes out the cache, then makes store and origin durable. What is acknowledged before is in both.
+//! 6. *A flush* writes out the cache, then makes store and origin durable. What is acknowledged before is in both. One that waited for another is over with it, when all that it asks for was taken before that one began.
 //! 7. *What is damaged is never served*: each version has a checksum in its entry; a record or summary that fails where it was durable is reported.
 //!
 //! # What it does not do

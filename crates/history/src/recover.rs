@@ -157,6 +157,7 @@ impl History {
             created: superblock.created_ns,
             reverts: superblock.reverts.clone(),
             last: superblock.last_ns.max(superblock.start_ns),
+            flushed: 0,
             segments: vec![Segment::default(); superblock.segments as usize],
             failed: None,
             full: false,

@@ -9,6 +9,7 @@ use cairn_device::{Device, DeviceError, FaultDevice, MemoryDevice, Segments, sui
 use crate::*;
 
 mod damage;
+mod group;
 mod index;
 mod semantics;
 
