@@ -261,16 +261,27 @@ impl History {
         writer.previous = 0;
         writer.entries = Vec::new();
         writer.superblock.live[segment] = true;
+        let (sequence, record) = (writer.segment_sequence, writer.next_record);
+        self.write_begin(writer, segment, sequence, record)?;
+        self.state.lock().segments[segment] = Segment { sequence, live: 0, last_ns: 0, closed: false };
+        Ok(())
+    }
+
+    /// Writes the first block of a segment, which begins with that record.
+    pub(crate) fn write_begin(
+        &self,
+        writer: &mut Writer,
+        segment: usize,
+        sequence: u64,
+        record: u64,
+    ) -> Result<(), HistoryError> {
         let address = writer.start_of(segment);
-        let (store, sequence) = (writer.superblock.store, writer.segment_sequence);
-        let begin = HistorySegment { store, sequence, record: writer.next_record, summary_blocks: None };
+        let begin = HistorySegment { store: writer.superblock.store, sequence, record, summary_blocks: None };
         let mut bytes = [0; BLOCK_SIZE];
         begin.write(&mut bytes, address);
         self.tally.io(Io::Metadata, 1, address * BLOCK, BLOCK);
         writer.store_dirty = true;
-        self.latch(self.store.write_from(address * BLOCK, &bytes))?;
-        self.state.lock().segments[segment] = Segment { sequence, live: 0, last_ns: 0, closed: false };
-        Ok(())
+        self.latch(self.store.write_from(address * BLOCK, &bytes))
     }
 
     /// Writes the superblock into both slots, one after the other, so that either alone opens the history when the other is damaged. It is durable in the

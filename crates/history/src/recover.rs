@@ -39,6 +39,8 @@ struct Found {
     first_record: Option<u64>,
     /// The last block, when there is one.
     end: Option<HistorySegment>,
+    /// Its first block is not there: a cut has kept a record and not that, or it was damaged.
+    lacks_begin: bool,
 }
 
 /// The records of a segment.
@@ -338,6 +340,10 @@ impl History {
         let mut unsure = BTreeSet::new();
         let count = log.len();
         for (at, (found, records)) in log.into_iter().enumerate() {
+            // Once the superblock no longer names it as ahead, its first block is all that says what it is.
+            if let (true, Some(first_record)) = (found.lacks_begin, found.first_record) {
+                self.write_begin(writer, found.index, found.sequence, first_record)?;
+            }
             let from = records.starts.iter().find(|(sequence, _)| *sequence > settled);
             let from = from.map_or(records.entries.len(), |(_, entry)| *entry);
             unsure.extend(records.entries[from..].iter().map(|entry| entry.lba));
@@ -364,7 +370,8 @@ impl History {
         let begin = HistorySegment::parse(&self.block(first)?, store, first).ok();
         if let Some(begin) = begin.filter(|begin| begin.summary_blocks.is_none() && begin.sequence >= from) {
             let first_record = Some(begin.record);
-            return Ok(Some(Found { index, sequence: begin.sequence, first_record, end: None }));
+            let sequence = begin.sequence;
+            return Ok(Some(Found { index, sequence, first_record, end: None, lacks_begin: false }));
         }
         // Where its first block is damaged its first record says as much.
         let record = match self.record_at(writer, (first + 1) * BLOCK, 1) {
@@ -376,7 +383,7 @@ impl History {
             record.filter(|record| !record.summary && record.segment >= from && record.previous == 0);
         Ok(record.map(|record| {
             let (sequence, first_record) = (record.segment, Some(record.sequence));
-            Found { index, sequence, first_record, end: None }
+            Found { index, sequence, first_record, end: None, lacks_begin: true }
         }))
     }
 
@@ -446,12 +453,14 @@ impl History {
             Ok(begin) => {
                 // The end of an earlier life of the segment is none.
                 let end = end.filter(|end| end.sequence == begin.sequence);
-                Ok(Found { index, sequence: begin.sequence, first_record: Some(begin.record), end })
+                let (sequence, first_record) = (begin.sequence, Some(begin.record));
+                Ok(Found { index, sequence, first_record, end, lacks_begin: false })
             }
             Err(source) => match end {
                 Some(end) => {
                     tracing::error!(segment = index, %source, "the first block of a history segment is damaged; its summary serves");
-                    Ok(Found { index, sequence: end.sequence, first_record: None, end: Some(end) })
+                    let (sequence, end) = (end.sequence, Some(end));
+                    Ok(Found { index, sequence, first_record: None, end, lacks_begin: true })
                 }
                 None => Err(HistoryError::Damaged { offset: first * BLOCK, source }),
             },

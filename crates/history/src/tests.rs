@@ -11,6 +11,7 @@ use crate::*;
 mod damage;
 mod group;
 mod index;
+mod order;
 mod semantics;
 
 const SECOND: u64 = 1_000_000_000;
