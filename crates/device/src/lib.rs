@@ -18,6 +18,7 @@ mod file;
 mod image;
 mod memory;
 mod operation;
+mod pool;
 mod rehearsal;
 mod segments;
 mod side;

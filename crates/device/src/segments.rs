@@ -57,9 +57,12 @@ impl Segments {
     /// A copy of `bytes` in new blocks.
     pub fn copy_of(bytes: &[u8]) -> Self {
         let mut segments = Self::default();
-        for chunk in bytes.chunks(BLOCK_SIZE) {
-            let mut block = BlockMut::zeroed();
-            block[..chunk.len()].copy_from_slice(chunk);
+        let mut blocks = Vec::new();
+        BlockMut::append_run(&mut blocks, bytes.len().div_ceil(BLOCK_SIZE));
+        for (mut block, chunk) in blocks.into_iter().zip(bytes.chunks(BLOCK_SIZE)) {
+            let (head, tail) = block.split_at_mut(chunk.len());
+            head.copy_from_slice(chunk);
+            tail.fill(0);
             segments.push(Segment::new(block.freeze(), 0, chunk.len()));
         }
         segments

@@ -72,8 +72,15 @@ impl Stage {
     }
 
     fn add_read(&mut self, index: usize, offset: u64, length: u64) {
-        let mut blocks: SmallVec<[BlockMut; 1]> =
-            (0..length.div_ceil(BLOCK_SIZE as u64)).map(|_| BlockMut::dirty()).collect();
+        let mut blocks: SmallVec<[BlockMut; 1]> = match length.div_ceil(BLOCK_SIZE as u64) as usize {
+            0 => SmallVec::new(),
+            1 => SmallVec::from_buf([BlockMut::dirty()]),
+            count => {
+                let mut run = Vec::new();
+                BlockMut::append_run(&mut run, count);
+                SmallVec::from_vec(run)
+            }
+        };
         let start = self.iovecs.len();
         let mut rest = length as usize;
         for block in &mut blocks {
@@ -245,8 +252,22 @@ fn merge(
 }
 
 fn new_transfer(device: &FileDevice, parts: &[Part], iovecs: &[libc::iovec]) -> Transfer {
-    let joined = parts.iter().flat_map(|part| &iovecs[part.iovecs.clone()]).copied().collect();
-    Transfer::new(parts[0].write, device.direct, parts[0].offset, joined)
+    let pieces = parts.iter().flat_map(|part| &iovecs[part.iovecs.clone()]);
+    Transfer::new(parts[0].write, device.direct, parts[0].offset, joined(pieces))
+}
+
+/// Iovecs with those made one that follow each other in memory, as the blocks of a run do: the kernel takes each by itself.
+pub(super) fn joined<'a>(pieces: impl Iterator<Item = &'a libc::iovec>) -> Vec<libc::iovec> {
+    let mut joined: Vec<libc::iovec> = Vec::new();
+    for piece in pieces {
+        match joined.last_mut() {
+            Some(last) if last.iov_base.addr() + last.iov_len == piece.iov_base.addr() => {
+                last.iov_len += piece.iov_len;
+            }
+            _ => joined.push(*piece),
+        }
+    }
+    joined
 }
 
 /// Byte ranges that do not overlap, sorted.

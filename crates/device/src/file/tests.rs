@@ -197,6 +197,19 @@ fn transfer(direct: bool) -> (Vec<crate::BlockMut>, Transfer) {
 }
 
 #[test]
+fn pieces_that_follow_each_other_in_memory_are_one_iovec() {
+    let memory = [0u8; 40];
+    let iovec = |start: usize, end: usize| libc::iovec {
+        iov_base: memory[start..end].as_ptr().cast_mut().cast(),
+        iov_len: end - start,
+    };
+    let pieces = [iovec(0, 8), iovec(8, 10), iovec(20, 30), iovec(10, 20), iovec(20, 40)];
+    let place = |iovec: &libc::iovec| (iovec.iov_base.addr() - memory.as_ptr().addr(), iovec.iov_len);
+    let joined: Vec<(usize, usize)> = super::stage::joined(pieces.iter()).iter().map(place).collect();
+    assert_eq!(joined, [(0, 10), (20, 10), (10, 30)]);
+}
+
+#[test]
 fn short_transfer_goes_on_where_it_stopped() {
     let (mut blocks, mut transfer) = transfer(false);
     assert_eq!(transfer.step(Ok(5000)), transfer::Step::Again);

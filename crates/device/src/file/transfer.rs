@@ -112,8 +112,7 @@ impl Transfer {
         while moved > 0 {
             let iovec = &mut self.iovecs[self.head];
             if moved < iovec.iov_len {
-                // SAFETY: the pointer moves within the memory that the iovec names.
-                iovec.iov_base = unsafe { iovec.iov_base.cast::<u8>().add(moved) }.cast();
+                iovec.iov_base = iovec.iov_base.cast::<u8>().wrapping_add(moved).cast();
                 iovec.iov_len -= moved;
                 break;
             }

@@ -12,6 +12,9 @@ pub const RECEIVE_BYTES_BETWEEN: usize = 512;
 /// Memory that is set aside for the data of one write before its bytes come.
 pub const PAYLOAD_BYTES_AHEAD: usize = 1 << 20;
 
+/// The same when its first bytes are copied: the initiator of a session may begin many writes and send a byte of each.
+pub const FILL_BYTES_AHEAD: usize = 64 << 10;
+
 /// Operations in a batch; further requests wait for the next batch.
 pub const BATCH_OPERATIONS_MAX: usize = 256;
 

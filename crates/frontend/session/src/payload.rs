@@ -8,7 +8,7 @@ use std::io::IoSliceMut;
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{BlockMut, Segment, Segments};
 
-use crate::limits::PAYLOAD_BYTES_AHEAD;
+use crate::limits::{FILL_BYTES_AHEAD, PAYLOAD_BYTES_AHEAD};
 
 /// `length` bytes that are to come.
 #[derive(Debug)]
@@ -40,12 +40,16 @@ impl Payload {
         self.end - self.next
     }
 
-    /// Sets memory aside for what comes next; it never runs far ahead of what has come.
-    fn make_room(&mut self) {
-        let until = self.end.min(self.next + PAYLOAD_BYTES_AHEAD).div_ceil(BLOCK_SIZE);
-        while self.blocks.len() < until {
-            self.blocks.push(BlockMut::dirty());
-        }
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> usize {
+        self.blocks.len() * BLOCK_SIZE
+    }
+
+    /// Sets memory aside for the next `most` bytes, or as many as it may run ahead of what has come.
+    fn make_room(&mut self, most: usize) {
+        let until = self.end.min(self.next + most.min(PAYLOAD_BYTES_AHEAD)).div_ceil(BLOCK_SIZE);
+        let missing = until.saturating_sub(self.blocks.len());
+        BlockMut::append_run(&mut self.blocks, missing);
     }
 
     /// Copies from the front of `bytes` what belongs here; returns how many.
@@ -54,7 +58,7 @@ impl Payload {
         let mut rest = &bytes[..count];
         while !rest.is_empty() {
             if self.next / BLOCK_SIZE == self.blocks.len() {
-                self.blocks.push(BlockMut::dirty());
+                self.make_room(FILL_BYTES_AHEAD);
             }
             let block = &mut self.blocks[self.next / BLOCK_SIZE];
             let at = self.next % BLOCK_SIZE;
@@ -69,7 +73,7 @@ impl Payload {
     /// Appends the memory where the next bytes belong, `most` at most; returns how many bytes it is. That is fewer than are missing when those
     /// are more than memory is set aside for.
     pub fn vectors<'a>(&'a mut self, most: usize, into: &mut Vec<IoSliceMut<'a>>) -> usize {
-        self.make_room();
+        self.make_room(most);
         let next = self.next;
         let end = self.end.min(next.saturating_add(most)).min(self.blocks.len() * BLOCK_SIZE);
         for (index, block) in self.blocks.iter_mut().enumerate().skip(next / BLOCK_SIZE) {

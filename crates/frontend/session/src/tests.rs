@@ -67,6 +67,17 @@ fn payload_that_is_cut_holds_what_came_and_no_more() {
 }
 
 #[test]
+fn memory_of_a_payload_does_not_run_far_ahead_of_what_came() {
+    let mut payload = Payload::new(0, 32 << 20);
+    payload.fill(&[9; 1]);
+    assert!(payload.memory() <= 64 << 10, "{}", payload.memory());
+    let mut vectors = Vec::new();
+    assert_eq!(payload.vectors(100_000, &mut vectors), 100_000);
+    drop(vectors);
+    assert!(payload.memory() <= 108 << 10, "{}", payload.memory());
+}
+
+#[test]
 fn pieces_of_a_stretch_are_its_bytes() {
     let bytes: Vec<u8> = (0..20_000u32).map(|byte| (byte % 251) as u8).collect();
     let data = Segments::copy_of(&bytes);

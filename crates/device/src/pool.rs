@@ -1,0 +1,295 @@
+//! The memory of blocks.
+//!
+//! Direct I/O wants aligned memory, and `Arc<[u8; 4096]>` with that alignment would take two pages a block. So blocks come from slabs: 2 MiB of
+//! aligned memory, with the counts beside it. Where the kernel gives one large page for a slab, blocks that were handed out all over the place
+//! are copied and pinned without a miss of the address cache for each. Slabs are never given back to the system: the number of blocks
+//! alive is bounded by those who hold them (the cache has a limit, each session has a window).
+//!
+//! # Runs
+//! The blocks of one request mostly go to the device together, and there each piece of memory costs: a page to pin, an entry in the list that the disk
+//! walks, and past some hundred of those a request of its own. A disk at hand takes 2.1 GB/s from memory in one piece and 1.2 GB/s from the same memory
+//! in any order. So a slab is divided into *chunks* of 128 KiB, and blocks for data of more than a few blocks are taken from a chunk of which all
+//! are free, in order. Single blocks come from chunks that are in use anyhow, so that they leave whole ones alone.
+//!
+//! What the cache lets go of is in about the order in which it came, so chunks become whole again by themselves. When there is none, new memory is taken only while
+//! little of what there is lies free in pieces ([`FREE_PART`]): what that costs has a limit, and past it a run comes in the pieces that there are.
+//!
+//! # Threads
+//! Each thread keeps some free blocks, so that most blocks come and go without the lock. It gives back those first that have been free for longest.
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+
+use cairn_base::BLOCK_SIZE;
+use parking_lot::Mutex;
+
+pub(crate) type Bytes = [u8; BLOCK_SIZE];
+
+/// Blocks in a slab: a large page of the processor.
+const SLAB_BLOCKS: usize = 512;
+const SLAB_BYTES: usize = SLAB_BLOCKS * BLOCK_SIZE;
+/// Blocks in a chunk: one bit of a word each.
+const CHUNK_BLOCKS: usize = 32;
+/// Fewer blocks than this are no run: they are taken where single blocks are.
+pub(crate) const RUN_BLOCKS_MIN: usize = 4;
+/// Blocks that a thread keeps for itself before it gives half of them back.
+const THREAD_BLOCKS: usize = 512;
+/// Blocks that a thread without any takes at once.
+const REFILL_BLOCKS: usize = 128;
+/// While less than one in so many blocks is free, memory is added for a run that finds no whole chunk.
+const FREE_PART: usize = 16;
+
+const _: () = assert!(CHUNK_BLOCKS == u32::BITS as usize && SLAB_BLOCKS.is_multiple_of(CHUNK_BLOCKS));
+
+/// The count of a block, and where its bytes are. Lives as long as the program.
+pub(crate) struct Header {
+    pub(crate) holders: AtomicU32,
+    /// Of all blocks.
+    number: u32,
+    pub(crate) bytes: NonNull<Bytes>,
+}
+
+// SAFETY: `bytes` is only read through a `Block` (shared, never written while shared) or written through a
+// `BlockMut` (the only holder); the count is atomic.
+unsafe impl Sync for Header {}
+// SAFETY: as above; nothing in it belongs to a thread.
+unsafe impl Send for Header {}
+
+/// Blocks next to each other in memory.
+struct Chunk {
+    headers: &'static [Header],
+    /// One bit for each that is free.
+    free: u32,
+    /// It is in `Pool::partial`.
+    listed: bool,
+}
+
+impl Chunk {
+    const ALL: u32 = u32::MAX;
+
+    /// Gives up to `most` free blocks, in order; returns how many.
+    fn take(&mut self, most: usize, into: &mut Vec<&'static Header>) -> usize {
+        let count = most.min(self.free.count_ones() as usize);
+        for _ in 0..count {
+            into.push(&self.headers[self.free.trailing_zeros() as usize]);
+            self.free &= self.free - 1;
+        }
+        count
+    }
+}
+
+/// All blocks that no thread has.
+struct Pool {
+    chunks: Vec<Chunk>,
+    /// Chunks all of whose blocks are free. The one that became so last is taken first, as its memory may still be in the processor's cache.
+    whole: Vec<usize>,
+    /// Chunks some of whose blocks are free, the one that has been so for longest first; and some that have become whole or empty since.
+    partial: VecDeque<usize>,
+    /// Free blocks.
+    free: usize,
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool::new());
+
+impl Pool {
+    const fn new() -> Self {
+        Self { chunks: Vec::new(), whole: Vec::new(), partial: VecDeque::new(), free: 0 }
+    }
+
+    /// Takes blocks back.
+    fn put(&mut self, headers: impl Iterator<Item = &'static Header>) {
+        for header in headers {
+            let number = header.number as usize;
+            let index = number / CHUNK_BLOCKS;
+            let chunk = &mut self.chunks[index];
+            let bit = 1 << (number % CHUNK_BLOCKS);
+            assert!(chunk.free & bit == 0, "a block is given back once");
+            chunk.free |= bit;
+            self.free += 1;
+            if chunk.free == Chunk::ALL {
+                self.whole.push(index);
+            } else if !chunk.listed {
+                chunk.listed = true;
+                self.partial.push_back(index);
+            }
+        }
+    }
+
+    /// Gives `count` blocks, or at least one: out of chunks that are in use, then out of others, then new ones.
+    fn take(&mut self, count: usize, into: &mut Vec<&'static Header>) {
+        let mut left = count;
+        while left > 0 {
+            if let Some(index) = self.next_partial() {
+                left -= self.take_from(index, left, into);
+            } else if let Some(index) = self.whole.pop() {
+                left -= self.take_from(index, left, into);
+            } else if left == count {
+                self.grow();
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// Gives the blocks of one chunk, in order: of a whole one, where there is one or memory may be added for one.
+    fn take_chunk(&mut self, into: &mut Vec<&'static Header>) {
+        if self.whole.is_empty() && self.free * FREE_PART <= self.chunks.len() * CHUNK_BLOCKS {
+            self.grow();
+        }
+        if let Some(index) = self.whole.pop().or_else(|| self.next_partial()) {
+            self.take_from(index, CHUNK_BLOCKS, into);
+        }
+    }
+
+    fn take_from(&mut self, index: usize, most: usize, into: &mut Vec<&'static Header>) -> usize {
+        let chunk = &mut self.chunks[index];
+        let count = chunk.take(most, into);
+        self.free -= count;
+        if chunk.free != 0 && !chunk.listed {
+            chunk.listed = true;
+            self.partial.push_front(index);
+        }
+        count
+    }
+
+    /// Takes the next chunk out of those that are partly free.
+    fn next_partial(&mut self) -> Option<usize> {
+        while let Some(index) = self.partial.pop_front() {
+            let chunk = &mut self.chunks[index];
+            chunk.listed = false;
+            if chunk.free != 0 && chunk.free != Chunk::ALL {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// Adds a slab.
+    fn grow(&mut self) {
+        let memory = slab_memory();
+        let first = self.chunks.len() * CHUNK_BLOCKS;
+        let headers: Vec<Header> = (0..SLAB_BLOCKS)
+            .map(|index| Header {
+                holders: AtomicU32::new(0),
+                number: (first + index).try_into().expect("16 TiB of blocks fit into no memory"),
+                // SAFETY: `index` is below the number of blocks in the allocation.
+                bytes: unsafe { memory.add(index) },
+            })
+            .collect();
+        for headers in headers.leak().chunks(CHUNK_BLOCKS) {
+            self.chunks.push(Chunk { headers, free: Chunk::ALL, listed: false });
+        }
+        self.free += SLAB_BLOCKS;
+        self.whole.extend((first / CHUNK_BLOCKS..self.chunks.len()).rev());
+    }
+}
+
+thread_local! {
+    static LOCAL: RefCell<Local> = const { RefCell::new(Local { free: Vec::new(), run: Vec::new() }) };
+}
+
+/// A thread's own free blocks; they go back when the thread ends.
+struct Local {
+    /// The one that was freed last is at the end, and taken first.
+    free: Vec<&'static Header>,
+    /// What is left of the chunk that runs come from; the next one is at the end.
+    run: Vec<&'static Header>,
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        POOL.lock().put(self.free.drain(..).chain(self.run.drain(..)));
+    }
+}
+
+/// A block that nobody holds.
+pub(crate) fn take() -> &'static Header {
+    LOCAL
+        .try_with(|local| {
+            let free = &mut local.borrow_mut().free;
+            if free.is_empty() {
+                POOL.lock().take(REFILL_BLOCKS, free);
+            }
+            free.pop().expect("a refill brings at least one block")
+        })
+        // The thread is ending.
+        .unwrap_or_else(|_| {
+            let mut one = Vec::new();
+            POOL.lock().take(1, &mut one);
+            one.pop().expect("the pool gives at least one block")
+        })
+}
+
+/// Hands `count` blocks that nobody holds to `each`, which must neither take nor give back any.
+pub(crate) fn take_run(count: usize, mut each: impl FnMut(&'static Header)) {
+    let mut left = count;
+    let _ = LOCAL.try_with(|local| {
+        let run = &mut local.borrow_mut().run;
+        while left > 0 {
+            if run.is_empty() {
+                POOL.lock().take_chunk(run);
+                run.reverse();
+            }
+            each(run.pop().expect("a chunk has at least one block"));
+            left -= 1;
+        }
+    });
+    // The thread is ending.
+    (0..left).for_each(|_| each(take()));
+}
+
+/// Takes a block that nobody holds any more.
+pub(crate) fn give_back(header: &'static Header) {
+    let kept = LOCAL.try_with(|local| {
+        let free = &mut local.borrow_mut().free;
+        free.push(header);
+        if free.len() > THREAD_BLOCKS {
+            POOL.lock().put(free.drain(..THREAD_BLOCKS / 2));
+        }
+    });
+    if kept.is_err() {
+        POOL.lock().put(std::iter::once(header));
+    }
+}
+
+/// Zeroed memory for a slab, aligned to its size, in a large page if the kernel has one. It is asked for twice over, as only a place in the
+/// middle may be aligned; the ends are given back.
+fn slab_memory() -> NonNull<Bytes> {
+    // SAFETY: a new mapping at a place of the kernel's choice touches nobody's memory.
+    let mapped = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            2 * SLAB_BYTES,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if mapped == libc::MAP_FAILED {
+        let layout = std::alloc::Layout::new::<[Bytes; SLAB_BLOCKS]>();
+        std::alloc::handle_alloc_error(layout);
+    }
+    let mapped = mapped.cast::<u8>();
+    let before = mapped.align_offset(SLAB_BYTES);
+    let after = SLAB_BYTES - before;
+    // SAFETY: all of it lies within the mapping, and the two ends that go are whole pages outside of the slab.
+    let memory = unsafe {
+        let memory = mapped.add(before);
+        if before > 0 {
+            libc::munmap(mapped.cast(), before);
+        }
+        if after > 0 {
+            libc::munmap(memory.add(SLAB_BYTES).cast(), after);
+        }
+        // Without large pages everything works as well.
+        libc::madvise(memory.cast(), SLAB_BYTES, libc::MADV_HUGEPAGE);
+        memory
+    };
+    NonNull::new(memory.cast::<Bytes>()).expect("a mapping is never at address zero")
+}

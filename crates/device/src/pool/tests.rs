@@ -1,0 +1,118 @@
+//! The pool against a model: who has which block, and how much of the memory lies in one piece.
+
+use std::collections::BTreeSet;
+
+use cairn_base::Rng;
+
+use super::*;
+
+fn numbers(headers: &[&'static Header]) -> Vec<u32> {
+    headers.iter().map(|header| header.number).collect()
+}
+
+/// Each block of it follows the one before it in memory.
+fn is_one_piece(headers: &[&'static Header]) -> bool {
+    headers.windows(2).all(|two| two[0].bytes.addr().get() + BLOCK_SIZE == two[1].bytes.addr().get())
+}
+
+/// A chunk out of a pool.
+fn chunk(pool: &mut Pool) -> Vec<&'static Header> {
+    let mut run = Vec::new();
+    pool.take_chunk(&mut run);
+    run
+}
+
+#[test]
+fn chunk_of_a_pool_is_one_piece_of_aligned_memory() {
+    let mut pool = Pool::new();
+    let runs: Vec<_> = (0..40).map(|_| chunk(&mut pool)).collect();
+    for run in &runs {
+        assert_eq!(run.len(), CHUNK_BLOCKS);
+        assert!(is_one_piece(run), "{:?}", numbers(run));
+        assert!(run.iter().all(|header| header.bytes.addr().get().is_multiple_of(BLOCK_SIZE)));
+    }
+    assert!(is_one_piece(&runs[..16].concat()), "the chunks of a new slab come in order");
+    assert_eq!(pool.chunks.len(), 3 * SLAB_BLOCKS / CHUNK_BLOCKS, "as many slabs as need be");
+}
+
+#[test]
+fn no_block_is_given_twice_and_none_is_lost() {
+    for seed in 0..40 {
+        let mut rng = Rng::new(seed);
+        let mut pool = Pool::new();
+        let mut held: Vec<&'static Header> = Vec::new();
+        for _ in 0..300 {
+            let before = held.len();
+            match rng.below(5) {
+                0 | 1 => pool.take_chunk(&mut held),
+                2 => pool.take(1 + rng.below(200) as usize, &mut held),
+                _ => {
+                    let count = rng.below(held.len() as u64 + 1) as usize;
+                    let gone: Vec<_> =
+                        (0..count).map(|_| held.swap_remove(rng.below(held.len() as u64) as usize)).collect();
+                    pool.put(gone.into_iter());
+                }
+            }
+            if held.len() > before {
+                let distinct: BTreeSet<u32> = numbers(&held).into_iter().collect();
+                assert_eq!(distinct.len(), held.len(), "seed {seed}");
+            }
+            assert_eq!(pool.free + held.len(), pool.chunks.len() * CHUNK_BLOCKS, "seed {seed}");
+        }
+        pool.put(held.drain(..));
+        assert_eq!(pool.whole.len(), pool.chunks.len(), "seed {seed}: all come together again");
+    }
+}
+
+#[test]
+fn single_blocks_leave_whole_chunks_alone() {
+    let mut pool = Pool::new();
+    let mut single = Vec::new();
+    pool.take(1, &mut single);
+    let whole = pool.whole.len();
+    pool.take(CHUNK_BLOCKS - 1, &mut single);
+    assert_eq!(pool.whole.len(), whole, "they came from the chunk that was begun");
+    assert!(chunk(&mut pool).len() == CHUNK_BLOCKS && pool.whole.len() == whole - 1);
+}
+
+#[test]
+fn memory_grows_for_runs_only_while_little_is_free_in_pieces() {
+    let mut pool = Pool::new();
+    let mut held: Vec<&'static Header> = Vec::new();
+    while pool.chunks.len() * CHUNK_BLOCKS < 4 * SLAB_BLOCKS || !pool.whole.is_empty() {
+        pool.take_chunk(&mut held);
+    }
+    // One block of each chunk is free: less than a sixteenth of all.
+    let (some, mut held): (Vec<_>, Vec<_>) =
+        held.into_iter().partition(|header| header.number as usize % CHUNK_BLOCKS == 5);
+    pool.put(some.into_iter());
+    held.extend(chunk(&mut pool));
+    assert_eq!(pool.chunks.len() * CHUNK_BLOCKS, 5 * SLAB_BLOCKS);
+    while !pool.whole.is_empty() {
+        pool.take_chunk(&mut held);
+    }
+    // Every second block is free.
+    let (some, _held): (Vec<_>, Vec<_>) = held.into_iter().partition(|header| header.number % 2 == 0);
+    pool.put(some.into_iter());
+    for _ in 0..20 {
+        let run = chunk(&mut pool);
+        assert!(
+            !run.is_empty() && run.is_sorted_by_key(|header| header.number),
+            "in the pieces that there are"
+        );
+    }
+    assert_eq!(pool.chunks.len() * CHUNK_BLOCKS, 5 * SLAB_BLOCKS, "there is enough memory");
+}
+
+#[test]
+fn runs_of_a_thread_are_of_blocks_that_nobody_has() {
+    let mut taken: Vec<&'static Header> = Vec::new();
+    for count in [4, 7, 16, 5, 100] {
+        let before = taken.len();
+        take_run(count, |header| taken.push(header));
+        assert_eq!(taken.len(), before + count);
+    }
+    let distinct: BTreeSet<u32> = numbers(&taken).into_iter().collect();
+    assert_eq!(distinct.len(), taken.len());
+    taken.into_iter().for_each(give_back);
+}
