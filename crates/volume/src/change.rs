@@ -218,7 +218,7 @@ impl Volume {
             state.open.punch(file, lba.0, count, order, true);
         }
         for (file, lba, block) in change.blocks {
-            state.open.write(file, lba.0, block, order);
+            state.open.write(file, [(lba, block)], order);
         }
         for (file, leaves) in leaves {
             state.note_leaves(file, &leaves);

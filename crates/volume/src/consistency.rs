@@ -30,6 +30,7 @@ use crate::overlay::{FileOverlay, Overlay, Slot};
 use crate::release::Reader;
 use crate::space::{Space, add_destination_areas, grow_layout};
 use crate::state::{Committed, Frozen, State};
+use crate::store::pairs;
 use crate::table::{PreparedTable, TableChange};
 use crate::update::{Gathered, TreeUpdate};
 use crate::volume::{Commit, ROOT_DIRECTORY, Volume};
@@ -496,14 +497,10 @@ impl Volume {
         let (mut allocated, mut freed) = (0, 0);
         let mut planned = BTreeSet::new();
         loop {
-            let news =
-                gathered.allocated[allocated..].iter().chain(gathered.freed[freed..].iter().map(|p| &p.vbn));
-            let regions: BTreeSet<u64> = news
-                .map(|vbn| vbn.0 / BITS_PER_MAP_BLOCK)
-                .filter(|region| !planned.contains(region))
-                .collect();
-            let to_record =
-                gathered.allocated[allocated..].iter().map(|vbn| vbn.0 / BITS_PER_MAP_BLOCK).collect();
+            let news = gathered.allocated[allocated..].iter();
+            let to_record = regions_of(news.clone());
+            let mut regions = regions_of(news.chain(gathered.freed[freed..].iter().map(|p| &p.vbn)));
+            regions.retain(|region| !planned.contains(region));
             (allocated, freed) = (gathered.allocated.len(), gathered.freed.len());
             since.plan(&to_record, gathered, &mut allocate)?;
             if regions.is_empty() && gathered.allocated.len() == allocated {
@@ -624,8 +621,8 @@ impl Volume {
         let mut writes = std::mem::take(&mut gathered.writes);
         writes.sort_unstable_by_key(|(vbn, _)| *vbn);
         for chunk in writes.chunks(PLACE_BLOCKS) {
-            self.store.fresh().note(chunk);
-            self.store.run(self.store.write_home(chunk))?;
+            self.store.fresh().note(pairs(chunk));
+            self.store.run(self.store.write_home(pairs(chunk)))?;
         }
         Ok(())
     }
@@ -868,6 +865,18 @@ fn slots_of(changes: &FileOverlay) -> impl Iterator<Item = (u64, BlockPointer)> 
 
 fn placed_blocks(overlay: &Overlay) -> impl Iterator<Item = BlockPointer> + '_ {
     overlay.files.values().flat_map(slots_of).map(|(_, pointer)| pointer)
+}
+
+/// The map blocks in which these blocks have their bits. Neighbours mostly share theirs, and collecting one for each would sort them all.
+fn regions_of<'a>(vbns: impl Iterator<Item = &'a Vbn>) -> BTreeSet<u64> {
+    let mut regions = BTreeSet::new();
+    let mut last = None;
+    for region in vbns.map(|vbn| vbn.0 / BITS_PER_MAP_BLOCK) {
+        if last.replace(region) != Some(region) {
+            regions.insert(region);
+        }
+    }
+    regions
 }
 
 /// Byte and mask of a block's bit in its map block.

@@ -90,7 +90,7 @@ impl Compound<'_> {
         }
         state.order += 1;
         let order = state.order;
-        state.open.write(file, lba.0, block, order);
+        state.open.write(file, [(lba, block)], order);
         self.volume().note_change(&mut state);
         Ok(())
     }

@@ -57,7 +57,7 @@ impl Fresh {
     }
 
     /// Notes blocks of the active state that are about to be written home.
-    pub(crate) fn note(&self, writes: &[(Vbn, Block)]) {
+    pub(crate) fn note<'a>(&self, writes: impl Iterator<Item = (Vbn, &'a Block)>) {
         if !self.is_wanted() {
             return;
         }

@@ -4,6 +4,7 @@
 //! under way) and *placed* (written at its final place, not yet durable). Orders count arrivals; a flush
 //! covers a prefix of them, and the intent log is written in their order, so that replay gives what clients saw.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -29,6 +30,7 @@ impl Hasher for NumberHasher {
         }
     }
 
+    #[inline]
     fn write_u64(&mut self, number: u64) {
         let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = mixed ^ (mixed >> 32);
@@ -112,6 +114,13 @@ impl FileOverlay {
     }
 }
 
+/// Takes what a file's changes can need of nodes into the sums of all files.
+fn count_nodes(sums: &mut [u64; LEVELS_MAX], before: [u64; LEVELS_MAX], after: [u64; LEVELS_MAX]) {
+    for (sum, (before, after)) in sums.iter_mut().zip(before.into_iter().zip(after)) {
+        *sum = *sum + after - before;
+    }
+}
+
 /// A log entry that is not in the log yet, by arrival.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unlogged {
@@ -123,7 +132,7 @@ pub(crate) struct Unlogged {
 #[derive(Debug)]
 pub(crate) struct Overlay {
     pub(crate) generation: Generation,
-    pub(crate) files: HashMap<FileId, FileOverlay>,
+    pub(crate) files: HashMap<FileId, FileOverlay, BuildHasherDefault<NumberHasher>>,
     /// Created, changed and (as `None`) deleted inodes.
     pub(crate) inodes: BTreeMap<FileId, Option<Inode>>,
     /// Keys of unplaced blocks with the order of their arrival, which sorts them. A key whose slot is gone or has another
@@ -151,7 +160,7 @@ impl Overlay {
     pub(crate) fn new(generation: Generation) -> Self {
         Self {
             generation,
-            files: HashMap::new(),
+            files: HashMap::default(),
             inodes: BTreeMap::new(),
             queue: VecDeque::new(),
             unplaced: 0,
@@ -192,9 +201,7 @@ impl Overlay {
         let overlay = self.files.entry(file).or_default();
         let before = overlay.nodes();
         let outcome = change(overlay);
-        for (sum, (before, after)) in self.node_sums.iter_mut().zip(before.into_iter().zip(overlay.nodes())) {
-            *sum = *sum + after - before;
-        }
+        count_nodes(&mut self.node_sums, before, overlay.nodes());
         outcome
     }
 
@@ -230,27 +237,34 @@ impl Overlay {
         self.unlogged = due;
     }
 
-    /// Takes a block of a file. A block that was unplaced already keeps its order, so that a flush which waits for the older write covers this one.
-    pub(crate) fn write(&mut self, file: FileId, lba: u64, block: Block, order: u64) {
-        match self.files.entry(file).or_default().slots.get_mut(&lba) {
-            Some(Slot::Unplaced { block: old, .. }) => *old = block,
-            Some(slot) => {
-                let (Slot::InFlight { pointer, .. } | Slot::Placed(pointer)) = slot else { return };
-                self.abandoned.push(pointer.vbn);
-                *slot = Slot::Unplaced { block, order };
-                self.queue.push_back((file, lba, order));
-                self.unplaced += 1;
-            }
-            None => {
-                self.with_file(file, |overlay| {
+    /// Takes blocks of a file. A block that was unplaced already keeps its order, so that a flush which waits for the older write covers this one.
+    pub(crate) fn write(&mut self, file: FileId, blocks: impl IntoIterator<Item = (Lba, Block)>, order: u64) {
+        let overlay = self.files.entry(file).or_default();
+        let before = overlay.nodes();
+        for (Lba(lba), block) in blocks {
+            let slot = match overlay.slots.entry(lba) {
+                Entry::Occupied(slot) => slot.into_mut(),
+                Entry::Vacant(slot) => {
                     overlay.reach = overlay.reach.max(lba + 1);
-                    overlay.slots.insert(lba, Slot::Unplaced { block, order });
-                });
-                self.queue.push_back((file, lba, order));
-                self.unplaced += 1;
-                self.changes += 1;
+                    self.changes += 1;
+                    slot.insert(Slot::Unplaced { block, order });
+                    self.queue.push_back((file, lba, order));
+                    self.unplaced += 1;
+                    continue;
+                }
+            };
+            match slot {
+                Slot::Unplaced { block: old, .. } => *old = block,
+                Slot::InFlight { pointer, .. } | Slot::Placed(pointer) => {
+                    self.abandoned.push(pointer.vbn);
+                    *slot = Slot::Unplaced { block, order };
+                    self.queue.push_back((file, lba, order));
+                    self.unplaced += 1;
+                }
             }
         }
+        // Once for all of them: counting costs as much as a block.
+        count_nodes(&mut self.node_sums, before, overlay.nodes());
     }
 
     /// Makes `count` blocks from `lba` a hole.
@@ -304,12 +318,18 @@ impl Overlay {
     /// Gives an unplaced block its place; returns the block and its order. The key must come from [`Overlay::next_unplaced`].
     pub(crate) fn launch(&mut self, file: FileId, lba: u64, vbn: Vbn) -> Option<(Block, u64)> {
         let slot = self.files.get_mut(&file)?.slots.get_mut(&lba)?;
-        let Slot::Unplaced { block, order } = slot else { return None };
-        let (block, order) = (block.clone(), *order);
         let pointer = BlockPointer { vbn, birth: self.generation, checksum: Default::default() };
-        *slot = Slot::InFlight { block: block.clone(), pointer };
-        self.unplaced -= 1;
-        Some((block, order))
+        match std::mem::replace(slot, Slot::Placed(pointer)) {
+            Slot::Unplaced { block, order } => {
+                *slot = Slot::InFlight { block: block.clone(), pointer };
+                self.unplaced -= 1;
+                Some((block, order))
+            }
+            other => {
+                *slot = other;
+                None
+            }
+        }
     }
 
     /// The write of a block has finished. Its log entry is due even when the slot has moved on: a flush that was waiting for it

@@ -20,7 +20,7 @@ use crate::open::load_used;
 use crate::release::Reader;
 use crate::space::Redirects;
 use crate::state::{Committed, State};
-use crate::store::Store;
+use crate::store::{Store, pairs};
 use crate::table::prepare_redirects;
 use crate::used::UsedMap;
 use crate::volume::Volume;
@@ -152,7 +152,7 @@ impl Volume {
         for (vbn, block) in vbns.iter().zip(blocks) {
             writes.push((*vbn, block?));
         }
-        self.store.run(self.store.write_home(&writes))?;
+        self.store.run(self.store.write_home(pairs(&writes)))?;
         let mut redirects = (*committed.redirects).clone();
         for vbn in &vbns {
             redirects.remove(*vbn);
@@ -333,7 +333,7 @@ impl Receiver {
             slots.push((slot.ok_or(VolumeError::Refused(REDIRECT_FULL))?, block));
         }
         blocks.iter().for_each(|(vbn, _)| arrivals.forget(*vbn));
-        let mut operations = store.write_home(&home);
+        let mut operations = store.write_home(pairs(&home));
         operations.extend(
             store.write_kind(SegmentKind::Redirect, slots.iter().map(|(slot, block)| (*slot, block))),
         );

@@ -320,8 +320,8 @@ impl Store {
     }
 
     /// Operations that write blocks home, neighbours in one operation. `writes` is best sorted by vbn.
-    pub(crate) fn write_home(&self, writes: &[(Vbn, Block)]) -> Vec<Operation> {
-        self.write_kind(SegmentKind::Space, writes.iter().map(|(vbn, block)| (vbn.0, block)))
+    pub(crate) fn write_home<'a>(&self, writes: impl Iterator<Item = (Vbn, &'a Block)>) -> Vec<Operation> {
+        self.write_kind(SegmentKind::Space, writes.map(|(vbn, block)| (vbn.0, block)))
     }
 
     /// Operations that write numbered blocks of a kind of segment, neighbours in one operation.
@@ -372,6 +372,11 @@ fn cached_in(cache: &BlockCache, pointer: &BlockPointer) -> Option<Block> {
     }
     let cached = cache.get(&pointer.vbn.0)?;
     (cached.checksum == pointer.checksum).then_some(cached.block)
+}
+
+/// Blocks with their places as [`Store::write_home`] takes them.
+pub(crate) fn pairs(writes: &[(Vbn, Block)]) -> impl Iterator<Item = (Vbn, &Block)> {
+    writes.iter().map(|(vbn, block)| (*vbn, block))
 }
 
 /// Block `n` of data that was read in whole blocks.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cairn_base::{Checksum, FileId, Generation, Lba, Vbn};
+use cairn_base::{Checksum, FileId, Generation, Lba};
 use cairn_device::{Block, Operation};
 use cairn_format::{BlockPointer, LogEntry};
 
@@ -140,9 +140,7 @@ impl Volume {
         if kind == Kind::Atomic {
             state.atomic_order = order;
         }
-        for (lba, block) in blocks {
-            state.open.write(file, lba.0, block, order);
-        }
+        state.open.write(file, blocks, order);
         state.note_leaves(file, leaves);
         self.note_change(&mut state);
         if self.wants_write_back(&state) {
@@ -376,14 +374,13 @@ impl Volume {
 
     /// Checksums a batch and makes its operations.
     fn operations(&self, batch: &mut Batch) -> Vec<Operation> {
-        let mut writes: Vec<(Vbn, Block)> = Vec::with_capacity(batch.flights.len());
         for flight in &mut batch.flights {
             flight.pointer.checksum = Checksum::of(&flight.block[..]);
             self.store.remember_data(flight.pointer.vbn, flight.pointer.checksum, flight.block.clone());
-            writes.push((flight.pointer.vbn, flight.block.clone()));
         }
-        self.store.fresh().note(&writes);
-        self.store.write_home(&writes)
+        let writes = batch.flights.iter().map(|flight| (flight.pointer.vbn, &flight.block));
+        self.store.fresh().note(writes.clone());
+        self.store.write_home(writes)
     }
 
     /// A batch is written (or has failed, which latches).

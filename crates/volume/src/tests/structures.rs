@@ -142,9 +142,9 @@ fn overlay_shows_the_last_write_or_hole_of_each_block() {
                     }
                 }
                 _ => {
-                    let lba = rng.below(60);
-                    overlay.write(lun, lba, block(order), order);
-                    model.insert(lba, Some(order));
+                    let (first, count) = (rng.below(60), 1 + rng.below(4));
+                    overlay.write(lun, (first..first + count).map(|lba| (Lba(lba), block(order))), order);
+                    model.extend((first..first + count).map(|lba| (lba, Some(order))));
                 }
             }
             for lba in 0..64 {
