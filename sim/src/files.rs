@@ -13,6 +13,7 @@ use cairn_files::model::{Model, Player, shown};
 use cairn_files::{Tree, TreeError, check_tree};
 use cairn_volume::{FormatOptions, OpenOptions, Role, Volume, VolumeError};
 
+use crate::cuts::{Done, at_every_operation};
 use crate::tally::Tally;
 use crate::timeline::{Standing, Timeline};
 
@@ -44,13 +45,6 @@ struct Life<'a> {
     /// Snapshots that were begun so far, which gives their names.
     names: u64,
     timeline: &'a mut Timeline,
-}
-
-/// What an action came to.
-enum Done {
-    Fine,
-    /// The power is gone.
-    Off,
 }
 
 impl<'a> Life<'a> {
@@ -349,8 +343,8 @@ pub(crate) fn every_cut(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -
     let actions = 4 + rng.below(12);
     let script = rng.fork();
     let fate = rng.fork();
-    let live = |cut: Option<u64>, timeline: &mut Timeline, tally: &mut Tally| -> Result<u64> {
-        let mut life = Life::new(script.clone(), config, timeline, tally)?;
+    at_every_operation(tally, |cut, tally| {
+        let mut life = Life::new(script.clone(), config, &mut *timeline, tally)?;
         let mut fates = fate.clone();
         let start = life.device.operations();
         if let Some(cut) = cut {
@@ -365,11 +359,5 @@ pub(crate) fn every_cut(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -
         let operations = life.device.operations().saturating_sub(start);
         life.finish(tally)?;
         Ok(operations)
-    };
-    let operations = live(None, timeline, tally)?;
-    for cut in 0..operations {
-        tally.points += 1;
-        live(Some(cut), timeline, tally).with_context(|| format!("with a cut after {cut} operations"))?;
-    }
-    Ok(())
+    })
 }

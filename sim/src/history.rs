@@ -15,6 +15,7 @@ use cairn_history::{
     FloorPolicy, Granularity, History, HistoryError, HistoryOptions, OpenOptions, Placement, Thin, Window,
 };
 
+use crate::cuts::{Done, at_every_operation};
 use crate::tally::Tally;
 use crate::timeline::{Standing, Timeline};
 
@@ -105,13 +106,6 @@ struct Life<'a> {
     attempted: Option<Rc<Vec<u8>>>,
     reverting: bool,
     timeline: &'a mut Timeline,
-}
-
-/// What an action came to.
-enum Done {
-    Fine,
-    /// The power is gone.
-    Off,
 }
 
 impl<'a> Life<'a> {
@@ -592,8 +586,8 @@ pub(crate) fn every_cut(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -
     let config = config(&mut rng, true);
     let actions = 4 + rng.below(14);
     let script = rng.fork();
-    let live = |cut: Option<u64>, timeline: &mut Timeline, tally: &mut Tally| -> Result<u64> {
-        let mut life = Life::new(script.clone(), config, cut, timeline)?;
+    at_every_operation(tally, |cut, tally| {
+        let mut life = Life::new(script.clone(), config, cut, &mut *timeline)?;
         let start = life.whole.operations();
         let mut done = 0;
         while done < actions {
@@ -608,11 +602,5 @@ pub(crate) fn every_cut(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -
         let operations = life.whole.operations().saturating_sub(start);
         life.finish(tally)?;
         Ok(operations)
-    };
-    let operations = live(None, timeline, tally)?;
-    for cut in 0..operations {
-        tally.points += 1;
-        live(Some(cut), timeline, tally).with_context(|| format!("with a cut after {cut} operations"))?;
-    }
-    Ok(())
+    })
 }

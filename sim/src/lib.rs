@@ -5,6 +5,7 @@
 
 mod actions;
 mod content;
+mod cuts;
 mod faults;
 mod files;
 mod forks;

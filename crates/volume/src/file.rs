@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, FileId, Lba};
 use cairn_device::Block;
-use cairn_format::{FileKind, Inode, TreeRef};
+use cairn_format::{Attributes, FileKind, Inode, TreeRef};
 
 use crate::error::VolumeError;
 use crate::limits::REMOVE_BLOCKS;
@@ -12,29 +12,43 @@ use crate::volume::{Compound, ROOT_DIRECTORY, Volume};
 
 impl Compound<'_> {
     /// Makes a file of `length_bytes`, all holes. It exists from the next consistency point on.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoSpace`]; the volume's states; an inode block that the file would share with others can't be read.
     pub fn create(&self, kind: FileKind, length_bytes: u64) -> Result<FileId, VolumeError> {
+        self.create_as(kind, length_bytes, Attributes::default())
+    }
+
+    /// Makes a file of the tree of names outside of a [`crate::Change`]: the first ones, whose names are in the root directory.
+    ///
+    /// # Errors
+    /// As [`Compound::create`].
+    pub fn create_node(&self, attributes: Attributes, length_bytes: u64) -> Result<FileId, VolumeError> {
+        self.create_as(FileKind::Node, length_bytes, attributes)
+    }
+
+    fn create_as(
+        &self,
+        kind: FileKind,
+        length_bytes: u64,
+        attributes: Attributes,
+    ) -> Result<FileId, VolumeError> {
         let volume = self.volume();
-        let (next, committed) = {
-            let state = volume.state.lock();
-            (FileId(state.next_file), state.committed.clone())
+        let id = match kind {
+            FileKind::Directory => {
+                let committed = volume.state.lock().committed.clone();
+                // The block that its inode goes into must be readable.
+                volume.committed_inode(&committed, ROOT_DIRECTORY)?;
+                ROOT_DIRECTORY
+            }
+            _ => volume.next_file()?,
         };
-        // The block that its inode goes into must be readable.
-        volume.committed_inode(&committed, next)?;
-        drop(committed);
         let mut state = volume.state.lock();
         state.check_writable()?;
         state.settle_releases();
         if !state.has_room(8) {
             return Err(VolumeError::NoSpace);
         }
-        let id = match kind {
-            FileKind::Directory => ROOT_DIRECTORY,
-            _ => {
-                let id = FileId(state.next_file);
-                state.next_file += 1;
-                id
-            }
-        };
         let inode = Inode {
             kind,
             removed: false,
@@ -43,7 +57,7 @@ impl Compound<'_> {
             created: volume.clock.now(),
             relationship: 0,
             tree: TreeRef::empty(blocks_of(length_bytes)),
-            attributes: Default::default(),
+            attributes,
         };
         state.levels = state.levels.max(inode.tree.height);
         state.open.inodes.insert(id, Some(inode));

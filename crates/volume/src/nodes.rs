@@ -3,17 +3,16 @@
 use std::sync::Arc;
 
 use cairn_base::{FileId, Lba, Timestamp};
-use cairn_format::{Attributes, BlockPointer, FileKind, INODES_PER_BLOCK, Inode, TreeRef};
+use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode};
 
 use crate::compare::INODE_FILE;
 use crate::error::{Place, VolumeError};
-use crate::file::blocks_of;
 use crate::image::Image;
 use crate::locks::MutexGuard;
 use crate::overlay::Seen;
 use crate::store::Wanted;
 use crate::tree::BATCH;
-use crate::volume::{Compound, Volume};
+use crate::volume::Volume;
 
 /// Keeps the root directory to its holder: nobody else adds or takes away a name of it.
 pub struct DirectoryTurn<'a>(#[expect(dead_code, reason = "it is held, not used")] MutexGuard<'a, ()>);
@@ -62,37 +61,6 @@ impl Volume {
             found[place] = !pointer?.is_hole();
         }
         Ok(found)
-    }
-}
-
-impl Compound<'_> {
-    /// Makes a file of the tree of names outside of a [`crate::Change`]: the first ones, whose names are in the root directory. It exists from the next
-    /// consistency point on.
-    ///
-    /// # Errors
-    /// [`VolumeError::NoSpace`]; the volume's states; an inode block that the file would share with others can't be read.
-    pub fn create_node(&self, attributes: Attributes, length_bytes: u64) -> Result<FileId, VolumeError> {
-        let volume = self.volume();
-        let id = volume.next_file()?;
-        let mut state = volume.state.lock();
-        state.settle_releases();
-        if !state.has_room(8) {
-            return Err(VolumeError::NoSpace);
-        }
-        let inode = Inode {
-            kind: FileKind::Node,
-            removed: false,
-            id,
-            length_bytes,
-            created: volume.clock.now(),
-            relationship: 0,
-            tree: TreeRef::empty(blocks_of(length_bytes)),
-            attributes,
-        };
-        state.levels = state.levels.max(inode.tree.height);
-        state.open.inodes.insert(id, Some(inode));
-        volume.note_change(&mut state);
-        Ok(id)
     }
 }
 
