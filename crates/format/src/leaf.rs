@@ -189,6 +189,16 @@ impl<'a> Leaf<'a> {
         Ok(leaf)
     }
 
+    /// A leaf that was checked before, seen again: the same block of the same directory. `None` for what can't have been.
+    pub fn trusted(block: &'a BlockBytes, directory: FileId, place: LeafPlace) -> Option<Self> {
+        let (head, body) = block.split_at_checked(HEAD)?;
+        let raw = RawLeaf::ref_from_bytes(head).ok()?;
+        let names = body.get(..raw.bytes.get().into())?;
+        let (parent, parent_key) = (FileId(raw.parent.get()), raw.parent_key.get());
+        let head = LeafHead { directory, place, split: raw.split == 1, parent, parent_key };
+        Some(Self { head, names, count: raw.names.get() })
+    }
+
     /// The names, by key.
     pub fn names(&self) -> LeafNames<'a> {
         LeafNames(self.names)
