@@ -30,6 +30,8 @@ use crate::volume::Volume;
 /// Changes that belong together. Inodes come first, then holes, then blocks.
 #[derive(Debug, Clone, Default)]
 pub struct Change {
+    /// The only active state that it may be made to.
+    head: Option<Head>,
     inodes: Vec<Inode>,
     holes: Vec<(FileId, Lba, u64)>,
     blocks: Vec<(FileId, Lba, Block)>,
@@ -39,6 +41,11 @@ impl Change {
     /// Nothing yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Nothing yet, and what comes is of this active state alone: after a rollback it is refused.
+    pub fn of(head: Head) -> Self {
+        Self { head: Some(head), ..Self::default() }
     }
 
     /// Makes a file, changes its attributes or length, or removes it. Where it gets shorter, what it loses is a hole from then on; a file that is removed
@@ -75,6 +82,10 @@ impl Change {
     }
 }
 
+/// Which active state: another one after a rollback, and after an image of a mirror has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head(u64);
+
 /// What is in the volume of a file that a change is about.
 type Known = BTreeMap<FileId, Option<Inode>>;
 
@@ -95,6 +106,11 @@ impl Volume {
         Ok(file)
     }
 
+    /// The active state that there is now. What is known of its files is true until it is another.
+    pub fn head(&self) -> Head {
+        Head(self.state.lock().heads)
+    }
+
     /// Takes a change, whole or not at all. It is in memory when this returns, and durable after a flush.
     ///
     /// `frees` says that it is made to free space (a removal): then it may use most of the reserve. Otherwise it waits for room as any write does.
@@ -102,6 +118,7 @@ impl Volume {
     /// # Errors
     /// Nothing of it was taken: [`VolumeError::NoSpace`]; [`VolumeError::NoSuchFile`] of a file that is neither there nor made by the change;
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node above what it changes; [`VolumeError::Refused`] for a block past a file's end;
+    /// [`VolumeError::OtherHead`] when the active state is not the one that the change is of;
     /// the volume's other states.
     pub fn change(self: &Arc<Self>, change: Change, frees: bool) -> Result<(), VolumeError> {
         if change.is_empty() {
@@ -111,6 +128,9 @@ impl Volume {
             let known = self.known(&change)?;
             let leaves = self.look_at_paths(&change, &known)?;
             let state = self.admit_change(&change, frees)?;
+            if change.head.is_some_and(|Head(head)| head != state.heads) {
+                return Err(VolumeError::OtherHead);
+            }
             if is_still_so(&state, &known) {
                 return self.take_change(state, change, &known, leaves);
             }

@@ -180,6 +180,8 @@ impl Volume {
         let _waiting = self.hold_changes();
         let kept = self.commit_holding(&mut commit, Rider::Snapshot(name_of))?;
         self.commit_holding(&mut commit, Rider::Rollback(id))?;
+        // Before anybody's change is let in.
+        self.state.lock().heads += 1;
         let mut removed = Vec::new();
         self.image(None)?.each_inode(&mut |inode| removed.extend(inode.removed.then_some(inode.id)))?;
         self.state.lock().removed = removed;

@@ -184,6 +184,11 @@ pub enum VolumeError {
     /// Someone receives already.
     #[error("another transfer into this volume is in progress; wait for it or abort it")]
     TransferInProgress,
+    /// What a change is of is not there any more.
+    #[error(
+        "the volume was rolled back, or shows another image of its mirror since: what was open is of another state, and is opened anew"
+    )]
+    OtherHead,
     /// What was received does not fit together.
     #[error("the transfer was refused: {0}; nothing of it was kept")]
     Refused(&'static str),

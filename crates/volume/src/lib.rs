@@ -57,7 +57,7 @@ mod walk;
 mod write;
 
 pub use cairn_format::Role;
-pub use change::Change;
+pub use change::{Change, Head};
 pub use check::{CheckDepth, CheckProgress, CheckReport, Finding};
 pub use claims::BlockSet;
 pub use clones::{CloneDevice, Kept};

@@ -236,6 +236,7 @@ impl Volume {
             compounds: 0,
             freezing: false,
             rolling_back: false,
+            heads: 0,
             removed: Vec::new(),
             stranded: Vec::new(),
             changed_since: None,

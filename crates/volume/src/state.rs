@@ -142,6 +142,8 @@ pub(crate) struct State {
     pub(crate) freezing: bool,
     /// A rollback is between the snapshot of what is there and the new root: a change that it took now would be in neither.
     pub(crate) rolling_back: bool,
+    /// How often the active state became another than the one that was written here, since opening.
+    pub(crate) heads: u64,
     /// Removed files whose blocks are still to be freed.
     pub(crate) removed: Vec<FileId>,
     /// Removed files that can't be freed, as a node of theirs can't be read.
@@ -307,6 +309,7 @@ impl State {
 
     /// Another image is shown from here on than the one that was written here: generations and files count on from it.
     pub(crate) fn forget_head(&mut self) {
+        self.heads += 1;
         self.since_maps.clear();
         self.since_began.clear();
         self.first_changes.clear();

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use cairn_base::FileId;
-use cairn_format::{Extended, FileKind, Inode, Leaf, LeafPlace};
+use cairn_format::{Attributes, Extended, FileKind, Inode, Leaf, LeafPlace};
 use cairn_volume::{Image, VolumeError};
 
 use super::error::TreeError;
@@ -51,6 +51,21 @@ pub struct TreeChange {
     pub node: NodeKind,
 }
 
+/// A file of which something differs between two images, and where it lost and got names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileDifference {
+    /// Which.
+    pub file: FileId,
+    /// It is there in the later image, with a name. Of a file whose names alone differ it is not looked up whether it is, but it is.
+    pub is_there: bool,
+    /// Its content or its attributes are others than in the earlier image, or it is new. The time of the last read does not count.
+    pub is_changed: bool,
+    /// Directories of the earlier image, once for each name that is gone there.
+    pub gone: Vec<FileId>,
+    /// Directories of the later image, once for each name that has come there.
+    pub fresh: Vec<FileId>,
+}
+
 /// Names of one file that are in one image alone: directory and name.
 type Names = Vec<(FileId, Vec<u8>)>;
 
@@ -68,6 +83,13 @@ struct Differing {
 impl Differing {
     fn node(&self) -> NodeKind {
         self.after.as_ref().or(self.before.as_ref()).map_or(NodeKind::File, NodeKind::of)
+    }
+
+    /// Whether anything of its inode differs but the time of reading.
+    fn is_other(&self) -> bool {
+        let unread =
+            |inode: &Inode| Inode { attributes: Attributes { accessed_ns: 0, ..inode.attributes }, ..*inode };
+        self.before.as_ref().map(unread) != self.after.as_ref().map(unread) || self.extended
     }
 
     /// Whether more than its names differs. A directory's content is its names.
@@ -89,6 +111,34 @@ impl Tree {
     /// # Errors
     /// [`TreeError::Invalid`] for a live tree; damage; the volume's states.
     pub fn changes_since(&self, earlier: &Tree) -> Result<Vec<TreeChange>, TreeError> {
+        let files = self.differing(earlier)?;
+        let mut changes = Vec::new();
+        let mut unnamed: HashMap<FileId, NodeKind> = HashMap::new();
+        for (file, differing) in &files {
+            self.tell(earlier, *file, differing, &mut changes, &mut unnamed)?;
+        }
+        self.name(unnamed, &mut changes)?;
+        changes.sort();
+        Ok(changes)
+    }
+
+    /// The same by number and without paths, in order of number: nothing is read but what differs.
+    ///
+    /// # Errors
+    /// As [`Tree::changes_since`].
+    pub fn differing_since(&self, earlier: &Tree) -> Result<Vec<FileDifference>, TreeError> {
+        let directories = |names: &Names| names.iter().map(|(directory, _)| *directory).collect();
+        let show = |(file, differing): (FileId, Differing)| FileDifference {
+            file,
+            is_there: differing.after.is_some() || differing.before.is_none(),
+            is_changed: differing.is_other(),
+            gone: directories(&differing.gone),
+            fresh: directories(&differing.fresh),
+        };
+        Ok(self.differing(earlier)?.into_iter().map(show).collect())
+    }
+
+    fn differing(&self, earlier: &Tree) -> Result<BTreeMap<FileId, Differing>, TreeError> {
         let (Source::Frozen(old), Source::Frozen(new)) = (&earlier.source, &self.source) else {
             return Err(TreeError::Invalid("only trees of images are compared"));
         };
@@ -112,7 +162,7 @@ impl Tree {
         for (before, after) in changed {
             let (before, after) = (before.filter(is_named), after.filter(is_named));
             let Some(inode) = after.as_ref().or(before.as_ref()) else { continue };
-            if inode.id == self.orphans {
+            if self.is_own(inode.id) {
                 continue;
             }
             let list = |inode: &Option<Inode>| inode.as_ref().map(|inode| inode.attributes.extended);
@@ -130,14 +180,7 @@ impl Tree {
                 files.entry(entry.file).or_default().fresh.push((directory, entry.name));
             }
         }
-        let mut changes = Vec::new();
-        let mut unnamed: HashMap<FileId, NodeKind> = HashMap::new();
-        for (file, differing) in &files {
-            self.tell(earlier, *file, differing, &mut changes, &mut unnamed)?;
-        }
-        self.name(unnamed, &mut changes)?;
-        changes.sort();
-        Ok(changes)
+        Ok(files)
     }
 
     /// The file whose extended attributes are in `list`.

@@ -5,17 +5,19 @@ use std::collections::BTreeMap;
 use cairn_base::{BLOCK_SIZE, FileId, Lba, VolumeId};
 use cairn_device::Block;
 use cairn_format::QuotaRecord;
-use cairn_format::{FileKind, Inode};
+use cairn_format::{FileKind, Inode, LeafPlace};
 use cairn_volume::Change;
 
 use super::error::TreeError;
 use super::quota::{Counted, Quotas, Records};
-use super::source::{Blocks, Source};
+use super::source::{Blocks, Source, check_leaf};
 
 /// A block of a directory that was looked at.
 struct Seen {
     content: Option<Block>,
     changed: bool,
+    /// It was checked for being the leaf that it should be, or made as one. An operation looks at a leaf several times and checks it once.
+    is_leaf: bool,
 }
 
 /// Changes of names, inodes and their blocks that belong together. Whoever makes one holds the locks of all files that it changes.
@@ -40,7 +42,7 @@ impl<'a> Edit<'a> {
             now,
             inodes: BTreeMap::new(),
             blocks: BTreeMap::new(),
-            change: Change::new(),
+            change: Change::of(quotas.head()),
             records: Records::new(),
         }
     }
@@ -110,10 +112,24 @@ impl<'a> Edit<'a> {
         Ok(())
     }
 
-    /// Writes a block of a directory or a link, which counts it.
+    /// Writes a leaf of a directory, which counts it.
+    pub(crate) fn write_leaf(
+        &mut self,
+        directory: FileId,
+        place: LeafPlace,
+        block: Block,
+    ) -> Result<(), TreeError> {
+        self.write_as(directory, place.lba(), block, true)
+    }
+
+    /// Writes a block of a link, which counts it.
     pub(crate) fn write_block(&mut self, file: FileId, lba: u64, block: Block) -> Result<(), TreeError> {
+        self.write_as(file, lba, block, false)
+    }
+
+    fn write_as(&mut self, file: FileId, lba: u64, block: Block, is_leaf: bool) -> Result<(), TreeError> {
         let is_new = self.block(file, lba)?.is_none();
-        self.blocks.insert((file, lba), Seen { content: Some(block), changed: true });
+        self.blocks.insert((file, lba), Seen { content: Some(block), changed: true, is_leaf });
         if is_new {
             self.inode_mut(file)?.attributes.blocks += 1;
         }
@@ -123,7 +139,7 @@ impl<'a> Edit<'a> {
     /// Makes a block of a directory a hole.
     pub(crate) fn punch_block(&mut self, file: FileId, lba: u64) -> Result<(), TreeError> {
         let was_there = self.block(file, lba)?.is_some();
-        self.blocks.insert((file, lba), Seen { content: None, changed: true });
+        self.blocks.insert((file, lba), Seen { content: None, changed: true, is_leaf: false });
         if was_there {
             let attributes = &mut self.inode_mut(file)?.attributes;
             attributes.blocks = attributes.blocks.saturating_sub(1);
@@ -187,8 +203,20 @@ impl Blocks for Edit<'_> {
         let is_new = self.inodes.contains_key(&file) && self.source.raw_inode(file).is_err();
         let mut source = self.source;
         let content = if is_new { None } else { source.block(file, lba)? };
-        self.blocks.insert((file, lba), Seen { content: content.clone(), changed: false });
+        self.blocks.insert((file, lba), Seen { content: content.clone(), changed: false, is_leaf: false });
         Ok(content)
+    }
+
+    fn leaf(&mut self, directory: FileId, place: LeafPlace) -> Result<Option<Block>, TreeError> {
+        let key = (directory, place.lba());
+        let block = self.block(directory, place.lba())?;
+        if let (Some(block), Some(seen)) = (&block, self.blocks.get_mut(&key))
+            && !seen.is_leaf
+        {
+            check_leaf(block, directory, place)?;
+            seen.is_leaf = true;
+        }
+        Ok(block)
     }
 
     fn next_data(&mut self, file: FileId, lba: u64, end: u64) -> Result<Option<u64>, TreeError> {

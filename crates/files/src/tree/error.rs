@@ -59,6 +59,9 @@ pub enum TreeError {
     /// It is an image's, or the volume is a mirror's destination.
     #[error("the tree is read-only")]
     ReadOnly,
+    /// The volume was rolled back, or a mirror's image has replaced what was here.
+    #[error("the volume was rolled back since the tree was opened: open it anew")]
+    Stale,
     /// No file was ever stored in this state of the volume.
     #[error("there are no files in this volume; `cairn mount` makes the first directory")]
     NoTree,
@@ -76,6 +79,7 @@ impl From<VolumeError> for TreeError {
             VolumeError::NoSpace | VolumeError::TableFull => TreeError::NoSpace,
             VolumeError::NoSuchFile(_) => TreeError::NotFound,
             VolumeError::WrongRole(_) => TreeError::ReadOnly,
+            VolumeError::OtherHead => TreeError::Stale,
             VolumeError::Damaged { .. } | VolumeError::Label(_) => TreeError::Damaged(error),
             _ => TreeError::Volume(error),
         }
@@ -104,6 +108,7 @@ impl TreeError {
             TreeError::NotEmpty => 39,
             TreeError::NoAttribute => 61,
             TreeError::Unsupported => 95,
+            TreeError::Stale => 116,
             TreeError::Quota => 122,
             TreeError::Volume(VolumeError::Latched(_)) => 30,
             TreeError::Volume(_) => 5,

@@ -40,7 +40,7 @@ use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, FileId};
 use cairn_format::{Attributes, DirectoryEntry, FileKind, Inode, LeafHead, NAME_BYTES_MAX};
-use cairn_volume::{Image, Role, Volume, VolumeError};
+use cairn_volume::{Head, Image, Role, Volume, VolumeError};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::directory::Directory;
@@ -49,7 +49,7 @@ use quota::Quotas;
 use source::{Source, damaged};
 
 pub use check::{TreeFinding, check_tree};
-pub use difference::{ChangeKind, TreeChange};
+pub use difference::{ChangeKind, FileDifference, TreeChange};
 pub use error::TreeError;
 pub use quota::{Quota, QuotaLimits};
 pub use stat::{Allocate, Entry, New, NodeKind, Rename, SetStat, SetTime, SetXattr, Space, Stat};
@@ -81,7 +81,7 @@ struct Roots {
 }
 
 /// A tree of files. One for a live volume at a time, as it holds the locks; as many as one likes of images. After a rollback of the volume it is opened anew: what
-/// was held is another state's.
+/// was held is another state's, and so are the quotas ([`Tree::is_current`]).
 pub struct Tree {
     source: Source,
     root: FileId,
@@ -105,6 +105,8 @@ impl Tree {
         if volume.status_role() == Role::Destination {
             return Err(TreeError::ReadOnly);
         }
+        // Before anything is read of it.
+        let head = volume.head();
         let roots = {
             let turn = volume.directory_turn();
             let found = find_roots(&Directory::read(&volume)?)?;
@@ -115,7 +117,7 @@ impl Tree {
             drop(turn);
             roots
         };
-        let tree = Self::new(Source::Live(volume), roots)?;
+        let tree = Self::new(Source::Live(volume), roots, head)?;
         tree.free_orphans()?;
         Ok(tree)
     }
@@ -126,14 +128,15 @@ impl Tree {
     /// [`TreeError::NoTree`] when no file was ever stored in it; damage; the volume's states.
     pub fn of_image(image: Image) -> Result<Self, TreeError> {
         let roots = find_roots(&Directory::read_in(&image)?)?.ok_or(TreeError::NoTree)?;
-        Self::new(Source::Frozen(image), roots)
+        let head = image.volume().head();
+        Self::new(Source::Frozen(image), roots, head)
     }
 
-    fn new(source: Source, roots: Roots) -> Result<Self, TreeError> {
+    fn new(source: Source, roots: Roots, head: Head) -> Result<Self, TreeError> {
         Ok(Self {
             root: roots.root,
             orphans: roots.orphans,
-            quotas: Quotas::load(&source, roots.quotas)?,
+            quotas: Quotas::load(&source, roots.quotas, head)?,
             source,
             names: RwLock::new(()),
             shards: (0..SHARDS).map(|_| RwLock::new(())).collect(),
@@ -144,6 +147,12 @@ impl Tree {
     /// True for the tree of an image.
     pub fn is_read_only(&self) -> bool {
         matches!(self.source, Source::Frozen(_))
+    }
+
+    /// False once a live tree has to be opened anew: the volume was rolled back, or an image of a mirror has come. Changes are refused from then on ([`TreeError::Stale`]), and reads
+    /// show what the volume has now.
+    pub fn is_current(&self) -> bool {
+        self.is_read_only() || self.volume().head() == self.quotas.head()
     }
 
     /// The root directory of the tree.
@@ -293,7 +302,7 @@ impl Tree {
         while let Some(at) = next.filter(|_| stats.is_empty()) {
             let (inodes, more) = image.inodes_from(at)?;
             let is_node =
-                |inode: &&Inode| inode.kind == FileKind::Node && !inode.removed && !self.is_hidden(inode.id);
+                |inode: &&Inode| inode.kind == FileKind::Node && !inode.removed && !self.is_own(inode.id);
             stats.extend(inodes.iter().filter(is_node).map(Stat::from).take(limit));
             next = more;
         }
@@ -336,14 +345,15 @@ impl Tree {
         }
     }
 
-    /// A file of the tree's own, which no name leads to.
-    fn is_hidden(&self, file: FileId) -> bool {
+    /// A file of the tree's own, which no name leads to: who gets numbers of files from outside does not let them be touched.
+    pub fn is_own(&self, file: FileId) -> bool {
         file == self.orphans || file == self.quotas.file()
     }
 
     /// The live volume's source, for who changes something.
     fn live(&self) -> Result<&Source, TreeError> {
         match &self.source {
+            Source::Live(_) if !self.is_current() => Err(TreeError::Stale),
             Source::Live(_) => Ok(&self.source),
             Source::Frozen(_) => Err(TreeError::ReadOnly),
         }

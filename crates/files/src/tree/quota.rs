@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use cairn_base::{BLOCK_SIZE, FileId, Lba};
 use cairn_device::BlockMut;
 use cairn_format::{FileKind, Inode, QuotaRecord};
-use cairn_volume::Change;
+use cairn_volume::{Change, Head};
 use parking_lot::Mutex;
 
 use super::edit::Edit;
@@ -56,6 +56,8 @@ pub(crate) type Records = BTreeMap<u16, Option<QuotaRecord>>;
 /// The quota trees of a live volume, and the lock of their records. It is the last to be taken.
 pub(crate) struct Quotas {
     file: FileId,
+    /// The active state whose records these are; changes are of it alone.
+    head: Head,
     known: Mutex<BTreeMap<u16, QuotaRecord>>,
 }
 
@@ -81,8 +83,13 @@ impl Counted {
 
 impl Quotas {
     /// All records of a state.
-    pub(crate) fn load(source: &Source, file: FileId) -> Result<Self, TreeError> {
-        Ok(Self { file, known: Mutex::new(read_records(source, file)?) })
+    pub(crate) fn load(source: &Source, file: FileId, head: Head) -> Result<Self, TreeError> {
+        Ok(Self { file, head, known: Mutex::new(read_records(source, file)?) })
+    }
+
+    /// The active state that they are of.
+    pub(crate) fn head(&self) -> Head {
+        self.head
     }
 
     /// The file that the records are in.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cairn_base::{FileId, Lba, VolumeId};
 use cairn_device::{Block, Segments};
-use cairn_format::{FileKind, Inode};
+use cairn_format::{FileKind, Inode, Leaf, LeafPlace};
 use cairn_volume::{BlockRead, FileExtent, Image, Place, Volume, VolumeError};
 
 use super::error::TreeError;
@@ -22,6 +22,8 @@ pub(crate) trait Blocks {
     fn volume_id(&self) -> VolumeId;
     /// One block.
     fn block(&mut self, file: FileId, lba: u64) -> Result<Option<Block>, TreeError>;
+    /// A leaf of a directory that is what it should be: [`Leaf::trusted`] takes it apart.
+    fn leaf(&mut self, directory: FileId, place: LeafPlace) -> Result<Option<Block>, TreeError>;
     /// The first block from `lba` on, before `end`, that is no hole.
     fn next_data(&mut self, file: FileId, lba: u64, end: u64) -> Result<Option<u64>, TreeError>;
 }
@@ -132,9 +134,22 @@ impl Blocks for &Source {
             .cloned())
     }
 
+    fn leaf(&mut self, directory: FileId, place: LeafPlace) -> Result<Option<Block>, TreeError> {
+        let block = self.block(directory, place.lba())?;
+        if let Some(block) = &block {
+            check_leaf(block, directory, place)?;
+        }
+        Ok(block)
+    }
+
     fn next_data(&mut self, file: FileId, lba: u64, end: u64) -> Result<Option<u64>, TreeError> {
         self.next_block(file, lba, end, false)
     }
+}
+
+/// Whether a block that was read is the leaf of a directory that it should be.
+pub(crate) fn check_leaf(block: &Block, directory: FileId, place: LeafPlace) -> Result<(), TreeError> {
+    Leaf::parse(block, directory, place).map(drop).map_err(|_| damaged(directory, place.lba()))
 }
 
 /// A block of a directory or of attributes that was read and is not what it should be.

@@ -14,6 +14,7 @@ mod cut;
 mod difference;
 mod directories;
 mod quotas;
+mod rollback;
 mod rules;
 
 const FILE: New = New { mode: 0o100_644, uid: 1, gid: 2, device: 0, umask: 0 };

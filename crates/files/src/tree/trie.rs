@@ -33,25 +33,6 @@ pub(crate) struct Found {
     pub(crate) kind: NodeKind,
 }
 
-/// A name that is on its way into a leaf.
-#[derive(Debug, Clone)]
-struct Owned {
-    key: u64,
-    file: FileId,
-    kind: u8,
-    name: Vec<u8>,
-}
-
-impl Owned {
-    fn of(name: LeafName<'_>) -> Self {
-        Self { key: name.key, file: name.file, kind: name.kind, name: name.name.to_vec() }
-    }
-
-    fn as_name(&self) -> LeafName<'_> {
-        LeafName { key: self.key, file: self.file, kind: self.kind, name: &self.name }
-    }
-}
-
 /// Whether a directory can have such a name.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), TreeError> {
     if name.len() > NAME_BYTES_MAX {
@@ -82,14 +63,15 @@ pub(crate) fn is_key_of(volume: VolumeId, directory: FileId, name: &[u8], key: u
     key | SAME_HASH == first_key(volume, directory, name) | SAME_HASH
 }
 
-fn leaf_at(block: &Block, directory: FileId, place: LeafPlace) -> Result<Leaf<'_>, TreeError> {
-    Leaf::parse(block, directory, place).map_err(|_| damaged(directory, place.lba()))
+/// A leaf that was checked when it was read: [`Blocks::leaf`].
+fn known_leaf(block: &Block, directory: FileId, place: LeafPlace) -> Result<Leaf<'_>, TreeError> {
+    Leaf::trusted(block, directory, place).ok_or_else(|| damaged(directory, place.lba()))
 }
 
 /// The head of block 0: where the directory is.
 pub(crate) fn head(blocks: &mut impl Blocks, directory: FileId) -> Result<LeafHead, TreeError> {
-    let block = blocks.block(directory, 0)?.ok_or_else(|| damaged(directory, 0))?;
-    Ok(leaf_at(&block, directory, LeafPlace::TOP)?.head)
+    let block = blocks.leaf(directory, LeafPlace::TOP)?.ok_or_else(|| damaged(directory, 0))?;
+    Ok(known_leaf(&block, directory, LeafPlace::TOP)?.head)
 }
 
 /// The leaf on a key's way; `None` when there is none.
@@ -100,8 +82,8 @@ fn leaf_of(
 ) -> Result<Option<(LeafPlace, Block)>, TreeError> {
     for level in (0..=LeafPlace::level_of(directory.tree.length)).rev() {
         let place = LeafPlace::of(key, level);
-        if let Some(block) = blocks.block(directory.id, place.lba())? {
-            let is_split = leaf_at(&block, directory.id, place)?.head.split;
+        if let Some(block) = blocks.leaf(directory.id, place)? {
+            let is_split = known_leaf(&block, directory.id, place)?.head.split;
             return Ok((!is_split).then_some((place, block)));
         }
     }
@@ -116,7 +98,7 @@ pub(crate) fn find(
 ) -> Result<Option<Found>, TreeError> {
     let first = first_key(blocks.volume_id(), directory.id, name);
     let Some((place, block)) = leaf_of(blocks, directory, first)? else { return Ok(None) };
-    let leaf = leaf_at(&block, directory.id, place)?;
+    let leaf = known_leaf(&block, directory.id, place)?;
     let found = leaf.names().find(|other| other.key | SAME_HASH == first | SAME_HASH && other.name == name);
     Ok(found.map(|found| Found { key: found.key, file: found.file, kind: NodeKind::of_code(found.kind) }))
 }
@@ -128,7 +110,7 @@ pub(crate) fn name_of(
     key: u64,
 ) -> Result<Option<Entry>, TreeError> {
     let Some((place, block)) = leaf_of(blocks, directory, key)? else { return Ok(None) };
-    Ok(leaf_at(&block, directory.id, place)?.names().find(|name| name.key == key).map(Entry::from))
+    Ok(known_leaf(&block, directory.id, place)?.names().find(|name| name.key == key).map(Entry::from))
 }
 
 /// Up to `limit` names whose keys are `from` or larger, by key.
@@ -147,7 +129,7 @@ pub(crate) fn list(
             }
             continue;
         };
-        let leaf = leaf_at(&block, directory.id, place)?;
+        let leaf = known_leaf(&block, directory.id, place)?;
         let room = limit - entries.len();
         entries.extend(leaf.names().filter(|name| name.key >= key).take(room).map(Entry::from));
         key = place.end();
@@ -187,20 +169,17 @@ pub(crate) fn set_parent(
     parent: FileId,
     parent_key: u64,
 ) -> Result<(), TreeError> {
-    let block = edit.block(directory, 0)?;
-    let names: Vec<Owned>;
-    let head = match &block {
+    let new = match edit.leaf(directory, LeafPlace::TOP)? {
         Some(block) => {
-            let leaf = leaf_at(block, directory, LeafPlace::TOP)?;
-            names = leaf.names().map(Owned::of).collect();
-            LeafHead { parent, parent_key, ..leaf.head }
+            let leaf = known_leaf(&block, directory, LeafPlace::TOP)?;
+            leaf_block(&LeafHead { parent, parent_key, ..leaf.head }, leaf.names())
         }
         None => {
-            names = Vec::new();
-            LeafHead { directory, place: LeafPlace::TOP, split: false, parent, parent_key }
+            let head = LeafHead { directory, place: LeafPlace::TOP, split: false, parent, parent_key };
+            leaf_block(&head, std::iter::empty())
         }
     };
-    edit.write_block(directory, 0, leaf_block(&head, names.iter().map(Owned::as_name)))
+    edit.write_leaf(directory, LeafPlace::TOP, new)
 }
 
 /// Block 0 of a directory that is made outside of an edit.
@@ -219,28 +198,28 @@ pub(crate) fn insert(
 ) -> Result<u64, TreeError> {
     let inode = edit.inode(directory)?;
     let first = first_key(edit.volume_id(), directory, name);
-    let owned = |key| Owned { key, file, kind: kind.code(), name: name.to_vec() };
+    let named = |key| LeafName { key, file, kind: kind.code(), name };
     let Some((place, block)) = leaf_of(edit, &inode, first)? else {
         // The deepest level: nothing can be below.
         let place = LeafPlace::of(first, LeafPlace::level_of(inode.tree.length));
-        write_leaf(edit, &lower(directory, place), &[owned(first)])?;
+        write_leaf(edit, &lower(directory, place), &[named(first)])?;
         return Ok(first);
     };
-    let leaf = leaf_at(&block, directory, place)?;
+    let leaf = known_leaf(&block, directory, place)?;
     let is_free = |key: &u64| leaf.names().all(|name| name.key != *key);
     let key = (first..=first | SAME_HASH).find(is_free).ok_or(TreeError::NoSpace)?;
-    let mut names: Vec<Owned> = leaf.names().map(Owned::of).collect();
-    let at = names.partition_point(|name| name.key < key);
-    names.insert(at, owned(key));
-    spread(edit, leaf.head, names)?;
+    let mut names: Vec<LeafName<'_>> = Vec::with_capacity(leaf.len() + 1);
+    names.extend(leaf.names());
+    names.insert(names.partition_point(|name| name.key < key), named(key));
+    spread(edit, leaf.head, &names)?;
     Ok(key)
 }
 
 /// Writes names where the leaf `head` stands, or into leaves below it.
-fn spread(edit: &mut Edit<'_>, head: LeafHead, names: Vec<Owned>) -> Result<(), TreeError> {
-    let bytes: usize = names.iter().map(|name| name.as_name().size()).sum();
+fn spread(edit: &mut Edit<'_>, head: LeafHead, names: &[LeafName<'_>]) -> Result<(), TreeError> {
+    let bytes: usize = names.iter().map(LeafName::size).sum();
     if bytes <= LEAF_BYTES {
-        return write_leaf(edit, &head, &names);
+        return write_leaf(edit, &head, names);
     }
     let (directory, place) = (head.directory, head.place);
     if place.level == LEAF_LEVEL_MAX {
@@ -259,9 +238,8 @@ fn spread(edit: &mut Edit<'_>, head: LeafHead, names: Vec<Owned>) -> Result<(), 
     }
     let [low, high] = [place.prefix * 2, place.prefix * 2 + 1].map(|prefix| LeafPlace { level, prefix });
     let middle = names.partition_point(|name| name.key < high.start());
-    let mut names = names;
-    let upper = names.split_off(middle);
-    for (place, part) in [(low, names), (high, upper)] {
+    let (lower_names, upper_names) = names.split_at(middle);
+    for (place, part) in [(low, lower_names), (high, upper_names)] {
         if !part.is_empty() {
             spread(edit, lower(directory, place), part)?;
         }
@@ -269,8 +247,8 @@ fn spread(edit: &mut Edit<'_>, head: LeafHead, names: Vec<Owned>) -> Result<(), 
     Ok(())
 }
 
-fn write_leaf(edit: &mut Edit<'_>, head: &LeafHead, names: &[Owned]) -> Result<(), TreeError> {
-    edit.write_block(head.directory, head.place.lba(), leaf_block(head, names.iter().map(Owned::as_name)))
+fn write_leaf(edit: &mut Edit<'_>, head: &LeafHead, names: &[LeafName<'_>]) -> Result<(), TreeError> {
+    edit.write_leaf(head.directory, head.place, leaf_block(head, names.iter().copied()))
 }
 
 /// Lets a name that is there name another file.
@@ -283,8 +261,8 @@ pub(crate) fn replace(
 ) -> Result<(), TreeError> {
     let inode = edit.inode(directory)?;
     let (place, block) = leaf_of(edit, &inode, key)?.ok_or(TreeError::NotFound)?;
-    let leaf = leaf_at(&block, directory, place)?;
-    let mut names: Vec<Owned> = leaf.names().map(Owned::of).collect();
+    let leaf = known_leaf(&block, directory, place)?;
+    let mut names: Vec<LeafName<'_>> = leaf.names().collect();
     let name = names.iter_mut().find(|name| name.key == key).ok_or(TreeError::NotFound)?;
     (name.file, name.kind) = (file, kind.code());
     write_leaf(edit, &leaf.head, &names)
@@ -294,8 +272,8 @@ pub(crate) fn replace(
 pub(crate) fn remove(edit: &mut Edit<'_>, directory: FileId, key: u64) -> Result<(), TreeError> {
     let inode = edit.inode(directory)?;
     let (place, block) = leaf_of(edit, &inode, key)?.ok_or(TreeError::NotFound)?;
-    let leaf = leaf_at(&block, directory, place)?;
-    let names: Vec<Owned> = leaf.names().filter(|name| name.key != key).map(Owned::of).collect();
+    let leaf = known_leaf(&block, directory, place)?;
+    let names: Vec<LeafName<'_>> = leaf.names().filter(|name| name.key != key).collect();
     if place == LeafPlace::TOP {
         return write_leaf(edit, &leaf.head, &names);
     }
@@ -318,20 +296,20 @@ fn write_or_merge(
     edit: &mut Edit<'_>,
     directory: FileId,
     place: LeafPlace,
-    names: Vec<Owned>,
+    names: Vec<LeafName<'_>>,
 ) -> Result<(), TreeError> {
-    let own: usize = names.iter().map(|name| name.as_name().size()).sum();
+    let own: usize = names.iter().map(LeafName::size).sum();
     let other = LeafPlace { prefix: place.prefix ^ 1, ..place };
-    let neighbour = if own < MERGE_BELOW / 2 { edit.block(directory, other.lba())? } else { None };
+    let neighbour = if own < MERGE_BELOW / 2 { edit.leaf(directory, other)? } else { None };
     let Some(neighbour) = neighbour else {
         return write_leaf(edit, &lower(directory, place), &names);
     };
-    let leaf = leaf_at(&neighbour, directory, other)?;
+    let leaf = known_leaf(&neighbour, directory, other)?;
     if own + leaf.used_bytes() >= MERGE_BELOW {
         return write_leaf(edit, &lower(directory, place), &names);
     }
     let mut all = names;
-    all.extend(leaf.names().map(Owned::of));
+    all.extend(leaf.names());
     all.sort_unstable_by_key(|name| name.key);
     edit.punch_block(directory, place.lba())?;
     edit.punch_block(directory, other.lba())?;
@@ -348,7 +326,7 @@ fn write_or_merge(
 
 /// Whether a directory has no names.
 pub(crate) fn is_empty(blocks: &mut impl Blocks, directory: FileId) -> Result<bool, TreeError> {
-    let block = blocks.block(directory, 0)?.ok_or_else(|| damaged(directory, 0))?;
-    let leaf = leaf_at(&block, directory, LeafPlace::TOP)?;
+    let block = blocks.leaf(directory, LeafPlace::TOP)?.ok_or_else(|| damaged(directory, 0))?;
+    let leaf = known_leaf(&block, directory, LeafPlace::TOP)?;
     Ok(!leaf.head.split && leaf.is_empty())
 }

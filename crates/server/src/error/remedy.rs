@@ -401,7 +401,10 @@ pub(crate) fn volume_kind(error: &VolumeError) -> ErrorKind {
         VolumeError::NoSpace | VolumeError::TableFull => ErrorKind::NoSpace,
         VolumeError::NoSuchFile(_) | VolumeError::NoSuchSnapshot(_) => ErrorKind::NotFound,
         VolumeError::NameTaken => ErrorKind::Taken,
-        VolumeError::Held(_) | VolumeError::Cloned(_) | VolumeError::TransferInProgress => ErrorKind::Busy,
+        VolumeError::Held(_)
+        | VolumeError::Cloned(_)
+        | VolumeError::TransferInProgress
+        | VolumeError::OtherHead => ErrorKind::Busy,
         VolumeError::WrongRole(_) => ErrorKind::WrongRole,
         VolumeError::Refused(_) => ErrorKind::Diverged,
         VolumeError::Latched(_) => ErrorKind::ReadOnly,
@@ -437,6 +440,7 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
         VolumeError::TransferInProgress => {
             "wait until the transfer is over; `cairn mirror status` shows it".into()
         }
+        VolumeError::OtherHead => "run the command again: it is made with what there is now".into(),
         VolumeError::Refused(_) => "update the mirror again; if it stays, make a new one".into(),
         VolumeError::Latched(_) => "mend the device, then restart the server".into(),
         VolumeError::LogDamaged { .. } => format!(
@@ -575,6 +579,7 @@ fn tree_kind(error: &TreeError) -> ErrorKind {
         TreeError::NotFound | TreeError::NoTree => ErrorKind::NotFound,
         TreeError::NoSpace | TreeError::Quota => ErrorKind::NoSpace,
         TreeError::ReadOnly => ErrorKind::ReadOnly,
+        TreeError::Stale => ErrorKind::Busy,
         TreeError::Damaged(source) | TreeError::Volume(source) => volume_kind(source),
         _ => ErrorKind::Usage,
     }
@@ -587,6 +592,7 @@ fn tree_next(name: &str, error: &TreeError) -> String {
                 .into()
         }
         TreeError::Damaged(source) | TreeError::Volume(source) => volume_next(name, source),
+        TreeError::Stale => "run the command again: it is made with what there is now".into(),
         _ => "correct it and run the command again".into(),
     }
 }

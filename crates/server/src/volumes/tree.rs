@@ -12,7 +12,8 @@ impl OpenVolume {
     /// The live tree, which is made if there is none yet. It closes when nobody has it any more.
     pub(crate) fn live_tree(&self) -> Result<Arc<Tree>, ServerError> {
         let mut tree = self.tree.lock();
-        if let Some(tree) = tree.upgrade() {
+        // One that a rollback has overtaken is not handed out again.
+        if let Some(tree) = tree.upgrade().filter(|tree| tree.is_current()) {
             return Ok(tree);
         }
         let opened = Tree::open(self.volume.clone()).map(Arc::new).map_err(ServerError::tree(&self.name))?;
