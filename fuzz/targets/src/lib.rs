@@ -10,6 +10,7 @@
 
 mod blocks;
 mod dumps;
+mod fuse;
 mod iscsi;
 mod leaves;
 mod mirrors;
@@ -64,6 +65,7 @@ pub const TARGETS: &[Target] = &[
     target("leaf", leaves::leaf, leaves::leaf_seeds, FAST),
     target("extended", leaves::extended, leaves::extended_seeds, FAST),
     target("file_tree", leaves::file_tree, leaves::file_tree_seeds, SLOW),
+    target("fuse_requests", fuse::requests, fuse::request_seeds, SLOW),
     target("snapshot_table", blocks::snapshot_table, blocks::snapshot_table_seeds, FAST),
     target("redirect_map", blocks::redirect_map, blocks::redirect_map_seeds, FAST),
     target("label_index", blocks::label_index, blocks::label_index_seeds, FAST),

@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 
 use crate::abi::*;
 use crate::attributes::{DT_DIR, attr_out, entry, entry_type};
+use crate::conversation::WRITE_MAX;
 use crate::operations::Answer;
 use crate::shown::{Shown, Slot};
 
@@ -50,7 +51,7 @@ impl Listing {
 
 /// Entries behind the cookie that the kernel gives as an offset; with `plus` with what a lookup of each would say.
 pub(crate) fn read(shown: &Shown, node: u64, arguments: &fuse_read_in, plus: bool) -> Answer {
-    let room = arguments.size as usize;
+    let room = (arguments.size as usize).min(WRITE_MAX);
     let mut listing = Listing { bytes: Vec::with_capacity(room.min(1 << 16)), room, plus };
     match shown.find(node)? {
         (at, Some(slot)) => read_tree(shown, &slot, at.file, arguments.offset, &mut listing)?,

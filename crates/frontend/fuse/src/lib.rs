@@ -14,6 +14,7 @@
 
 mod abi;
 mod attributes;
+mod conversation;
 mod directory;
 mod error;
 mod mount;
@@ -25,7 +26,7 @@ mod shown;
 #[cfg(test)]
 mod tests;
 
+pub use conversation::Unmounted;
 pub use error::MountError;
 pub use mount::{Mount, MountOptions, mounted, show_also, unmount};
-pub use request::parse_any;
 pub use shown::View;

@@ -14,6 +14,7 @@ use zerocopy::IntoBytes;
 
 use crate::abi::*;
 use crate::attributes::{attr_out, entry, no_entry, ns_of, statx_out};
+use crate::conversation::WRITE_MAX;
 use crate::directory;
 use crate::request::{Operation, Request};
 use crate::shown::{Shown, Slot};
@@ -123,7 +124,8 @@ impl FileSystem {
             Operation::Create { arguments, name } => self.create(header, arguments, name),
             Operation::Read(arguments) => {
                 let (slot, file) = self.shown.file(node)?;
-                slot.tree.read(file, arguments.offset, arguments.size as usize).map_err(errno)
+                let length = (arguments.size as usize).min(WRITE_MAX);
+                slot.tree.read(file, arguments.offset, length).map_err(errno)
             }
             Operation::Write { arguments, data } => self.write(node, arguments, data),
             Operation::StatFs => self.space(),

@@ -161,14 +161,3 @@ fn operation<'a>(code: u32, rest: &mut Rest<'a>) -> Option<Operation<'a>> {
         _ => Operation::Other,
     })
 }
-
-/// Gives any bytes to the decoder; what a fuzzer calls.
-pub fn parse_any(bytes: &[u8]) -> bool {
-    Request::parse(bytes).is_some_and(|request| match request.operation {
-        Operation::Lookup { name } | Operation::Unlink { name } | Operation::RemoveXattr { name } => {
-            !name.contains(&0)
-        }
-        Operation::Write { arguments, data } => data.len() == arguments.size as usize,
-        _ => true,
-    })
-}

@@ -12,37 +12,13 @@ use parking_lot::{Condvar, Mutex};
 use zerocopy::IntoBytes;
 
 use crate::abi::*;
+use crate::conversation::{Step, WRITE_MAX, unique_of, with_answer};
 use crate::operations::{Answer, FileSystem};
-use crate::request::{Operation, Request};
 
 /// Threads of a mount: requests wait for devices, not for processors.
 const THREADS: usize = 6;
-/// Bytes that the kernel sends in one write, or asks for in one read.
-const WRITE_MAX: usize = 1 << 20;
-/// Pages of these.
-const PAGES_MAX: u16 = (WRITE_MAX / 4096) as u16;
 /// A write with its headers.
 const BUFFER: usize = WRITE_MAX + 4096;
-/// Requests that the kernel has under way for nobody in particular: read-ahead and write-back.
-const BACKGROUND_MAX: u16 = 64;
-/// From so many on it lets writers wait.
-const CONGESTION: u16 = 48;
-
-/// What is asked of the kernel for every mount.
-const WANTED: u64 = init::ASYNC_READ
-    | init::BIG_WRITES
-    | init::DONT_MASK
-    | init::DO_READDIRPLUS
-    | init::READDIRPLUS_AUTO
-    | init::ASYNC_DIO
-    | init::PARALLEL_DIROPS
-    | init::POSIX_ACL
-    | init::MAX_PAGES
-    | init::CACHE_SYMLINKS
-    | init::HANDLE_KILLPRIV_V2
-    | init::INIT_EXT
-    | init::DIRECT_IO_ALLOW_MMAP
-    | init::ALLOW_IDMAP;
 
 /// An open connection to the kernel.
 pub(crate) struct Connection {
@@ -117,41 +93,25 @@ impl Connection {
 
     /// One request; false for the last.
     fn take(self: &Arc<Self>, bytes: &[u8]) -> bool {
-        let Some(request) = Request::parse(bytes) else {
-            // What is not understood at all still has a number that the kernel waits for.
-            if let Some(unique) = bytes.get(8..16).and_then(|raw| raw.try_into().ok()) {
-                self.reply(u64::from_ne_bytes(unique), Err(errno::EINVAL));
-            }
-            return true;
-        };
-        let unique = request.header.unique;
-        match &request.operation {
-            Operation::Init { arguments, flags2 } => {
-                let answer = self.agree(arguments, *flags2);
-                self.reply(unique, answer);
-            }
-            Operation::Forget { lookups } => self.files.shown.forget(request.header.nodeid, *lookups),
-            Operation::BatchForget { nodes } => {
-                nodes.iter().for_each(|node| self.files.shown.forget(node.nodeid, node.nlookup));
-            }
-            Operation::Destroy => {
+        match self.files.step(bytes) {
+            Step::Answer { unique, answer } => self.reply(unique, answer),
+            Step::Silence => {}
+            Step::AfterData { node } => self.answer_with_data(node, bytes.to_vec()),
+            Step::End { unique } => {
                 self.reply(unique, Ok(Vec::new()));
                 return false;
             }
-            _ if self.files.wants_data_first(&request) => self.answer_with_data(bytes.to_vec()),
-            _ => self.reply(unique, self.files.answer(&request)),
         }
         true
     }
 
     /// Answers when the kernel has sent what it held of the file. It sends it to the threads that take requests, so this is none of them.
-    fn answer_with_data(self: &Arc<Self>, bytes: Vec<u8>) {
+    fn answer_with_data(self: &Arc<Self>, node: u64, bytes: Vec<u8>) {
         let own = self.clone();
-        let unique = bytes.get(8..16).and_then(|raw| raw.try_into().ok()).map_or(0, u64::from_ne_bytes);
+        let unique = unique_of(&bytes).unwrap_or(0);
         let answer = move || {
-            let Some(request) = Request::parse(&bytes) else { return };
-            own.forget_content(request.header.nodeid);
-            own.reply(request.header.unique, own.files.answer(&request));
+            own.forget_content(node);
+            own.reply(unique, own.files.answer_late(&bytes));
         };
         let spawned = std::thread::Builder::new().name("fuse-data".to_owned()).spawn(answer);
         if let Err(error) = spawned {
@@ -160,40 +120,9 @@ impl Connection {
         }
     }
 
-    fn agree(&self, theirs: &fuse_init_in, flags2: u32) -> Answer {
-        if theirs.major != FUSE_KERNEL_VERSION || theirs.minor < FUSE_KERNEL_MINOR_MIN {
-            tracing::error!(major = theirs.major, minor = theirs.minor, "this kernel's FUSE is too old");
-            return Err(errno::EPROTO);
-        }
-        let offered = u64::from(theirs.flags) | u64::from(flags2) << 32;
-        let own = if self.files.shown.is_live() { init::WRITEBACK_CACHE } else { init::EXPLICIT_INVAL_DATA };
-        let agreed = (WANTED | own) & offered;
-        let answer = fuse_init_out {
-            major: FUSE_KERNEL_VERSION,
-            minor: FUSE_KERNEL_MINOR_VERSION,
-            max_readahead: theirs.max_readahead.max(WRITE_MAX as u32),
-            flags: agreed as u32,
-            flags2: (agreed >> 32) as u32,
-            max_background: BACKGROUND_MAX,
-            congestion_threshold: CONGESTION,
-            max_write: WRITE_MAX as u32,
-            time_gran: 1,
-            max_pages: PAGES_MAX,
-            ..fuse_init_out::default()
-        };
-        Ok(answer.as_bytes().to_vec())
-    }
-
     fn reply(&self, unique: u64, answer: Answer) {
-        let (error, body) = match answer {
-            Ok(body) => (0, body),
-            Err(number) => (-number, Vec::new()),
-        };
-        let len = (size_of::<fuse_out_header>() + body.len()) as u32;
-        let header = fuse_out_header { len, error, unique };
-        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(&body)];
         // Nobody waits for it any more, or the mount is gone: the reader sees that next.
-        let _ = rustix::io::writev(&self.device, &parts);
+        let _ = with_answer(unique, answer, |parts| rustix::io::writev(&self.device, parts));
     }
 
     fn notify(&self, code: i32, parts: &[&[u8]]) {

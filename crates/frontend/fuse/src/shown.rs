@@ -99,10 +99,12 @@ impl Shown {
             let slot = self.slot(self.root.load(Ordering::Acquire))?;
             return Ok((Node { slot: slot.number, file: slot.tree.root() }, Some(slot)));
         };
-        match node.slot {
-            SNAPSHOTS => Ok((node, None)),
-            number => Ok((node, Some(self.slot(number)?))),
+        if node.slot == SNAPSHOTS {
+            return Ok((node, None));
         }
+        let slot = self.slot(node.slot)?;
+        // The kernel was never told of the tree's own files.
+        if slot.tree.is_own(node.file) { Err(errno::ESTALE) } else { Ok((node, Some(slot))) }
     }
 
     /// The file of a number that must be in a tree.

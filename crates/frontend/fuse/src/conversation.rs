@@ -1,0 +1,163 @@
+//! What is said to the kernel, without the kernel: bytes of a request to what is to be done about it, and bytes of an answer.
+//!
+//! Whatever the bytes are, the answer is one that the kernel takes: its length is its own, it names the request, an error is one of Linux's and has nothing behind it. A request that
+//! is not understood is answered too, as somebody waits for it.
+
+use std::io::IoSlice;
+
+use zerocopy::IntoBytes;
+
+use crate::abi::*;
+use crate::error::MountError;
+use crate::operations::{Answer, FileSystem};
+use crate::request::{Operation, Request};
+use crate::shown::{Shown, View};
+
+/// Bytes that the kernel sends in one write, or asks for in one read.
+pub(crate) const WRITE_MAX: usize = 1 << 20;
+/// Pages of these.
+const PAGES_MAX: u16 = (WRITE_MAX / 4096) as u16;
+/// Requests that the kernel has under way for nobody in particular: read-ahead and write-back.
+const BACKGROUND_MAX: u16 = 64;
+/// From so many on it lets writers wait.
+const CONGESTION: u16 = 48;
+
+/// What is asked of the kernel for every mount.
+const WANTED: u64 = init::ASYNC_READ
+    | init::BIG_WRITES
+    | init::DONT_MASK
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::ASYNC_DIO
+    | init::PARALLEL_DIROPS
+    | init::POSIX_ACL
+    | init::MAX_PAGES
+    | init::CACHE_SYMLINKS
+    | init::HANDLE_KILLPRIV_V2
+    | init::INIT_EXT
+    | init::DIRECT_IO_ALLOW_MMAP
+    | init::ALLOW_IDMAP;
+
+/// What a request comes to.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// This is its answer.
+    Answer { unique: u64, answer: Answer },
+    /// It has none.
+    Silence,
+    /// It is answered ([`FileSystem::answer_late`]) once the kernel has sent what it holds of the file with this number.
+    AfterData { node: u64 },
+    /// It was the last one, and is answered.
+    End { unique: u64 },
+}
+
+impl FileSystem {
+    /// Does what one request asks for.
+    pub(crate) fn step(&self, bytes: &[u8]) -> Step {
+        let Some(request) = Request::parse(bytes) else {
+            // What is not understood at all still has a number that the kernel waits for.
+            return match unique_of(bytes) {
+                Some(unique) => Step::Answer { unique, answer: Err(errno::EINVAL) },
+                None => Step::Silence,
+            };
+        };
+        let unique = request.header.unique;
+        match &request.operation {
+            Operation::Init { arguments, flags2 } => {
+                Step::Answer { unique, answer: self.agree(arguments, *flags2) }
+            }
+            Operation::Forget { lookups } => {
+                self.shown.forget(request.header.nodeid, *lookups);
+                Step::Silence
+            }
+            Operation::BatchForget { nodes } => {
+                nodes.iter().for_each(|node| self.shown.forget(node.nodeid, node.nlookup));
+                Step::Silence
+            }
+            Operation::Destroy => Step::End { unique },
+            _ if self.wants_data_first(&request) => Step::AfterData { node: request.header.nodeid },
+            _ => Step::Answer { unique, answer: self.answer(&request) },
+        }
+    }
+
+    /// Answers a request whose data the kernel has sent meanwhile.
+    pub(crate) fn answer_late(&self, bytes: &[u8]) -> Answer {
+        let request = Request::parse(bytes).ok_or(errno::EINVAL)?;
+        self.answer(&request)
+    }
+
+    fn agree(&self, theirs: &fuse_init_in, flags2: u32) -> Answer {
+        if theirs.major != FUSE_KERNEL_VERSION || theirs.minor < FUSE_KERNEL_MINOR_MIN {
+            tracing::error!(major = theirs.major, minor = theirs.minor, "this kernel's FUSE is too old");
+            return Err(errno::EPROTO);
+        }
+        let offered = u64::from(theirs.flags) | u64::from(flags2) << 32;
+        let own = if self.shown.is_live() { init::WRITEBACK_CACHE } else { init::EXPLICIT_INVAL_DATA };
+        let agreed = (WANTED | own) & offered;
+        let answer = fuse_init_out {
+            major: FUSE_KERNEL_VERSION,
+            minor: FUSE_KERNEL_MINOR_VERSION,
+            max_readahead: theirs.max_readahead.max(WRITE_MAX as u32),
+            flags: agreed as u32,
+            flags2: (agreed >> 32) as u32,
+            max_background: BACKGROUND_MAX,
+            congestion_threshold: CONGESTION,
+            max_write: WRITE_MAX as u32,
+            time_gran: 1,
+            max_pages: PAGES_MAX,
+            ..fuse_init_out::default()
+        };
+        Ok(answer.as_bytes().to_vec())
+    }
+}
+
+/// The number of a request, of which nothing else need be understood.
+pub(crate) fn unique_of(bytes: &[u8]) -> Option<u64> {
+    bytes.get(8..16).and_then(|raw| raw.try_into().ok()).map(u64::from_ne_bytes)
+}
+
+/// Hands an answer as the kernel takes it to `write`.
+pub(crate) fn with_answer<T>(unique: u64, answer: Answer, write: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
+    let (error, body) = match answer {
+        Ok(body) => (0, body),
+        Err(number) => (-number, Vec::new()),
+    };
+    let len = (size_of::<fuse_out_header>() + body.len()) as u32;
+    let header = fuse_out_header { len, error, unique };
+    write(&[IoSlice::new(header.as_bytes()), IoSlice::new(&body)])
+}
+
+/// A mount without a kernel: bytes of requests in, bytes of answers out, in one thread. It is what a fuzzer and a test speak with.
+pub struct Unmounted {
+    files: FileSystem,
+}
+
+impl Unmounted {
+    /// Shows what a mount would.
+    ///
+    /// # Errors
+    /// [`MountError::Tree`] when a mirror has no tree yet.
+    pub fn new(view: View) -> Result<Self, MountError> {
+        Ok(Self { files: FileSystem::new(Shown::new(view)?) })
+    }
+
+    /// Takes the bytes of one read from `/dev/fuse`, and gives those that would be written to it; none where the kernel waits for none.
+    pub fn answer(&self, request: &[u8]) -> Option<Vec<u8>> {
+        let (unique, answer) = match self.files.step(request) {
+            Step::Answer { unique, answer } => (unique, answer),
+            Step::Silence => return None,
+            Step::AfterData { .. } => (unique_of(request)?, self.files.answer_late(request)),
+            Step::End { unique } => (unique, Ok(Vec::new())),
+        };
+        Some(with_answer(unique, answer, |parts| parts.iter().flat_map(|part| part.to_vec()).collect()))
+    }
+
+    /// Moves on to the newest image of a mirror, as [`crate::Mount::refresh`] does.
+    ///
+    /// # Errors
+    /// Those of the image.
+    pub fn refresh(&self) -> Result<(), MountError> {
+        self.files.shown.follow()?;
+        Ok(())
+    }
+}
