@@ -23,16 +23,20 @@ const SMALL_BYTES: usize = 4000;
 /// Bytes at once of the large one.
 const PIECE: usize = 1 << 20;
 
-struct Sizes {
-    files: usize,
-    large: u64,
-    device: u64,
+/// How much work there is, and where.
+pub(crate) struct Sizes {
+    /// Files in all.
+    pub(crate) files: usize,
+    /// Bytes of the large one.
+    pub(crate) large: u64,
+    /// Bytes of every file system.
+    pub(crate) device: u64,
 }
 
 /// A file system that is mounted.
-struct Contender {
-    name: &'static str,
-    folder: PathBuf,
+pub(crate) struct Contender {
+    pub(crate) name: &'static str,
+    pub(crate) folder: PathBuf,
     /// The loop device or file that Linux `dump` reads.
     device: Option<String>,
     lazily: bool,
@@ -87,6 +91,9 @@ pub(crate) fn files(plan: &Plan, report: &mut Report) -> Result<()> {
     }
     rows(report, &contenders, seen, cairn.is_some());
     dumps(plan, report, &sizes, &folder, &contenders, cairn.as_ref())?;
+    if let (Some(cairn), Some(contender)) = (&cairn, contenders.first()) {
+        finding_changes(plan, report, cairn, &contender.folder)?;
+    }
     report.note(format!(
         "Small files: {} of {SMALL_BYTES} bytes, {PER_DIRECTORY} a directory, one thread. Create and delete end with `sync -f`; before stat and read all caches of the kernel are dropped.",
         sizes.files
@@ -145,17 +152,17 @@ impl Seen {
     }
 }
 
-fn clocked(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
+pub(crate) fn clocked(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
     let start = Instant::now();
     work()?;
     Ok(start.elapsed())
 }
 
-fn sync(folder: &Path) -> Result<()> {
+pub(crate) fn sync(folder: &Path) -> Result<()> {
     run(Command::new("sync").arg("-f").arg(folder)).map(drop)
 }
 
-fn drop_caches() -> Result<()> {
+pub(crate) fn drop_caches() -> Result<()> {
     run(&mut Command::new("sync"))?;
     Ok(fs::write("/proc/sys/vm/drop_caches", "3")?)
 }
@@ -312,7 +319,41 @@ fn dumps(
     Ok(fs::remove_file(&out)?)
 }
 
-fn mount_cairn(cairn: &Cairn, folder: &Path, sizes: &Sizes) -> Result<Contender> {
+/// The time in which a dump of level 1 finds what changed after 1 % of the files did: by the maps, and by looking at all inodes. Nothing is dumped but the level that it stands on.
+fn finding_changes(plan: &Plan, report: &mut Report, cairn: &Cairn, mount: &Path) -> Result<()> {
+    let counts: &[usize] = if plan.quick { &[400, 2_000] } else { &[10_000, 100_000, 1_000_000] };
+    let tree = mount.join("changing");
+    fs::create_dir(&tree)?;
+    let mut made = 0;
+    for count in counts.iter().copied() {
+        for number in made..count {
+            if number.is_multiple_of(PER_DIRECTORY) {
+                fs::create_dir(tree.join(format!("d{}", number / PER_DIRECTORY)))?;
+            }
+            File::create(small(&tree, number))?;
+        }
+        made = count;
+        let (base, now) = (format!("vol0@base{count}"), format!("vol0@now{count}"));
+        cairn.cli(&["snapshot", "create", &base])?;
+        cairn.cli(&["dump", "-0", "-f", "/dev/null", &base])?;
+        for number in (0..count).step_by(100) {
+            fs::write(small(&tree, number), b"changed")?;
+        }
+        cairn.cli(&["snapshot", "create", &now])?;
+        let find = || -> Result<f64> {
+            drop_caches()?;
+            Ok(timed(&mut cairn.command(&["dump", "-n", "-1", &now]))?.as_secs_f64() * 1e3)
+        };
+        let by_maps = median((0..plan.rounds()).map(|_| find()).collect::<Result<_>>()?);
+        cairn.cli(&["snapshot", "delete", &base, "--yes"])?;
+        let by_inodes = find()?;
+        let work = format!("finding what changed: 1 % of {count} files");
+        report.against(work, "ms", Some(by_maps), ("cairn, all inodes", by_inodes), Target::None);
+    }
+    Ok(())
+}
+
+pub(crate) fn mount_cairn(cairn: &Cairn, folder: &Path, sizes: &Sizes) -> Result<Contender> {
     let mount = folder.join("cairn");
     fs::create_dir(&mount)?;
     cairn.cli(&["volume", "create", "vol0", "--size", &sizes.device.to_string()])?;
@@ -342,13 +383,15 @@ fn on_loop(name: &'static str, image: &Path, mount: PathBuf) -> Result<Contender
     Ok(Contender { name, folder: mount, device: Some(device), lazily: false })
 }
 
-fn ext4(folder: &Path, sizes: &Sizes) -> Result<Contender> {
+pub(crate) fn ext4(folder: &Path, sizes: &Sizes) -> Result<Contender> {
     let (image, mount) = image(folder, "ext4", sizes)?;
-    run(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&image))?;
+    // As many inodes as files, where the default would be too few.
+    let inodes = (sizes.files + sizes.files / 10).max(sizes.device as usize >> 14).to_string();
+    run(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4", "-N", &inodes]).arg(&image))?;
     on_loop("ext4", &image, mount)
 }
 
-fn btrfs(folder: &Path, sizes: &Sizes) -> Result<Contender> {
+pub(crate) fn btrfs(folder: &Path, sizes: &Sizes) -> Result<Contender> {
     let (image, mount) = image(folder, "btrfs", sizes)?;
     run(Command::new("mkfs.btrfs").arg("-q").arg(&image))?;
     on_loop("btrfs", &image, mount)

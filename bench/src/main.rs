@@ -17,6 +17,7 @@ mod link;
 mod link_rows;
 mod machine;
 mod mirror_rows;
+mod names_rows;
 mod peers;
 mod process;
 mod report;
@@ -111,6 +112,7 @@ const TABLES: &[Table] = &[
     ),
     ("image", "image dump and restore next to what reads and writes the same device", image_rows::image),
     ("files", "many small files and a large one through FUSE; BSD dump and restore", files_rows::files),
+    ("names", "a million names in one directory, in the engine and through FUSE", names_rows::names),
     ("failover", "from the command to the first read", image_rows::failover),
     ("open", "opening after kill -9", mirror_rows::open_after_kill),
     (

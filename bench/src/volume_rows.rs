@@ -21,7 +21,7 @@ const CLUSTER_BLOCKS: u64 = 256;
 const CACHE_BYTES: u64 = 256 << 20;
 
 /// A volume in a sparse file with one large file, and a thread that does its background work.
-struct Bench {
+pub(crate) struct Bench {
     volume: Arc<Volume>,
     file: FileId,
     stop: Arc<AtomicBool>,
@@ -30,7 +30,7 @@ struct Bench {
 
 impl Bench {
     /// A new volume of `bytes` whose file has half of that.
-    fn create(path: &Path, bytes: u64) -> Result<Self> {
+    pub(crate) fn create(path: &Path, bytes: u64) -> Result<Self> {
         let blocks = bytes / BLOCK_SIZE as u64;
         let device = FileDevice::create(path, Volume::device_bytes(blocks, Role::Normal))?;
         let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Normal };
@@ -56,6 +56,16 @@ impl Bench {
             }
         });
         Ok(Self { volume, file, stop, background: Some(background) })
+    }
+
+    /// The volume as it is on the device, for who asks for no LUN.
+    pub(crate) fn reopen(path: &Path) -> Result<Self> {
+        Self::open(path, FileId(0))
+    }
+
+    /// The volume.
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        &self.volume
     }
 
     /// Writes `count` blocks from `lba`, each unlike any other.
