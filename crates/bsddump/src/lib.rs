@@ -38,7 +38,7 @@ pub use names::Names;
 pub use reader::{Content, Damage, Label, Reader};
 pub use record::RECORD;
 pub use source::{Selection, Source};
-pub use writer::{Dump, Failed, Options, Phase, Planned, Progress, Written};
+pub use writer::{Dump, Failed, Known, Options, Phase, Planned, Progress, Written};
 
 #[cfg(test)]
 mod tests;

@@ -46,6 +46,12 @@ impl InodeMap {
         self.bytes.iter().map(|byte| u64::from(byte.count_ones())).sum()
     }
 
+    /// Past the last number in it; 0 for the empty set.
+    pub(crate) fn end(&self) -> u64 {
+        let last = self.bytes.iter().rposition(|byte| *byte != 0);
+        last.map_or(0, |index| index as u64 * 8 + u64::from(self.bytes[index].ilog2()) + 2)
+    }
+
     /// Those in it, in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.bytes.iter().enumerate().filter(|(_, byte)| **byte != 0).flat_map(|(index, byte)| {

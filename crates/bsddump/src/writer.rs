@@ -116,8 +116,17 @@ pub struct Dump {
     left_out: HashMap<u32, HashSet<Vec<u8>>>,
     planned: Planned,
     failed: Vec<Failed>,
-    /// Bytes of directories that were read while the plan was made.
+    /// Past the last number in use.
     end: u64,
+}
+
+/// What a dump has, of who knows that without looking at every inode.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Known {
+    /// All files that there are: what is not in it, a restore removes.
+    pub used: InodeMap,
+    /// Those that are dumped: what changed, and the directories that lead there from the root, which is one of them.
+    pub dumped: InodeMap,
 }
 
 /// A directory on the way down.
@@ -170,6 +179,42 @@ impl Dump {
             dump.planned.bytes += sizes.of(number);
         }
         Ok(dump)
+    }
+
+    /// The same where it is known what belongs to it: only the inodes that are dumped are looked at.
+    ///
+    /// # Errors
+    /// [`WriteError::Source`] when an inode can't be read; [`WriteError::NoRoot`]; [`WriteError::Cancelled`].
+    pub fn plan_known(
+        source: &mut dyn Source,
+        options: Options,
+        known: Known,
+        watch: Watch<'_>,
+    ) -> Result<Self, WriteError> {
+        if !known.dumped.contains(ROOT) || !known.used.contains(ROOT) {
+            return Err(WriteError::NoRoot);
+        }
+        let (mut directories, mut planned) =
+            (InodeMap::new(), Planned { inodes: 0, directories: 0, bytes: 0 });
+        let total = known.dumped.count();
+        for number in known.dumped.iter() {
+            planned.inodes += 1;
+            let inode = source.inode(number).map_err(WriteError::Source)?;
+            if inode.kind == Kind::Directory {
+                directories.insert(number);
+                planned.directories += 1;
+            } else if inode.kind.has_content() {
+                planned.bytes += inode.size;
+            }
+            let progress = Progress { phase: Phase::MapFiles, done: planned.inodes, total, bytes: 0 };
+            if planned.inodes % 256 == 0 && !watch(progress) {
+                return Err(WriteError::Cancelled);
+            }
+        }
+        let end = known.used.end();
+        let Known { used, dumped } = known;
+        let (linked, left_out) = (InodeMap::new(), HashMap::new());
+        Ok(Self { options, used, dumped, directories, linked, left_out, planned, failed: Vec::new(), end })
     }
 
     /// What it will have.
