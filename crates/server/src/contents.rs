@@ -297,7 +297,8 @@ impl Server {
         let snapshot = find_snapshot(&open, name)?;
         self.devices.refuse_adopted(volume, None)?;
         // What the kernel has cached of mounted files would be mixed with what was.
-        self.mounts.refuse_if_mounted(volume, |of, snapshot| of == volume && snapshot.is_none())?;
+        let _still = self.mounts.keep_still(volume);
+        self.mounts.refuse_if_live(volume)?;
         // The disks change under their clients, who must not go on with what they have cached.
         let closed = self.close_sessions(|export| export.volume == volume && export.snapshot.is_none());
         let undo = open.volume.rollback(snapshot.id).map_err(named(volume, &format!("{volume}@{name}")))?;

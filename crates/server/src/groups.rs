@@ -445,6 +445,8 @@ impl Server {
             if begun.as_ref().is_some_and(|begun| begun.done.contains(volume)) {
                 continue;
             }
+            // Its mounts take writes once it is rolled back, not in between.
+            let _still = self.mounts.keep_still(volume);
             if self.volumes.get(volume)?.is_destination() {
                 self.failover(volume, false)?;
             }

@@ -3,7 +3,10 @@
 //! A server that died leaves mounts behind on which everything fails; the next start takes them away and mounts anew. An entry stays until somebody unmounts it, by
 //! `cairn unmount` or with the system's own programs. A live tree is mounted once; its second directory shows the same mount.
 //!
-//! Lock order: `entries`, then what volumes have. It is not held while a mount is asked for data: the answer may need a new mount's threads, never this.
+//! A mirror that was failed over takes writes, and so do its mounts a moment later: each is taken away from its directory and made again, on the live tree. Who had a file or a directory
+//! open goes on reading the image that he was in; who comes by the path is in the live tree.
+//!
+//! Lock order: `entries`, then `still`, then what volumes have. It is not held while a mount is asked for data: the answer may need a new mount's threads, never this.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,6 +67,8 @@ struct Mounted {
     mount: Arc<Mount>,
     open: Arc<OpenVolume>,
     read_only: bool,
+    /// Why it is still read-only, of a mirror that was failed over.
+    stays: Option<String>,
     /// The snapshots when it was last looked at.
     snapshots: Vec<(SnapshotId, String)>,
 }
@@ -98,9 +103,28 @@ pub(crate) struct Mounts {
     path: PathBuf,
     volumes: Arc<Volumes>,
     entries: Mutex<Vec<Entry>>,
+    /// Volumes that are about to become yet another state: their mounts stay as they are.
+    still: Mutex<Vec<String>>,
     ending: AtomicBool,
     asleep: Mutex<()>,
     wake: Condvar,
+}
+
+/// Keeps the mounts of a volume as they are, until it is dropped; see [`Mounts::keep_still`].
+pub(crate) struct Still<'a> {
+    mounts: &'a Mounts,
+    volume: String,
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        let mut still = self.mounts.still.lock();
+        if let Some(own) = still.iter().position(|volume| *volume == self.volume) {
+            still.swap_remove(own);
+        }
+        drop(still);
+        self.mounts.wake.notify_all();
+    }
 }
 
 /// The thread that looks after mounts; it ends when this goes.
@@ -131,6 +155,7 @@ impl Mounts {
             path,
             volumes,
             entries: Mutex::default(),
+            still: Mutex::default(),
             ending: AtomicBool::new(false),
             asleep: Mutex::default(),
             wake: Condvar::new(),
@@ -138,7 +163,7 @@ impl Mounts {
         for record in document.mounts {
             clear_dead(&record);
             let mut entries = mounts.entries.lock();
-            let state = mounts.mount(&record, &entries).map_err(|error| {
+            let state = mounts.mount(&record, &entries, None).map_err(|error| {
                 let (name, directory) = (record.name(), record.directory.display().to_string());
                 tracing::error!(name, directory, %error, "what was mounted is not there any more");
                 error.to_string()
@@ -198,7 +223,7 @@ impl Mounts {
         if entries.iter().any(|entry| entry.record.directory == record.directory && entry.is_there()) {
             return Err(ServerError::Taken { what: "mount", name: request.directory.clone() });
         }
-        let mounted = self.mount(&record, &entries)?;
+        let mounted = self.mount(&record, &entries, None)?;
         entries.retain(|entry| entry.record.directory != record.directory);
         entries.push(Entry { record, state: Ok(mounted) });
         self.save(&entries)?;
@@ -263,6 +288,72 @@ impl Mounts {
         }
     }
 
+    /// Refuses to put another state under programs that write.
+    pub(crate) fn refuse_if_live(&self, volume: &str) -> Result<(), ServerError> {
+        let entries = self.entries.lock();
+        match entries.iter().find(|entry| entry.record.volume == volume && entry.is_live()) {
+            None => Ok(()),
+            Some(Entry { record, .. }) => {
+                Err(ServerError::Mounted { name: volume.to_owned(), directory: record.directory.clone() })
+            }
+        }
+    }
+
+    /// Lets no mount of a volume become writable while it is failed over and then rolled back: its programs would write to what is dropped next.
+    pub(crate) fn keep_still(&self, volume: &str) -> Still<'_> {
+        // A mount that becomes writable at this moment is finished first, and is seen.
+        let _entries = self.entries.lock();
+        self.still.lock().push(volume.to_owned());
+        Still { mounts: self, volume: volume.to_owned() }
+    }
+
+    /// Mounts of mirrors that are none any more are made again, on the live trees.
+    fn make_writable(&self) {
+        let mut entries = self.entries.lock();
+        for index in 0..entries.len() {
+            let Entry { record, state: Ok(mounted) } = &entries[index] else { continue };
+            let is_left_behind =
+                record.snapshot.is_none() && mounted.read_only && !mounted.open.is_destination();
+            if !is_left_behind || self.still.lock().contains(&record.volume) {
+                continue;
+            }
+            let open = mounted.open.clone();
+            let record = record.clone();
+            let directory = record.directory.display().to_string();
+            // Opened before anything is taken away: what can't be opened for writing is read on, and in a directory without its mount programs would write below it.
+            let tree = match self.live_tree(&open, &entries) {
+                Ok(tree) => tree,
+                Err(error) => {
+                    let told = error.to_string();
+                    if let Ok(mounted) = &mut entries[index].state
+                        && mounted.stays.as_ref() != Some(&told)
+                    {
+                        tracing::error!(name = record.name(), directory, %error, "a mount of a mirror that was failed over stays read-only");
+                        mounted.stays = Some(told);
+                    }
+                    continue;
+                }
+            };
+            // Programs that are in it go on in the image that they are in.
+            let state = match fuse::unmount(&record.directory, true) {
+                Ok(()) => self.mount(&record, &entries, Some(tree)).map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            match &state {
+                Ok(_) => {
+                    tracing::info!(name = record.name(), directory, "a mount of a mirror takes writes now")
+                }
+                Err(error) => tracing::error!(
+                    name = record.name(),
+                    directory,
+                    error,
+                    "a mount of a mirror that was failed over is not there any more"
+                ),
+            }
+            entries[index].state = state;
+        }
+    }
+
     /// Takes away the mounts of a volume's live tree, whoever works in them: it becomes a mirror. How many there were.
     pub(crate) fn close_live(&self, volume: &str) -> usize {
         let mut entries = self.entries.lock();
@@ -302,7 +393,12 @@ impl Mounts {
         state::save(&self.path, &Document { mounts })
     }
 
-    fn mount(&self, record: &Record, entries: &[Entry]) -> Result<Mounted, ServerError> {
+    fn mount(
+        &self,
+        record: &Record,
+        entries: &[Entry],
+        live: Option<Arc<Tree>>,
+    ) -> Result<Mounted, ServerError> {
         let open = self.volumes.get(&record.volume)?;
         let name = record.name();
         let failed = ServerError::tree(&name);
@@ -313,7 +409,10 @@ impl Mounts {
                 (View::Frozen(Arc::new(Tree::of_image(image).map_err(failed)?)), true)
             }
             None if open.is_destination() => (View::Following(open.volume.clone()), true),
-            None => (View::Live(open.live_tree()?), false),
+            None if self.still.lock().contains(&record.volume) => {
+                return Err(ServerError::Busy { name: record.volume.clone(), by: "it is being rolled back" });
+            }
+            None => (View::Live(live.map_or_else(|| self.live_tree(&open, entries), Ok)?), false),
         };
         let same = entries.iter().find(|entry| entry.record.volume == record.volume && entry.is_live());
         let mount = match (same, read_only) {
@@ -349,7 +448,16 @@ impl Mounts {
             open.is_mounted_by(&mount);
         }
         let snapshots = names_of(&open);
-        Ok(Mounted { mount, open, read_only, snapshots })
+        Ok(Mounted { mount, open, read_only, stays: None, snapshots })
+    }
+
+    /// The live tree for a mount. Another mount of the same tree would have a cache of its own, and neither would see what the other writes.
+    fn live_tree(&self, open: &OpenVolume, entries: &[Entry]) -> Result<Arc<Tree>, ServerError> {
+        let is_live = |entry: &Entry| entry.record.volume == open.name && entry.is_live();
+        if !entries.iter().any(is_live) && !open.has_no_live_tree() {
+            return Err(ServerError::Busy { name: open.name.clone(), by: OpenVolume::STILL_USED });
+        }
+        open.live_tree()
     }
 
     /// One look: mirrors that moved on, snapshots that went, mounts that somebody took away.
@@ -373,6 +481,7 @@ impl Mounts {
         }
         if !self.ending.load(Ordering::Acquire) {
             self.forget_unmounted();
+            self.make_writable();
         }
     }
 

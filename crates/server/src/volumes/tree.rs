@@ -1,6 +1,7 @@
 //! The files of a volume: its one live tree, shared by all that need it, and the mounts of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_files::Tree;
 use cairn_frontend_fuse::Mount;
@@ -8,7 +9,14 @@ use cairn_frontend_fuse::Mount;
 use super::OpenVolume;
 use crate::error::ServerError;
 
+/// How often is looked whether a mount has let go of a tree, and how long is waited in between.
+const LET_GO_ROUNDS: u32 = 100;
+const LET_GO_ROUND: Duration = Duration::from_millis(10);
+
 impl OpenVolume {
+    /// What a volume is busy with whose mount was taken away while programs work in it.
+    pub(crate) const STILL_USED: &str = "programs still work in a mount of it that was taken away";
+
     /// The live tree, which is made if there is none yet. It closes when nobody has it any more.
     pub(crate) fn live_tree(&self) -> Result<Arc<Tree>, ServerError> {
         let mut tree = self.tree.lock();
@@ -36,7 +44,19 @@ impl OpenVolume {
         mounts.push(Arc::downgrade(mount));
     }
 
-    fn collect(&self) {
+    /// True when nobody has the live tree, after a moment for those who are letting it go. Programs may work in a mount that was taken away from under them.
+    pub(crate) fn has_no_live_tree(&self) -> bool {
+        for _ in 0..LET_GO_ROUNDS {
+            if self.tree.lock().strong_count() == 0 {
+                return true;
+            }
+            std::thread::sleep(LET_GO_ROUND);
+        }
+        false
+    }
+
+    /// Asks the kernel for what it still holds of mounted files.
+    pub(crate) fn collect(&self) {
         let mounts: Vec<Arc<Mount>> = self.mounts.lock().iter().filter_map(|mount| mount.upgrade()).collect();
         for mount in mounts {
             if let Err(error) = mount.collect() {
