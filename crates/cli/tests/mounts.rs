@@ -433,9 +433,20 @@ fn killed_server_leaves_errors_and_comes_back_with_what_was_synced() {
 
 #[test]
 fn linux_restore_and_ours_make_the_tree_of_a_dump_and_its_increments() {
-    if !can_mount() {
-        return;
+    if can_mount() {
+        dump_and_increments(false);
     }
+}
+
+#[test]
+fn linux_restore_and_ours_make_the_tree_of_increments_found_from_the_maps() {
+    if can_mount() {
+        dump_and_increments(true);
+    }
+}
+
+/// With `kept`, each dump is of a snapshot that stays, with which the next one is compared.
+fn dump_and_increments(kept: bool) {
     let restore = ["/usr/sbin/restore", "/sbin/restore"].into_iter().find(|path| Path::new(path).exists());
     assert!(restore.is_some() || std::env::var_os("CI").is_none(), "restore must be installed here");
     let scratch = tempfile::tempdir().unwrap();
@@ -447,7 +458,13 @@ fn linux_restore_and_ours_make_the_tree_of_a_dump_and_its_increments() {
     let apply = |level: u32| {
         let dump = scratch.path().join(format!("dump{level}"));
         let flag = format!("-{level}");
-        mounted.server.good(&["dump", &flag, "-f", dump.to_str().unwrap(), "vol0"]);
+        let name = if kept { format!("vol0@level{level}") } else { "vol0".to_owned() };
+        if kept {
+            mounted.server.good(&["snapshot", "create", &name]);
+        }
+        mounted.server.good(&["dump", &flag, "-f", dump.to_str().unwrap(), &name]);
+        let names = scratch.path().join(format!("data/volumes/vol0/names.{level}"));
+        assert_eq!(names.exists(), kept, "{} is for what stays", names.display());
         let output = cairn().args(["restore", "-rf"]).arg(&dump).arg("--to").arg(&ours).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         same(&mounted.point, &ours);
@@ -496,6 +513,19 @@ fn linux_restore_and_ours_make_the_tree_of_a_dump_and_its_increments() {
     mounted.write("home/last", "last");
     apply(9);
     assert_eq!(mounted.server.json(&["dump", "--dates", "vol0"]).as_array().unwrap().len(), 4);
+    if kept {
+        // What is new since level 5, and the directories that lead there.
+        mounted.server.good(&["snapshot", "create", "vol0@again"]);
+        let plan = mounted.server.json(&["dump", "-n", "-9", "vol0@again"]);
+        let since = mounted.server.json(&["dump", "-n", "-9", "vol0@level9"]);
+        assert_eq!((&plan["inodes"], &since["inodes"]), (&3.into(), &3.into()), "{plan} {since}");
+        let exact = mounted.server.json(&["dump", "-n", "-1", "vol0@level0"]);
+        assert_eq!(exact["inodes"], 1, "the snapshot of the lower dump itself: {exact}");
+        // Without it everything is looked at.
+        mounted.server.good(&["snapshot", "delete", "vol0@level0", "--yes"]);
+        assert!(mounted.server.json(&["dump", "-n", "-1", "vol0@level1"])["inodes"].as_u64() > Some(1));
+        return;
+    }
     assert!(differ(&mounted.point, &mounted.path("home")), "a comparison that can fail");
 
     // A part of the tree, without some of it, through a pipe.
@@ -607,6 +637,28 @@ fn mount_of_a_mirror_shows_one_image_at_a_time_and_moves_on() {
     mounted.server.good(&["snapshot", "create", "vol0@seen"]);
     destination.good(&["mirror", "update", "vol0"]);
     wait_until("a snapshot of the mirror is not shown", || copy.join(".snapshot/seen/sub/file").exists());
+
+    // Failed over, it takes writes where it is mounted. Who was in it goes on reading.
+    let open = File::open(copy.join("sub/file")).unwrap();
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    wait_until("a mount stays read-only after a failover", || {
+        fs::write(copy.join("sub/x"), "written").is_ok()
+    });
+    write_and_sync(&copy.join("sub/file"), b"here");
+    open.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"two");
+    drop(open);
+    assert_eq!(destination.json(&["mount", "list"])[0]["read_only"], false);
+    assert_eq!(read(&copy.join(".snapshot/seen/sub/file")), "two");
+    // What programs work in is not rolled back under them.
+    let told = destination.bad(11, "busy", &["snapshot", "rollback", "vol0@seen", "--yes"]);
+    assert!(told.contains(copy.to_str().unwrap()), "{told}");
+    destination.good(&["unmount", copy.to_str().unwrap()]);
+    destination.good(&["snapshot", "rollback", "vol0@seen", "--yes"]);
+    destination.good(&["mount", "vol0", copy.to_str().unwrap()]);
+    assert_eq!(read(&copy.join("sub/file")), "two");
+    assert!(!copy.join("sub/x").exists());
+    fs::write(copy.join("sub/x"), "again").unwrap();
     destination.good(&["unmount", copy.to_str().unwrap()]);
     mounted.others.clear();
 }

@@ -2,13 +2,16 @@
 //!
 //! The last dump of each level stands in `VOLUME/dates.json`, for every path by itself, as `dump` has it in `/etc/dumpdates`: a dump has what changed at or after the
 //! date of the last one of a lower level. A dump that was not written whole leaves no date. Nothing is held for later dumps.
+//!
+//! Where the snapshot of that lower dump is still there, what changed is found by comparing the maps of the two (`catalog`); otherwise all inodes are looked at and all directories walked.
 
 use std::fs::File;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cairn_bsddump::{Dump, Options, Phase, Selection, WriteError};
+use cairn_bsddump::{Dump, Known, Options, Phase, Selection, WriteError};
 use cairn_files::Tree;
 use cairn_volume::Snapshot;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -24,7 +27,9 @@ use crate::state;
 use crate::token::random_name;
 use crate::volumes::OpenVolume;
 
+mod catalog;
 mod source;
+use catalog::Catalog;
 use source::{Reading, THREADS, TreeSource};
 
 /// How the names of the snapshots begin that dumps make for themselves, and delete again.
@@ -64,6 +69,10 @@ struct Making {
     path: String,
     level: u8,
     since: u32,
+    /// The dump that this one stands on.
+    base: Option<Record>,
+    /// Where what the server knows of the volume stands.
+    folder: PathBuf,
     exclude: Option<GlobSet>,
     snapshot: Option<String>,
     host: String,
@@ -112,9 +121,10 @@ impl Server {
         let path = names.join("/");
         let dates = self.dates(volume)?;
         let lower = dates.iter().filter(|record| record.path == path && record.level < level);
-        let since = match (level, lower.map(|record| record.date).max()) {
+        let base = lower.max_by_key(|record| record.date).cloned();
+        let since = match (level, &base) {
             (0, _) => 0,
-            (_, Some(date)) => date,
+            (_, Some(base)) => base.date,
             (level, None) => {
                 let name = if path.is_empty() { volume.to_owned() } else { format!("{volume}:/{path}") };
                 return Err(ServerError::NoEarlierDump { name, level });
@@ -123,7 +133,8 @@ impl Server {
         let exclude = globs(&request.exclude)?;
         let snapshot = request.snapshot.clone();
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        Ok(Making { open, path, level, since, exclude, snapshot, host: host.trim().to_owned() })
+        let (folder, host) = (self.volumes.folder(volume), host.trim().to_owned());
+        Ok(Making { open, path, level, since, base, folder, exclude, snapshot, host })
     }
 
     /// What a dump would have. Nothing is written.
@@ -134,9 +145,9 @@ impl Server {
     ) -> Result<api::FileDumpPlan, ServerError> {
         let making = self.dump_of(volume, request)?;
         let frozen = making.freeze()?;
-        let planned = making.plan(&TreeSource::new(frozen.tree.clone()), &frozen.snapshot, &mut |_| true);
+        let planned = making.plan(&TreeSource::new(frozen.tree.clone()), &frozen, &mut |_| true);
         making.let_go(frozen);
-        let planned = planned?.planned();
+        let planned = planned?.0.planned();
         Ok(api::FileDumpPlan {
             level: making.level,
             since_ms: (making.since > 0).then(|| u64::from(making.since) * 1000),
@@ -159,8 +170,8 @@ impl Server {
             progress.phase("making a snapshot");
             let frozen = making.freeze()?;
             let outcome = making.write(&frozen, &handed, progress);
-            let noted = outcome.and_then(|result| {
-                server.note_date(&making, &frozen.snapshot, &result)?;
+            let noted = outcome.and_then(|(result, catalog)| {
+                server.note_date(&making, &frozen, &result, catalog)?;
                 Ok(result)
             });
             making.let_go(frozen);
@@ -172,10 +183,13 @@ impl Server {
     fn note_date(
         &self,
         making: &Making,
-        snapshot: &Snapshot,
+        frozen: &Frozen,
         result: &api::FileDumpResult,
+        catalog: Option<Catalog>,
     ) -> Result<(), ServerError> {
+        let snapshot = &frozen.snapshot;
         let _turn = making.open.dates.lock();
+        making.keep_catalog(frozen, catalog);
         let volume = &making.open.name;
         let mut dates = self.dates(volume)?;
         dates.retain(|record| record.path != making.path || record.level < making.level);
@@ -247,6 +261,53 @@ impl Making {
         }
     }
 
+    /// Notes the names of what was dumped, before its date: one that is of another snapshot than a date says is not used.
+    fn keep_catalog(&self, frozen: &Frozen, catalog: Option<Catalog>) {
+        if !self.has_everything() {
+            return;
+        }
+        // A snapshot that goes now is nothing to compare with.
+        let catalog = catalog.filter(|_| !frozen.own);
+        let path = Catalog::path(&self.folder, self.level);
+        let kept = catalog.map(|catalog| catalog.save(&path, &frozen.snapshot));
+        if let Some(Err(error)) = &kept {
+            tracing::warn!(path = %path.display(), %error, "the next dump has to look at all files");
+        }
+        // What stood on an earlier dump of this level stands on nothing now.
+        let first = self.level + u8::from(matches!(kept, Some(Ok(()))));
+        for level in first..=HIGHEST_LEVEL {
+            let _ = std::fs::remove_file(Catalog::path(&self.folder, level));
+        }
+    }
+
+    /// No path and no pattern leaves anything out.
+    fn has_everything(&self) -> bool {
+        self.path.is_empty() && self.exclude.is_none()
+    }
+
+    /// What the maps say of this dump, with the names that it has then; `None` when there is nothing to compare with.
+    fn known(&self, frozen: &Frozen) -> Option<(Known, Catalog)> {
+        let base = self.base.as_ref().filter(|_| self.level > 0 && self.has_everything())?;
+        let snapshot = find_snapshot(&self.open, &base.snapshot).ok()?;
+        if seconds(&snapshot) != base.date {
+            return None;
+        }
+        let mut catalog = Catalog::load(&Catalog::path(&self.folder, base.level), &snapshot)?;
+        let image = self.open.volume.image(Some(snapshot.id)).ok()?;
+        let followed = match Tree::of_image(image) {
+            Ok(before) => catalog.follow(&before, &frozen.tree),
+            Err(error) => Err(std::io::Error::from_raw_os_error(error.errno())),
+        };
+        match followed {
+            Ok(known) => Some((known, catalog)),
+            Err(error) => {
+                let (volume, snapshot) = (&self.open.name, &snapshot.name);
+                tracing::warn!(volume, snapshot, %error, "a dump can't be told by the maps what changed, and looks at all files");
+                None
+            }
+        }
+    }
+
     fn options(&self, snapshot: &Snapshot) -> Options {
         let short = |text: &str, most: usize| text.as_bytes()[..text.len().min(most)].to_vec();
         Options {
@@ -264,10 +325,19 @@ impl Making {
     fn plan(
         &self,
         source: &TreeSource,
-        snapshot: &Snapshot,
+        frozen: &Frozen,
         watch: &mut dyn FnMut(cairn_bsddump::Progress) -> bool,
-    ) -> Result<Dump, ServerError> {
+    ) -> Result<(Dump, Option<Catalog>), ServerError> {
         use std::os::unix::ffi::OsStrExt;
+        let options = self.options(&frozen.snapshot);
+        if let Some((known, catalog)) = self.known(frozen) {
+            let dump = Dump::plan_known(&mut Reading(source), options, known, watch).map_err(dump_error)?;
+            return Ok((dump, Some(catalog)));
+        }
+        // A level above 0 walks all directories now; a dump of everything reads them when it writes them.
+        if self.has_everything() {
+            source.collect();
+        }
         let mut filter = |path: &[u8]| match &self.exclude {
             Some(set) if set.is_match(std::path::Path::new(std::ffi::OsStr::from_bytes(path))) => {
                 Selection::Skip
@@ -275,7 +345,9 @@ impl Making {
             _ => Selection::Take,
         };
         let filter: Option<Choice<'_>> = if self.exclude.is_some() { Some(&mut filter) } else { None };
-        Dump::plan(&mut Reading(source), self.options(snapshot), filter, watch).map_err(dump_error)
+        let dump = Dump::plan(&mut Reading(source), options, filter, watch).map_err(dump_error)?;
+        let walked = if self.since > 0 { source.collected().map(Catalog::of) } else { None };
+        Ok((dump, walked))
     }
 
     fn write(
@@ -283,7 +355,7 @@ impl Making {
         frozen: &Frozen,
         handed: &Handed,
         progress: &Progress,
-    ) -> Result<api::FileDumpResult, ServerError> {
+    ) -> Result<(api::FileDumpResult, Option<Catalog>), ServerError> {
         let [file] = &handed.files[..] else {
             return Err(ServerError::Invalid {
                 what: "the ticket",
@@ -298,7 +370,7 @@ impl Making {
             progress.bytes(at.bytes, 0);
             goes_on()
         };
-        let dump = self.plan(&source, &frozen.snapshot, &mut watch)?;
+        let (dump, planned) = self.plan(&source, frozen, &mut watch)?;
         let total = dump.planned().bytes;
         let inodes = dump.planned().inodes;
         source.begin(dump.order());
@@ -317,6 +389,7 @@ impl Making {
             written
         });
         let written = written.map_err(dump_error)?;
+        let catalog = planned.or_else(|| source.collected().map(Catalog::of));
         // A dump that a date stands for is on its medium; pipes and tapes have no such thing.
         if file.metadata().is_ok_and(|meta| meta.is_file()) {
             file.sync_all().map_err(|source| ServerError::DumpOutput { source })?;
@@ -328,7 +401,7 @@ impl Making {
                 format!("{path}: {} is not in the dump: {}", one.what, one.reason)
             })
             .collect();
-        Ok(api::FileDumpResult {
+        let result = api::FileDumpResult {
             volume: self.open.name.clone(),
             snapshot: format!("{}@{}", self.open.name, frozen.snapshot.name),
             path: format!("/{}", self.path),
@@ -337,7 +410,8 @@ impl Making {
             inodes,
             bytes: written.bytes,
             failed,
-        })
+        };
+        Ok((result, catalog))
     }
 
     /// A directory's path, or the number of anything else: which names a file has is not known without looking everywhere.

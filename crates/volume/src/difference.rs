@@ -1,7 +1,7 @@
 //! Which files differ between two images, from the blocks of the inode file that they do not share.
 
 use cairn_base::Lba;
-use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode};
+use cairn_format::{Attributes, BlockPointer, INODES_PER_BLOCK, Inode};
 
 use crate::compare::INODE_FILE;
 use crate::error::{Place, VolumeError};
@@ -12,8 +12,13 @@ use crate::tree::difference;
 /// An inode as it is in two images; `None` where there is no such file.
 pub type InodePair = (Option<Inode>, Option<Inode>);
 
+fn unread(inode: Inode) -> Inode {
+    Inode { attributes: Attributes { accessed_ns: 0, ..inode.attributes }, ..inode }
+}
+
 impl Image {
     /// The inodes that are not the same in `base` and here: as they are there, and as they are here; `None` where there is no such file. In order of number.
+    /// The time of the last read does not count: who reads all files of a large tree has changed nothing, and the result is in memory.
     ///
     /// Blocks of the inode file that both share are not read: the cost is what changed.
     ///
@@ -32,7 +37,7 @@ impl Image {
         let mut changed = Vec::new();
         for (at, before, after) in blocks {
             let pairs = base.inodes_at(at, before)?.into_iter().zip(self.inodes_at(at, after)?);
-            changed.extend(pairs.filter(|(before, after)| before != after));
+            changed.extend(pairs.filter(|(before, after)| before.map(unread) != after.map(unread)));
         }
         Ok(changed)
     }

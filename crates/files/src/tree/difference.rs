@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use cairn_base::FileId;
-use cairn_format::{Attributes, Extended, FileKind, Inode, Leaf, LeafPlace};
+use cairn_format::{Extended, FileKind, Inode, Leaf, LeafPlace};
 use cairn_volume::{Image, VolumeError};
 
 use super::error::TreeError;
@@ -85,11 +85,9 @@ impl Differing {
         self.after.as_ref().or(self.before.as_ref()).map_or(NodeKind::File, NodeKind::of)
     }
 
-    /// Whether anything of its inode differs but the time of reading.
+    /// Whether anything of its inode differs; one that was only read is not among those that are compared.
     fn is_other(&self) -> bool {
-        let unread =
-            |inode: &Inode| Inode { attributes: Attributes { accessed_ns: 0, ..inode.attributes }, ..*inode };
-        self.before.as_ref().map(unread) != self.after.as_ref().map(unread) || self.extended
+        self.before != self.after || self.extended
     }
 
     /// Whether more than its names differs. A directory's content is its names.
@@ -157,7 +155,10 @@ impl Tree {
                 Err(error) => Err(error),
             };
             let (before, after) = (inode_in(old)?, inode_in(new)?);
-            files.insert(owner, Differing { before, after, extended: true, ..Differing::default() });
+            // One that is open and deleted has no part in either.
+            if before.is_some() || after.is_some() {
+                files.insert(owner, Differing { before, after, extended: true, ..Differing::default() });
+            }
         }
         for (before, after) in changed {
             let (before, after) = (before.filter(is_named), after.filter(is_named));
@@ -169,8 +170,14 @@ impl Tree {
             let extended = list(&before) != list(&after) || files.contains_key(&inode.id);
             files.insert(inode.id, Differing { before, after, extended, ..Differing::default() });
         }
-        let directories: Vec<FileId> =
-            files.iter().filter(|(_, file)| file.node() == NodeKind::Directory).map(|(id, _)| *id).collect();
+        let is_directory = |inode: &Option<Inode>| {
+            inode.as_ref().is_some_and(|inode| NodeKind::of(inode) == NodeKind::Directory)
+        };
+        let directories: Vec<FileId> = files
+            .iter()
+            .filter(|(_, file)| is_directory(&file.before) || is_directory(&file.after))
+            .map(|(id, _)| *id)
+            .collect();
         for directory in directories {
             let (gone, fresh) = self.names_between(earlier, old, new, directory)?;
             for entry in gone {

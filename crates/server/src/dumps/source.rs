@@ -64,6 +64,8 @@ struct Work {
 /// A tree to dump.
 pub(super) struct TreeSource {
     tree: Arc<Tree>,
+    /// Names of directories that were read, when they are wanted.
+    names: Mutex<Option<Vec<(u32, u32)>>>,
     work: Mutex<Work>,
     /// There is something to load, or the end.
     more: Condvar,
@@ -77,7 +79,13 @@ fn failed(error: TreeError) -> io::Error {
 
 impl TreeSource {
     pub(super) fn new(tree: Arc<Tree>) -> Self {
-        Self { tree, work: Mutex::default(), more: Condvar::new(), done: Condvar::new() }
+        Self {
+            tree,
+            names: Mutex::default(),
+            work: Mutex::default(),
+            more: Condvar::new(),
+            done: Condvar::new(),
+        }
     }
 
     /// Says what is written, and in which order. From here on [`TreeSource::load`] has something to do.
@@ -92,16 +100,18 @@ impl TreeSource {
         self.more.notify_all();
     }
 
-    /// A dump's numbers have 32 bits, and 2 for the root; the file that has that number here takes the root's.
+    /// Begins to note the names of the directories that are read.
+    pub(super) fn collect(&self) {
+        *self.names.lock() = Some(Vec::new());
+    }
+
+    /// The names that were noted, file and directory; none when a directory could not be read.
+    pub(super) fn collected(&self) -> Option<Vec<(u32, u32)>> {
+        self.names.lock().take()
+    }
+
     fn number(&self, file: FileId) -> io::Result<u32> {
-        let root = self.tree.root();
-        let number = match file.0 {
-            _ if file == root => u64::from(ROOT),
-            2 => root.0,
-            other => other,
-        };
-        let too_large = "its number does not fit into a dump, whose numbers have 32 bits";
-        u32::try_from(number).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, too_large))
+        number_of(&self.tree, file)
     }
 
     fn file(&self, number: u32) -> FileId {
@@ -209,6 +219,23 @@ impl TreeSource {
         self.more.notify_all();
     }
 
+    fn read_entries(&self, directory: u32) -> io::Result<(Vec<Entry>, u32)> {
+        let file = self.file(directory);
+        let parent = self.number(self.tree.parent(file).map_err(failed)?)?;
+        let mut entries = Vec::new();
+        let mut after = 0;
+        loop {
+            let found = self.tree.read_directory(file, after, AT_ONCE).map_err(failed)?;
+            let Some(last) = found.last() else { break };
+            after = last.cookie;
+            for entry in found.into_iter().filter(|entry| entry.name != b"." && entry.name != b"..") {
+                let number = self.number(entry.file)?;
+                entries.push(Entry { number, kind: Some(kind(entry.kind)), name: entry.name });
+            }
+        }
+        Ok((entries, parent))
+    }
+
     /// Bytes of a long file: this piece is waited for, the next ones are asked for.
     fn read_long(&self, file: FileId, size: u64, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let mut filled = 0;
@@ -243,6 +270,18 @@ impl TreeSource {
         }
         Ok(())
     }
+}
+
+/// A dump's numbers have 32 bits, and 2 for the root; the file that has that number here takes the root's.
+pub(super) fn number_of(tree: &Tree, file: FileId) -> io::Result<u32> {
+    let root = tree.root();
+    let number = match file.0 {
+        _ if file == root => u64::from(ROOT),
+        2 => root.0,
+        other => other,
+    };
+    let too_large = "its number does not fit into a dump, whose numbers have 32 bits";
+    u32::try_from(number).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, too_large))
 }
 
 /// An error once more: it can't be cloned.
@@ -333,28 +372,28 @@ impl Source for Reading<'_> {
 
     fn inode(&mut self, number: u32) -> io::Result<Inode> {
         let of = |stat: &Stat| inode(number, stat);
-        match self.0.with(number, |loaded| loaded.stat.as_ref().map(of).map_err(again)) {
-            Some(known) => known,
-            None => self.0.tree.stat(self.0.file(number)).map(|stat| of(&stat)).map_err(failed),
+        let known = self.0.with(number, |loaded| loaded.stat.as_ref().map(of).map_err(again));
+        let read = known
+            .unwrap_or_else(|| self.0.tree.stat(self.0.file(number)).map(|stat| of(&stat)).map_err(failed));
+        if read.is_err() {
+            // If it is a directory its names will not be asked for: what was noted is not all.
+            *self.0.names.lock() = None;
         }
+        read
     }
 
     fn entries(&mut self, directory: u32) -> io::Result<(Vec<Entry>, u32)> {
-        let own = self.0;
-        let file = own.file(directory);
-        let parent = own.number(own.tree.parent(file).map_err(failed)?)?;
-        let mut entries = Vec::new();
-        let mut after = 0;
-        loop {
-            let found = own.tree.read_directory(file, after, AT_ONCE).map_err(failed)?;
-            let Some(last) = found.last() else { break };
-            after = last.cookie;
-            for entry in found.into_iter().filter(|entry| entry.name != b"." && entry.name != b"..") {
-                let number = own.number(entry.file)?;
-                entries.push(Entry { number, kind: Some(kind(entry.kind)), name: entry.name });
+        let read = self.0.read_entries(directory);
+        let mut names = self.0.names.lock();
+        match (&read, &mut *names) {
+            (Ok((entries, _)), Some(names)) => {
+                names.extend(entries.iter().map(|entry| (entry.number, directory)));
             }
+            (Err(_), names) => *names = None,
+            _ => {}
         }
-        Ok((entries, parent))
+        drop(names);
+        read
     }
 
     fn extents(&mut self, number: u32) -> io::Result<Vec<(u64, u64)>> {
