@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use cairn_base::{HistoryId, Rng};
-use cairn_device::{Device, Direct, FileDevice, FileOptions, Operation, Segments, SystemClock};
+use cairn_device::{Device, Direct, FileDevice, FileOptions, Operation, Request, Segments, SystemClock};
 use cairn_history::{Granularity, History, HistoryOptions, OpenOptions, Placement, Window};
 use serde_json::Value;
 
@@ -189,7 +189,93 @@ pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
              had no version yet.",
         );
     }
+    if !plan.only_peers {
+        write_through(plan, report, &folder)?;
+    }
     many_writes(plan, report, &folder)
+}
+
+/// Every write durable when it is answered, as over iSCSI unless its owner says otherwise: 32 in flight, from as many clients as threads, on the engine itself.
+fn write_through(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
+    const IN_FLIGHT: u64 = 32;
+    let bytes = plan.export_bytes() / 4;
+    let file = |name: &str, bytes| {
+        let options = FileOptions { direct: Direct::Never, ..FileOptions::default() };
+        FileDevice::create_with(folder.join(name), bytes, options).map(Arc::new)
+    };
+    let placements = [
+        ("cairn, no history", None),
+        ("logging", Some(Placement::Logging)),
+        ("checkpointing", Some(Placement::Checkpointing)),
+        ("split-down-stream", Some(Placement::SplitDownStream)),
+    ];
+    for clients in [1, 8, IN_FLIGHT] {
+        let mut without = 0.0;
+        for (name, placement) in placements {
+            image(&folder.join("through.img"), bytes)?;
+            let options = FileOptions { direct: Direct::Never, ..FileOptions::default() };
+            let origin: Arc<dyn Device> = Arc::new(FileDevice::open(folder.join("through.img"), options)?);
+            let history = placement.map(|placement| -> Result<Arc<History>> {
+                let _ = std::fs::remove_file(folder.join("through.history"));
+                let store = file("through.history", bytes * 4)?;
+                let options = HistoryOptions {
+                    store: HistoryId([4; 16]),
+                    placement,
+                    granularity: Granularity::EveryWrite,
+                    block_bytes: 4096,
+                    window: Window::default(),
+                };
+                let clock = Arc::new(SystemClock::new());
+                let open = OpenOptions { dirty_bytes: 32 << 20, read_bytes: 0, clock };
+                Ok(History::create(origin.clone(), store, &options, open)?)
+            });
+            let history = history.transpose()?;
+            let device = history.clone().map_or(origin, |history| history as Arc<dyn Device>);
+            settle()?;
+            let start = Instant::now();
+            let written = std::thread::scope(|scope| {
+                let device = &device;
+                let client = move |client: u64| -> Result<u64> {
+                    let mut rng = Rng::new(client + 1);
+                    let content = Segments::copy_of(&[client as u8; 4096]);
+                    let mut written = 0;
+                    while start.elapsed() < plan.turn() {
+                        let mut batch: Vec<Operation> = (0..IN_FLIGHT / clients)
+                            .map(|_| {
+                                let (offset, data) = (rng.below(bytes / 4096) * 4096, content.clone());
+                                Operation::new(Request::Write { offset, data, fua: true })
+                            })
+                            .collect();
+                        device.run(&mut batch);
+                        written += batch.len() as u64;
+                        batch.into_iter().try_for_each(|operation| operation.into_outcome().map(drop))?;
+                    }
+                    Ok(written)
+                };
+                let threads: Vec<_> =
+                    (0..clients).map(|number| scope.spawn(move || client(number))).collect();
+                let joined =
+                    threads.into_iter().map(|thread| thread.join().expect("a client does not panic"));
+                joined.sum::<Result<u64>>()
+            })?;
+            let iops = written as f64 / start.elapsed().as_secs_f64();
+            let work =
+                format!("4 KiB random write, each durable, 32 in flight from {clients} clients: {name}");
+            match &history {
+                None => {
+                    without = iops;
+                    report.alone(work, "IOPS", iops, report::Target::None);
+                }
+                Some(history) => {
+                    report.against(work, "IOPS", Some(iops), ("no history", without), report::Target::None);
+                    let flushes = history.status().counters.flushes.max(1) as f64;
+                    let work = format!("writes for each flush of a device: {name}, {clients} clients");
+                    report.alone(work, "writes", written as f64 / flushes, report::Target::None);
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A window of ten million writes: what it takes to find and export an instant, and in memory.

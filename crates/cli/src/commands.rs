@@ -48,7 +48,8 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Dump(asked) => dump::run(&asked, client, output),
         Command::Image(command) => image::run(command, client, output),
         Command::Trace(Trace::Record(asked)) => trace::run_record(&asked, client, output),
-        Command::Serve(_) | Command::Demo(_) | Command::Trace(_) | Command::Plan(_) | Command::Restore(_) => {
+        Command::Plan(asked) => trace::run_live_plan(&asked, client, output),
+        Command::Serve(_) | Command::Demo(_) | Command::Trace(_) | Command::Restore(_) => {
             unreachable!("these need no server and were run before")
         }
     }

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         Command::Trace(trace) if !matches!(trace, arguments::Trace::Record(_)) => {
             commands::trace::run(trace, output)
         }
-        Command::Plan(plan) => commands::trace::run_plan(&plan, output),
+        Command::Plan(plan) if plan.is_local() => commands::trace::run_plan(&plan, output),
         command => connect(&global).and_then(|client| commands::run(command, &client, output)),
     };
     match outcome {

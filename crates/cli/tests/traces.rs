@@ -153,6 +153,19 @@ fn what_clients_ask_of_an_export_is_recorded_under_their_sessions_and_replayed()
     server.bad(10, "not-found", &["trace", "record", "disk0", "--stop"]);
     server.bad(21, "taken", &["trace", "record", "disk0", "--to", &file("disk.ctr")]);
     disk.write(0, &[1; 4096]).unwrap();
+    // What clients have written is planned from without a recording as well: of a LUN, of its volume, of a device.
+    for subject in ["v", "v/db"] {
+        let live = server.json(&["plan", subject, "--link", "50M"]);
+        assert_eq!((&live["subject"], &live["written_bytes"]), (&subject.into(), &(100 * 4096).into()));
+        assert!((1..50).contains(&live["sampled_blocks"].as_u64().unwrap()), "{live}");
+        assert_eq!(live["plan"]["recommended"]["mirror_interval_s"], 1.0);
+        assert_eq!(live["plan"]["lags"].as_array().unwrap().len(), 9);
+    }
+    assert!(server.good(&["plan", "v", "--link", "50M"]).contains("Recommended: --every 1s"));
+    server.bad(10, "not-found", &["plan", "nothing", "--link", "50M"]);
+    server.good(&["volume", "create", "quiet", "--size", "64M"]);
+    server.bad(10, "not-found", &["plan", "quiet", "--link", "50M"]);
+    server.bad(2, "usage", &["plan", "v", "--link", "50M", "--cache", "1G"]);
     // The other one ends, whole, with the server.
     server.terminate();
     let report = json(dir.path(), &["trace", "analyse", &file("disk.ctr")]);

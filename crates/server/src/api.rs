@@ -16,6 +16,7 @@ mod groups;
 mod hooks;
 mod mirrors;
 mod mounts;
+mod plans;
 mod recordings;
 mod schedules;
 mod verify;
@@ -42,6 +43,7 @@ pub use mirrors::{
     RepointMirror, ResyncRequest, ReverseAllowed, SetMirror, Transfer, UpdateRequest,
 };
 pub use mounts::{CreateMount, Mount, Unmount};
+pub use plans::{LivePlan, PlanQuery};
 pub use recordings::{RecordExport, Recording};
 pub use schedules::{Keep, Schedule, SetSchedule, Simulate, Simulation};
 pub use verify::{MirrorVerify, VerifyRequest};

@@ -241,6 +241,12 @@ pub enum ServerError {
         /// Its name.
         device: String,
     },
+    /// A plan for what nobody has written to.
+    #[error("not enough was written to `{name}` since the server began to plan from it")]
+    NothingWritten {
+        /// The volume, export or device.
+        name: String,
+    },
     /// A recording could not begin.
     #[error("`{export}` is not recorded: {source}")]
     Recording {

@@ -16,6 +16,7 @@ use crate::api::WriteCache;
 use crate::changed::Changed;
 use crate::devices::Devices;
 use crate::names::ExportName;
+use crate::plans::Plans;
 use crate::recordings::Recordings;
 use crate::targets::present_of;
 use crate::volumes::{OpenVolume, Volumes};
@@ -31,6 +32,7 @@ pub(crate) struct ExportTable {
     pub(crate) devices: Arc<Devices>,
     pub(crate) access: Arc<Access>,
     pub(crate) recordings: Arc<Recordings>,
+    pub(crate) plans: Arc<Plans>,
 }
 
 impl Exports for ExportTable {
@@ -61,8 +63,13 @@ impl Exports for ExportTable {
         // An adopted LUN has two names, and is one device.
         let adopter = self.devices.adopter_of(name);
         let export = self.open_named(name, adopter.as_deref())?;
-        let device = self.recordings.tap(adopter.as_deref().unwrap_or(name), export.device);
-        Ok(Export { device, ..export })
+        let name = adopter.as_deref().unwrap_or(name);
+        let mut tap = self.recordings.tap(name, export.device);
+        // What nobody can write to is not planned for.
+        if !export.read_only {
+            tap = self.plans.watch(name, tap);
+        }
+        Ok(Export { device: Arc::new(tap), ..export })
     }
 }
 

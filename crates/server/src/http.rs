@@ -11,6 +11,7 @@ mod groups;
 mod images;
 mod mirrors;
 mod mounts;
+mod plans;
 mod recordings;
 mod volumes;
 
@@ -59,6 +60,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(dumps::routes())
         .merge(groups::routes())
         .merge(recordings::routes())
+        .merge(plans::routes())
 }
 
 /// The description of the API, as pretty JSON: what `/v1/openapi.json` answers and `docs/openapi.json` holds.

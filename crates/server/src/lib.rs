@@ -33,6 +33,7 @@ mod names;
 mod notify;
 mod pace;
 mod peers;
+mod plans;
 mod recordings;
 mod schedules;
 mod server;

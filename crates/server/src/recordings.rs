@@ -51,12 +51,12 @@ impl Recordings {
     }
 
     /// Puts a tap on the device of an export that is opened.
-    pub(crate) fn tap(&self, export: &str, device: Arc<dyn Device>) -> Arc<dyn Device> {
+    pub(crate) fn tap(&self, export: &str, device: Arc<dyn Device>) -> Tap {
         let mut entries = self.entries.lock();
         // Views come and go: a feed goes with the last session, unless there is a recording to tell of.
         entries.retain(|_, entry| entry.kept.is_some() || Arc::strong_count(&entry.feed) > 1);
         let feed = entries.entry(export.to_owned()).or_default().feed.clone();
-        Arc::new(Tap::new(device, feed))
+        Tap::new(device, feed)
     }
 
     fn start(&self, export: &str, asked: &api::RecordExport) -> Result<api::Recording, ServerError> {
@@ -170,6 +170,7 @@ impl Server {
             devices: self.devices.clone(),
             access: self.access.clone(),
             recordings: self.recordings.clone(),
+            plans: self.plans.clone(),
         };
         let name = self.recorded_as(&asked.export);
         if table.open_named(&name, None).is_err() {

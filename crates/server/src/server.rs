@@ -32,6 +32,7 @@ use crate::mounts::Mounts;
 use crate::names::{self, ExportName};
 use crate::notify;
 use crate::peers::Peers;
+use crate::plans::Plans;
 use crate::recordings::Recordings;
 use crate::schedules::Runner;
 use crate::source::Source;
@@ -52,6 +53,7 @@ pub(crate) struct Server {
     pub(crate) volumes: Arc<Volumes>,
     pub(crate) devices: Arc<Devices>,
     pub(crate) recordings: Arc<Recordings>,
+    pub(crate) plans: Arc<Plans>,
     pub(crate) mirrors: Arc<Mirrors>,
     pub(crate) source: Arc<cairn_mirror::Source>,
     pub(crate) followers: Arc<Followers>,
@@ -136,11 +138,13 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     };
     let access = Arc::new(Access::open(data.path())?);
     let recordings = Arc::new(Recordings::new(clock.clone()));
+    let plans = Arc::new(Plans::new(clock.clone()));
     let exports = || ExportTable {
         volumes: volumes.clone(),
         devices: devices.clone(),
         access: access.clone(),
         recordings: recordings.clone(),
+        plans: plans.clone(),
     };
     let nbd = NbdServer::start(nbd, Arc::new(exports()), options)?;
     let targets = TargetTable { exports: exports(), fingerprint: identity.fingerprint.to_string() };
@@ -175,6 +179,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         volumes,
         devices,
         recordings,
+        plans,
         mirrors,
         source: sessions,
         followers,

@@ -79,6 +79,8 @@ pub struct AnalyseOptions {
     pub read_caches: Vec<u64>,
     /// Bytes of memory at most.
     pub memory_max: u64,
+    /// Only what a [`Plan`](crate::Plan) needs: no temporal distances, and no snap blocks. They are empty in the report, and so are the claims that follow from them.
+    pub plan_only: bool,
 }
 
 impl Default for AnalyseOptions {
@@ -94,6 +96,7 @@ impl Default for AnalyseOptions {
             write_caches,
             read_caches: [64, 256, 1024, 4096].map(|mib: u64| (mib << 20) / 4096).to_vec(),
             memory_max: 8 << 30,
+            plan_only: false,
         }
     }
 }
@@ -104,6 +107,7 @@ pub fn dirty_blocks(total_bytes: u64, block_bytes: u64) -> u64 {
 }
 
 /// An analysis on its way.
+#[derive(Clone)]
 pub struct Analysis {
     options: AnalyseOptions,
     block_shift: u32,
@@ -168,7 +172,7 @@ impl Analysis {
             block_shift: options.block_bytes.trailing_zeros(),
             pages: Pages::new(),
             sectors: Sectors::new(),
-            distances: Distances::new(),
+            distances: if options.plan_only { Distances::none() } else { Distances::new() },
             written: Recency::new(0, &options.write_caches),
             used: Recency::new(1, &options.read_caches),
             grains: lengths.iter().map(|length| Grain::new(length.as_nanos() as u64, bands)).collect(),
@@ -205,6 +209,11 @@ impl Analysis {
     /// Bytes of memory that it takes.
     pub fn memory(&self) -> u64 {
         self.pages.memory() + self.sectors.memory() + self.distances.memory()
+    }
+
+    /// Blocks that were touched.
+    pub fn blocks(&self) -> u64 {
+        self.pages.pages.len() as u64
     }
 
     /// The next request; its time is not before that of the last one, and is from the first request on.
@@ -261,7 +270,9 @@ impl Analysis {
             return;
         }
         self.counts.writes_of_bytes += 1;
-        self.sectors.write(record.device, record.offset, record.length);
+        if !self.options.plan_only {
+            self.sectors.write(record.device, record.offset, record.length);
+        }
         for grain in &mut self.grains {
             grain.advance(record.at_ns);
         }
@@ -286,7 +297,9 @@ impl Analysis {
         }
         let distance = at - before;
         self.counts.overwritten += u64::from(live);
-        self.distances.add(distance);
+        if !self.options.plan_only {
+            self.distances.add(distance);
+        }
         self.t_counts[T_POINTS_NS.partition_point(|point| *point < distance)] += 1;
         for grain in &mut self.grains {
             grain.again(before, distance, usize::from(band), live);

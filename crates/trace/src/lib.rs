@@ -3,12 +3,13 @@
 //! A trace is a stream of requests in order of time. [`TraceReader`] reads it from any of the known formats, [`TraceWriter`] writes our own,
 //! [`Analysis`] gives the tables and figures of three papers for it, each by its own definition, and [`plots`] draws them.
 //!
-//! A [`Tap`] records a device that is in use. The crate starts no thread, and the clock of a recording is a parameter. Memory is bounded, whatever the trace is.
+//! A [`Tap`] records a device that is in use, and a [`Curve`] has the figures of a plan for it at any time. The crate starts no thread, and the clock of a recording is a parameter. Memory is bounded, whatever the trace is.
 
 mod analyse;
 mod error;
 mod generate;
 mod import;
+mod live;
 mod order;
 mod plan;
 mod plot;
@@ -28,6 +29,7 @@ pub use cairn_format::trace::{TraceHeader, TraceOp, TraceRecord};
 pub use error::TraceError;
 pub use generate::{IoMeter, PostMark, Spc1};
 pub use import::{BlkparseAction, TraceFormat};
+pub use live::{Curve, LivePlan};
 pub use plan::{GRAINS_S, Grain, LAGS_S, Lag, Plan, Recommended, WindowSpace};
 pub use plot::plots;
 pub use problem::{Problem, Problems, Shown};

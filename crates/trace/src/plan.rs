@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Report;
 
@@ -24,7 +24,7 @@ const FINER_IO: f64 = 1.10;
 const FINER_SPACE: f64 = 1.25;
 
 /// What a lag costs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lag {
     /// The interval of the mirror, in seconds.
     pub lag_s: f64,
@@ -45,12 +45,12 @@ pub struct Lag {
 }
 
 /// What a granularity costs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Grain {
     /// `every_write`, or its length.
     pub granularity: String,
     /// The cheapest placement that leaves the origin usable by itself, and its I/O for each block write.
-    pub cheapest: &'static str,
+    pub cheapest: String,
     /// Its I/O.
     pub io: f64,
     /// Logging: the fewest I/O, and reads that are no longer sequential.
@@ -64,16 +64,16 @@ pub struct Grain {
 }
 
 /// What space a window needs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WindowSpace {
     /// How long.
-    pub window: &'static str,
+    pub window: String,
     /// By granularity: bytes of a store.
     pub bytes: crate::Labelled<u64>,
 }
 
 /// One setting.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recommended {
     /// Of the mirror, in seconds; `None` when the link carries none.
     pub mirror_interval_s: Option<f64>,
@@ -82,13 +82,13 @@ pub struct Recommended {
     /// Of history.
     pub granularity: String,
     /// Of history.
-    pub placement: &'static str,
+    pub placement: String,
     /// Why.
     pub history_reason: String,
 }
 
 /// A plan.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Bytes a second of the link.
     pub link_bytes_per_s: f64,
@@ -109,8 +109,13 @@ pub struct Plan {
 impl Plan {
     /// The lines of a plan out of the figures of a trace, whose analysis had [`LAGS_S`] and [`GRAINS_S`] and one write cache.
     pub fn of(report: &Report, link_bytes_per_s: f64) -> Self {
+        Self::of_sample(report, link_bytes_per_s, 1.0)
+    }
+
+    /// The same when each block write of the report stands for `scale` of them.
+    pub(crate) fn of_sample(report: &Report, link_bytes_per_s: f64, scale: f64) -> Self {
         let trace_s = report.duration_s.max(1e-3);
-        let a_day = 86_400.0 / trace_s;
+        let a_day = 86_400.0 * scale / trace_s;
         let block = report.block_bytes as f64;
         let lags: Vec<Lag> = report
             .mirror_pct
@@ -118,7 +123,7 @@ impl Plan {
             .iter()
             .map(|(_, row)| {
                 let bytes_per_day = row.blocks_with_trims as f64 * block * a_day;
-                let peak_bytes = row.peak_blocks_with_trims * report.block_bytes;
+                let peak_bytes = ((row.peak_blocks_with_trims * report.block_bytes) as f64 * scale) as u64;
                 let peak_transfer_s = peak_bytes as f64 / link_bytes_per_s;
                 let link_share = bytes_per_day / 86_400.0 / link_bytes_per_s;
                 Lag {
@@ -134,7 +139,7 @@ impl Plan {
             })
             .collect();
         let granularities = grains(report, trace_s, a_day);
-        let windows = windows(report, trace_s);
+        let windows = windows(report, trace_s, scale);
         let recommended = recommend(&lags, &granularities);
         let written_bytes_per_day = report.w_block_writes as f64 * block * a_day;
         Self { link_bytes_per_s, trace_s, written_bytes_per_day, lags, granularities, windows, recommended }
@@ -157,7 +162,7 @@ fn grains(report: &Report, trace_s: f64, a_day: f64) -> Vec<Grain> {
         });
         Grain {
             granularity: label.clone(),
-            cheapest,
+            cheapest: cheapest.to_owned(),
             io: cost,
             logging_io: io.logging,
             none_io: io.regular_volume,
@@ -169,17 +174,17 @@ fn grains(report: &Report, trace_s: f64, a_day: f64) -> Vec<Grain> {
 }
 
 /// Space of the placement that holds most: every retained write.
-fn windows(report: &Report, trace_s: f64) -> Vec<WindowSpace> {
+fn windows(report: &Report, trace_s: f64, scale: f64) -> Vec<WindowSpace> {
     let seconds = |label: &str| label.parse::<cairn_base::Interval>().map_or(0.0, |g| g.0.as_secs_f64());
     WINDOWS
         .into_iter()
         .map(|(window, length)| {
             let fits = report.history_blocks.0.iter().filter(|(label, _)| seconds(label) <= length);
             let rows = fits.map(|(label, space)| {
-                let blocks = space.logging_rw as f64 * length / trace_s;
+                let blocks = space.logging_rw as f64 * scale * length / trace_s;
                 (label.clone(), (blocks * (report.block_bytes + ENTRY) as f64) as u64)
             });
-            WindowSpace { window, bytes: crate::Labelled(rows.collect()) }
+            WindowSpace { window: window.to_owned(), bytes: crate::Labelled(rows.collect()) }
         })
         .collect()
 }
@@ -219,9 +224,12 @@ fn recommend(lags: &[Lag], grains: &[Grain]) -> Recommended {
                 grain.none_io,
                 next.unwrap_or_default(),
             );
-            (grain.granularity.clone(), grain.cheapest, reason)
+            (grain.granularity.clone(), grain.cheapest.clone(), reason)
         }
-        None => ("every_write".to_owned(), "split-down-stream", "nothing is known of its writes".to_owned()),
+        None => {
+            let reason = "nothing is known of its writes".to_owned();
+            ("every_write".to_owned(), "split-down-stream".to_owned(), reason)
+        }
     };
     Recommended {
         mirror_interval_s: chosen.map(|lag| lag.lag_s),

@@ -19,7 +19,7 @@ use cairn_device::{Begun, Device, DeviceError, Extent, Geometry, Operation, Requ
 use parking_lot::Mutex;
 
 use crate::writer::END_BYTES_MAX;
-use crate::{TraceError, TraceHeader, TraceOp, TraceRecord, TraceWriter};
+use crate::{Curve, TraceError, TraceHeader, TraceOp, TraceRecord, TraceWriter};
 
 /// What a recording may take.
 #[derive(Debug, Clone, Copy)]
@@ -210,18 +210,34 @@ impl Feed {
 pub struct Tap {
     inner: Arc<dyn Device>,
     feed: Arc<Feed>,
+    /// What is kept of its writes, and its number there.
+    curves: Vec<(Arc<Curve>, u32)>,
 }
 
 impl Tap {
     /// Puts a tap on a device.
     pub fn new(inner: Arc<dyn Device>, feed: Arc<Feed>) -> Self {
-        Self { inner, feed }
+        Self { inner, feed, curves: Vec::new() }
+    }
+
+    /// What is written goes to a curve as well, under the name of the device there.
+    pub fn with_curve(mut self, curve: Arc<Curve>, device: &str) -> Self {
+        let number = curve.device(device);
+        self.curves.push((curve, number));
+        self
+    }
+
+    fn note<'a>(&self, requests: impl Iterator<Item = &'a Request> + Clone) {
+        for (curve, device) in &self.curves {
+            curve.note(*device, requests.clone());
+        }
+        if self.feed.is_on() {
+            self.feed.note(requests);
+        }
     }
 
     fn note_pending(&self, batch: &[Operation]) {
-        if self.feed.is_on() {
-            self.feed.note(batch.iter().filter(|operation| operation.is_pending()).map(Operation::request));
-        }
+        self.note(batch.iter().filter(|operation| operation.is_pending()).map(Operation::request));
     }
 }
 
@@ -236,17 +252,15 @@ impl Device for Tap {
     }
 
     fn run_ready(&self, batch: &mut [Operation]) {
-        if !self.feed.is_on() {
-            return self.inner.run_ready(batch);
-        }
-        // Those that stay pending come again with `run`, and are noted there.
-        let pending: Vec<bool> = batch.iter().map(Operation::is_pending).collect();
+        let (all, writes) = (self.feed.is_on(), !self.curves.is_empty());
+        let counts = |operation: &Operation| all || (writes && operation.request().is_mutation());
+        let asked = batch.iter().enumerate().filter(|(_, operation)| operation.is_pending());
+        let asked: Vec<usize> = asked.filter(|(_, operation)| counts(operation)).map(|(at, _)| at).collect();
         self.inner.run_ready(batch);
-        let done =
-            batch.iter().zip(pending).filter(|(operation, pending)| *pending && !operation.is_pending());
-        let mut done = done.map(|(operation, _)| operation.request()).peekable();
-        if done.peek().is_some() {
-            self.feed.note(done);
+        // Those that stay pending come again with `run`, and are noted there.
+        let done = asked.iter().map(|at| &batch[*at]).filter(|operation| !operation.is_pending());
+        if done.clone().next().is_some() {
+            self.note(done.map(Operation::request));
         }
     }
 
@@ -264,9 +278,9 @@ impl Device for Tap {
     }
 
     fn write_atomic(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DeviceError> {
-        if self.feed.is_on() {
+        if self.feed.is_on() || !self.curves.is_empty() {
             let request = Request::Write { offset, data: data.clone(), fua };
-            self.feed.note(std::iter::once(&request));
+            self.note(std::iter::once(&request));
         }
         self.inner.write_atomic(offset, data, fua)
     }

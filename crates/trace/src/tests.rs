@@ -1,5 +1,6 @@
 //! Reading what was written, and what others write; what is wrong with a trace is counted, and where.
 
+mod live;
 mod record;
 mod workloads;
 

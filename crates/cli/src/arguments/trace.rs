@@ -262,16 +262,24 @@ impl FromStr for GrainName {
 /// `cairn plan`.
 #[derive(Debug, Args)]
 pub struct PlanTrace {
-    /// Which trace
+    /// Which trace; where there is no such file: which VOLUME, VOLUME/LUN or DEVICE of the running server, from what its clients have written since
     #[command(flatten)]
     pub input: TraceInput,
     /// What the link to the mirror carries, in bytes a second, such as 50M
     #[arg(long, value_name = "SIZE")]
     pub link: ByteSize,
-    /// Cache of the history, of which 3 % can be dirty
-    #[arg(long, value_name = "SIZE", default_value = "256M")]
-    pub cache: ByteSize,
+    /// Cache of the history, of which 3 % can be dirty (256M)
+    #[arg(long, value_name = "SIZE")]
+    pub cache: Option<ByteSize>,
     /// Give up when it takes more memory than this
     #[arg(long, value_name = "SIZE", default_value = "8G")]
     pub memory: ByteSize,
+}
+
+impl PlanTrace {
+    /// It is for a trace, which needs no server.
+    pub fn is_local(&self) -> bool {
+        let file = &self.input.file;
+        file.as_os_str() == "-" || self.input.format.is_some() || file.exists()
+    }
 }

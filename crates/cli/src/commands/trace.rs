@@ -34,9 +34,14 @@ pub fn run_record(asked: &RecordTrace, client: &Client, output: Output) -> Resul
     record::run(asked, client, output)
 }
 
-/// Runs `cairn plan`.
+/// Runs `cairn plan` for a trace.
 pub fn run_plan(asked: &PlanTrace, output: Output) -> Result<(), Failure> {
     plan::run(asked, output)
+}
+
+/// Runs `cairn plan` for what a server serves.
+pub fn run_live_plan(asked: &PlanTrace, client: &Client, output: Output) -> Result<(), Failure> {
+    plan::run_live(asked, client, output)
 }
 
 /// What an import did.

@@ -24,7 +24,7 @@ impl ServerError {
             | E::BadRequest { .. }
             | E::SocketPath { .. }
             | E::NoAddress { .. } => ErrorKind::Usage,
-            E::NotFound { .. } | E::NotAMirror { .. } => ErrorKind::NotFound,
+            E::NotFound { .. } | E::NotAMirror { .. } | E::NothingWritten { .. } => ErrorKind::NotFound,
             E::NoSuchPath { .. } | E::StateVersion { .. } | E::PeerVersion { .. } => {
                 ErrorKind::VersionMismatch
             }
@@ -158,6 +158,9 @@ impl ServerError {
             E::Files { name, source } => files_next(name, source),
             E::History { device, source } => history_next(device, source),
             E::Adopted { device, .. } => format!("release it first: `cairn device release {device}`"),
+            E::NothingWritten { .. } => {
+                "let its clients work for a while, or plan from a trace: cairn trace import, cairn plan TRACE".to_owned()
+            }
             E::Recording { .. } => "see whether its folder can be written, or give another --to".to_owned(),
             E::WithoutHistory { device } => format!(
                 "release it and adopt it again with --history: `cairn device release {device}`"

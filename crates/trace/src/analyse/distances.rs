@@ -6,6 +6,7 @@ const SUB_BITS: u32 = 12;
 const BUCKETS: usize = ((64 - SUB_BITS as usize) + 1) << SUB_BITS;
 
 /// Distances.
+#[derive(Clone)]
 pub(crate) struct Distances {
     exact: Option<Vec<u64>>,
     buckets: Vec<u64>,
@@ -15,6 +16,11 @@ pub(crate) struct Distances {
 impl Distances {
     pub(crate) fn new() -> Self {
         Self { exact: Some(Vec::new()), buckets: vec![0; BUCKETS], count: 0 }
+    }
+
+    /// None is ever added.
+    pub(crate) fn none() -> Self {
+        Self { exact: Some(Vec::new()), buckets: Vec::new(), count: 0 }
     }
 
     pub(crate) fn memory(&self) -> u64 {

@@ -7,6 +7,7 @@
 pub(crate) const PHASES: usize = 16;
 
 /// Counts of one length.
+#[derive(Clone)]
 pub(crate) struct Grain {
     /// The length, in nanoseconds.
     pub(crate) ns: u64,

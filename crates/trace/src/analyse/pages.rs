@@ -34,6 +34,7 @@ pub(crate) fn key(device: u32, block: u64) -> u64 {
 }
 
 /// All blocks.
+#[derive(Clone)]
 pub(crate) struct Pages {
     pub(crate) pages: Vec<Page>,
     table: Table,
@@ -67,6 +68,7 @@ impl Pages {
 }
 
 /// Numbers by key, in open addressing; keys stand elsewhere.
+#[derive(Clone)]
 pub(crate) struct Table {
     slots: Vec<u32>,
     used: usize,

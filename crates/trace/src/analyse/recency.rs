@@ -12,6 +12,7 @@ pub(crate) const ABSENT: u8 = u8::MAX;
 pub(crate) const SIZES_MAX: usize = 200;
 
 /// The list.
+#[derive(Clone)]
 pub(crate) struct Recency {
     /// Which of a page's links.
     which: usize,

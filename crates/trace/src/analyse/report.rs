@@ -1,7 +1,11 @@
 //! The figures of an analysis, as types: tables, JSON and plots are made of them. Names and definitions are those of the papers; each says where it is from.
 
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Analysis, T_POINTS_NS};
 use crate::{Problems, TraceError};
@@ -22,6 +26,28 @@ impl<T> Labelled<T> {
     /// What a label stands for.
     pub fn get(&self, label: &str) -> Option<&T> {
         self.0.iter().find(|(other, _)| other == label).map(|(_, value)| value)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Labelled<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {
+            type Value = Labelled<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut rows = Vec::new();
+                while let Some(row) = map.next_entry()? {
+                    rows.push(row);
+                }
+                Ok(Labelled(rows))
+            }
+        }
+        deserializer.deserialize_map(InOrder(PhantomData))
     }
 }
 

@@ -10,6 +10,7 @@ const CHUNK: u64 = 65536;
 const SECTOR: u64 = 512;
 
 /// The map, and sums over the writes.
+#[derive(Clone)]
 pub(crate) struct Sectors {
     chunks: Vec<(u64, u128)>,
     table: Table,

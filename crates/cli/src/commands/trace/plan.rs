@@ -4,28 +4,60 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use cairn_base::Interval;
-use cairn_server::api::ErrorKind;
+use cairn_server::api::{self, ErrorKind};
 use cairn_trace::{AnalyseOptions, Analysis, GRAINS_S, LAGS_S, Plan, dirty_blocks};
 
 use crate::arguments::PlanTrace;
+use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, size, table};
+use crate::instant::show;
+use crate::output::{Output, duration, size, table};
 
-/// Runs it.
-pub fn run(asked: &PlanTrace, output: Output) -> Result<(), Failure> {
+/// The cache that a history is taken to have, in bytes: the server's curves have it as well.
+const CACHE: u64 = 256 << 20;
+
+fn check(asked: &PlanTrace) -> Result<(), Failure> {
+    let usage = |what, next| Err(Failure::new(ErrorKind::Usage, what, next));
     if asked.link.0 == 0 {
-        return Err(Failure::new(
-            ErrorKind::Usage,
-            "a link carries something",
-            "give --link in bytes a second, such as 50M",
-        ));
+        return usage("a link carries something", "give --link in bytes a second, such as 50M");
     }
+    if asked.cache.is_some() && !asked.is_local() {
+        let next = "leave --cache out, or plan from a trace: cairn trace record";
+        return usage("there is no such trace, and a server plans for a cache of 256M", next);
+    }
+    Ok(())
+}
+
+/// Runs it for a volume, an export or a device of a server.
+pub fn run_live(asked: &PlanTrace, client: &Client, output: Output) -> Result<(), Failure> {
+    check(asked)?;
+    let subject = asked.input.file.display().to_string().replace('%', "%25").replace('/', "%2F");
+    let live: api::LivePlan = client.get(&format!("/v1/plans/{subject}?link={}", asked.link.0))?;
+    output.show(&live, |live| {
+        format!(
+            "{}: what clients wrote in {} since {}, {} in all; of one block in {}, {} blocks\n{}",
+            live.subject,
+            duration(live.elapsed_ms),
+            show(live.began_ms * 1_000_000),
+            size(live.written_bytes),
+            live.sampled_one_in,
+            live.sampled_blocks,
+            people(&live.plan, "what was seen"),
+        )
+    });
+    Ok(())
+}
+
+/// Runs it for a trace.
+pub fn run(asked: &PlanTrace, output: Output) -> Result<(), Failure> {
+    check(asked)?;
+    let cache = asked.cache.map_or(CACHE, |cache| cache.0);
     let mut reader = super::open(&asked.input)?;
     let seconds = |list: &[u64]| list.iter().map(|s| Duration::from_secs(*s)).collect();
     let options = AnalyseOptions {
         granularities: seconds(&GRAINS_S),
         intervals: seconds(&LAGS_S),
-        write_caches: vec![dirty_blocks(asked.cache.0, 4096).max(1)],
+        write_caches: vec![dirty_blocks(cache, 4096).max(1)],
         read_caches: Vec::new(),
         memory_max: asked.memory.0,
         ..AnalyseOptions::default()
@@ -36,7 +68,7 @@ pub fn run(asked: &PlanTrace, output: Output) -> Result<(), Failure> {
     let report = report.map_err(|error| super::failure(error, &asked.input.file))?;
     let plan = Plan::of(&report, asked.link.0 as f64);
     output.show(&plan, |plan| {
-        let mut text = people(plan);
+        let mut text = people(plan, "the trace");
         text.push_str(&super::problems(&report.problems));
         text
     });
@@ -51,10 +83,11 @@ fn marked(text: String, beyond: bool) -> String {
     if beyond { format!("{text} *") } else { text }
 }
 
-fn people(plan: &Plan) -> String {
+/// `source`: what the plan is from.
+fn people(plan: &Plan, source: &str) -> String {
     let link = size(plan.link_bytes_per_s as u64);
     let mut text = format!(
-        "{} are written in a day, by a trace of {}\n\nA mirror over a link of {link}/s\n",
+        "{} are written in a day, by {source} of {}\n\nA mirror over a link of {link}/s\n",
         size(plan.written_bytes_per_day as u64),
         time((plan.trace_s).max(1.0).floor()),
     );
@@ -78,7 +111,7 @@ fn people(plan: &Plan) -> String {
         plan.granularities.iter().map(|grain| {
             [
                 marked(grain.granularity.clone(), grain.beyond_trace),
-                grain.cheapest.to_owned(),
+                grain.cheapest.clone(),
                 format!("{:.3}", grain.io),
                 format!("{:.3}", grain.logging_io),
                 format!("{:.3}", grain.none_io),
@@ -91,7 +124,7 @@ fn people(plan: &Plan) -> String {
         ["WINDOW", "EVERY WRITE", "1s", "1m", "10m", "1h"],
         plan.windows.iter().map(|window| {
             let at = |label: &str| window.bytes.get(label).map_or("-".to_owned(), |bytes| size(*bytes));
-            [window.window.to_owned(), at("every_write"), at("1s"), at("1m"), at("10m"), at("1h")]
+            [window.window.clone(), at("every_write"), at("1s"), at("1m"), at("10m"), at("1h")]
         }),
     ));
     let chosen = &plan.recommended;
@@ -108,7 +141,7 @@ fn people(plan: &Plan) -> String {
         chosen.history_reason,
     );
     if plan.lags.iter().any(|lag| lag.beyond_trace) {
-        text.push_str("\n* longer than the trace: what is written again after its end is not known");
+        let _ = write!(text, "\n* longer than {source}: what is written again after its end is not known");
     }
     text
 }

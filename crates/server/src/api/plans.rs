@@ -1,0 +1,34 @@
+//! Objects about plans from what is written while it is written.
+
+use cairn_trace::Plan;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+/// What a plan is for.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, IntoParams)]
+pub struct PlanQuery {
+    /// What the link to the mirror carries, in bytes a second.
+    pub link: u64,
+}
+
+/// A plan for a volume, a LUN or a device, from a sample of what clients have written to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LivePlan {
+    /// The volume, export or device.
+    pub subject: String,
+    /// Since when it is known what is written.
+    pub began_ms: u64,
+    /// For how long: at most a day and six hours.
+    pub elapsed_ms: u64,
+    /// Bytes that were written meanwhile, in whole blocks of 4 KiB.
+    pub written_bytes: u64,
+    /// One block in so many is looked at.
+    pub sampled_one_in: u64,
+    /// Blocks that were looked at and written.
+    pub sampled_blocks: u64,
+    /// Bytes of memory that knowing this takes.
+    pub memory_bytes: u64,
+    /// The lines and the recommendation, as `cairn plan TRACE --json` prints them: `lags`, `granularities`, `windows`, `recommended`.
+    #[schema(value_type = Object)]
+    pub plan: Plan,
+}

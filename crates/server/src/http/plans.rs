@@ -1,0 +1,27 @@
+//! Plans over HTTP.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Query, State};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Answer, blocking};
+use crate::api::{self, ErrorBody};
+use crate::server::Server;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
+    OpenApiRouter::new().routes(routes!(plan))
+}
+
+/// What a lag costs on a link, which history is cheapest, and one setting: for a volume, an export or a device, from a sample of what clients have written to it.
+#[utoipa::path(get, path = "/v1/plans/{subject}", tag = "server",
+    params(("subject" = String, Path,), api::PlanQuery),
+    responses((status = 200, body = api::LivePlan), (status = "default", body = ErrorBody)))]
+async fn plan(
+    State(server): State<Arc<Server>>,
+    Path(subject): Path<String>,
+    Query(query): Query<api::PlanQuery>,
+) -> Answer<api::LivePlan> {
+    blocking(server, move |server| server.plan(&subject, query.link)).await
+}

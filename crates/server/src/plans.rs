@@ -1,0 +1,90 @@
+//! What is known of the writes of every export that is in use, for `cairn plan VOLUME`: a curve for each export and one for each volume, which has those of all its LUNs.
+//!
+//! A curve is fed by the taps of the sessions, whatever protocol they speak, and is in memory only: it begins with the first session after a start of the server. What programs write to mounted files
+//! does not come through an export and is not in it. What a curve costs stands in [`Curve`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cairn_base::Clock;
+use cairn_trace::{Curve, Tap, TraceError};
+use parking_lot::Mutex;
+
+use crate::api;
+use crate::error::ServerError;
+use crate::names::ExportName;
+use crate::server::Server;
+
+/// The curves of a server.
+pub(crate) struct Plans {
+    clock: Arc<dyn Clock>,
+    curves: Mutex<BTreeMap<String, Arc<Curve>>>,
+}
+
+impl Plans {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, curves: Mutex::default() }
+    }
+
+    /// Makes a tap feed the curves of an export that is opened for writing.
+    pub(crate) fn watch(&self, export: &str, mut tap: Tap) -> Tap {
+        let mut curves = self.curves.lock();
+        // What was deleted, or is not used any more, goes after a day without a write.
+        curves.retain(|_, curve| Arc::strong_count(curve) > 1 || !curve.is_idle());
+        let volume = ExportName::parse(export).map(|name| name.volume);
+        for subject in [Some(export), volume].into_iter().flatten() {
+            let curve = match curves.get(subject) {
+                Some(curve) => curve.clone(),
+                // The lists of granularities are our own: this does not fail.
+                None => match Curve::new(self.clock.clone()) {
+                    Ok(curve) => curves.entry(subject.to_owned()).or_insert(Arc::new(curve)).clone(),
+                    Err(_) => continue,
+                },
+            };
+            tap = tap.with_curve(curve, export);
+        }
+        tap
+    }
+
+    fn find(&self, subject: &str) -> Option<Arc<Curve>> {
+        self.curves.lock().get(subject).cloned()
+    }
+}
+
+impl Server {
+    /// The plan for a volume, one of its LUNs or a device, over a link of so many bytes a second.
+    pub(crate) fn plan(&self, subject: &str, link: u64) -> Result<api::LivePlan, ServerError> {
+        if link == 0 {
+            return Err(ServerError::Invalid { what: "the link", rule: "it carries something" });
+        }
+        let is_known = self.volumes.get(subject).is_ok() || self.devices.export(subject).is_some();
+        let adopter = self.devices.adopter_of(subject);
+        let name = adopter.as_deref().unwrap_or(subject);
+        let Some(curve) = self.plans.find(name) else {
+            let (name, list) = (subject.to_owned(), "cairn status");
+            let is_known = is_known
+                || ExportName::parse(subject).is_some_and(|name| {
+                    self.volumes.get(name.volume).is_ok_and(|open| open.luns.find(name.lun).is_ok())
+                });
+            return Err(match is_known {
+                true => ServerError::NothingWritten { name },
+                false => ServerError::NotFound { what: "volume, export or device", name, list },
+            });
+        };
+        let live = match curve.plan(link as f64) {
+            Ok(live) => live,
+            Err(TraceError::Empty) => return Err(ServerError::NothingWritten { name: subject.to_owned() }),
+            Err(source) => return Err(ServerError::Recording { export: subject.to_owned(), source }),
+        };
+        Ok(api::LivePlan {
+            subject: name.to_owned(),
+            began_ms: live.began.0 / 1_000_000,
+            elapsed_ms: live.elapsed.as_millis() as u64,
+            written_bytes: live.written_bytes,
+            sampled_one_in: live.one_in,
+            sampled_blocks: live.sampled_blocks,
+            memory_bytes: curve.memory(),
+            plan: live.plan,
+        })
+    }
+}
