@@ -21,6 +21,8 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 /// makes durable what is in them.
 const AHEAD_MAX: usize = 16;
 const AHEAD_PART: usize = 8;
+/// Bytes of them at most, but for one: segments of a large store are of up to 1 GiB.
+const AHEAD_BYTES: u64 = 512 << 20;
 /// Entries of a record at most: what a torn end of the log costs stays small.
 const RECORD_ENTRIES: usize = 1024;
 /// Bytes of content of a record at most.
@@ -208,7 +210,8 @@ impl History {
 
     /// Names free segments as ahead: durably, before anything is written there.
     pub(crate) fn reserve(&self, writer: &mut Writer) -> Result<(), HistoryError> {
-        let wanted = (writer.superblock.segments as usize / AHEAD_PART).clamp(1, AHEAD_MAX);
+        let fit = (AHEAD_BYTES / (writer.superblock.segment_blocks * BLOCK)) as usize;
+        let wanted = (writer.superblock.segments as usize / AHEAD_PART).min(fit).clamp(1, AHEAD_MAX);
         // When there are few, the rest is for what makes room.
         let count = wanted.min(writer.free.len().saturating_sub(RESERVE)).max(1);
         for segment in writer.free.drain(..count.min(writer.free.len())) {

@@ -288,7 +288,9 @@ impl History {
         let given = writer.superblock.ahead_from + writer.ahead.len() as u64;
         writer.next_sequence = given.max(tail.sequence + 1);
         let records = match tail.first_record {
-            Some(first_record) => self.scan_records(writer, &tail, first_record)?,
+            Some(first_record) => {
+                self.scan_records(writer, &tail, first_record, writer.superblock.durable_through)?
+            }
             None => self.records_of(writer, &tail, None)?,
         };
         let mut settled = writer.superblock.durable_through.max(records.durable_through);
@@ -299,28 +301,42 @@ impl History {
             if ahead.peek().and_then(|next| next.first_record) == Some(next_record)
                 && let Some(next) = ahead.next()
             {
-                let records = self.scan_records(writer, &next, next_record)?;
+                let records = self.scan_records(writer, &next, next_record, settled)?;
                 settled = settled.max(records.durable_through);
                 log.push((next, records));
                 continue;
             }
             // Here the log ends, or a record of it is damaged: then one that came later may know that it was durable.
-            let mut proof = self.durable_beyond(writer, last, records.position)?;
-            proof = proof.max(writer.superblock.durable_through);
+            let mut proof = self.durable_beyond(writer, last, records.position)?.max(settled);
             for later in ahead.clone() {
                 proof = proof.max(self.durable_beyond(writer, &later, 1)?);
             }
-            if proof < next_record {
-                break;
+            if let (true, Some(first_record)) = (proof >= next_record && proof > settled, last.first_record) {
+                // What was durable counts, whatever its content is by now: a read of it tells.
+                settled = proof;
+                *records = self.scan_records(writer, last, first_record, settled)?;
+                continue;
             }
-            // Where the segment had ended its summary serves.
-            let missing = HistoryError::Missing { sequence: next_record };
+            // Where the segment had ended its summary serves, and where all that it names is there nothing else has to say so.
             let end = self.find_end(writer, last.index, last.sequence)?;
-            let Some(end) = end.filter(|end| end.record > next_record) else { return Err(missing) };
-            let Ok(entries) = self.summary(writer, last.index, &end) else { return Err(missing) };
-            if proof + 1 < end.record && !self.content_is_there(writer, last, &entries)? {
-                return Err(missing);
+            let mut served = None;
+            if let Some(end) = end.filter(|end| end.record > next_record) {
+                match self.summary(writer, last.index, &end) {
+                    Ok(entries) => {
+                        let whole =
+                            proof + 1 >= end.record || self.content_is_there(writer, last, &entries)?;
+                        served = whole.then_some((end, entries));
+                    }
+                    Err(error @ HistoryError::Device(_)) => return Err(error),
+                    Err(_) => {}
+                }
             }
+            let Some((end, entries)) = served else {
+                if proof < next_record {
+                    break;
+                }
+                return Err(HistoryError::Missing { sequence: next_record });
+            };
             tracing::error!(
                 segment = last.index,
                 "a record of a history segment is damaged; its summary serves"
@@ -358,6 +374,16 @@ impl History {
                 writer.position = records.position;
                 writer.previous = records.previous;
                 writer.entries = records.entries;
+                if !is_full && self.find_end(writer, found.index, found.sequence)?.is_some() {
+                    // The log goes on in it, and what that names is not all of it, or is lost.
+                    let end = writer.start_of(found.index) + writer.superblock.segment_blocks - 1;
+                    writer.store_dirty = true;
+                    self.latch(self.store.write_from(end * BLOCK, &[0; BLOCK_SIZE]))?;
+                }
+            } else if !is_full {
+                // The cut may have kept the next segment and not the end of this one, which counts from the next superblock on.
+                writer.next_record = records.next_record;
+                self.close_segment(writer, found.index, found.sequence, records.entries)?;
             }
         }
         Ok((settled, unsure))
@@ -416,10 +442,12 @@ impl History {
                 (start..).zip(&*piece).filter(|(_, block)| HistoryRecord::peek(block, store).is_ok())
             {
                 let offset = (writer.start_of(found.index) + position) * BLOCK;
-                if let Ok(Some((record, _))) = self.record_at(writer, offset, position)
-                    && record.segment == found.sequence
-                {
-                    proof = proof.max(record.durable_through);
+                match self.record_at(writer, offset, position) {
+                    Ok(Some((record, _))) if record.segment == found.sequence => {
+                        proof = proof.max(record.durable_through);
+                    }
+                    Err(error @ HistoryError::Device(_)) => return Err(error),
+                    _ => {}
                 }
             }
             start += PIECE;
@@ -458,6 +486,14 @@ impl History {
             }
             Err(source) => match end {
                 Some(end) => {
+                    // It may be that of an earlier life, where this one has not ended: its first record tells.
+                    let record = match self.record_at(writer, (first + 1) * BLOCK, 1) {
+                        Err(error @ HistoryError::Device(_)) => return Err(error),
+                        record => record.ok().flatten(),
+                    };
+                    if record.is_some_and(|(record, _)| record.segment != end.sequence) {
+                        return Err(HistoryError::Damaged { offset: first * BLOCK, source });
+                    }
                     tracing::error!(segment = index, %source, "the first block of a history segment is damaged; its summary serves");
                     let (sequence, end) = (end.sequence, Some(end));
                     Ok(Found { index, sequence, first_record: None, end, lacks_begin: true })
@@ -501,7 +537,8 @@ impl History {
                 "the last block of a history segment is damaged; its records serve"
             );
         }
-        let records = self.scan_records(writer, found, first_record)?;
+        let durable = writer.superblock.durable_through;
+        let records = self.scan_records(writer, found, first_record, durable)?;
         // It had ended before the superblock: a record that is not there is lost.
         if end_record.is_some_and(|end| records.next_record < end) {
             return Err(HistoryError::Missing { sequence: records.next_record });
@@ -555,6 +592,7 @@ impl History {
         writer: &Writer,
         found: &Found,
         first_record: u64,
+        mut durable: u64,
     ) -> Result<Records, HistoryError> {
         let mut records = Records {
             entries: Vec::new(),
@@ -564,7 +602,6 @@ impl History {
             previous: 0,
             durable_through: 0,
         };
-        let mut durable = writer.superblock.durable_through;
         while records.position + 2 < writer.superblock.segment_blocks {
             let offset = (writer.start_of(found.index) + records.position) * BLOCK;
             let Some((record, sum)) = self.record_at(writer, offset, records.position)? else { break };

@@ -79,6 +79,13 @@ impl History {
         if low && (self.reclaim(writer)? || self.clean(writer)?) {
             return Ok(true);
         }
+        // What the last flush made durable nothing says that comes later: damage there would pass for the end of the log. Once a segment is enough.
+        let begun = writer.segment_sequence >= writer.superblock.ahead_from;
+        if begun && writer.superblock.durable_through < writer.synced {
+            self.write_superblock(writer)?;
+            self.sync_store(writer)?;
+            return Ok(true);
+        }
         Ok(false)
     }
 

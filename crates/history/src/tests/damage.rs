@@ -156,3 +156,58 @@ fn log_goes_on_without_a_superblock_and_a_damaged_block_of_it_costs_nothing_or_i
         assert!(served > heads / 2, "{placement:?}: {served} of {heads} cost nothing");
     }
 }
+
+#[test]
+fn segment_that_ended_before_a_cut_and_goes_on_after_it_counts_with_all_that_it_has() {
+    const LARGE: usize = 65536;
+    let options = options(Placement::Logging, Granularity::EveryWrite, LARGE as u32);
+    let mut stack = Stack::new(&options, 8 * LARGE as u64, 32 * MIB);
+    let (first, second, end) = (SEGMENTS_START, SEGMENTS_START + 64, SEGMENTS_START + 62);
+    let write_out = |stack: &Stack| drop(stack.history.view(stack.now()).expect("a view"));
+    for block in 0..3 {
+        stack.fill((block * LARGE) as u64, LARGE, block as u8 + 1);
+        stack.history.flush().expect("a flush");
+    }
+    // Has no room in the first segment, which ends; nothing of that is flushed, and a cut keeps only the end.
+    stack.fill(3 * LARGE as u64, LARGE, 9);
+    write_out(&stack);
+    stack.store.write_from(second * B as u64, &[0; 64 * B]).expect("a write");
+    stack.reopen().expect("it opens");
+    stack.history.mark("kept", false).expect("a mark has room in the first segment");
+    let before = bytes(&*stack.store, end * B as u64, 2 * B).expect("a read");
+    // It ends again, and the next cut keeps all but that.
+    stack.fill(3 * LARGE as u64, LARGE, 4);
+    write_out(&stack);
+    stack.store.write_from(end * B as u64, &before).expect("a write");
+    for damaged in [None, None, Some(first + 18)] {
+        if let Some(block) = damaged {
+            stack.store.corrupt(block * B as u64, B as u64, &mut Rng::new(1));
+        }
+        stack.reopen().expect("it opens");
+        stack.history.flush().expect("a flush");
+        stack.history.marked("kept").expect("a mark that was durable");
+        for block in 0..4 {
+            let found = bytes(&*stack.history, (block * LARGE) as u64, LARGE).expect("a read");
+            assert!(found == [block as u8 + 1; LARGE], "block {block} with {damaged:?} damaged");
+        }
+    }
+}
+
+#[test]
+fn damage_in_what_the_last_flush_made_durable_is_not_taken_for_the_end_of_the_log() {
+    // A head, with nothing written since that flush; a content, once there was time to say what is durable.
+    for (block, idle) in [(1, false), (2, true)] {
+        let options = options(Placement::Logging, Granularity::EveryWrite, 4096);
+        let mut stack = Stack::new(&options, 16 * B as u64, 32 * MIB);
+        for round in 0..150u64 {
+            stack.fill(round % 16 * B as u64, B, round as u8 + 1);
+        }
+        stack.history.flush().expect("a flush");
+        while idle && stack.history.step().expect("a step") {}
+        let present = bytes(&*stack.history, 0, 16 * B).expect("a read");
+        stack.store.corrupt((SEGMENTS_START + block) * B as u64, B as u64, &mut Rng::new(1));
+        stack.reopen().expect("it opens");
+        let found = bytes(&*stack.history, 0, 16 * B).expect("a read");
+        assert!(found == present, "block {block} of the log is damaged");
+    }
+}
