@@ -73,7 +73,7 @@ impl Tree {
     /// The same for who has kept the bytes back and says by [`Tree::set`] when they were modified, before or after this. That the file has changed is told now.
     ///
     /// # Errors
-    /// Those of [`Tree::write`].
+    /// Those of [`Tree::write`], also when an earlier piece was written.
     pub fn write_back(&self, file: FileId, offset: u64, data: &[u8]) -> Result<usize, TreeError> {
         self.write_at(file, offset, data, false)
     }
@@ -96,7 +96,8 @@ impl Tree {
             let piece = &data[written..data.len().min(written + room)];
             match write_piece(source, &self.quotas, file, at, piece, is_modified_now) {
                 Ok(()) => written += piece.len(),
-                Err(_) if written > 0 => break,
+                // A program goes on where it was told to. A kernel that writes back takes a part for all of it, and would tell nobody what is missing.
+                Err(_) if written > 0 && is_modified_now => break,
                 Err(error) => return Err(error),
             }
         }

@@ -119,3 +119,17 @@ fn what_a_quota_tree_counts_is_exact_after_a_cut_at_each_operation() {
         }
     }
 }
+
+#[test]
+fn bytes_that_a_kernel_writes_back_are_all_taken_or_the_error_is_told() {
+    let (_device, tree) = fresh(8192);
+    let top = tree.make_directory(tree.root(), b"top", &FOLDER).expect("there is room").file;
+    tree.set_quota(top, limits(200 * 4096, 0)).expect("it is empty");
+    let file = tree.make(top, b"file", &FILE).expect("there is room").file;
+    // Two pieces of 128 blocks, the second of which is too much.
+    let (half, bytes) = (1 << 19, vec![1; 1 << 20]);
+    let outcome = tree.write_back(file, half, &bytes);
+    assert!(matches!(outcome, Err(TreeError::Quota)), "{outcome:?}");
+    assert_eq!(tree.write(file, half, &bytes).expect("a program is told how many"), 1 << 19);
+    assert_whole(&tree);
+}
