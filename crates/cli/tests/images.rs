@@ -308,6 +308,8 @@ fn dump_against_a_named_snapshot_and_of_one() {
     let gone = server.bad(13, "diverged", &["image", "dump", "v", "-1", "--to", "/dev/null"]);
     assert!(gone.contains("v@a"), "{gone}");
     assert!(server.json(&["image", "levels", "v"])[0]["lost"].as_bool().unwrap());
+    server.bad(2, "usage", &["snapshot", "create", "v@image.golden"]);
+    server.bad(2, "usage", &["snapshot", "rename", "v@b", "mirror.b"]);
     server.good(&["image", "levels", "v", "--forget", "0", "--yes"]);
     server.bad(10, "not-found", &["image", "dump", "v", "-1", "--to", "/dev/null"]);
     server.good(&["image", "dump", "v", "--to", "/dev/null"]);

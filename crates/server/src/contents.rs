@@ -188,7 +188,7 @@ impl Server {
     }
 
     pub(crate) fn create_snapshot(&self, volume: &str, name: &str) -> Result<api::Snapshot, ServerError> {
-        names::check("snapshot", name)?;
+        names::check_snapshot(name)?;
         let open = self.writable(volume)?;
         let full = format!("{volume}@{name}");
         let make = || open.volume.create_snapshot(name);
@@ -256,7 +256,7 @@ impl Server {
         name: &str,
         new_name: &str,
     ) -> Result<api::Snapshot, ServerError> {
-        names::check("snapshot", new_name)?;
+        names::check_snapshot(new_name)?;
         let open = self.writable(volume)?;
         let snapshot = find_snapshot(&open, name)?;
         let full = format!("{volume}@{new_name}");

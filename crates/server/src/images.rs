@@ -173,7 +173,7 @@ impl Making<'_> {
         let failed = ServerError::volume(&self.open.name);
         let kept: HashSet<u64> = records.iter().map(|record| record.snapshot).collect();
         for snapshot in self.open.volume.snapshots() {
-            let own = snapshot.held && snapshot.name.starts_with(DUMP_PREFIX);
+            let own = snapshot.held && is_of_a_dump(&snapshot.name);
             if own && !kept.contains(&snapshot.id.0) {
                 self.open.volume.hold_snapshot(snapshot.id, false).map_err(&failed)?;
                 self.open.volume.delete_snapshots(&[snapshot.id]).map_err(&failed)?;
@@ -181,6 +181,15 @@ impl Making<'_> {
         }
         Ok(())
     }
+}
+
+/// True of `image.LEVEL.ID`: an owner may have called one `image.something` and hold it.
+fn is_of_a_dump(name: &str) -> bool {
+    let parts = name.strip_prefix(DUMP_PREFIX).and_then(|rest| rest.split_once('.'));
+    parts.is_some_and(|(level, id)| {
+        let level = level == "base" || matches!(level.as_bytes(), [b'0'..=b'9']);
+        level && id.len() == 8 && id.bytes().all(|digit| digit.is_ascii_hexdigit())
+    })
 }
 
 impl Server {

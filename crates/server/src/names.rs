@@ -17,6 +17,19 @@ pub(crate) fn check(what: &'static str, name: &str) -> Result<(), ServerError> {
     if good { Ok(()) } else { Err(ServerError::InvalidName { what, name: name.to_owned() }) }
 }
 
+/// As [`check`], of a snapshot that an owner names: those whose names begin so come and go with mirrors and image dumps, and nobody is asked about them.
+pub(crate) fn check_snapshot(name: &str) -> Result<(), ServerError> {
+    check("snapshot", name)?;
+    let reserved = [cairn_stream::MIRROR_PREFIX, crate::images::DUMP_PREFIX];
+    if reserved.iter().any(|prefix| name.starts_with(prefix)) {
+        return Err(ServerError::Invalid {
+            what: "the name of the snapshot",
+            rule: "it does not begin with `mirror.` or `image.`: such come and go with mirrors and image dumps",
+        });
+    }
+    Ok(())
+}
+
 /// What an NBD export name stands for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ExportName<'a> {

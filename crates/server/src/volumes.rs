@@ -484,10 +484,14 @@ impl OpenVolume {
         let name = format!("{kind}-{}", self.name);
         let repeat = move || {
             while !self.ending.load(Ordering::Acquire) {
-                if let Err(error) = round(&self.volume) {
+                let Err(error) = round(&self.volume) else { continue };
+                if self.volume.status().latched.is_some() {
                     tracing::error!(volume = self.name, %error, "no more work is done in the background of a volume");
                     return;
                 }
+                // A block that can't be read, or room that somebody else took: everything else goes on.
+                tracing::warn!(volume = self.name, %error, "a round of background work failed");
+                std::thread::sleep(PATIENCE);
             }
         };
         std::thread::Builder::new()

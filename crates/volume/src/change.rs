@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cairn_base::{FileId, Lba};
+use cairn_base::{FileId, Generation, Lba};
 use cairn_device::Block;
 use cairn_format::{FileKind, Inode, TreeRef};
 
@@ -125,13 +125,14 @@ impl Volume {
             return Ok(());
         }
         loop {
+            let root = self.state.lock().committed.root.generation;
             let known = self.known(&change)?;
             let leaves = self.look_at_paths(&change, &known)?;
             let state = self.admit_change(&change, frees)?;
             if change.head.is_some_and(|Head(head)| head != state.heads) {
                 return Err(VolumeError::OtherHead);
             }
-            if is_still_so(&state, &known) {
+            if is_still_so(&state, &known, root) {
                 return self.take_change(state, change, &known, leaves);
             }
             // A rollback, or the background, came in between.
@@ -284,11 +285,11 @@ impl State {
     }
 }
 
-/// Whether the files are as they were when they were looked at.
-fn is_still_so(state: &State, known: &Known) -> bool {
-    known.iter().all(|(file, inode)| {
-        let length = inode.map(|inode| inode.tree.length);
-        // One that is in no memory was not changed since it was read.
-        state.length_of(*file).is_none_or(|now| now == length)
+/// Whether the files are as they were when they were looked at, in the root of that generation or later.
+fn is_still_so(state: &State, known: &Known, root: Generation) -> bool {
+    known.iter().all(|(file, inode)| match state.length_of(*file) {
+        Some(now) => now == inode.map(|inode| inode.tree.length),
+        // One that is in no memory was not changed since it was read, unless another root came: that may be a rollback's.
+        None => state.committed.root.generation == root,
     })
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::locks::MutexGuard;
-use cairn_base::{FileId, Generation, SnapshotId, Vbn};
+use cairn_base::{FileId, Generation, SnapshotId, Timestamp, Vbn};
 use cairn_format::layout::{BITS_PER_MAP_BLOCK, SUPERBLOCK_A, SUPERBLOCK_B};
 use cairn_format::{
     BlockPointer, Cursor, INODES_PER_BLOCK, Inode, LogTail, Root, SnapshotEntry, Superblock, TableRef,
@@ -112,6 +112,8 @@ pub(crate) struct Done {
     pub(crate) generation: Generation,
     pub(crate) snapshot: Option<SnapshotEntry>,
     pub(crate) freed: u64,
+    /// Before anything was frozen: what came later is not in it.
+    began: Timestamp,
 }
 
 /// Blocks that only a deleted snapshot held, by snapshot.
@@ -213,6 +215,7 @@ impl Volume {
             let before = self.state.lock().committed.clone();
             self.deletion(rider.deletes(), &before.root, &before, &mut commit.superblock.clone())?;
         }
+        let began = self.clock.now();
         let frozen = self.freeze(&rider)?;
         let drops_changes = matches!(rider, Rider::Rollback(_));
         let before = self.state.lock().committed.clone();
@@ -239,7 +242,7 @@ impl Volume {
             superblock.external_log = area.external_log();
             superblock.log_tail = LogTail { position: 0, sequence: self.log.lock().mark().sequence };
         }
-        let mut done = Done { generation: root.generation, ..Done::default() };
+        let mut done = Done { generation: root.generation, began, ..Done::default() };
         // New nodes must be readable before a deletion compares the new map: they are in the cache or on the device.
         self.write_gathered(&mut gathered)?;
         // What a rollback leaves out of the snapshot's trees that snapshot still has.
@@ -678,7 +681,8 @@ impl Volume {
                     done.freed = exclusive.iter().map(|(_, blocks)| blocks.len() as u64).sum();
                 }
                 let id = SnapshotId(superblock.next_snapshot);
-                let created = self.clock.now();
+                // Not now: who asks what changed since (a dump) would miss what came while this one was written.
+                let created = done.began;
                 let held = matches!(rider, Rider::Demote(_, true) | Rider::Step(_));
                 let (name, root) = (name.clone(), Root { created, ..*root });
                 let entry = SnapshotEntry { id, parent: superblock.parent, held, name, root };

@@ -7,7 +7,7 @@ use cairn_device::Block;
 use cairn_format::{Attributes, FileKind, Inode, TreeRef};
 
 use crate::error::VolumeError;
-use crate::limits::REMOVE_BLOCKS;
+use crate::limits::{REMOVE_BLOCKS, REMOVE_FILE_COST};
 use crate::volume::{Compound, ROOT_DIRECTORY, Volume};
 
 impl Compound<'_> {
@@ -128,29 +128,60 @@ pub(crate) fn blocks_of(bytes: u64) -> u64 {
 }
 
 impl Volume {
-    /// Frees the next part of a removed file, from its end; at the end, its inode.
-    pub(crate) fn free_removed(self: &Arc<Self>, file: FileId) -> Result<(), VolumeError> {
-        // Looked at inside: a rollback in between would bring the file back, and what is freed would be missing in it.
-        let compound = self.compound();
+    /// Frees the next part of removed files, each from its end and at the end its inode: many small ones, or a part of a large one. One
+    /// consistency point is for all of them.
+    pub(crate) fn free_removed(self: &Arc<Self>) -> Result<(), VolumeError> {
+        let mut room = REMOVE_BLOCKS;
+        {
+            // Looked at inside: a rollback in between would bring a file back, and what is freed would be missing in it.
+            let compound = self.compound();
+            while let Some(file) = self.next_removed().filter(|_| room > 0) {
+                match self.free_part(&compound, file, room) {
+                    Ok(blocks) => room = room.saturating_sub(blocks.max(REMOVE_FILE_COST)),
+                    // Somebody else took the last room: later.
+                    Err(VolumeError::NoSpace) => break,
+                    Err(reason) => {
+                        // What is below a node that can't be read is not known. The file's blocks stay in use, and everything else goes on.
+                        tracing::error!(%file, %reason, "a removed file has a damaged node; its space is not freed until that is repaired");
+                        let mut state = self.state.lock();
+                        state.removed.retain(|removed| *removed != file);
+                        state.stranded.push(file);
+                    }
+                }
+            }
+        }
+        if room == REMOVE_BLOCKS { Ok(()) } else { self.consistency_point().map(drop) }
+    }
+
+    /// The next removed file, if it may be freed now: since the background looked, the volume may have given way or become full.
+    fn next_removed(&self) -> Option<FileId> {
+        let state = self.state.lock();
+        let may = state.check_writable().is_ok() && state.has_room_to_free();
+        state.removed.first().copied().filter(|_| may)
+    }
+
+    /// Frees up to `most` blocks of a removed file. Returns how many there may have been.
+    fn free_part(
+        self: &Arc<Self>,
+        compound: &Compound<'_>,
+        file: FileId,
+        most: u64,
+    ) -> Result<u64, VolumeError> {
         let inode = match self.inode(file) {
             Ok(inode) if inode.removed => inode,
             // A rollback brought it back, or it is gone.
             Ok(_) | Err(VolumeError::NoSuchFile(_)) => {
                 self.state.lock().removed.retain(|removed| *removed != file);
-                return Ok(());
+                return Ok(0);
             }
             Err(error) => return Err(error),
         };
-        let keep = inode.tree.length.saturating_sub(REMOVE_BLOCKS);
-        if let Err(reason) = self.check_range(file, keep, inode.tree.length) {
-            // What is below a node that can't be read is not known. The file's blocks stay in use, and everything else goes on.
-            tracing::error!(%file, %reason, "a removed file has a damaged node; its space is not freed until that is repaired");
-            let mut state = self.state.lock();
-            state.removed.retain(|removed| *removed != file);
-            state.stranded.push(file);
-            return Ok(());
-        }
-        if keep == 0 || inode.tree.pointer.is_hole() {
+        let keep = inode.tree.length.saturating_sub(most);
+        self.check_range(file, keep, inode.tree.length)?;
+        // Not the tree in `inode`: an inode that was put while its blocks were merged knows that of an earlier root, or none.
+        let committed = self.state.lock().committed.clone();
+        let old = self.committed_inode(&committed, file)?;
+        if keep == 0 || old.is_none_or(|old| old.tree.pointer.is_hole()) {
             let mut state = self.state.lock();
             state.open.inodes.insert(file, None);
             self.note_change(&mut state);
@@ -158,7 +189,6 @@ impl Volume {
         } else {
             compound.resize(file, keep * BLOCK_SIZE as u64)?;
         }
-        drop(compound);
-        self.consistency_point().map(drop)
+        Ok(inode.tree.length - keep)
     }
 }

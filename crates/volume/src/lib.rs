@@ -77,7 +77,7 @@ pub use repair::{DamagedBlock, Health, Repaired};
 pub use roles::Divergence;
 pub use scrub::{ScrubCursor, ScrubStep};
 pub use since::{SinceFiles, SinceRelationship, Step};
-pub use snapshots::Changes;
+pub use snapshots::{Changes, Whereabouts};
 pub use volume::{Compound, ROOT_DIRECTORY, Snapshot, Volume, VolumeStatus};
 
 // Instead of the other tests, whose threads are real ones.

@@ -14,6 +14,8 @@ pub(crate) const PUNCH_BLOCKS: u64 = 1024;
 pub const CONSISTENCY_INTERVAL: Duration = Duration::from_secs(10);
 /// Blocks of a removed file that one round of background work frees: 4 GiB, some 8,000 nodes.
 pub(crate) const REMOVE_BLOCKS: u64 = 1 << 20;
+/// What a removed file counts for in it at least: a round frees up to 1,024 small ones.
+pub(crate) const REMOVE_FILE_COST: u64 = 1 << 10;
 /// Blocks kept back for consistency points, besides those for the maps themselves.
 pub(crate) const RESERVE_MIN: u64 = 128;
 /// Blocks that a file which was not changed yet adds to what a generation needs, besides its own: of the inode file.

@@ -54,7 +54,10 @@ impl Volume {
                 return Err(VolumeError::TransferInProgress);
             }
         }
-        self.commit_with(Rider::Failover).map(drop)?;
+        let mut commit = self.commit.lock();
+        // Changes wait until what there is to be known of the image is known.
+        let _waiting = self.hold_changes();
+        self.commit_holding(&mut commit, Rider::Failover)?;
         // What an unfinished transfer brought stands in places that are allocated from now on.
         self.state.lock().arrivals = None;
         // Files that the source had removed and not yet freed are freed here from now on.

@@ -11,7 +11,7 @@ use cairn_format::{SEGMENTS_MAX, SegmentKind, SnapshotEntry, TableRef};
 use crate::compare::{Maps, Run};
 use crate::consistency::Rider;
 use crate::error::VolumeError;
-use crate::space::{device_blocks, grow_layout};
+use crate::space::{Redirects, device_blocks, grow_layout};
 use crate::volume::{Snapshot, Volume};
 
 /// Blocks that a destination lacks.
@@ -24,6 +24,11 @@ pub struct Changes {
     /// Snapshots that the destination lacks, by id; the last is the target.
     pub snapshots: Vec<SnapshotEntry>,
 }
+
+/// Where the blocks of all snapshots are at a moment: a destination has some of them in its redirect area. Of a snapshot that was there then and is held
+/// ([`Volume::image`]) it stays true; what a later image has under the same numbers is elsewhere.
+#[derive(Clone)]
+pub struct Whereabouts(Arc<Redirects>);
 
 impl Volume {
     /// Makes a snapshot of everything that was written before the call.
@@ -129,6 +134,8 @@ impl Volume {
     /// rollback. Later snapshots stay.
     pub fn rollback(self: &Arc<Self>, id: SnapshotId) -> Result<Snapshot, VolumeError> {
         let target = self.entry(id)?;
+        // Who changes the root directory has read it before, and would write its blocks over those that come back.
+        let _turn = self.directory_turn();
         let done = self.commit_rollback(id, |generation| format!("before-rollback-{generation}"))?;
         let before = done.snapshot.as_ref().map(Snapshot::from).ok_or(VolumeError::Closed)?;
         tracing::info!(to = %target.name, before = %before.name, "rolled back");
@@ -167,16 +174,26 @@ impl Volume {
     /// Reads runs of blocks as they are on the device, in order, past the cache; those that were written while [`Volume::keep_fresh`] is in force come from
     /// memory. They are not verified here: whoever takes them checks them against the tree that they belong to.
     pub fn read_blocks(&self, runs: &[Run]) -> Result<Vec<Block>, VolumeError> {
-        let redirects = self.state.lock().committed.redirects.clone();
+        self.read_blocks_at(&self.whereabouts(), runs)
+    }
+
+    /// Where blocks are now.
+    pub fn whereabouts(&self) -> Whereabouts {
+        Whereabouts(self.state.lock().committed.redirects.clone())
+    }
+
+    /// [`Volume::read_blocks`] of snapshots that are held since `at`, whatever a destination has received meanwhile.
+    pub fn read_blocks_at(&self, at: &Whereabouts, runs: &[Run]) -> Result<Vec<Block>, VolumeError> {
+        let redirects = &at.0;
         let vbns: Vec<Vbn> =
             runs.iter().flat_map(|(first, count)| (0..*count).map(|n| Vbn(first.0 + n))).collect();
         let Some(fresh) = self.store.fresh().find(&vbns) else {
-            let read = self.store.read_numbers(&vbns, &redirects);
+            let read = self.store.read_numbers(&vbns, redirects);
             return read.into_iter().map(|block| block.map_err(VolumeError::from)).collect();
         };
         let missing: Vec<Vbn> =
             vbns.iter().zip(&fresh).filter(|(_, found)| found.is_none()).map(|(vbn, _)| *vbn).collect();
-        let mut read = self.store.read_numbers(&missing, &redirects).into_iter();
+        let mut read = self.store.read_numbers(&missing, redirects).into_iter();
         fresh
             .into_iter()
             .map(|found| match found {

@@ -208,9 +208,9 @@ impl Volume {
             return self.consistency_point().map(drop);
         }
         // Without room for the nodes that it changes a removed file waits until snapshots are deleted.
-        if let Some(file) = state.removed.first().copied().filter(|_| state.has_room_to_free()) {
+        if !state.removed.is_empty() && state.has_room_to_free() {
             drop(state);
-            return self.free_removed(file);
+            return self.free_removed();
         }
         if !state.committed.redirects.is_empty() {
             drop(state);

@@ -424,7 +424,14 @@ impl Volume {
             }
             state.order
         };
-        let mut log = self.log.lock();
+        let mut log = match self.log.try_lock() {
+            Some(log) => log,
+            None => {
+                // Somebody else's flush is under way: meanwhile the data goes to its places.
+                while self.place(PLACE_BLOCKS, cut)? > 0 {}
+                self.log.lock()
+            }
+        };
         let mut state = self.state.lock();
         state.check_open()?;
         // Someone else's flush may have covered this one while it waited.

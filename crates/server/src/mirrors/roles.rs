@@ -324,6 +324,8 @@ impl Mirrors {
         let took_writes = open.volume.status().role == Role::Normal;
         self.keep(relation, |document| document.change = Some(self.changed(Change::Resync)))?;
         self.relations.lock().entry(relation.name.clone()).or_insert_with(|| relation.clone());
+        // What programs wrote and the kernel still holds belongs to the head; afterwards it would be refused.
+        open.collect();
         let head = relation.destination.give_way(standing).map_err(failed)?;
         let closed = self.close_sessions(&relation.name);
         tracing::warn!(

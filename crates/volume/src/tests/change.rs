@@ -235,6 +235,69 @@ fn removed_files_give_their_space_back() {
 }
 
 #[test]
+fn removed_files_that_the_log_brings_back_are_freed_together() {
+    let (device, volume) = fresh(8192);
+    let known = Known { stamp: 1, length_bytes: 4096, ..Known::default() };
+    let files: Vec<FileId> = (0..200).map(|_| volume.next_file().expect("it is writable")).collect();
+    let mut made = Change::new();
+    for id in &files {
+        made.put(inode(*id, &known, false));
+        made.write(*id, Lba(0), block(1));
+    }
+    volume.change(made, false).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let mut gone = Change::new();
+    files.iter().for_each(|id| gone.put(inode(*id, &known, true)));
+    volume.change(gone, true).expect("they are removed");
+    volume.flush().expect("it flushes");
+    drop(volume);
+    let volume = open(&device);
+    volume.background(Duration::ZERO).expect("it works");
+    assert_eq!(volume.status().consistency_points, 1);
+    for id in &files {
+        assert!(matches!(volume.inode(*id), Err(VolumeError::NoSuchFile(_))), "{id}");
+    }
+    assert_sound(&volume);
+}
+
+#[test]
+fn removed_file_is_left_alone_once_the_volume_has_given_way() {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(4096, Role::Destination) * 2));
+    format(&*device, 4096);
+    let volume = open(&device);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    volume.compound().remove(lun).expect("it is removed");
+    let head = volume.demote("head", false).expect("it gives way");
+    // The background saw the file before, and its turn came after the change of role.
+    volume.free_removed().expect("there is nothing to do now");
+    assert_eq!(volume.status().generation, head.generation, "what it gave way with is what it shows");
+}
+
+#[test]
+fn removed_file_waits_for_room_and_the_background_goes_on() {
+    let (_device, volume) = fresh(4096);
+    let long = file(&volume, crate::limits::REMOVE_BLOCKS + 10);
+    write(&volume, long, 0, 1, 1).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    volume.compound().remove(long).expect("it is removed");
+    // What was free when the background looked is not when its turn comes.
+    let mut taken = Vec::new();
+    {
+        let mut state = volume.state.lock();
+        let all = state.used.free() as usize;
+        assert!(state.used.allocate(all, &mut taken));
+    }
+    volume.free_removed().expect("it waits for room");
+    taken.iter().for_each(|vbn| volume.state.lock().used.clear(*vbn));
+    for _ in 0..4 {
+        volume.background(Duration::ZERO).expect("it goes on");
+    }
+    assert!(matches!(volume.inode(long), Err(VolumeError::NoSuchFile(_))));
+    assert_sound(&volume);
+}
+
+#[test]
 fn change_that_is_refused_leaves_nothing() {
     let (_device, volume) = fresh(1024);
     let id = volume.next_file().expect("it is writable");

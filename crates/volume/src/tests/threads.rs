@@ -207,6 +207,69 @@ fn inode_that_is_put_again_while_its_blocks_are_merged_keeps_them() {
 }
 
 #[test]
+fn snapshot_is_as_old_as_what_it_shows() {
+    let device = gated();
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000)));
+    let options = OpenOptions { cache_bytes: 1 << 20, clock: clock.clone() };
+    let volume = Volume::open(device.clone(), options).expect("the volume opens");
+    let lun = file(&volume, 10);
+    let number = 1_000_001;
+    write(&volume, lun, 1, 1, number - 1).expect("there is room");
+    device.shut(number);
+    std::thread::scope(|scope| {
+        let made = scope.spawn(|| volume.create_snapshot("noon"));
+        device.wait_for_waiting(1);
+        // What is written from here on is not in it, and was not written before it.
+        clock.advance(Duration::from_secs(7));
+        device.open(number);
+        let made = made.join().expect("it ends").expect("it is made");
+        assert_eq!(made.created, Timestamp(1_000));
+    });
+}
+
+#[test]
+fn long_file_whose_inode_was_put_while_it_was_merged_is_freed_in_rounds() {
+    const ROUND: u64 = crate::limits::REMOVE_BLOCKS;
+    let device = gated();
+    let volume = open(&device);
+    let id = volume.next_file().expect("it is open");
+    let inode = Inode {
+        kind: FileKind::Node,
+        removed: false,
+        id,
+        length_bytes: 3 * ROUND * 4096,
+        created: Timestamp(5),
+        relationship: 0,
+        tree: TreeRef::empty(1),
+        attributes: Attributes { mode: 0o100_644, links: 1, ..Attributes::default() },
+    };
+    let number = 1_000_001;
+    let mut made = Change::new();
+    made.put(inode);
+    made.write(id, Lba(0), block(number));
+    volume.change(made, false).expect("there is room");
+    device.shut(number);
+    std::thread::scope(|scope| {
+        let point = scope.spawn(|| volume.consistency_point());
+        device.wait_for_waiting(1);
+        // Its tree is not known yet, and this one goes on not knowing it.
+        let mut again = Change::new();
+        again.put(Inode { attributes: Attributes { modified_ns: 9, ..inode.attributes }, ..inode });
+        volume.change(again, false).expect("there is room");
+        device.open(number);
+        point.join().expect("it ends").expect("it commits");
+    });
+    let mut gone = Change::new();
+    gone.put(Inode { removed: true, ..inode });
+    volume.change(gone, true).expect("it is removed");
+    volume.background(Duration::ZERO).expect("it works");
+    assert_eq!(volume.inode(id).expect("the rest is for other rounds").tree.length, 2 * ROUND);
+    (0..3).for_each(|_| volume.background(Duration::ZERO).expect("it works"));
+    assert!(matches!(volume.inode(id), Err(VolumeError::NoSuchFile(_))));
+    assert_sound(&volume);
+}
+
+#[test]
 fn flush_waits_for_what_was_under_way_and_not_for_what_came_later() {
     let device = gated();
     let volume = open(&device);
@@ -239,4 +302,62 @@ fn flush_waits_for_what_was_under_way_and_not_for_what_came_later() {
     });
     drop(volume);
     assert_eq!(read(&open(&device), lun, 1, 3), [early, 0, 3], "the log has what the flush covered");
+}
+
+#[test]
+fn change_that_waits_for_a_rollback_is_not_taken_for_a_file_that_it_takes_away() {
+    let device = gated();
+    let volume = open(&device);
+    let lun = file(&volume, 10);
+    let early = volume.create_snapshot("early").expect("it is made");
+    let id = volume.next_file().expect("it is open");
+    let mut made = Change::new();
+    made.put(Inode {
+        kind: FileKind::Node,
+        removed: false,
+        id,
+        length_bytes: 4096,
+        created: Timestamp(5),
+        relationship: 0,
+        tree: TreeRef::empty(1),
+        attributes: Attributes { mode: 0o100_644, links: 1, ..Attributes::default() },
+    });
+    made.write(id, Lba(0), block(7));
+    volume.change(made, false).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let number = 1_000_001;
+    write(&volume, lun, 1, 1, number - 1).expect("there is room");
+    device.shut(number);
+    std::thread::scope(|scope| {
+        let rollback = scope.spawn(|| volume.rollback(early.id));
+        device.wait_for_waiting(1);
+        let change = scope.spawn(|| {
+            let mut change = Change::new();
+            change.write(id, Lba(0), block(8));
+            volume.change(change, false)
+        });
+        // It has looked at the file, which is there until the rollback.
+        while !volume.state.lock().committed.inodes.lock().contains_key(&id) {
+            std::thread::yield_now();
+        }
+        device.open(number);
+        rollback.join().expect("it ends").expect("it rolls back");
+        let outcome = change.join().expect("it ends");
+        assert!(matches!(outcome, Err(VolumeError::NoSuchFile(_))), "{outcome:?}");
+    });
+    assert_sound(&volume);
+}
+
+#[test]
+fn rollback_waits_for_who_changes_the_root_directory() {
+    let (_device, volume) = fresh(4096);
+    let early = volume.create_snapshot("early").expect("it is made");
+    let turn = volume.directory_turn();
+    std::thread::scope(|scope| {
+        let rollback = scope.spawn(|| volume.rollback(early.id));
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!rollback.is_finished(), "what was read of the directory is written after it");
+        drop(turn);
+        rollback.join().expect("it ends").expect("it rolls back");
+    });
 }
