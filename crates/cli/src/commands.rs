@@ -82,7 +82,8 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
         }
         if client.wait(ASK_EVERY, &mut interrupt) {
             bar.finish_and_clear();
-            return Err(interrupted(&job, client));
+            // A dump that was whole in that very moment counts on the server: its files must stay then.
+            return interrupted(&job, client, &mut interrupt);
         }
         asked += 1;
         job = client.get(&format!("/v1/jobs/{}", job.id))?;
@@ -97,27 +98,32 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
     }
 }
 
-/// A person pressed Ctrl-C: work that only looks, and what goes to files of theirs, is ended on the server; other work goes on there.
-fn interrupted(job: &api::Job, client: &Client) -> Failure {
+/// A person pressed Ctrl-C: work that only looks, and what goes to files of theirs, is ended on the server; other work goes on there. It is waited for until that has ended
+/// (or Ctrl-C comes again), as it may have succeeded before it was told to end.
+fn interrupted(
+    job: &api::Job,
+    client: &Client,
+    interrupt: &mut tokio::signal::unix::Signal,
+) -> Result<Option<api::JobOutcome>, Failure> {
     let (kind, subject) = (&job.kind, &job.subject);
     if !matches!(
         kind.as_str(),
         "volume check" | "mirror verify" | "file dump" | "image dump" | "image restore" | "mirror drill"
     ) {
         let next = format!("see how it is with `cairn status`; `cairn mirror abort {subject}` ends it");
-        return Failure::new(
-            ErrorKind::Interrupted,
-            format!("{kind} of {subject} goes on, on the server"),
-            next,
-        );
+        let what = format!("{kind} of {subject} goes on, on the server");
+        return Err(Failure::new(ErrorKind::Interrupted, what, next));
     }
-    match client.delete::<api::Job>(&format!("/v1/jobs/{}", job.id)) {
-        Ok(_) => {
-            let what = format!("{kind} of {subject} was ended, on the server too");
-            Failure::new(ErrorKind::Interrupted, what, "run it again")
-        }
-        Err(failure) => failure,
+    let path = format!("/v1/jobs/{}", job.id);
+    let mut now: api::Job = client.delete(&path)?;
+    while now.state == api::JobState::Running && !client.wait(ASK_EVERY, interrupt) {
+        now = client.get(&path)?;
     }
+    if now.state == api::JobState::Done {
+        return Ok(now.outcome);
+    }
+    let what = format!("{kind} of {subject} was ended, on the server too");
+    Err(Failure::new(ErrorKind::Interrupted, what, "run it again"))
 }
 
 fn status_line(job: &api::Job) -> String {

@@ -143,3 +143,33 @@ fn group_has_a_schedule_hooks_and_retention_and_refuses_nonsense() {
         assert!(source.good(&["volume", "check", volume]).contains("sound"));
     }
 }
+
+#[test]
+fn group_that_follows_again_is_failed_over_to_a_newer_instant() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let destination = Running::start(dir.path(), "destination");
+    mirrored(&source, &destination);
+    let bring = |byte: u8| {
+        VOLUMES.iter().for_each(|volume| write(&source, volume, byte));
+        let made =
+            source.json(&["snapshot", "create", "--group", "bank"])["name"].as_str().unwrap().to_owned();
+        for volume in VOLUMES {
+            destination.good(&["mirror", "update", volume]);
+        }
+        made
+    };
+    bring(2);
+    destination.good(&["group", "failover", "bank", "--yes"]);
+    destination.bad(13, "wrong-role", &["group", "failover", "bank", "--yes"]);
+    for volume in VOLUMES {
+        destination.good(&["mirror", "resync", volume, "--discard-divergent", "--yes"]);
+    }
+    assert_eq!(destination.json(&["group", "show", "bank"])["failover"], Value::Null);
+    let newer = bring(3);
+    let done = destination.good(&["group", "failover", "bank", "--yes"]);
+    assert!(done.contains(&newer), "{done}");
+    for volume in VOLUMES {
+        assert_eq!(first(&destination, &format!("{volume}/db")), 3);
+    }
+}

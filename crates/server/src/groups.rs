@@ -164,6 +164,17 @@ impl Server {
         Ok(self.show_one(&self.groups.get(name)?))
     }
 
+    /// The failover of a group, as far as it still holds: once a volume that was brought to the common instant follows again, the roles have changed since, and the
+    /// next failover is another one, to a newer instant.
+    fn failover_of(&self, group: &Group) -> Option<Failover> {
+        let follows = |volume: &String| self.volumes.get(volume).is_ok_and(|open| open.is_destination());
+        let over = |failover: &Failover| match failover.done.is_empty() {
+            true => group.volumes.iter().all(follows),
+            false => failover.done.iter().any(follows),
+        };
+        group.failover.clone().filter(|failover| !over(failover))
+    }
+
     fn members(&self, group: &Group) -> Vec<Member> {
         let member = |volume: &String| {
             let open = self.volumes.get(volume).ok()?;
@@ -227,7 +238,7 @@ impl Server {
             last_ms: group.last_ms,
             next_ms: group.next_ms(now_ms).filter(|_| !follows),
             problem: group.problem.clone(),
-            failover: group.failover.as_ref().map(|failover| api::GroupFailoverState {
+            failover: self.failover_of(group).map(|failover| api::GroupFailoverState {
                 snapshot: failover.snapshot.clone(),
                 at_ms: failover.at_ms,
                 left: group.volumes.iter().filter(|v| !failover.done.contains(*v)).cloned().collect(),
@@ -402,11 +413,11 @@ impl Server {
         dry_run: bool,
     ) -> Result<api::GroupFailover, ServerError> {
         let group = self.groups.get(name)?;
-        if group.failover.as_ref().is_some_and(|failover| failover.done.len() >= group.volumes.len()) {
+        let begun = self.failover_of(&group);
+        if begun.as_ref().is_some_and(|failover| failover.done.len() >= group.volumes.len()) {
             return Err(ServerError::GroupFailedOver { group: name.to_owned() });
         }
         let shown = self.show_one(&group);
-        let begun = group.failover.clone();
         let snapshot = match &begun {
             Some(begun) => begun.snapshot.clone(),
             None => match &shown.common {
@@ -421,6 +432,11 @@ impl Server {
             let found = found.ok_or_else(|| ServerError::GroupApart { group: name.to_owned() })?;
             if begun.is_none() && !open.is_destination() {
                 return Err(ServerError::NotAMirror { volume: volume.clone() });
+            }
+            // What would stop it in the middle is said before anything is done.
+            if begun.as_ref().is_none_or(|begun| !begun.done.contains(volume)) {
+                self.devices.refuse_adopted(volume, None)?;
+                self.mounts.refuse_if_live(volume)?;
             }
             // What the image has beyond the common instant, and what it lacks.
             let beyond = open.volume.changed_since_snapshot(found.id).map_err(ServerError::volume(volume))?;
@@ -439,7 +455,8 @@ impl Server {
         }
         let (snapshot, at_ms) = (answer.snapshot.clone(), self.clock_ms());
         self.groups.change(name, |group| {
-            group.failover.get_or_insert(Failover { snapshot, at_ms, done: BTreeSet::new() });
+            group.failover =
+                Some(begun.clone().unwrap_or(Failover { snapshot, at_ms, done: BTreeSet::new() }));
         })?;
         for volume in &group.volumes {
             if begun.as_ref().is_some_and(|begun| begun.done.contains(volume)) {

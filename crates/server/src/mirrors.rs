@@ -656,7 +656,10 @@ impl Document {
         self.stall_ms = before.stall_ms;
         self.link = before.link.clone();
         self.lock_ms = before.lock_ms;
-        self.origin = before.origin;
+        // Of that source alone: another one that its owner has let take over once needs a word again.
+        self.origin = before.origin
+            && before.fingerprint == self.fingerprint
+            && before.relationship == self.relationship;
     }
 
     fn options(&self) -> Options {

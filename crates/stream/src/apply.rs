@@ -73,7 +73,7 @@ pub fn apply_keeping(
     let header = consumer.header().clone();
     let here = volume.snapshot_entries();
     check_header(&header, &volume, &here)?;
-    let locked: Vec<SnapshotEntry> = here.iter().filter(|entry| locked(entry)).cloned().collect();
+    let kept: Vec<SnapshotEntry> = here.iter().filter(|entry| locked(entry)).cloned().collect();
     let mut table = Table { entries: here.into_iter().map(|entry| (entry.id, entry)).collect() };
     match work.threads {
         None => {
@@ -103,8 +103,9 @@ pub fn apply_keeping(
             read?;
         }
     }
-    for kept in &locked {
-        let same = |entry: &SnapshotEntry| root_digest(entry) == root_digest(kept);
+    for kept in &kept {
+        // Nor may it become one that is not locked, by a name that mirrors give.
+        let same = |entry: &SnapshotEntry| root_digest(entry) == root_digest(kept) && locked(entry);
         if !table.entries.get(&kept.id).is_some_and(same) {
             return Err(StreamError::Locked { snapshot: kept.id });
         }

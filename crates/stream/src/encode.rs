@@ -150,7 +150,7 @@ fn encode_all(
 
 fn read(plan: &Plan, batch: &Batch) -> Result<Vec<Block>, StreamError> {
     let runs: Vec<Run> = batch.iter().flatten().copied().collect();
-    Ok(plan.volume.read_blocks(&runs)?)
+    Ok(plan.volume.read_blocks_at(&plan.at, &runs)?)
 }
 
 struct Encoder<'a> {

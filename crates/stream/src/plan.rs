@@ -9,7 +9,7 @@ use cairn_format::stream::{
     RECORD_BLOCKS_MAX, RECORD_SNAPSHOTS_MAX, RecordHeader, StreamHeader, StreamKind, StreamRun,
     StreamTrailer, entry_digest, root_digest, table_digest,
 };
-use cairn_volume::{BlockSet, Changes, Image, Run, Volume, VolumeError};
+use cairn_volume::{BlockSet, Changes, Image, Run, Volume, VolumeError, Whereabouts};
 
 use crate::error::StreamError;
 
@@ -64,6 +64,8 @@ pub struct Plan {
     pub(crate) table_digest: Checksum,
     /// Every snapshot up to the target.
     pub(crate) table: Vec<SnapshotEntry>,
+    /// Where the blocks of the images below are, also when a mirror receives another image meanwhile.
+    pub(crate) at: Whereabouts,
     /// Blocks of these images stay where they are until the plan is dropped, also when a snapshot is deleted meanwhile.
     _pinned: Vec<Image>,
 }
@@ -149,6 +151,8 @@ impl Plan {
         pinned: Vec<Image>,
     ) -> Result<Self, StreamError> {
         let theirs: HashMap<SnapshotId, &Have> = have.iter().map(|have| (have.id, have)).collect();
+        // After they were pinned, and before the table: what that lists is where this says.
+        let at = volume.whereabouts();
         // Taken after the comparison: a snapshot that is deleted in between is in the blocks and not in the list, never the other way round.
         let table: Vec<SnapshotEntry> =
             volume.snapshot_entries().into_iter().filter(|entry| entry.id <= target).collect();
@@ -181,6 +185,7 @@ impl Plan {
             gone,
             table_digest: table_digest(table.iter()),
             table,
+            at,
             _pinned: pinned,
         })
     }

@@ -306,6 +306,48 @@ fn a_reader_of_the_image_before_keeps_it_through_collisions() {
 }
 
 #[test]
+fn dump_of_a_mirror_has_the_image_that_it_began_with_whatever_arrives_meanwhile() {
+    use cairn_format::dump::{DumpId, DumpLevel};
+    use cairn_stream::{Dump, DumpLabel, OpenDump, PartIndex, Plan};
+    let pair = Pair::new(210);
+    let mut rng = Rng::new(210);
+    for file in &pair.files {
+        pair.write(*file, 0, 300, &mut rng);
+    }
+    pair.update().expect("a baseline");
+    let shown = pair.destination.status().cursor.snapshot;
+    let then = content(&pair.destination.image(Some(shown)).expect("it is shown"));
+    let plan = Plan::against(&pair.destination, None, shown).expect("it is found");
+    // The source lets go of that image, and gives its blocks to others.
+    for _ in 0..40 {
+        for file in &pair.files {
+            pair.write(*file, 0, 300, &mut rng);
+            pair.source.consistency_point().expect("a consistency point");
+        }
+        pair.update().expect("an update");
+        if pair.destination.status().redirected >= 100 {
+            break;
+        }
+    }
+    assert!(pair.destination.snapshot(shown).is_none(), "the mirror does not list it any more");
+    assert!(pair.destination.status().redirected >= 100, "its blocks have other content now");
+    let label = DumpLabel {
+        id: DumpId([1; 16]),
+        level: DumpLevel::Level(0),
+        name: "vol0".to_owned(),
+        created: Timestamp(1),
+    };
+    let cancel = std::sync::atomic::AtomicBool::new(false);
+    let mut work = cairn_stream::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
+    let mut bytes = Vec::new();
+    let dump = Dump::new(&plan, label, 1);
+    dump.write_part(0, &mut bytes, cairn_stream::Compression::None, &mut work).expect("it is written");
+    let part = PartIndex::open("dump", Arc::new(bytes)).expect("it is a dump");
+    let opened = OpenDump::open(vec![part], false, false, pair.clock.clone(), 1 << 20).expect("it opens");
+    assert!(content(&opened.volume.image(None).expect("an image")) == then, "every block of it, as it was");
+}
+
+#[test]
 fn failover_keeps_the_image_and_takes_writes() {
     for seed in 300..304 {
         let mut pair = Pair::new(seed);
@@ -522,6 +564,12 @@ fn locked_snapshots_stay_until_their_time_is_over_whatever_the_source_does() {
     pair.source.create_snapshot("later").expect("a snapshot");
     update(&pair).expect("snapshots that mirrors made for themselves come and go");
     let before = fingerprint(&pair.destination);
+    // A name of those that come and go takes no lock away.
+    pair.source.rename_snapshot(first, "mirror.payroll").expect("it is renamed");
+    pair.write(pair.files[0], 0, 5, &mut rng);
+    assert!(matches!(update(&pair), Err(MirrorError::Locked { .. })), "it is locked by whatever name");
+    assert!(before == fingerprint(&pair.destination), "nothing has changed");
+    pair.source.rename_snapshot(first, "payroll").expect("it is renamed");
     // Whoever has the source deletes it there, and writes over what it had.
     pair.source.delete_snapshots(&[first]).expect("it is deleted");
     pair.write(pair.files[0], 0, 60, &mut rng);
