@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::Clock;
-use cairn_device::{Begun, Device, DeviceError, Extent, Geometry, Operation};
+use cairn_device::{Begun, Device, DeviceError, Extent, Geometry, Operation, Segments};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -242,6 +242,18 @@ impl Device for Timed {
 
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
         self.device.extents(offset, length, limit)
+    }
+
+    fn atomic_bytes_max(&self) -> u32 {
+        self.device.atomic_bytes_max()
+    }
+
+    fn write_atomic(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DeviceError> {
+        let clock = &self.governor.clock;
+        let began = clock.monotonic();
+        let written = self.device.write_atomic(offset, data, fua);
+        self.governor.latencies.note(clock.monotonic().saturating_sub(began), 1);
+        written
     }
 
     fn prepare(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
