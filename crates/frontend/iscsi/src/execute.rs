@@ -71,9 +71,16 @@ impl Place<'_> {
             }
             Medium::CompareAndWrite { lba, fua, .. } => {
                 let half = data.len() / 2;
-                let _alone = self.unit.exclusive.write();
-                self.compare(bytes(*lba), &data.slice(0, half))?;
-                self.write(bytes(*lba), data.slice(half, half), *fua)?;
+                {
+                    let _alone = self.unit.exclusive.write();
+                    self.compare(bytes(*lba), &data.slice(0, half))?;
+                    let new = Operation::write(bytes(*lba), data.slice(half, half));
+                    self.one(new)?;
+                }
+                // Others need not wait for the disk: what they find is made durable before they are answered, too.
+                if *fua || self.writes_through {
+                    self.one(Operation::flush())?;
+                }
             }
             Medium::WriteSame { lba, blocks, unmap, no_data } => {
                 self.write_same(bytes(*lba), bytes(*blocks), *unmap, *no_data, data)?;
@@ -212,9 +219,8 @@ impl Place<'_> {
                 let data = source.device.read(from + at, length).map_err(aborted)?;
                 destination.device.write(to + at, data).map_err(aborted)
             })?;
-            if self.writes_through {
-                destination.device.flush().map_err(aborted)?;
-            }
+            // Whether the destination has a write cache is not known here: it may be another unit.
+            destination.device.flush().map_err(aborted)?;
         }
         Ok(())
     }

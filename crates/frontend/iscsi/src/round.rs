@@ -177,7 +177,10 @@ impl Session<'_> {
                     if let Request::Write { data, .. } = round.operations[index].request() {
                         batch.moved(Kind::Write, data.len() as u64);
                     }
-                    if let Some(residual) = last {
+                    // Behind a piece that failed the command is answered already.
+                    if let Some(residual) = last
+                        && self.protocol.has_task(tag)
+                    {
                         batch.done(Kind::Write, since, 0);
                         self.protocol.respond(tag, 0, &[], residual, 0, &mut round.out);
                     }

@@ -161,9 +161,11 @@ impl Session<'_> {
             self.solicit(round);
             let fills = self.incoming.as_ref().is_some_and(|incoming| incoming.wanted > 0);
             let has_work = !round.is_empty() || !self.reads.is_empty();
-            if has_work && !(fills && round.out.is_empty()) {
+            if has_work && !fills {
                 return Ok(Gathered::Round);
             }
+            // What asks for data must not wait for it, and must not end a round that may have to be made durable.
+            round.send(self.socket)?;
             if !has_work && self.tasks.is_empty() && self.incoming.is_none() {
                 self.window = None;
             }

@@ -36,6 +36,8 @@ pub(crate) struct Task {
     /// Where in the device the payload goes.
     offset: u64,
     pub(crate) payload: Option<Payload>,
+    /// Pieces of it went to the device before.
+    begun: bool,
     /// Its part of [`Session::reserved`].
     reserved: u64,
 }
@@ -164,7 +166,7 @@ impl Session<'_> {
         };
         let payload = (first > 0).then(|| Payload::new(offset, first));
         let since = self.received;
-        let task = Task { request, since, work, actual, wanted, offset, payload, reserved: 0 };
+        let task = Task { request, since, work, actual, wanted, offset, payload, begun: false, reserved: 0 };
         self.tasks.insert(request.tag, task);
         request.immediate.min(wanted)
     }
@@ -195,9 +197,16 @@ impl Session<'_> {
         }
         let offset = task.offset;
         task.offset += data.len() as u64;
-        let expected = task.request.expected;
-        let slot = Slot::Write { tag, since: task.since, last: last.then(|| task.residual()), expected };
-        round.write(slot, offset, data, fua);
+        let begun = std::mem::replace(&mut task.begun, true);
+        let (since, expected) = (task.since, task.request.expected);
+        let residual = last.then(|| task.residual());
+        let slot = |last| Slot::Write { tag, since, last, expected };
+        // The command is answered behind its last piece: one flush there is for all of them.
+        let flushes = fua && begun && last;
+        round.write(slot(residual.filter(|_| !flushes)), offset, data, fua && last && !begun);
+        if flushes {
+            round.push(slot(residual), Request::Flush);
+        }
     }
 
     /// All data of a task is here.
@@ -222,11 +231,17 @@ impl Session<'_> {
             let keep = rest.len() as u64 / whole * whole;
             let (offset, since, expected) = (task.offset, task.since, task.request.expected);
             let Work::Write { fua } = task.work else { return };
+            // Without a rest the answer still comes behind the pieces.
+            let flushes = task.begun && (fua || keep == 0);
             self.release(tag);
+            let slot = |last| Slot::Write { tag, since, last, expected };
             if keep > 0 {
-                let slot = Slot::Write { tag, since, last: Some(residual), expected };
-                round.write(slot, offset, rest.slice(0, keep as usize), fua);
-            } else {
+                let last = (!flushes).then_some(residual);
+                round.write(slot(last), offset, rest.slice(0, keep as usize), fua && !flushes);
+            }
+            if flushes {
+                round.push(slot(Some(residual)), Request::Flush);
+            } else if keep == 0 {
                 self.protocol.respond(tag, 0, &[], residual, 0, &mut round.out);
             }
             return;
@@ -253,7 +268,12 @@ impl Session<'_> {
         let unit = std::sync::Arc::clone(&place.attached.unit);
         // One change at a time: what is written down is what the next one begins with.
         let keeping = matches!(command, Command::ReserveOut { .. }).then(|| unit.keeping.lock());
-        let mut outcome = unit.state.lock().parameters(place.attached.nexus, command, data);
+        let (mut outcome, now_through) = {
+            let mut state = unit.state.lock();
+            let before = state.writes_through();
+            let outcome = state.parameters(place.attached.nexus, command, data);
+            (outcome, !before && state.writes_through())
+        };
         if let Some(change) = outcome.change {
             let export = &place.export.name;
             if let Err(error) = self.shared.targets.keep(export, change.state()) {
@@ -271,6 +291,12 @@ impl Session<'_> {
             unit.abort(|nexus, port| nexus != mine && outcome.abort.iter().any(|gone| gone == port));
         }
         match outcome.plan {
+            // Who hears that there is no write cache any more flushes nothing: what was answered before is durable by then.
+            Plan::Answer(_) if now_through => {
+                let (tag, since, expected) = (request.tag, self.received, request.expected);
+                let slot = Slot::Write { tag, since, last: Some(Residual::default()), expected };
+                round.push(slot, Request::Flush);
+            }
             Plan::Answer(answer) => self.answer(request, &answer, round),
             Plan::Medium(medium) => {
                 let residual = Residual::new(request.expected, data.len() as u64);

@@ -2,11 +2,16 @@
 mod harness;
 
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cairn_base::Rng;
-use cairn_frontend_iscsi::ServerOptions;
+use cairn_device::{Device, FaultDevice, LoggedKind};
+use cairn_frontend_iscsi::{
+    Account, Export, IscsiServer, Listener, LoginError, OpenTargetError, ReservationState, ServerOptions,
+    Targets,
+};
 use cairn_proto_iscsi::pdu::{self, Header, opcode};
 use harness::initiator::{Initiator, transfer};
 use harness::{PREFIX, TestServer, eventually};
@@ -197,6 +202,65 @@ fn bursts_of_odd_lengths_write_every_byte() {
         read.extend(initiator.receive().unwrap().1);
     }
     assert_eq!(read, data);
+}
+
+/// One target without a write cache, on a device that logs what it is asked.
+struct Through(Arc<FaultDevice>);
+
+impl Targets for Through {
+    fn list(&self, _: &cairn_frontend_iscsi::Initiator) -> Vec<String> {
+        vec![format!("{PREFIX}v.plain")]
+    }
+
+    fn admit(&self, _: &cairn_frontend_iscsi::Initiator, _: &str) -> Result<Option<Account>, LoginError> {
+        Ok(None)
+    }
+
+    fn open(&self, _: &str) -> Result<Export, OpenTargetError> {
+        Ok(Export {
+            name: "v/plain".to_owned(),
+            device: self.0.clone(),
+            id: 1,
+            read_only: false,
+            block_bytes: 4096,
+            removable: false,
+            write_cache: false,
+            reservations: ReservationState::default(),
+        })
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        Rng::new(1).fill(bytes);
+    }
+
+    fn keep(&self, _: &str, _: &ReservationState) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[test]
+fn write_that_comes_in_pieces_is_made_durable_once_before_its_answer() {
+    let device = Arc::new(FaultDevice::new(1 << 20));
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let targets = Arc::new(Through(device.clone()));
+    let server = IscsiServer::start(vec![listener], targets, ServerOptions::default()).unwrap();
+    let portal = server.addresses()[0].clone();
+    let mut initiator = Initiator::login(&portal, &format!("{PREFIX}v.plain"), 1, false).unwrap();
+    let mut data = vec![0; 128 << 10];
+    Rng::new(2).fill(&mut data);
+    device.take_log();
+    let half = data.len() / 2;
+    initiator.command(1, &transfer(0x2a, 0, 32), WRITES, data.len() as u32, &data[..half]);
+    let (asked, _) = initiator.receive().unwrap();
+    assert_eq!((asked.opcode(), asked.word(5)), (opcode::R2T, half as u32));
+    let header = Header::new(opcode::DATA_OUT, 1).with_word(0, asked.word(0)).with_word(5, half as u32);
+    initiator.send(header, &data[half..]);
+    assert_eq!(initiator.status().0, 0);
+    let log = device.take_log();
+    let durable =
+        |operation: &&cairn_device::LoggedOperation| operation.fua || operation.kind == LoggedKind::Flush;
+    assert_eq!(log.iter().filter(durable).count(), 1, "{log:?}");
+    assert_eq!(device.durable_snapshot().read(0, data.len() as u32).unwrap().to_vec(), data);
 }
 
 /// PERSISTENT RESERVE OUT with APTPL; its status.

@@ -414,6 +414,7 @@ fn write_cache_is_what_the_owner_says_until_an_initiator_asks_and_again_after_a_
     let mut unit = unit(ReservationState::default());
     assert!(!unit.writes_through() && shows_write_cache(&mut unit, 0) && shows_write_cache(&mut unit, 2));
     unit.set_write_cache(false);
+    assert_eq!(answer(&mut unit, 1, READ), (Status::CheckCondition, 6, 0x2a), "the modes have changed");
     assert!(unit.writes_through() && !shows_write_cache(&mut unit, 0) && !shows_write_cache(&mut unit, 2));
     assert!(shows_write_cache(&mut unit, 1), "it can be changed");
     // MODE SELECT (6) of the caching page, by an initiator that wants one.
@@ -430,6 +431,27 @@ fn write_cache_is_what_the_owner_says_until_an_initiator_asks_and_again_after_a_
     assert!(!unit.writes_through(), "the owner has said nothing new");
     unit.reset();
     assert!(unit.writes_through(), "a reset ends what initiators asked for");
+}
+
+#[test]
+fn write_cache_comes_on_behind_nobodys_back() {
+    let mut unit = unit(ReservationState::default());
+    unit.set_write_cache(false);
+    for nexus in [1, 2] {
+        assert_eq!(
+            answer(&mut unit, nexus, WRITE),
+            (Status::CheckCondition, 6, 0x2a),
+            "the modes have changed"
+        );
+    }
+    // Both have read that there is no write cache, and flush nothing.
+    unit.set_write_cache(true);
+    unit.detach(Nexus(1));
+    unit.set_write_cache(true);
+    assert!(unit.writes_through(), "one of them is still here");
+    unit.detach(Nexus(2));
+    unit.set_write_cache(true);
+    assert!(!unit.writes_through());
 }
 
 #[test]

@@ -149,11 +149,16 @@ impl LogicalUnit {
         self.loaded |= !removable;
     }
 
-    /// Changes whether writes may be answered before they are durable, when nobody asks for anything else.
+    /// Changes whether writes may be answered before they are durable, when nobody asks for anything else. Turning it on waits until nobody is here: who has
+    /// read that there is no write cache flushes nothing, and few look again when they are told.
     pub fn set_write_cache(&mut self, write_cache: bool) {
-        if self.description.write_cache != write_cache {
-            self.description.write_cache = write_cache;
+        if self.description.write_cache == write_cache || (write_cache && !self.nexuses.is_empty()) {
+            return;
+        }
+        self.description.write_cache = write_cache;
+        if self.modes.write_cache != write_cache {
             self.modes.write_cache = write_cache;
+            self.tell_all(None, Sense::MODE_CHANGED);
         }
     }
 
