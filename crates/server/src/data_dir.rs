@@ -28,8 +28,9 @@
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::error::ServerError;
 use crate::state;
@@ -37,6 +38,10 @@ use crate::token::random_bytes;
 
 /// Bytes that a path in a unix socket address has (`sun_path` without its final zero).
 const MAX_SOCKET_PATH: usize = 107;
+
+/// How long a server that answers nobody is taken for one that ends, and how often is looked.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_ROUND: Duration = Duration::from_millis(20);
 
 /// The directory, held for this process until it is dropped.
 pub(crate) struct DataDir {
@@ -58,11 +63,20 @@ impl DataDir {
             .mode(0o600)
             .open(&lock_path)
             .map_err(ServerError::path("write to", &path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Err(ServerError::DataDirBusy { path }),
-            Err(fs::TryLockError::Error(source)) => {
-                return Err(ServerError::Path { action: "lock", path: lock_path, source });
+        let until = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                // A server that was killed has its lock until the kernel is through with what it had asked of its disks.
+                Err(fs::TryLockError::WouldBlock)
+                    if UnixStream::connect(path.join("control.sock")).is_err() && Instant::now() < until =>
+                {
+                    std::thread::sleep(LOCK_ROUND);
+                }
+                Err(fs::TryLockError::WouldBlock) => return Err(ServerError::DataDirBusy { path }),
+                Err(fs::TryLockError::Error(source)) => {
+                    return Err(ServerError::Path { action: "lock", path: lock_path, source });
+                }
             }
         }
         let volumes = path.join("volumes");
@@ -146,5 +160,26 @@ impl DataDir {
             }
             Err(source) => Err(ServerError::Path { action: "read", path, source }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_of_a_server_that_ends_is_waited_for_and_one_that_answers_is_busy() {
+        let scratch = tempfile::tempdir().unwrap();
+        let held = DataDir::open(scratch.path()).unwrap();
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(held);
+        });
+        let held = DataDir::open(scratch.path()).expect("it has ended meanwhile");
+        ends.join().unwrap();
+        let _listener = held.listen_control().unwrap();
+        let began = Instant::now();
+        assert!(matches!(DataDir::open(scratch.path()), Err(ServerError::DataDirBusy { .. })));
+        assert!(began.elapsed() < LOCK_PATIENCE);
     }
 }
