@@ -270,8 +270,9 @@ impl Volume {
                 findings.push(Finding::SuperblockSlot { address });
             }
         }
-        let log = self.log.lock().area().clone();
-        let damaged = damaged_headers(&log, self.id()).into_iter();
+        // Under its lock: a log that is moved elsewhere has no headers any more.
+        let log = self.log.lock();
+        let damaged = damaged_headers(log.area(), self.id()).into_iter();
         findings.extend(damaged.map(|address| Finding::LogHeader { address }));
         findings
     }

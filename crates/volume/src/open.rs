@@ -1,7 +1,7 @@
 //! Making a volume and opening one: superblocks, tables, the used map, replay of the intent log.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::locks::{Condvar, Mutex};
@@ -47,6 +47,9 @@ pub struct OpenOptions {
     /// What time it is.
     pub clock: Arc<dyn Clock>,
 }
+
+/// Volumes that were opened in this process.
+static OPENED: AtomicU64 = AtomicU64::new(0);
 
 impl Volume {
     /// Bytes of device that a volume of `blocks` needs.
@@ -270,6 +273,7 @@ impl Volume {
         }
         let log = LogWriter::new(superblock.volume, area, superblock.log_tail, head);
         let volume = Arc::new(Self {
+            number: OPENED.fetch_add(1, Ordering::Relaxed),
             store,
             clock: options.clock,
             memory,

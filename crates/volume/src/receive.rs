@@ -504,6 +504,8 @@ impl Receiver {
         // what the new image took up again.
         let gone = state.used.replace(used);
         state.pins.retain(|id, _| pins.contains_key(id) && !renumbered.contains(id));
+        // Who holds an image whose snapshot has gone is a reader from here on, for every later image and whatever is moved home.
+        state.readers.extend(renumbered.iter().map(|id| Reader::of(&pins[id])));
         let mut readers = state.readers.clone();
         readers.extend(pins.values().map(Reader::of));
         readers.extend(state.releases.clear());

@@ -21,7 +21,7 @@ impl Volume {
     ) -> Result<Vec<Snapshot>, (usize, VolumeError)> {
         // In one order for all callers, so that two of these at a time do not wait for each other.
         let mut order: Vec<usize> = (0..members.len()).collect();
-        order.sort_by_key(|at| Arc::as_ptr(&members[*at]));
+        order.sort_by_key(|at| members[*at].number);
         for pair in order.windows(2) {
             if let [first, second] = pair
                 && Arc::ptr_eq(&members[*first], &members[*second])

@@ -33,6 +33,8 @@ pub(crate) struct Commit {
 
 /// A write-anywhere volume on a device. Callers' threads call in; it starts none.
 pub struct Volume {
+    /// How many volumes were opened in this process before: who locks several does so in this order.
+    pub(crate) number: u64,
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) memory: Memory,

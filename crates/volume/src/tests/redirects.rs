@@ -24,8 +24,9 @@ fn blocks_of(source: &Arc<Volume>, target: SnapshotId) -> BTreeSet<u64> {
     changes.runs.iter().flat_map(|(first, count)| first.0..first.0 + count).collect()
 }
 
-/// A destination that was failed over with most of its blocks in the redirect area, and its LUN of 100 blocks (content 100 and up).
-fn failed_over() -> (Arc<MemoryDevice>, Arc<Volume>, FileId) {
+/// A destination that shows its source's second image, most of whose blocks are in the redirect area, and its LUN of 100 blocks (content 7000 and up in the first
+/// image, 100 and up in the second). The image of the first, where `holds` says so, has been held since then.
+fn redirected(holds: bool) -> (Arc<MemoryDevice>, Arc<Volume>, FileId, Snapshot, Option<Image>) {
     let (_source_device, source) = fresh(BLOCKS);
     let lun = file(&source, 100);
     write(&source, lun, 0, 100, 7000).expect("there is room");
@@ -36,6 +37,7 @@ fn failed_over() -> (Arc<MemoryDevice>, Arc<Volume>, FileId) {
         .expect("an empty device is formatted");
     let destination = open(&device);
     send(&source, &destination, &first);
+    let held = holds.then(|| destination.image(Some(first.id)).expect("it is there"));
     // The source gives the blocks of that image to something else, while the destination shows it.
     let shown = blocks_of(&source, first.id);
     source.delete_snapshots(&[first.id]).expect("it is deleted");
@@ -51,6 +53,12 @@ fn failed_over() -> (Arc<MemoryDevice>, Arc<Volume>, FileId) {
     let second = second.expect("blocks are used again, round and round");
     send(&source, &destination, &second);
     assert!(destination.status().redirected >= 50, "{:?}", destination.status());
+    (device, destination, lun, second, held)
+}
+
+/// That destination after its failover, without the second snapshot.
+fn failed_over() -> (Arc<MemoryDevice>, Arc<Volume>, FileId) {
+    let (device, destination, lun, second, _) = redirected(false);
     destination.failover().expect("it fails over");
     destination.delete_snapshots(&[second.id]).expect("it is deleted");
     (device, destination, lun)
@@ -135,4 +143,20 @@ fn block_in_the_redirect_area_is_scrubbed_and_repaired_there() {
     volume.store.forget();
     assert_eq!(read(&volume, lun, 0, 100), (100..200).collect::<Vec<_>>());
     assert_sound(&volume);
+}
+
+#[test]
+fn image_that_is_held_has_its_blocks_though_a_later_image_is_moved_home() {
+    let (_device, destination, lun, _, held) = redirected(true);
+    let held = held.expect("it was asked for");
+    for _ in 0..40 {
+        destination.background(std::time::Duration::ZERO).expect("background work goes on");
+    }
+    destination.store.forget();
+    assert_eq!(read_image(&held, lun, 0, 100), (7000..7100).collect::<Vec<_>>());
+    drop(held);
+    while destination.status().redirected > 0 {
+        destination.background(std::time::Duration::ZERO).expect("background work goes on");
+    }
+    assert_eq!(read(&destination, lun, 0, 100), (100..200).collect::<Vec<_>>());
 }
