@@ -16,6 +16,7 @@ use crate::error::{MirrorError, NackReason, Refusal};
 use crate::lag::{Contact, Lag, Loss, SourceStatus};
 use crate::message::{Answer, CLAIMS_MAX, Request, Stance, StatusOf, Update, claims_bytes};
 use crate::relationship::Relationship;
+use crate::source::Source;
 
 /// How a destination is.
 #[derive(Debug, Clone)]
@@ -131,7 +132,7 @@ pub struct GivesUp {
 pub(crate) struct Inner {
     pub(crate) state: DestinationState,
     contact: Option<Contact>,
-    keep: Vec<SnapshotId>,
+    relay: Option<Arc<Source>>,
 }
 
 /// A destination: a volume of that role, and whose mirror it is.
@@ -166,7 +167,7 @@ impl Destination {
             source_volume,
             relationship,
             options,
-            inner: Mutex::new(Inner { state, contact, keep: Vec::new() }),
+            inner: Mutex::new(Inner { state, contact, relay: None }),
         }
     }
 
@@ -180,9 +181,14 @@ impl Destination {
         *self.options.lock() = options;
     }
 
-    /// Snapshots that the source is to keep for mirrors of this mirror, from the next update on ([`crate::Source::relayed`]).
-    pub fn set_kept(&self, keep: Vec<SnapshotId>) {
-        self.inner.lock().keep = keep;
+    /// What knows the mirrors of this mirror: the source is to keep what they have, from the next update on ([`Source::relayed`]).
+    pub fn set_relay(&self, relay: Arc<Source>) {
+        self.inner.lock().relay = Some(relay);
+    }
+
+    fn kept(&self) -> Vec<SnapshotId> {
+        let relay = self.inner.lock().relay.clone();
+        relay.map_or_else(Vec::new, |relay| relay.relayed(&self.volume))
     }
 
     fn rpo_ms(&self) -> Option<u64> {
@@ -390,7 +396,7 @@ impl Destination {
                 return Err(error.into());
             }
         };
-        let confirmed = match client.ask(&Request::Ack { target }) {
+        let confirmed = match client.ask(&Request::Ack { target, keep: self.kept() }) {
             Ok(Answer::Status(status)) => {
                 self.heard(status);
                 true
@@ -436,7 +442,7 @@ impl Destination {
             rpo_ms: self.rpo_ms(),
             claims: receiver.arrived_blocks(),
             shown: self.volume.status().cursor.snapshot,
-            keep: self.inner.lock().keep.clone(),
+            keep: self.kept(),
             have: Have::of(&self.volume),
         });
         loop {

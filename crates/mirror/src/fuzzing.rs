@@ -65,7 +65,7 @@ pub fn update(volume: &str, id: VolumeId, blocks: u64, have: Vec<Have>) -> Vec<u
 
 /// The acknowledgement of `target`.
 pub fn ack(target: SnapshotId) -> Vec<u8> {
-    let (kind, body) = Request::Ack { target }.encode();
+    let (kind, body) = Request::Ack { target, keep: vec![SnapshotId(2)] }.encode();
     framed(kind, &body)
 }
 

@@ -14,7 +14,7 @@ use crate::roles::{Departure, Standing, Successor};
 use crate::wire::{Body, Frame, Parser};
 
 /// The version of everything after the hello. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNMIR");
 
 /// What a destination asks.
@@ -34,6 +34,8 @@ pub(crate) enum Request {
     Claims(Vec<(Vbn, Checksum)>),
     Ack {
         target: SnapshotId,
+        /// As in the request, as it is now: some mirror may have got what was shown here meanwhile.
+        keep: Vec<SnapshotId>,
     },
     Nack {
         reason: NackReason,
@@ -295,7 +297,10 @@ impl Request {
                 (BEGAN, body.u64(began.generation.0).u64(began.changed.0))
             }
             Request::Claims(claims) => (CLAIMS, put_claims(body, claims)),
-            Request::Ack { target } => (ACK, body.u64(target.0)),
+            Request::Ack { target, keep } => {
+                let body = body.u64(target.0).u32(keep.len() as u32);
+                (ACK, keep.iter().fold(body, |body, id| body.u64(id.0)))
+            }
             Request::Nack { reason } => {
                 let code = match reason {
                     NackReason::Other => 0,
@@ -358,7 +363,10 @@ impl Request {
                 changed: Timestamp(parser.u64()?),
             }),
             CLAIMS => Request::Claims(parse_claims(&mut parser)?),
-            ACK => Request::Ack { target: SnapshotId(parser.u64()?) },
+            ACK => Request::Ack {
+                target: SnapshotId(parser.u64()?),
+                keep: (0..parser.u32()?).map(|_| parser.u64().map(SnapshotId)).collect::<Result<_, _>>()?,
+            },
             NACK => Request::Nack {
                 reason: match parser.u32()? {
                     1 => NackReason::Damaged,

@@ -1,7 +1,7 @@
 //! Cascades: a destination is the source of further mirrors, and serves the image that it shows.
 //!
 //! It makes no snapshots of its own, as its block space is its source's; what it serves, and what a further mirror has already, are snapshots of that source. So it asks
-//! its source to keep those that its own mirrors have as their bases ([`Source::relayed`], in the request for an update), until they have a newer one. That way each link sends
+//! its source to keep those that its own mirrors have as their bases ([`Source::relayed`], in the request for an update and again when that is acknowledged), until they have a newer one. That way each link sends
 //! only what changed, and when the server in the middle is gone, the first source and the last destination have a snapshot in common, and go on without it.
 //!
 //! The lag of a further mirror is counted to the first source: what the server in the middle lacks, it lacks too.
@@ -22,6 +22,8 @@ impl Source {
     /// The snapshots of a destination that its own mirrors have as their bases, or are getting; and the one that it shows, which they may ask for at any moment. Nothing
     /// when it has no mirrors.
     pub fn relayed(&self, volume: &Volume) -> Vec<SnapshotId> {
+        // Who is being given an image right now has it noted when this is free; who comes later gets what is shown by then.
+        let _housekeeping = self.housekeeping.lock();
         let id = volume.id();
         let followers = self.followers.lock();
         let mut kept: BTreeSet<SnapshotId> = followers

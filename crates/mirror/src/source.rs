@@ -349,13 +349,13 @@ impl Source {
             Err(error) => return Err(give_up(stream, error)),
         };
         match read_request(stream)? {
-            Request::Ack { target: acknowledged } if acknowledged == target => {
+            Request::Ack { target: acknowledged, keep } if acknowledged == target => {
                 if sent < BUFFERED {
                     // The sockets took it at once: only now it is known how long it was on its way.
                     gauge.sent(sent, clock.monotonic().saturating_sub(began));
                 }
                 if !prepared.step {
-                    self.advance(volume, prefix, &prepared.target, update, claim)?;
+                    self.advance(volume, prefix, &prepared.target, (update.hold, &keep), claim)?;
                 }
                 let root = &prepared.target.root;
                 let confirmed = Some((root.generation, root.changed));
@@ -496,7 +496,7 @@ impl Source {
         volume: &Arc<Volume>,
         prefix: &str,
         target: &Snapshot,
-        update: &Update,
+        (hold, keep): (bool, &[SnapshotId]),
         claim: &Claim<'_>,
     ) -> Result<(), MirrorError> {
         let _housekeeping = self.housekeeping.lock();
@@ -509,7 +509,7 @@ impl Source {
         let over = own
             .iter()
             .map(|(snapshot, _)| snapshot)
-            .filter(|s| (s.id < target.id && !update.keeps(s.id)) || !update.hold);
+            .filter(|s| (s.id < target.id && !keep.contains(&s.id)) || !hold);
         let_go(volume, over)?;
         Ok(())
     }

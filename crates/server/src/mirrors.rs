@@ -485,7 +485,7 @@ impl Mirrors {
         }
         let options = document.options();
         relation.destination.set_options(Options { hold: options.hold || manner.hold, ..options });
-        relation.destination.set_kept(self.source.relayed(&open.volume));
+        relation.destination.set_relay(self.source.clone());
         relation.set_pace(now_ms(&*self.clock));
         let cut = |source| ServerError::Unreachable { address: document.address.clone(), source };
         for lane in stream.lanes_mut() {

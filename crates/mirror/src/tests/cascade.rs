@@ -10,7 +10,7 @@ use cairn_device::{Device, MemoryDevice};
 use cairn_stream::Compression;
 use cairn_volume::{Role, Volume};
 
-use super::harness::{BLOCKS, Pair, Scoped, assert_clean, content, format, open};
+use super::harness::{BLOCKS, Pair, Scoped, Trouble, assert_clean, content, format, open};
 use crate::{
     Client, Destination, Lag, MirrorError, PeerName, Refusal, Relationship, Source, SourceVolumes, Threads,
     TransferKind, TransferReport, Work,
@@ -48,9 +48,13 @@ impl Chain {
 
     /// B gets the newest image of A; it tells A what C needs.
     fn first(&self) -> Result<TransferReport, MirrorError> {
+        self.first_with(Trouble { threads: true, ..Trouble::default() })
+    }
+
+    fn first_with(&self, trouble: Trouble<'_>) -> Result<TransferReport, MirrorError> {
         let mirror = self.pair.mirror();
-        mirror.set_kept(self.pair.other_registry.relayed(&self.pair.destination));
-        self.pair.update_with(&mirror, super::harness::Trouble { threads: true, ..Default::default() })
+        mirror.set_relay(self.pair.other_registry.clone());
+        self.pair.update_with(&mirror, trouble)
     }
 
     fn mirror(&self) -> Destination {
@@ -175,6 +179,28 @@ fn what_a_further_mirror_has_is_kept_until_it_has_something_newer_and_no_longer(
     chain.pair.write(chain.pair.files[0], 7, 1, &mut rng);
     chain.first().unwrap();
     assert_eq!(held(&chain), 1);
+}
+
+#[test]
+fn what_a_further_mirror_begins_with_while_the_next_image_is_on_its_way_is_kept() {
+    let chain = Chain::new(6);
+    let mut rng = Rng::new(6);
+    chain.pair.write(chain.pair.files[0], 0, 40, &mut rng);
+    chain.first().unwrap();
+    chain.pair.write(chain.pair.files[0], 60, 40, &mut rng);
+    // The one in the middle has asked for its next image when the last one comes for the first time.
+    let mut first = None;
+    let mut meanwhile = || {
+        first.get_or_insert_with(|| chain.second().expect("the second link").kind);
+    };
+    chain.first_with(Trouble { meanwhile: Some(&mut meanwhile), ..Trouble::default() }).unwrap();
+    assert_eq!(first, Some(TransferKind::Baseline));
+    chain.pair.write(chain.pair.files[0], 120, 40, &mut rng);
+    chain.first().unwrap();
+    assert_eq!(chain.second().expect("its base is there").kind, TransferKind::Update);
+    chain.assert_last_shows(&chain.pair.destination);
+    let held = chain.pair.source.snapshots().iter().filter(|s| s.held).count();
+    assert_eq!(held, 2, "the last one's former base, and what the middle shows");
 }
 
 #[test]

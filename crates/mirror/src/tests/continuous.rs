@@ -204,7 +204,7 @@ fn random_work_is_followed_over_cuts() {
             }
             match rng.below(6) {
                 0 => pair.reopen_destination(),
-                1 => pair.registry = crate::Source::new(),
+                1 => pair.registry = std::sync::Arc::default(),
                 2 => pair.move_home(),
                 3 => drop(pair.update().expect("an update")),
                 4 => pair.hold = !pair.hold,

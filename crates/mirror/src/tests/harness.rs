@@ -49,9 +49,9 @@ pub(super) struct Pair {
     pub(super) destination: Arc<Volume>,
     pub(super) source_device: Arc<dyn Device>,
     pub(super) destination_device: Arc<dyn Device>,
-    pub(super) registry: Source,
+    pub(super) registry: Arc<Source>,
     /// What the destination's server knows of mirrors of its own.
-    pub(super) other_registry: Source,
+    pub(super) other_registry: Arc<Source>,
     /// The destination's name at the source, and the source's at the destination.
     pub(super) peers: [&'static str; 2],
     /// The own head that the destination gives up.
@@ -169,8 +169,8 @@ impl Pair {
             destination,
             source_device,
             destination_device,
-            registry: Source::new(),
-            other_registry: Source::new(),
+            registry: Arc::default(),
+            other_registry: Arc::default(),
             peers: ["peer1", "peer2"],
             gives_up: None,
             files: Vec::new(),

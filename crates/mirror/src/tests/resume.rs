@@ -118,7 +118,7 @@ fn it_goes_on_toward_a_newer_snapshot_with_other_options_and_a_restarted_source(
         let trouble = Trouble { cut_after: Some(cut_after), arrived: Some(&arrived), ..Trouble::default() };
         pair.update_with(&pair.mirror(), trouble).expect_err("it was cut");
         if seed % 2 == 0 {
-            pair.registry = Source::new();
+            pair.registry = Source::new().into();
         }
         if seed % 3 == 0 {
             pair.reopen_destination();

@@ -90,7 +90,7 @@ fn random_work_without_a_held_base_is_mirrored() {
             }
             match rng.below(6) {
                 0 => pair.reopen_destination(),
-                1 => pair.registry = crate::Source::new(),
+                1 => pair.registry = std::sync::Arc::default(),
                 2 => delete_all(&pair),
                 3 => pair.move_home(),
                 4 => pair.add_file(),

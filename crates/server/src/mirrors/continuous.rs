@@ -147,7 +147,6 @@ impl Mirrors {
             }
             let destination = &relation.destination;
             destination.set_options(document.options());
-            destination.set_kept(self.source.relayed(destination.volume()));
             let wait = WAIT.min(document.stall(self.patience) / 3);
             let pace = Pace { step: STEP, wait };
             let report = transfer::follow(destination, &mut client, pace, &relation.abort)?;
