@@ -90,6 +90,11 @@ impl Link {
         news
     }
 
+    /// A side hangs up, though it keeps its end.
+    pub fn hang_up(&self, number: usize) {
+        self.0.lock().closed[number] = true;
+    }
+
     /// Messages so far, both ways.
     pub fn messages(&self) -> u64 {
         self.0.lock().messages

@@ -48,8 +48,10 @@ impl Floor<'_> {
     fn claim(&self, rng: &mut Rng, claimed: &mut Vec<SnapshotId>) -> Option<SnapshotId> {
         let world = self.world.lock();
         let mut all = self.claimed.lock();
-        let free =
-            world.snapshots.iter().filter(|(id, s)| !all.contains(id) && !s.name.starts_with(MIRROR_PREFIX));
+        let free = world.snapshots.iter().filter(|(id, s)| {
+            let is_mirrors = s.name.starts_with(MIRROR_PREFIX);
+            !all.contains(id) && !is_mirrors && !world.is_left_alone(**id, s)
+        });
         let free: Vec<SnapshotId> = free.map(|(id, _)| *id).collect();
         let id = *free.get(rng.below(free.len().max(1) as u64) as usize)?;
         all.insert(id);

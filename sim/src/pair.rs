@@ -3,6 +3,9 @@
 //!
 //! The destination shows exactly one image that was transferred, with the snapshots that the source had then; at every moment, to every reader.
 
+pub mod chain;
+pub mod full;
+pub mod group;
 pub mod media;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -215,8 +218,7 @@ impl Pair {
                 if let Some(forks) = forks.as_deref_mut() {
                     try_destination(forks, &self.destination, &old, &offers, &mut floor.timeline.lock())?;
                 }
-                if floor.is_off() || self.destination.device.is_off() {
-                    link.break_off();
+                if (floor.is_off() || self.destination.device.is_off()) && link.break_off() {
                     tasks.wake();
                 }
             }

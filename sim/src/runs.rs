@@ -37,6 +37,16 @@ pub enum Kind {
     EveryStep,
     /// A mirror one of whose sides has bad media: rot by kind of block, passing errors, writes that are lost or land elsewhere.
     MirrorMedia,
+    /// A mirror one of whose sides takes no writes for a while: full, or failing.
+    MirrorFull,
+    /// Three servers in a row, with clones, drills and a lock on the one in the middle.
+    Chain,
+    /// A short life of them, run once for every device operation of one of them or of a clone, with a cut there.
+    ChainEveryCut,
+    /// A group of volumes, snapshots of it at one instant, its mirrors, and a failover of all of them.
+    Group,
+    /// A short life of one, run once for every device operation of one of its volumes, with a cut there.
+    GroupEveryCut,
     /// A device that remembers, on two devices that lose power at random.
     History,
     /// A short life of one, run once for every device operation in it, with a cut there.
@@ -49,7 +59,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 18] = [
         Kind::Volume,
         Kind::EveryCut,
         Kind::Media,
@@ -59,6 +69,11 @@ impl Kind {
         Kind::Continuous,
         Kind::EveryStep,
         Kind::MirrorMedia,
+        Kind::MirrorFull,
+        Kind::Chain,
+        Kind::ChainEveryCut,
+        Kind::Group,
+        Kind::GroupEveryCut,
         Kind::History,
         Kind::HistoryEveryCut,
         Kind::Files,
@@ -77,6 +92,11 @@ impl Kind {
             Kind::Continuous => "continuous",
             Kind::EveryStep => "every-step",
             Kind::MirrorMedia => "mirror-media",
+            Kind::MirrorFull => "mirror-full",
+            Kind::Chain => "chain",
+            Kind::ChainEveryCut => "chain-every-cut",
+            Kind::Group => "group",
+            Kind::GroupEveryCut => "group-every-cut",
             Kind::History => "history",
             Kind::HistoryEveryCut => "history-every-cut",
             Kind::Files => "files",
@@ -121,6 +141,11 @@ pub fn run(kind: Kind, seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
         Kind::Continuous => mirror(seed, true, timeline, &mut tally)?,
         Kind::EveryStep => every_message(seed, true, timeline, &mut tally)?,
         Kind::MirrorMedia => pair::media::run(seed, timeline, &mut tally)?,
+        Kind::MirrorFull => pair::full::run(seed, timeline, &mut tally)?,
+        Kind::Chain => pair::chain::run(seed, timeline, &mut tally)?,
+        Kind::ChainEveryCut => pair::chain::every_cut(seed, timeline, &mut tally)?,
+        Kind::Group => pair::group::run(seed, timeline, &mut tally)?,
+        Kind::GroupEveryCut => pair::group::every_cut(seed, timeline, &mut tally)?,
         Kind::History => history::run(seed, timeline, &mut tally)?,
         Kind::HistoryEveryCut => history::every_cut(seed, timeline, &mut tally)?,
         Kind::Files => files::run(seed, timeline, &mut tally)?,

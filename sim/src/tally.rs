@@ -120,6 +120,61 @@ impl CopyFault {
     }
 }
 
+/// A side of a mirror that takes no writes for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoomFault {
+    /// The file system of the source is full.
+    SourceFull,
+    /// Its writes fail.
+    SourceFails,
+    /// The file system of its log device is full.
+    LogFull,
+    /// The writes of its log device fail.
+    LogFails,
+    /// The file system of the destination is full.
+    DestinationFull,
+    /// Its writes fail.
+    DestinationFails,
+}
+
+impl RoomFault {
+    /// All of them.
+    pub const ALL: [RoomFault; 6] = [
+        RoomFault::SourceFull,
+        RoomFault::SourceFails,
+        RoomFault::LogFull,
+        RoomFault::LogFails,
+        RoomFault::DestinationFull,
+        RoomFault::DestinationFails,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            RoomFault::SourceFull => "source on a full file system",
+            RoomFault::SourceFails => "writes of a source that fail",
+            RoomFault::LogFull => "log device of a source full",
+            RoomFault::LogFails => "log device of a source that fails",
+            RoomFault::DestinationFull => "destination on a full file system",
+            RoomFault::DestinationFails => "writes of a destination that fail",
+        }
+    }
+
+    /// It is the log device.
+    pub fn is_of_log(self) -> bool {
+        matches!(self, RoomFault::LogFull | RoomFault::LogFails)
+    }
+
+    /// It is the source, or its log device.
+    pub fn is_at_source(self) -> bool {
+        !matches!(self, RoomFault::DestinationFull | RoomFault::DestinationFails)
+    }
+
+    /// There is no room; else writes fail.
+    pub fn is_full(self) -> bool {
+        matches!(self, RoomFault::SourceFull | RoomFault::LogFull | RoomFault::DestinationFull)
+    }
+}
+
 /// What became of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
@@ -148,10 +203,14 @@ pub struct Tally {
     pub mishaps: u64,
     /// Refusals for want of space.
     pub full: u64,
+    /// Images that a lock or a clone kept away.
+    pub refused: u64,
     /// Faults of the media by kind, and by what became of them.
     pub faults: [[u64; 3]; Fault::ALL.len()],
     /// The same of one side of a mirror.
     pub copy_faults: [[u64; 3]; CopyFault::ALL.len()],
+    /// Sides of a mirror without room.
+    pub room_faults: [[u64; 3]; RoomFault::ALL.len()],
 }
 
 impl Tally {
@@ -163,6 +222,11 @@ impl Tally {
     /// Counts a fault of one side of a mirror.
     pub fn copy_fault(&mut self, fault: CopyFault, fate: Fate) {
         self.copy_faults[fault as usize][fate as usize] += 1;
+    }
+
+    /// Counts a side of a mirror without room.
+    pub fn room_fault(&mut self, fault: RoomFault, fate: Fate) {
+        self.room_faults[fault as usize][fate as usize] += 1;
     }
 
     /// With the cuts in each second of `time`.
@@ -180,7 +244,11 @@ impl AddAssign for Tally {
         self.cuts += other.cuts;
         self.mishaps += other.mishaps;
         self.full += other.full;
+        self.refused += other.refused;
         for (all, more) in self.copy_faults.iter_mut().flatten().zip(other.copy_faults.iter().flatten()) {
+            *all += more;
+        }
+        for (all, more) in self.room_faults.iter_mut().flatten().zip(other.room_faults.iter().flatten()) {
             *all += more;
         }
         for (all, more) in self.faults.iter_mut().flatten().zip(other.faults.iter().flatten()) {
@@ -196,9 +264,13 @@ impl fmt::Display for Tally {
             "{} seeds, {} device operations, {} cuts ({} moments tried), {} messages, {} mishaps, {} refusals for want of space",
             self.seeds, self.operations, self.cuts, self.points, self.messages, self.mishaps, self.full
         )?;
+        if self.refused > 0 {
+            write!(f, ", {} images refused for a lock or a clone", self.refused)?;
+        }
         let of_one = Fault::ALL.iter().map(|fault| fault.name()).zip(&self.faults);
         let of_copies = CopyFault::ALL.iter().map(|fault| fault.name()).zip(&self.copy_faults);
-        for (name, fates) in of_one.chain(of_copies).filter(|(_, fates)| **fates != [0; 3]) {
+        let of_room = RoomFault::ALL.iter().map(|fault| fault.name()).zip(&self.room_faults);
+        for (name, fates) in of_one.chain(of_copies).chain(of_room).filter(|(_, fates)| **fates != [0; 3]) {
             let [survived, reported, refused] = fates;
             let all = survived + reported + refused;
             write!(f, "\n    {all} × {name}: {survived} survived, {reported} reported, {refused} refused")?;

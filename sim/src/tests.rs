@@ -8,17 +8,22 @@ use cairn_volume::{Image, Role, VolumeError};
 use parking_lot::Mutex;
 
 use crate::content::Tag;
+use crate::tally::Tally;
 use crate::tasks::{Tasks, Turn, switch};
 use crate::world::{Config, World, read_image};
 use crate::{Kind, Timeline, run};
 
-fn seeds(kind: Kind, seeds: std::ops::Range<u64>) {
+fn seeds(kind: Kind, seeds: std::ops::Range<u64>) -> Tally {
+    let mut tally = Tally::default();
     for seed in seeds {
         let mut timeline = Timeline::new(false);
         let outcome =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(kind, seed, &mut timeline)));
         let what = match outcome {
-            Ok(Ok(_)) => continue,
+            Ok(Ok(outcome)) => {
+                tally += outcome.tally;
+                continue;
+            }
             Ok(Err(error)) => format!("{error:#}"),
             Err(_) => "it panicked, see above".to_owned(),
         };
@@ -29,6 +34,7 @@ fn seeds(kind: Kind, seeds: std::ops::Range<u64>) {
             kind.name()
         );
     }
+    tally
 }
 
 #[test]
@@ -74,6 +80,34 @@ fn mirror_that_follows_continuously_shows_consistency_points_over_cuts_and_misha
 #[test]
 fn mirror_that_follows_continuously_survives_every_mishap_at_every_message() {
     seeds(Kind::EveryStep, 0..4);
+}
+
+#[test]
+fn mirror_without_room_on_either_side_says_so_and_goes_on_once_there_is_room() {
+    seeds(Kind::MirrorFull, 0..48);
+}
+
+#[test]
+fn cascade_with_clones_drills_and_locks_shows_whole_images_over_cuts_and_mishaps() {
+    let tally = seeds(Kind::Chain, 0..30);
+    assert!(tally.refused > 0, "no lock and no clone kept an image away");
+}
+
+#[test]
+fn cascade_with_clones_drills_and_locks_survives_a_cut_at_every_device_operation() {
+    for victim in 0..4 {
+        assert!(seeds(Kind::ChainEveryCut, victim..victim + 1).points > 0, "{victim} did nothing");
+    }
+}
+
+#[test]
+fn snapshots_of_a_group_show_one_instant_on_both_sides_over_cuts_and_failover() {
+    seeds(Kind::Group, 0..40);
+}
+
+#[test]
+fn snapshots_of_a_group_show_one_instant_after_a_cut_at_every_device_operation() {
+    seeds(Kind::GroupEveryCut, 0..3);
 }
 
 #[test]

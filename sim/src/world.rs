@@ -12,7 +12,8 @@ use cairn_device::FaultDevice;
 use cairn_format::FileKind;
 use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{
-    BlockRead, FormatOptions, Image, NewLog, OpenOptions, ROOT_DIRECTORY, Role, Snapshot, Volume, VolumeError,
+    BlockRead, CloneDevice, FormatOptions, Image, Kept, NewLog, OpenOptions, ROOT_DIRECTORY, Role, Snapshot,
+    Volume, VolumeError,
 };
 
 use parking_lot::Mutex;
@@ -97,6 +98,8 @@ pub struct World {
     pub(crate) pending: BTreeMap<usize, Pending>,
     /// A mirror's source makes and deletes snapshots of its own here.
     pub(crate) mirrored: bool,
+    /// What it is a clone of.
+    pub(crate) origin: Option<Origin>,
     /// Images held open, with what they must show for as long as they are.
     pub(crate) held: Vec<(Image, Arc<Frozen>)>,
     pub(crate) next_tag: u64,
@@ -107,6 +110,16 @@ pub struct World {
     pub cuts: u64,
     /// Refusals for want of space so far.
     pub full: u64,
+}
+
+/// The snapshot that a clone was made of.
+pub(crate) struct Origin {
+    parent: Arc<Volume>,
+    snapshot: SnapshotId,
+    /// The parent keeps it while this lives; a drill's clone goes without.
+    _kept: Option<Kept>,
+    /// The clone keeps it always.
+    _own: Option<Kept>,
 }
 
 /// A name that no log had before.
@@ -148,6 +161,7 @@ impl World {
             blocks: config.blocks,
             pending: BTreeMap::new(),
             mirrored: false,
+            origin: None,
             held: Vec::new(),
             next_tag: 0,
             next_name: 0,
@@ -164,7 +178,64 @@ impl World {
         let (eye, [device, log]) = Eye::on(&self.device, self.fault_rng.fork());
         self.eye = Some(eye);
         self.log = Some(log.clone());
-        Volume::open_with_log(device, &[log], OpenOptions { cache_bytes: CACHE_BYTES, clock })
+        let options = OpenOptions { cache_bytes: CACHE_BYTES, clock };
+        let Some(origin) = &mut self.origin else {
+            return Volume::open_with_log(device, &[log], options);
+        };
+        let device = Arc::new(CloneDevice::new(&origin.parent, origin.snapshot, device)?);
+        let volume = Volume::open_with_log(device, &[log], options)?;
+        origin._own = Some(volume.keep_snapshot(origin.snapshot)?);
+        Ok(volume)
+    }
+
+    /// A new clone of a snapshot of `parent`, kept there.
+    pub(crate) fn clone_of(parent: &World, snapshot: SnapshotId, rng: &mut Rng) -> Result<Self> {
+        let base = parent.snapshots[&snapshot].clone();
+        let volume = parent.volume();
+        let blocks = parent.blocks;
+        let config = Config { blocks, blocks_max: blocks + 256, snapshots: 4, cut_every: 0, ..parent.config };
+        let bytes = Volume::device_bytes(config.blocks_max + 1024, Role::Normal);
+        let device = FaultDevice::new(bytes + Volume::LOG_DEVICE_BYTES_MIN);
+        let mut world = parent.fork(device);
+        (world.side, world.rng, world.fault_rng, world.config) = ("cln", rng.fork(), rng.fork(), config);
+        world.next_name = 1 << 21;
+        world.full = 0;
+        let clock: Arc<dyn Clock> = world.clock.clone();
+        let [main, _] = parts(&world.device);
+        let made = Arc::new(CloneDevice::new(&volume, snapshot, Arc::new(main))?);
+        made.make(OpenOptions { cache_bytes: CACHE_BYTES, clock })?;
+        drop(made);
+        world.stands_on(volume, snapshot)?;
+        world.volume = Some(world.open()?);
+        world.model = Model::of(&base.content, world.volume().status().generation);
+        world.snapshots = BTreeMap::from([(snapshot, SnapshotModel { held: true, ..base })]);
+        Ok(world)
+    }
+
+    /// The volume that a clone was made of has been opened anew.
+    pub(crate) fn stands_on(&mut self, parent: Arc<Volume>, snapshot: SnapshotId) -> Result<()> {
+        let kept = Some(parent.keep_snapshot(snapshot)?);
+        self.origin = Some(Origin { parent, snapshot, _kept: kept, _own: None });
+        Ok(())
+    }
+
+    /// The parent does not keep what this clone is made of.
+    pub(crate) fn let_base_go(&mut self) {
+        if let Some(origin) = &mut self.origin {
+            origin._kept = None;
+        }
+    }
+
+    /// The server of a clone is gone, and nothing of the parent is open here any more.
+    pub(crate) fn close_parent(&mut self) {
+        self.volume = None;
+        self.origin = None;
+    }
+
+    /// Owners leave alone what a mirror keeps here for itself, and what a clone is made of.
+    pub(crate) fn is_left_alone(&self, id: SnapshotId, snapshot: &SnapshotModel) -> bool {
+        self.origin.as_ref().is_some_and(|origin| origin.snapshot == id)
+            || self.mirrored && snapshot.name.starts_with(MIRROR_PREFIX)
     }
 
     /// Keeps every moment at which the power may go from now on, or none.
@@ -196,6 +267,7 @@ impl World {
             blocks: self.blocks,
             pending: self.pending.clone(),
             mirrored: self.mirrored,
+            origin: None,
             held: Vec::new(),
             next_tag: self.next_tag,
             next_name: self.next_name,
@@ -290,8 +362,7 @@ impl World {
     }
 
     pub(crate) fn pick_snapshot(&mut self) -> Option<SnapshotId> {
-        // Owners leave alone what a mirror keeps here for itself.
-        let own = self.snapshots.iter().filter(|(_, s)| !self.mirrored || !s.name.starts_with(MIRROR_PREFIX));
+        let own = self.snapshots.iter().filter(|(id, s)| !self.is_left_alone(**id, s));
         let ids: Vec<SnapshotId> = own.map(|(id, _)| *id).collect();
         (!ids.is_empty()).then(|| ids[self.rng.below(ids.len() as u64) as usize])
     }

@@ -184,7 +184,7 @@ impl Pair {
     }
 
     /// A conversation of this mirror, on the link of the two devices.
-    fn converse<T: Send>(
+    pub(super) fn converse<T: Send>(
         &mut self,
         rng: &mut Rng,
         talk: impl FnOnce(&mut Client<'_, End>, &Destination) -> Result<T, MirrorError> + Send,
