@@ -1,11 +1,13 @@
 //! LUNs by name: made, listed, resized, deleted and opened.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 
 use cairn_base::{BLOCK_SIZE, FileId, Timestamp};
 use cairn_device::Device;
 use cairn_format::{DirectoryEntry, FileKind, Inode, MAX_FILE_NAME};
 use cairn_volume::{Image, Volume, VolumeError};
+use parking_lot::Mutex;
 
 use crate::directory::Directory;
 use crate::error::FilesError;
@@ -32,12 +34,25 @@ pub struct LunInfo {
 /// The LUNs of a volume.
 pub struct Luns {
     volume: Arc<Volume>,
+    /// The devices of LUNs that are open: all who open one get the same, so that its order of writes to parts of blocks holds between them.
+    open: Mutex<HashMap<FileId, Weak<LunDevice>>>,
 }
 
 impl Luns {
     /// The LUNs of `volume`.
     pub fn new(volume: Arc<Volume>) -> Self {
-        Self { volume }
+        Self { volume, open: Mutex::default() }
+    }
+
+    fn device(&self, file: FileId) -> Arc<LunDevice> {
+        let mut open = self.open.lock();
+        if let Some(device) = open.get(&file).and_then(Weak::upgrade) {
+            return device;
+        }
+        open.retain(|_, device| device.strong_count() > 0);
+        let device = Arc::new(LunDevice::active(self.volume.clone(), file));
+        open.insert(file, Arc::downgrade(&device));
+        device
     }
 
     /// Makes a LUN of `bytes`, all zeroes. It is durable when this returns.
@@ -80,7 +95,7 @@ impl Luns {
         if bytes < lun.bytes && !bytes.is_multiple_of(BLOCK_SIZE as u64) {
             // What is cut off of the last block must read as zeroes if the LUN grows again.
             let end = bytes.next_multiple_of(BLOCK_SIZE as u64).min(lun.bytes);
-            LunDevice::active(self.volume.clone(), lun.file)
+            self.device(lun.file)
                 .one(cairn_device::Operation::trim(bytes, end - bytes))
                 .map_err(VolumeError::from)?;
         }
@@ -119,7 +134,7 @@ impl Luns {
 
     /// The LUN as a device; read-only while the volume is a destination.
     pub fn open(&self, name: &str) -> Result<Arc<dyn Device>, FilesError> {
-        Ok(Arc::new(LunDevice::active(self.volume.clone(), self.find(name)?.file)))
+        Ok(self.device(self.find(name)?.file))
     }
 
     /// A LUN of an image as a read-only device. It holds the image: its content stays as it is, whatever is deleted or transferred

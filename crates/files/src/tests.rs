@@ -37,6 +37,32 @@ fn lun_passes_the_suite_of_devices() {
 }
 
 #[test]
+fn part_blocks_written_by_several_who_opened_a_lun_do_not_lose_neighbours() {
+    let luns = Luns::new(open(formatted(4096)));
+    luns.create("disk", MIB).unwrap();
+    std::thread::scope(|scope| {
+        // As sessions do: each opens the LUN, and eight share each block.
+        for lane in 0..8u64 {
+            let luns = &luns;
+            scope.spawn(move || {
+                let lun = luns.open("disk").unwrap();
+                for round in 0..4 {
+                    for block in 0..256 {
+                        lun.write_from(block * 4096 + lane * 512, &[lane as u8 + 8 * round + 1; 512])
+                            .unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let mut bytes = vec![0; MIB as usize];
+    luns.open("disk").unwrap().read_into(0, &mut bytes).unwrap();
+    for (index, piece) in bytes.chunks(512).enumerate() {
+        assert!(piece.iter().all(|byte| *byte == (index % 8) as u8 + 25), "piece {index}");
+    }
+}
+
+#[test]
 fn names_and_flushed_bytes_survive_a_crash() {
     let device = formatted(4096);
     let luns = Luns::new(open(device.clone()));

@@ -18,8 +18,15 @@ pub trait Exports: Send + Sync {
     /// All exports, as `NBD_OPT_LIST` shows them.
     fn list(&self) -> Vec<ExportInfo>;
 
-    /// Opens one for a session (or for a client that only asks about it). "" is the default export, if there is
-    /// exactly one.
+    /// The name of the export that a client gets who names none, if there is exactly one.
+    fn default_export(&self) -> Result<String, OpenExportError> {
+        match self.list().as_slice() {
+            [only] => Ok(only.name.clone()),
+            several => Err(OpenExportError::NoDefault { count: several.len() }),
+        }
+    }
+
+    /// Opens one for a session (or for a client that only asks about it).
     fn open(&self, name: &str) -> Result<Export, OpenExportError>;
 }
 

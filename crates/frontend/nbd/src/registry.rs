@@ -101,6 +101,15 @@ impl Registry {
         Ok(())
     }
 
+    /// It did not get the export after all, and negotiates on.
+    pub(crate) fn withdraw(&self, entry: &Arc<Entry>) {
+        let mut table = self.table.lock();
+        if table.established.remove(&entry.id).is_some() {
+            table.negotiating.insert(entry.id, Arc::clone(entry));
+        }
+        self.ended.notify_all();
+    }
+
     /// A connection ended, and has let go of its export.
     pub(crate) fn ended(&self, id: u64) {
         let mut table = self.table.lock();

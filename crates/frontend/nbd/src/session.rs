@@ -147,28 +147,30 @@ struct Negotiation<'a> {
 }
 
 impl Negotiation<'_> {
-    fn open(&self, name: &str) -> Result<(String, Export), (Refusal, String)> {
-        let export = self.shared.exports.open(name).map_err(|error| {
-            let refusal = match &error {
-                OpenExportError::Unknown { .. } | OpenExportError::NoDefault { .. } => Refusal::Unknown,
-                OpenExportError::GoingAway { .. } => Refusal::Shutdown,
-                OpenExportError::Failed { source, .. } => {
-                    tracing::warn!(export = name, %source, "an export can't be opened; the client was refused");
-                    Refusal::Failed
-                }
-            };
-            (refusal, error.to_string())
-        })?;
-        // The default export is told, listed and closed by its own name.
-        let canonical = match name {
-            "" => match self.shared.exports.list().as_slice() {
-                [only] => only.name.clone(),
-                _ => String::new(),
-            },
-            name => name.to_owned(),
-        };
-        Ok((canonical, export))
+    /// The default export is opened, told, listed and closed by its own name.
+    fn name(&self, asked: &str) -> Result<String, (Refusal, String)> {
+        match asked {
+            "" => self.shared.exports.default_export().map_err(refused),
+            name => Ok(name.to_owned()),
+        }
     }
+
+    fn open(&self, name: &str) -> Result<Export, (Refusal, String)> {
+        self.shared.exports.open(name).map_err(refused)
+    }
+}
+
+/// What the client is told.
+fn refused(error: OpenExportError) -> (Refusal, String) {
+    let refusal = match &error {
+        OpenExportError::Unknown { .. } | OpenExportError::NoDefault { .. } => Refusal::Unknown,
+        OpenExportError::GoingAway { .. } => Refusal::Shutdown,
+        OpenExportError::Failed { name, source } => {
+            tracing::warn!(export = name, %source, "an export can't be opened; the client was refused");
+            Refusal::Failed
+        }
+    };
+    (refusal, error.to_string())
 }
 
 impl Catalog for Negotiation<'_> {
@@ -177,12 +179,13 @@ impl Catalog for Negotiation<'_> {
     }
 
     fn describe(&mut self, name: &str) -> Result<ExportDescription, (Refusal, String)> {
-        self.open(name).map(|(name, export)| describe(name, &export))
+        let name = self.name(name)?;
+        let export = self.open(&name)?;
+        Ok(describe(name, &export))
     }
 
     fn attach(&mut self, name: &str) -> Result<ExportDescription, (Refusal, String)> {
-        let (name, export) = self.open(name)?;
-        let description = describe(name.clone(), &export);
+        let name = self.name(name)?;
         let sessions_max = self.shared.options.max_sessions;
         self.shared.registry.establish(self.entry, &name, self.tls, sessions_max).map_err(
             |why| match why {
@@ -197,6 +200,9 @@ impl Catalog for Negotiation<'_> {
                 NotLetIn::Stopping => (Refusal::Shutdown, "the server is stopping".to_owned()),
             },
         )?;
+        // Opened only now: whoever takes an export away and then ends its sessions finds this one, or it finds no export.
+        let export = self.open(&name).inspect_err(|_| self.shared.registry.withdraw(self.entry))?;
+        let description = describe(name.clone(), &export);
         self.attached = Some((name, export));
         Ok(description)
     }
