@@ -186,12 +186,13 @@ impl History {
             self.tally.add(&self.tally.retained, pending.len() as u64);
             let versions = self.append(writer, pending)?;
             let blocks = writer.superblock.segment_blocks;
-            if self.placement == Placement::SplitStream {
-                self.delay(&mut self.state.lock(), &work);
-            }
-            // The blocks are in the cache until all of this is over, so nobody sees a part of it.
+            // The blocks are in the cache until all of this is over, so nobody sees a part of it in the present.
             for versions in versions.chunks(LOCKED) {
                 self.publish(&mut self.state.lock(), blocks, versions);
+            }
+            // Only now: a view of an earlier instant takes this cache for the origin where a block has no undo yet.
+            if self.placement == Placement::SplitStream {
+                self.delay(&mut self.state.lock(), &work);
             }
             let mut state = self.state.lock();
             for version in replaced {

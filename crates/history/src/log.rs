@@ -39,6 +39,8 @@ pub(crate) struct Segment {
     pub(crate) last_ns: u64,
     /// It is full and has its summary.
     pub(crate) closed: bool,
+    /// It has a damaged version that something needs: it is not emptied.
+    pub(crate) stuck: bool,
 }
 
 /// An entry that is to be written.
@@ -266,7 +268,7 @@ impl History {
         writer.superblock.live[segment] = true;
         let (sequence, record) = (writer.segment_sequence, writer.next_record);
         self.write_begin(writer, segment, sequence, record)?;
-        self.state.lock().segments[segment] = Segment { sequence, live: 0, last_ns: 0, closed: false };
+        self.state.lock().segments[segment] = Segment { sequence, ..Segment::default() };
         Ok(())
     }
 

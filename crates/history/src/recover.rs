@@ -21,6 +21,7 @@ use crate::index::{Index, Version};
 use crate::log::{Segment, Writer};
 use crate::options::{HistoryOptions, OpenOptions, check, segments_of};
 use crate::resolve::NOW;
+use crate::revert::{BEFORE, after_mark};
 use crate::status::{set_in_superblock, window_of};
 use crate::thin::Thinning;
 use crate::timeline::Timeline;
@@ -704,7 +705,8 @@ impl History {
         let base = writer.start_of(found.index) * BLOCK / PLACE_UNIT;
         let mut state = self.state.lock();
         let last_ns = entries.iter().map(|entry| entry.time).max().unwrap_or(0);
-        state.segments[found.index] = Segment { sequence: found.sequence, live: 0, last_ns, closed };
+        state.segments[found.index] =
+            Segment { sequence: found.sequence, last_ns, closed, ..Segment::default() };
         state.last = state.last.max(last_ns);
         let counts = |entry: &&HistoryEntry| entry.time > cut || (entry.lba == NO_LBA && entry.time == cut);
         let versions: Vec<Version> = entries
@@ -738,6 +740,9 @@ impl History {
                 );
                 MarkContent { name: format!("damaged-{}", version.time), consistent: false }
             });
+            if mark.name.starts_with(BEFORE) {
+                state.timeline.cut(after_mark(version.time));
+            }
             state.marks.insert(version.time, mark);
         }
         Ok(())

@@ -12,6 +12,13 @@ use crate::resolve::NOW;
 
 /// Versions that a slice of the background copy looks at.
 const SLICE: usize = 4096;
+/// How the marks begin that reverts set.
+pub(crate) const BEFORE: &str = "before-revert-";
+
+/// The time of the revert that has set a mark at `before`.
+pub(crate) fn after_mark(before: u64) -> u64 {
+    before + 1
+}
 
 /// What a revert did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,12 +45,14 @@ impl History {
             }
             let target = self.reach(state, at.0)?;
             let before = self.stamp(state);
-            let time = self.stamp(state);
+            // The next stamp, whatever the clock says: once the copy is over the mark is all that tells of this cut.
+            let time = after_mark(before);
+            state.last = time;
             let number = (1..).find(|number| {
-                let name = format!("before-revert-{number}");
+                let name = format!("{BEFORE}{number}");
                 !state.marks.values().any(|mark| mark.name == name)
             });
-            (target, before, time, format!("before-revert-{}", number.unwrap_or(0)))
+            (target, before, time, format!("{BEFORE}{}", number.unwrap_or(0)))
         };
         // Nobody writes meanwhile: `merge` is ours.
         self.ensure_room(writer, 0)?;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use cairn_base::BLOCK_SIZE;
-use cairn_device::DeviceError;
 use cairn_format::history::{HistoryEntry, PLACE_UNIT};
 
 use crate::HistoryError;
@@ -157,7 +156,9 @@ impl History {
             self.trim_slice(writer)?;
         }
         self.reclaim(writer)?;
-        if writer.spare() > before || (writer.spare() > 1 && self.clean(writer)? && writer.spare() > before) {
+        // What is moved may begin a segment: then it takes another one to win any.
+        while writer.spare() <= before && writer.spare() > 1 && self.clean(writer)? {}
+        if writer.spare() > before {
             return Ok(());
         }
         let (times, start, now) = {
@@ -265,7 +266,7 @@ impl History {
         let chosen = {
             let state = self.state.lock();
             let closed = state.segments.iter().enumerate().filter(|(index, segment)| {
-                segment.closed && segment.sequence > 0 && *index != writer.segment
+                segment.closed && segment.sequence > 0 && *index != writer.segment && !segment.stuck
             });
             closed.min_by_key(|(_, segment)| segment.live).map(|(index, segment)| (index, *segment))
         };
@@ -283,6 +284,7 @@ impl History {
             };
             entries.into_iter().filter_map(here).collect()
         };
+        let mut stuck = false;
         for part in needed.chunks(256) {
             let wanted: Vec<(Version, usize)> = part
                 .iter()
@@ -296,8 +298,10 @@ impl History {
                     true => match read.next() {
                         Some(Ok(data)) => Some(data),
                         // It stays where it is: a read of it tells.
-                        Some(Err(DeviceError::Corrupt { .. })) | None => continue,
-                        Some(Err(error)) => return Err(error.into()),
+                        Some(Err(_)) | None => {
+                            stuck = true;
+                            continue;
+                        }
                     },
                     false => None,
                 };
@@ -305,6 +309,11 @@ impl History {
             }
             let versions = self.append(writer, pending)?;
             self.publish(&mut self.state.lock(), writer.superblock.segment_blocks, &versions);
+        }
+        if stuck {
+            // It would be the one with the least for ever, and no other would be emptied.
+            self.state.lock().segments[index].stuck = true;
+            return self.clean(writer);
         }
         self.reclaim(writer)
     }

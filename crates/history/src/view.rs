@@ -22,6 +22,8 @@ pub struct HistoryView {
 impl History {
     /// The device at the last kept instant up to `at`. Ready at once, however much history there is.
     pub fn view(self: &Arc<Self>, at: Timestamp) -> Result<HistoryView, HistoryError> {
+        // The window and its steps move under this lock: the instant is held before they move on, or is one that is kept behind them.
+        let mut writer = self.writer.lock();
         let instant = {
             let mut state = self.state.lock();
             let state = &mut *state;
@@ -31,7 +33,6 @@ impl History {
         };
         let view = HistoryView { history: self.clone(), at: instant };
         // What was written before the instant and waits in memory goes where the view finds it.
-        let mut writer = self.writer.lock();
         let waits = |history: &History| {
             history.state.lock().cache.oldest_time().is_some_and(|oldest| oldest <= instant)
         };
@@ -65,6 +66,10 @@ impl History {
         let content = MarkContent { name: name.to_owned(), consistent };
         let outcome = self.flush_with(writer).and_then(|()| {
             self.ensure_room(writer, 0)?;
+            // Making room for it may take all that was before.
+            if self.state.lock().start > time {
+                return Err(HistoryError::BeforeWindow);
+            }
             self.write_mark(writer, time, content)?;
             self.sync(writer)
         });

@@ -92,6 +92,29 @@ fn record_that_was_durable_and_is_damaged_without_its_summary_is_reported() {
     assert!(matches!(stack.reopen(), Err(HistoryError::Missing { sequence: 1 })));
 }
 
+#[test]
+fn damaged_version_does_not_keep_the_rest_of_the_store_from_being_cleaned() {
+    let mut options = options(Placement::Logging, Granularity::Marks, 4096);
+    options.window = Window::of_a_clone();
+    let stack = Stack::new(&options, 512 * B as u64, 4 * MIB);
+    stack.fill(511 * B as u64, B, 9);
+    stack.history.flush().expect("a flush");
+    // Its first block, the head of its first record, and the content of that.
+    stack.store.corrupt((SEGMENTS_START + 2) * B as u64, B as u64, &mut Rng::new(1));
+    // In each segment most is written again, and a little stays.
+    for round in 0..250u64 {
+        for block in 0..20 {
+            stack.fill(block * B as u64, B, round as u8);
+        }
+        stack.fill((20 + round) * B as u64, B, round as u8);
+    }
+    for round in 0..250u64 {
+        let found = bytes(&*stack.history, (20 + round) * B as u64, B).expect("a read");
+        assert_eq!(found, [round as u8; B]);
+    }
+    assert!(matches!(bytes(&*stack.history, 511 * B as u64, B), Err(DeviceError::Corrupt { .. })));
+}
+
 /// A log that has gone on through several segments since the last superblock, flushed now and then; what each flushed instant shows of it.
 fn run_ahead(placement: Placement) -> (Stack, Vec<(Timestamp, Vec<u8>)>) {
     let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 16 * B as u64, 32 * MIB);

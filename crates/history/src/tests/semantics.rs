@@ -50,6 +50,32 @@ fn revert_shows_the_instant_at_once_is_undone_by_its_mark_and_survives_the_backg
 }
 
 #[test]
+fn instant_behind_a_revert_is_kept_when_the_copy_is_over_and_over_openings() {
+    for placement in Placement::ALL {
+        let mut stack = Stack::new(&options(placement, Granularity::Marks, 4096), 8 * B as u64, 4 * MIB);
+        stack.fill(0, 8 * B, 1);
+        stack.history.mark("good", true).expect("a mark");
+        stack.fill(0, 4 * B, 2);
+        let good = stack.history.marked("good").expect("the mark");
+        stack.history.revert(good).expect("a revert");
+        while stack.history.step().expect("a step") {}
+        assert!(stack.history.status().reverts.is_empty(), "the copy is over");
+        let at = stack.history.view(stack.now()).expect("a view").instant();
+        stack.fill(0, B, 3);
+        stack.history.flush().expect("a flush");
+        for round in 4..7 {
+            stack.reopen().expect("it opens");
+            // The first writes after an opening replace nothing that the instant shows.
+            stack.fill(u64::from(round - 3) * B as u64, B, round);
+            stack.history.flush().expect("a flush");
+            let view = stack.history.view(at).expect("a view");
+            assert_eq!(view.instant(), at, "{placement:?}");
+            assert_eq!(bytes(&view, 0, 8 * B).expect("a read"), vec![1; 8 * B], "{placement:?}");
+        }
+    }
+}
+
+#[test]
 fn full_store_gives_up_the_oldest_history_and_no_write_fails() {
     for placement in Placement::ALL {
         let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 256 * B as u64, 3 * MIB);
@@ -272,6 +298,37 @@ fn what_does_not_fit_together_is_refused() {
 }
 
 #[test]
+fn view_shows_its_instant_also_while_a_batch_leaves_the_cache() {
+    const BLOCKS: usize = 1024;
+    for placement in Placement::ALL {
+        let (origin, store) =
+            (Arc::new(MemoryDevice::new((BLOCKS * B) as u64)), Arc::new(MemoryDevice::new(256 * MIB)));
+        let open = open_options(&clock(), 32 * MIB);
+        let options = options(placement, Granularity::Marks, 4096);
+        let history = History::create(origin, store, &options, open).expect("a history");
+        for round in 0..10u8 {
+            history.write(0, Segments::copy_of(&vec![round; BLOCKS * B])).expect("a write");
+            let mark = history.mark(&format!("m{round}"), false).expect("a mark");
+            let view = history.view(mark.time).expect("a view");
+            history.write(0, Segments::copy_of(&vec![round + 1; BLOCKS * B])).expect("a write");
+            let over = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| {
+                    while !over.load(std::sync::atomic::Ordering::Acquire) {
+                        // The last one to have its versions in the index.
+                        let found = bytes(&view, ((BLOCKS - 1) * B) as u64, B).expect("a read");
+                        assert!(found == [round; B], "{placement:?}: the view shows a later write");
+                    }
+                });
+                history.flush().expect("a flush");
+                over.store(true, std::sync::atomic::Ordering::Release);
+                reader.join().expect("the view shows its instant");
+            });
+        }
+    }
+}
+
+#[test]
 fn clone_of_a_view_takes_writes_for_ever_and_leaves_the_view_alone() {
     let stack =
         Stack::new(&options(Placement::Checkpointing, Granularity::EveryWrite, 4096), 64 * B as u64, 8 * MIB);
@@ -321,6 +378,52 @@ impl Device for Interrupted {
             call();
         }
         self.inner.run(batch);
+    }
+}
+
+#[test]
+fn view_that_is_opened_while_retention_begins_a_round_shows_one_instant() {
+    for placement in Placement::ALL {
+        let origin = Arc::new(MemoryDevice::new(16 * B as u64));
+        let store = Arc::new(Interrupted {
+            inner: Arc::new(MemoryDevice::new(32 * MIB)),
+            armed: std::sync::Mutex::default(),
+        });
+        let clock = clock();
+        let mut options = options(placement, Granularity::EveryWrite, 4096);
+        options.window.thin[0] = Some(Thin { after: Duration::from_secs(10), every: Duration::from_secs(1) });
+        let history = History::create(origin, store.clone(), &options, open_options(&clock, 1 << 20))
+            .expect("a history");
+        let mut written = Vec::new();
+        for round in 1..=100u8 {
+            clock.advance(Duration::from_millis(300));
+            history.write(0, Segments::copy_of(&[round; B])).expect("a write");
+            written.push((history.status().last, round));
+        }
+        history.flush().expect("a flush");
+        // In the superblock's first write of the round, somebody asks for instants that it gives up.
+        let viewers = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let (threads, viewed) = (viewers.clone(), history.clone());
+        let asked: Vec<Timestamp> = written[20..25].iter().map(|(at, _)| *at).collect();
+        let ask = move || {
+            for at in asked {
+                let history = viewed.clone();
+                threads.lock().expect("nobody panicked").push(std::thread::spawn(move || history.view(at)));
+            }
+            let deadline = std::time::Instant::now() + Duration::from_millis(200);
+            while viewed.state.lock().views.len() < 5 && std::time::Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+        };
+        *store.armed.lock().expect("nobody panicked") = Some(Box::new(ask));
+        while history.step().expect("a step") {}
+        let viewers = std::mem::take(&mut *viewers.lock().expect("nobody panicked"));
+        assert_eq!(viewers.len(), 5, "the round has begun");
+        for viewer in viewers {
+            let view = viewer.join().expect("no panic").expect("a view");
+            let (_, byte) = written.iter().rfind(|(at, _)| *at <= view.instant()).expect("a write before");
+            assert_eq!(bytes(&view, 0, B).expect("a read"), [*byte; B], "{placement:?}");
+        }
     }
 }
 
