@@ -151,13 +151,19 @@ impl Plan {
         pinned: Vec<Image>,
     ) -> Result<Self, StreamError> {
         let theirs: HashMap<SnapshotId, &Have> = have.iter().map(|have| (have.id, have)).collect();
-        // After they were pinned, and before the table: what that lists is where this says.
-        let at = volume.whereabouts();
+        // As the image that is held has it, which may have been held by others since long: what is current now is kept for nobody.
+        let held = pinned.iter().find(|image| image.snapshot() == Some(target));
+        let held = held.ok_or(VolumeError::NoSuchSnapshot(target))?;
+        let at = held.whereabouts();
         // Taken after the comparison: a snapshot that is deleted in between is in the blocks and not in the list, never the other way round.
         let table: Vec<SnapshotEntry> =
             volume.snapshot_entries().into_iter().filter(|entry| entry.id <= target).collect();
         let goal =
             table.iter().find(|entry| entry.id == target).ok_or(VolumeError::NoSuchSnapshot(target))?;
+        if goal.root != *held.root() {
+            // A mirror has received another one under that number meanwhile.
+            return Err(StreamError::Diverged { snapshot: target });
+        }
         let header = StreamHeader {
             volume: volume.id(),
             kind: if base.is_some() { StreamKind::Incremental } else { StreamKind::Full },

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use cairn_base::{Lba, ManualClock, Rng, Timestamp, VolumeId};
+use cairn_base::{Lba, ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
 use cairn_device::{Block, BlockMut, MemoryDevice};
 use cairn_format::stream::{STREAM_VERSION, StreamHeader};
 use cairn_format::{FileKind, FormatError};
-use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
+use cairn_volume::{FormatOptions, OpenOptions, ReceivedImage, Role, Volume};
 
 use crate::{AbortReason, Compression, Have, Plan, StreamError, Work, abort, apply, produce};
 
@@ -125,4 +125,59 @@ fn an_image_of_another_volume_is_refused() {
     Volume::format(&*device, &options, &*clock).expect("formatted");
     let other = Volume::open(device, OpenOptions { cache_bytes: 1 << 20, clock }).expect("opened");
     assert!(matches!(take(&bytes, &other), Err(StreamError::WrongVolume { .. })));
+}
+
+/// Sends a whole snapshot, whatever the destination has: what is in use there is redirected.
+fn send_all(source: &Arc<Volume>, into: &Arc<Volume>, target: SnapshotId) {
+    let changes = source.changed_blocks(&[], target).expect("they are compared");
+    let mut receiver = into.receive().expect("nothing else is received");
+    for run in &changes.runs {
+        let blocks = source.read_blocks(&[*run]).expect("they can be read");
+        receiver.write(run.0, blocks).expect("there is room");
+    }
+    receiver.commit(ReceivedImage { target, snapshots: changes.snapshots }).expect("it is whole");
+}
+
+#[test]
+fn a_plan_of_a_mirror_reads_what_it_holds_where_that_is_though_the_same_blocks_came_again() {
+    let source = volume(Role::Normal);
+    let file = source.compound().create(FileKind::Lun, 4096 * 300).expect("a file");
+    let write = |salt: u64| {
+        let block = |lba: u64| {
+            let mut block = BlockMut::zeroed();
+            block[..8].copy_from_slice(&(salt * 1000 + lba).to_le_bytes());
+            (Lba(lba), block.freeze())
+        };
+        let blocks: Vec<(Lba, Block)> = (0..300).map(block).collect();
+        source.write(file, &mut blocks.into_iter()).expect("there is room");
+    };
+    write(1);
+    let first = source.create_snapshot("first").expect("a snapshot");
+    let same = source.create_snapshot("same").expect("a snapshot");
+    write(2);
+    let newer = source.create_snapshot("newer").expect("a snapshot");
+    let mirror = volume(Role::Destination);
+    send_all(&source, &mirror, newer.id);
+    let held = mirror.image(Some(same.id)).expect("an export holds it");
+    // What a rollback brings back descends from nothing that is known any more: it is sent again, and stands in the redirect area as well.
+    let before = source.rollback(first.id).expect("it rolls back");
+    source.delete_snapshots(&[first.id]).expect("it is deleted");
+    let back = source.create_snapshot("back").expect("a snapshot");
+    send_all(&source, &mirror, back.id);
+    assert!(mirror.status().redirected >= 300, "{:?}", mirror.status());
+    let plan = Plan::against(&mirror, None, same.id).expect("a plan");
+    // Other images take the numbers, and the slots of the redirect area.
+    source.delete_snapshots(&[same.id, newer.id, before.id, back.id]).expect("they are deleted");
+    for round in 3..40 {
+        write(round);
+        let next = source.create_snapshot(&format!("s{round}")).expect("a snapshot");
+        send_all(&source, &mirror, next.id);
+        source.delete_snapshots(&[next.id]).expect("it is deleted");
+    }
+    let mut bytes = Vec::new();
+    with_work(|work| produce(&plan, &mut bytes, Compression::None, work)).expect("produced");
+    drop((plan, held));
+    let into = volume(Role::Destination);
+    take(&bytes, &into).expect("every block is the one that it was");
+    assert!(into.check(&mut |_| {}).expect("checked").findings.is_empty());
 }

@@ -129,8 +129,8 @@ pub(crate) fn blocks_of(bytes: u64) -> u64 {
 
 impl Volume {
     /// Frees the next part of removed files, each from its end and at the end its inode: many small ones, or a part of a large one. One
-    /// consistency point is for all of them.
-    pub(crate) fn free_removed(self: &Arc<Self>) -> Result<(), VolumeError> {
+    /// consistency point is for all of them. False when nothing could be freed now.
+    pub(crate) fn free_removed(self: &Arc<Self>) -> Result<bool, VolumeError> {
         let mut room = REMOVE_BLOCKS;
         {
             // Looked at inside: a rollback in between would bring a file back, and what is freed would be missing in it.
@@ -150,7 +150,10 @@ impl Volume {
                 }
             }
         }
-        if room == REMOVE_BLOCKS { Ok(()) } else { self.consistency_point().map(drop) }
+        if room == REMOVE_BLOCKS {
+            return Ok(false);
+        }
+        self.consistency_point().map(|_| true)
     }
 
     /// The next removed file, if it may be freed now: since the background looked, the volume may have given way or become full.

@@ -44,25 +44,38 @@ pub struct Divergence {
 
 impl Volume {
     /// Makes a destination a normal volume, with the last image that was committed, or with its own head.
+    ///
+    /// # Errors
+    /// [`VolumeError::WrongRole`], [`VolumeError::TransferInProgress`]; [`VolumeError::Damaged`] or [`VolumeError::Device`] when its inodes can't be read. The volume is then a
+    /// destination as it was.
     pub fn failover(self: &Arc<Self>) -> Result<(), VolumeError> {
         {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
             if state.role == Role::Normal {
                 return Err(VolumeError::WrongRole(Role::Normal));
             }
             if state.receiving {
                 return Err(VolumeError::TransferInProgress);
             }
+            // Nor does one begin before the role has changed: it would write where blocks are allocated by then.
+            state.receiving = true;
         }
+        let outcome = self.become_writable();
+        self.state.lock().receiving = false;
+        self.work.notify_all();
+        outcome
+    }
+
+    fn become_writable(self: &Arc<Self>) -> Result<(), VolumeError> {
         let mut commit = self.commit.lock();
         // Changes wait until what there is to be known of the image is known.
         let _waiting = self.hold_changes();
+        // Before the role changes, as it may fail: files that the source had removed and not yet freed, which are freed here from now on, since maps, and
+        // how tall the trees are.
+        self.find_special_files()?;
         self.commit_holding(&mut commit, Rider::Failover)?;
         // What an unfinished transfer brought stands in places that are allocated from now on.
         self.state.lock().arrivals = None;
-        // Files that the source had removed and not yet freed are freed here from now on.
-        self.find_special_files()?;
-        self.work.notify_all();
         Ok(())
     }
 

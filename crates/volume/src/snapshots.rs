@@ -11,6 +11,7 @@ use cairn_format::{SEGMENTS_MAX, SegmentKind, SnapshotEntry, TableRef};
 use crate::compare::{Maps, Run};
 use crate::consistency::Rider;
 use crate::error::VolumeError;
+use crate::image::Image;
 use crate::space::{Redirects, device_blocks, grow_layout};
 use crate::volume::{Snapshot, Volume};
 
@@ -25,10 +26,17 @@ pub struct Changes {
     pub snapshots: Vec<SnapshotEntry>,
 }
 
-/// Where the blocks of all snapshots are at a moment: a destination has some of them in its redirect area. Of a snapshot that was there then and is held
-/// ([`Volume::image`]) it stays true; what a later image has under the same numbers is elsewhere.
+/// Where the blocks of an image that is held, and of the snapshots before it, are: a destination has some of them in its redirect area. It stays true while that image is held, and for
+/// the others while they are held too ([`Volume::image`]); what a later image has under the same numbers is elsewhere.
 #[derive(Clone)]
 pub struct Whereabouts(Arc<Redirects>);
+
+impl Image {
+    /// Where its blocks are, as it reads them itself. What is current is kept for nobody: the same blocks may have come again and stand in another place for now.
+    pub fn whereabouts(&self) -> Whereabouts {
+        Whereabouts(self.redirects().clone())
+    }
+}
 
 impl Volume {
     /// Makes a snapshot of everything that was written before the call.
@@ -174,15 +182,11 @@ impl Volume {
     /// Reads runs of blocks as they are on the device, in order, past the cache; those that were written while [`Volume::keep_fresh`] is in force come from
     /// memory. They are not verified here: whoever takes them checks them against the tree that they belong to.
     pub fn read_blocks(&self, runs: &[Run]) -> Result<Vec<Block>, VolumeError> {
-        self.read_blocks_at(&self.whereabouts(), runs)
+        let now = Whereabouts(self.state.lock().committed.redirects.clone());
+        self.read_blocks_at(&now, runs)
     }
 
-    /// Where blocks are now.
-    pub fn whereabouts(&self) -> Whereabouts {
-        Whereabouts(self.state.lock().committed.redirects.clone())
-    }
-
-    /// [`Volume::read_blocks`] of snapshots that are held since `at`, whatever a destination has received meanwhile.
+    /// [`Volume::read_blocks`] of an image and of snapshots that are held, whatever a destination has received meanwhile.
     pub fn read_blocks_at(&self, at: &Whereabouts, runs: &[Run]) -> Result<Vec<Block>, VolumeError> {
         let redirects = &at.0;
         let vbns: Vec<Vbn> =

@@ -212,7 +212,10 @@ impl Volume {
         // Without room for the nodes that it changes a removed file waits until snapshots are deleted.
         if !state.removed.is_empty() && state.has_room_to_free() {
             drop(state);
-            return self.free_removed();
+            if self.free_removed()? {
+                return Ok(());
+            }
+            state = self.state.lock();
         }
         if !state.committed.redirects.is_empty() {
             drop(state);

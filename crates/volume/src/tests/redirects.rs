@@ -160,3 +160,40 @@ fn image_that_is_held_has_its_blocks_though_a_later_image_is_moved_home() {
     }
     assert_eq!(read(&destination, lun, 0, 100), (100..200).collect::<Vec<_>>());
 }
+
+#[test]
+fn failover_that_can_not_read_the_inodes_leaves_a_destination_that_can_be_mended() {
+    let (_source_device, source) = fresh(BLOCKS);
+    let lun = file(&source, 100);
+    write(&source, lun, 0, 100, 100).expect("there is room");
+    let first = source.create_snapshot("first").expect("it is made");
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Destination)));
+    let options = FormatOptions { id: source.id(), blocks: BLOCKS, role: Role::Destination };
+    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1)))
+        .expect("an empty device is formatted");
+    let destination = open(&device);
+    send(&source, &destination, &first);
+    // The block of inodes rots.
+    let committed = destination.state.lock().committed.clone();
+    let inodes = destination.tree(&committed, crate::compare::INODE_FILE, committed.root.inode_file);
+    let pointer = inodes.pointers(&[Lba(0)]).remove(0).expect("it is whole");
+    let (offset, _) = destination
+        .store
+        .space()
+        .locate(cairn_format::SegmentKind::Space, pointer.vbn.0)
+        .expect("it is in the block space");
+    device.write_from(offset, &[9; 4096]).expect("it is there");
+    destination.store.forget();
+    let refused = destination.failover();
+    assert!(matches!(refused, Err(VolumeError::Damaged { .. })), "{refused:?}");
+    assert_eq!(destination.status_role(), Role::Destination, "what was refused has not happened");
+    drop(destination.receive().expect("it goes on following"));
+    let (vbn, checksum) = (pointer.vbn, pointer.checksum);
+    let sound = source.sound_blocks(&[(vbn, checksum)]).remove(0).expect("the source has it");
+    assert_eq!(destination.repair(vbn, checksum, &sound).expect("it is written"), Repaired::Written);
+    destination.failover().expect("it fails over");
+    assert_eq!(read(&destination, lun, 0, 100), (100..200).collect::<Vec<_>>());
+    write(&destination, lun, 0, 100, 900).expect("it takes writes");
+    destination.consistency_point().expect("it commits");
+    assert_sound(&destination);
+}

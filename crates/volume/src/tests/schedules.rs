@@ -274,3 +274,28 @@ fn nearly_full_volume_takes_overwrites_in_every_schedule() {
         assert_sound(&volume);
     });
 }
+
+/// A transfer begins and ends again and again beside a failover: none is under way when the volume takes writes.
+#[test]
+fn nothing_is_received_into_a_volume_that_takes_writes_in_any_schedule() {
+    explore(|| {
+        let device = FaultDevice::new(Volume::device_bytes(1024, Role::Destination));
+        let options = FormatOptions { id: VolumeId([7; 16]), blocks: 1024, role: Role::Destination };
+        Volume::format(&device, &options, &ManualClock::new(Timestamp(1))).expect("it is formatted");
+        let volume = open(&Arc::new(Slow(device)));
+        let failing = volume.clone();
+        let failover = thread::spawn(move || failing.failover());
+        for _ in 0..3 {
+            thread::yield_now();
+            let Ok(receiver) = volume.receive() else { continue };
+            for _ in 0..20 {
+                thread::yield_now();
+                assert_eq!(volume.status_role(), Role::Destination, "while something is received");
+            }
+            drop(receiver);
+        }
+        let outcome = failover.join().expect("it ends");
+        assert!(matches!(outcome, Ok(()) | Err(VolumeError::TransferInProgress)), "{outcome:?}");
+        assert_eq!(volume.status_role() == Role::Normal, outcome.is_ok());
+    });
+}
