@@ -584,7 +584,7 @@ pub enum Peer {
         /// Good for this volume only
         #[arg(long, value_name = "VOLUME")]
         volume: Option<String>,
-        /// How long it can be used for the first time (24h)
+        /// How long it can be used for the first time (15m)
         #[arg(long, value_name = "TIME")]
         expires: Option<Interval>,
         /// This server's mirror address as the destination reaches it

@@ -1,6 +1,7 @@
 //! How the program ends: the exit codes, and errors as a person or a program reads them.
 
 use std::fmt;
+use std::io::Write;
 use std::process::ExitCode;
 
 use cairn_server::ServerError;
@@ -73,7 +74,8 @@ impl Failure {
                 "next": self.body.next,
                 "exit_code": self.code,
             });
-            println!("{message}");
+            // Whoever does not read it gets the exit code.
+            let _ = writeln!(std::io::stdout(), "{message}");
         } else {
             eprintln!("error: {}\n  next: {}", self.body.message, self.body.next);
         }

@@ -47,7 +47,7 @@ impl Output {
             return Err(Failure::new(
                 ErrorKind::Usage,
                 format!("{what}: this needs a yes, and there is no terminal to ask on"),
-                "look at what would happen with --dry-run, then run it again with --yes",
+                "run it again with --yes; most commands that ask have --dry-run (-n), which says what would happen",
             ));
         }
         eprint!("{what}. Type yes to go on: ");

@@ -72,6 +72,27 @@ fn snapshots_are_read_only_disks_and_a_rollback_can_be_undone() {
 }
 
 #[test]
+fn clients_of_the_default_export_are_sessions_of_the_disk_that_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    volume_with_lun(&server);
+    // With a snapshot the list of exports has more than the one disk.
+    server.good(&["snapshot", "create", "vol0@one"]);
+    let mut disk = server.disk("");
+    disk.write(0, &[2; 4096]).unwrap();
+    let exports = server.json(&["export", "list"]);
+    assert_eq!(exports[0]["name"], "vol0/db");
+    assert_eq!(exports[0]["sessions"].as_array().unwrap().len(), 1, "{exports}");
+    server.bad(11, "busy", &["lun", "delete", "vol0/db", "--yes"]);
+    server.bad(11, "busy", &["volume", "delete", "vol0", "--yes"]);
+    server.good(&["snapshot", "rollback", "vol0@one", "--yes"]);
+    assert!(disk.read(0, 4096).is_err(), "sessions end when their disk changes under them");
+    // One that asks in vain is none.
+    assert!(!server.has_export("vol0/nothing"));
+    server.good(&["lun", "delete", "vol0/db", "--yes"]);
+}
+
+#[test]
 fn flushed_writes_survive_kill_and_a_snapshot_too() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Running::start(dir.path(), "d");
@@ -90,6 +111,55 @@ fn flushed_writes_survive_kill_and_a_snapshot_too() {
     assert_eq!(server.terminate(), 0);
     server.restart();
     assert_eq!(server.disk("vol0/db").read(8192, 4096).unwrap(), [8; 4096]);
+}
+
+#[test]
+fn volume_whose_deletion_failed_is_still_there_to_be_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    volume_with_lun(&server);
+    let mut disk = server.disk("vol0/db");
+    disk.write(0, &[1; 4096]).unwrap();
+    disk.disconnect().unwrap();
+    server.good(&["volume", "rehearse", "vol0", "--fail-flushes", "1", "--yes"]);
+    let deadline = std::time::Instant::now() + running::PATIENCE;
+    let delete = ["volume", "delete", "vol0", "--yes"];
+    let failed = loop {
+        let output = server.run(&delete);
+        if output.status.code() != Some(11) {
+            break output;
+        }
+        assert!(std::time::Instant::now() < deadline, "the session does not end");
+    };
+    assert!(!failed.status.success(), "its last consistency point fails");
+    assert_eq!(server.json(&["volume", "list"])[0]["name"], "vol0");
+    server.good(&delete);
+    assert_eq!(server.json(&["volume", "list"]), serde_json::json!([]));
+}
+
+#[test]
+fn device_of_a_volume_that_is_not_open_is_not_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    for name in ["one", "two"] {
+        std::fs::File::create(path(name)).unwrap().set_len(64 * MIB).unwrap();
+    }
+    server.good(&["volume", "create", "vol0", "--device", &path("one"), "--device", &path("two")]);
+    server.kill();
+    std::fs::rename(path("one"), path("away")).unwrap();
+    server.restart();
+    // Nothing was written to it yet, so it begins with zeroes.
+    std::os::unix::fs::symlink(path("two"), path("link")).unwrap();
+    assert!(server.good(&["volume", "delete", "vol0", "-n"]).contains("CANNOT BE SAID"));
+    for two in ["two", "link"] {
+        server.bad(11, "busy", &["volume", "create", "vol1", "--device", &path(two)]);
+        server.bad(11, "busy", &["volume", "create", "vol1", "--size", "64M", "--log-device", &path(two)]);
+    }
+    server.kill();
+    std::fs::rename(path("away"), path("one")).unwrap();
+    server.restart();
+    assert!(server.good(&["volume", "check", "vol0"]).contains("sound"));
 }
 
 #[test]
@@ -116,6 +186,7 @@ fn wrong_names_and_sizes_are_refused_with_their_kind() {
     server.bad(10, "not-found", &["lun", "resize", "vol0/x", "--size", "1M"]);
     server.bad(2, "usage", &["lun", "resize", "vol0/db", "--size", "1M"]);
     server.bad(10, "not-found", &["lun", "delete", "vol0/x", "--yes"]);
+    server.bad(10, "not-found", &["lun", "delete", "vol0/x", "-n"]);
     server.bad(21, "taken", &["snapshot", "create", "vol0@s"]);
     server.bad(2, "usage", &["snapshot", "create", "vol0@-s"]);
     server.bad(10, "not-found", &["snapshot", "create", "nothing@s"]);

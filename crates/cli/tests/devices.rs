@@ -145,6 +145,45 @@ fn instants_are_seen_cloned_and_reverted_to_under_connected_clients_and_over_a_k
 }
 
 #[test]
+fn clone_that_cannot_be_opened_keeps_its_name_its_instant_and_what_was_written_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, image) = served(dir.path());
+    adopt(&server, dir.path(), &image, "checkpointing", "every-write", &[]);
+    let mut disk = server.disk("disk0");
+    write(&mut disk, 7, 100);
+    disk.flush().unwrap();
+    server.good(&["history", "mark", "disk0", "m"]);
+    server.good(&["history", "clone", "disk0", "--mark", "m", "--as", "try"]);
+    let mut clone = server.disk("disk0@try");
+    write(&mut clone, 8, 200);
+    clone.flush().unwrap();
+    server.kill();
+    let (store, away) = (server.data.join("devices/disk0@try.store"), dir.path().join("away"));
+    std::fs::rename(&store, &away).unwrap();
+    server.restart();
+    assert!(server.has_export("disk0") && !server.has_export("disk0@try"));
+    let problem = server.json(&["status"])["problems"][0].clone();
+    assert_eq!(problem["subject"], "disk0@try", "{problem}");
+    // It is there again, and opens with the next start; until then nobody takes its place.
+    std::fs::rename(&away, &store).unwrap();
+    server.bad(21, "taken", &["history", "clone", "disk0", "--mark", "m", "--as", "try"]);
+    assert!(store.exists());
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        // Its own sessions keep it busy for a moment.
+        let said = server.bad(11, "busy", &["device", "release", "disk0", "--yes"]);
+        if said.contains("clones") {
+            break;
+        }
+        assert!(Instant::now() < patience, "{said}");
+    }
+    server.kill();
+    server.restart();
+    let mut clone = server.disk("disk0@try");
+    assert_eq!((read(&mut clone, 7), read(&mut clone, 8)), (100, 200));
+}
+
+#[test]
 fn every_placement_leaves_a_plain_disk_with_the_present() {
     for placement in ["checkpointing", "logging", "split-stream", "split-down-stream", "hybrid"] {
         let dir = tempfile::tempdir().unwrap();
@@ -247,9 +286,21 @@ fn lun_of_a_volume_remembers_under_both_of_its_names_and_nothing_changes_it_from
     let adopt = [&adopt[..], &["--placement", "logging", "--granularity", "every-write"]].concat();
     server.bad(11, "busy", &adopt);
     disk.disconnect().unwrap();
+    let busy = server.disk("v/history");
     let deadline = Instant::now() + PATIENCE;
+    while !server.bad(11, "busy", &adopt).contains("v/history") {
+        assert!(Instant::now() < deadline, "the session has ended");
+    }
+    busy.disconnect().unwrap();
     while !server.run(&adopt).status.success() {
         assert!(Instant::now() < deadline, "the session has ended");
+    }
+    assert!(server.disk("v/history").write(0, &[1; 4096]).is_err(), "a history is nobody's to write to");
+    for taken in ["lun:v/db", "lun:v/history"] {
+        let twice = ["device", "adopt", "disk1", "--origin", taken];
+        while !server.bad(11, "busy", &twice).contains("disk0") {
+            assert!(Instant::now() < deadline, "{taken}: its sessions have ended");
+        }
     }
     // Whoever uses the LUN by its own name is remembered too.
     let mut disk = server.disk("v/db");
@@ -265,6 +316,7 @@ fn lun_of_a_volume_remembers_under_both_of_its_names_and_nothing_changes_it_from
         &["lun", "resize", "v/db", "--size", "16M"],
         &["snapshot", "rollback", "v@s", "--yes"],
         &["volume", "delete", "v", "--yes"],
+        &["mirror", "allow-reverse", "v"],
     ] {
         assert!(server.bad(11, "busy", refused).contains("disk0"), "{refused:?}");
     }
@@ -285,6 +337,29 @@ fn lun_of_a_volume_remembers_under_both_of_its_names_and_nothing_changes_it_from
     write(&mut disk, 3, 4);
     disk.disconnect().unwrap();
     assert!(server.good(&["volume", "check", "v"]).contains("sound"));
+}
+
+#[test]
+fn write_that_waits_while_a_revert_is_made_is_not_the_first_one_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, image) = served(dir.path());
+    adopt(&server, dir.path(), &image, "checkpointing", "marks", &[]);
+    for round in 0..5 {
+        server.good(&["history", "mark", "disk0", &format!("m{round}")]);
+        std::thread::scope(|scope| {
+            for client in 0..4 {
+                let mut disk = server.disk("disk0");
+                // Until its session ends.
+                scope.spawn(move || while disk.write(client * BLOCK, &[200; BLOCK as usize]).is_ok() {});
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            server.good(&["history", "revert", "disk0", "--mark", &format!("m{round}"), "--yes"]);
+        });
+        let mut disk = server.disk("disk0");
+        for block in 0..4 {
+            assert_eq!(read(&mut disk, block), block as u8, "round {round}: a write from before the revert");
+        }
+    }
 }
 
 #[test]
@@ -323,8 +398,12 @@ fn retention_is_told_on_the_command_line_and_survives_a_restart() {
     assert_eq!(window["thin"][1]["every_ms"], 3_600_000);
     let page = server.good(&["history", "status", "disk0"]);
     assert!(page.contains("past 60 min one instant every 60.0 s"), "{page}");
-    server.bad(2, "usage", &["history", "window", "disk0", "--thin", "1h:7s", "--thin", "2h:10s"]);
-    server.bad(2, "usage", &["history", "window", "disk0", "--thin", "1s:1m"]);
-    server.good(&["history", "window", "disk0", "--window", "2d", "--floor", "1h", "--floor-policy", "wait"]);
+    server.bad(2, "usage", &["history", "window", "disk0", "--thin", "1h:7s", "--thin", "2h:10s", "--yes"]);
+    server.bad(2, "usage", &["history", "window", "disk0", "--thin", "1s:1m", "--yes"]);
+    let shorter = ["history", "window", "disk0", "--window", "2d", "--floor", "1h", "--floor-policy", "wait"];
+    let said = server.bad(2, "usage", &shorter);
+    assert!(said.contains("gives up") && status(&server)["window"] == window, "{said}");
+    server.good(&[&shorter[..], &["--yes"]].concat());
+    server.good(&["history", "window", "disk0", "--window", "9d", "--floor", "1h", "--floor-policy", "wait"]);
     assert_eq!(status(&server)["window"]["floor_policy"], "wait");
 }

@@ -5,10 +5,28 @@ mod running;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use running::{PATIENCE, Running};
+use running::{PATIENCE, Running, cairn, refused};
 
 fn lines(path: &Path) -> Vec<String> {
     std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn hooks_are_not_taken_from_afar() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start_with(dir.path(), "d", &["--mirror", "off", "--http", "127.0.0.1:0"]);
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    let address = server.json(&["status"])["http"][1].as_str().unwrap().to_owned();
+    let far = |arguments: &[&str]| {
+        let mut command = cairn();
+        command.args(arguments).args(["--json", "--server", &address, "--token-file"]);
+        command.arg(server.data.join("http-token")).output().unwrap()
+    };
+    let set = ["volume", "hooks", "vol0", "--before", "touch /tmp/mine"];
+    let said = refused(&far(&set), 12, "unauthorized", &set);
+    assert!(said.contains("control socket"), "{said}");
+    assert!(far(&["volume", "hooks", "vol0"]).status.success(), "they may be looked at");
+    assert!(server.json(&["volume", "hooks", "vol0"])["before"].is_null());
 }
 
 #[test]

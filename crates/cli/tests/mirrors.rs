@@ -116,6 +116,27 @@ fn schedule_brings_changes_by_itself_and_goes_on_after_a_restart() {
 }
 
 #[test]
+fn revoking_one_mirror_of_a_peer_lets_go_of_that_one_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    source.good(&["volume", "create", "vol1", "--size", "64M"]);
+    let destination = Running::start(dir.path(), "destination");
+    for volume in ["vol0", "vol1"] {
+        let token = invite(&source, &["--volume", volume]);
+        destination.good(&["mirror", "create", volume, &token]);
+    }
+    let held = |volume: &str| source.json(&["snapshot", "list", volume]).as_array().unwrap().len();
+    assert!(held("vol0") > 0 && held("vol1") > 0);
+    let peers = source.json(&["peer", "list"]);
+    let of_vol0 = peers.as_array().unwrap().iter().find(|peer| peer["volume"] == "vol0").unwrap();
+    source.good(&["peer", "revoke", of_vol0["id"].as_str().unwrap(), "--yes"]);
+    assert_eq!(held("vol0"), 0, "nothing is kept for a mirror that gets no more");
+    assert!(held("vol1") > 0);
+    destination.bad(12, "peer-refused", &["mirror", "update", "vol0"]);
+    destination.good(&["mirror", "update", "vol1"]);
+}
+
+#[test]
 fn tokens_that_are_used_expired_restricted_revoked_or_no_tokens_are_told_apart() {
     let dir = tempfile::tempdir().unwrap();
     let mut source = source(dir.path());

@@ -21,7 +21,10 @@
 //! DIR/volumes/NAME/schedules.json  its schedules of snapshots
 //! DIR/volumes/NAME/hooks.json   commands around its snapshots
 //! DIR/volumes/NAME/governor.json  what mirrors may cost its clients
+//! DIR/volumes/NAME/scrub.json    how far its scrub is, and what was damaged
+//! DIR/volumes/NAME/drill.json    the drills of a mirror
 //! DIR/groups.json               volumes that belong together
+//! DIR/followers.json             the mirrors of its volumes, as they were last seen
 //! DIR/volumes/NAME/mirror.json   which source it follows, when it is a mirror
 //! ```
 

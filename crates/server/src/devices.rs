@@ -86,12 +86,21 @@ impl Shown {
     }
 }
 
+/// A clone that could not be opened.
+struct ClosedClone {
+    error: ServerError,
+    /// Holds the window; what was written to the clone is nothing without it.
+    _view: Option<HistoryView>,
+}
+
 /// A device that is open, with its thread.
 pub(crate) struct OpenDevice {
     name: String,
     history: Arc<History>,
     document: Mutex<Document>,
     shown: RwLock<BTreeMap<String, Shown>>,
+    /// Clones that could not be opened: why, and their instants, which stay for a start that can.
+    closed: Mutex<BTreeMap<String, ClosedClone>>,
     ending: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -202,7 +211,8 @@ impl Devices {
     ) -> Result<Arc<OpenDevice>, ServerError> {
         let mut shown = BTreeMap::new();
         let mut document = document.clone();
-        document.views.retain(|view, at| match history.view(Timestamp(*at)) {
+        let mut closed = BTreeMap::new();
+        document.views.retain(|view, at| match exactly(&history, *at) {
             Ok(opened) => shown.insert(view.clone(), Shown::View(Arc::new(opened))).is_none(),
             Err(error) => {
                 tracing::warn!(device = name, view, %error, "a view is no longer exported");
@@ -212,7 +222,11 @@ impl Devices {
         for (clone, at) in &document.clones {
             match self.open_clone(name, &document, &history, clone, *at, false) {
                 Ok(opened) => drop(shown.insert(clone.clone(), opened)),
-                Err(error) => tracing::error!(device = name, clone, %error, "a clone cannot be opened"),
+                Err(error) => {
+                    tracing::error!(device = name, clone, %error, "a clone cannot be opened");
+                    let view = exactly(&history, *at).ok();
+                    closed.insert(clone.clone(), ClosedClone { error, _view: view });
+                }
             }
         }
         let open = Arc::new(OpenDevice {
@@ -220,6 +234,7 @@ impl Devices {
             history,
             document: Mutex::new(document),
             shown: RwLock::new(shown),
+            closed: Mutex::new(closed),
             ending: AtomicBool::new(false),
             thread: Mutex::new(None),
         });
@@ -238,7 +253,8 @@ impl Devices {
         new: bool,
     ) -> Result<Shown, ServerError> {
         let failed = ServerError::history(name);
-        let view = Arc::new(history.view(Timestamp(at)).map_err(&failed)?);
+        let view = if new { history.view(Timestamp(at)) } else { exactly(history, at) };
+        let view = Arc::new(view.map_err(&failed)?);
         let path = self.clone_path(name, clone);
         let options = self.open_options(document);
         let history = if new {
@@ -329,10 +345,9 @@ impl Devices {
         new: Option<u64>,
         made: &mut Vec<PathBuf>,
     ) -> Result<Arc<dyn Device>, ServerError> {
-        if let Some(lun) = place.lun_name()
-            && let Some(device) = self.adopter_of(&lun)
-        {
-            return Err(ServerError::Adopted { lun, device });
+        // Neither as another origin nor as another device's history.
+        if let Place::Lun { volume, lun } = place {
+            self.refuse_adopted(volume, Some(lun))?;
         }
         match (place, new) {
             (Place::File(path), Some(bytes)) => {
@@ -429,7 +444,8 @@ impl Devices {
         let at = open.instant(&request.instant)?;
         let view = request.name.clone().unwrap_or_else(|| format!("at-{}", at / 1_000_000));
         names::check("view", &view)?;
-        if open.shown.read().contains_key(&view) {
+        // The store of a clone that could not be opened must not be taken for what is left of an attempt.
+        if open.shown.read().contains_key(&view) || open.document.lock().clones.contains_key(&view) {
             return Err(ServerError::Taken { what: "view", name: format!("{name}@{view}") });
         }
         let mut document = open.document.lock().clone();
@@ -460,6 +476,7 @@ impl Devices {
         state::save(&self.path(name), &document)?;
         *open.document.lock() = document;
         open.shown.write().remove(view);
+        open.closed.lock().remove(view);
         let _ = fs::remove_file(self.clone_path(name, view));
         Ok(())
     }
@@ -468,7 +485,7 @@ impl Devices {
     pub(crate) fn begin_release(&self, name: &str) -> Result<Arc<OpenDevice>, ServerError> {
         let _changing = self.changing.lock();
         let open = self.get(name)?;
-        if !open.shown.read().is_empty() {
+        if !open.shown.read().is_empty() || !open.document.lock().clones.is_empty() {
             return Err(ServerError::Busy { name: name.to_owned(), by: "it has views or clones" });
         }
         let mut document = open.document.lock().clone();
@@ -676,6 +693,12 @@ impl OpenDevice {
         Ok(api::Mark { name: mark.name, at_ns: mark.time.0, consistent: mark.consistent })
     }
 
+    /// The instant that a request means, held.
+    fn view(&self, instant: &api::Instant) -> Result<HistoryView, ServerError> {
+        let at = Timestamp(self.instant(instant)?);
+        self.history.view(at).map_err(ServerError::history(&self.name))
+    }
+
     pub(crate) fn revert(&self, instant: &api::Instant) -> Result<(u64, String), ServerError> {
         let at = Timestamp(self.instant(instant)?);
         let reverted = self.history.revert(at).map_err(ServerError::history(&self.name))?;
@@ -685,6 +708,12 @@ impl OpenDevice {
     pub(crate) fn set_window(&self, window: &api::Window) -> Result<(), ServerError> {
         self.history.set_window(engine_window(window)?).map_err(ServerError::history(&self.name))
     }
+}
+
+/// The view of an instant that was kept when it was exported. Another one in its place would be a wrong disk.
+fn exactly(history: &Arc<History>, at: u64) -> Result<HistoryView, HistoryError> {
+    let view = history.view(Timestamp(at))?;
+    if view.instant().0 == at { Ok(view) } else { Err(HistoryError::BeforeWindow) }
 }
 
 fn not_found(name: &str) -> ServerError {

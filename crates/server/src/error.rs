@@ -295,6 +295,14 @@ pub enum ServerError {
         /// What to do.
         next: String,
     },
+    /// A device of a volume that is not open.
+    #[error("{} belongs to volume `{volume}`, which is not open", path.display())]
+    DeviceClaimed {
+        /// The device.
+        path: PathBuf,
+        /// The volume.
+        volume: String,
+    },
     /// The device of a volume's intent log cannot be opened.
     #[error("the intent log of `{volume}` is on {}, which cannot be opened: {source}", path.display())]
     LogUnavailable {

@@ -56,10 +56,26 @@ impl Exports for ExportTable {
         exports
     }
 
-    fn open(&self, name: &str) -> Result<Export, OpenExportError> {
-        if name.is_empty() {
-            return self.open_default();
+    /// Snapshots and views do not count: what has a past still is one disk.
+    fn default_export(&self) -> Result<String, OpenExportError> {
+        let mut names: Vec<String> = self
+            .devices
+            .exports()
+            .into_iter()
+            .map(|export| export.name)
+            .filter(|name| !name.contains('@'))
+            .collect();
+        for open in self.volumes.all() {
+            let luns = open.luns.list().unwrap_or_default();
+            names.extend(luns.iter().map(|lun| format!("{}/{}", open.name, lun.name)));
         }
+        match names.len() {
+            1 => Ok(names.remove(0)),
+            count => Err(OpenExportError::NoDefault { count }),
+        }
+    }
+
+    fn open(&self, name: &str) -> Result<Export, OpenExportError> {
         // An adopted LUN has two names, and is one device.
         let adopter = self.devices.adopter_of(name);
         let export = self.open_named(name, adopter.as_deref())?;
@@ -89,7 +105,11 @@ impl ExportTable {
         let opened = match parsed.snapshot {
             Some(snapshot) => open_snapshot(&open, snapshot, parsed.lun),
             None if open.is_destination() => open_image(&open, parsed.lun),
-            None => open_present(&open, parsed.lun).map(|export| self.offered(name, export)),
+            None => open_present(&open, parsed.lun).map(|export| {
+                let export = self.offered(name, export);
+                // A client that wrote to a LUN with a history in it would destroy that.
+                Export { read_only: export.read_only || self.devices.is_history(name), ..export }
+            }),
         };
         opened.map_err(|refusal| match refusal {
             Refusal::Unknown => unknown(),
@@ -107,24 +127,6 @@ impl ExportTable {
             read_only: export.read_only || offer.read_only,
             writes_through: offer.write_cache == WriteCache::Off,
             ..export
-        }
-    }
-
-    fn open_default(&self) -> Result<Export, OpenExportError> {
-        let mut names: Vec<String> = self
-            .devices
-            .exports()
-            .into_iter()
-            .map(|export| export.name)
-            .filter(|name| !name.contains('@'))
-            .collect();
-        for open in self.volumes.all() {
-            let luns = open.luns.list().unwrap_or_default();
-            names.extend(luns.iter().map(|lun| format!("{}/{}", open.name, lun.name)));
-        }
-        match &names[..] {
-            [one] => self.open(one),
-            several => Err(OpenExportError::NoDefault { count: several.len() }),
         }
     }
 }

@@ -310,14 +310,20 @@ impl Server {
         if set.every_ms.is_some() || set.cron.is_some() {
             Timetable::read(set.every_ms, set.cron.as_deref(), zone, from_ms)?;
         }
-        let group = self.groups.change(name, |group| {
+        let apply = |group: &mut Group| {
             group.every_ms = set.every_ms;
             group.cron = set.cron.clone();
             group.zone = set.zone.clone();
             group.keep = set.keep;
             group.from_ms = from_ms;
             group.problem = None;
-        })?;
+        };
+        if set.dry_run {
+            let mut group = self.groups.get(name)?;
+            apply(&mut group);
+            return Ok(self.show_one(&group));
+        }
+        let group = self.groups.change(name, apply)?;
         Ok(self.show_one(&group))
     }
 

@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -228,6 +228,8 @@ pub(crate) struct Mirrors {
     /// How long a source may be silent in a transfer.
     patience: Duration,
     relations: Mutex<BTreeMap<String, Arc<Relation>>>,
+    /// Relations of which nothing is written down yet, while somebody has them: whoever asks meanwhile gets the same one, on which one job runs at a time.
+    pending: Mutex<BTreeMap<String, Weak<Relation>>>,
     ending: AtomicBool,
     asleep: Mutex<()>,
     wake: Condvar,
@@ -286,6 +288,7 @@ impl Mirrors {
             reversible: Mutex::default(),
             patience,
             relations: Mutex::new(relations),
+            pending: Mutex::default(),
             ending: AtomicBool::new(false),
             asleep: Mutex::new(()),
             wake: Condvar::new(),

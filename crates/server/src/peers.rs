@@ -166,8 +166,8 @@ impl Peers {
         document.peers.iter().filter_map(|entry| Some(entry.pinned.as_ref()?.fingerprint)).collect()
     }
 
-    /// Forgets a peer or an invitation, by its id. Its next connection is refused. The certificate that nobody is pinned by
-    /// any more, if so.
+    /// Forgets a peer or an invitation, by its id. Its next connection is refused. The certificate that was pinned by it; another entry may still
+    /// allow it other volumes.
     pub(crate) fn revoke(&self, id: &str) -> Result<Option<Fingerprint>, ServerError> {
         let mut gone = None;
         self.change(|document| {
@@ -175,11 +175,7 @@ impl Peers {
             let not_found =
                 || ServerError::NotFound { what: "peer", name: id.to_owned(), list: "cairn peer list" };
             let removed = document.peers.remove(at.ok_or_else(not_found)?);
-            gone = removed.pinned.map(|pinned| pinned.fingerprint).filter(|gone| {
-                let same =
-                    |entry: &Entry| entry.pinned.as_ref().is_some_and(|pinned| pinned.fingerprint == *gone);
-                !document.peers.iter().any(same)
-            });
+            gone = removed.pinned.map(|pinned| pinned.fingerprint);
             Ok(())
         })?;
         Ok(gone)

@@ -338,7 +338,9 @@ impl Server {
             for lun in open.luns.list().unwrap_or_default() {
                 let name = format!("{}/{}", open.name, lun.name);
                 exports.push(api::Export {
-                    read_only: open.is_destination() || self.access.offer(&name).read_only,
+                    read_only: open.is_destination()
+                        || self.access.offer(&name).read_only
+                        || self.devices.is_history(&name),
                     target: self.target(&name),
                     access: self.access.show(&name),
                     size_bytes: lun.bytes,
@@ -500,6 +502,9 @@ impl Server {
         let Some(gone) = self.peers.revoke(id)? else { return Ok(()) };
         let name = transfer::peer_digits(gone);
         for open in &self.volumes.all() {
+            if self.peers.admit(self.clock.now(), gone, None, &open.name).is_ok() {
+                continue;
+            }
             let failed = ServerError::volume(&open.name);
             for mirror in self.source.mirrors(&open.volume).map_err(&failed)? {
                 if mirror.peer() == name {

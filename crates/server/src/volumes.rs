@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -402,11 +403,29 @@ impl Volumes {
         }
         let mut parts = Vec::new();
         for path in devices {
+            self.refuse_if_claimed(Path::new(path))?;
             let device = FileDevice::open(path, FileOptions::default())?;
             refuse_if_not_empty(&device, Path::new(path))?;
             parts.push(Arc::new(device));
         }
         Ok((devices.iter().map(PathBuf::from).collect(), parts))
+    }
+
+    /// Refuses a device of a volume that is not open. Those of open ones are locked; of these, one in the middle may begin with zeroes and hold data
+    /// further on.
+    fn refuse_if_claimed(&self, path: &Path) -> Result<(), ServerError> {
+        let unavailable =
+            |(name, entry): (&String, &Entry)| matches!(entry, Entry::Unavailable(_)).then(|| name.clone());
+        let closed: Vec<String> = self.entries.read().iter().filter_map(unavailable).collect();
+        for name in closed {
+            let Ok(document) = self.document(&name) else { continue };
+            let folder = self.folder(&name);
+            let mut claimed = document.devices.iter().chain(&document.log_devices);
+            if claimed.any(|device| is_same(&folder.join(device), path)) {
+                return Err(ServerError::DeviceClaimed { path: path.to_owned(), volume: name });
+            }
+        }
+        Ok(())
     }
 
     /// Makes a volume's devices ready; paths are as in `volume.json`.
@@ -420,6 +439,7 @@ impl Volumes {
             return Err(ServerError::DeviceTooSmall { size: blocks.saturating_mul(BLOCK), need, have });
         }
         let options = FormatOptions { id: new.id, blocks, role: new.role };
+        new.log_device.map_or(Ok(()), |path| self.refuse_if_claimed(Path::new(path)))?;
         let log = new.log_device.map(|path| LogFile::take(Path::new(path))).transpose()?;
         let formatted = match &log {
             Some(log) => {
@@ -443,25 +463,24 @@ impl Volumes {
         self.refuse_if_cloned(name)?;
         let folder = self.folder(name);
         let entry = self.entries.write().remove(name).ok_or_else(|| not_found(name))?;
-        if let Entry::Open(open) = &entry {
-            open.end()?;
-            for (path, part) in open.paths.iter().zip(&open.parts) {
-                if !path.starts_with(&folder) {
-                    clear_beginning(part)?;
-                }
-            }
-            // One that failed is not asked again.
-            if let Some(log) = open.log_in_use() {
-                clear_beginning(&log.device)?;
-            }
-        }
+        let emptied = match &entry {
+            Entry::Open(open) => open.end().and_then(|()| open.clear_devices(&folder)),
+            Entry::Unavailable(_) => Ok(()),
+        };
+        drop(entry);
         let grave = self.dir.join(format!(".{name}.old"));
-        fs::rename(&folder, &grave)
-            .and_then(|()| state::sync_parent(&folder))
-            .and_then(|()| fs::remove_dir_all(&grave))
-            .map_err(ServerError::path("delete", &folder))?;
+        let buried = emptied.and_then(|()| {
+            fs::rename(&folder, &grave)
+                .and_then(|()| state::sync_parent(&folder))
+                .map_err(ServerError::path("delete", &folder))
+        });
+        if let Err(error) = buried {
+            // It is closed, and still there: its name stays taken, and deleting it again leaves the devices that failed alone.
+            self.entries.write().insert(name.to_owned(), Entry::Unavailable(Arc::new(error)));
+            return self.get(name).map(drop);
+        }
         self.keeps.lock().remove(name);
-        Ok(())
+        fs::remove_dir_all(&grave).map_err(ServerError::path("delete", &folder))
     }
 
     /// Ends every volume: a consistency point each.
@@ -522,6 +541,17 @@ impl OpenVolume {
             }
         }
         self.volume.close().map_err(ServerError::volume(&self.name))
+    }
+
+    /// Makes the devices that its owner named ones that can be named again.
+    fn clear_devices(&self, folder: &Path) -> Result<(), ServerError> {
+        for (path, part) in self.paths.iter().zip(&self.parts) {
+            if !path.starts_with(folder) {
+                clear_beginning(part)?;
+            }
+        }
+        // One that failed is not asked again.
+        self.log_in_use().map_or(Ok(()), |log| clear_beginning(&log.device))
     }
 
     /// True while it is the destination of a mirror.
@@ -632,6 +662,13 @@ fn clear_beginning(device: &FileDevice) -> Result<(), ServerError> {
     let length = device.geometry().length.min(MUST_BE_EMPTY) as usize;
     device.write_from(0, &vec![0; length])?;
     Ok(device.flush()?)
+}
+
+/// True when both are there and are one file or disk, whatever they are called.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let (Ok(one), Ok(other)) = (fs::metadata(one), fs::metadata(other)) else { return false };
+    let disk = one.file_type().is_block_device() && other.file_type().is_block_device();
+    if disk { one.rdev() == other.rdev() } else { (one.dev(), one.ino()) == (other.dev(), other.ino()) }
 }
 
 fn refuse_if_not_empty(device: &FileDevice, path: &Path) -> Result<(), ServerError> {

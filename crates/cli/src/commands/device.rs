@@ -131,6 +131,14 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
         }
         History::Window { name, window: arguments } => {
             let request = window(&arguments)?;
+            let now: api::HistoryStatus = client.get(&path(&name)?)?;
+            if keeps_less(&request, &now.window) {
+                output.confirm(&format!(
+                    "this gives up what {name} remembers beyond its new window ({}; now: {})",
+                    window_words(&request),
+                    window_words(&now.window)
+                ))?;
+            }
             let status: api::HistoryStatus = client.put(&format!("{}/window", path(&name)?), &request)?;
             output.tell(&status, |status| format!("the window of {name}: {}", window_words(&status.window)));
         }
@@ -199,6 +207,16 @@ fn window(arguments: &WindowArguments) -> Result<api::Window, Failure> {
         }
     }
     Ok(window)
+}
+
+/// True when history that one window keeps falls out of the `new` one.
+fn keeps_less(new: &api::Window, old: &api::Window) -> bool {
+    let less = |new: Option<u64>, old: Option<u64>| new.unwrap_or(u64::MAX) < old.unwrap_or(u64::MAX);
+    let thins = new.thin.iter().any(|step| {
+        let before = old.thin.iter().filter(|before| before.after_ms <= step.after_ms);
+        before.map(|before| before.every_ms).max().unwrap_or(0) < step.every_ms
+    });
+    less(new.time_ms, old.time_ms) || less(new.bytes, old.bytes) || thins
 }
 
 fn window_words(window: &api::Window) -> String {

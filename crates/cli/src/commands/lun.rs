@@ -1,6 +1,6 @@
 //! `cairn lun`.
 
-use cairn_server::api;
+use cairn_server::api::{self, ErrorKind};
 
 use super::volume::segment;
 use crate::arguments::{Lun, LunName};
@@ -53,16 +53,16 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
         }
         Lun::Delete { name, dry_run } => {
             let luns: Vec<api::Lun> = client.get(&format!("/v1/volumes/{}/luns", segment(&name.volume)?))?;
-            let lun = luns.into_iter().find(|lun| lun.name == name.to_string());
-            let bytes = lun.as_ref().map_or(0, |lun| lun.size_bytes);
-            let what = format!("this deletes {name}, a disk of {}", size(bytes));
-            if dry_run && lun.is_some() {
+            let Some(lun) = luns.into_iter().find(|lun| lun.name == name.to_string()) else {
+                let next = format!("see what there is with `cairn lun list {}`", name.volume);
+                return Err(Failure::new(ErrorKind::NotFound, format!("there is no LUN `{name}`"), next));
+            };
+            let what = format!("this deletes {name}, a disk of {}", size(lun.size_bytes));
+            if dry_run {
                 output.show(&lun, |_| format!("{what}; nothing was done"));
                 return Ok(());
             }
-            if lun.is_some() {
-                output.confirm(&what)?;
-            }
+            output.confirm(&what)?;
             let () = client.delete(&path(&name)?)?;
             let deleted = serde_json::json!({ "deleted": name.to_string() });
             output.tell(&deleted, |_| format!("deleted {name}"));

@@ -63,12 +63,18 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
         Volume::Delete { name, dry_run } => {
             let path = format!("/v1/volumes/{}", segment(&name)?);
             let volume: api::Volume = client.get(&path)?;
-            let what = format!(
-                "this deletes volume {name} with {} LUN(s), {} snapshot(s) and {} of data",
-                volume.luns,
-                volume.snapshots,
-                size(volume.used_bytes)
-            );
+            let what = match volume.role {
+                api::VolumeRole::Unavailable => format!(
+                    "this deletes volume {name}, which is not open now: WHAT IS IN IT CANNOT BE SAID HERE ({})",
+                    volume.problem.as_deref().unwrap_or("see `cairn status`")
+                ),
+                _ => format!(
+                    "this deletes volume {name} with {} LUN(s), {} snapshot(s) and {} of data",
+                    volume.luns,
+                    volume.snapshots,
+                    size(volume.used_bytes)
+                ),
+            };
             if dry_run {
                 output.show(&volume, |_| format!("{what}; nothing was done"));
                 return Ok(());

@@ -17,11 +17,17 @@ impl Server {
     }
 
     pub(crate) fn adopt_device(&self, request: &api::AdoptDevice) -> Result<api::Device, ServerError> {
-        if let Some(lun) = request.origin.strip_prefix("lun:") {
-            // Its clients' writes would get past the history.
+        let lun = |place: &str| place.strip_prefix("lun:").map(str::to_owned);
+        let luns = [lun(&request.origin), request.history.as_deref().and_then(lun)];
+        for lun in luns.iter().flatten() {
+            // Its clients' writes would get past the history, or into it.
             self.refuse_open_export(lun)?;
         }
         self.devices.adopt(request)?;
+        // Of whoever came in between.
+        for lun in luns.iter().flatten() {
+            self.close_named(lun);
+        }
         let device = self.devices.show(&request.name, &|name| self.uris(name))?;
         Ok(api::Device { target: Some(self.target(&device.name)), ..device })
     }
@@ -72,17 +78,25 @@ impl Server {
         self.access.forget(|name| name == format!("{device}@{view}"))
     }
 
+    /// Ends the sessions of a device, under both names that one on a LUN has; the count of them.
+    fn close_device(&self, device: &str) -> u64 {
+        let lun = self.devices.lun_of(device).map_or(0, |lun| self.close_named(&lun));
+        (self.close_named(device) + lun) as u64
+    }
+
     pub(crate) fn revert_device(
         &self,
         device: &str,
         at: &api::Instant,
     ) -> Result<api::Reverted, ServerError> {
-        let (at_ns, undo) = self.devices.get(device)?.revert(at)?;
-        // What clients have in memory is of another time.
-        let mut sessions_ended = self.close_named(device) as u64;
-        if let Some(lun) = self.devices.lun_of(device) {
-            sessions_ended += self.close_named(&lun) as u64;
-        }
+        let open = self.devices.get(device)?;
+        // Refused before any session ends for nothing.
+        let _held = open.view(at)?;
+        // What clients have in memory is of another time. A write that waits for the revert would be the first one after it.
+        let mut sessions_ended = self.close_device(device);
+        let (at_ns, undo) = open.revert(at)?;
+        // Those that came back meanwhile.
+        sessions_ended += self.close_device(device);
         Ok(api::Reverted { at_ns, undo, sessions_ended })
     }
 }

@@ -100,6 +100,14 @@ impl Devices {
             .map(|(name, _)| name.clone())
     }
 
+    /// True for a LUN in which a device has its history.
+    pub(crate) fn is_history(&self, lun: &str) -> bool {
+        let entries = self.entries.read();
+        entries
+            .values()
+            .any(|entry| entry.history().and_then(|place| place.lun_name()).as_deref() == Some(lun))
+    }
+
     /// The LUN that is the origin of a device.
     pub(crate) fn lun_of(&self, device: &str) -> Option<String> {
         self.entries.read().get(device)?.origin().lun_name()

@@ -47,7 +47,14 @@ impl Devices {
             };
             Some(api::Problem { subject: name.clone(), message, next })
         };
-        self.entries.read().iter().filter_map(problem).collect()
+        let entries = self.entries.read();
+        let mut problems: Vec<api::Problem> = entries.iter().filter_map(problem).collect();
+        for entry in entries.values() {
+            if let Entry::Open(open) = entry {
+                problems.extend(open.clone_problems());
+            }
+        }
+        problems
     }
 
     /// The exports of devices, with their length and whether they take no writes.
@@ -87,6 +94,27 @@ fn closed(name: &str, document: &Document, problem: String) -> api::Device {
 }
 
 impl OpenDevice {
+    /// What is wrong with its clones.
+    fn clone_problems(&self) -> Vec<api::Problem> {
+        let subject = |clone: &String| format!("{}@{clone}", self.name);
+        let closed = self.closed.lock();
+        let closed = closed.iter().map(|(clone, closed)| api::Problem {
+            subject: subject(clone),
+            message: closed.error.to_string(),
+            next: closed.error.next(),
+        });
+        let mut problems: Vec<api::Problem> = closed.collect();
+        for (clone, shown) in self.shown.read().iter() {
+            if let Shown::Clone { history, .. } = shown
+                && let Some(message) = history.status().failed
+            {
+                let next = "see the kernel's log for its disks, then start the server again".to_owned();
+                problems.push(api::Problem { subject: subject(clone), message, next });
+            }
+        }
+        problems
+    }
+
     pub(crate) fn show(&self, uris: &dyn Fn(&str) -> Vec<String>) -> api::Device {
         let status = self.history.status();
         let document = self.document.lock();

@@ -34,6 +34,7 @@ impl ServerError {
             | E::HeldForMirror { .. }
             | E::HasClone { .. }
             | E::Busy { .. }
+            | E::DeviceClaimed { .. }
             | E::Mounted { .. }
             | E::MountedElsewhere { .. }
             | E::DataDirBusy { .. }
@@ -121,6 +122,9 @@ impl ServerError {
             E::Hook { volume, .. } => format!("run it by hand as the server's user; `cairn volume hooks {volume}` shows it"),
             E::Paused { volume } => format!("`cairn mirror resume {volume}`"),
             E::Busy { .. } => "wait until it is over; `cairn status` shows it".into(),
+            E::DeviceClaimed { volume, .. } => format!(
+                "choose another device; see what `{volume}` lacks with `cairn status`, or give it up with `cairn volume delete {volume}`"
+            ),
             E::DataDirBusy { path } => format!(
                 "use it with `cairn status --data {}`, or choose another directory with --data",
                 path.display()

@@ -46,8 +46,12 @@ async fn forget_drill(State(server): State<Arc<Server>>, Path(mirror): Path<Stri
 
 /// Refuses what runs commands: whoever has the token may do what he likes with volumes, and not with the machine.
 pub(super) async fn refuse_commands(request: Request, next: Next) -> Result<Response, Refusal> {
-    if request.method() == Method::POST && request.uri().path().ends_with("/drill") {
+    let (method, path) = (request.method(), request.uri().path());
+    if method == Method::POST && path.ends_with("/drill") {
         return Err(ServerError::LocalOnly { what: "a probe is a command" }.into());
+    }
+    if method == Method::PATCH && path.ends_with("/hooks") {
+        return Err(ServerError::LocalOnly { what: "a hook is a command" }.into());
     }
     Ok(next.run(request).await)
 }

@@ -7,8 +7,8 @@
 use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use cairn_base::{BLOCK_SIZE, SnapshotId};
 use cairn_format::dump::{DumpId, DumpLevel};
@@ -353,7 +353,8 @@ impl Mirrors {
             && let Some(path) = &wish.spill
         {
             progress.phase("spilling");
-            self.spill(relation, standing, &head, Path::new(path), progress)?;
+            let base = divergence.common.as_ref().map(|common| common.id);
+            self.spill(relation, standing, (&head, base), Path::new(path), progress)?;
             spill = Some(path.clone());
         }
         self.keep(relation, |document| document.decision = Some(Decision { head: head.id.0, spill }))
@@ -364,14 +365,14 @@ impl Mirrors {
         &self,
         relation: &Relation,
         standing: &Standing,
-        head: &Snapshot,
+        (head, base): (&Snapshot, Option<SnapshotId>),
         path: &Path,
         progress: &Progress,
     ) -> Result<(), ServerError> {
         if path.exists() {
-            // Of an attempt that was cut off right after it?
+            // Of an attempt that was cut off right after it? And one that opens with what the other side has now, which keeps that.
             let taken = || ServerError::Taken { what: "file", name: path.display().to_string() };
-            return if is_spill_of(path, relation, head) { Ok(()) } else { Err(taken()) };
+            return if is_spill_of(path, relation, head, base) { Ok(()) } else { Err(taken()) };
         }
         let mut unfinished = path.as_os_str().to_owned();
         unfinished.push(".part");
@@ -469,14 +470,17 @@ fn is_lost(divergence: &Divergence) -> bool {
     divergence.head || !divergence.snapshots.is_empty()
 }
 
-fn is_spill_of(path: &Path, relation: &Relation, head: &Snapshot) -> bool {
+fn is_spill_of(path: &Path, relation: &Relation, head: &Snapshot, base: Option<SnapshotId>) -> bool {
     let part = File::open(path).ok().and_then(|file| PartReader::open("", Box::new(file)).ok());
     let Some(part) = part else { return false };
     let header = &part.head().stream;
     let volume = relation.destination.volume();
     let entries = volume.snapshot_entries();
-    let digest = entries.iter().find(|entry| entry.id == head.id).map(root_digest);
-    header.volume == volume.id() && header.target == head.id && digest == Some(header.target_digest)
+    let digest = |id| entries.iter().find(|entry| entry.id == id).map(root_digest);
+    let same_base = header.base == base.unwrap_or_default()
+        && base.and_then(digest).is_none_or(|digest| digest == header.base_digest);
+    let same_head = header.target == head.id && digest(head.id) == Some(header.target_digest);
+    header.volume == volume.id() && same_head && same_base
 }
 
 impl Server {
@@ -491,6 +495,9 @@ impl Server {
             return Err(ServerError::IsDestination { volume: volume.to_owned() });
         }
         let for_ms = request.for_ms.unwrap_or(ALLOWED_MS);
+        if for_ms > 0 {
+            self.refuse_history_on(volume)?;
+        }
         let until_ms = (for_ms > 0).then(|| now_ms(&*self.clock).saturating_add(for_ms));
         let mut reversible = self.mirrors.reversible.lock();
         match until_ms {
@@ -524,10 +531,18 @@ impl Server {
         if address.is_empty() {
             return Err(ServerError::Unlocated);
         }
+        let mut pending = self.mirrors.pending.lock();
+        pending.retain(|_, relation| relation.strong_count() > 0);
+        if let Some(relation) = pending.get(name).and_then(Weak::upgrade) {
+            relation.document.lock().address = address;
+            return Ok(relation);
+        }
         let mut document = Document::of(&address, fingerprint, &volume, relationship);
         document.rpo_ms = follower.rpo.map(super::millis);
         let path = self.volumes.folder(name).join("mirror.json");
-        Ok(Arc::new(Relation::new(&open, path, document, now_ms(&*self.clock))))
+        let relation = Arc::new(Relation::new(&open, path, document, now_ms(&*self.clock)));
+        pending.insert(name.to_owned(), Arc::downgrade(&relation));
+        Ok(relation)
     }
 
     /// What this side has that the other does not.
@@ -557,6 +572,7 @@ impl Server {
         wish: api::ResyncRequest,
     ) -> Result<api::Job, ServerError> {
         self.refuse_nonsense(&wish)?;
+        self.refuse_history_on(name)?;
         let relation = self.other_side(name, wish.from.as_deref())?;
         self.mirrors.start(&relation, "mirror resync", move |mirrors, relation, open, progress| {
             mirrors.resync(relation, open, progress, &wish)
@@ -569,6 +585,7 @@ impl Server {
         wish: api::ResyncRequest,
     ) -> Result<api::Job, ServerError> {
         self.refuse_nonsense(&wish)?;
+        self.refuse_history_on(name)?;
         let relation = self.other_side(name, wish.from.as_deref())?;
         self.mirrors.start(&relation, "mirror failback", move |mirrors, relation, open, progress| {
             mirrors.resync(relation, open, progress, &wish)?;
@@ -584,6 +601,14 @@ impl Server {
         self.mirrors.start(&relation, "mirror reverse", |mirrors, relation, open, progress| {
             mirrors.reverse(relation, open, progress)
         })
+    }
+
+    /// A volume that gives way shows what the other side has, and a device on a LUN of it would remember another disk.
+    fn refuse_history_on(&self, name: &str) -> Result<(), ServerError> {
+        match self.volumes.get(name)?.is_destination() {
+            true => Ok(()),
+            false => self.devices.refuse_adopted(name, None),
+        }
     }
 
     fn refuse_nonsense(&self, wish: &api::ResyncRequest) -> Result<(), ServerError> {

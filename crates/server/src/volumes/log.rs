@@ -101,6 +101,7 @@ impl Volumes {
             *open.log.lock() = None;
             return Ok(open);
         };
+        self.refuse_if_claimed(Path::new(device))?;
         let log = LogFile::take(Path::new(device))?;
         let mut both = before.log_devices.clone();
         both.push(log.path.clone());

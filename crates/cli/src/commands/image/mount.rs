@@ -110,16 +110,17 @@ impl Exports for DumpExports {
         self.luns().into_iter().map(info).collect()
     }
 
-    fn open(&self, name: &str) -> Result<Export, OpenExportError> {
-        if name.is_empty() {
-            let present = format!("{}/", self.dump.name);
-            let names: Vec<String> = self.luns().into_iter().map(|lun| lun.name).collect();
-            let mut present = names.iter().filter(|name| name.starts_with(&present));
-            return match (present.next(), present.next()) {
-                (Some(one), None) => self.open(one),
-                _ => Err(OpenExportError::NoDefault { count: names.len() }),
-            };
+    fn default_export(&self) -> Result<String, OpenExportError> {
+        let present = format!("{}/", self.dump.name);
+        let names: Vec<String> = self.luns().into_iter().map(|lun| lun.name).collect();
+        let mut present = names.iter().filter(|name| name.starts_with(&present));
+        match (present.next(), present.next()) {
+            (Some(one), None) => Ok(one.clone()),
+            _ => Err(OpenExportError::NoDefault { count: names.len() }),
         }
+    }
+
+    fn open(&self, name: &str) -> Result<Export, OpenExportError> {
         let unknown = || OpenExportError::Unknown { name: name.to_owned() };
         let failed = |error: VolumeError| {
             tracing::error!(export = name, %error, "a LUN of the dump can't be opened");
