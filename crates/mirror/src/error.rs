@@ -172,7 +172,11 @@ pub enum MirrorError {
 
 impl From<io::Error> for MirrorError {
     fn from(error: io::Error) -> Self {
-        MirrorError::Io(Arc::new(error))
+        // What TLS says of a peer that is gone is for programmers.
+        MirrorError::Io(Arc::new(match error.kind() {
+            io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "it ended in the middle"),
+            _ => error,
+        }))
     }
 }
 
