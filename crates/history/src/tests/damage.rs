@@ -234,3 +234,29 @@ fn damage_in_what_the_last_flush_made_durable_is_not_taken_for_the_end_of_the_lo
         assert!(found == present, "block {block} of the log is damaged");
     }
 }
+
+#[test]
+fn end_from_before_a_cut_serves_nothing_that_came_after_it() {
+    const LARGE: usize = 65536;
+    let options = options(Placement::Logging, Granularity::EveryWrite, LARGE as u32);
+    let mut stack = Stack::new(&options, 8 * LARGE as u64, 32 * MIB);
+    let (second, third_record) = (SEGMENTS_START + 64, SEGMENTS_START + 35);
+    for block in 0..2 {
+        stack.fill((block * LARGE) as u64, LARGE, block as u8 + 1);
+        stack.history.flush().expect("a flush");
+    }
+    // A third record, and one that ends the segment; nothing of that is flushed, and a cut keeps only the end.
+    for block in 2..4 {
+        stack.fill((block * LARGE) as u64, LARGE, 9);
+    }
+    drop(stack.history.view(stack.now()).expect("a view"));
+    stack.store.write_from(third_record * B as u64, &[0; 17 * B]).expect("a write");
+    stack.store.write_from(second * B as u64, &[0; 64 * B]).expect("a write");
+    stack.reopen().expect("it opens");
+    // The log goes on where the third record was, and the record after that knows that it was durable.
+    stack.history.mark("kept", false).expect("a mark");
+    stack.history.mark("later", false).expect("a mark");
+    stack.store.corrupt(third_record * B as u64, B as u64, &mut Rng::new(1));
+    let opened = stack.reopen();
+    assert!(matches!(opened, Err(HistoryError::Missing { .. })), "what was lost is told: {opened:?}");
+}
