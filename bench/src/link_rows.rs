@@ -22,7 +22,8 @@ fn source(plan: &Plan, report: &mut Report, bytes: u64) -> Result<Option<Cairn>>
         return Ok(None);
     }
     let source = Cairn::start(plan, "link-source", "127.0.0.1:0", MEMORY_DEFAULT_MIB)?;
-    source.make_lun(bytes * 4, bytes)?;
+    // Each destination keeps its base, a slow one an image as well, and all of them are written over.
+    source.make_lun(bytes * 12, bytes)?;
     fill(plan, &source, bytes)?;
     settle()?;
     Ok(Some(source))

@@ -153,6 +153,16 @@ fn on_mount(folder: &Path, count: usize) -> Result<[Duration; 4]> {
     Ok([create, list, lookup, remove])
 }
 
+/// Closes a volume, and opens it with nothing in memory.
+fn anew(bench: Bench, tree: Tree, path: &Path) -> Result<(Bench, Tree)> {
+    drop(tree);
+    bench.volume().close()?;
+    drop(bench);
+    let bench = Bench::reopen(path)?;
+    let tree = Tree::open(bench.volume().clone())?;
+    Ok((bench, tree))
+}
+
 /// The same on the tree itself. "Cold" is a volume that was just opened.
 fn in_engine(plan: &Plan, sizes: &Sizes) -> Result<[Duration; 4]> {
     let path = plan.folder.join("names.img");
@@ -165,12 +175,7 @@ fn in_engine(plan: &Plan, sizes: &Sizes) -> Result<[Duration; 4]> {
         (0..count).try_for_each(|number| tree.make(directory, name(number).as_bytes(), &new).map(drop))?;
         Ok(tree.sync_all()?)
     })?;
-    drop(tree);
-    bench.volume().close()?;
-    drop(bench);
-
-    let bench = Bench::reopen(&path)?;
-    let tree = Tree::open(bench.volume().clone())?;
+    let (bench, tree) = anew(bench, tree, &path)?;
     let list = clocked(|| {
         let (mut after, mut found) = (0, 0);
         loop {
@@ -182,12 +187,7 @@ fn in_engine(plan: &Plan, sizes: &Sizes) -> Result<[Duration; 4]> {
         ensure!(found == count, "{found} names were listed of {count}");
         Ok(())
     })?;
-    drop(tree);
-    bench.volume().close()?;
-    drop(bench);
-
-    let bench = Bench::reopen(&path)?;
-    let tree = Tree::open(bench.volume().clone())?;
+    let (bench, tree) = anew(bench, tree, &path)?;
     let lookup = clocked(|| {
         strides(count).try_for_each(|number| {
             ensure!(tree.lookup(directory, name(number).as_bytes())?.links == 1, "a name too many");

@@ -94,6 +94,18 @@ type Outcome = Result<Option<TransferReport>, MirrorError>;
 /// A change is due at once, and nobody waits for one.
 const AT_ONCE: Pace = Pace { step: Duration::ZERO, wait: Duration::ZERO };
 
+/// Lets two sides talk until both have ended. A link on which they wait for each other is broken once, as a time-out does.
+fn talk_out(tasks: &mut Tasks<'_>, link: &Link, rng: &mut Rng) -> Result<()> {
+    loop {
+        match tasks.turn(rng) {
+            Turn::Ran => {}
+            Turn::Done => return Ok(()),
+            Turn::Stuck if link.break_off() => tasks.wake(),
+            Turn::Stuck => bail!("both sides wait for each other"),
+        }
+    }
+}
+
 impl Pair {
     /// Formats both.
     pub fn new(rng: &mut Rng, config: Config) -> Result<Self> {

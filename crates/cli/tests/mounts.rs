@@ -469,25 +469,17 @@ fn dump_and_increments(kept: bool) {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         same(&mounted.point, &ours);
         if let Some(restore) = restore {
-            let output = Command::new(restore)
-                .arg("-rf")
-                .arg(&dump)
-                .arg("-T")
-                .arg(scratch.path())
-                .current_dir(&theirs)
-                .output()
-                .unwrap();
+            // Its directory for temporary files is called after the dump's time: two tests would meet there.
+            let restore = |flags: &str| {
+                let mut command = Command::new(restore);
+                command.arg(flags).arg(&dump).arg("-T").arg(scratch.path()).current_dir(&theirs);
+                command.output().unwrap()
+            };
+            let output = restore("-rf");
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(output.status.success(), "{said}");
             same(&mounted.point, &theirs);
-            let compared = Command::new(restore)
-                .arg("-Cf")
-                .arg(&dump)
-                .arg("-T")
-                .arg(scratch.path())
-                .current_dir(&theirs)
-                .output()
-                .unwrap();
+            let compared = restore("-Cf");
             let compared = String::from_utf8_lossy(&compared.stdout).into_owned();
             assert!(!compared.contains("differ") && !compared.contains("changed"), "{compared}");
         }

@@ -20,7 +20,9 @@ use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{Role, Snapshot, Volume, VolumeError};
 use parking_lot::Mutex;
 
-use super::{Offering, Offers, PEER, Pair, RELATIONSHIP, Shown, VOLUME_NAME, compression, offer, shown_by};
+use super::{
+    Offering, Offers, PEER, Pair, RELATIONSHIP, Shown, VOLUME_NAME, compression, offer, shown_by, talk_out,
+};
 use crate::link::{End, Link, Mishap};
 use crate::model::Model;
 use crate::round::{Crew, Floor};
@@ -591,14 +593,7 @@ fn talk<T: Send>(
             *outcome.lock() = Some(Client::hello(far).and_then(|mut client| say(&mut client, &mut work)));
             link.hang_up(1);
         });
-        loop {
-            match tasks.turn(rng) {
-                Turn::Ran => {}
-                Turn::Done => break,
-                Turn::Stuck if link.break_off() => tasks.wake(),
-                Turn::Stuck => bail!("both sides wait for each other"),
-            }
-        }
+        talk_out(&mut tasks, &link, rng)?;
     }
     outcome.into_inner().ok_or_else(|| anyhow!("a conversation did not end"))
 }

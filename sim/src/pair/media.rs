@@ -11,12 +11,12 @@ use cairn_mirror::{Client, Compression, Destination, MirrorError, PeerName, Veri
 use cairn_volume::{BlockRead, Image, Look, Part, Piece, Place, Position, Until, VolumeError};
 use parking_lot::Mutex;
 
-use super::{Offering, Offers, PEER, Pair, RELATIONSHIP, VOLUME_NAME, With, offer};
+use super::{Offering, Offers, PEER, Pair, RELATIONSHIP, VOLUME_NAME, With, offer, talk_out};
 use crate::content::Tag;
 use crate::link::{End, Link};
 use crate::model::Frozen;
 use crate::tally::{CopyFault, Fate, Tally};
-use crate::tasks::{Tasks, Turn};
+use crate::tasks::Tasks;
 use crate::timeline::Timeline;
 use crate::world::{Config, World};
 
@@ -215,14 +215,7 @@ impl Pair {
                 *outcome.lock() = Some(done);
                 drop(destination_end);
             });
-            loop {
-                match tasks.turn(rng) {
-                    Turn::Ran => {}
-                    Turn::Done => break,
-                    Turn::Stuck if link.break_off() => tasks.wake(),
-                    Turn::Stuck => bail!("both sides wait for each other"),
-                }
-            }
+            talk_out(&mut tasks, &link, rng)?;
         }
         outcome.into_inner().ok_or_else(|| anyhow!("a conversation did not end"))
     }

@@ -19,6 +19,16 @@ fn send(source: &Arc<Volume>, destination: &Arc<Volume>, target: &Snapshot) {
     receiver.commit(ReceivedImage { target: target.id, snapshots: changes.snapshots }).expect("it is whole");
 }
 
+/// An empty mirror of `source`.
+fn destination_of(source: &Volume) -> (Arc<MemoryDevice>, Arc<Volume>) {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Destination)));
+    let options = FormatOptions { id: source.id(), blocks: BLOCKS, role: Role::Destination };
+    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1)))
+        .expect("an empty device is formatted");
+    let destination = open(&device);
+    (device, destination)
+}
+
 fn blocks_of(source: &Arc<Volume>, target: SnapshotId) -> BTreeSet<u64> {
     let changes = source.changed_blocks(&[], target).expect("they are compared");
     changes.runs.iter().flat_map(|(first, count)| first.0..first.0 + count).collect()
@@ -31,11 +41,7 @@ fn redirected(holds: bool) -> (Arc<MemoryDevice>, Arc<Volume>, FileId, Snapshot,
     let lun = file(&source, 100);
     write(&source, lun, 0, 100, 7000).expect("there is room");
     let first = source.create_snapshot("first").expect("it is made");
-    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Destination)));
-    let options = FormatOptions { id: source.id(), blocks: BLOCKS, role: Role::Destination };
-    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1)))
-        .expect("an empty device is formatted");
-    let destination = open(&device);
+    let (device, destination) = destination_of(&source);
     send(&source, &destination, &first);
     let held = holds.then(|| destination.image(Some(first.id)).expect("it is there"));
     // The source gives the blocks of that image to something else, while the destination shows it.
@@ -167,11 +173,7 @@ fn failover_that_can_not_read_the_inodes_leaves_a_destination_that_can_be_mended
     let lun = file(&source, 100);
     write(&source, lun, 0, 100, 100).expect("there is room");
     let first = source.create_snapshot("first").expect("it is made");
-    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Destination)));
-    let options = FormatOptions { id: source.id(), blocks: BLOCKS, role: Role::Destination };
-    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1)))
-        .expect("an empty device is formatted");
-    let destination = open(&device);
+    let (device, destination) = destination_of(&source);
     send(&source, &destination, &first);
     // The block of inodes rots.
     let committed = destination.state.lock().committed.clone();

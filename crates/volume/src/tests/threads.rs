@@ -14,6 +14,20 @@ const LUN_BLOCKS: u64 = 512;
 const WRITERS: u64 = 3;
 const ROUNDS: u64 = 400;
 
+/// A file of a tree of names that has no blocks yet.
+fn node(id: FileId, length_bytes: u64) -> Inode {
+    Inode {
+        kind: FileKind::Node,
+        removed: false,
+        id,
+        length_bytes,
+        created: Timestamp(5),
+        relationship: 0,
+        tree: TreeRef::empty(1),
+        attributes: Attributes { mode: 0o100_644, links: 1, ..Attributes::default() },
+    }
+}
+
 #[test]
 fn threads_do_not_lose_each_others_writes() {
     // More than all writers write in all rounds: however the threads are scheduled, and whatever a reader that waits for its turn keeps from
@@ -173,16 +187,7 @@ fn inode_that_is_put_again_while_its_blocks_are_merged_keeps_them() {
     let device = gated();
     let volume = open(&device);
     let id = volume.next_file().expect("it is open");
-    let inode = Inode {
-        kind: FileKind::Node,
-        removed: false,
-        id,
-        length_bytes: 4096,
-        created: Timestamp(5),
-        relationship: 0,
-        tree: TreeRef::empty(1),
-        attributes: Attributes { mode: 0o100_644, links: 1, ..Attributes::default() },
-    };
+    let inode = node(id, 4096);
     let number = 1_000_001;
     let mut made = Change::new();
     made.put(inode);
@@ -233,16 +238,7 @@ fn long_file_whose_inode_was_put_while_it_was_merged_is_freed_in_rounds() {
     let device = gated();
     let volume = open(&device);
     let id = volume.next_file().expect("it is open");
-    let inode = Inode {
-        kind: FileKind::Node,
-        removed: false,
-        id,
-        length_bytes: 3 * ROUND * 4096,
-        created: Timestamp(5),
-        relationship: 0,
-        tree: TreeRef::empty(1),
-        attributes: Attributes { mode: 0o100_644, links: 1, ..Attributes::default() },
-    };
+    let inode = node(id, 3 * ROUND * 4096);
     let number = 1_000_001;
     let mut made = Change::new();
     made.put(inode);
@@ -312,16 +308,7 @@ fn change_that_waits_for_a_rollback_is_not_taken_for_a_file_that_it_takes_away()
     let early = volume.create_snapshot("early").expect("it is made");
     let id = volume.next_file().expect("it is open");
     let mut made = Change::new();
-    made.put(Inode {
-        kind: FileKind::Node,
-        removed: false,
-        id,
-        length_bytes: 4096,
-        created: Timestamp(5),
-        relationship: 0,
-        tree: TreeRef::empty(1),
-        attributes: Attributes { mode: 0o100_644, links: 1, ..Attributes::default() },
-    });
+    made.put(node(id, 4096));
     made.write(id, Lba(0), block(7));
     volume.change(made, false).expect("there is room");
     volume.consistency_point().expect("it commits");
