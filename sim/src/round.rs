@@ -14,7 +14,7 @@ use crate::content::Tag;
 use crate::forks::Forks;
 use crate::tasks::{Tasks, Turn};
 use crate::timeline::Timeline;
-use crate::world::{World, read_active};
+use crate::world::{World, read_active, set_clock};
 
 /// Who is there, and how much each does.
 #[derive(Debug, Clone, Copy)]
@@ -229,7 +229,11 @@ impl<'w> Floor<'w> {
     fn background(&self, rng: &mut Rng) -> Result<String> {
         if rng.one_in(2) {
             let step = Duration::from_millis(rng.below(3000));
-            self.world.lock().clock.advance(step);
+            let world = self.world.lock();
+            world.clock.advance(step);
+            if rng.one_in(8) {
+                set_clock(&world.clock, rng);
+            }
             return Ok(String::new());
         }
         self.volume().background(Duration::ZERO)?;

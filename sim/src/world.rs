@@ -132,10 +132,23 @@ pub(crate) fn log_id(rng: &mut Rng) -> LogId {
 /// The id of every simulated volume: a mirror has its source's.
 pub const VOLUME: VolumeId = VolumeId(*b"simulated volume");
 
+/// When the simulated time begins: late enough for a wall clock that is behind.
+const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
+/// A wall clock is wrong by this at most, in milliseconds: an hour.
+const WRONG_MS_MAX: u64 = 3_600_000;
+
+/// Sets the wall clock of a server: before or after the time that has passed, by up to an hour.
+pub(crate) fn set_clock(clock: &ManualClock, rng: &mut Rng) {
+    let behind = clock.monotonic().saturating_sub(Duration::from_millis(WRONG_MS_MAX));
+    let shown = behind + Duration::from_millis(rng.below(2 * WRONG_MS_MAX));
+    clock.set(Timestamp(shown.as_nanos() as u64));
+}
+
 impl World {
-    /// Formats and opens a volume.
+    /// Formats and opens a volume. Each server has a clock of its own, which is wrong, and is set now and then.
     pub fn new(side: &'static str, rng: &mut Rng, config: Config, role: Role) -> Result<Self> {
-        let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+        let clock = Arc::new(ManualClock::new(EPOCH));
+        set_clock(&clock, rng);
         let bytes = Volume::device_bytes(config.blocks_max + 1024, role);
         let device = Arc::new(FaultDevice::new(bytes + Volume::LOG_DEVICE_BYTES_MIN));
         let options = FormatOptions { id: VOLUME, blocks: config.blocks, role };
@@ -370,6 +383,9 @@ impl World {
     pub(crate) fn advance(&mut self) {
         let step = self.rng.below(4000);
         self.clock.advance(Duration::from_millis(step));
+        if self.rng.one_in(16) {
+            set_clock(&self.clock, &mut self.rng);
+        }
     }
 
     /// Compares the active state with the model, all of it or one file.

@@ -1,6 +1,6 @@
 //! Time comes in as a parameter, so that the simulator owns it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Nanoseconds since 1970-01-01 00:00:00 UTC.
@@ -22,29 +22,40 @@ pub trait Clock: Send + Sync {
     fn monotonic(&self) -> Duration;
 }
 
-/// A clock that stands still until it is moved.
+/// A clock that stands still until it is moved, and can be set: its wall time then jumps, as that of a machine does whose clock was wrong.
 #[derive(Debug, Default)]
-pub struct ManualClock(AtomicU64);
+pub struct ManualClock {
+    passed: AtomicU64,
+    /// What the wall clock shows beyond that.
+    ahead: AtomicI64,
+}
 
 impl ManualClock {
     /// A clock that shows `start`.
     pub fn new(start: Timestamp) -> Self {
-        Self(AtomicU64::new(start.0))
+        Self { passed: AtomicU64::new(start.0), ahead: AtomicI64::new(0) }
     }
 
     /// Moves the clock on.
     pub fn advance(&self, by: Duration) {
         let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-        self.0.fetch_add(by, Ordering::Relaxed);
+        self.passed.fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// Sets the wall clock, forward or back; no time passes.
+    pub fn set(&self, to: Timestamp) {
+        let ahead = i128::from(to.0) - i128::from(self.passed.load(Ordering::Relaxed));
+        self.ahead.store(i64::try_from(ahead).unwrap_or(i64::MAX), Ordering::Relaxed);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        Timestamp(self.0.load(Ordering::Relaxed))
+        let passed = self.passed.load(Ordering::Relaxed);
+        Timestamp(passed.saturating_add_signed(self.ahead.load(Ordering::Relaxed)))
     }
 
     fn monotonic(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+        Duration::from_nanos(self.passed.load(Ordering::Relaxed))
     }
 }

@@ -155,6 +155,7 @@ impl Source {
     ) -> Result<Result<Prepared, SourceStatus>, Refusal> {
         let refused = |error: VolumeError| Refusal::from(&error);
         common(volume, &update.have)?;
+        let began = volume.clock().monotonic();
         let here = status_of(volume, prefix, base.id, None, None)?;
         let theirs: Vec<Checksum> =
             update.have.iter().filter(|have| !have.mirror).map(|have| have.label).collect();
@@ -182,8 +183,8 @@ impl Source {
             other => other,
         };
         let target = target.map_err(refused)?;
-        // What it lacks until it has this one.
-        let status = SourceStatus { now: volume.clock().now(), ..here };
+        // What it lacks until it has this one. The wall clock may have been set since.
+        let status = here.after(volume.clock().monotonic().saturating_sub(began));
         Ok(Ok(Prepared { target, base: Base::Snapshots, status, step: true }))
     }
 }

@@ -11,6 +11,7 @@ use cairn_format::{Role, SnapshotEntry};
 use cairn_stream::{Compression, Have, MIRROR_PREFIX, Progress, StreamError, Threads, apply_keeping};
 use cairn_volume::{Receiver, Volume, VolumeError};
 
+use crate::births::{Birth, Births};
 use crate::client::{Client, began, unexpected};
 use crate::error::{MirrorError, NackReason, Refusal};
 use crate::lag::{Contact, Lag, Loss, SourceStatus};
@@ -132,6 +133,9 @@ pub struct GivesUp {
 pub(crate) struct Inner {
     pub(crate) state: DestinationState,
     contact: Option<Contact>,
+    /// When that was, by the clock that is never set; none when an earlier run of the program had it.
+    heard: Option<Duration>,
+    births: Births,
     relay: Option<Arc<Source>>,
 }
 
@@ -141,6 +145,8 @@ pub struct Destination {
     pub(crate) source_volume: String,
     pub(crate) relationship: Relationship,
     options: Mutex<Options>,
+    /// When this was made, by the clock that is never set.
+    began: Duration,
     pub(crate) inner: Mutex<Inner>,
 }
 
@@ -162,13 +168,25 @@ impl Destination {
         };
         let source_volume = source_volume.to_owned();
         let options = Mutex::new(Options { compression, hold: true, rpo: None, gives_up: None, lock: None });
+        let births = Births::guessed(&volume, contact);
         Self {
+            began: volume.clock().monotonic(),
             volume,
             source_volume,
             relationship,
             options,
-            inner: Mutex::new(Inner { state, contact, relay: None }),
+            inner: Mutex::new(Inner { state, contact, heard: None, births, relay: None }),
         }
+    }
+
+    /// When the snapshots that are here were made, by this side's clock: worth keeping across a restart, for a mirror with a lock.
+    pub fn births(&self) -> Vec<Birth> {
+        self.inner.lock().births.list()
+    }
+
+    /// What [`Destination::births`] said before a restart. Of what came after that was written down it is only known when the last image came.
+    pub fn remember_births(&self, births: &[Birth]) {
+        self.inner.lock().births = Births::remembered(&self.volume, births);
     }
 
     /// What is wanted of it. [`Destination::new`] holds the base.
@@ -218,7 +236,30 @@ impl Destination {
 
     /// How far behind it is, as far as is known here; none before the first contact.
     pub fn lag(&self) -> Option<Lag> {
-        Some(self.contact()?.lag(self.volume.clock().now()))
+        let inner = self.inner.lock();
+        Some(inner.contact?.lag(self.silence_of(&inner)?))
+    }
+
+    /// For how long the source has said nothing; none before the first contact. By a clock that is never set; over a restart, by the wall clock of this side, and no less
+    /// than since then.
+    pub fn silence(&self) -> Option<Duration> {
+        self.silence_of(&self.inner.lock())
+    }
+
+    fn silence_of(&self, inner: &Inner) -> Option<Duration> {
+        let (clock, contact) = (self.volume.clock(), inner.contact?);
+        let passed = clock.monotonic();
+        Some(match inner.heard {
+            Some(heard) => passed.saturating_sub(heard),
+            None => clock.now().since(contact.at).max(passed.saturating_sub(self.began)),
+        })
+    }
+
+    /// How old the image is, by the source's clock up to the last contact and by this side's from then on; none without an image or a contact.
+    pub fn image_age(&self) -> Option<Duration> {
+        let taken = self.volume.snapshot(self.volume.status().cursor.snapshot)?.created;
+        let inner = self.inner.lock();
+        Some(inner.contact?.status.now.since(taken) + self.silence_of(&inner)?)
     }
 
     /// Asks the source for its status, and so for the lag.
@@ -232,9 +273,7 @@ impl Destination {
             base_root,
         };
         let status = client.status(of, &self.volume)?;
-        let contact = Contact { at: self.volume.clock().now(), status };
-        self.inner.lock().contact = Some(contact);
-        Ok(contact.lag(contact.at))
+        Ok(self.heard(status).lag(Duration::ZERO))
     }
 
     pub(crate) fn base(&self) -> (SnapshotId, Checksum) {
@@ -306,7 +345,7 @@ impl Destination {
         work: &mut Work<'_>,
         manner: Manner,
     ) -> Result<TransferReport, MirrorError> {
-        let began = self.volume.clock().monotonic();
+        let (began, asked) = (self.volume.clock().monotonic(), self.volume.clock().now());
         let cancel = work.cancel;
         let stance = self.stance()?;
         let mut receiver = self.volume.receive_with(&mut |_, _| !cancel.load(Ordering::Relaxed))?;
@@ -372,8 +411,10 @@ impl Destination {
         let mut inner =
             cairn_stream::Work { cancel: work.cancel, progress: &mut tell, threads: work.threads };
         let (now, lock) = (self.volume.clock().now(), self.options().lock);
+        let births = lock.map(|_| self.inner.lock().births.clone());
         let locked = |entry: &SnapshotEntry| {
-            let young = lock.is_some_and(|lock| now.since(entry.root.created) < lock);
+            let of = lock.zip(births.as_ref());
+            let young = of.is_some_and(|(lock, births)| now.since(births.of(entry)) < lock);
             young && !entry.name.starts_with(MIRROR_PREFIX)
         };
         let applied = apply_keeping(&mut Reading(client.stream), receiver, &locked, &mut inner);
@@ -396,6 +437,7 @@ impl Destination {
                 return Err(error.into());
             }
         };
+        self.inner.lock().births.arrived(&self.volume, asked, status.now);
         let confirmed = match client.ask(&Request::Ack { target, keep: self.kept() }) {
             Ok(Answer::Status(status)) => {
                 self.heard(status);
@@ -479,8 +521,12 @@ impl Destination {
         }
     }
 
-    pub(crate) fn heard(&self, status: SourceStatus) {
-        self.inner.lock().contact = Some(Contact { at: self.volume.clock().now(), status });
+    pub(crate) fn heard(&self, status: SourceStatus) -> Contact {
+        let clock = self.volume.clock();
+        let contact = Contact { at: clock.now(), status };
+        let mut inner = self.inner.lock();
+        (inner.contact, inner.heard) = (Some(contact), Some(clock.monotonic()));
+        contact
     }
 
     /// Blocks that unfinished transfers have brought: a transfer that goes on finds them, and a failover drops them.
@@ -492,13 +538,13 @@ impl Destination {
     pub fn loss(&self) -> Loss {
         let image = self.volume.status().cursor.snapshot;
         let snapshot = self.volume.snapshot(image);
-        let mut contact = self.contact();
+        let (mut contact, mut silent) = (self.contact(), self.silence());
         if self.volume.own_head().is_some() {
             // It takes back what was written to it: nothing of that is lost.
-            let now = self.volume.clock().now();
+            silent = silent.map(|_| Duration::ZERO);
             contact = contact.map(|contact| Contact {
-                at: now,
-                status: SourceStatus { now, first_change: None, blocks_behind: 0, ..contact.status },
+                status: SourceStatus { first_change: None, blocks_behind: 0, ..contact.status },
+                ..contact
             });
         }
         Loss {
@@ -507,7 +553,8 @@ impl Destination {
             image_taken: snapshot.map(|snapshot| snapshot.created).unwrap_or_default(),
             bytes_known: contact.map(|contact| contact.status.bytes()),
             age_known: contact.map(|contact| contact.status.age()),
-            silent: contact.map(|contact| self.volume.clock().now().since(contact.at)),
+            silent,
+            image_age: self.image_age(),
         }
     }
 

@@ -51,6 +51,12 @@ impl SourceStatus {
         self.first_change.map_or(Duration::ZERO, |first| self.now.since(first))
     }
 
+    /// The same when so much time has passed.
+    pub(crate) fn after(self, passed: Duration) -> Self {
+        let nanos = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
+        Self { now: Timestamp(self.now.0.saturating_add(nanos)), ..self }
+    }
+
     /// Bytes of changes.
     pub fn bytes(&self) -> u64 {
         self.blocks_behind.saturating_mul(BLOCK_SIZE as u64)
@@ -58,9 +64,9 @@ impl SourceStatus {
 }
 
 impl Contact {
-    /// The lag as a destination knows it at `now`.
-    pub fn lag(&self, now: Timestamp) -> Lag {
-        let silent = now.since(self.at);
+    /// The lag as a destination knows it, when its source has said nothing more for `silent`. What the source says is by its own clock alone, and what has passed since is by this
+    /// side's: the two are never compared.
+    pub fn lag(&self, silent: Duration) -> Lag {
         Lag { age: self.status.age() + silent, bytes: self.status.bytes(), as_of: self.at, silent }
     }
 }
@@ -80,6 +86,8 @@ pub struct Loss {
     pub age_known: Option<Duration>,
     /// From the last contact to now: whatever the source wrote in it is lost besides.
     pub silent: Option<Duration>,
+    /// How old the image is: by the source's clock up to the last contact, by this side's from then on.
+    pub image_age: Option<Duration>,
 }
 
 impl Loss {

@@ -906,7 +906,8 @@ pub(crate) fn status_of(
         (None, None) => (None, None),
     };
     Ok(SourceStatus {
-        now: volume.clock().now(),
+        // The moment that the first change was counted back from.
+        now: behind.map_or_else(|| volume.clock().now(), |behind| behind.now),
         blocks: status.blocks,
         used: status.used,
         base,

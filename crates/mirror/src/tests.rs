@@ -2,6 +2,7 @@
 
 mod bundle;
 mod cascade;
+mod clocks;
 mod continuous;
 mod copies;
 mod harness;

@@ -142,6 +142,27 @@ struct Member {
     snapshots: Vec<Snapshot>,
 }
 
+/// The names in several lists, each in the order of all of them: what only a later list has stands behind what it follows there.
+fn in_order(lists: Vec<Vec<String>>) -> Vec<String> {
+    let mut order: Vec<String> = Vec::new();
+    for names in lists {
+        let mut at = 0;
+        for name in names {
+            // Mostly all lists are the same.
+            let is_next = order.get(at).is_some_and(|next| *next == name);
+            let found = if is_next { Some(at) } else { order.iter().position(|known| *known == name) };
+            match found {
+                Some(found) => at = at.max(found + 1),
+                None => {
+                    order.insert(at, name);
+                    at += 1;
+                }
+            }
+        }
+    }
+    order
+}
+
 /// Makes a snapshot with the hooks of all of them around it.
 fn around_all<T>(members: &[Arc<OpenVolume>], make: &mut dyn FnMut() -> T) -> Result<T, ServerError> {
     match members.split_first() {
@@ -184,22 +205,24 @@ impl Server {
         group.volumes.iter().filter_map(member).collect()
     }
 
-    /// The snapshots of a group, the oldest first, with the volumes that lack each.
+    /// The snapshots of a group, the oldest first, with the volumes that lack each. Which is older their order in the volumes says: the times in their names are by the clocks of
+    /// the servers that made them, which may have been put back, and differ.
     fn group_snapshots(&self, group: &Group, members: &[Member]) -> Vec<api::GroupSnapshot> {
-        let names = members.iter().flat_map(|member| &member.snapshots);
-        let mut found: Vec<(u64, String)> = names
-            .filter_map(|snapshot| Some((group.made_ms(&snapshot.name)?, snapshot.name.clone())))
-            .collect();
-        found.sort();
-        found.dedup();
+        let of_group = |member: &Member| {
+            let mut own: Vec<&Snapshot> =
+                member.snapshots.iter().filter(|s| group.made_ms(&s.name).is_some()).collect();
+            own.sort_by_key(|snapshot| snapshot.id);
+            own.into_iter().map(|snapshot| snapshot.name.clone()).collect::<Vec<String>>()
+        };
+        let found = in_order(members.iter().map(of_group).collect());
         let has = |volume: &str, name: &str| {
             let member = members.iter().find(|member| member.open.name == volume);
             member.is_some_and(|member| member.snapshots.iter().any(|snapshot| snapshot.name == name))
         };
-        let show = |(created_ms, name): (u64, String)| api::GroupSnapshot {
+        let show = |name: String| api::GroupSnapshot {
             missing: group.volumes.iter().filter(|volume| !has(volume, &name)).cloned().collect(),
+            created_ms: group.made_ms(&name).unwrap_or_default(),
             name,
-            created_ms,
         };
         found.into_iter().map(show).collect()
     }
@@ -519,3 +542,6 @@ impl Server {
         problems
     }
 }
+
+#[cfg(test)]
+mod tests;

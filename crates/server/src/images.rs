@@ -131,7 +131,8 @@ impl Making<'_> {
             (Some(level), None) => {
                 let records = self.records()?;
                 let lower = records.iter().filter(|record| record.level < level);
-                let Some(record) = lower.max_by_key(|record| (record.created_ms, record.level)) else {
+                // Of the newest snapshot by its number: its time is by a clock that may have been put back.
+                let Some(record) = lower.max_by_key(|record| (record.snapshot, record.level)) else {
                     return Err(ServerError::NoLowerDump { volume: volume.clone(), level });
                 };
                 let found = self.snapshot_of(record).ok_or_else(|| ServerError::DumpBaseGone {

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Clock, SnapshotId, Timestamp};
-use cairn_mirror::{Client, Compression, Contact, Destination, Options, Relationship, SourceStatus};
+use cairn_mirror::{Birth, Client, Compression, Contact, Destination, Options, Relationship, SourceStatus};
 use cairn_volume::Role;
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,9 @@ pub(crate) struct Document {
     relationship: u64,
     /// The last that was heard of the source.
     contact: Option<Heard>,
+    /// When the snapshots were made, by this server's clock, while there is a lock.
+    #[serde(default)]
+    births: Option<Vec<Born>>,
     sent_bytes: u64,
     updates: u64,
     last: Option<api::Transfer>,
@@ -158,6 +161,30 @@ impl From<Heard> for Contact {
     }
 }
 
+/// A [`Birth`] as it is kept.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Born {
+    snapshot: u64,
+    created_ns: u64,
+    at_ns: u64,
+}
+
+impl From<Birth> for Born {
+    fn from(birth: Birth) -> Self {
+        Self { snapshot: birth.snapshot.0, created_ns: birth.created.0, at_ns: birth.at.0 }
+    }
+}
+
+impl From<Born> for Birth {
+    fn from(born: Born) -> Self {
+        Self {
+            snapshot: SnapshotId(born.snapshot),
+            created: Timestamp(born.created_ns),
+            at: Timestamp(born.at_ns),
+        }
+    }
+}
+
 /// A mirror.
 struct Relation {
     name: String,
@@ -181,7 +208,8 @@ struct Live {
     /// The source is being asked how far behind this mirror is.
     asking: bool,
     verifying: bool,
-    asked: Option<Timestamp>,
+    /// When it was last asked or told something, by the clock that is never set.
+    asked: Option<Duration>,
     /// Why the source did not answer, the last time that it was asked.
     unanswered: Option<api::ErrorBody>,
     /// By which a running update can be cut off.
@@ -362,9 +390,15 @@ impl Mirrors {
     pub(crate) fn start_schedule(self: &Arc<Self>) -> Result<Schedule, ServerError> {
         let mirrors = self.clone();
         let look = move || {
+            let mut looked_ms = 0;
             while !mirrors.ending.load(Ordering::Acquire) {
                 let now_ms = now_ms(&*mirrors.clock);
+                let put_back = now_ms < looked_ms;
+                looked_ms = now_ms;
                 for relation in mirrors.all() {
+                    if put_back {
+                        relation.plan_again(now_ms);
+                    }
                     relation.set_pace(now_ms);
                     if relation.is_due(now_ms)
                         && let Err(error) = mirrors.begin_due(&relation)
@@ -531,14 +565,14 @@ impl Mirrors {
 
     /// Asks the source how far behind the mirror is, on a thread of its own, when it was not heard of for a while.
     fn ask_for_lag(self: &Arc<Self>, relation: &Arc<Relation>) {
-        let now = self.clock.now();
-        let heard = relation.destination.contact().map(|contact| now.since(contact.at));
+        let now = self.clock.monotonic();
+        let heard = relation.destination.silence();
         {
             let mut live = relation.live.lock();
             // What is damaged is asked for whatever else was said lately.
             let damaged = !relation.destination.volume().damaged().is_empty();
             let recent = heard.is_none_or(|heard| heard < ASK_EVERY) && !damaged;
-            let asked = live.asked.is_some_and(|asked| now.since(asked) < ASK_EVERY);
+            let asked = live.asked.is_some_and(|asked| now.saturating_sub(asked) < ASK_EVERY);
             if recent || asked || live.running || live.asking || relation.is_failed_over() {
                 return;
             }
@@ -594,7 +628,7 @@ impl Mirrors {
             Err(_) if relation.abort.load(Ordering::Acquire) => {}
             Err(error) => live.problem = Some(error.body()),
         }
-        document.contact = relation.destination.contact().map(Heard::from);
+        document.heard(&relation.destination);
         document.last = live.transfer.clone().or(document.last.take());
         if let Err(error) = state::save(&relation.path, &*document) {
             tracing::warn!(mirror = relation.name, %error, "what is known of the last update was not written down");
@@ -633,6 +667,7 @@ impl Document {
             paused: false,
             relationship,
             contact: None,
+            births: None,
             sent_bytes: 0,
             updates: 0,
             last: None,
@@ -646,6 +681,13 @@ impl Document {
             origin: false,
             facing: None,
         }
+    }
+
+    /// What is known of the source, and of what came from it.
+    fn heard(&mut self, destination: &Destination) {
+        self.contact = destination.contact().map(Heard::from);
+        let born = || destination.births().into_iter().map(Born::from).collect();
+        self.births = self.lock_ms.map(|_| born());
     }
 
     /// Takes over what the owner of this side had set when it was the destination before: a role that comes back brings it along. A schedule that
@@ -763,6 +805,10 @@ impl Relation {
             document.contact.map(Contact::from),
         );
         destination.set_options(document.options());
+        if let Some(births) = &document.births {
+            let births: Vec<Birth> = births.iter().copied().map(Birth::from).collect();
+            destination.remember_births(&births);
+        }
         Self {
             name: open.name.clone(),
             path,
@@ -787,6 +833,13 @@ impl Relation {
         }
         let live = self.live.lock();
         !self.is_failed_over() && !live.running && live.next_ms.is_some_and(|next| next <= now_ms)
+    }
+
+    /// The clock was put back: what was planned by it may be hours away now.
+    fn plan_again(&self, now_ms: u64) {
+        let document = self.document.lock();
+        let mut live = self.live.lock();
+        live.next_ms = live.next_ms.map(|due| document.when.no_later_ms(due, now_ms));
     }
 
     /// For how long no byte has moved in the running update.

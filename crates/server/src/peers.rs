@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cairn_base::Timestamp;
+use cairn_base::{Clock, Timestamp};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,9 @@ struct Entry {
     expires_ms: u64,
     volume: Option<String>,
     pinned: Option<Pinned>,
+    /// The same by the clock that is never set, in the run of the program that made it: a wall clock that is put back makes a token no longer good.
+    #[serde(skip)]
+    ends: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -72,13 +75,13 @@ impl Peers {
     /// Makes a token.
     pub(crate) fn invite(
         &self,
-        now: Timestamp,
+        clock: &dyn Clock,
         fingerprint: Fingerprint,
         address: String,
         volume: Option<String>,
         expiry: Option<Duration>,
     ) -> Result<Invitation, ServerError> {
-        let now_ms = now.0 / 1_000_000;
+        let now_ms = clock.now().0 / 1_000_000;
         let expiry = expiry.unwrap_or(DEFAULT_EXPIRY);
         let expires_ms = now_ms.saturating_add(expiry.as_millis().try_into().unwrap_or(u64::MAX));
         let (id, secret) = (random_name(), Secret::random());
@@ -89,6 +92,7 @@ impl Peers {
             expires_ms,
             volume: volume.clone(),
             pinned: None,
+            ends: Some(clock.monotonic().saturating_add(expiry)),
         };
         self.change(|document| {
             let forget_ms = FORGET.as_millis() as u64;
@@ -116,14 +120,13 @@ impl Peers {
     }
 
     /// Everyone.
-    pub(crate) fn list(&self, now: Timestamp) -> Vec<Peer> {
-        let now_ms = now.0 / 1_000_000;
+    pub(crate) fn list(&self, clock: &dyn Clock) -> Vec<Peer> {
         let document = self.document.lock();
         let peer = |entry: &Entry| Peer {
             id: entry.id.clone(),
             state: match &entry.pinned {
                 Some(_) => PeerState::Pinned,
-                None if entry.expires_ms <= now_ms => PeerState::Expired,
+                None if entry.is_over(clock) => PeerState::Expired,
                 None => PeerState::Invited,
             },
             fingerprint: entry.pinned.as_ref().map(|pinned| pinned.fingerprint.to_string()),
@@ -142,7 +145,7 @@ impl Peers {
         certificate: Fingerprint,
         volume: &str,
     ) -> Result<(), ServerError> {
-        if self.admit(now, certificate, None, volume).is_ok() {
+        if self.allows(certificate, volume).is_ok() {
             return Ok(());
         }
         let now_ms = now.0 / 1_000_000;
@@ -153,6 +156,7 @@ impl Peers {
             expires_ms: now_ms,
             volume: Some(volume.to_owned()),
             pinned: Some(Pinned { fingerprint: certificate, at_ms: now_ms }),
+            ends: None,
         };
         self.change(|document| {
             document.peers.push(entry);
@@ -194,27 +198,13 @@ impl Peers {
     /// The same destination may present its token again: its first answer may have been lost on the way.
     pub(crate) fn admit(
         &self,
-        now: Timestamp,
+        clock: &dyn Clock,
         certificate: Fingerprint,
         credential: Option<&Credential>,
         volume: &str,
     ) -> Result<(), ServerError> {
-        let now_ms = now.0 / 1_000_000;
-        let Some(credential) = credential else {
-            let document = self.document.lock();
-            let pinned = |entry: &&Entry| {
-                entry.pinned.as_ref().is_some_and(|pinned| pinned.fingerprint == certificate)
-            };
-            let mut mine = document.peers.iter().filter(pinned).peekable();
-            if mine.peek().is_none() {
-                return Err(ServerError::PeerNotPinned);
-            }
-            return if mine.any(|entry| entry.allows(volume)) {
-                Ok(())
-            } else {
-                Err(ServerError::VolumeNotAllowed { volume: volume.to_owned() })
-            };
-        };
+        let now_ms = clock.now().0 / 1_000_000;
+        let Some(credential) = credential else { return self.allows(certificate, volume) };
         self.change(|document| {
             let entry = document
                 .peers
@@ -228,7 +218,7 @@ impl Peers {
             match &entry.pinned {
                 Some(pinned) if pinned.fingerprint == certificate => Ok(()),
                 Some(_) => Err(ServerError::TokenUsed),
-                None if entry.expires_ms <= now_ms => Err(ServerError::TokenExpired),
+                None if entry.is_over(clock) => Err(ServerError::TokenExpired),
                 None => {
                     entry.pinned = Some(Pinned { fingerprint: certificate, at_ms: now_ms });
                     // It is for one mirror: whoever has it does not get to see others.
@@ -237,6 +227,21 @@ impl Peers {
                 }
             }
         })
+    }
+
+    /// Whether the holder of a certificate that is pinned may have a volume.
+    pub(crate) fn allows(&self, certificate: Fingerprint, volume: &str) -> Result<(), ServerError> {
+        let document = self.document.lock();
+        let pinned =
+            |entry: &&Entry| entry.pinned.as_ref().is_some_and(|pinned| pinned.fingerprint == certificate);
+        let mut mine = document.peers.iter().filter(pinned).peekable();
+        if mine.peek().is_none() {
+            return Err(ServerError::PeerNotPinned);
+        }
+        match mine.any(|entry| entry.allows(volume)) {
+            true => Ok(()),
+            false => Err(ServerError::VolumeNotAllowed { volume: volume.to_owned() }),
+        }
     }
 
     /// Changes the document and its file, or neither.
@@ -254,6 +259,12 @@ impl Peers {
 }
 
 impl Entry {
+    /// The time for its first use is over.
+    fn is_over(&self, clock: &dyn Clock) -> bool {
+        self.expires_ms <= clock.now().0 / 1_000_000
+            || self.ends.is_some_and(|ends| ends <= clock.monotonic())
+    }
+
     fn allows(&self, volume: &str) -> bool {
         self.volume.as_deref().is_none_or(|only| only == volume)
     }

@@ -33,6 +33,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LABEL_MAX: usize = 40;
 /// Runs of one simulation at most.
 const SIMULATED_MAX: u64 = 200_000;
+/// Seconds of which one is free for the name of a snapshot, or it fails.
+const NAMES_TRIED: u64 = 60;
 const TIME_FORMAT: &str = "%Y-%m-%dT%H-%M-%SZ";
 
 /// A schedule as it is kept.
@@ -101,11 +103,11 @@ impl Schedules {
     }
 }
 
-/// The snapshots that a schedule has made, the oldest first.
+/// The snapshots that a schedule has made, in the order in which it made them: their times are by a clock that may have been put back.
 fn snapshots_of(label: &str, open: &OpenVolume) -> Vec<Snapshot> {
     let mut found: Vec<Snapshot> =
         open.volume.snapshots().into_iter().filter(|snapshot| is_of(label, &snapshot.name)).collect();
-    found.sort_by_key(|snapshot| snapshot.created);
+    found.sort_by_key(|snapshot| snapshot.id);
     found
 }
 
@@ -246,8 +248,18 @@ impl Server {
 
     /// Makes one snapshot and deletes those that need not stay.
     fn run_schedule(&self, open: &OpenVolume, plan: &Plan, now_ms: u64) -> Result<(), ServerError> {
-        let time = timetable::in_zone(now_ms, Tz::UTC).map(|at| at.format(TIME_FORMAT).to_string());
-        let name = format!("{}.{}", plan.label, time.unwrap_or_default());
+        let named_at = |at_ms: u64| {
+            let time = timetable::in_zone(at_ms, Tz::UTC).map(|at| at.format(TIME_FORMAT).to_string());
+            format!("{}.{}", plan.label, time.unwrap_or_default())
+        };
+        // A clock that was put back by whole hours shows the seconds of earlier runs again.
+        let mut name = named_at(now_ms);
+        for later_s in 1..NAMES_TRIED {
+            if open.volume.snapshot_named(&name).is_none() {
+                break;
+            }
+            name = named_at(now_ms.saturating_add(later_s * 1000));
+        }
         let full = format!("{}@{name}", open.name);
         let make = || open.volume.create_snapshot(&name);
         open.snapshot_with(make)?.map_err(named(&open.name, &full))?;

@@ -494,7 +494,7 @@ impl Server {
     }
 
     pub(crate) fn list_peers(&self) -> Vec<api::Peer> {
-        self.peers.list(self.clock.now())
+        self.peers.list(&*self.clock)
     }
 
     /// Ends the access of a peer, and lets go of what was kept for its mirrors.
@@ -502,7 +502,7 @@ impl Server {
         let Some(gone) = self.peers.revoke(id)? else { return Ok(()) };
         let name = transfer::peer_digits(gone);
         for open in &self.volumes.all() {
-            if self.peers.admit(self.clock.now(), gone, None, &open.name).is_ok() {
+            if self.peers.allows(gone, &open.name).is_ok() {
                 continue;
             }
             let failed = ServerError::volume(&open.name);
@@ -535,13 +535,7 @@ impl Server {
             None => listening,
         };
         let expiry = request.expires_ms.map(Duration::from_millis);
-        self.peers.invite(
-            self.clock.now(),
-            self.identity.fingerprint,
-            address,
-            request.volume.clone(),
-            expiry,
-        )
+        self.peers.invite(&*self.clock, self.identity.fingerprint, address, request.volume.clone(), expiry)
     }
 }
 

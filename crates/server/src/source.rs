@@ -246,14 +246,12 @@ fn converse(stream: TcpStream, shared: &Shared, own: &mut Vec<u64>) -> Result<()
     for lane in stream.lanes_mut() {
         set_patience(&mut lane.sock, patience).map_err(cut)?;
     }
-    let now = shared.clock.now();
     let offered = Offered {
         volumes: &shared.volumes,
         peers: &shared.peers,
         mirrors: &shared.mirrors,
         certificate,
         host: stream.lanes()[0].sock.get_ref().peer_addr().ok().map(|peer| peer.ip()),
-        now,
         ending: &shared.ending,
     };
     let outcome = transfer::serve(&mut stream, &shared.source, &offered, &shared.ending);
@@ -348,7 +346,7 @@ fn admit(hello: &Hello, stream: &DestinationLane, shared: &Shared) -> Result<Fin
         shared.peers.knows(credential)?;
         shared.volumes.get(&hello.volume)?;
     }
-    shared.peers.admit(shared.clock.now(), certificate, hello.credential.as_ref(), &hello.volume)?;
+    shared.peers.admit(&*shared.clock, certificate, hello.credential.as_ref(), &hello.volume)?;
     Ok(certificate)
 }
 

@@ -50,14 +50,13 @@ pub(crate) struct Offered<'a> {
     pub(crate) certificate: Fingerprint,
     /// Where the peer connects from.
     pub(crate) host: Option<std::net::IpAddr>,
-    pub(crate) now: cairn_base::Timestamp,
     /// The server ends.
     pub(crate) ending: &'a AtomicBool,
 }
 
 impl SourceVolumes for Offered<'_> {
     fn volume(&self, name: &str, _peer: &PeerName) -> Result<Arc<Volume>, Refusal> {
-        self.peers.admit(self.now, self.certificate, None, name).map_err(|_| Refusal::NoSuchVolume)?;
+        self.peers.allows(self.certificate, name).map_err(|_| Refusal::NoSuchVolume)?;
         self.volumes.get(name).map(|open| open.volume.clone()).map_err(|_| Refusal::NoSuchVolume)
     }
 

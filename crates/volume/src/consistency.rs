@@ -231,6 +231,10 @@ impl Volume {
             (Some(part), _) => self.merge(part, &before, &rider, &mut gathered)?,
             (None, _) => before.root,
         };
+        if root.changed != before.root.changed {
+            // A rollback changes what is shown, and no write did.
+            self.state.lock().changed_at(root.generation, self.clock.monotonic());
+        }
         let mut superblock = commit.superblock.clone();
         superblock.root = root;
         superblock.sequence += 1;
@@ -341,7 +345,7 @@ impl Volume {
         let frozen = std::mem::replace(&mut state.open, Overlay::new(next));
         let generation = frozen.generation;
         state.frozen = Some(Frozen::Draining(Box::new(frozen)));
-        state.note_first_change(generation, &*self.clock);
+        state.note_first_change(generation);
         state.changed_since = None;
         let (order, tail) = (state.order, log.mark());
         drop(log);

@@ -21,25 +21,38 @@ const FIRST_CHANGES_MAX: usize = 4096;
 pub struct Behind {
     /// When this was found, by the volume's clock.
     pub now: Timestamp,
-    /// When the first change after the snapshot was made, by the same clock; none without a change. After a restart, or far back, it is
-    /// the time of the snapshot, which is earlier.
+    /// When the first change after the snapshot was made, by the same clock as it shows now: what has passed since was measured by one that is never set. None without a
+    /// change. After a restart, or far back, it is the time of the snapshot, which is earlier.
     pub first_change: Option<Timestamp>,
     /// Blocks that the active state has and the snapshot does not, and changes in memory.
     pub blocks: u64,
 }
 
+impl Behind {
+    /// What is so as of `now`, when the first change is of that age.
+    pub(crate) fn of(now: Timestamp, age: Option<Duration>, blocks: u64) -> Self {
+        let nanos = |age: Duration| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        let first_change = age.map(|age| Timestamp(now.0.saturating_sub(nanos(age))));
+        Self { now, first_change, blocks }
+    }
+}
+
 impl State {
     /// Notes, at a freeze, when the frozen generation got its first change.
-    pub(crate) fn note_first_change(&mut self, generation: Generation, clock: &dyn Clock) {
+    pub(crate) fn note_first_change(&mut self, generation: Generation) {
         // A generation of nothing but a mirror's bookkeeping changes nothing that anyone sees.
-        let Some(since) = self.changed_since else { return };
-        let age = clock.monotonic().saturating_sub(since);
-        let at = Timestamp(clock.now().0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
-        self.first_changes.insert(generation, at);
+        if let Some(since) = self.changed_since {
+            self.changed_at(generation, since);
+        }
+    }
+
+    /// Notes that a generation got its first change then, unless it had one before.
+    pub(crate) fn changed_at(&mut self, generation: Generation, at: Duration) {
+        self.first_changes.entry(generation).or_insert(at);
         while self.first_changes.len() > FIRST_CHANGES_MAX {
-            let forgotten = self.first_changes.pop_first();
-            let next = forgotten.map_or(Generation(0), |(generation, _)| Generation(generation.0 + 1));
-            self.known_from = self.known_from.max(next);
+            let Some((forgotten, at)) = self.first_changes.pop_first() else { return };
+            self.known_from = self.known_from.max(Generation(forgotten.0 + 1));
+            self.known_since = at;
         }
     }
 
@@ -67,48 +80,47 @@ impl Volume {
             let base = state.snapshots.get(id).ok_or(VolumeError::NoSuchSnapshot(id))?.root;
             (state.committed.clone(), base)
         };
-        let (first_change, dirty) =
-            self.first_change_after(Some((base.generation, base.changed)), base.created);
+        let (age, dirty) = self.first_change_after(Some((base.generation, base.changed)), base.created);
         let maps = Maps { store: &self.store, redirects: &committed.redirects };
-        let runs = match first_change {
+        let runs = match age {
             Some(_) => maps.only_in(&committed.root, &[base])?,
             None => Vec::new(),
         };
         let blocks = runs.iter().map(|(_, count)| count).sum::<u64>() + dirty;
-        Ok(Behind { now: self.clock.now(), first_change, blocks })
+        Ok(Behind::of(self.clock.now(), age, blocks))
     }
 
     /// How long ago the first change after a root was made; none without a change. As in [`Volume::changed_since_snapshot`], without counting blocks.
     pub fn age_of_changes(&self, base: &Root) -> Option<Duration> {
-        let (first, _) = self.first_change_after(Some((base.generation, base.changed)), base.created);
-        first.map(|first| self.clock.now().since(first))
+        self.first_change_after(Some((base.generation, base.changed)), base.created).0
     }
 
-    /// When the first change after a root was made, and how many changes are in memory. The root is told by its generation and by the time of the last change
-    /// in it; for an unknown one, or one before this run of the program, changes count from `created`, when it was made.
+    /// How long ago the first change after a root was made, and how many changes are in memory. The root is told by its generation and by the time of the last change
+    /// in it; for an unknown one, or one before this run of the program, changes count from `created`, when it was made, and are no younger than this run: a wall clock
+    /// that was put back hides none.
     pub(crate) fn first_change_after(
         &self,
         base: Option<(Generation, Timestamp)>,
         created: Timestamp,
-    ) -> (Option<Timestamp>, u64) {
+    ) -> (Option<Duration>, u64) {
+        let (now, passed) = (self.clock.now(), self.clock.monotonic());
         let state = self.state.lock();
         let frozen = state.frozen.as_ref().map_or(0, |frozen: &Frozen| frozen.overlay().changes);
         let dirty = state.open.changes + frozen;
-        let Some((generation, changed)) = base else { return (Some(created), dirty) };
+        let since_made = now.since(created);
+        let before_this_run = since_made.max(passed.saturating_sub(state.known_since));
+        let Some((generation, changed)) = base else { return (Some(before_this_run), dirty) };
         let clean = state.open.is_empty() && state.frozen.is_none();
         if clean && state.committed.root.changed == changed {
             return (None, dirty);
         }
         let next = Generation(generation.0 + 1);
         if next < state.known_from {
-            return (Some(created), dirty);
+            return (Some(before_this_run), dirty);
         }
         let committed = state.first_changes.range(next..).next().map(|(_, at)| *at);
-        let open = state.changed_since.map(|since| {
-            let age = self.clock.monotonic().saturating_sub(since);
-            Timestamp(self.clock.now().0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)))
-        });
-        (committed.or(open).or(Some(created)), dirty)
+        let age = committed.or(state.changed_since).map(|at| passed.saturating_sub(at));
+        (Some(age.unwrap_or(since_made)), dirty)
     }
 
     /// The time of a change, later than that of any change before, whatever the clock says: where it is the same, so is the content.

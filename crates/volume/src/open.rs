@@ -245,6 +245,7 @@ impl Volume {
             changed_since: None,
             first_changes: BTreeMap::new(),
             known_from: Generation(superblock.root.generation.0 + 1),
+            known_since: options.clock.monotonic(),
             since_began: BTreeMap::new(),
             since_maps: Vec::new(),
             log_left: false,

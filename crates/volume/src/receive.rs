@@ -492,7 +492,7 @@ impl Receiver {
         state.next_file = target.root.next_file;
         state.open.generation = cairn_base::Generation(target.root.generation.0 + 1);
         // What was known of a head that was written here is not true of this one.
-        state.forget_head();
+        state.forget_head(volume.clock.monotonic());
         let same = |id: SnapshotId, pin: &Arc<Committed>| {
             state.snapshots.get(id).is_some_and(|entry| entry.root == pin.root)
         };

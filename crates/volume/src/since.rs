@@ -299,14 +299,14 @@ impl Volume {
         let whole = inodes.iter().all(|inode| inode.tree.pointer.is_hole());
         let whole = whole.then_some((root.generation, root.changed));
         let created = inodes.first().map_or(root.created, |inode| inode.created);
-        let (first_change, dirty) = self.first_change_after(whole.or(base).or(began), created);
+        let (age, dirty) = self.first_change_after(whole.or(base).or(began), created);
         let mut runs = Vec::new();
-        for inode in inodes.iter().filter(|_| first_change.is_some()) {
+        for inode in inodes.iter().filter(|_| age.is_some()) {
             runs.extend(self.reached_and_marked(&committed, &[committed.root], inode)?);
         }
         let runs = join(runs);
         let blocks = runs.iter().map(|(_, count)| count).sum::<u64>() + dirty;
-        Ok(Behind { now: self.clock.now(), first_change, blocks })
+        Ok(Behind::of(self.clock.now(), age, blocks))
     }
 
     /// Ends a relationship: its maps are freed. Without such a relationship nothing happens.

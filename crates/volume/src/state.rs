@@ -150,10 +150,12 @@ pub(crate) struct State {
     pub(crate) stranded: Vec<FileId>,
     /// When the open generation got its first change.
     pub(crate) changed_since: Option<Duration>,
-    /// When the generations of this run of the program got their first change.
-    pub(crate) first_changes: BTreeMap<Generation, Timestamp>,
+    /// When the generations of this run of the program got their first change, by the clock that never goes back.
+    pub(crate) first_changes: BTreeMap<Generation, Duration>,
     /// Every change of this and later generations was made in this run of the program, and is in `first_changes` or `changed_since`.
     pub(crate) known_from: Generation,
+    /// All earlier ones were made before this, by the same clock.
+    pub(crate) known_since: Duration,
     /// The generation that began an accumulating since map, and the time of the last change in it; of this run of the program.
     pub(crate) since_began: BTreeMap<FileId, (Generation, Timestamp)>,
     /// The since maps: each new block goes into every accumulating one.
@@ -308,12 +310,13 @@ impl State {
     }
 
     /// Another image is shown from here on than the one that was written here: generations and files count on from it.
-    pub(crate) fn forget_head(&mut self) {
+    pub(crate) fn forget_head(&mut self, now: Duration) {
         self.heads += 1;
         self.since_maps.clear();
         self.since_began.clear();
         self.first_changes.clear();
         self.known_from = self.open.generation;
+        self.known_since = now;
         self.changed_since = None;
         self.removed.clear();
         self.stranded.clear();

@@ -5,15 +5,16 @@
 //! - A clone is a volume like any other, whatever becomes of the mirror under it, and the mirror shows nothing of it. Its server is that of the mirror: the power goes for both.
 //! - An image without a snapshot that is locked, or that a clone is made of, is never shown.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use cairn_base::{Clock, Rng, SnapshotId};
+use cairn_base::{Clock, Rng, SnapshotId, Timestamp};
 use cairn_device::Device;
 use cairn_mirror::{
-    Client, Destination, Follower, MirrorError, Options, PeerName, Refusal, Relationship, Source,
+    Birth, Client, Destination, Follower, MirrorError, Options, PeerName, Refusal, Relationship, Source,
     TransferKind, TransferReport,
 };
 use cairn_stream::MIRROR_PREFIX;
@@ -29,7 +30,7 @@ use crate::round::{Crew, Floor};
 use crate::tally::Tally;
 use crate::tasks::{Tasks, Turn};
 use crate::timeline::Timeline;
-use crate::world::{Config, SnapshotModel, World, compare_image};
+use crate::world::{Config, SnapshotModel, World, compare_image, set_clock};
 
 const LAST_PEER: &str = "lst";
 const SECOND: Relationship = Relationship(8);
@@ -71,6 +72,12 @@ pub struct Chain {
     /// The server in the middle forgot what the last one has, or had let go of it before it knew.
     forgot: bool,
     lock: Option<Duration>,
+    /// What the server in the middle had written down of the snapshots that came.
+    births: Vec<Birth>,
+    /// By its clock, and of each snapshot that it shows: a moment at which that had not been made. Of those of the first image nobody knows.
+    arrived: BTreeMap<SnapshotId, (Timestamp, Option<Timestamp>)>,
+    /// When the last update that brought an image began.
+    asked: Option<Timestamp>,
     clone: Option<Offspring>,
     /// Updates that a lock or a clone kept away.
     pub refused: u64,
@@ -78,12 +85,10 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Formats all three. Their clocks differ by an hour at most.
+    /// Formats all three. Their clocks differ by two hours at most, and are set now and then.
     pub fn new(rng: &mut Rng, config: Config) -> Result<Self> {
         let pair = Pair::new(rng, config)?;
         let last = World::new("lst", rng, Config { log_device: false, ..config }, Role::Destination)?;
-        last.clock.advance(Duration::from_secs(rng.below(3600)));
-        pair.destination.clock.advance(Duration::from_secs(rng.below(3600)));
         Ok(Self {
             pair,
             last,
@@ -93,6 +98,9 @@ impl Chain {
             remembered: Vec::new(),
             forgot: true,
             lock: None,
+            births: Vec::new(),
+            arrived: BTreeMap::new(),
+            asked: None,
             clone: None,
             refused: 0,
             messages: 0,
@@ -114,21 +122,45 @@ impl Chain {
         self.pair.destination.volume()
     }
 
-    /// Snapshots that no image may lack: those that are locked, and what a clone is made of.
+    /// Snapshots that no image may lack: those that cannot be older than the lock is long by the clock in the middle, whatever the source's says; and what a clone is made of.
     fn promised(&self) -> Vec<Snapshot> {
         let now = self.pair.destination.clock.now();
-        let is_locked = |s: &Snapshot| {
-            self.lock.is_some_and(|lock| now.since(s.created) < lock) && !s.name.starts_with(MIRROR_PREFIX)
+        let is_young = |s: &Snapshot| {
+            let (created, before) = self.arrived.get(&s.id).copied().unwrap_or_default();
+            let young = |before: Timestamp| self.lock.is_some_and(|lock| now.since(before) < lock);
+            created == s.created && before.is_some_and(young)
         };
-        let is_cloned = |s: &Snapshot| self.clone.as_ref().is_some_and(|c| c.lasts && c.base == s.id);
-        self.middle().snapshots().into_iter().filter(|s| is_locked(s) || is_cloned(s)).collect()
+        self.may_be_kept().into_iter().filter(|s| is_young(s) || self.is_cloned(s)).collect()
+    }
+
+    /// Those that an update may be refused for.
+    fn may_be_kept(&self) -> Vec<Snapshot> {
+        let may = |s: &Snapshot| self.lock.is_some() && !s.name.starts_with(MIRROR_PREFIX);
+        self.middle().snapshots().into_iter().filter(|s| may(s) || self.is_cloned(s)).collect()
+    }
+
+    fn is_cloned(&self, snapshot: &Snapshot) -> bool {
+        self.clone.as_ref().is_some_and(|clone| clone.lasts && clone.base == snapshot.id)
+    }
+
+    /// Notes what the one in the middle got in a round that began at `began`, by its clock.
+    fn note_arrivals(&mut self, began: Timestamp) {
+        let before = self.asked.map(|asked| asked.min(began));
+        let known = std::mem::take(&mut self.arrived);
+        let noted = |s: Snapshot| {
+            let same = known.get(&s.id).copied().filter(|(created, _)| *created == s.created);
+            (s.id, same.unwrap_or((s.created, before)))
+        };
+        self.arrived = self.middle().snapshots().into_iter().map(noted).collect();
+        self.asked = Some(began);
     }
 
     /// Updates of both links at once, with work on the first volume and on the clone; and what must hold after it.
     pub fn round(&mut self, timeline: &mut Timeline, round: Round) -> Result<()> {
         timeline.step();
         let mut rng = self.rng.fork();
-        let promised = self.promised();
+        let (promised, may_be_kept) = (self.promised(), self.may_be_kept());
+        let began = self.pair.destination.clock.now();
         let before = self.pair.shown.clone();
         let mirror = Destination::new(
             self.middle(),
@@ -139,6 +171,7 @@ impl Chain {
         );
         let options = Options { lock: self.lock, ..mirror.options() };
         mirror.set_options(options);
+        mirror.remember_births(&self.births);
         mirror.set_relay(self.relay.clone());
         let last = Destination::new(self.last.volume(), VOLUME_NAME, SECOND, compression(&mut rng), None);
         let devices =
@@ -211,6 +244,9 @@ impl Chain {
         self.messages += near.messages() + far.messages();
         if round.first {
             self.pair.contact = mirror.contact();
+            if !devices[1].is_off() {
+                self.births = mirror.births();
+            }
         }
         let [first, second] = outcomes.map(Mutex::into_inner);
         for (link, outcome) in [("A to B", &first), ("B to C", &second)] {
@@ -229,7 +265,10 @@ impl Chain {
         let garbled = round.mishaps.iter().any(|mishap| matches!(mishap, Some((_, Mishap::Garbled))));
         self.forgot |= garbled || (round.second && devices[1].is_off());
         self.settle(timeline, &offers)?;
-        self.judge_first(&first, &promised, &offers, quiet[0])?;
+        self.judge_first(&first, (&promised, &may_be_kept), &offers, quiet[0])?;
+        if self.pair.shown.target != before.target {
+            self.note_arrivals(began);
+        }
         self.judge_last(&second, &before, quiet[1], learnt && !garbled)
     }
 
@@ -273,7 +312,7 @@ impl Chain {
     fn judge_first(
         &mut self,
         outcome: &Outcome,
-        promised: &[Snapshot],
+        (promised, may_be_kept): (&[Snapshot], &[Snapshot]),
         offers: &Offers,
         quiet: bool,
     ) -> Result<()> {
@@ -302,9 +341,9 @@ impl Chain {
             }
             Some(Err(MirrorError::Locked { .. } | MirrorError::Volume(VolumeError::Cloned(_)))) => {
                 self.refused += 1;
-                ensure!(!promised.is_empty(), "refused for a snapshot, and none is promised");
-                let lacks = promised.iter().any(|s| !self.pair.source.snapshots.contains_key(&s.id));
-                ensure!(lacks || !quiet, "refused, and the source has all that is promised");
+                ensure!(!may_be_kept.is_empty(), "refused for a snapshot, and none may be kept");
+                let lacks = may_be_kept.iter().any(|s| !self.pair.source.snapshots.contains_key(&s.id));
+                ensure!(lacks || !quiet, "refused, and the source has all that may be kept");
                 ensure!(!news, "an image that was refused is shown");
             }
             Some(Err(error)) => ensure!(!quiet, "the first link failed though nothing went wrong: {error}"),
@@ -408,6 +447,9 @@ impl Chain {
         for world in [&mut self.pair.destination, &mut self.last] {
             let step = Duration::from_millis(self.rng.below(3000));
             world.clock.advance(step);
+            if self.rng.one_in(8) {
+                set_clock(&world.clock, &mut self.rng);
+            }
         }
         match self.rng.below(8) {
             0 => self.restart_middle(timeline, &Offers::new()),

@@ -222,7 +222,8 @@ impl Server {
             loss
         };
         let at_most = loss.age_at_most();
-        let since_image = self.clock.now().since(loss.image_taken);
+        // Without a contact there is nothing but the two clocks.
+        let since_image = loss.image_age.unwrap_or_else(|| self.clock.now().since(loss.image_taken));
         Ok(api::Failover {
             name: name.to_owned(),
             image: Some(loss.image_name),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cairn_mirror::{Client, MirrorError, Pace, TransferReport};
 
-use super::{Claim, Document, Heard, Manner, Mirrors, Relation, millis, now_ms};
+use super::{Claim, Document, Manner, Mirrors, Relation, millis, now_ms};
 use crate::api;
 use crate::error::ServerError;
 use crate::state;
@@ -170,7 +170,7 @@ impl Mirrors {
     /// Writes down what is known of the source and of past updates.
     fn keep_contact(&self, relation: &Relation) {
         let mut document = relation.document.lock();
-        document.contact = relation.destination.contact().map(Heard::from);
+        document.heard(&relation.destination);
         document.last = relation.live.lock().transfer.clone().or(document.last.take());
         if let Err(error) = state::save(&relation.path, &*document) {
             tracing::warn!(mirror = relation.name, %error, "what is known of the last update was not written down");

@@ -105,9 +105,9 @@ impl Mirrors {
             return;
         };
         {
-            let now = self.clock.now();
+            let now = self.clock.monotonic();
             let mut live = relation.live.lock();
-            let asked = live.asked.is_some_and(|asked| now.since(asked) < ASK_EVERY);
+            let asked = live.asked.is_some_and(|asked| now.saturating_sub(asked) < ASK_EVERY);
             if asked || live.running || live.asking || !relation.is_failed_over() {
                 return;
             }

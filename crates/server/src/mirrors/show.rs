@@ -103,7 +103,10 @@ impl Mirrors {
             compress: document.link.compress,
             image: shown.map(|shown| shown.name),
             image_ms,
-            image_age_ms: image_ms.map(|image_ms| now_ms(&*self.clock).saturating_sub(image_ms)),
+            image_age_ms: image_ms.map(|image_ms| match relation.destination.image_age() {
+                Some(age) => millis(age),
+                None => now_ms(&*self.clock).saturating_sub(image_ms),
+            }),
             last: live.transfer.clone().or(document.last),
             next_ms: live.next_ms.filter(|_| waits),
             sent_bytes: document.sent_bytes,

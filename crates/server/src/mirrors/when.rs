@@ -98,6 +98,12 @@ impl When {
         }
     }
 
+    /// The next run, which was planned for `due_ms`, once the clock was put back: a mirror is not left alone until that shows the same hour again. What ran at an hour that comes
+    /// again runs again.
+    pub(super) fn no_later_ms(&self, due_ms: u64, now_ms: u64) -> u64 {
+        self.next_ms(now_ms).map_or(due_ms, |next| next.min(due_ms))
+    }
+
     /// The next run after a start of the server, when the last one began at `last_ms`: now, when any was missed.
     pub(super) fn first_ms(&self, last_ms: Option<u64>, now_ms: u64) -> Option<u64> {
         match last_ms {
@@ -166,6 +172,22 @@ mod tests {
         assert_eq!(every.first_ms(None, now), Some(now));
         assert_eq!(every.next_ms(now), Some(now + HOUR));
         assert_eq!(When::default().first_ms(None, now), None);
+    }
+
+    #[test]
+    fn clock_that_was_put_back_delays_no_run_by_more_than_its_interval() {
+        let every = When::default().changed(Some(HOUR), None, None).unwrap();
+        let now = ms(2026, 3, 9, 12);
+        let due = every.next_ms(now).unwrap();
+        let put_back = now - 5 * HOUR;
+        assert_eq!(every.no_later_ms(due, put_back), put_back + HOUR);
+        assert_eq!(every.no_later_ms(due, now), due, "nothing happened");
+        let (when, now) = (nightly(), ms(2026, 3, 9, 3));
+        let due = when.next_ms(now).unwrap();
+        assert_eq!(when.no_later_ms(due, now - 4 * HOUR), due - 24 * HOUR, "the same night comes again");
+        let continuous = When::default().continuously(Some(true), false).unwrap();
+        assert_eq!(continuous.no_later_ms(now + HOUR, now), now);
+        assert_eq!(When::default().no_later_ms(7, 3), 7);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Each way in which a token is refused, and that pinning survives a restart.
 
+use cairn_base::ManualClock;
+
 use super::*;
 
 const NOW: Timestamp = Timestamp(1_700_000_000_000_000_000);
@@ -11,10 +13,15 @@ fn fingerprint(digits: &str) -> Fingerprint {
 
 fn invite(peers: &Peers, volume: Option<&str>) -> Credential {
     let invitation = peers
-        .invite(NOW, fingerprint("ab"), "host:1".to_owned(), volume.map(str::to_owned), Some(HOUR))
+        .invite(&clock(NOW), fingerprint("ab"), "host:1".to_owned(), volume.map(str::to_owned), Some(HOUR))
         .unwrap();
     let token = Token::decode(&invitation.token).unwrap();
     Credential { id: token.id, secret: token.secret }
+}
+
+/// Both of its times are the same.
+fn clock(at: Timestamp) -> ManualClock {
+    ManualClock::new(at)
 }
 
 fn later(by: Duration) -> Timestamp {
@@ -27,13 +34,15 @@ fn token_is_good_for_one_destination_and_pins_it_for_ever() {
     let (one, other) = (fingerprint("01"), fingerprint("02"));
     let peers = Peers::open(dir.path()).unwrap();
     let credential = invite(&peers, None);
-    assert!(matches!(peers.admit(NOW, one, None, "v"), Err(ServerError::PeerNotPinned)));
-    peers.admit(NOW, one, Some(&credential), "v").unwrap();
-    peers.admit(later(HOUR * 2), one, Some(&credential), "v").expect("a lost answer can be asked for again");
-    assert!(matches!(peers.admit(NOW, other, Some(&credential), "v"), Err(ServerError::TokenUsed)));
+    assert!(matches!(peers.admit(&clock(NOW), one, None, "v"), Err(ServerError::PeerNotPinned)));
+    peers.admit(&clock(NOW), one, Some(&credential), "v").unwrap();
+    peers
+        .admit(&clock(later(HOUR * 2)), one, Some(&credential), "v")
+        .expect("a lost answer can be asked for again");
+    assert!(matches!(peers.admit(&clock(NOW), other, Some(&credential), "v"), Err(ServerError::TokenUsed)));
     let reopened = Peers::open(dir.path()).unwrap();
-    reopened.admit(later(HOUR * 1000), one, None, "v").unwrap();
-    assert!(matches!(reopened.admit(NOW, other, None, "v"), Err(ServerError::PeerNotPinned)));
+    reopened.admit(&clock(later(HOUR * 1000)), one, None, "v").unwrap();
+    assert!(matches!(reopened.admit(&clock(NOW), other, None, "v"), Err(ServerError::PeerNotPinned)));
 }
 
 #[test]
@@ -42,11 +51,14 @@ fn expired_unknown_and_forged_tokens_are_told_apart() {
     let peers = Peers::open(dir.path()).unwrap();
     let credential = invite(&peers, None);
     let one = fingerprint("01");
-    assert!(matches!(peers.admit(later(HOUR), one, Some(&credential), "v"), Err(ServerError::TokenExpired)));
+    assert!(matches!(
+        peers.admit(&clock(later(HOUR)), one, Some(&credential), "v"),
+        Err(ServerError::TokenExpired)
+    ));
     let forged = Credential { id: credential.id.clone(), secret: Secret::random() };
-    assert!(matches!(peers.admit(NOW, one, Some(&forged), "v"), Err(ServerError::TokenUnknown)));
+    assert!(matches!(peers.admit(&clock(NOW), one, Some(&forged), "v"), Err(ServerError::TokenUnknown)));
     peers.revoke(&credential.id).unwrap();
-    assert!(matches!(peers.admit(NOW, one, Some(&credential), "v"), Err(ServerError::TokenUnknown)));
+    assert!(matches!(peers.admit(&clock(NOW), one, Some(&credential), "v"), Err(ServerError::TokenUnknown)));
     assert!(matches!(peers.revoke(&credential.id), Err(ServerError::NotFound { .. })));
 }
 
@@ -57,10 +69,10 @@ fn restricted_token_opens_its_volume_only() {
     let credential = invite(&peers, Some("db"));
     let one = fingerprint("01");
     let refused = |outcome| matches!(outcome, Err(ServerError::VolumeNotAllowed { .. }));
-    assert!(refused(peers.admit(NOW, one, Some(&credential), "mail")));
-    peers.admit(NOW, one, Some(&credential), "db").unwrap();
-    assert!(refused(peers.admit(NOW, one, None, "mail")));
-    peers.admit(NOW, one, None, "db").unwrap();
+    assert!(refused(peers.admit(&clock(NOW), one, Some(&credential), "mail")));
+    peers.admit(&clock(NOW), one, Some(&credential), "db").unwrap();
+    assert!(refused(peers.admit(&clock(NOW), one, None, "mail")));
+    peers.admit(&clock(NOW), one, None, "db").unwrap();
 }
 
 #[test]
@@ -69,12 +81,12 @@ fn token_that_names_no_volume_is_for_the_first_one() {
     let peers = Peers::open(dir.path()).unwrap();
     let credential = invite(&peers, None);
     let one = fingerprint("01");
-    peers.admit(NOW, one, Some(&credential), "mail").unwrap();
+    peers.admit(&clock(NOW), one, Some(&credential), "mail").unwrap();
     let reopened = Peers::open(dir.path()).unwrap();
     for with in [None, Some(&credential)] {
-        let refused = reopened.admit(NOW, one, with, "db");
+        let refused = reopened.admit(&clock(NOW), one, with, "db");
         assert!(matches!(refused, Err(ServerError::VolumeNotAllowed { .. })));
-        reopened.admit(NOW, one, with, "mail").unwrap();
+        reopened.admit(&clock(NOW), one, with, "mail").unwrap();
     }
 }
 
@@ -86,4 +98,20 @@ fn secret_is_not_in_the_state_file() {
     let text = std::fs::read_to_string(dir.path().join("peers.json")).unwrap();
     let secret = serde_json::to_string(&credential.secret).unwrap();
     assert!(text.contains(&credential.id) && !text.contains(secret.trim_matches('"')));
+}
+
+#[test]
+fn token_is_good_for_its_time_whatever_becomes_of_the_wall_clock() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = Peers::open(dir.path()).unwrap();
+    let credential = invite(&peers, None);
+    let one = fingerprint("01");
+    let put_back = clock(later(HOUR));
+    put_back.set(later(HOUR / 4));
+    let refused = peers.admit(&put_back, one, Some(&credential), "v");
+    assert!(matches!(refused, Err(ServerError::TokenExpired)), "an hour has passed, whatever it shows");
+    assert_eq!(peers.list(&put_back)[0].state, PeerState::Expired);
+    let put_back = clock(later(HOUR / 2));
+    put_back.set(Timestamp(NOW.0 - HOUR.as_nanos() as u64));
+    peers.admit(&put_back, one, Some(&credential), "v").expect("half an hour has passed");
 }

@@ -1,5 +1,7 @@
 //! Which snapshots stay: the newest, and the newest of each hour, day, week, month and year.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Datelike, Timelike};
 use chrono_tz::Tz;
 
@@ -32,7 +34,8 @@ fn year(at: &DateTime<Tz>) -> (i64, i64) {
     (i64::from(at.year()), 0)
 }
 
-/// Says of each moment, given in milliseconds since 1970 UTC and in order, whether its snapshot stays.
+/// Says of each moment, given in milliseconds since 1970 UTC, whether its snapshot stays. They come in the order in which the snapshots were made: where a clock was put back, that is
+/// not the order of the times, and the newest is the one that was made last.
 pub(crate) fn kept(keep: &Keep, made_ms: &[u64], zone: Tz) -> Vec<bool> {
     if *keep == Keep::default() {
         return vec![true; made_ms.len()];
@@ -49,16 +52,15 @@ pub(crate) fn kept(keep: &Keep, made_ms: &[u64], zone: Tz) -> Vec<bool> {
         (keep.yearly, year),
     ];
     for (count, period) in rules {
-        let (mut left, mut last) = (count, None);
+        let (mut left, mut seen) = (count, BTreeSet::new());
         for (at_ms, stay) in made_ms.iter().zip(&mut stays).rev() {
             // A moment that no calendar has can't be judged: it stays.
             let Some(at) = in_zone(*at_ms, zone) else {
                 *stay = true;
                 continue;
             };
-            let found = Some(period(&at));
-            if left > 0 && found != last {
-                (last, left) = (found, left - 1);
+            if left > 0 && seen.insert(period(&at)) {
+                left -= 1;
                 *stay = true;
             }
         }

@@ -100,6 +100,32 @@ fn the_newest_of_each_period_stays() {
 }
 
 #[test]
+fn snapshots_that_are_made_after_a_clock_was_put_back_are_the_newest() {
+    let at = |hours: &[u64]| -> Vec<u64> { hours.iter().map(|hour| 1000 * DAY + hour * HOUR).collect() };
+    // Put back by two hours after the third; the fourth is the newest of its hour.
+    let made = at(&[8, 9, 10, 8, 9]);
+    let last = Keep { last: 2, ..Keep::default() };
+    assert_eq!(kept(&last, &made, Tz::UTC), [false, false, false, true, true]);
+    let hourly = Keep { hourly: 3, ..Keep::default() };
+    assert_eq!(kept(&hourly, &made, Tz::UTC), [false, false, true, true, true]);
+    // One that was made when the clock showed 1970, or a year that is far away, costs a period and no more.
+    for wrong in [0, 40_000] {
+        let made = [at(&[8, 9]), vec![wrong * DAY], at(&[10])].concat();
+        assert_eq!(kept(&hourly, &made, Tz::UTC), [false, true, true, true]);
+    }
+}
+
+#[test]
+fn beat_goes_on_when_the_clock_is_put_back_to_before_it_was_set() {
+    let every = Timetable::Every { every_ms: HOUR, from_ms: 100 * HOUR };
+    assert_eq!(every.next(90 * HOUR), Some(91 * HOUR));
+    assert_eq!(every.next(90 * HOUR + 1), Some(91 * HOUR));
+    assert_eq!(every.next(100 * HOUR - 1), Some(100 * HOUR));
+    assert_eq!(every.next(0), Some(HOUR));
+    assert_eq!(Timetable::Every { every_ms: 1000, from_ms: 500 }.next(0), Some(500));
+}
+
+#[test]
 fn days_are_those_of_the_place() {
     // 23:30 UTC is the next day in Berlin.
     let made = [ms("2026-01-10T22:30:00Z"), ms("2026-01-10T23:30:00Z")];

@@ -18,7 +18,7 @@ const EVERY_MS_MIN: u64 = 1_000;
 /// When something is due.
 #[derive(Debug, Clone)]
 pub(crate) enum Timetable {
-    /// At every multiple of so many milliseconds after a beginning.
+    /// At every multiple of so many milliseconds after a beginning, and before it.
     Every {
         /// Milliseconds.
         every_ms: u64,
@@ -62,8 +62,11 @@ impl Timetable {
     pub(crate) fn next(&self, after_ms: u64) -> Option<u64> {
         match self {
             Self::Every { every_ms, from_ms } => {
-                let past = after_ms.checked_sub(*from_ms).map_or(0, |past| past / every_ms + 1);
-                Some(from_ms + past * every_ms)
+                Some(match after_ms.checked_sub(*from_ms) {
+                    Some(past) => from_ms + (past / every_ms + 1) * every_ms,
+                    // The clock was put back to before the beginning: the same beat goes on there.
+                    None => from_ms - (from_ms - after_ms - 1) / every_ms * every_ms,
+                })
             }
             Self::Cron(cron, zone) => {
                 let after = in_zone(after_ms, *zone)?;

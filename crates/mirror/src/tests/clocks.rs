@@ -1,0 +1,172 @@
+//! Two servers whose clocks do not agree, and are set.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::{Clock, ManualClock, Rng, Timestamp};
+
+use super::harness::*;
+use crate::{Destination, MirrorError, Options};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A pair whose destination has a clock of its own, which is behind that of the source.
+fn apart(seed: u64, behind: Duration) -> (Pair, Arc<ManualClock>) {
+    let mut pair = Pair::new(seed);
+    let far = Arc::new(ManualClock::new(Timestamp(pair.clock.now().0 - behind.as_nanos() as u64)));
+    pair.destination.close().expect("it is closed");
+    pair.destination = open(&pair.destination_device, &far);
+    (pair, far)
+}
+
+fn turn(clock: &ManualClock, back: bool, by: Duration) {
+    let (now, by) = (clock.now().0, by.as_nanos() as u64);
+    clock.set(Timestamp(if back { now - by } else { now + by }));
+}
+
+#[test]
+fn lag_grows_by_the_time_that_passes_whatever_either_clock_is_set_to() {
+    for back in [true, false] {
+        let (pair, far) = apart(21, HOUR);
+        let mut rng = Rng::new(21);
+        let pass = |seconds: u64| {
+            for clock in [&pair.clock, &far] {
+                clock.advance(Duration::from_secs(seconds));
+            }
+        };
+        pair.write(pair.files[0], 0, 50, &mut rng);
+        let mirror = pair.mirror();
+        pair.update_with(&mirror, Trouble::default()).expect("a baseline");
+        let base = pair.source.snapshots()[0].root;
+        assert_eq!(mirror.lag().expect("there was contact").age, Duration::ZERO);
+        pass(100);
+        pair.write(pair.files[0], 0, 10, &mut rng);
+        pair.source.consistency_point().expect("a consistency point");
+        turn(&pair.clock, back, HOUR);
+        pass(7);
+        let at_source = pair.registry.mirrors(&pair.source).expect("the mirrors").remove(0);
+        let behind = at_source.behind.expect("its base is known");
+        let seven = Duration::from_secs(7);
+        assert_eq!(behind.now.since(behind.first_change.expect("a change")), seven);
+        // What a step of a mirror that follows continuously waits for.
+        assert_eq!(pair.source.age_of_changes(&base), Some(seven));
+        assert_eq!(pair.refresh(&mirror).expect("the source answers").age, seven);
+        turn(&far, back, HOUR);
+        pass(5);
+        let lag = mirror.lag().expect("there was contact");
+        assert_eq!((lag.age, lag.silent), (seven + Duration::from_secs(5), Duration::from_secs(5)));
+        assert_eq!(mirror.loss().silent, Some(Duration::from_secs(5)));
+        // Where the source's clock was put back to before the image, that is of no age.
+        let age = if back { Duration::ZERO } else { HOUR + Duration::from_secs(107) };
+        assert_eq!(mirror.loss().image_age, Some(age + Duration::from_secs(5)));
+        pair.update_with(&mirror, Trouble::default()).expect("an update");
+        assert_eq!(mirror.lag().map(|lag| (lag.age, lag.bytes)), Some((Duration::ZERO, 0)));
+    }
+}
+
+#[test]
+fn changes_from_before_a_restart_are_not_hidden_by_a_clock_that_was_put_back() {
+    let (mut pair, far) = apart(22, Duration::ZERO);
+    let mut rng = Rng::new(22);
+    pair.write(pair.files[0], 0, 50, &mut rng);
+    let mirror = pair.mirror();
+    pair.update_with(&mirror, Trouble::default()).expect("a baseline");
+    pair.write(pair.files[0], 0, 10, &mut rng);
+    pair.source.close().expect("it is closed");
+    turn(&pair.clock, true, HOUR);
+    pair.source = open(&pair.source_device, &pair.clock);
+    pair.clock.advance(Duration::from_secs(9));
+    let age = pair.refresh(&mirror).expect("the source answers").age;
+    assert_eq!(age, Duration::from_secs(9), "they are no younger than this run of the source");
+    // What the destination wrote down tells how long the source has been silent, and no less than since then.
+    let contact = mirror.contact();
+    turn(&far, true, HOUR);
+    let again =
+        Destination::new(pair.destination.clone(), "vol0", mirror.relationship, pair.compression, contact);
+    far.advance(Duration::from_secs(4));
+    assert_eq!(again.silence(), Some(Duration::from_secs(4)));
+}
+
+#[test]
+fn a_rollback_is_a_change_from_the_moment_at_which_it_was_made() {
+    let (pair, _far) = apart(23, HOUR);
+    let mut rng = Rng::new(23);
+    let kept = pair.source.create_snapshot("before").expect("a snapshot").id;
+    pair.write(pair.files[0], 0, 50, &mut rng);
+    let mirror = pair.mirror();
+    pair.update_with(&mirror, Trouble::default()).expect("a baseline");
+    turn(&pair.clock, true, HOUR);
+    pair.source.rollback(kept).expect("it goes back");
+    pair.clock.advance(Duration::from_secs(3));
+    assert_eq!(pair.refresh(&mirror).expect("the source answers").age, Duration::from_secs(3));
+}
+
+/// An update of a mirror with a lock of 30 days.
+fn update(pair: &Pair, mirror: &Destination) -> Result<(), MirrorError> {
+    mirror.set_options(Options { lock: Some(DAY * 30), ..mirror.options() });
+    pair.update_with(mirror, Trouble::default()).map(drop)
+}
+
+#[test]
+fn lock_counts_what_has_passed_at_the_mirror_and_not_what_the_source_says() {
+    // The source's clock is years behind while the snapshot is made, or years ahead; the mirror's server may start anew.
+    for (back, restarts) in [(true, false), (true, true), (false, false)] {
+        let (mut pair, far) = apart(24, HOUR);
+        let mut rng = Rng::new(24);
+        pair.write(pair.files[0], 0, 50, &mut rng);
+        let mut mirror = pair.mirror();
+        update(&pair, &mirror).expect("a baseline");
+        let pass = |pair: &Pair, by: Duration| {
+            pair.clock.advance(by);
+            far.advance(by);
+        };
+        pass(&pair, DAY);
+        turn(&pair.clock, back, DAY * 400);
+        let locked = pair.source.create_snapshot("payroll").expect("a snapshot").id;
+        turn(&pair.clock, !back, DAY * 400);
+        pair.write(pair.files[0], 0, 20, &mut rng);
+        update(&pair, &mirror).expect("the snapshot comes along");
+        if restarts {
+            let births = mirror.births();
+            assert_eq!(births.len(), 1);
+            pair.destination = open(&pair.destination_device, &far);
+            mirror = pair.mirror();
+            mirror.remember_births(&births);
+        }
+        pair.source.delete_snapshots(&[locked]).expect("it is deleted");
+        pair.write(pair.files[0], 0, 20, &mut rng);
+        pass(&pair, DAY * 28);
+        let error = update(&pair, &mirror).expect_err("it is locked");
+        assert!(matches!(&error, MirrorError::Locked { name } if name == "payroll"), "{error}");
+        pass(&pair, DAY * 3);
+        update(&pair, &mirror).expect("its time is over");
+        assert!(pair.destination.snapshot(locked).is_none());
+        pair.assert_mirrored();
+    }
+}
+
+#[test]
+fn births_that_were_not_written_down_are_those_of_the_last_image() {
+    let (mut pair, far) = apart(25, HOUR);
+    let mut rng = Rng::new(25);
+    let old = pair.source.create_snapshot("old").expect("a snapshot");
+    pair.clock.advance(DAY * 40);
+    far.advance(DAY * 40);
+    let mirror = pair.mirror();
+    update(&pair, &mirror).expect("a baseline");
+    let births = mirror.births();
+    assert_eq!(births[0].at.0, far.now().0 - (DAY * 40).as_nanos() as u64, "by the source's own clock");
+    pair.write(pair.files[0], 0, 20, &mut rng);
+    pair.source.create_snapshot("new").expect("a snapshot");
+    far.advance(DAY);
+    update(&pair, &mirror).expect("the snapshot comes along");
+    // The power goes before that is written down.
+    pair.destination = open(&pair.destination_device, &far);
+    let again = pair.mirror();
+    again.remember_births(&births);
+    let births = again.births();
+    let received = pair.destination.status().cursor.received;
+    assert_eq!(births.iter().map(|birth| birth.snapshot).collect::<Vec<_>>()[0], old.id);
+    assert_eq!(births[1].at, received, "it can't have been made later");
+}
