@@ -229,7 +229,7 @@ fn planned_changes_of_role_keep_every_byte_and_survive_kills() {
 #[test]
 fn source_that_gave_its_role_away_takes_it_back_when_the_other_side_is_gone() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, mut destination) = pair(dir.path());
+    let (mut source, mut destination) = pair(dir.path());
     let before = content(&source);
     source.bad(10, "not-found", &["mirror", "resync", "vol0"]);
     destination.kill();
@@ -243,6 +243,9 @@ fn source_that_gave_its_role_away_takes_it_back_when_the_other_side_is_gone() {
     write(&source, 3 << 20, 1, 4096);
     let before = [&before[..3 << 20], &[1; 4096], &before[(3 << 20) + 4096..]].concat();
     source.good(&["mirror", "allow-reverse", "vol0", "--for", "5m"]);
+    // What he has said is said, also over a restart.
+    source.kill();
+    source.restart();
     destination.good(&["mirror", "reverse", "vol0", "--yes"]);
     destination.kill();
     source.bad(30, "peer-unreachable", &["mirror", "update", "vol0"]);
@@ -256,4 +259,8 @@ fn source_that_gave_its_role_away_takes_it_back_when_the_other_side_is_gone() {
     });
     destination.good(&["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
     assert_eq!(content(&destination), content(&source));
+    // The word was good once: it was used before the server's next start.
+    source.kill();
+    source.restart();
+    destination.bad(12, "peer-refused", &["mirror", "reverse", "vol0", "--yes"]);
 }

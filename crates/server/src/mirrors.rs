@@ -30,11 +30,13 @@ use crate::source::{is_silence, set_patience};
 use crate::state;
 use crate::transfer;
 use crate::volumes::{OpenVolume, Volumes};
+use consent::Consents;
 use continuous::Following;
 use roles::{Changed, Decision};
 use when::When;
 
 mod commands;
+mod consent;
 mod continuous;
 mod facing;
 mod roles;
@@ -251,8 +253,8 @@ pub(crate) struct Mirrors {
     opens: OnceLock<facing::Opens>,
     /// Where that is so far.
     opened: Mutex<Vec<SocketAddr>>,
-    /// Volumes that their mirrors may take over, and until when.
-    reversible: Mutex<BTreeMap<String, u64>>,
+    /// Volumes that their mirrors may take over.
+    consents: Consents,
     /// How long a source may be silent in a transfer.
     patience: Duration,
     relations: Mutex<BTreeMap<String, Arc<Relation>>>,
@@ -296,8 +298,9 @@ impl Mirrors {
     pub(crate) fn open(around: Surroundings) -> Result<Self, ServerError> {
         let Surroundings { volumes, identity, clock, jobs, peers, source, address, patience } = around;
         let now_ms = now_ms(&*clock);
-        let mut relations = BTreeMap::new();
+        let (mut relations, consents) = (BTreeMap::new(), Consents::default());
         for open in volumes.all() {
+            consents.recall(&open.name, &volumes.folder(&open.name), open.is_destination());
             let path = volumes.folder(&open.name).join("mirror.json");
             let Some(document) = state::load::<Document>(&path)? else { continue };
             relations.insert(open.name.clone(), Arc::new(Relation::new(&open, path, document, now_ms)));
@@ -313,7 +316,7 @@ impl Mirrors {
             closes: OnceLock::new(),
             opens: OnceLock::new(),
             opened: Mutex::default(),
-            reversible: Mutex::default(),
+            consents,
             patience,
             relations: Mutex::new(relations),
             pending: Mutex::default(),
@@ -325,7 +328,9 @@ impl Mirrors {
 
     /// Goes on with the mirror on a volume that was opened after the start, if there is one.
     pub(crate) fn take_in(&self, open: &Arc<OpenVolume>) -> Result<(), ServerError> {
-        let path = self.volumes.folder(&open.name).join("mirror.json");
+        let folder = self.volumes.folder(&open.name);
+        self.consents.recall(&open.name, &folder, open.is_destination());
+        let path = folder.join("mirror.json");
         if let Some(document) = state::load::<Document>(&path)? {
             let relation = Relation::new(open, path, document, now_ms(&*self.clock));
             self.relations.lock().entry(open.name.clone()).or_insert_with(|| Arc::new(relation));
@@ -373,6 +378,7 @@ impl Mirrors {
     /// The volume goes, and what is known of its mirror with it.
     pub(crate) fn forget(&self, name: &str) {
         self.relations.lock().remove(name);
+        self.consents.forget(name);
     }
 
     /// What is wrong with mirrors.

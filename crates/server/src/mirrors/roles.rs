@@ -20,6 +20,7 @@ use cairn_stream::{DumpLabel, PartReader};
 use cairn_volume::{Divergence, Role, Snapshot};
 use serde::{Deserialize, Serialize};
 
+use super::consent::Taker;
 use super::when::When;
 use super::{ASK_EVERY, Claim, Document, Manner, Mirrors, Relation, now_ms};
 use crate::api;
@@ -164,11 +165,13 @@ impl Mirrors {
             document.origin && document.fingerprint == certificate && document.relationship == relationship.0
         });
         let now_ms = now_ms(&*self.clock);
-        if !own_source && self.reversible.lock().get(name).is_none_or(|until| now_ms >= *until) {
+        let folder = self.volumes.folder(name);
+        let taker = Taker::new(certificate, relationship);
+        if !own_source && !self.consents.take(name, &folder, taker, &*self.clock).map_err(refused)? {
             tracing::warn!(volume = name, "a mirror wants to take over, and nobody has allowed that");
             return Err(Refusal::NotAllowed);
         }
-        let path = self.volumes.folder(name).join("mirror.json");
+        let path = folder.join("mirror.json");
         let mut document = Document::of(&successor.address, certificate, &successor.volume, relationship.0);
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let (cron, zone) = (some(&successor.cron), some(&successor.zone));
@@ -186,7 +189,10 @@ impl Mirrors {
             Ok(head) => {
                 let relation = Arc::new(Relation::new(&open, path, document, now_ms));
                 self.relations.lock().insert(name.to_owned(), relation);
-                self.reversible.lock().remove(name);
+                if let Err(error) = self.consents.end(name, &folder) {
+                    // The next start does it.
+                    tracing::warn!(volume = name, %error, "a consent that was used is written down still");
+                }
                 let closed = self.close_sessions(name);
                 tracing::warn!(
                     volume = name,
@@ -498,12 +504,11 @@ impl Server {
         if for_ms > 0 {
             self.refuse_history_on(volume)?;
         }
-        let until_ms = (for_ms > 0).then(|| now_ms(&*self.clock).saturating_add(for_ms));
-        let mut reversible = self.mirrors.reversible.lock();
-        match until_ms {
-            Some(until_ms) => drop(reversible.insert(volume.to_owned(), until_ms)),
-            None => drop(reversible.remove(volume)),
-        }
+        let (mirrors, folder) = (&self.mirrors, self.volumes.folder(volume));
+        let until_ms = match for_ms {
+            0 => mirrors.consents.end(volume, &folder).map(|()| None)?,
+            _ => Some(mirrors.consents.give(volume, &folder, for_ms, &*self.clock)?),
+        };
         Ok(api::ReverseAllowed { volume: volume.to_owned(), until_ms })
     }
 

@@ -1,0 +1,72 @@
+//! A consent over restarts and crashes.
+
+use cairn_base::{ManualClock, Timestamp};
+
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const HOUR_MS: u64 = 3_600_000;
+
+fn clock() -> ManualClock {
+    ManualClock::new(Timestamp(1_700_000_000_000_000_000))
+}
+
+fn taker(number: u64) -> Taker {
+    Taker::new("ab".repeat(32).parse().unwrap(), Relationship(number))
+}
+
+/// What a server knows that has just started.
+fn started(folder: &Path, follows: bool) -> Consents {
+    let consents = Consents::default();
+    consents.recall("vol0", folder, follows);
+    consents
+}
+
+#[test]
+fn consent_that_was_given_before_a_restart_holds_until_its_time_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = clock();
+    assert!(!started(dir.path(), false).take("vol0", dir.path(), taker(1), &clock).unwrap());
+    started(dir.path(), false).give("vol0", dir.path(), HOUR_MS, &clock).unwrap();
+    clock.advance(HOUR / 2);
+    let consents = started(dir.path(), false);
+    assert!(!consents.take("other", dir.path(), taker(1), &clock).unwrap(), "of this volume alone");
+    assert!(consents.take("vol0", dir.path(), taker(1), &clock).unwrap());
+    clock.advance(HOUR / 2);
+    assert!(!started(dir.path(), false).take("vol0", dir.path(), taker(1), &clock).unwrap(), "it is over");
+    let consents = started(dir.path(), false);
+    consents.give("vol0", dir.path(), HOUR_MS, &clock).unwrap();
+    consents.end("vol0", dir.path()).unwrap();
+    assert!(!consents.take("vol0", dir.path(), taker(1), &clock).unwrap(), "it was taken back");
+    assert!(!started(dir.path(), false).take("vol0", dir.path(), taker(1), &clock).unwrap());
+}
+
+#[test]
+fn consent_is_used_once_also_over_a_crash_behind_its_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = clock();
+    let consents = Consents::default();
+    consents.give("vol0", dir.path(), HOUR_MS, &clock).unwrap();
+    assert!(consents.take("vol0", dir.path(), taker(1), &clock).unwrap());
+    assert!(!consents.take("vol0", dir.path(), taker(2), &clock).unwrap(), "another mirror has it");
+    // The server dies before the volume has given way: the same mirror may come again, and no other.
+    let consents = started(dir.path(), false);
+    assert!(!consents.take("vol0", dir.path(), taker(2), &clock).unwrap());
+    assert!(consents.take("vol0", dir.path(), taker(1), &clock).unwrap());
+    // It dies when the volume has given way, and before anything else was written. Later the volume is a source again.
+    drop(started(dir.path(), true));
+    let consents = started(dir.path(), false);
+    assert!(!consents.take("vol0", dir.path(), taker(1), &clock).unwrap(), "it was used");
+}
+
+#[test]
+fn consent_ends_with_its_time_whatever_the_wall_clock_is_set_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = clock();
+    let consents = Consents::default();
+    let until_ms = consents.give("vol0", dir.path(), HOUR_MS, &clock).unwrap();
+    assert_eq!(until_ms, now_ms(&clock) + HOUR_MS);
+    clock.advance(HOUR);
+    clock.set(Timestamp(clock.now().0 - 10 * HOUR.as_nanos() as u64));
+    assert!(!consents.take("vol0", dir.path(), taker(1), &clock).unwrap());
+}
