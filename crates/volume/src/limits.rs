@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cairn_base::BLOCK_SIZE;
+use cairn_format::{POINTERS_PER_INDEX, RUNS_PER_BLOCK, TableRef};
 
 /// Blocks of one batch of write-back: 4 MiB in few large operations.
 pub(crate) const PLACE_BLOCKS: usize = 1024;
@@ -27,6 +28,10 @@ pub(crate) const SPACE_ROUNDS: u32 = 2;
 pub(crate) const INODES_KNOWN: usize = 16_384;
 /// Snapshots of a volume: what the index in the superblock reaches. Past it `TableFull`.
 pub(crate) const SNAPSHOTS_MAX: usize = 32 * 168 * 12 - 12;
+
+/// Runs of neighbouring redirected blocks: what the index in the superblock reaches, 903,168. Past it blocks move home before an image is committed; where more of it
+/// collides than that, it is refused.
+pub(crate) const REDIRECT_RUNS_MAX: usize = TableRef::INDEXES_MAX * POINTERS_PER_INDEX * RUNS_PER_BLOCK;
 
 /// How the memory that a volume was given is divided. What is not named here is slack for the allocator and for requests under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

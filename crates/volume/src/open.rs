@@ -16,7 +16,7 @@ use cairn_format::{
 use crate::compare::Maps;
 use crate::error::VolumeError;
 use crate::intent::{LogArea, LogWriter, Replay, replay, zero_ring};
-use crate::limits::Memory;
+use crate::limits::{Memory, REDIRECT_RUNS_MAX};
 use crate::log_device::{self, NewLog};
 use crate::overlay::Overlay;
 use crate::release::{Ended, Releases};
@@ -278,7 +278,12 @@ impl Volume {
             store,
             clock: options.clock,
             memory,
-            commit: Mutex::new(Commit { superblock, label, redirect_blocks }),
+            commit: Mutex::new(Commit {
+                superblock,
+                label,
+                redirect_blocks,
+                redirect_runs_max: REDIRECT_RUNS_MAX,
+            }),
             log: Mutex::new(log),
             directory: Mutex::new(()),
             turn: Mutex::new(()),

@@ -34,6 +34,7 @@ const CLAIMS_AT_ONCE: usize = 1 << 18;
 const MISSING_MAX: usize = 1 << 20;
 const MISSING: &str = "a block is missing or damaged: run `cairn volume check` at the source";
 const OWN_HEAD: &str = "what was written here is not in the other side's image, and nobody has given it up: `cairn mirror resync`";
+const COLLISIONS: &str = "too many of its blocks stand where the image here shows others: close exports, drills and clones of older images here and update again; if it is refused again, make the mirror anew, with the base held at the source (`cairn mirror set --hold`), or update more often";
 const REDIRECT_FULL: &str = "the redirect area is full; close exports of older images here";
 
 /// An image that has arrived.
@@ -49,7 +50,7 @@ pub struct ReceivedImage {
 pub struct Receiver {
     volume: Arc<Volume>,
     /// Taken out when the image is committed.
-    arrivals: Option<Arrivals>,
+    pub(crate) arrivals: Option<Arrivals>,
     /// Slots of the redirect area in use.
     taken: HashSet<u64>,
     /// Blocks that an earlier transfer brought.
@@ -122,16 +123,21 @@ impl Volume {
         self.state.lock().arrivals.as_ref().map_or(0, Arrivals::count)
     }
 
-    /// Moves redirected blocks home, as far as nobody reads an image that shows the old content there. Returns how many.
+    /// Moves redirected blocks home, as far as nobody reads an image that shows the old content there, and no transfer runs. Returns how many.
     pub(crate) fn move_home(self: &Arc<Self>) -> Result<usize, VolumeError> {
+        if self.state.lock().receiving {
+            return Ok(0);
+        }
+        self.bring_home(&|_| false)
+    }
+
+    /// [`Volume::move_home`], also for the transfer that runs itself; what `stays` does not move.
+    fn bring_home(self: &Arc<Self>, stays: &dyn Fn(Vbn) -> bool) -> Result<usize, VolumeError> {
         let mut commit = self.commit.lock();
         let commit = &mut *commit;
         let (committed, moving) = {
             let mut state = self.state.lock();
             state.check_open()?;
-            if state.receiving {
-                return Ok(0);
-            }
             state.readers.retain(Reader::is_alive);
             // An image with the present redirect map finds its blocks where they are; one with another may read the old content at home.
             let roots = state.readers.iter().filter_map(Reader::upgrade);
@@ -140,7 +146,8 @@ impl Volume {
             {
                 return Ok(0);
             }
-            let moving: Vec<(Vbn, u64)> = state.committed.redirects.each().take(MOVE_BLOCKS).collect();
+            let each = state.committed.redirects.each().filter(|(vbn, _)| !stays(*vbn));
+            let moving: Vec<(Vbn, u64)> = each.take(MOVE_BLOCKS).collect();
             (state.committed.clone(), moving)
         };
         if moving.is_empty() {
@@ -157,8 +164,7 @@ impl Volume {
         for vbn in &vbns {
             redirects.remove(*vbn);
         }
-        let (table, addresses, tables) =
-            prepare_redirects(&redirects, &commit.redirect_blocks, self.id(), &mut commit.label)?;
+        let (table, addresses, tables) = prepare_redirects(&redirects, self.id(), commit)?;
         let mut superblock = commit.superblock.clone();
         superblock.sequence += 1;
         superblock.redirects = table;
@@ -382,7 +388,7 @@ impl Receiver {
     }
 
     /// Where the blocks of the images are: those committed, and on top of them what has arrived, or those of it that are in `only`.
-    fn redirects(&self, arrivals: &Arrivals, only: Option<&BlockSet>) -> Redirects {
+    pub(crate) fn redirects(&self, arrivals: &Arrivals, only: Option<&BlockSet>) -> Redirects {
         let committed = self.volume.state.lock().committed.clone();
         let mut redirects = (*committed.redirects).clone();
         // What the redirect map says of a block that came home is of a content that nobody needs.
@@ -416,18 +422,71 @@ impl Receiver {
             return Err(VolumeError::Refused("the source is larger than the destination: grow it first"));
         }
         self.check_descent(&image)?;
-        let mut arrivals = self.arrivals.take().ok_or(VolumeError::Closed)?;
-        let verified = self.settle(&image, &mut arrivals);
-        // Refused or not, what has arrived is not lost; only the superblock ends it.
-        self.arrivals = Some(arrivals);
-        let mut redirects = Arc::new(verified?);
+        let redirects = self.settled(&image)?;
+        match self.install(&image, &target, redirects) {
+            Err(VolumeError::Refused(why)) if why == COLLISIONS => {}
+            done => return done,
+        }
+        // The table can't name them all. What waited for readers that are gone by now need not be in it.
+        self.come_home()?;
+        let redirects = self.settled(&image)?;
+        self.install(&image, &target, redirects)
+    }
 
+    /// [`Receiver::settle`]; refused or not, what has arrived is not lost: only the superblock ends it.
+    fn settled(&mut self, image: &ReceivedImage) -> Result<Redirects, VolumeError> {
+        let mut arrivals = self.arrivals.take().ok_or(VolumeError::Closed)?;
+        let verified = self.settle(image, &mut arrivals);
+        self.arrivals = Some(arrivals);
+        verified
+    }
+
+    /// Moves home what need not be in the redirect area any more: blocks that have arrived and whose place nothing shows now, and those that earlier images brought, in consistency
+    /// points of their own. Nothing that anyone sees changes.
+    fn come_home(&mut self) -> Result<(), VolumeError> {
+        let volume = self.volume.clone();
+        let redirected = self.arrivals()?.redirected.clone();
+        let free: Vec<Vbn> = {
+            let mut state = volume.state.lock();
+            state.settle_releases();
+            redirected.each().map(|(vbn, _)| vbn).filter(|vbn| !state.used.get(*vbn)).collect()
+        };
+        let before = self.blocks;
+        for vbns in free.chunks(MOVE_BLOCKS) {
+            let mut blocks = Vec::with_capacity(vbns.len());
+            for (vbn, block) in vbns.iter().zip(volume.store.read_numbers(vbns, &redirected)) {
+                blocks.push((*vbn, block?));
+            }
+            let outcome = self.place(&blocks);
+            self.failed |= matches!(outcome, Err(VolumeError::Device(_)));
+            outcome?;
+        }
+        self.blocks = before;
+        let arrivals = self.arrivals()?;
+        // Where a block has arrived the old content is nobody's.
+        let stays = |vbn: Vbn| arrivals.has(vbn) && arrivals.redirected.get(vbn).is_none();
+        while volume.bring_home(&stays)? > 0 {}
+        Ok(())
+    }
+
+    /// Makes an image whose blocks are where `redirects` says the content of the volume.
+    ///
+    /// # Errors
+    /// [`VolumeError::Refused`] with [`COLLISIONS`] when the table of redirects has no room; nothing has changed then.
+    fn install(
+        &mut self,
+        image: &ReceivedImage,
+        target: &SnapshotEntry,
+        redirects: Redirects,
+    ) -> Result<(), VolumeError> {
+        let volume = self.volume.clone();
+        let mut redirects = Arc::new(redirects);
         let mut commit = volume.commit.lock();
         let commit = &mut *commit;
         if volume.state.lock().role != Role::Destination {
             return Err(VolumeError::WrongRole(Role::Normal));
         }
-        keeps_what_is_cloned(&volume.state.lock(), &image)?;
+        keeps_what_is_cloned(&volume.state.lock(), image)?;
         // The new map of blocks in use, found before anything is committed. What the redirect map says of other blocks is of a
         // content that only older images show, and they have a redirect map of their own.
         let space = volume.store.space().blocks(SegmentKind::Space);
@@ -451,13 +510,12 @@ impl Receiver {
             volume.id(),
             &mut commit.label,
         )?;
-        let prepared_redirects =
-            prepare_redirects(&redirects, &commit.redirect_blocks, volume.id(), &mut commit.label);
-        let (table, addresses, tables) = match prepared_redirects {
+        let (table, addresses, tables) = match prepare_redirects(&redirects, volume.id(), commit) {
             Ok(prepared) => prepared,
             Err(reason) => {
                 commit.label.release(&prepared.writes.addresses());
-                return Err(reason);
+                let full = matches!(reason, VolumeError::TableFull);
+                return Err(if full { VolumeError::Refused(COLLISIONS) } else { reason });
             }
         };
         superblock.snapshots = prepared.table.clone();

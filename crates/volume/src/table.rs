@@ -15,6 +15,7 @@ use cairn_format::{
 
 use crate::error::VolumeError;
 use crate::space::Redirects;
+use crate::volume::Commit;
 
 /// Free and used blocks of the label space.
 pub(crate) struct LabelSpace {
@@ -388,17 +389,20 @@ pub(crate) fn load_redirects(
     Ok((redirects, addresses))
 }
 
-/// Writes the redirect map whole; `old` are the addresses of the one that it replaces.
+/// Writes the redirect map whole, in the place of the one that `commit` has.
+///
+/// # Errors
+/// [`VolumeError::TableFull`]; nothing of the label area is taken then.
 pub(crate) fn prepare_redirects(
     redirects: &Redirects,
-    old: &[u64],
     volume: VolumeId,
-    label: &mut LabelSpace,
+    commit: &mut Commit,
 ) -> Result<(TableRef, Vec<u64>, TableWrites), VolumeError> {
     let runs: Vec<RedirectRun> = redirects.iter().collect();
-    if runs.len() > TableRef::INDEXES_MAX * POINTERS_PER_INDEX * RUNS_PER_BLOCK {
+    if runs.len() > commit.redirect_runs_max {
         return Err(VolumeError::TableFull);
     }
+    let label = &mut commit.label;
     let mut writes = TableWrites::default();
     let none = LabelPointer::default();
     let mut pointers = Vec::new();
@@ -413,7 +417,7 @@ pub(crate) fn prepare_redirects(
             writes.add(label, none, |bytes, address| IndexBlock::write(bytes, volume, address, chunk))?,
         );
     }
-    writes.freed = old.to_vec();
+    writes.freed = commit.redirect_blocks.clone();
     let addresses = writes.blocks.iter().map(|(address, _)| *address).collect();
     Ok((TableRef { entries: runs.len() as u64, indexes }, addresses, writes))
 }

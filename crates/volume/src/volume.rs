@@ -29,6 +29,8 @@ pub(crate) struct Commit {
     pub(crate) label: LabelSpace,
     /// Blocks of the label space that hold the redirect map.
     pub(crate) redirect_blocks: Vec<u64>,
+    /// Runs of the redirect map at most: [`crate::limits::REDIRECT_RUNS_MAX`], or less in a test.
+    pub(crate) redirect_runs_max: usize,
 }
 
 /// A write-anywhere volume on a device. Callers' threads call in; it starts none.

@@ -29,37 +29,76 @@ fn destination_of(source: &Volume) -> (Arc<MemoryDevice>, Arc<Volume>) {
     (device, destination)
 }
 
-fn blocks_of(source: &Arc<Volume>, target: SnapshotId) -> BTreeSet<u64> {
-    let changes = source.changed_blocks(&[], target).expect("they are compared");
+/// The blocks of a snapshot that those in `bases` do not have.
+fn blocks_of(source: &Arc<Volume>, bases: &[SnapshotId], target: SnapshotId) -> BTreeSet<u64> {
+    let changes = source.changed_blocks(bases, target).expect("they are compared");
     changes.runs.iter().flat_map(|(first, count)| first.0..first.0 + count).collect()
 }
 
 /// A destination that shows its source's second image, most of whose blocks are in the redirect area, and its LUN of 100 blocks (content 7000 and up in the first
 /// image, 100 and up in the second). The image of the first, where `holds` says so, has been held since then.
-fn redirected(holds: bool) -> (Arc<MemoryDevice>, Arc<Volume>, FileId, Snapshot, Option<Image>) {
+fn redirected(holds: bool) -> Collided {
     let (_source_device, source) = fresh(BLOCKS);
-    let lun = file(&source, 100);
-    write(&source, lun, 0, 100, 7000).expect("there is room");
+    collided(&source, holds)
+}
+
+type Collided = (Arc<MemoryDevice>, Arc<Volume>, FileId, Snapshot, Option<Image>);
+
+/// The same of a source that lives on.
+fn collided(source: &Arc<Volume>, holds: bool) -> Collided {
+    let lun = file(source, 100);
+    write(source, lun, 0, 100, 7000).expect("there is room");
     let first = source.create_snapshot("first").expect("it is made");
-    let (device, destination) = destination_of(&source);
-    send(&source, &destination, &first);
+    let (device, destination) = destination_of(source);
+    send(source, &destination, &first);
     let held = holds.then(|| destination.image(Some(first.id)).expect("it is there"));
-    // The source gives the blocks of that image to something else, while the destination shows it.
-    let shown = blocks_of(&source, first.id);
-    source.delete_snapshots(&[first.id]).expect("it is deleted");
-    let second = (0..40).find_map(|round| {
-        write(&source, lun, 0, 100, 100).expect("there is room");
-        let made = source.create_snapshot(&format!("s{round}")).expect("it is made");
-        if blocks_of(&source, made.id).intersection(&shown).count() >= 60 {
+    let second = used_again(source, lun, (&[], first.id), 100);
+    send(source, &destination, &second);
+    assert!(destination.status().redirected >= 50, "{:?}", destination.status());
+    (device, destination, lun, second, held)
+}
+
+/// The source gives the blocks of a snapshot that is not in `bases`, and which the destination shows, to something else: a LUN is written with `content` and up.
+fn used_again(
+    source: &Arc<Volume>,
+    lun: FileId,
+    (bases, gone): (&[SnapshotId], SnapshotId),
+    content: u64,
+) -> Snapshot {
+    let shown = blocks_of(source, bases, gone);
+    source.delete_snapshots(&[gone]).expect("it is deleted");
+    let made = (0..40).find_map(|round| {
+        write(source, lun, 0, 100, content).expect("there is room");
+        let made = source.create_snapshot(&format!("s{content}.{round}")).expect("it is made");
+        if blocks_of(source, bases, made.id).intersection(&shown).count() >= 60 {
             return Some(made);
         }
         source.delete_snapshots(&[made.id]).expect("it is deleted");
         None
     });
-    let second = second.expect("blocks are used again, round and round");
-    send(&source, &destination, &second);
-    assert!(destination.status().redirected >= 50, "{:?}", destination.status());
-    (device, destination, lun, second, held)
+    made.expect("blocks are used again, round and round")
+}
+
+/// Sends what is new since a snapshot that both have; not yet committed.
+fn bring(
+    source: &Arc<Volume>,
+    destination: &Arc<Volume>,
+    base: SnapshotId,
+    target: &Snapshot,
+) -> (crate::Receiver, ReceivedImage) {
+    let changes = source.changed_blocks(&[base], target.id).expect("they are compared");
+    let mut receiver = destination.receive().expect("nothing else is received");
+    for run in &changes.runs {
+        let blocks = source.read_blocks(&[*run]).expect("they can be read");
+        receiver.write(run.0, blocks).expect("there is room");
+    }
+    let snapshots = source.snapshot_entries().into_iter().filter(|entry| entry.id <= target.id).collect();
+    (receiver, ReceivedImage { target: target.id, snapshots })
+}
+
+/// A table of redirects that has room for so many runs.
+fn with_table_of(volume: &Volume, runs: usize) {
+    volume.commit.lock().redirect_runs_max = runs;
 }
 
 /// That destination after its failover, without the second snapshot.
@@ -197,5 +236,96 @@ fn failover_that_can_not_read_the_inodes_leaves_a_destination_that_can_be_mended
     assert_eq!(read(&destination, lun, 0, 100), (100..200).collect::<Vec<_>>());
     write(&destination, lun, 0, 100, 900).expect("it takes writes");
     destination.consistency_point().expect("it commits");
+    assert_sound(&destination);
+}
+
+#[test]
+fn update_whose_collisions_do_not_fit_beside_those_of_earlier_ones_moves_these_home() {
+    let (_source_device, source) = fresh(BLOCKS);
+    let (device, destination, lun, second, _) = collided(&source, false);
+    // What an image that both have shows is given to something else, beside the LUN that is redirected already.
+    let other = file(&source, 100);
+    write(&source, other, 0, 100, 3000).expect("there is room");
+    let gone = source.create_snapshot("gone").expect("it is made");
+    let (receiver, image) = bring(&source, &destination, second.id, &gone);
+    receiver.commit(image).expect("there is room in the table");
+    let earlier = destination.status().redirected;
+    assert!(earlier >= 50, "those of the second image are not home");
+    let third = used_again(&source, other, (&[second.id], gone.id), 4000);
+    let (receiver, image) = bring(&source, &destination, second.id, &third);
+    let own = receiver.arrivals.as_ref().expect("they have arrived").redirected.iter().count();
+    let both = receiver.redirects(receiver.arrivals.as_ref().expect("they have arrived"), None);
+    assert!(own > 0 && both.iter().count() > own, "{own} runs of {}", both.iter().count());
+    with_table_of(&destination, own);
+    receiver.commit(image).expect("the earlier ones are home");
+    assert!(destination.status().redirected < earlier + 50, "{:?}", destination.status());
+    for volume in [&destination, &open(&device)] {
+        volume.store.forget();
+        assert_eq!(read(volume, lun, 0, 100), (100..200).collect::<Vec<_>>());
+        assert_eq!(read(volume, other, 0, 100), (4000..4100).collect::<Vec<_>>());
+        assert_sound(volume);
+    }
+}
+
+#[test]
+fn blocks_that_waited_for_a_reader_who_is_gone_need_no_table() {
+    let (_source_device, source) = fresh(BLOCKS);
+    let (device, destination, lun, second, held) = collided(&source, true);
+    write(&source, lun, 0, 20, 6000).expect("there is room");
+    let third = source.create_snapshot("third").expect("it is made");
+    let (receiver, image) = bring(&source, &destination, second.id, &third);
+    with_table_of(&destination, 0);
+    drop(held);
+    receiver.commit(image).expect("all are home");
+    assert_eq!(destination.status().redirected, 0);
+    for volume in [&destination, &open(&device)] {
+        volume.store.forget();
+        assert_eq!(read(volume, lun, 0, 20), (6000..6020).collect::<Vec<_>>());
+        assert_eq!(read(volume, lun, 20, 80), (120..200).collect::<Vec<_>>());
+        assert_sound(volume);
+    }
+}
+
+#[test]
+fn update_with_more_collisions_than_the_table_holds_is_refused_with_what_to_do_and_harms_nothing() {
+    let (_source_device, source) = fresh(BLOCKS);
+    let lun = file(&source, 100);
+    write(&source, lun, 0, 100, 7000).expect("there is room");
+    let first = source.create_snapshot("first").expect("it is made");
+    let (device, destination) = destination_of(&source);
+    send(&source, &destination, &first);
+    let second = used_again(&source, lun, (&[], first.id), 100);
+    let free = destination.commit.lock().label.free();
+    with_table_of(&destination, 0);
+    for _ in 0..3 {
+        let changes = source.changed_blocks(&[], second.id).expect("they are compared");
+        let mut receiver = destination.receive().expect("nothing else is received");
+        for run in &changes.runs {
+            receiver
+                .write(run.0, source.read_blocks(&[*run]).expect("they can be read"))
+                .expect("there is room");
+        }
+        let refused = receiver.commit(ReceivedImage { target: second.id, snapshots: changes.snapshots });
+        assert!(
+            matches!(&refused, Err(VolumeError::Refused(why)) if why.contains("close exports")),
+            "{refused:?}"
+        );
+        assert_eq!(
+            read(&destination, lun, 0, 100),
+            (7000..7100).collect::<Vec<_>>(),
+            "it shows what it showed"
+        );
+        assert_eq!(destination.commit.lock().label.free(), free, "nothing of the label area is lost");
+        assert_sound(&destination);
+    }
+    // With room what has arrived is of use.
+    with_table_of(&destination, 1000);
+    let receiver = destination.receive().expect("nothing else is received");
+    assert!(receiver.kept_blocks() >= 100);
+    let changes = source.changed_blocks(&[], second.id).expect("they are compared");
+    receiver.commit(ReceivedImage { target: second.id, snapshots: changes.snapshots }).expect("it fits");
+    drop(destination);
+    let destination = open(&device);
+    assert_eq!(read(&destination, lun, 0, 100), (100..200).collect::<Vec<_>>());
     assert_sound(&destination);
 }
