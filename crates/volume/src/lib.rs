@@ -21,6 +21,7 @@ mod claims;
 mod clones;
 mod compare;
 mod consistency;
+mod descent;
 mod difference;
 mod error;
 mod file;

@@ -14,6 +14,7 @@ use cairn_format::{Cursor, HaveBlock, RedirectRun, Role, Root, SegmentKind, Snap
 
 use crate::claims::BlockSet;
 use crate::compare::{Maps, Run};
+use crate::descent;
 use crate::error::VolumeError;
 use crate::have::{Arrivals, Surroundings};
 use crate::open::load_used;
@@ -407,7 +408,8 @@ impl Receiver {
     /// Verifies what arrived and makes it the volume's content: root, snapshot table, redirect map and cursor in one superblock write.
     ///
     /// # Errors
-    /// [`VolumeError::Refused`] when a block of the image did not arrive or is not what the image says; the volume stays as it was.
+    /// [`VolumeError::Refused`] when a block of the image did not arrive or is not what the image says, or when its snapshots cannot descend from each other as it says;
+    /// the volume stays as it was.
     pub fn commit(mut self, image: ReceivedImage) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         volume.store.device().flush()?;
@@ -423,6 +425,12 @@ impl Receiver {
         }
         self.check_descent(&image)?;
         let redirects = self.settled(&image)?;
+        let maps = Maps { store: &volume.store, redirects: &redirects };
+        let in_use = |runs: &[Run]| {
+            let state = volume.state.lock();
+            descent::blocks(runs).filter(|vbn| state.used.get(*vbn)).collect()
+        };
+        descent::check(maps, &volume.snapshot_entries(), &image.snapshots, &in_use)?;
         match self.install(&image, &target, redirects) {
             Err(VolumeError::Refused(why)) if why == COLLISIONS => {}
             done => return done,

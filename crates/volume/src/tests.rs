@@ -4,6 +4,7 @@ mod change;
 mod check;
 mod clones;
 mod damage;
+mod descent;
 mod log;
 mod log_device;
 mod redirects;
