@@ -189,6 +189,8 @@ impl History {
             // The blocks are in the cache until all of this is over, so nobody sees a part of it in the present.
             for versions in versions.chunks(LOCKED) {
                 self.publish(&mut self.state.lock(), blocks, versions);
+                #[cfg(test)]
+                self.look_between();
             }
             // Only now: a view of an earlier instant takes this cache for the origin where a block has no undo yet.
             if self.placement == Placement::SplitStream {

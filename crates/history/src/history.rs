@@ -37,7 +37,14 @@ pub struct History {
     /// Told when half of what may wait in memory does.
     pub(crate) work: Condvar,
     pub(crate) tally: Tally,
+    /// Called where readers get in while a batch is published.
+    #[cfg(test)]
+    pub(crate) between: Mutex<Option<Between>>,
 }
+
+/// What a test does there.
+#[cfg(test)]
+pub(crate) type Between = Box<dyn Fn() + Send>;
 
 /// What all who use a history share.
 pub(crate) struct State {
@@ -85,6 +92,14 @@ pub(crate) struct Region {
 }
 
 impl History {
+    /// Lets a test look while a batch is published.
+    #[cfg(test)]
+    pub(crate) fn look_between(&self) {
+        if let Some(look) = &*self.between.lock() {
+            look();
+        }
+    }
+
     pub(crate) fn blocks(&self) -> u64 {
         self.length.div_ceil(u64::from(self.block_bytes))
     }

@@ -207,6 +207,8 @@ impl History {
             room: Condvar::new(),
             work: Condvar::new(),
             tally: Tally::default(),
+            #[cfg(test)]
+            between: Mutex::new(None),
         }
     }
 

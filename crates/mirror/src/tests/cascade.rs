@@ -3,12 +3,14 @@
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cairn_base::{Rng, Timestamp};
+use cairn_base::{Clock, ManualClock, Mutex, Rng, SnapshotId, Timestamp};
 use cairn_device::{Device, MemoryDevice};
 use cairn_stream::Compression;
-use cairn_volume::{Role, Volume};
+use cairn_volume::{OpenOptions, Role, Volume};
 
 use super::harness::{BLOCKS, Pair, Scoped, Trouble, assert_clean, content, format, open};
 use crate::{
@@ -251,4 +253,64 @@ fn the_lag_of_a_further_mirror_is_counted_to_the_first_source() {
     assert_eq!(report.kind, TransferKind::UpToDate);
     let seen = mirror.lag().expect("it is known");
     assert_eq!((seen.age, seen.bytes), (Duration::from_secs(60), 8192));
+}
+
+/// A clock that calls somebody when it is asked, once: where a source is in the middle of something.
+struct Asked {
+    inner: Arc<ManualClock>,
+    look: Mutex<Option<Box<dyn FnMut() -> bool + Send>>>,
+}
+
+impl Clock for Asked {
+    fn now(&self) -> Timestamp {
+        let look = self.look.lock().take();
+        if let Some(mut look) = look
+            && !look()
+        {
+            *self.look.lock() = Some(look);
+        }
+        self.inner.now()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.inner.monotonic()
+    }
+}
+
+/// How long who must wait is seen to wait: without the lock it has its answer much sooner.
+const WAITS: Duration = Duration::from_millis(500);
+
+#[test]
+fn image_that_is_being_given_to_a_further_mirror_is_kept_though_that_is_not_noted_yet() {
+    let mut chain = Chain::new(41);
+    let clock = Arc::new(Asked { inner: chain.pair.clock.clone(), look: Mutex::new(None) });
+    chain.pair.destination.close().unwrap();
+    let options = OpenOptions { cache_bytes: 1 << 20, clock: clock.clone() };
+    chain.pair.destination = Volume::open(chain.pair.destination_device.clone(), options).unwrap();
+    let mut rng = Rng::new(41);
+    chain.pair.write(chain.pair.files[0], 0, 40, &mut rng);
+    chain.first().unwrap();
+    let shown = chain.pair.destination.status().cursor.snapshot;
+    // The further mirror asks for its first image. What it gets is chosen, and not noted yet, when the one in the middle asks what it is to keep.
+    let (registry, volume) = (chain.pair.other_registry.clone(), chain.pair.destination.clone());
+    let asking: Arc<Mutex<Option<JoinHandle<Vec<SnapshotId>>>>> = Arc::default();
+    let asks = asking.clone();
+    let look = move || {
+        if registry.housekeeping.try_lock().is_some() {
+            return false;
+        }
+        let (registry, volume, (told, answered)) = (registry.clone(), volume.clone(), channel());
+        *asks.lock() = Some(std::thread::spawn(move || {
+            let kept = registry.relayed(&volume);
+            let _ = told.send(());
+            kept
+        }));
+        let _ = answered.recv_timeout(WAITS);
+        true
+    };
+    *clock.look.lock() = Some(Box::new(look));
+    let report = chain.second().unwrap();
+    assert_eq!(report.target, shown);
+    let asked = asking.lock().take().expect("it was asked while the image was chosen");
+    assert_eq!(asked.join().unwrap(), [shown], "what the further mirror gets is not among what is kept");
 }
