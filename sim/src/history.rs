@@ -232,7 +232,11 @@ impl<'a> Life<'a> {
                     Ok(Done::Fine)
                 }
                 _ => match error.downcast_ref::<HistoryError>() {
-                    Some(HistoryError::Full | HistoryError::TooManyReverts) => {
+                    Some(
+                        HistoryError::Full
+                        | HistoryError::TooManyReverts
+                        | HistoryError::NoRoomToRevert { .. },
+                    ) => {
                         tally.full += 1;
                         self.say("no room: refused");
                         Ok(Done::Fine)

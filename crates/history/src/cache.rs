@@ -32,6 +32,11 @@ impl WriteCache {
         self.blocks.is_empty()
     }
 
+    /// Blocks that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// The present content of a block.
     pub(crate) fn newest(&self, lba: u64) -> Option<&Content> {
         self.blocks.get(&lba)?.back().map(|(_, content)| content)

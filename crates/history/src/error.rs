@@ -69,6 +69,14 @@ pub enum HistoryError {
     /// Too many reverts are being copied.
     #[error("as many reverts as can be are still being copied in the background")]
     TooManyReverts,
+    /// The background copy of a revert would find no room. Nothing was changed.
+    #[error(
+        "the store lacks {missing} bytes for a copy of what has changed since that instant, without which the revert could not be undone"
+    )]
+    NoRoomToRevert {
+        /// Bytes.
+        missing: u64,
+    },
     /// There is no room, and the history that is there must be kept.
     #[error("the store is full, and the history in it is younger than the floor that its owner set")]
     Full,
@@ -79,7 +87,7 @@ impl HistoryError {
     pub fn to_device(&self, offset: u64, length: u64) -> DeviceError {
         match self {
             HistoryError::Device(error) => error.clone(),
-            HistoryError::Full | HistoryError::StoreTooSmall { .. } => {
+            HistoryError::Full | HistoryError::StoreTooSmall { .. } | HistoryError::NoRoomToRevert { .. } => {
                 DeviceError::NoSpace { offset, length }
             }
             HistoryError::Damaged { .. } | HistoryError::Missing { .. } => {

@@ -54,6 +54,7 @@ mod history;
 mod index;
 mod log;
 mod options;
+mod owed;
 mod recover;
 mod resolve;
 mod revert;

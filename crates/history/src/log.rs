@@ -26,7 +26,7 @@ const AHEAD_BYTES: u64 = 512 << 20;
 /// Entries of a record at most: what a torn end of the log costs stays small.
 const RECORD_ENTRIES: usize = 1024;
 /// Bytes of content of a record at most.
-const RECORD_BYTES: u64 = 4 << 20;
+pub(crate) const RECORD_BYTES: u64 = 4 << 20;
 
 /// A segment, as of now.
 #[derive(Debug, Clone, Copy, Default)]
@@ -75,7 +75,11 @@ pub(crate) struct Writer {
     pub(crate) ahead: VecDeque<usize>,
     pub(crate) store_dirty: bool,
     pub(crate) origin_dirty: bool,
+    /// Blocks that each of the superblock's reverts has still to copy, at most.
+    pub(crate) owed: Vec<u64>,
     pub(crate) trim: Option<crate::trim::Trim>,
+    /// So many segments were spare when a move of the window that was due found no room to begin.
+    pub(crate) too_full_to_move: Option<usize>,
     pub(crate) thinning: Option<crate::thin::Thinning>,
 }
 

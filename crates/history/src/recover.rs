@@ -165,6 +165,7 @@ impl History {
             failed: None,
             full: false,
             trimming: None,
+            held: None,
             window: window_of(&superblock),
             views: BTreeMap::new(),
             events: VecDeque::new(),
@@ -188,7 +189,9 @@ impl History {
             // What an earlier life left in a cache below must be durable before anything builds on it.
             store_dirty: true,
             origin_dirty: true,
+            owed: Vec::new(),
             trim: None,
+            too_full_to_move: None,
             // The log may still have what was dropped.
             thinning: superblock.thinned.iter().any(|step| step.until_ns > 0).then(Thinning::default),
             superblock,
@@ -270,9 +273,10 @@ impl History {
             let start = writer.superblock.start_ns;
             if writer.superblock.cut_ns < start {
                 self.state.lock().trimming = Some(start);
-                writer.trim = Some(Trim::new(start));
+                writer.trim = Some(Trim::new(start, self.rebased(writer, start)));
             }
         }
+        self.count_owed(writer);
         Ok(())
     }
 
@@ -792,7 +796,7 @@ impl History {
                 let mut state = self.state.lock();
                 self.stamp(&mut state)
             };
-            self.begin_trim(writer, to, to)?;
+            self.begin_trim(writer, to, to, 0)?;
             while !self.trim_slice(writer)? {
                 progress(writer.trim.map_or(0, |trim| trim.reached()), self.blocks());
             }

@@ -9,6 +9,7 @@ use crate::history::History;
 use crate::index::Version;
 use crate::log::Writer;
 use crate::resolve::NOW;
+use crate::room::RESERVE;
 
 /// Versions that a slice of the background copy looks at.
 const SLICE: usize = 4096;
@@ -37,13 +38,13 @@ impl History {
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
         self.flush_with(writer)?;
-        let (target, before, time, undo) = {
+        let target = self.target_of(at)?;
+        let copied = self.check_room_to_revert(writer, target, 0)?;
+        self.make_room_beside(writer, target)?;
+        // Nobody writes meanwhile: `merge` is ours.
+        let (before, time, undo) = {
             let mut state = self.state.lock();
             let state = &mut *state;
-            if state.reverts.len() >= REVERTS_MAX {
-                return Err(HistoryError::TooManyReverts);
-            }
-            let target = self.reach(state, at.0)?;
             let before = self.stamp(state);
             // The next stamp, whatever the clock says: once the copy is over the mark is all that tells of this cut.
             let time = after_mark(before);
@@ -52,16 +53,11 @@ impl History {
                 let name = format!("{BEFORE}{number}");
                 !state.marks.values().any(|mark| mark.name == name)
             });
-            (target, before, time, format!("{BEFORE}{}", number.unwrap_or(0)))
+            (before, time, format!("{BEFORE}{}", number.unwrap_or(0)))
         };
-        // Nobody writes meanwhile: `merge` is ours.
-        self.ensure_room(writer, 0)?;
-        let moved = self.state.lock().start > target;
-        if moved {
-            return Err(HistoryError::BeforeWindow);
-        }
         self.write_mark(writer, before, MarkContent { name: undo.clone(), consistent: false })?;
         writer.superblock.reverts.push(RevertState { time, target, cursor: 0 });
+        writer.owed.push(copied);
         writer.superblock.last_ns = writer.superblock.last_ns.max(time);
         self.write_superblock(writer)?;
         self.sync(writer)?;
@@ -71,6 +67,31 @@ impl History {
         state.reads.clear();
         state.epoch += 1;
         Ok(Reverted { instant: Timestamp(target), undo })
+    }
+
+    /// Whether a revert to `at` would be refused, without one.
+    pub fn check_revert(&self, at: Timestamp) -> Result<(), HistoryError> {
+        let writer = self.writer.lock();
+        let target = self.target_of(at)?;
+        let waiting = self.state.lock().cache.len() as u64;
+        self.check_room_to_revert(&writer, target, waiting).map(|_| ())
+    }
+
+    /// The instant that a revert to `at` goes back to.
+    fn target_of(&self, at: Timestamp) -> Result<u64, HistoryError> {
+        let mut state = self.state.lock();
+        if state.reverts.len() >= REVERTS_MAX {
+            return Err(HistoryError::TooManyReverts);
+        }
+        self.reach(&mut state, at.0)
+    }
+
+    /// Makes room for a mark, and leaves `target` in the window.
+    fn make_room_beside(&self, writer: &mut Writer, target: u64) -> Result<(), HistoryError> {
+        self.state.lock().held = Some(target);
+        let made = self.ensure_room(writer, 0);
+        self.state.lock().held = None;
+        made
     }
 
     /// The background copy of the oldest revert, one slice; false when there is none.
@@ -115,6 +136,7 @@ impl History {
         }
         drop(state);
         writer.superblock.reverts.remove(0);
+        writer.owed.remove(0);
         self.write_superblock(writer)?;
         self.sync_store(writer)?;
         let mut state = self.state.lock();
@@ -123,11 +145,9 @@ impl History {
         Ok(true)
     }
 
-    /// The background copy needs room like any write, but what it needs it for must not be given up: without room it fails.
+    /// The background copy needs room like any write: what is before its target may go. It was counted that this is enough.
     fn ensure_free_for_copy(&self, writer: &mut Writer) -> Result<(), HistoryError> {
-        if writer.spare() < 3 {
-            self.reclaim(writer)?;
-        }
+        while writer.spare() < RESERVE && self.win_room(writer)? {}
         if writer.spare() < 2 { Err(HistoryError::Full) } else { Ok(()) }
     }
 
@@ -166,6 +186,10 @@ impl History {
             };
             lbas.iter().copied().filter(is_due).collect()
         };
+        let at = writer.superblock.reverts.iter().position(|known| known.time == revert.time);
+        if let Some(owed) = at.and_then(|at| writer.owed.get_mut(at)) {
+            *owed = owed.saturating_sub(changed.len() as u64);
+        }
         let contents = self.contents_at(&changed, revert.time);
         let mut work: Vec<Work> = Vec::with_capacity(changed.len());
         for (lba, content) in changed.into_iter().zip(contents) {

@@ -9,6 +9,7 @@ use crate::HistoryError;
 use crate::history::History;
 use crate::index::Version;
 use crate::log::{Pending, Writer};
+use crate::owed::Price;
 use crate::status::HistoryEvent;
 
 /// Free segments that writes leave for what makes room.
@@ -61,8 +62,9 @@ impl History {
         if self.copy_slice(writer)? {
             return Ok(true);
         }
-        if let Some(to) = self.due(writer) {
-            self.begin_trim(writer, to, to)?;
+        if let Some(to) = self.due(writer)
+            && self.begin_due(writer, to)?
+        {
             return Ok(true);
         }
         if writer.thinning.is_some() {
@@ -121,6 +123,38 @@ impl History {
         (to > state.start).then_some(to)
     }
 
+    /// Begins the move that is due, or as much of it as there is room for; false when it can't begin.
+    fn begin_due(&self, writer: &mut Writer, to: u64) -> Result<bool, HistoryError> {
+        if writer.too_full_to_move == Some(writer.spare()) {
+            return Ok(false);
+        }
+        writer.too_full_to_move = None;
+        let mut times: Vec<u64> = {
+            let state = self.state.lock();
+            let earlier = state.segments.iter().filter(|segment| segment.closed && segment.last_ns < to);
+            earlier.map(|segment| segment.last_ns).collect()
+        };
+        times.sort_unstable();
+        let mut wanted = Some(to);
+        while let Some(to) = wanted {
+            let to = {
+                let mut state = self.state.lock();
+                let start = state.start;
+                self.allowed(&mut state, to, true).filter(|to| *to > start)
+            };
+            if let Some(to) = to
+                && let Price::Pays { owed } = self.price(writer, to)
+            {
+                self.begin_trim(writer, to, to, owed)?;
+                return Ok(true);
+            }
+            times.truncate(times.len() / 2);
+            wanted = times.last().copied();
+        }
+        writer.too_full_to_move = Some(writer.spare());
+        Ok(false)
+    }
+
     /// The last instant up to `to` that the window may begin at.
     pub(crate) fn allowed(
         &self,
@@ -132,8 +166,9 @@ impl History {
         if let Some(oldest) = state.cache.oldest_time() {
             to = to.min(oldest.saturating_sub(1));
         }
-        if let Some(revert) = state.reverts.iter().map(|revert| revert.target).min() {
-            to = to.min(revert);
+        let targets = state.reverts.iter().map(|revert| revert.target);
+        if let Some(target) = targets.chain(state.held).min() {
+            to = to.min(target);
         }
         if let (true, Some((view, _))) = (with_views, state.views.first_key_value()) {
             to = to.min(*view);
@@ -141,17 +176,35 @@ impl History {
         state.timeline.kept_before(to)
     }
 
-    /// Leaves a batch of blocks, which takes `more` segments than a small one, and what makes room enough of the log.
+    /// Leaves a batch of blocks, which takes `more` segments than a small one, what is owed, and what makes room enough of the log.
     pub(crate) fn ensure_room(&self, writer: &mut Writer, more: usize) -> Result<(), HistoryError> {
-        while writer.spare() < RESERVE + more {
+        while writer.spare() < RESERVE + more + self.owed(writer) {
             self.make_room(writer)?;
         }
         Ok(())
     }
 
-    /// Makes segments free: the oldest history goes first.
+    /// Makes segments free, or what is owed less.
     fn make_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        if self.win_room(writer)? {
+            return Ok(());
+        }
+        if !writer.superblock.reverts.is_empty() {
+            // What a revert brought back must be copied before its target can go.
+            while self.copy_slice(writer)? {}
+            return Ok(());
+        }
+        let is_limited = {
+            let state = self.state.lock();
+            state.held.is_some() || !state.window.floor.is_zero()
+        };
+        if is_limited || !self.start_over(writer)? { Err(HistoryError::Full) } else { Ok(()) }
+    }
+
+    /// Makes segments free: what nothing needs goes first, then the oldest history that may go. False when that won none.
+    pub(crate) fn win_room(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let before = writer.spare();
+        self.reclaim(writer)?;
         while writer.trim.is_some() {
             self.trim_slice(writer)?;
         }
@@ -159,48 +212,53 @@ impl History {
         // What is moved may begin a segment: then it takes another one to win any.
         while writer.spare() <= before && writer.spare() > 1 && self.clean(writer)? {}
         if writer.spare() > before {
-            return Ok(());
+            return Ok(true);
         }
-        let (times, start, now) = {
+        let (times, now) = {
             let state = self.state.lock();
             let closed = state.segments.iter().filter(|segment| segment.sequence > 0 && segment.closed);
             let mut times: Vec<u64> = closed.map(|segment| segment.last_ns).collect();
             times.sort_unstable();
-            (times, state.start, self.clock.now().0.max(state.last))
+            (times, self.clock.now().0.max(state.last))
         };
-        let mut wanted = 0;
-        let mut limited = false;
-        while writer.spare() <= before {
-            // One segment's history at first, then more, in the end all.
-            let time = times.get(wanted).copied().unwrap_or(now);
-            wanted = wanted * 2 + 1;
-            let last = time >= now;
+        // One segment's history at first, then more, in the end all; less where there is no room to move so far at once.
+        let (mut done, mut part, mut is_last, mut is_gainless) = (0, 1, false, false);
+        loop {
+            let time = times.get(done + part - 1).filter(|_| !is_last).copied().unwrap_or(now);
+            is_last |= time >= now;
             let to = {
                 let mut state = self.state.lock();
                 let state = &mut *state;
                 let floor = now.saturating_sub(state.window.floor.as_nanos() as u64);
                 let kept = state.timeline.kept_after(time).unwrap_or(now);
-                limited |= !state.window.floor.is_zero();
-                self.allowed(state, kept.min(floor), false)
+                let start = state.start;
+                self.allowed(state, kept.min(floor), false).filter(|to| *to > start)
             };
-            if let Some(to) = to.filter(|to| *to > start) {
-                self.give_up(writer, to, to)?;
-            }
-            if last && writer.spare() <= before {
-                if !self.state.lock().reverts.is_empty() {
-                    // What a revert brought back must be copied before its target can go.
-                    while self.copy_slice(writer)? {}
-                    return Ok(());
+            match to.map_or(Price::Pays { owed: 0 }, |to| self.price(writer, to)) {
+                Price::Pays { owed } => {
+                    if let Some(to) = to {
+                        self.give_up(writer, to, to, owed)?;
+                    }
+                    (done, part, is_gainless) = (done + part, 2 * part, false);
                 }
-                return if limited || !self.start_over(writer)? { Err(HistoryError::Full) } else { Ok(()) };
+                Price::NoGain => (part, is_gainless) = (2 * part, true),
+                Price::NoRoom if is_last => {}
+                Price::NoRoom if part > 1 && !is_gainless => part /= 2,
+                Price::NoRoom => {
+                    is_last = true;
+                    continue;
+                }
+            }
+            while is_last && writer.spare() <= before && writer.spare() > 1 && self.clean(writer)? {}
+            if is_last || writer.spare() > before {
+                return Ok(writer.spare() > before);
             }
         }
-        Ok(())
     }
 
     /// Moves the start of the window for a lack of room, and says so.
-    fn give_up(&self, writer: &mut Writer, to: u64, start: u64) -> Result<(), HistoryError> {
-        self.begin_trim(writer, to, start)?;
+    fn give_up(&self, writer: &mut Writer, to: u64, start: u64, owed: u64) -> Result<(), HistoryError> {
+        self.begin_trim(writer, to, start, owed)?;
         while !self.trim_slice(writer)? {}
         self.reclaim(writer)?;
         let mut state = self.state.lock();
@@ -228,7 +286,7 @@ impl History {
             state.timeline.cut(start);
             (to, start)
         };
-        self.give_up(writer, to, start)?;
+        self.give_up(writer, to, start, 0)?;
         Ok(writer.spare() > before)
     }
 

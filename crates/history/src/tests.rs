@@ -12,6 +12,7 @@ mod damage;
 mod group;
 mod index;
 mod order;
+mod owed;
 mod semantics;
 
 const SECOND: u64 = 1_000_000_000;

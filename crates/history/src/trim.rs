@@ -25,12 +25,14 @@ const MOVES: usize = 64;
 pub(crate) struct Trim {
     to: u64,
     cursor: Key,
+    /// Blocks that it will still write to the log, at most.
+    pub(crate) owed: u64,
 }
 
 impl Trim {
     /// A move that has not moved anything yet.
-    pub(crate) fn new(to: u64) -> Self {
-        Self { to, cursor: (0, 0, 0) }
+    pub(crate) fn new(to: u64, owed: u64) -> Self {
+        Self { to, cursor: (0, 0, 0), owed }
     }
 
     /// The block that is next.
@@ -49,8 +51,14 @@ struct Found {
 }
 
 impl History {
-    /// Begins to move the window: entries up to `to` will not count, the oldest instant will be `start`, which is kept and not before `to`.
-    pub(crate) fn begin_trim(&self, writer: &mut Writer, to: u64, start: u64) -> Result<(), HistoryError> {
+    /// Begins to move the window: entries up to `to` will not count, the oldest instant will be `start`, which is kept and not before `to`. It writes `owed` blocks to the log at most.
+    pub(crate) fn begin_trim(
+        &self,
+        writer: &mut Writer,
+        to: u64,
+        start: u64,
+        owed: u64,
+    ) -> Result<(), HistoryError> {
         debug_assert!(writer.trim.is_none(), "one move at a time");
         // A version that waits in the cache is later: entries up to `to` will not count. Split-stream: the origin has what the log dropped.
         self.settle_current(writer)?;
@@ -67,7 +75,7 @@ impl History {
         writer.superblock.start_ns = start.max(writer.superblock.start_ns);
         self.write_superblock(writer)?;
         self.sync_store(writer)?;
-        writer.trim = Some(Trim::new(to));
+        writer.trim = Some(Trim::new(to, owed));
         Ok(())
     }
 
@@ -75,11 +83,13 @@ impl History {
     pub(crate) fn trim_slice(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let Some(mut trim) = writer.trim else { return Ok(true) };
         let (found, next) = self.find(&trim);
+        let rebased = found.base.len() as u64;
         self.fold(writer, found.fold)?;
         self.rebase(writer, found.base)?;
         match next {
             Some(next) => {
                 trim.cursor = next;
+                trim.owed = trim.owed.saturating_sub(rebased);
                 writer.trim = Some(trim);
                 Ok(false)
             }

@@ -699,6 +699,12 @@ impl OpenDevice {
         self.history.view(at).map_err(ServerError::history(&self.name))
     }
 
+    /// Refuses what a revert would refuse.
+    pub(crate) fn check_revert(&self, instant: &api::Instant) -> Result<(), ServerError> {
+        let at = Timestamp(self.instant(instant)?);
+        self.history.check_revert(at).map_err(ServerError::history(&self.name))
+    }
+
     pub(crate) fn revert(&self, instant: &api::Instant) -> Result<(u64, String), ServerError> {
         let at = Timestamp(self.instant(instant)?);
         let reverted = self.history.revert(at).map_err(ServerError::history(&self.name))?;

@@ -94,6 +94,29 @@ fn full_store_gives_up_the_oldest_history_and_no_write_fails() {
 }
 
 #[test]
+fn revert_that_has_no_room_for_its_copy_does_not_end_the_device() {
+    for placement in [Placement::Logging, Placement::Checkpointing] {
+        let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 300 * B as u64, 3 * MIB);
+        for part in 0..6 {
+            stack.fill(part * 50 * B as u64, 50 * B, 1);
+        }
+        stack.history.mark("good", true).expect("a mark");
+        for part in 0..6 {
+            stack.fill(part * 50 * B as u64, 50 * B, 2);
+        }
+        stack.history.flush().expect("a flush");
+        let good = stack.history.marked("good").expect("it is in the window");
+        let reverted = stack.history.revert(good).is_ok();
+        while stack.history.step().expect("a step") {}
+        let expected = if reverted { 1 } else { 2 };
+        assert!(stack.history.status().reverts.is_empty(), "{placement:?}: the copy is over");
+        stack.fill(0, 50 * B, 3);
+        stack.history.flush().expect("there is room for writes");
+        assert_eq!(bytes(&*stack.history, 50 * B as u64, B).expect("a read"), [expected; B]);
+    }
+}
+
+#[test]
 fn floor_that_may_not_be_given_up_makes_writes_fail_and_loses_nothing() {
     let mut options = options(Placement::Logging, Granularity::EveryWrite, 4096);
     options.window.floor = Duration::from_secs(3600);

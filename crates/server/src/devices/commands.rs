@@ -92,6 +92,7 @@ impl Server {
         let open = self.devices.get(device)?;
         // Refused before any session ends for nothing.
         let _held = open.view(at)?;
+        open.check_revert(at)?;
         // What clients have in memory is of another time. A write that waits for the revert would be the first one after it.
         let mut sessions_ended = self.close_device(device);
         let (at_ns, undo) = open.revert(at)?;

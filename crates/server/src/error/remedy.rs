@@ -345,7 +345,7 @@ fn history_kind(error: &HistoryError) -> ErrorKind {
         | HistoryError::NoSuchMark => ErrorKind::NotFound,
         HistoryError::MarkTaken => ErrorKind::Taken,
         HistoryError::TooManyReverts => ErrorKind::Busy,
-        HistoryError::Full => ErrorKind::NoSpace,
+        HistoryError::Full | HistoryError::NoRoomToRevert { .. } => ErrorKind::NoSpace,
         _ => ErrorKind::Failed,
     }
 }
@@ -370,6 +370,9 @@ fn history_next(device: &str, error: &HistoryError) -> String {
         HistoryError::TooManyReverts => {
             format!("wait until `cairn history status {device}` shows no copy any more")
         }
+        HistoryError::NoRoomToRevert { .. } => format!(
+            "choose a later instant, or make the floor shorter with `cairn history window {device} --floor TIME`; `cairn history clone {device} --at TIME` serves this one beside the present"
+        ),
         HistoryError::Full => {
             format!("make the floor shorter with `cairn history window {device} --floor TIME`, or wait")
         }
