@@ -565,17 +565,23 @@ pub enum EntryKind {
     RedoZero,
     /// No block: a mark.
     Mark,
+    /// Its content until then is lost.
+    UndoLost,
+    /// Its content from then on is lost.
+    RedoLost,
 }
 
 impl EntryKind {
     /// All of them.
-    pub const ALL: [EntryKind; 6] = [
+    pub const ALL: [EntryKind; 8] = [
         EntryKind::Undo,
         EntryKind::UndoZero,
         EntryKind::Gone,
         EntryKind::Redo,
         EntryKind::RedoZero,
         EntryKind::Mark,
+        EntryKind::UndoLost,
+        EntryKind::RedoLost,
     ];
 
     /// Its number on disk.

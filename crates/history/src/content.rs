@@ -10,6 +10,8 @@ pub(crate) enum Content {
     Data(Segments),
     /// Zeroes.
     Zero,
+    /// What nothing has any more. It is in no cache.
+    Lost,
 }
 
 impl Content {
@@ -27,6 +29,7 @@ impl Content {
         match self {
             Content::Data(data) => data,
             Content::Zero => zeroes(length),
+            Content::Lost => unreachable!("what is lost is in no cache"),
         }
     }
 

@@ -156,7 +156,7 @@ impl History {
             let Some((first, _)) = versions.first() else { continue };
             let newest_is_redo = plan.newest.is_some_and(|newest| newest.is_redo());
             if let Some(content) = plan.waiting.take() {
-                pending.push(entry(*lba, *first, content, [EntryKind::Undo, EntryKind::UndoZero]));
+                pending.push(undo(*lba, *first, content));
                 bases += u64::from(plan.path == Path::Both);
             }
             if plan.path == Path::Undo {
@@ -164,12 +164,7 @@ impl History {
                     pending.push(Pending { lba: *lba, time: *first, kind: EntryKind::Gone, data: None });
                 }
                 for (before, after) in versions.iter().zip(&versions[1..]) {
-                    pending.push(entry(
-                        *lba,
-                        after.0,
-                        before.1.clone(),
-                        [EntryKind::Undo, EntryKind::UndoZero],
-                    ));
+                    pending.push(undo(*lba, after.0, before.1.clone()));
                 }
                 continue;
             }
@@ -178,7 +173,7 @@ impl History {
                 replaced.push(newest);
             }
             for (time, content) in versions {
-                pending.push(entry(*lba, *time, content.clone(), [EntryKind::Redo, EntryKind::RedoZero]));
+                pending.push(redo(*lba, *time, content.clone()));
             }
         }
         self.tally.add(&self.tally.base, bases);
@@ -236,7 +231,10 @@ impl History {
                 // What the moving window is about to drop is no base any more.
                 let newest = newest.filter(|newest| state.trimming.is_none_or(|to| newest.time > to));
                 let same = newest.is_some_and(|newest| state.timeline.same_window(newest.time, first));
+                let is_lost = versions.iter().any(|(_, content)| matches!(content, Content::Lost));
                 let path = match self.placement {
+                    // The origin can't show that it is lost.
+                    Placement::Checkpointing | Placement::Hybrid if is_lost => Path::Both,
                     Placement::Checkpointing => Path::Undo,
                     Placement::Logging => Path::Redo,
                     Placement::SplitStream | Placement::SplitDownStream => Path::Both,
@@ -275,7 +273,9 @@ impl History {
         }
         let lbas: Vec<u64> = wanted.iter().map(|index| work[*index].0).collect();
         for (index, content) in wanted.into_iter().zip(self.stage_origin(&lbas)) {
-            plans[index].waiting = Some(content?);
+            let (lba, versions) = &work[index];
+            let first = versions.first().map_or(0, |(time, _)| *time);
+            plans[index].waiting = Some(self.base_of(*lba, first, content)?);
         }
         Ok(())
     }
@@ -284,7 +284,9 @@ impl History {
     fn delay(&self, state: &mut crate::history::State, work: &[Work]) {
         let one = Timeline::new(Granularity::Marks);
         for (lba, versions) in work {
-            if let Some((time, content)) = versions.last() {
+            if let Some((time, content)) =
+                versions.last().filter(|(_, content)| !matches!(content, Content::Lost))
+            {
                 state.current.write(*lba, *time, content.clone(), u64::from(self.block_bytes), &one);
             }
         }
@@ -354,6 +356,8 @@ impl History {
                     }
                     _ => end_zero(&mut batch, zero.replace((offset, self.length_of(lba) as u64))),
                 },
+                // The log says so.
+                Content::Lost => {}
             }
         }
         end_run(&mut batch, run);
@@ -362,9 +366,20 @@ impl History {
     }
 }
 
-fn entry(lba: u64, time: u64, content: Content, [with_data, zero]: [EntryKind; 2]) -> Pending {
+/// What a block was until a time.
+pub(crate) fn undo(lba: u64, time: u64, content: Content) -> Pending {
+    entry(lba, time, content, [EntryKind::Undo, EntryKind::UndoZero, EntryKind::UndoLost])
+}
+
+/// What a block is from a time on.
+fn redo(lba: u64, time: u64, content: Content) -> Pending {
+    entry(lba, time, content, [EntryKind::Redo, EntryKind::RedoZero, EntryKind::RedoLost])
+}
+
+fn entry(lba: u64, time: u64, content: Content, [with_data, zero, lost]: [EntryKind; 3]) -> Pending {
     match content {
         Content::Data(data) => Pending { lba, time, kind: with_data, data: Some(data) },
         Content::Zero => Pending { lba, time, kind: zero, data: None },
+        Content::Lost => Pending { lba, time, kind: lost, data: None },
     }
 }

@@ -59,6 +59,7 @@ impl Device for History {
         let plain = {
             let state = self.state.lock();
             self.placement.has_current_store()
+                && state.lost.is_empty()
                 && state.cache.is_empty()
                 && state.current.is_empty()
                 && state.reverts.is_empty()

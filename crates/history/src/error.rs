@@ -40,6 +40,16 @@ pub enum HistoryError {
         /// Bytes.
         found: u64,
     },
+    /// Blocks can't be read any more.
+    #[error(
+        "{count} blocks of the device are lost, the first at {offset}: they can't be read, and a plain disk would show something else there"
+    )]
+    LostBlocks {
+        /// How many.
+        count: u64,
+        /// Of the first, in bytes from the start of the device.
+        offset: u64,
+    },
     /// Bytes of the store that were durable are damaged.
     #[error("the history is damaged at {offset} of its store: {source}")]
     Damaged {

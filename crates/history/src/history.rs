@@ -1,6 +1,6 @@
 //! The device that remembers: its parts, and how blocks of it are found.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use cairn_base::{Clock, Condvar, Mutex};
@@ -51,6 +51,8 @@ pub(crate) struct State {
     /// The origin is what was before the window.
     pub(crate) logging: bool,
     pub(crate) index: Index,
+    /// Blocks and times of versions in the index that are lost.
+    pub(crate) lost: BTreeSet<(u64, u64)>,
     pub(crate) cache: WriteCache,
     /// Split-stream: in the log, and not yet on the origin.
     pub(crate) current: WriteCache,
@@ -137,12 +139,14 @@ impl History {
             if let Some(replaced) = state.index.insert(version) {
                 self.forget(state, segment_blocks, &replaced);
             }
+            state.note_lost(version);
         }
         state.epoch += 1;
     }
 
     /// A version is no longer in the index.
     pub(crate) fn forget(&self, state: &mut State, segment_blocks: u64, version: &Version) {
+        state.forget_lost(version);
         let segment = self.segment_of(version.place, segment_blocks);
         let live = &mut state.segments[segment].live;
         *live = live.saturating_sub(self.weight_of(version));

@@ -32,16 +32,30 @@ impl Version {
     }
 
     pub(crate) fn is_redo(&self) -> bool {
-        matches!(self.kind, EntryKind::Redo | EntryKind::RedoZero)
+        matches!(self.kind, EntryKind::Redo | EntryKind::RedoZero | EntryKind::RedoLost)
     }
 
     pub(crate) fn is_undo(&self) -> bool {
-        matches!(self.kind, EntryKind::Undo | EntryKind::UndoZero)
+        is_undo(self.kind)
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self.kind, EntryKind::UndoLost | EntryKind::RedoLost)
+    }
+
+    /// False for what a window that begins at `cut` has left behind. What is lost from there on is the origin's no more than before.
+    pub(crate) fn counts(&self, cut: u64) -> bool {
+        let at_the_cut = self.lba == cairn_format::history::NO_LBA || self.kind == EntryKind::RedoLost;
+        self.time > cut || at_the_cut && self.time == cut
     }
 }
 
 fn rank(kind: EntryKind) -> u8 {
-    u8::from(!matches!(kind, EntryKind::Undo | EntryKind::UndoZero))
+    u8::from(!is_undo(kind))
+}
+
+fn is_undo(kind: EntryKind) -> bool {
+    matches!(kind, EntryKind::Undo | EntryKind::UndoZero | EntryKind::UndoLost)
 }
 
 /// lba: 40 bits, place: 40, crc: 32, kind: 8, time: 64.

@@ -38,7 +38,7 @@
 //! 5. *A revert is one superblock write.* From then on the content of a block that has no later entry is that at the target. The background copy writes it as any write of the revert's time; it is over when the superblock
 //!    says so, and goes on after a cut. Where an undo of the revert's time is there and no later entry, the origin is written again. A client's write to a block that is not copied yet waits until the copy of it is durable.
 //! 6. *A flush* writes out the cache, then makes store and origin durable. What is acknowledged before is in both. One that waited for another is over with it, when all that it asks for was taken before that one began.
-//! 7. *What is damaged is never served*: each version has a checksum in its entry; a record or summary that fails where it was durable is reported.
+//! 7. *What is damaged is never served*: each version has a checksum in its entry; a record or summary that fails where it was durable is reported. Where a version that is needed elsewhere can't be read, an entry says that it is lost, and the rest goes on.
 //!
 //! # What it does not do
 //! A view of an instant that the window leaves (only when the store is full: views hold the window otherwise) fails its reads.
@@ -53,6 +53,7 @@ mod error;
 mod history;
 mod index;
 mod log;
+mod lost;
 mod options;
 mod owed;
 mod recover;
@@ -73,5 +74,5 @@ pub use error::HistoryError;
 pub use history::History;
 pub use options::{HistoryOptions, MAX_BLOCK, MIN_BLOCK, OpenOptions, Thin, Window, store_bytes_min};
 pub use revert::Reverted;
-pub use status::{HistoryEvent, HistoryStatus, Mark, RevertProgress};
+pub use status::{HistoryEvent, HistoryStatus, LostVersion, Mark, RevertProgress};
 pub use view::HistoryView;

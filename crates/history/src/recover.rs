@@ -25,7 +25,7 @@ use crate::revert::{BEFORE, after_mark};
 use crate::status::{set_in_superblock, window_of};
 use crate::thin::Thinning;
 use crate::timeline::Timeline;
-use crate::trim::Trim;
+use crate::trim::{Trim, apart};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Blocks of the origin that are written again at once.
@@ -150,6 +150,7 @@ impl History {
         let state = State {
             logging: superblock.placement == Placement::Logging,
             index: Index::default(),
+            lost: BTreeSet::new(),
             cache: WriteCache::default(),
             current: WriteCache::default(),
             reads: ReadCache::new(read_blocks as usize),
@@ -255,7 +256,9 @@ impl History {
         self.sync_store(writer)?;
         self.repair_slots(writer)?;
         self.load_marks()?;
-        self.replay(writer, unsure)?;
+        let lost = self.replay(writer, unsure)?;
+        // Until the log says what is lost, the next opening looks for it again.
+        self.state.lock().unsettled = lost.len() as u64;
         self.sync(writer)?;
         // From here on the superblock knows every segment of the log, and those that a cut took away are ahead again.
         self.write_superblock(writer)?;
@@ -266,6 +269,8 @@ impl History {
             }
             self.begin_ahead(writer)?;
         }
+        self.write_lost(writer, &lost)?;
+        self.state.lock().unsettled = 0;
         if writer.superblock.start_ns > writer.superblock.cut_ns && writer.superblock.cut_ns > 0
             || writer.superblock.start_ns > writer.superblock.created_ns
         {
@@ -714,15 +719,12 @@ impl History {
         state.segments[found.index] =
             Segment { sequence: found.sequence, last_ns, closed, ..Segment::default() };
         state.last = state.last.max(last_ns);
-        let counts = |entry: &&HistoryEntry| entry.time > cut || (entry.lba == NO_LBA && entry.time == cut);
-        let versions: Vec<Version> = entries
-            .iter()
-            .filter(counts)
-            .map(|entry| {
-                let HistoryEntry { lba, time, kind, place, crc, .. } = *entry;
-                Version { lba, time, kind, place: base + u64::from(place), crc }
-            })
-            .collect();
+        let version = |entry: &HistoryEntry| {
+            let HistoryEntry { lba, time, kind, place, crc, .. } = *entry;
+            Version { lba, time, kind, place: base + u64::from(place), crc }
+        };
+        let versions: Vec<Version> =
+            entries.iter().map(version).filter(|version| version.counts(cut)).collect();
         self.publish(&mut state, writer.superblock.segment_blocks, &versions);
     }
 
@@ -754,23 +756,28 @@ impl History {
         Ok(())
     }
 
-    /// Splits: what the log has and the origin may lack is written there again.
-    fn replay(&self, writer: &mut Writer, unsure: BTreeSet<u64>) -> Result<(), HistoryError> {
+    /// Splits: what the log has and the origin may lack is written there again. Gives the blocks, and the times, of what the log has no more.
+    fn replay(&self, writer: &mut Writer, unsure: BTreeSet<u64>) -> Result<Vec<(u64, u64)>, HistoryError> {
         if matches!(self.placement, Placement::Logging | Placement::Checkpointing) {
-            return Ok(());
+            return Ok(Vec::new());
         }
+        let mut all_lost = Vec::new();
         let redos: Vec<Version> = {
             let state = self.state.lock();
             let newest =
                 unsure.iter().filter(|lba| **lba != NO_LBA).filter_map(|lba| state.index.last_at(*lba, NOW));
-            newest.filter(Version::is_redo).collect()
+            newest.filter(|newest| newest.is_redo() && !newest.is_lost()).collect()
         };
         for part in redos.chunks(REPLAYED) {
             let contents = self.contents_of(part)?;
-            let blocks = part.iter().map(|version| version.lba).zip(contents).collect();
-            self.write_present(writer, blocks)?;
+            let (found, lost) = apart(part.iter().map(|version| (version.lba, version.time)).zip(contents));
+            self.write_present(
+                writer,
+                found.into_iter().map(|((lba, _), content)| (lba, content)).collect(),
+            )?;
+            all_lost.extend(lost);
         }
-        Ok(())
+        Ok(all_lost)
     }
 
     fn block(&self, address: u64) -> Result<BlockBytes, HistoryError> {
@@ -784,6 +791,7 @@ impl History {
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
         self.flush_with(writer)?;
+        self.refuse_lost()?;
         while self.copy_slice(writer)? {
             let cursor = self.state.lock().reverts.first().map_or(0, |revert| revert.cursor);
             progress(cursor, self.blocks());
@@ -801,6 +809,8 @@ impl History {
                 progress(writer.trim.map_or(0, |trim| trim.reached()), self.blocks());
             }
         }
+        // What was found on the way: a plain disk could not tell.
+        self.refuse_lost()?;
         self.sync(writer)?;
         let zeroes = [0; BLOCK_SIZE];
         for slot in [SLOT_A, SLOT_B] {

@@ -21,6 +21,8 @@ pub(crate) enum Source {
     Place(Version),
     Zero,
     Origin,
+    /// Nowhere.
+    Lost,
 }
 
 impl Source {
@@ -28,7 +30,8 @@ impl Source {
         match (self, other) {
             (Source::Cached(_), Source::Cached(_))
             | (Source::Zero, Source::Zero)
-            | (Source::Origin, Source::Origin) => true,
+            | (Source::Origin, Source::Origin)
+            | (Source::Lost, Source::Lost) => true,
             (Source::Place(one), Source::Place(other)) => one == other,
             _ => false,
         }
@@ -62,6 +65,7 @@ impl State {
             return match last {
                 Some(last) if last.kind == EntryKind::Redo => Source::Place(last),
                 Some(last) if last.kind == EntryKind::RedoZero => Source::Zero,
+                Some(last) if last.kind == EntryKind::RedoLost => Source::Lost,
                 _ => self.until_next_undo(lba, at, logging),
             };
         }
@@ -75,6 +79,7 @@ impl State {
             match version.kind {
                 EntryKind::Undo => return Source::Place(version),
                 EntryKind::UndoZero => return Source::Zero,
+                EntryKind::UndoLost => return Source::Lost,
                 _ => next = self.index.next(version.key()).filter(|next| next.lba == lba),
             }
         }
@@ -161,6 +166,10 @@ impl History {
                     outcomes[*index] = Some(Ok(whole.slice(piece.at, piece.count)));
                 }
                 Source::Zero => outcomes[*index] = Some(Ok(zeroes(piece.count))),
+                Source::Lost => {
+                    let length = u64::from(self.block_bytes);
+                    outcomes[*index] = Some(Err(DeviceError::Corrupt { offset: piece.lba * length, length }));
+                }
                 Source::Place(version) => placed.push((*index, *version)),
                 Source::Origin => original.push(*index),
             }

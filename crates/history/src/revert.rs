@@ -193,7 +193,8 @@ impl History {
         let contents = self.contents_at(&changed, revert.time);
         let mut work: Vec<Work> = Vec::with_capacity(changed.len());
         for (lba, content) in changed.into_iter().zip(contents) {
-            work.push((lba, vec![(revert.time, content?)]));
+            let content = self.brought_back(lba, revert.time, content)?;
+            work.push((lba, vec![(revert.time, content)]));
         }
         self.place(writer, work)
     }

@@ -331,7 +331,16 @@ impl History {
         let Some((index, segment)) = chosen.filter(|(_, segment)| segment.live < segment_bytes / 2) else {
             return Ok(false);
         };
-        let entries = self.segment_entries(writer, index, segment.sequence)?;
+        let entries = match self.segment_entries(writer, index, segment.sequence) {
+            Ok(entries) => entries,
+            Err(error @ HistoryError::Device(_)) => return Err(error),
+            Err(error) => {
+                // Both copies of what it names are damaged. What it holds is still read by the index in memory.
+                tracing::error!(segment = index, %error, "a history segment can't be emptied");
+                self.state.lock().segments[index].stuck = true;
+                return self.clean(writer);
+            }
+        };
         let base = writer.start_of(index) * BLOCK / PLACE_UNIT;
         let needed: Vec<(HistoryEntry, Version)> = {
             let state = self.state.lock();

@@ -10,6 +10,9 @@ use crate::counters::Counters;
 use crate::history::History;
 use crate::options::{Thin, Window, check_window};
 
+/// Lost versions that are shown one by one.
+const LOST_SHOWN: usize = 64;
+
 /// A named instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
@@ -30,6 +33,15 @@ pub struct HistoryEvent {
     pub start: u64,
     /// Views that ended by it.
     pub views_ended: u64,
+}
+
+/// A version of a block that could not be read any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LostVersion {
+    /// Which block of the device.
+    pub block: u64,
+    /// From when on, or until when, it is lost.
+    pub time: Timestamp,
 }
 
 /// How far the background copy of a revert is.
@@ -86,6 +98,10 @@ pub struct HistoryStatus {
     pub reverts: Vec<RevertProgress>,
     /// Open views.
     pub views: u64,
+    /// Versions that could not be read any more and are lost, in order of blocks; the first of them.
+    pub lost: Vec<LostVersion>,
+    /// How many there are.
+    pub lost_versions: u64,
     /// History that was given up for a lack of room, the newest last.
     pub events: Vec<HistoryEvent>,
     /// Why it takes no more writes.
@@ -136,6 +152,13 @@ impl History {
             folding,
             reverts: reverts.collect(),
             views: state.views.values().map(|count| u64::from(*count)).sum(),
+            lost: state
+                .lost
+                .iter()
+                .take(LOST_SHOWN)
+                .map(|(block, time)| LostVersion { block: *block, time: Timestamp(*time) })
+                .collect(),
+            lost_versions: state.lost.len() as u64,
             events: state.events.iter().copied().collect(),
             failed: state.failed.as_ref().map(ToString::to_string),
             counters: self.tally.show(),

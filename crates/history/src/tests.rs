@@ -11,6 +11,7 @@ use crate::*;
 mod damage;
 mod group;
 mod index;
+mod lost;
 mod order;
 mod owed;
 mod semantics;

@@ -1,19 +1,20 @@
 //! The window moves on: what older instants needed and newer ones still need is brought elsewhere, the rest is dropped.
 //!
 //! 1. The superblock says that the window begins later. From then on nothing older is reached.
-//! 2. Logging: of each block the last version up to there goes to the origin. Splits: where the block has a later version, it becomes that one's undo.
+//! 2. Logging: of each block the last version up to there goes to the origin. Splits: where the block has a later version, it becomes that one's undo. What can't be read is lost from the start of the window on.
 //! 3. Both devices are flushed; the superblock says that entries up to there do not count.
 //! 4. They leave the index. Segments that nothing needs are free once a further superblock says so.
 //!
 //! A cut before 3 leaves all versions; 2 is done again by the next move, with the same content.
 
-use cairn_format::history::{EntryKind, NO_LBA, Placement};
+use cairn_format::history::{NO_LBA, Placement};
 
 use crate::HistoryError;
 use crate::content::Content;
+use crate::destage::undo;
 use crate::history::History;
 use crate::index::{Key, Version};
-use crate::log::{Pending, Writer};
+use crate::log::Writer;
 
 /// Versions that a slice looks at.
 const SLICE: usize = 4096;
@@ -48,6 +49,8 @@ struct Found {
     fold: Vec<Version>,
     /// To be the undo of that time.
     base: Vec<(Version, u64)>,
+    /// Lost already, and still at the start of the window.
+    lost: Vec<u64>,
 }
 
 impl History {
@@ -84,8 +87,11 @@ impl History {
         let Some(mut trim) = writer.trim else { return Ok(true) };
         let (found, next) = self.find(&trim);
         let rebased = found.base.len() as u64;
-        self.fold(writer, found.fold)?;
-        self.rebase(writer, found.base)?;
+        let to = trim.to;
+        let mut lost = found.lost;
+        lost.extend(self.fold(writer, found.fold)?);
+        lost.extend(self.rebase(writer, found.base)?);
+        self.write_lost(writer, &lost.into_iter().map(|lba| (lba, to)).collect::<Vec<_>>())?;
         match next {
             Some(next) => {
                 trim.cursor = next;
@@ -103,17 +109,20 @@ impl History {
     /// Versions of the next slice that have to be brought elsewhere.
     fn find(&self, trim: &Trim) -> (Found, Option<Key>) {
         let mut found = Found::default();
-        if self.placement == Placement::Checkpointing {
+        let logging = self.placement == Placement::Logging;
+        let state = self.state.lock();
+        if self.placement == Placement::Checkpointing && state.lost.is_empty() {
             // Undos hold until their time: those up to there are needed by nothing later.
             return (found, None);
         }
-        let logging = self.placement == Placement::Logging;
-        let state = self.state.lock();
         // The last version up to `to` of the block that is looked at, until its next version is known.
         let mut last: Option<Version> = None;
         let mut block = None;
         let settle = |last: Option<Version>, next: Option<&Version>, found: &mut Found| match (last, next) {
             (Some(last), _) if !last.is_redo() => {}
+            // At the time of the cut it is there from before an opening.
+            (Some(last), _) if last.is_lost() && last.time == trim.to => {}
+            (Some(last), _) if last.is_lost() => found.lost.push(last.lba),
             (Some(last), _) if logging => found.fold.push(last),
             (Some(last), Some(next)) if !next.is_undo() => found.base.push((last, next.time)),
             _ => {}
@@ -124,7 +133,7 @@ impl History {
                 return false;
             }
             if block != Some(version.lba) {
-                if seen >= SLICE || found.fold.len() + found.base.len() >= MOVES {
+                if seen >= SLICE || found.fold.len() + found.base.len() + found.lost.len() >= MOVES {
                     return false;
                 }
                 settle(last.take(), None, &mut found);
@@ -142,54 +151,30 @@ impl History {
         (found, next.filter(|(lba, ..)| *lba != NO_LBA))
     }
 
-    /// Logging: versions go to the origin.
-    fn fold(&self, writer: &mut Writer, versions: Vec<Version>) -> Result<(), HistoryError> {
+    /// Logging: versions go to the origin. Gives the blocks that are lost.
+    fn fold(&self, writer: &mut Writer, versions: Vec<Version>) -> Result<Vec<u64>, HistoryError> {
         if versions.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let contents = self.contents_of(&versions)?;
-        let blocks = versions.iter().map(|version| version.lba).zip(contents).collect();
-        self.write_present(writer, blocks)
+        let (found, lost) = apart(versions.iter().map(|version| version.lba).zip(contents));
+        self.write_present(writer, found)?;
+        Ok(lost)
     }
 
-    /// Splits: versions become undos.
-    fn rebase(&self, writer: &mut Writer, versions: Vec<(Version, u64)>) -> Result<(), HistoryError> {
+    /// Splits: versions become undos. Gives the blocks that are lost.
+    fn rebase(&self, writer: &mut Writer, versions: Vec<(Version, u64)>) -> Result<Vec<u64>, HistoryError> {
         if versions.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let redos: Vec<Version> = versions.iter().map(|(version, _)| *version).collect();
         let contents = self.contents_of(&redos)?;
-        let pending = versions.iter().zip(contents).map(|((version, time), content)| match content {
-            Content::Data(data) => {
-                Pending { lba: version.lba, time: *time, kind: EntryKind::Undo, data: Some(data) }
-            }
-            Content::Zero => Pending { lba: version.lba, time: *time, kind: EntryKind::UndoZero, data: None },
-        });
+        let times: Vec<(u64, u64)> = versions.iter().map(|(version, time)| (version.lba, *time)).collect();
+        let (found, lost) = apart(times.into_iter().zip(contents));
+        let pending = found.into_iter().map(|((lba, time), content)| undo(lba, time, content));
         let written = self.append(writer, pending.collect())?;
         self.publish(&mut self.state.lock(), writer.superblock.segment_blocks, &written);
-        Ok(())
-    }
-
-    /// What redos hold.
-    pub(crate) fn contents_of(&self, versions: &[Version]) -> Result<Vec<Content>, HistoryError> {
-        let wanted: Vec<(Version, usize)> = versions
-            .iter()
-            .filter(|version| version.kind.has_data())
-            .map(|version| (*version, self.length_of(version.lba)))
-            .collect();
-        let mut read = self.read_versions(&wanted).into_iter();
-        let mut contents = Vec::with_capacity(versions.len());
-        for version in versions {
-            contents.push(match version.kind.has_data() {
-                true => match read.next() {
-                    Some(Ok(data)) => Content::Data(data),
-                    Some(Err(error)) => return Err(HistoryError::Device(error)),
-                    None => Content::Zero,
-                },
-                false => Content::Zero,
-            });
-        }
-        Ok(contents)
+        Ok(lost.into_iter().map(|(lba, _)| lba).collect())
     }
 
     fn finish_trim(&self, writer: &mut Writer, to: u64) -> Result<(), HistoryError> {
@@ -202,8 +187,7 @@ impl History {
         let state = &mut *state;
         let mut dropped = Vec::new();
         // The mark at the start itself can still be reached.
-        let keep = |version: &Version| version.time > to || (version.lba == NO_LBA && version.time == to);
-        state.index.retain(keep, |version| dropped.push(*version));
+        state.index.retain(|version| version.counts(to), |version| dropped.push(*version));
         for version in &dropped {
             self.forget(state, blocks, version);
         }
@@ -215,4 +199,10 @@ impl History {
         writer.trim = None;
         Ok(())
     }
+}
+
+/// Apart what has a content and what is lost.
+pub(crate) fn apart<T>(found: impl Iterator<Item = (T, Content)>) -> (Vec<(T, Content)>, Vec<T>) {
+    let (lost, found): (Vec<_>, Vec<_>) = found.partition(|(_, content)| matches!(content, Content::Lost));
+    (found, lost.into_iter().map(|(which, _)| which).collect())
 }

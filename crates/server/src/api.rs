@@ -25,8 +25,8 @@ pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target, WriteCache
 pub use activity::{Activity, Rate};
 pub use clones::{CreateClone, VolumeClone};
 pub use devices::{
-    AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, Folding, HistoryStatus, Instant, IoCount, Mark,
-    Placement, RevertCopy, Reverted, Thin, View, Window,
+    AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, Folding, HistoryStatus, Instant, IoCount,
+    LostVersion, Mark, Placement, RevertCopy, Reverted, Thin, View, Window,
 };
 pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
 pub use dumps::{

@@ -12,6 +12,9 @@ use crate::instant::{now_ns, parse, show};
 use crate::output::{Output, duration, size, table};
 use cairn_server::api::ErrorKind;
 
+/// Lost versions that are named.
+const LOST_SHOWN: usize = 8;
+
 /// Runs a command on adopted devices.
 pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
@@ -303,6 +306,13 @@ fn page(status: &api::HistoryStatus) -> String {
     }
     if let Some(problem) = &status.device.problem {
         row("problem", problem.clone());
+    }
+    if status.lost_versions > 0 {
+        let first = status.lost.iter().take(LOST_SHOWN);
+        let first = first.map(|lost| format!("block {} at {}", lost.block, show(lost.at_ns)));
+        let more = if status.lost_versions > LOST_SHOWN as u64 { ", ..." } else { "" };
+        let first = first.collect::<Vec<_>>().join(", ");
+        row("lost", format!("{} versions can't be read: {first}{more}", status.lost_versions));
     }
     for mark in &status.marks {
         let rest = if mark.consistent { ", consistent" } else { "" };

@@ -208,6 +208,10 @@ pub struct HistoryStatus {
     pub io_per_write: f64,
     /// Versions whose checksum failed; they were not served.
     pub damaged: u64,
+    /// Versions that can't be read any more: what needs them fails, everything else goes on. The first of them, in order of blocks.
+    pub lost: Vec<LostVersion>,
+    /// How many there are.
+    pub lost_versions: u64,
     /// Reads of the origin for history.
     pub current_reads: IoCount,
     /// Writes of the origin.
@@ -218,6 +222,15 @@ pub struct HistoryStatus {
     pub history_writes: IoCount,
     /// Superblocks, heads, summaries.
     pub metadata: IoCount,
+}
+
+/// A version of a block that can't be read any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LostVersion {
+    /// Which block of the device.
+    pub block: u64,
+    /// From when on, or until when, it is lost.
+    pub at_ns: u64,
 }
 
 /// Names the present instant.

@@ -51,6 +51,7 @@ impl Devices {
         let mut problems: Vec<api::Problem> = entries.iter().filter_map(problem).collect();
         for entry in entries.values() {
             if let Entry::Open(open) = entry {
+                problems.extend(open.lost_problem());
                 problems.extend(open.clone_problems());
             }
         }
@@ -94,6 +95,22 @@ fn closed(name: &str, document: &Document, problem: String) -> api::Device {
 }
 
 impl OpenDevice {
+    /// What of it can't be read any more.
+    fn lost_problem(&self) -> Option<api::Problem> {
+        let status = self.history.status();
+        let first = status.lost.first()?;
+        let (count, block, name) = (status.lost_versions, first.block, &self.name);
+        Some(api::Problem {
+            subject: name.clone(),
+            message: format!(
+                "{count} versions in its history can't be read any more, the first of block {block}; what needs them fails"
+            ),
+            next: format!(
+                "see `cairn history status {name}`; a block that can't be read in the present is mended by writing all of it"
+            ),
+        })
+    }
+
     /// What is wrong with its clones.
     fn clone_problems(&self) -> Vec<api::Problem> {
         let subject = |clone: &String| format!("{}@{clone}", self.name);
@@ -148,6 +165,8 @@ impl OpenDevice {
             done_blocks: revert.done,
             blocks: revert.blocks,
         };
+        let lost =
+            |lost: &cairn_history::LostVersion| api::LostVersion { block: lost.block, at_ns: lost.time.0 };
         let counters = status.counters;
         api::HistoryStatus {
             device: self.show(uris),
@@ -174,6 +193,8 @@ impl OpenDevice {
             absorbed_blocks: counters.absorbed_blocks,
             io_per_write: counters.io_per_write(false),
             damaged: counters.damaged,
+            lost: status.lost.iter().map(lost).collect(),
+            lost_versions: status.lost_versions,
             current_reads: io(counters.current_reads),
             current_writes: io(counters.current_writes),
             history_reads: io(counters.history_reads),

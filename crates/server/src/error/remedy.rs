@@ -338,7 +338,9 @@ fn history_kind(error: &HistoryError) -> ErrorKind {
         HistoryError::StoreTooSmall { .. } => ErrorKind::TooSmall,
         HistoryError::StoreInUse => ErrorKind::NotEmpty,
         HistoryError::OtherOrigin { .. } => ErrorKind::WrongSize,
-        HistoryError::Damaged { .. } | HistoryError::Missing { .. } => ErrorKind::Damaged,
+        HistoryError::Damaged { .. } | HistoryError::Missing { .. } | HistoryError::LostBlocks { .. } => {
+            ErrorKind::Damaged
+        }
         HistoryError::NoHistory
         | HistoryError::BeforeWindow
         | HistoryError::InFuture
@@ -363,6 +365,9 @@ fn history_next(device: &str, error: &HistoryError) -> String {
         HistoryError::Damaged { .. } | HistoryError::Missing { .. } => {
             "keep a copy of both files; unless the placement is logging the origin has the last flushed content".into()
         }
+        HistoryError::LostBlocks { .. } => format!(
+            "write those blocks anew, whole, from a copy or as zeroes (`cairn history status {device}` names them), then ask again"
+        ),
         HistoryError::BeforeWindow | HistoryError::InFuture | HistoryError::NoSuchMark => {
             format!("see the span and the marks with `cairn history status {device}`")
         }
