@@ -380,6 +380,26 @@ fn what_programs_ask_of_open_files_is_right() {
 }
 
 #[test]
+fn deleting_files_leaves_no_error_to_who_syncs() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    let root = File::open(&mounted.point).unwrap();
+    for number in 0..20 {
+        mounted.write(&format!("f{number}"), "text");
+    }
+    rustix::fs::syncfs(&root).unwrap();
+    for number in 0..20 {
+        fs::remove_file(mounted.path(&format!("f{number}"))).unwrap();
+    }
+    // The times of the deletions are told now, of files that are gone.
+    rustix::fs::syncfs(&root).unwrap();
+    mounted.server.good(&["snapshot", "create", "vol0@after"]);
+}
+
+#[test]
 fn killed_server_leaves_errors_and_comes_back_with_what_was_synced() {
     if !can_mount() {
         return;
