@@ -1,9 +1,12 @@
 //! Cairn as its users drive it: `cairn serve`, and the command line for everything else.
 
-use std::path::PathBuf;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::Plan;
@@ -63,9 +66,25 @@ impl Cairn {
         Ok(())
     }
 
+    /// Ends the server in order and starts it again: nothing is in its memory then.
+    pub(crate) fn restart(&mut self) -> Result<()> {
+        self.end()?;
+        self.serve()
+    }
+
+    /// Ends the server in order.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.server.take().map_or(Ok(()), Server::end)
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.server.take().map_or(Ok(()), Server::kill)
+    }
+
+    /// Its data directory.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.data
     }
 
     /// The running server.
@@ -94,6 +113,23 @@ impl Cairn {
             Err(_) => serde_json::from_str(said.lines().last().unwrap_or_default())
                 .with_context(|| format!("{arguments:?} did not print JSON: {said}")),
         }
+    }
+
+    /// Asks the server itself, without the start of a program: for what is asked many times a second.
+    pub(crate) fn api(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        let mut stream = UnixStream::connect(self.data.join("control.sock"))?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        let body = body.map(Value::to_string).unwrap_or_default();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("no answer of HTTP")?;
+        ensure!(head.starts_with("HTTP/1.1 2"), "{method} {path}: {body}");
+        serde_json::from_str(body).with_context(|| format!("{method} {path}: {body}"))
     }
 
     /// Makes the volume with a LUN `db`.

@@ -1,7 +1,7 @@
 //! Files: many small ones and a large one, through FUSE next to ext4 in fuse2fs, ext4 and btrfs of the kernel; BSD dump and restore next to Linux's and tar.
 //!
-//! Every file system lies in a file of the same size in the same folder. What is created is synced inside of the time, with `sync -f`, so that each has put it on the
-//! disk; before it is read, caches are dropped. The programs are the same for all: a shell's tools would measure themselves, so files are made here.
+//! Every file system lies in a file of the same size in the same folder. What is created is synced inside of the time, so that each has put it on the
+//! disk; before it is read, caches are dropped: the kernel's, and that of a server by starting it anew. The programs are the same for all: a shell's tools would measure themselves, so files are made here.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::Plan;
-use crate::cairn::{Cairn, MEMORY_DEFAULT_MIB};
+use crate::cairn::{Cairn, MEMORY_DEFAULT_MIB, VOLUME};
 use crate::process::{run, settle, timed};
 use crate::report::{Report, Target, median};
 
@@ -42,6 +42,26 @@ pub(crate) struct Contender {
     lazily: bool,
 }
 
+impl Contender {
+    /// A volume of Cairn's on a new directory.
+    pub(crate) fn of_cairn(cairn: &Cairn, volume: &str, folder: &Path) -> Result<Self> {
+        fs::create_dir(folder)?;
+        cairn.cli(&["mount", volume, &folder.display().to_string()])?;
+        Ok(Self { name: "cairn", folder: folder.to_owned(), device: None, lazily: true })
+    }
+
+    /// Drops all caches: the kernel's, and the memory of Cairn's server, which no file of the kernel reaches.
+    pub(crate) fn forget(&self, cairn: Option<&mut Cairn>) -> Result<()> {
+        if let Some(cairn) = cairn.filter(|_| self.name == "cairn") {
+            let mount = self.folder.display().to_string();
+            cairn.cli(&["unmount", &mount])?;
+            cairn.restart()?;
+            cairn.cli(&["mount", VOLUME, &mount])?;
+        }
+        drop_caches()
+    }
+}
+
 impl Drop for Contender {
     fn drop(&mut self) {
         let mut command = Command::new("umount");
@@ -62,9 +82,10 @@ pub(crate) fn files(plan: &Plan, report: &mut Report) -> Result<()> {
     } else {
         Sizes { files: 20_000, large: 1 << 30, device: 8 << 30 }
     };
+    plan.ask_room(10)?;
     let folder = plan.folder.join("files");
     fs::create_dir_all(&folder)?;
-    let cairn = match plan.only_peers {
+    let mut cairn = match plan.only_peers {
         true => None,
         false => Some(Cairn::start(plan, "files-cairn", "off", MEMORY_DEFAULT_MIB)?),
     };
@@ -84,8 +105,10 @@ pub(crate) fn files(plan: &Plan, report: &mut Report) -> Result<()> {
     let mut seen: Vec<Seen> = contenders.iter().map(|_| Seen::default()).collect();
     for round in 0..rounds {
         for (contender, seen) in contenders.iter().zip(&mut seen) {
-            seen.turn(&contender.folder.join(format!("round{round}")), &sizes)
-                .with_context(|| format!("with {}", contender.name))?;
+            seen.turn(&contender.folder.join(format!("round{round}")), &sizes, &mut || {
+                contender.forget(cairn.as_mut())
+            })
+            .with_context(|| format!("with {}", contender.name))?;
             settle()?;
         }
     }
@@ -95,7 +118,7 @@ pub(crate) fn files(plan: &Plan, report: &mut Report) -> Result<()> {
         finding_changes(plan, report, cairn, &contender.folder)?;
     }
     report.note(format!(
-        "Small files: {} of {SMALL_BYTES} bytes, {PER_DIRECTORY} a directory, one thread. Create and delete end with `sync -f`; before stat and read all caches of the kernel are dropped.",
+        "Small files: {} of {SMALL_BYTES} bytes, {PER_DIRECTORY} a directory, one thread. Create and delete end with a sync (`sync -f`, and fsync of the directory, as the kernel tells FUSE nothing of the first); before stat and read all caches of the kernel are dropped, and Cairn's server is started anew.",
         sizes.files
     ));
     // Before its server goes.
@@ -115,18 +138,18 @@ struct Seen {
 
 impl Seen {
     /// One turn of all work.
-    fn turn(&mut self, folder: &Path, sizes: &Sizes) -> Result<()> {
+    fn turn(&mut self, folder: &Path, sizes: &Sizes, forget: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         fs::create_dir(folder)?;
         let count = sizes.files as f64;
         let rate = |time: Duration| count / time.as_secs_f64();
         self.create.push(rate(clocked(|| create(folder, sizes.files))?));
-        drop_caches()?;
+        forget()?;
         let mut stat = |path: &Path| -> Result<()> {
             fs::metadata(path)?;
             Ok(())
         };
         self.stat.push(rate(clocked(|| each_small(folder, sizes.files, &mut stat))?));
-        drop_caches()?;
+        forget()?;
         let mut buffer = Vec::new();
         let mut read = |path: &Path| -> Result<()> {
             buffer.clear();
@@ -145,7 +168,7 @@ impl Seen {
         let mib = sizes.large as f64 / f64::from(1 << 20);
         let large = folder.join("large");
         self.write_large.push(mib / clocked(|| write_large(&large, sizes.large))?.as_secs_f64());
-        drop_caches()?;
+        forget()?;
         self.read_large.push(mib / clocked(|| read_large(&large, sizes.large))?.as_secs_f64());
         fs::remove_file(&large)?;
         sync(folder)
@@ -158,8 +181,18 @@ pub(crate) fn clocked(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
+/// Puts everything on the disk. The kernel tells FUSE nothing of `sync -f`, which writes back what programs wrote: fsync does the rest there.
 pub(crate) fn sync(folder: &Path) -> Result<()> {
-    run(Command::new("sync").arg("-f").arg(folder)).map(drop)
+    run(Command::new("sync").arg("-f").arg(folder))?;
+    Ok(File::open(folder)?.sync_all()?)
+}
+
+/// Runs a program that writes a file, until that is on the disk.
+fn timed_to_disk(command: &mut Command, file: &Path) -> Result<Duration> {
+    clocked(|| {
+        run(command)?;
+        Ok(File::open(file)?.sync_all()?)
+    })
 }
 
 pub(crate) fn drop_caches() -> Result<()> {
@@ -273,7 +306,7 @@ fn dumps(
     drop_caches()?;
     if let Some(device) = &ext4.device {
         let mut dump = Command::new("dump");
-        match timed(dump.args(["-0", "-q", "-f"]).arg(&out).arg(device)) {
+        match timed_to_disk(dump.args(["-0", "-q", "-f"]).arg(&out).arg(device), &out) {
             Ok(dump) => {
                 fs::create_dir(&target)?;
                 drop_caches()?;
@@ -301,7 +334,8 @@ fn dumps(
         }
     }
     drop_caches()?;
-    let tar = timed(Command::new("tar").arg("-C").arg(&tree).arg("-cf").arg(&out).arg("."))?;
+    let mut tar = Command::new("tar");
+    let tar = timed_to_disk(tar.arg("-C").arg(&tree).arg("-cf").arg(&out).arg("."), &out)?;
     fs::create_dir(&target)?;
     drop_caches()?;
     let untar = timed(Command::new("tar").arg("-C").arg(&target).arg("-xf").arg(&out))?;
@@ -354,11 +388,8 @@ fn finding_changes(plan: &Plan, report: &mut Report, cairn: &Cairn, mount: &Path
 }
 
 pub(crate) fn mount_cairn(cairn: &Cairn, folder: &Path, sizes: &Sizes) -> Result<Contender> {
-    let mount = folder.join("cairn");
-    fs::create_dir(&mount)?;
-    cairn.cli(&["volume", "create", "vol0", "--size", &sizes.device.to_string()])?;
-    cairn.cli(&["mount", "vol0", &mount.display().to_string()])?;
-    Ok(Contender { name: "cairn", folder: mount, device: None, lazily: true })
+    cairn.cli(&["volume", "create", VOLUME, "--size", &sizes.device.to_string()])?;
+    Contender::of_cairn(cairn, VOLUME, &folder.join("cairn"))
 }
 
 /// A file of the size of all, and a directory to mount on.
@@ -369,7 +400,7 @@ fn image(folder: &Path, name: &str, sizes: &Sizes) -> Result<(PathBuf, PathBuf)>
     Ok((image, mount))
 }
 
-fn fuse2fs(folder: &Path, sizes: &Sizes) -> Result<Contender> {
+pub(crate) fn fuse2fs(folder: &Path, sizes: &Sizes) -> Result<Contender> {
     let (image, mount) = image(folder, "fuse2fs", sizes)?;
     run(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&image))?;
     run(Command::new("fuse2fs").arg(&image).arg(&mount))?;

@@ -12,6 +12,7 @@ use cairn_base::Rng;
 
 use crate::Plan;
 use crate::cairn::{Cairn, MEMORY_DEFAULT_MIB};
+use crate::patch::Known;
 use crate::process::{run, settle};
 use crate::report::{Report, Target, median};
 
@@ -102,7 +103,18 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
+        // Mounted only when something went wrong in between.
+        let _ = run(Command::new("umount").arg(&self.mount));
         let _ = run(Command::new("losetup").arg("--detach").arg(&self.device));
+    }
+}
+
+/// A directory that may be mounted on; not any more when this goes, whatever went wrong.
+struct Mounted<'a>(&'a str);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = run(Command::new("umount").arg(self.0));
     }
 }
 
@@ -174,6 +186,7 @@ pub(crate) fn image(plan: &Plan, report: &mut Report) -> Result<()> {
         report.note("This table is about ratios within one run.");
         return Ok(());
     }
+    plan.ask_room(26)?;
     let bytes = plan.export_bytes();
     let ext4 = match Ext4::new(&plan.folder, bytes) {
         Ok(ext4) => ext4,
@@ -184,15 +197,13 @@ pub(crate) fn image(plan: &Plan, report: &mut Report) -> Result<()> {
     };
     let cairn = Cairn::start(plan, "image-cairn", "off", MEMORY_DEFAULT_MIB)?;
     cairn.make_lun(bytes * 3, bytes)?;
-    let copy = |ext4: &Ext4| -> Result<()> {
-        run(Command::new("nbdcopy").arg("--flush").arg(&ext4.image).arg(cairn.lun()?)).map(drop)
-    };
-    copy(&ext4)?;
+    run(Command::new("nbdcopy").arg("--flush").arg(&ext4.image).arg(cairn.lun()?))?;
+    let mut known = Known::of(&ext4.image)?;
     let planned = cairn.json(&["image", "dump", "vol0", "-0", "-n"])?;
     let data = planned["data_bytes"].as_f64().context("the plan says its bytes")?;
     settle()?;
     everything(plan, report, &cairn, &ext4, data)?;
-    incremental(plan, report, &cairn, &ext4, &copy)?;
+    incremental(plan, report, &cairn, &ext4, &mut known)?;
     sparse(report, &cairn)
 }
 
@@ -300,7 +311,7 @@ fn incremental(
     report: &mut Report,
     cairn: &Cairn,
     ext4: &Ext4,
-    copy: &dyn Fn(&Ext4) -> Result<()>,
+    known: &mut Known,
 ) -> Result<()> {
     let at = |name: &str| plan.folder.join(name).display().to_string();
     let (btrfs, mirror, dates) = (at("btrfs"), at("rsync"), at("dumpdates"));
@@ -309,6 +320,7 @@ fn incremental(
     ext4.mounted(|mount| {
         took(&format!("mkdir {mirror}; rsync -a {}/ {mirror}/", mount.display())).map(drop)
     })?;
+    let _mounted = Mounted(&btrfs);
     let with_btrfs = took(&format!(
         "truncate -s {} {btrfs}.img; mkfs.btrfs -q {btrfs}.img; mkdir {btrfs}; mount -o loop {btrfs}.img {btrfs}; \
          btrfs subvolume create {btrfs}/now; cp {image} {btrfs}/now/disk; sync; btrfs subvolume snapshot -r {btrfs}/now {btrfs}/before",
@@ -316,7 +328,11 @@ fn incremental(
     ));
     cairn.cli(&["image", "dump", "vol0", "-0", "--to", "/dev/null"])?;
     ext4.mounted(change)?;
-    copy(ext4)?;
+    let written = known.write_changes(&ext4.image, &cairn.folder().join("nbd.sock"), "vol0/db")?;
+    report.note(format!(
+        "What changed in the file system went to the LUN block by block: {} MB.",
+        written / 1_000_000
+    ));
     settle()?;
     let start = Instant::now();
     let dumped = cairn.json(&["image", "dump", "vol0", "-1", "--to", &at("level1")])?;
@@ -350,7 +366,6 @@ fn incremental(
         ))?;
         let send = format!("btrfs send -p {btrfs}/before {btrfs}/after > {}; sync {0}", at("send"));
         rows.push(("btrfs send -p", took(&send), Target::AtMost(1.0)));
-        took(&format!("umount {btrfs}"))?;
     } else {
         report.note("btrfs can't be mounted here.");
     }

@@ -1,11 +1,14 @@
 //! What a figure is worthless without: the machine, the commit, the command.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::Plan;
+use crate::process::run;
 
 /// Where cargo builds, and so where there is room for data.
 pub(crate) fn target_folder() -> PathBuf {
@@ -49,6 +52,59 @@ pub(crate) fn describe(plan: &Plan) -> Result<String> {
         lines.push("**--quick: these figures mean nothing.**".to_owned());
     }
     Ok(lines.join("  \n"))
+}
+
+/// Refuses unless the file system of `folder` has `bytes` for it, and a tenth more for who else is on it.
+pub(crate) fn ask_room(folder: &Path, bytes: u64) -> Result<()> {
+    let said = run(Command::new("df").args(["--output=avail", "--block-size=1"]).arg(folder))?;
+    let free: u64 = said.lines().last().and_then(|line| line.trim().parse().ok()).context("df")?;
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    ensure!(
+        free >= bytes + bytes / 10,
+        "this table may need {:.0} GiB in {} and there are {:.1}: make room, or name another folder with --dir",
+        gib(bytes + bytes / 10),
+        folder.display(),
+        gib(free),
+    );
+    Ok(())
+}
+
+/// How busy the machine and a disk have been so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Busy {
+    /// Hundredths of a second of all cores: at work, and in all.
+    cores: (f64, f64),
+    /// Milliseconds in which the disk had something to do; none where the kernel counts nothing for it.
+    disk: Option<f64>,
+    at: Instant,
+}
+
+impl Busy {
+    /// Of the disk that has `folder`.
+    pub(crate) fn now(folder: &Path) -> Result<Self> {
+        let stat = std::fs::read_to_string("/proc/stat")?;
+        let fields: Vec<f64> =
+            stat.lines().next().unwrap_or_default().split_whitespace().flat_map(str::parse).collect();
+        let all: f64 = fields.iter().take(8).sum();
+        // The fourth is idle, the fifth waits for a disk.
+        let idle: f64 = fields.iter().skip(3).take(2).sum();
+        let device = folder.metadata()?.dev();
+        let (major, minor) = ((device >> 8) & 0xfff, device & 0xff | (device >> 12) & 0xf_ff00);
+        let disks = std::fs::read_to_string("/proc/diskstats")?;
+        let disk = disks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find_map(|line| {
+            let is_it = line.first()? == &major.to_string() && line.get(1)? == &minor.to_string();
+            is_it.then(|| line.get(12)?.parse().ok()).flatten()
+        });
+        Ok(Self { cores: (all - idle, all), disk, at: Instant::now() })
+    }
+
+    /// Per cent since then: of all cores, and of the disk's time.
+    pub(crate) fn since(&self, before: &Self) -> (f64, Option<f64>) {
+        let (busy, all) = (self.cores.0 - before.cores.0, self.cores.1 - before.cores.1);
+        let passed = (self.at - before.at).as_secs_f64() * 1e3;
+        let disk = self.disk.zip(before.disk).map(|(now, before)| (now - before) / passed * 100.0);
+        (busy / all.max(1.0) * 100.0, disk)
+    }
 }
 
 /// The first thing a program prints, or that it is not there.

@@ -18,12 +18,17 @@ mod link_rows;
 mod machine;
 mod mirror_rows;
 mod names_rows;
+mod patch;
 mod peers;
+mod physical_rows;
+mod postmark_rows;
 mod process;
 mod report;
+mod response_rows;
 mod served_rows;
 mod snapshot_peers;
 mod snapshot_rows;
+mod tree;
 mod volume_rows;
 mod wires;
 
@@ -54,6 +59,12 @@ impl Plan {
     /// True for rows that are wanted.
     pub(crate) fn wants(&self, work: &str) -> bool {
         self.rows.as_ref().is_none_or(|word| work.contains(word.as_str()))
+    }
+
+    /// Refuses to begin a table that would fill the disk: all others of the machine would suffer with it.
+    pub(crate) fn ask_room(&self, gib: u64) -> Result<()> {
+        let bytes = if self.quick { 2 << 30 } else { gib << 30 };
+        machine::ask_room(&self.folder, bytes)
     }
 
     /// Bytes of every export.
@@ -110,9 +121,20 @@ const TABLES: &[Table] = &[
         "writes of clients beside a mirror that follows continuously, and its lag",
         continuous_rows::continuous,
     ),
+    (
+        "response",
+        "response time of a file server beside a mirror that is updated so often (FAST 2002, figure 5)",
+        response_rows::response,
+    ),
+    (
+        "physical",
+        "logical and physical dump and restore of one volume; mirrors by maps and by dumps (OSDI 1999, FAST 2002)",
+        physical_rows::physical,
+    ),
     ("image", "image dump and restore next to what reads and writes the same device", image_rows::image),
     ("files", "many small files and a large one through FUSE; BSD dump and restore", files_rows::files),
     ("names", "a million names in one directory, in the engine and through FUSE", names_rows::names),
+    ("postmark", "PostMark and dbench on a mount, next to fuse2fs, ext4 and btrfs", postmark_rows::postmark),
     ("failover", "from the command to the first read", image_rows::failover),
     ("open", "opening after kill -9", mirror_rows::open_after_kill),
     (

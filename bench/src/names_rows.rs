@@ -13,7 +13,7 @@ use cairn_files::{New, NodeKind, Tree};
 
 use crate::Plan;
 use crate::cairn::{Cairn, MEMORY_DEFAULT_MIB};
-use crate::files_rows::{Contender, Sizes, btrfs, clocked, drop_caches, ext4, mount_cairn, sync};
+use crate::files_rows::{Contender, Sizes, btrfs, clocked, ext4, mount_cairn, sync};
 use crate::report::{Report, Target, median};
 use crate::volume_rows::Bench;
 
@@ -54,6 +54,7 @@ pub(crate) fn names(plan: &Plan, report: &mut Report) -> Result<()> {
     let count = if plan.quick { 20_000 } else { 1_000_000 };
     let rounds = plan.turns.unwrap_or(1);
     let sizes = Sizes { files: count, large: 0, device: if plan.quick { 512 << 20 } else { 8 << 30 } };
+    plan.ask_room(8)?;
     if !plan.only_peers && plan.wants("engine") {
         let mut seen = Seen::default();
         for _ in 0..rounds {
@@ -68,7 +69,7 @@ pub(crate) fn names(plan: &Plan, report: &mut Report) -> Result<()> {
         mounted(plan, report, &sizes, rounds)?;
     }
     report.note(format!(
-        "{count} empty files in one directory, one thread. Create and take away end with a sync inside of the time; caches are dropped before list and before look up."
+        "{count} empty files in one directory, one thread. Create and take away end with a sync inside of the time; before list and before look up caches are dropped, and Cairn's server is started anew."
     ));
     Ok(())
 }
@@ -76,7 +77,7 @@ pub(crate) fn names(plan: &Plan, report: &mut Report) -> Result<()> {
 fn mounted(plan: &Plan, report: &mut Report, sizes: &Sizes, rounds: usize) -> Result<()> {
     let folder = plan.folder.join("names");
     fs::create_dir_all(&folder)?;
-    let cairn = match plan.only_peers {
+    let mut cairn = match plan.only_peers {
         true => None,
         false => Some(Cairn::start(plan, "names-cairn", "off", MEMORY_DEFAULT_MIB)?),
     };
@@ -95,7 +96,9 @@ fn mounted(plan: &Plan, report: &mut Report, sizes: &Sizes, rounds: usize) -> Re
     let mut seen: Vec<Seen> = contenders.iter().map(|_| Seen::default()).collect();
     for round in 0..rounds {
         for (contender, seen) in contenders.iter().zip(&mut seen) {
-            let turn = on_mount(&contender.folder.join(format!("round{round}")), sizes.files);
+            let turn = on_mount(&contender.folder.join(format!("round{round}")), sizes.files, &mut || {
+                contender.forget(cairn.as_mut())
+            });
             seen.add(sizes.files, turn.with_context(|| format!("with {}", contender.name))?);
         }
     }
@@ -122,13 +125,13 @@ fn strides(count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |number| (number * STRIDE) % count)
 }
 
-fn on_mount(folder: &Path, count: usize) -> Result<[Duration; 4]> {
+fn on_mount(folder: &Path, count: usize, forget: &mut dyn FnMut() -> Result<()>) -> Result<[Duration; 4]> {
     fs::create_dir(folder)?;
     let create = clocked(|| {
         (0..count).try_for_each(|number| File::create(folder.join(name(number))).map(drop))?;
         sync(folder)
     })?;
-    drop_caches()?;
+    forget()?;
     let list = clocked(|| {
         let mut found = 0;
         for entry in fs::read_dir(folder)? {
@@ -138,7 +141,7 @@ fn on_mount(folder: &Path, count: usize) -> Result<[Duration; 4]> {
         ensure!(found == count, "{found} names were listed of {count}");
         Ok(())
     })?;
-    drop_caches()?;
+    forget()?;
     let lookup = clocked(|| {
         strides(count).try_for_each(|number| {
             ensure!(fs::metadata(folder.join(name(number)))?.nlink() == 1, "a name too many");

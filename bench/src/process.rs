@@ -1,11 +1,12 @@
 //! A server that runs while a figure is taken: its socket, its CPU seconds, its memory; killed when dropped.
 
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// How long a server may take until it answers.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -51,14 +52,8 @@ impl Server {
 
     /// CPU time used so far, user and system.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The name may hold spaces; the fields that count come after its closing bracket. utime is field 14.
-        let (_, fields) = stat.rsplit_once(')').context("/proc/PID/stat")?;
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        let ticks: u64 =
-            fields.get(11..13).context("/proc/PID/stat")?.iter().flat_map(|field| field.parse::<u64>()).sum();
-        // Every Linux that this runs on reports hundredths of a second here (USER_HZ).
-        Ok(Duration::from_millis(ticks * 10))
+        // utime and stime.
+        cpu_of(&self.child.id().to_string(), 14..16)
     }
 
     /// The most memory that was resident at once, in bytes.
@@ -66,6 +61,18 @@ impl Server {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;
         Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+    }
+
+    /// Ends it in order, as its owner would.
+    pub(crate) fn end(mut self) -> Result<()> {
+        run(Command::new("kill").arg(self.child.id().to_string()))?;
+        let start = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            // Dropped, it is killed.
+            ensure!(start.elapsed() < START_LIMIT, "the server on {} does not end", self.socket.display());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 
     /// SIGKILL, as a crash would.
@@ -82,6 +89,24 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// CPU time of programs that were run to their end so far, and of what they ran.
+pub(crate) fn children_cpu() -> Result<Duration> {
+    // cutime and cstime.
+    cpu_of("self", 16..18)
+}
+
+/// The sum of some fields of `/proc/PROCESS/stat`, whose first has the number 1.
+fn cpu_of(process: &str, fields: Range<usize>) -> Result<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The name, field 2, may hold spaces; what counts comes after its closing bracket.
+    let (_, rest) = stat.rsplit_once(')').context("/proc/PID/stat")?;
+    let rest: Vec<&str> = rest.split_whitespace().collect();
+    let wanted = rest.get(fields.start - 3..fields.end - 3).context("/proc/PID/stat")?;
+    let ticks: u64 = wanted.iter().flat_map(|field| field.parse::<u64>()).sum();
+    // Every Linux that this runs on reports hundredths of a second here (USER_HZ).
+    Ok(Duration::from_millis(ticks * 10))
 }
 
 /// Runs a program to its end and gives what it printed.

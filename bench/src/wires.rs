@@ -480,7 +480,7 @@ impl Iscsi {
 }
 
 /// The handshake of NBD, up to the phase of transmission.
-fn open_export(stream: &mut TcpStream, export: &str) -> Result<()> {
+pub(crate) fn open_export(stream: &mut (impl Read + Write), export: &str) -> Result<()> {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting)?;
     ensure!(greeting.starts_with(b"NBDMAGICIHAVEOPT"), "no server of NBD");
