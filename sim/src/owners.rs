@@ -167,7 +167,15 @@ impl Floor<'_> {
         if self.is_off() {
             return Ok(String::new());
         }
-        let kept = kept?;
+        let kept = match kept {
+            // The map of what a mirror lacks grows by what comes back.
+            Err(VolumeError::NoSpace) => {
+                self.world.lock().pending.remove(&number);
+                *self.rollbacks.lock() -= 1;
+                return Ok(format!("roll back to {id}: full"));
+            }
+            kept => kept?,
+        };
         let mut world = self.world.lock();
         world.observe()?;
         *self.rollbacks.lock() += 1;
