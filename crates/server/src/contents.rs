@@ -50,6 +50,7 @@ impl Server {
             if let Err(error) = self.mirrors.take_in(&open) {
                 tracing::error!(volume = open.name, %error, "whom it follows is not known until the server starts again");
             }
+            self.clear_left_dumps_of(&open);
         }
     }
 

@@ -1,7 +1,8 @@
 //! BSD dumps of a volume's files: made of a snapshot into a file or pipe that a client handed over, for `cairn restore` and Linux `restore`.
 //!
 //! The last dump of each level stands in `VOLUME/dates.json`, for every path by itself, as `dump` has it in `/etc/dumpdates`: a dump has what changed at or after the
-//! date of the last one of a lower level. A dump that was not written whole leaves no date. Nothing is held for later dumps.
+//! date of the last one of a lower level. A dump that was not written whole leaves no date. Nothing is held for later dumps; a snapshot that a dump made for itself goes with it,
+//! also when the server is killed meanwhile (`left`).
 //!
 //! Where the snapshot of that lower dump is still there, what changed is found by comparing the maps of the two (`catalog`); otherwise all inodes are looked at and all directories walked.
 
@@ -24,16 +25,19 @@ use crate::handover::Handed;
 use crate::jobs::Progress;
 use crate::server::Server;
 use crate::state;
-use crate::token::random_name;
 use crate::volumes::OpenVolume;
 
 mod catalog;
+mod left;
 mod source;
 use catalog::Catalog;
+use left::Own;
 use source::{Reading, THREADS, TreeSource};
 
 /// How the names of the snapshots begin that dumps make for themselves, and delete again.
-const DUMP_PREFIX: &str = "dump.";
+pub(crate) const DUMP_PREFIX: &str = "dump.";
+/// Where the dates of a volume's dumps stand, in its folder.
+const DATES: &str = "dates.json";
 const HIGHEST_LEVEL: u8 = 9;
 /// Files that are told when they could not be dumped; there may be more.
 const FAILED_MAX: usize = 1000;
@@ -48,6 +52,9 @@ type Choice<'a> = &'a mut dyn FnMut(&[u8]) -> Selection;
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Document {
     dates: Vec<Record>,
+    /// Snapshots that dumps have made for themselves, or are about to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    making: Vec<String>,
 }
 
 /// The last dump of a level.
@@ -83,12 +90,20 @@ struct Frozen {
     snapshot: Snapshot,
     tree: Arc<Tree>,
     /// Made for this dump.
-    own: bool,
+    own: Option<Own>,
+}
+
+impl Frozen {
+    /// The dump is made, or given up.
+    fn let_go(self) {
+        drop(self.tree);
+        self.own.into_iter().for_each(Own::end);
+    }
 }
 
 impl Server {
-    fn dates_path(&self, volume: &str) -> std::path::PathBuf {
-        self.volumes.folder(volume).join("dates.json")
+    fn dates_path(&self, volume: &str) -> PathBuf {
+        self.volumes.folder(volume).join(DATES)
     }
 
     fn dates(&self, volume: &str) -> Result<Vec<Record>, ServerError> {
@@ -144,9 +159,10 @@ impl Server {
         request: &api::FileDumpRequest,
     ) -> Result<api::FileDumpPlan, ServerError> {
         let making = self.dump_of(volume, request)?;
+        self.clear_left_dumps_of(&making.open);
         let frozen = making.freeze()?;
         let planned = making.plan(&TreeSource::new(frozen.tree.clone()), &frozen, &mut |_| true);
-        making.let_go(frozen);
+        frozen.let_go();
         let planned = planned?.0.planned();
         Ok(api::FileDumpPlan {
             level: making.level,
@@ -168,13 +184,14 @@ impl Server {
         let server = self.clone();
         self.jobs.start("file dump", volume, move |progress| {
             progress.phase("making a snapshot");
+            server.clear_left_dumps_of(&making.open);
             let frozen = making.freeze()?;
             let outcome = making.write(&frozen, &handed, progress);
             let noted = outcome.and_then(|(result, catalog)| {
                 server.note_date(&making, &frozen, &result, catalog)?;
                 Ok(result)
             });
-            making.let_go(frozen);
+            frozen.let_go();
             Ok(Some(api::JobOutcome::FileDump(noted?)))
         })
     }
@@ -190,8 +207,9 @@ impl Server {
         let snapshot = &frozen.snapshot;
         let _turn = making.open.dates.lock();
         making.keep_catalog(frozen, catalog);
-        let volume = &making.open.name;
-        let mut dates = self.dates(volume)?;
+        let path = self.dates_path(&making.open.name);
+        let mut document: Document = state::load(&path)?.unwrap_or_default();
+        let dates = &mut document.dates;
         dates.retain(|record| record.path != making.path || record.level < making.level);
         dates.push(Record {
             path: making.path.clone(),
@@ -200,7 +218,7 @@ impl Server {
             snapshot: snapshot.name.clone(),
             bytes: result.bytes,
         });
-        state::save(&self.dates_path(volume), &Document { dates })
+        state::save(&path, &document)
     }
 }
 
@@ -228,15 +246,14 @@ impl Making {
         let volume = &self.open.volume;
         let failed = ServerError::volume(&self.open.name);
         let (snapshot, own) = match &self.snapshot {
-            Some(name) => (find_snapshot(&self.open, name)?, false),
+            Some(name) => (find_snapshot(&self.open, name)?, None),
             None if self.open.is_destination() => {
                 let none = || ServerError::NoImage { volume: self.open.name.clone() };
-                (volume.snapshot(volume.status().cursor.snapshot).ok_or_else(none)?, false)
+                (volume.snapshot(volume.status().cursor.snapshot).ok_or_else(none)?, None)
             }
             None => {
-                let name = format!("{DUMP_PREFIX}{}", &random_name()[..8]);
-                let make = || volume.create_snapshot(&name);
-                (self.open.snapshot_with(make)?.map_err(&failed)?, true)
+                let (own, snapshot) = Own::make(&self.open, &self.folder.join(DATES))?;
+                (snapshot, Some(own))
             }
         };
         let name = format!("{}@{}", self.open.name, snapshot.name);
@@ -245,19 +262,9 @@ impl Making {
         match tree {
             Ok(tree) => Ok(Frozen { snapshot, tree: Arc::new(tree), own }),
             Err(error) => {
-                if own {
-                    let _ = volume.delete_snapshots(&[snapshot.id]);
-                }
+                own.into_iter().for_each(Own::end);
                 Err(error)
             }
-        }
-    }
-
-    fn let_go(&self, frozen: Frozen) {
-        if frozen.own
-            && let Err(error) = self.open.volume.delete_snapshots(&[frozen.snapshot.id])
-        {
-            tracing::warn!(volume = self.open.name, snapshot = frozen.snapshot.name, %error, "a dump's snapshot stays");
         }
     }
 
@@ -267,7 +274,7 @@ impl Making {
             return;
         }
         // A snapshot that goes now is nothing to compare with.
-        let catalog = catalog.filter(|_| !frozen.own);
+        let catalog = catalog.filter(|_| frozen.own.is_none());
         let path = Catalog::path(&self.folder, self.level);
         let kept = catalog.map(|catalog| catalog.save(&path, &frozen.snapshot));
         if let Some(Err(error)) = &kept {

@@ -17,14 +17,14 @@ pub(crate) fn check(what: &'static str, name: &str) -> Result<(), ServerError> {
     if good { Ok(()) } else { Err(ServerError::InvalidName { what, name: name.to_owned() }) }
 }
 
-/// As [`check`], of a snapshot that an owner names: those whose names begin so come and go with mirrors and image dumps, and nobody is asked about them.
+/// As [`check`], of a snapshot that an owner names: those whose names begin so come and go with mirrors and dumps, and nobody is asked about them.
 pub(crate) fn check_snapshot(name: &str) -> Result<(), ServerError> {
     check("snapshot", name)?;
-    let reserved = [cairn_stream::MIRROR_PREFIX, crate::images::DUMP_PREFIX];
+    let reserved = [cairn_stream::MIRROR_PREFIX, crate::images::DUMP_PREFIX, crate::dumps::DUMP_PREFIX];
     if reserved.iter().any(|prefix| name.starts_with(prefix)) {
         return Err(ServerError::Invalid {
             what: "the name of the snapshot",
-            rule: "it does not begin with `mirror.` or `image.`: such come and go with mirrors and image dumps",
+            rule: "it does not begin with `mirror.`, `image.` or `dump.`: such come and go with mirrors and dumps",
         });
     }
     Ok(())

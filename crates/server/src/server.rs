@@ -203,6 +203,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
             sessions + server.mounts.close_live(volume)
         })
     }));
+    server.clear_left_dumps();
     let schedule = server.mirrors.start_schedule()?;
     let snapshots = Runner::start(server.clone())?;
     let drills = server.start_drills()?;

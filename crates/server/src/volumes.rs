@@ -70,8 +70,8 @@ pub(crate) struct OpenVolume {
     tree: Mutex<Weak<Tree>>,
     /// Where that is mounted.
     mounts: Mutex<Vec<Weak<Mount>>>,
-    /// Held while the dates of its BSD dumps change.
-    pub(crate) dates: Mutex<()>,
+    /// Held while the dates of its BSD dumps change. The snapshots that dumps at work have made for themselves.
+    pub(crate) dates: Mutex<HashSet<String>>,
     pub(crate) governor: Arc<Governor>,
     ending: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
