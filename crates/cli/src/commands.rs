@@ -72,8 +72,14 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<api::JobOutcome>, Failure> {
     let bar = output.bar(0);
     let mut interrupt = client.interrupts()?;
-    let mut asked = 0u32;
+    let (mut asked, mut noted) = (0u32, 0);
+    let mut tell_notes = |job: &api::Job| {
+        let fresh = job.notes.iter().skip(noted).filter(|_| !output.json && !output.quiet);
+        bar.suspend(|| fresh.for_each(|note| eprintln!("{note}")));
+        noted = job.notes.len();
+    };
     while job.state == api::JobState::Running {
+        tell_notes(&job);
         bar.set_length(job.total_bytes);
         bar.set_position(job.done_bytes);
         bar.set_message(format!("{}: {}", job.subject, job.phase));
@@ -88,6 +94,7 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
         asked += 1;
         job = client.get(&format!("/v1/jobs/{}", job.id))?;
     }
+    tell_notes(&job);
     bar.finish_and_clear();
     if output.json {
         print_line(&status_line(&job));
@@ -136,6 +143,7 @@ fn status_line(job: &api::Job) -> String {
         "rate": job.rate,
         "seconds_left": job.seconds_left,
         "elapsed_ms": job.elapsed_ms,
+        "notes": job.notes,
     }))
 }
 

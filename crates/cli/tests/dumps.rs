@@ -1,12 +1,15 @@
-//! `cairn dump` where it is hard: a server that is killed meanwhile.
+//! `cairn dump` where it is hard: a server that is killed meanwhile, mirrors.
 //!
 //! Mounting needs root here; without it these tests say that they are skipped.
 
 mod running;
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use running::{PATIENCE, Running, cairn};
@@ -69,6 +72,38 @@ fn make_pipe(path: &Path) -> File {
     let _ = fs::remove_file(path);
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
     File::options().read(true).write(true).open(path).unwrap()
+}
+
+/// Dumps tell times by the second, so what changed in the second of a dump is in the next one as well.
+fn wait_for_the_next_second() {
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let start = now();
+    wait_until("the clock stands still", || now() > start);
+}
+
+/// The regular files below a directory: path and content.
+fn files(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut waiting = vec![root.to_owned()];
+    while let Some(folder) = waiting.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(root).unwrap().to_owned();
+            match path.is_dir() {
+                true => waiting.push(path),
+                // What the two restores keep for the next increment.
+                false if [".cairn-restore.json", "restoresymtable"].map(Path::new).contains(&&*name) => {}
+                false => found.push((name, fs::read(path).unwrap())),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn restore_ours(dump: &Path, to: &Path) {
+    let output = cairn().args(["restore", "-rf"]).arg(dump).arg("--to").arg(to).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A dump that does not come to its end: nobody reads the pipe.
@@ -138,4 +173,96 @@ fn killed_dump_leaves_no_snapshot_and_owners_keep_theirs() {
     mounted.server.good(&["dump", "-0", "-f", scratch.path().join("whole").to_str().unwrap(), "vol0"]);
     assert_eq!(mounted.snapshots(), ["vol0@mine".to_owned(), at_work]);
     assert!(!fs::read_to_string(&dates).unwrap().contains("making"));
+}
+
+#[test]
+fn level_on_a_mirror_says_at_its_start_what_its_source_has_deleted_and_keeps_what_it_has_begun_with() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path(), &["--mirror", "127.0.0.1:0"]);
+    let (source, mirror) = (&mounted.server, Running::start(scratch.path(), "mirror"));
+    let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    fs::create_dir(mounted.path("sub")).unwrap();
+    for n in 0..300 {
+        fs::write(mounted.path(&format!("sub/{n}")), format!("{n}")).unwrap();
+    }
+    source.good(&["snapshot", "create", "vol0@zero"]);
+    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    mirror.good(&["mirror", "create", "vol0", &token]);
+    mirror.good(&["dump", "-0", "-f", &path("level0"), "vol0@zero"]);
+    let restored = scratch.path().join("restored");
+    fs::create_dir(&restored).unwrap();
+    restore_ours(&scratch.path().join("level0"), &restored);
+    assert_eq!(files(&restored), files(&mounted.point));
+
+    // As long as the snapshot of level 0 is there, the maps say what changed; also when it goes in the middle of the dump.
+    wait_for_the_next_second();
+    fs::write(mounted.path("large"), vec![7; 4 << 20]).unwrap();
+    fs::remove_file(mounted.path("sub/7")).unwrap();
+    source.good(&["snapshot", "create", "vol0@one"]);
+    mirror.good(&["mirror", "update", "vol0"]);
+    let wanted = files(&mounted.point);
+    let plan = mirror.json(&["dump", "-n", "-1", "vol0@one"]);
+    assert_eq!((&plan["why_all"], &plan["inodes"]), (&serde_json::Value::Null, &3.into()), "{plan}");
+    let mut pipe = make_pipe(&scratch.path().join("pipe"));
+    let said = scratch.path().join("said");
+    let start = |level: &str, name: &str| {
+        let mut dump = cairn();
+        dump.args(["dump", level, name, "-f"]).arg(path("pipe")).arg("--data").arg(&mirror.data);
+        dump.stdout(Stdio::null()).stderr(File::create(&said).unwrap()).spawn().unwrap()
+    };
+    let mut dump = start("-1", "vol0@one");
+    let mut first = [0; 1024];
+    pipe.read_exact(&mut first).unwrap();
+    source.good(&["snapshot", "delete", "vol0@zero", "--yes"]);
+    source.good(&["snapshot", "delete", "vol0@one", "--yes"]);
+    fs::write(mounted.path("large"), vec![8; 4 << 20]).unwrap();
+    mirror.good(&["mirror", "update", "vol0"]);
+    let rest = drain(&mut dump, &mut pipe);
+    assert_eq!(fs::read_to_string(&said).unwrap(), "", "it had all that it needed");
+    fs::write(path("level1"), [&first[..], &rest].concat()).unwrap();
+    restore_ours(&scratch.path().join("level1"), &restored);
+    assert_eq!(files(&restored), wanted);
+
+    // Gone before it begins: it is told at the start what is missing and what is done instead, and the dump is as complete.
+    wait_for_the_next_second();
+    fs::write(mounted.path("sub/new"), "new").unwrap();
+    fs::remove_file(mounted.path("sub/8")).unwrap();
+    mirror.good(&["mirror", "update", "vol0"]);
+    let wanted = files(&mounted.point);
+    let plan = mirror.json(&["dump", "-n", "-2", "vol0"]);
+    let why = plan["why_all"].as_str().unwrap();
+    assert!(why.contains("`vol0@one`") && why.contains("its source has deleted it"), "{why}");
+    let mut dump = start("-2", "vol0");
+    wait_until("it does not say what is missing", || {
+        fs::read_to_string(&said).unwrap().contains("its source has deleted it")
+    });
+    assert!(dump.try_wait().unwrap().is_none(), "it is told before the end");
+    fs::write(path("level2"), drain(&mut dump, &mut pipe)).unwrap();
+    restore_ours(&scratch.path().join("level2"), &restored);
+    assert_eq!(files(&restored), wanted);
+}
+
+/// Reads what a dump writes into a pipe, until it has ended in order.
+fn drain(dump: &mut Child, pipe: &mut File) -> Vec<u8> {
+    let over = Arc::new(AtomicBool::new(false));
+    let (mut from, ended) = (pipe.try_clone().unwrap(), over.clone());
+    let reader = std::thread::spawn(move || {
+        let (mut bytes, mut buffer) = (Vec::new(), vec![0; 65_536]);
+        // The last byte is no part of the dump, whose length is even.
+        while !ended.load(Ordering::Acquire) || bytes.len() % 2 == 0 {
+            let count = from.read(&mut buffer).unwrap();
+            bytes.extend(&buffer[..count]);
+        }
+        bytes.pop();
+        bytes
+    });
+    let status = dump.wait().unwrap();
+    over.store(true, Ordering::Release);
+    pipe.write_all(b".").unwrap();
+    let bytes = reader.join().unwrap();
+    assert!(status.success());
+    bytes
 }

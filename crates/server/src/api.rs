@@ -635,6 +635,9 @@ pub struct Job {
     pub seconds_left: Option<u64>,
     /// Since it began.
     pub elapsed_ms: u64,
+    /// What its owner should know while it runs, such as that it goes another way than he may expect.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// Why it failed.
     pub error: Option<ErrorBody>,
     /// What it brought.

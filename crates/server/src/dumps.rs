@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_bsddump::{Dump, Known, Options, Phase, Selection, WriteError};
 use cairn_files::Tree;
-use cairn_volume::Snapshot;
+use cairn_volume::{Image, Snapshot};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +83,36 @@ struct Making {
     exclude: Option<GlobSet>,
     snapshot: Option<String>,
     host: String,
+}
+
+/// Why a dump of a level above 0 looks at all inodes, and tells by their dates what changed.
+#[derive(Debug, thiserror::Error)]
+enum WhyAll {
+    #[error(
+        "only a part of the volume is dumped, so all files are looked at and their dates say what changed"
+    )]
+    Part,
+    #[error(
+        "the dump of level {level} was of a snapshot made for it alone, so all files are looked at and their dates say what changed; dumps of snapshots that stay are faster"
+    )]
+    OwnSnapshot { level: u8 },
+    #[error(
+        "`{snapshot}`, of which the dump of level {level} was made, is not there any more, so all files are looked at and their dates say what changed"
+    )]
+    Gone { level: u8, snapshot: String },
+    #[error(
+        "`{snapshot}`, of which the dump of level {level} was made, is not on the mirror any more (its source has deleted it), so all files are looked at and their dates say what changed; \
+         a snapshot that stays at the source until the next level, dumped here by its name, is faster"
+    )]
+    GoneOnMirror { level: u8, snapshot: String },
+    #[error(
+        "the names that were noted with the dump of level {level} are missing or damaged, so all files are looked at and their dates say what changed"
+    )]
+    NoNames { level: u8 },
+    #[error(
+        "what changed since the dump of level {level} can't be told from the maps ({reason}), so all files are looked at and their dates say what changed"
+    )]
+    Failed { level: u8, reason: String },
 }
 
 /// What the source is a tree of, for as long as the dump takes.
@@ -161,7 +191,9 @@ impl Server {
         let making = self.dump_of(volume, request)?;
         self.clear_left_dumps_of(&making.open);
         let frozen = making.freeze()?;
-        let planned = making.plan(&TreeSource::new(frozen.tree.clone()), &frozen, &mut |_| true);
+        let known = making.known(&frozen);
+        let why_all = why_all(&known);
+        let planned = making.plan(known, &TreeSource::new(frozen.tree.clone()), &frozen, &mut |_| true);
         frozen.let_go();
         let planned = planned?.0.planned();
         Ok(api::FileDumpPlan {
@@ -170,6 +202,7 @@ impl Server {
             inodes: planned.inodes,
             directories: planned.directories,
             data_bytes: planned.bytes,
+            why_all,
         })
     }
 
@@ -243,28 +276,54 @@ fn seconds(snapshot: &Snapshot) -> u32 {
 
 impl Making {
     fn freeze(&self) -> Result<Frozen, ServerError> {
-        let volume = &self.open.volume;
-        let failed = ServerError::volume(&self.open.name);
-        let (snapshot, own) = match &self.snapshot {
-            Some(name) => (find_snapshot(&self.open, name)?, None),
-            None if self.open.is_destination() => {
-                let none = || ServerError::NoImage { volume: self.open.name.clone() };
-                (volume.snapshot(volume.status().cursor.snapshot).ok_or_else(none)?, None)
-            }
+        let (image, snapshot, own) = match &self.snapshot {
+            Some(name) => self.image_of(find_snapshot(&self.open, name)?, None)?,
+            None if self.open.is_destination() => self.newest_image()?,
             None => {
                 let (own, snapshot) = Own::make(&self.open, &self.folder.join(DATES))?;
-                (snapshot, Some(own))
+                self.image_of(snapshot, Some(own))?
             }
         };
         let name = format!("{}@{}", self.open.name, snapshot.name);
-        let image = volume.image(Some(snapshot.id)).map_err(failed);
-        let tree = image.and_then(|image| Tree::of_image(image).map_err(ServerError::tree(&name)));
-        match tree {
+        match Tree::of_image(image).map_err(ServerError::tree(&name)) {
             Ok(tree) => Ok(Frozen { snapshot, tree: Arc::new(tree), own }),
             Err(error) => {
                 own.into_iter().for_each(Own::end);
                 Err(error)
             }
+        }
+    }
+
+    fn image_of(
+        &self,
+        snapshot: Snapshot,
+        own: Option<Own>,
+    ) -> Result<(Image, Snapshot, Option<Own>), ServerError> {
+        match self.open.volume.image(Some(snapshot.id)) {
+            Ok(image) => Ok((image, snapshot, own)),
+            Err(error) => {
+                own.into_iter().for_each(Own::end);
+                Err(ServerError::volume(&self.open.name)(error))
+            }
+        }
+    }
+
+    /// The image that a mirror shows. An update may take it away before it is held; then there is a newer one.
+    fn newest_image(&self) -> Result<(Image, Snapshot, Option<Own>), ServerError> {
+        let volume = &self.open.volume;
+        let none = || ServerError::NoImage { volume: self.open.name.clone() };
+        let mut shown = volume.status().cursor.snapshot;
+        loop {
+            let found =
+                volume.snapshot(shown).and_then(|found| Some((volume.image(Some(shown)).ok()?, found)));
+            if let Some((image, snapshot)) = found {
+                return Ok((image, snapshot, None));
+            }
+            let now = volume.status().cursor.snapshot;
+            if now == shown {
+                return Err(none());
+            }
+            shown = now;
         }
     }
 
@@ -292,27 +351,43 @@ impl Making {
         self.path.is_empty() && self.exclude.is_none()
     }
 
-    /// What the maps say of this dump, with the names that it has then; `None` when there is nothing to compare with.
-    fn known(&self, frozen: &Frozen) -> Option<(Known, Catalog)> {
-        let base = self.base.as_ref().filter(|_| self.level > 0 && self.has_everything())?;
-        let snapshot = find_snapshot(&self.open, &base.snapshot).ok()?;
-        if seconds(&snapshot) != base.date {
-            return None;
+    /// What the maps say of this dump, with the names that it has then. Where there is nothing to compare with: why, of a level above 0.
+    ///
+    /// The snapshot of the lower dump is held from here on: on a mirror the next update may delete it.
+    fn known(&self, frozen: &Frozen) -> Result<(Known, Catalog), Option<WhyAll>> {
+        let base = self.base.as_ref().filter(|_| self.level > 0).ok_or(None)?;
+        if !self.has_everything() {
+            return Err(Some(WhyAll::Part));
         }
-        let mut catalog = Catalog::load(&Catalog::path(&self.folder, base.level), &snapshot)?;
-        let image = self.open.volume.image(Some(snapshot.id)).ok()?;
+        let gone = || self.gone(base);
+        let snapshot = find_snapshot(&self.open, &base.snapshot).map_err(|_| gone())?;
+        if seconds(&snapshot) != base.date {
+            return Err(gone());
+        }
+        let image = self.open.volume.image(Some(snapshot.id)).map_err(|_| gone())?;
+        let names = Catalog::load(&Catalog::path(&self.folder, base.level), &snapshot);
+        let mut catalog = names.ok_or(WhyAll::NoNames { level: base.level })?;
         let followed = match Tree::of_image(image) {
             Ok(before) => catalog.follow(&before, &frozen.tree),
             Err(error) => Err(std::io::Error::from_raw_os_error(error.errno())),
         };
         match followed {
-            Ok(known) => Some((known, catalog)),
+            Ok(known) => Ok((known, catalog)),
             Err(error) => {
                 let (volume, snapshot) = (&self.open.name, &snapshot.name);
                 tracing::warn!(volume, snapshot, %error, "a dump can't be told by the maps what changed, and looks at all files");
-                None
+                Err(Some(WhyAll::Failed { level: base.level, reason: error.to_string() }))
             }
         }
+    }
+
+    fn gone(&self, base: &Record) -> Option<WhyAll> {
+        let (level, snapshot) = (base.level, format!("{}@{}", self.open.name, base.snapshot));
+        Some(match base.snapshot.starts_with(DUMP_PREFIX) {
+            true => WhyAll::OwnSnapshot { level },
+            false if self.open.is_destination() => WhyAll::GoneOnMirror { level, snapshot },
+            false => WhyAll::Gone { level, snapshot },
+        })
     }
 
     fn options(&self, snapshot: &Snapshot) -> Options {
@@ -331,13 +406,14 @@ impl Making {
 
     fn plan(
         &self,
+        known: Result<(Known, Catalog), Option<WhyAll>>,
         source: &TreeSource,
         frozen: &Frozen,
         watch: &mut dyn FnMut(cairn_bsddump::Progress) -> bool,
     ) -> Result<(Dump, Option<Catalog>), ServerError> {
         use std::os::unix::ffi::OsStrExt;
         let options = self.options(&frozen.snapshot);
-        if let Some((known, catalog)) = self.known(frozen) {
+        if let Ok((known, catalog)) = known {
             let dump = Dump::plan_known(&mut Reading(source), options, known, watch).map_err(dump_error)?;
             return Ok((dump, Some(catalog)));
         }
@@ -377,7 +453,11 @@ impl Making {
             progress.bytes(at.bytes, 0);
             goes_on()
         };
-        let (dump, planned) = self.plan(&source, frozen, &mut watch)?;
+        let known = self.known(frozen);
+        let why_all = why_all(&known);
+        // Said before the work begins: it may take much longer than the one that was expected.
+        why_all.iter().for_each(|why| progress.note(why.clone()));
+        let (dump, planned) = self.plan(known, &source, frozen, &mut watch)?;
         let total = dump.planned().bytes;
         let inodes = dump.planned().inodes;
         source.begin(dump.order());
@@ -416,6 +496,7 @@ impl Making {
             since_ms: (self.since > 0).then(|| u64::from(self.since) * 1000),
             inodes,
             bytes: written.bytes,
+            why_all,
             failed,
         };
         Ok((result, catalog))
@@ -428,6 +509,10 @@ impl Making {
             Err(_) => format!("the file with the number {number}"),
         }
     }
+}
+
+fn why_all(known: &Result<(Known, Catalog), Option<WhyAll>>) -> Option<String> {
+    known.as_ref().err()?.as_ref().map(WhyAll::to_string)
 }
 
 fn phase(phase: Phase) -> &'static str {

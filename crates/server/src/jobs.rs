@@ -21,6 +21,7 @@ pub(crate) struct Progress {
     phase: Mutex<(&'static str, Duration)>,
     done_bytes: AtomicU64,
     total_bytes: AtomicU64,
+    notes: Mutex<Vec<String>>,
     cancelled: AtomicBool,
 }
 
@@ -32,6 +33,7 @@ impl Progress {
             phase: Mutex::new(("starting", started)),
             done_bytes: AtomicU64::new(0),
             total_bytes: AtomicU64::new(0),
+            notes: Mutex::default(),
             cancelled: AtomicBool::new(false),
         }
     }
@@ -50,6 +52,11 @@ impl Progress {
     pub(crate) fn bytes(&self, done: u64, total: u64) {
         self.done_bytes.store(done, Ordering::Relaxed);
         self.total_bytes.store(total, Ordering::Relaxed);
+    }
+
+    /// Something that the owner should know now, not when it is over.
+    pub(crate) fn note(&self, what: String) {
+        self.notes.lock().push(what);
     }
 
     /// The work is to end as soon as it can.
@@ -196,6 +203,7 @@ impl Record {
             rate,
             seconds_left: (total_bytes > 0 && rate > 0).then(|| left.div_ceil(rate)),
             elapsed_ms: end.saturating_sub(self.started).as_millis() as u64,
+            notes: self.progress.notes.lock().clone(),
             error,
             outcome,
         }

@@ -29,6 +29,9 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
     };
     if asked.dry_run {
         let plan: api::FileDumpPlan = client.post(&format!("{base}/plan"), &request)?;
+        if !output.json && !output.quiet {
+            plan.why_all.iter().for_each(|why| eprintln!("{why}"));
+        }
         output.show(&plan, |plan| {
             let since = plan.since_ms.map(|since| format!(" since {}", ago(since))).unwrap_or_default();
             let (files, directories) = (plan.inodes - plan.directories, plan.directories);

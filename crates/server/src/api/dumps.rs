@@ -34,6 +34,9 @@ pub struct FileDumpPlan {
     pub directories: u64,
     /// Bytes of content, holes included.
     pub data_bytes: u64,
+    /// Why all inodes are looked at, of a level above 0; none where the maps of two snapshots say what changed.
+    #[serde(default)]
+    pub why_all: Option<String>,
 }
 
 /// A dump that was written.
@@ -53,6 +56,9 @@ pub struct FileDumpResult {
     pub inodes: u64,
     /// Bytes of dump.
     pub bytes: u64,
+    /// Why all inodes were looked at, of a level above 0; none where the maps of two snapshots said what changed. A note of the job says it when it begins.
+    #[serde(default)]
+    pub why_all: Option<String>,
     /// What could not be read, or has no place in the format, a line each. Empty when all is there.
     pub failed: Vec<String>,
 }
