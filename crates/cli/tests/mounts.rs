@@ -452,6 +452,95 @@ fn killed_server_leaves_errors_and_comes_back_with_what_was_synced() {
 }
 
 #[test]
+fn mount_that_was_taken_away_under_programs_names_them_and_they_can_be_cut_off() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path());
+    let (first, second) = (mounted.point.clone(), mounted.other(scratch.path(), "second"));
+    let (first, second) = (first.to_str().unwrap(), second.to_str().unwrap());
+    let list = |server: &Running| server.json(&["mount", "list"]).as_array().unwrap().clone();
+    let mut open = File::create(mounted.path("open")).unwrap();
+    open.write_all(b"before").unwrap();
+    fs::create_dir(mounted.path("sub")).unwrap();
+    let mut works = Command::new("sleep").arg("600").current_dir(mounted.path("sub")).spawn().unwrap();
+
+    // By another program: who works in it goes on, and nobody else gets a tree beside his.
+    rustix::mount::unmount(&mounted.point, rustix::mount::UnmountFlags::DETACH).unwrap();
+    let told = mounted.server.bad(11, "busy", &["mount", "vol0", second]);
+    let named = format!("sleep ({})", works.id());
+    assert!(told.contains(&named) && told.contains(first), "{told}");
+    assert!(fs::read_dir(second).unwrap().next().is_none());
+    assert!(mounted.server.bad(11, "busy", &["mount", "vol0", first]).contains(&named));
+    assert!(list(&mounted.server)[0]["left_to"].as_str().unwrap().contains(&named));
+    open.write_all(b" and after").unwrap();
+    // A snapshot has what he wrote meanwhile.
+    mounted.server.good(&["snapshot", "create", "vol0@meanwhile"]);
+
+    // Cut off, he gets errors, and what he had written is there.
+    mounted.server.good(&["unmount", "--force", first]);
+    assert!(open.write_all(b"never").and_then(|()| open.sync_all()).is_err());
+    drop(open);
+    works.kill().unwrap();
+    works.wait().unwrap();
+    mounted.server.good(&["mount", "vol0", second]);
+    assert_eq!(fs::read_to_string(format!("{second}/open")).unwrap(), "before and after");
+    assert_eq!(fs::read_to_string(format!("{second}/.snapshot/meanwhile/open")).unwrap(), "before and after");
+    assert_eq!(list(&mounted.server).len(), 1);
+
+    // Lazily by its owner: as soon as the last one has ended it is mounted again, without force.
+    let open = File::open(format!("{second}/open")).unwrap();
+    mounted.server.good(&["unmount", "--lazy", second]);
+    mounted.server.bad(11, "busy", &["mount", "vol0", first]);
+    drop(open);
+    wait_until("the files of a mount that has ended are not mounted again", || {
+        mounted.server.run(&["mount", "vol0", first]).status.success()
+    });
+    assert_eq!(list(&mounted.server).len(), 1);
+
+    // A third directory shows the files also when the first one is an ordinary directory again, and a snapshot has what is written by the second.
+    mounted.server.good(&["mount", "vol0", second]);
+    mounted.server.good(&["unmount", first]);
+    let mut open = File::create(format!("{second}/late")).unwrap();
+    open.write_all(b"late").unwrap();
+    mounted.server.good(&["snapshot", "create", "vol0@late"]);
+    let third = mounted.other(scratch.path(), "third");
+    mounted.server.good(&["mount", "vol0", third.to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(third.join(".snapshot/late/late")).unwrap(), "late");
+    assert!(fs::read_dir(first).unwrap().next().is_none());
+    let told = mounted.server.bad(11, "busy", &["unmount", "--force", second]);
+    assert!(told.contains(third.to_str().unwrap()), "the same programs work there: {told}");
+    drop(open);
+    mounted.server.good(&["unmount", third.to_str().unwrap()]);
+    mounted.server.good(&["unmount", "--force", second]);
+    assert!(fs::read_dir(second).unwrap().next().is_none());
+    assert!(list(&mounted.server).is_empty());
+    assert_eq!(mounted.server.good(&["volume", "check", "vol0"]).lines().count(), 1);
+}
+
+#[test]
+fn mount_that_another_program_has_ended_is_told_and_made_again() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path());
+    write_and_sync(&mounted.path("file"), b"synced");
+    let number = rustix::fs::minor(fs::metadata(&mounted.point).unwrap().dev());
+    let control = mounted.other(scratch.path(), "control");
+    rustix::mount::mount("fusectl", &control, "fusectl", rustix::mount::MountFlags::empty(), None).unwrap();
+    fs::write(control.join(format!("{number}/abort")), "1").unwrap();
+    wait_until("a mount on which everything fails is not told", || {
+        mounted.server.json(&["mount", "list"])[0]["problem"].is_string()
+    });
+    assert!(fs::read_dir(&mounted.point).unwrap().next().is_none(), "it was taken away");
+    mounted.server.good(&["mount", "vol0", mounted.point.to_str().unwrap()]);
+    assert_eq!(mounted.read("file"), "synced");
+    assert_eq!(mounted.server.json(&["mount", "list"]).as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn linux_restore_and_ours_make_the_tree_of_a_dump_and_its_increments() {
     if can_mount() {
         dump_and_increments(false);

@@ -81,6 +81,16 @@ pub enum ServerError {
         /// Where.
         directory: PathBuf,
     },
+    /// A mount without a directory, in which somebody works.
+    #[error("a mount of `{name}` that was taken away from {} is still used by {users}", directory.display())]
+    MountLeft {
+        /// The volume or the snapshot.
+        name: String,
+        /// Where it was.
+        directory: PathBuf,
+        /// Who works in it.
+        users: String,
+    },
     /// A live tree has one mount, and only root shows it in a second place.
     #[error("`{name}` is mounted on {} already, and only a server that root runs can show it on another directory as well", directory.display())]
     MountedElsewhere {

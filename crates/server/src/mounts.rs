@@ -6,7 +6,10 @@
 //! A mirror that was failed over takes writes, and so do its mounts a moment later: each is taken away from its directory and made again, on the live tree. Who had a file or a directory
 //! open goes on reading the image that he was in; who comes by the path is in the live tree.
 //!
-//! Lock order: `entries`, then `still`, then what volumes have. It is not held while a mount is asked for data: the answer may need a new mount's threads, never this.
+//! A mount whose directory went (unmounted lazily, here or by another program) is forgotten, and listed as left until nobody works in it. As long as one of a live tree is left, that tree is not
+//! mounted anew: two mounts would have a cache each. Its programs can be cut off ([`Mounts::remove`]), which is never done unasked: what they have not written yet is lost.
+//!
+//! Lock order: `entries`, then `left`, then `still`, then what volumes have. It is not held while a mount is asked for data: the answer may need a new mount's threads, never this.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +19,7 @@ use std::time::Duration;
 
 use cairn_base::SnapshotId;
 use cairn_files::Tree;
-use cairn_frontend_fuse::{self as fuse, Mount, MountError, MountOptions, View};
+use cairn_frontend_fuse::{self as fuse, Mount, MountError, MountOptions, MountsWatch, View};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
@@ -93,6 +96,37 @@ impl Entry {
             directory: self.record.directory.display().to_string(),
             read_only: self.state.as_ref().is_ok_and(|mounted| mounted.read_only),
             problem: self.state.as_ref().err().cloned(),
+            left_to: None,
+        }
+    }
+}
+
+/// A mount without a directory, in which somebody works.
+struct Left {
+    record: Record,
+    read_only: bool,
+    mount: Arc<Mount>,
+}
+
+impl Left {
+    /// Who works in it, for a message.
+    fn users(&self) -> String {
+        let users = self.mount.users();
+        match users.is_empty() {
+            true => {
+                "something that is no process: another mount namespace, a loop device, an export".to_owned()
+            }
+            false => users.join(", "),
+        }
+    }
+
+    fn show(&self) -> api::Mount {
+        api::Mount {
+            name: self.record.name(),
+            directory: self.record.directory.display().to_string(),
+            read_only: self.read_only,
+            problem: None,
+            left_to: Some(self.users()),
         }
     }
 }
@@ -103,6 +137,9 @@ pub(crate) struct Mounts {
     path: PathBuf,
     volumes: Arc<Volumes>,
     entries: Mutex<Vec<Entry>>,
+    /// Until they end.
+    left: Mutex<Vec<Left>>,
+    watch: MountsWatch,
     /// Volumes that are about to become yet another state: their mounts stay as they are.
     still: Mutex<Vec<String>>,
     ending: AtomicBool,
@@ -155,6 +192,8 @@ impl Mounts {
             path,
             volumes,
             entries: Mutex::default(),
+            left: Mutex::default(),
+            watch: MountsWatch::default(),
             still: Mutex::default(),
             ending: AtomicBool::new(false),
             asleep: Mutex::default(),
@@ -187,9 +226,13 @@ impl Mounts {
         Ok(Watch { mounts: self.clone(), thread: Some(thread) })
     }
 
-    /// All mounts.
+    /// All mounts, and behind them those that are left.
     pub(crate) fn list(&self) -> Vec<api::Mount> {
-        self.entries.lock().iter().map(Entry::show).collect()
+        let mut shown: Vec<api::Mount> = self.entries.lock().iter().map(Entry::show).collect();
+        let mut left = self.left.lock();
+        left.retain(|left| !left.mount.has_ended());
+        shown.extend(left.iter().map(Left::show));
+        shown
     }
 
     /// What is wrong with mounts.
@@ -219,6 +262,8 @@ impl Mounts {
             devices: request.devices,
             set_user_id: request.set_user_id,
         };
+        // One that another program has taken away a moment ago is not in the way.
+        self.forget_unmounted();
         let mut entries = self.entries.lock();
         if entries.iter().any(|entry| entry.record.directory == record.directory && entry.is_there()) {
             return Err(ServerError::Taken { what: "mount", name: request.directory.clone() });
@@ -232,39 +277,85 @@ impl Mounts {
         Ok(shown)
     }
 
-    /// Takes a mount away.
+    /// Takes a mount away. With `force` the programs that work in it are cut off, also in one that is left of a directory.
     pub(crate) fn remove(&self, request: &api::Unmount) -> Result<(), ServerError> {
         let directory = Path::new(&request.directory);
+        self.forget_unmounted();
+        if request.force && self.cut_left(directory)? {
+            return Ok(());
+        }
         let mut entries = self.entries.lock();
         let known = entries.iter().position(|entry| entry.record.directory == directory);
-        let index = known.ok_or_else(|| ServerError::NotFound {
-            what: "mount",
-            name: request.directory.clone(),
-            list: "cairn mount list",
+        let index = known.ok_or_else(|| match self.left_of(|left| left.record.directory == directory) {
+            Some(error) => error,
+            None => ServerError::NotFound {
+                what: "mount",
+                name: request.directory.clone(),
+                list: "cairn mount list",
+            },
         })?;
-        if entries[index].is_there() {
-            let place = fuse::mounted().into_iter().any(|(path, _)| path == directory);
+        if let Ok(mounted) = &entries[index].state {
+            let place = places_of(mounted)?.iter().any(|path| path == directory);
+            if request.force {
+                refuse_if_elsewhere(&entries, index)?;
+                mounted.mount.cut().map_err(ServerError::Mount)?;
+            }
             if place {
-                fuse::unmount(directory, request.lazy).map_err(ServerError::Mount)?;
+                fuse::unmount(directory, request.lazy || request.force).map_err(ServerError::Mount)?;
             }
         }
         let gone = entries.remove(index);
         self.save(&entries)?;
-        drop(entries);
-        // The tree closes with it, so that what comes next finds nobody there. Others may still show the same mount.
-        if let Ok(Mounted { mount, .. }) = gone.state
-            && !request.lazy
-            && !self.shows(&mount)
-        {
-            mount.wait_for_end();
+        let is_lazy = request.lazy;
+        if let Ok(Mounted { mount, read_only, .. }) = gone.state {
+            let is_shown = shows(&entries, &mount);
+            drop(entries);
+            // The tree closes with it, so that what comes next finds nobody there. Others may still show the same mount.
+            if !is_shown && (is_lazy || !mount.wait_for_end()) {
+                self.is_left(gone.record, mount, read_only);
+            }
         }
         tracing::info!(directory = request.directory, "unmounted");
         Ok(())
     }
 
-    fn shows(&self, mount: &Arc<Mount>) -> bool {
-        let same = |entry: &Entry| entry.state.as_ref().is_ok_and(|other| Arc::ptr_eq(&other.mount, mount));
-        self.entries.lock().iter().any(same)
+    /// Cuts off the programs in what is left of a directory; false when nothing is.
+    fn cut_left(&self, directory: &Path) -> Result<bool, ServerError> {
+        let mut left = self.left.lock();
+        left.retain(|left| !left.mount.has_ended());
+        let (mine, others): (Vec<Left>, Vec<Left>) =
+            std::mem::take(&mut *left).into_iter().partition(|left| left.record.directory == directory);
+        *left = others;
+        let was_there = !mine.is_empty();
+        for one in mine {
+            tracing::warn!(name = one.record.name(), directory = %directory.display(), users = one.users(), "cuts programs off a mount that was taken away");
+            if let Err(error) = one.mount.cut() {
+                left.push(one);
+                return Err(ServerError::Mount(error));
+            }
+        }
+        Ok(was_there)
+    }
+
+    /// Notes that a mount has no directory any more, unless it ends at once.
+    fn is_left(&self, record: Record, mount: Arc<Mount>, read_only: bool) {
+        if !mount.has_ended() {
+            self.left.lock().push(Left { record, read_only, mount });
+        }
+    }
+
+    /// Lets go of what was left and has ended: a tree closes with its mount.
+    fn forget_ended(&self) {
+        self.left.lock().retain(|left| !left.mount.has_ended());
+    }
+
+    /// Why something is refused as long as a mount is left, if one is that is meant.
+    fn left_of(&self, is_meant: impl Fn(&Left) -> bool) -> Option<ServerError> {
+        let mut left = self.left.lock();
+        left.retain(|left| !left.mount.has_ended());
+        let found = left.iter().find(|left| is_meant(left))?;
+        let (name, directory) = (found.record.name(), found.record.directory.clone());
+        Some(ServerError::MountLeft { name, directory, users: found.users() })
     }
 
     /// The directories on which some of a volume is mounted.
@@ -335,8 +426,12 @@ impl Mounts {
                 }
             };
             // Programs that are in it go on in the image that they are in.
+            let before = mounted.mount.clone();
             let state = match fuse::unmount(&record.directory, true) {
-                Ok(()) => self.mount(&record, &entries, Some(tree)).map_err(|error| error.to_string()),
+                Ok(()) => {
+                    self.is_left(record.clone(), before, true);
+                    self.mount(&record, &entries, Some(tree)).map_err(|error| error.to_string())
+                }
                 Err(error) => Err(error.to_string()),
             };
             match &state {
@@ -365,17 +460,38 @@ impl Mounts {
                 tracing::error!(directory = %directory.display(), %error, "a mount stays, and can't write any more");
             }
         }
-        entries.retain(|entry| !mine(entry));
-        if let Err(error) = self.save(&entries) {
+        self.let_go(&mut entries, mine);
+        gone.len()
+    }
+
+    /// Forgets entries whose directories are without them now.
+    fn let_go(&self, entries: &mut Vec<Entry>, is_gone: impl Fn(&Entry) -> bool) {
+        let (gone, stays): (Vec<Entry>, Vec<Entry>) = std::mem::take(entries).into_iter().partition(is_gone);
+        *entries = stays;
+        if gone.is_empty() {
+            return;
+        }
+        for Entry { record, state } in gone {
+            if let Ok(Mounted { mount, read_only, .. }) = state
+                && !shows(entries, &mount)
+            {
+                self.is_left(record, mount, read_only);
+            }
+        }
+        if let Err(error) = self.save(entries) {
             tracing::error!(%error, "mounts that are gone come again with the next start");
         }
-        gone.len()
     }
 
     /// Takes all mounts away; they stay remembered. What programs have written and the kernel still holds is written first.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
         let entries = std::mem::take(&mut *self.entries.lock());
+        for left in std::mem::take(&mut *self.left.lock()) {
+            if let Err(error) = left.mount.collect() {
+                tracing::error!(directory = %left.record.directory.display(), %error, "what programs wrote last is lost");
+            }
+        }
         for entry in entries {
             let Ok(mounted) = entry.state else { continue };
             let directory = entry.record.directory.display();
@@ -416,12 +532,16 @@ impl Mounts {
         };
         let same = entries.iter().find(|entry| entry.record.volume == record.volume && entry.is_live());
         let mount = match (same, read_only) {
-            (Some(Entry { state: Ok(other), .. }), false) => {
-                fuse::show_also(other.mount.point(), &record.directory).map_err(|_| {
-                    ServerError::MountedElsewhere {
-                        name: name.clone(),
-                        directory: other.mount.point().to_owned(),
-                    }
+            (Some(Entry { state: Ok(other), record: there }), false) => {
+                // From a directory where it is now: what it was mounted on first may be an empty directory again.
+                let places = places_of(other)?;
+                let from = places.first().ok_or_else(|| ServerError::Busy {
+                    name: record.volume.clone(),
+                    by: OpenVolume::STILL_USED,
+                })?;
+                fuse::show_also(from, &record.directory).map_err(|_| ServerError::MountedElsewhere {
+                    name: name.clone(),
+                    directory: there.directory.clone(),
                 })?;
                 other.mount.clone()
             }
@@ -454,14 +574,23 @@ impl Mounts {
     /// The live tree for a mount. Another mount of the same tree would have a cache of its own, and neither would see what the other writes.
     fn live_tree(&self, open: &OpenVolume, entries: &[Entry]) -> Result<Arc<Tree>, ServerError> {
         let is_live = |entry: &Entry| entry.record.volume == open.name && entry.is_live();
+        self.forget_ended();
         if !entries.iter().any(is_live) && !open.has_no_live_tree() {
-            return Err(ServerError::Busy { name: open.name.clone(), by: OpenVolume::STILL_USED });
+            let is_of_it = |left: &Left| left.record.volume == open.name && !left.read_only;
+            if let Some(error) = self.left_of(is_of_it) {
+                return Err(error);
+            }
+            // It may have ended in that moment.
+            if !open.has_no_live_tree() {
+                return Err(ServerError::Busy { name: open.name.clone(), by: OpenVolume::STILL_USED });
+            }
         }
         open.live_tree()
     }
 
     /// One look: mirrors that moved on, snapshots that went, mounts that somebody took away.
     fn look(&self) {
+        self.forget_ended();
         let mut work: Vec<(Arc<Mount>, Vec<String>)> = Vec::new();
         {
             let mut entries = self.entries.lock();
@@ -485,28 +614,56 @@ impl Mounts {
         }
     }
 
-    /// Forgets what was unmounted by other programs.
+    /// Forgets what was unmounted by other programs, whoever still works in it; and takes away what answers no more.
     fn forget_unmounted(&self) {
         let mut entries = self.entries.lock();
-        let suspicious =
-            entries.iter().any(|entry| entry.state.as_ref().is_ok_and(|mounted| mounted.mount.has_ended()));
-        let several = entries.iter().filter(|entry| entry.is_there()).count() > 1;
-        if !suspicious && !several {
+        let has_ended = |entry: &Entry| entry.state.as_ref().is_ok_and(|mounted| mounted.mount.has_ended());
+        if !self.watch.has_changed() && !entries.iter().any(has_ended) {
             return;
         }
-        let there = fuse::mounted();
-        let before = entries.len();
-        entries.retain(|entry| {
-            let stays = !entry.is_there() || there.iter().any(|(path, _)| *path == entry.record.directory);
-            if !stays {
-                tracing::info!(directory = %entry.record.directory.display(), "was unmounted by another program");
-            }
-            stays
-        });
-        if entries.len() < before
-            && let Err(error) = self.save(&entries)
-        {
-            tracing::error!(%error, "mounts that are gone come again with the next start");
+        let is_gone = |entry: &Entry| match &entry.state {
+            Ok(mounted) => places_of(mounted).is_ok_and(|places| !places.contains(&entry.record.directory)),
+            Err(_) => false,
+        };
+        for entry in entries.iter().filter(|entry| is_gone(entry)) {
+            tracing::info!(directory = %entry.record.directory.display(), "was unmounted by another program");
+        }
+        self.let_go(&mut entries, is_gone);
+        for entry in entries.iter_mut().filter(|entry| has_ended(entry)) {
+            let directory = entry.record.directory.display().to_string();
+            tracing::error!(
+                directory,
+                "another program has ended a mount, on which everything fails; it is taken away"
+            );
+            let reason = match fuse::unmount(&entry.record.directory, true) {
+                Ok(()) => "another program has ended its connection to the kernel".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            entry.state = Err(reason);
+        }
+    }
+}
+
+/// The directories on which it is mounted now.
+fn places_of(mounted: &Mounted) -> Result<Vec<PathBuf>, ServerError> {
+    mounted.mount.places().map_err(|error| ServerError::Mount(MountError::System(error)))
+}
+
+/// Whether one of the entries is this mount.
+fn shows(entries: &[Entry], mount: &Arc<Mount>) -> bool {
+    let same = |entry: &Entry| entry.state.as_ref().is_ok_and(|other| Arc::ptr_eq(&other.mount, mount));
+    entries.iter().any(same)
+}
+
+/// Programs are not cut off in one directory and, by that, in another one that shows the same mount.
+fn refuse_if_elsewhere(entries: &[Entry], index: usize) -> Result<(), ServerError> {
+    let Entry { record, state: Ok(mounted) } = &entries[index] else { return Ok(()) };
+    let same =
+        |entry: &&Entry| entry.state.as_ref().is_ok_and(|other| Arc::ptr_eq(&other.mount, &mounted.mount));
+    match entries.iter().filter(same).find(|entry| entry.record.directory != record.directory) {
+        None => Ok(()),
+        Some(other) => {
+            Err(ServerError::Mounted { name: record.name(), directory: other.record.directory.clone() })
         }
     }
 }

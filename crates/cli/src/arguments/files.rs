@@ -47,6 +47,9 @@ pub struct Unmount {
     /// Also while programs work in it: it is gone from its place at once, and ends when they do
     #[arg(long)]
     pub lazy: bool,
+    /// Cut off the programs that work in it, also in one that was taken away lazily: what they have not written yet is lost
+    #[arg(long, conflicts_with = "lazy")]
+    pub force: bool,
 }
 
 /// `cairn dump`.

@@ -45,6 +45,7 @@ pub fn unmount(asked: &Unmount, client: &Client, output: Output) -> Result<(), F
     let request = api::Unmount {
         directory: known.unwrap_or_else(|| directory.display().to_string()),
         lazy: asked.lazy,
+        force: asked.force,
     };
     let () = client.post("/v1/unmount", &request)?;
     output.tell(&serde_json::json!({ "unmounted": request.directory }), |_| {
@@ -69,7 +70,8 @@ fn refuse_from_afar(client: &Client) -> Result<(), Failure> {
 fn list(mounts: &[api::Mount]) -> String {
     let row = |mount: &api::Mount| {
         let how = if mount.read_only { "read-only" } else { "" };
-        let how = mount.problem.clone().unwrap_or_else(|| how.to_owned());
+        let left = mount.left_to.as_ref().map(|users| format!("taken away, and still used by {users}"));
+        let how = mount.problem.clone().or(left).unwrap_or_else(|| how.to_owned());
         [mount.name.clone(), mount.directory.clone(), how]
     };
     table(["FILES OF", "DIRECTORY", ""], mounts.iter().map(row))

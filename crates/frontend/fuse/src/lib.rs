@@ -25,8 +25,9 @@ mod session;
 mod shown;
 #[cfg(test)]
 mod tests;
+mod users;
 
 pub use conversation::Unmounted;
 pub use error::MountError;
-pub use mount::{Mount, MountOptions, mounted, show_also, unmount};
+pub use mount::{Mount, MountOptions, MountsWatch, mounted, show_also, unmount};
 pub use shown::View;

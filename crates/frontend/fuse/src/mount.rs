@@ -1,10 +1,12 @@
 //! Mounts: made by the kernel itself for root, by `fusermount3` for others; and unmounted again, also those of a server that died.
+//!
+//! A mount that is unmounted lazily, or whose directory went, is in no place any more and ends when nobody works in it. Who does can be named, and cut off.
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
@@ -19,6 +23,7 @@ use crate::error::MountError;
 use crate::operations::FileSystem;
 use crate::session::Connection;
 use crate::shown::{Shown, View};
+use crate::users::users_of;
 
 /// The kind of file system that the kernel lists.
 const KIND: &str = "fuse.cairn";
@@ -30,6 +35,14 @@ const HELPER_SOCKET: (&str, &str) = ("_FUSE_COMMFD", "0");
 const READ_AHEAD_KIB: u32 = 1024;
 /// How long the end of a mount is waited for.
 const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The mounts of this process.
+const TABLE: &str = "/proc/self/mountinfo";
+/// The kernel's control of FUSE: a directory for each connection, called by the minor number of its file system, with a file that ends it.
+const CONTROL: (&str, &str) = ("fusectl", "/sys/fs/fuse/connections");
+
+/// What the kernel calls a file system: major and minor number.
+pub(crate) type DeviceNumber = (u32, u32);
 
 /// How it is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,6 +58,7 @@ pub struct MountOptions {
 /// Something mounted. Dropping it leaves it mounted as long as the process lives.
 pub struct Mount {
     point: PathBuf,
+    device: DeviceNumber,
     connection: Arc<Connection>,
 }
 
@@ -75,9 +89,11 @@ impl Mount {
             mount_with_helper(&point, source, read_only, options)?
         };
         let started = Connection::start(device, FileSystem::new(shown), source, on_end);
-        let connection = started.inspect_err(|_| drop(unmount(&point, true)))?;
-        read_ahead(&point);
-        Ok(Self { point, connection })
+        let taken_back = |_: &std::io::Error| drop(unmount(&point, true));
+        let connection = started.inspect_err(taken_back)?;
+        let device = device_of(&point.metadata().inspect_err(taken_back)?);
+        read_ahead(device);
+        Ok(Self { point, device, connection })
     }
 
     /// Where it is mounted first.
@@ -115,6 +131,15 @@ impl Mount {
         }
     }
 
+    /// The directories on which it is mounted, for this process: of one that was shown elsewhere as well not only the first.
+    ///
+    /// # Errors
+    /// When the table of mounts can't be read; that it is mounted nowhere is no error.
+    pub fn places(&self) -> std::io::Result<Vec<PathBuf>> {
+        let mine = |line: Line| (line.device == self.device && line.whole).then_some(line.path);
+        Ok(lines()?.into_iter().filter_map(mine).collect())
+    }
+
     /// Has the kernel send what programs have written and it still holds. What they write meanwhile may come later.
     ///
     /// # Errors
@@ -123,7 +148,42 @@ impl Mount {
         if !self.connection.files.shown.is_live() || self.has_ended() {
             return Ok(());
         }
-        Ok(rustix::fs::syncfs(&File::open(&self.point)?)?)
+        for place in self.places()? {
+            // Another file system can lie over it.
+            let root = File::open(place)?;
+            if device_of(&root.metadata()?) == self.device {
+                return Ok(rustix::fs::syncfs(&root)?);
+            }
+        }
+        self.collect_files();
+        Ok(())
+    }
+
+    /// The same file by file, where there is no place by which to ask for all: it was unmounted, and programs still write to what they have open.
+    fn collect_files(&self) {
+        for number in self.connection.files.written() {
+            self.connection.forget_content(number);
+        }
+    }
+
+    /// Who uses it, such as `bash (1234)`, as far as it can be seen.
+    pub fn users(&self) -> Vec<String> {
+        users_of(self.device)
+    }
+
+    /// Ends it, wherever it is mounted and whoever works in it: everything that programs do with it fails from now on. What they have written so far is collected first.
+    ///
+    /// # Errors
+    /// When the kernel has no control of FUSE here, or it does not end.
+    pub fn cut(&self) -> Result<(), MountError> {
+        self.collect_files();
+        if !self.has_ended() {
+            cut(self.device.1)?;
+        }
+        match self.wait_for_end() {
+            true => Ok(()),
+            false => Err(MountError::System(std::io::ErrorKind::TimedOut.into())),
+        }
     }
 
     /// Waits until it is unmounted and nobody works in it any more; false when that takes too long.
@@ -253,17 +313,85 @@ pub fn unmount(point: &Path, lazily: bool) -> Result<(), MountError> {
 
 /// The directories on which something of Cairn's is mounted, with what the kernel lists as its source.
 pub fn mounted() -> Vec<(PathBuf, String)> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    table.lines().filter_map(mounted_line).collect()
+    lines().unwrap_or_default().into_iter().map(|line| (line.path, line.source)).collect()
 }
 
-/// A line of `mountinfo`: place in field 5; kind and source behind the dash. Blanks are written as `\040`.
-pub(crate) fn mounted_line(line: &str) -> Option<(PathBuf, String)> {
+/// Tells whether something was mounted or unmounted, without reading the table of mounts.
+#[derive(Default)]
+pub struct MountsWatch {
+    table: Mutex<Option<File>>,
+}
+
+impl MountsWatch {
+    /// True when something has changed since the last call, and for the first; also when that can't be told.
+    pub fn has_changed(&self) -> bool {
+        let mut table = self.table.lock();
+        let Some(open) = &*table else {
+            *table = File::open(TABLE).ok();
+            return true;
+        };
+        let mut watched = [PollFd::from_borrowed_fd(open.as_fd(), PollFlags::PRI)];
+        poll(&mut watched, Some(&rustix::event::Timespec::default())).map_or(true, |ready| ready > 0)
+    }
+}
+
+/// What the table of mounts says of a mount of Cairn's.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) path: PathBuf,
+    pub(crate) source: String,
+    pub(crate) device: DeviceNumber,
+    /// Its root is there, not a directory of it.
+    pub(crate) whole: bool,
+}
+
+fn lines() -> std::io::Result<Vec<Line>> {
+    // What others have mounted can have any bytes in its name.
+    let table = std::fs::read(TABLE)?;
+    Ok(String::from_utf8_lossy(&table).lines().filter_map(mounted_line).collect())
+}
+
+/// A line of `mountinfo`: device in field 3, what of it in field 4, place in field 5; kind and source behind the dash. Blanks are written as `\040`.
+pub(crate) fn mounted_line(line: &str) -> Option<Line> {
     let (left, right) = line.split_once(" - ")?;
-    let place = left.split(' ').nth(4)?;
+    let mut left = left.split(' ').skip(2);
+    let (major, minor) = left.next()?.split_once(':')?;
+    let whole = left.next()? == "/";
+    let place = left.next()?;
     let mut right = right.split(' ');
     (right.next()? == KIND).then_some(())?;
-    Some((PathBuf::from(unescape(place)), unescape(right.next()?)))
+    Some(Line {
+        path: PathBuf::from(unescape(place)),
+        source: unescape(right.next()?),
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        whole,
+    })
+}
+
+fn device_of(found: &Metadata) -> DeviceNumber {
+    (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()))
+}
+
+/// Ends the connection with that number. Where the kernel's control is not mounted, it is for that moment, which takes root.
+fn cut(number: u32) -> Result<(), MountError> {
+    let (kind, usual) = CONTROL;
+    let write = |control: &Path| std::fs::write(control.join(number.to_string()).join("abort"), "1");
+    match write(Path::new(usual)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        outcome => return Ok(outcome?),
+    }
+    let own = std::env::temp_dir().join(format!("cairn-fusectl-{}", std::process::id()));
+    std::fs::create_dir(&own)?;
+    let refused =
+        |error: rustix::io::Errno| MountError::Refused { path: usual.into(), reason: error.to_string() };
+    let mounted = rustix::mount::mount(kind, &own, kind, MountFlags::empty(), None).map_err(refused);
+    let outcome = mounted.and_then(|()| {
+        let written = write(&own);
+        unmount(&own, true)?;
+        Ok(written?)
+    });
+    std::fs::remove_dir(&own)?;
+    outcome
 }
 
 fn unescape(text: &str) -> String {
@@ -287,11 +415,9 @@ fn unescape(text: &str) -> String {
 }
 
 /// Has the kernel read ahead further than it does by itself. Only root may; without it, reading in order is slower.
-fn read_ahead(point: &Path) {
-    let Ok(meta) = point.metadata() else { return };
-    let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
+fn read_ahead((major, minor): DeviceNumber) {
     let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-    if let Err(error) = std::fs::write(setting, READ_AHEAD_KIB.to_string()) {
-        tracing::debug!(point = %point.display(), %error, "the kernel keeps its own read-ahead");
+    if let Err(error) = std::fs::write(&setting, READ_AHEAD_KIB.to_string()) {
+        tracing::debug!(setting, %error, "the kernel keeps its own read-ahead");
     }
 }

@@ -16,6 +16,7 @@ use crate::abi::*;
 use crate::attributes::{attr_out, entry, no_entry, ns_of, statx_out};
 use crate::conversation::WRITE_MAX;
 use crate::directory;
+use crate::node::{BASE, Node};
 use crate::request::{Operation, Request};
 use crate::shown::{Shown, Slot};
 
@@ -76,6 +77,12 @@ impl FileSystem {
     /// True when answering needs what the kernel has not sent yet: see [`crate::session`].
     pub(crate) fn wants_data_first(&self, request: &Request<'_>) -> bool {
         matches!(request.operation, Operation::Lseek(_)) && self.is_written(request.header.nodeid)
+    }
+
+    /// The numbers of the files that somebody has open for writing.
+    pub(crate) fn written(&self) -> Vec<u64> {
+        let number = |file: &FileId| Node { slot: BASE, file: *file }.number().ok();
+        self.writers.lock().keys().filter_map(number).collect()
     }
 
     fn is_written(&self, number: u64) -> bool {

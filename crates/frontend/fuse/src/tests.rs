@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use crate::abi::*;
 use crate::attributes::{attr, ns_of, statx_out};
-use crate::mount::mounted_line;
+use crate::mount::{Line, mounted_line};
 use crate::node::{BASE, Node, SNAPSHOTS};
 use crate::request::{Operation, Request};
 
@@ -86,7 +86,10 @@ fn rustix_device(major: u32, minor: u32) -> u32 {
 #[test]
 fn mounts_are_found_in_what_the_kernel_lists() {
     let line = r"52 27 0:45 / /mnt/a\040b rw,nosuid - fuse.cairn vol0@s\0401 rw,user_id=0";
-    assert_eq!(mounted_line(line), Some((PathBuf::from("/mnt/a b"), "vol0@s 1".to_owned())));
+    let (path, source) = (PathBuf::from("/mnt/a b"), "vol0@s 1".to_owned());
+    assert_eq!(mounted_line(line), Some(Line { path, source, device: (0, 45), whole: true }));
+    let part = r"53 27 0:45 /sub /mnt/c rw,nosuid - fuse.cairn vol0 rw,user_id=0";
+    assert!(mounted_line(part).is_some_and(|line| !line.whole), "a directory of it, bound elsewhere");
     assert_eq!(mounted_line("52 27 0:45 / /mnt/a rw - ext4 /dev/sda rw"), None);
     assert_eq!(mounted_line("nonsense"), None);
 }

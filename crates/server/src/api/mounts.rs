@@ -33,6 +33,9 @@ pub struct Unmount {
     /// Also while programs work in it: it is gone from its place at once, and ends when they do.
     #[serde(default)]
     pub lazy: bool,
+    /// Also while programs work in it, who are cut off: everything that they do with it fails. Also of a mount that was taken away before, and that programs still work in.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// A mount.
@@ -46,4 +49,7 @@ pub struct Mount {
     pub read_only: bool,
     /// Why it is not there now; it is tried again at the next start, or when it is asked for again.
     pub problem: Option<String>,
+    /// It was taken away from its directory, by `--lazy` or another program, and these still work in it. It is listed until they end.
+    #[serde(default)]
+    pub left_to: Option<String>,
 }

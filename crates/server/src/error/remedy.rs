@@ -37,6 +37,7 @@ impl ServerError {
             | E::DeviceClaimed { .. }
             | E::Mounted { .. }
             | E::MountedElsewhere { .. }
+            | E::MountLeft { .. }
             | E::DataDirBusy { .. }
             | E::Paused { .. } => ErrorKind::Busy,
             E::NbdListen(error) => listen_kind(error),
@@ -110,6 +111,10 @@ impl ServerError {
             E::DumpOutput { .. } => "make room, or see why the reader of the pipe ended; then run it again".into(),
             E::DumpSource { .. } => "see what is damaged with `cairn volume check`".into(),
             E::Mounted { directory, .. } => format!("cairn unmount {}", directory.display()),
+            E::MountLeft { directory, .. } => format!(
+                "end them; or cut them off, which loses what they have not written yet: cairn unmount --force {}",
+                directory.display()
+            ),
             E::MountedElsewhere { directory, .. } => {
                 format!("use it there, or take it away first: cairn unmount {}", directory.display())
             }
