@@ -37,10 +37,30 @@ pub enum ReadError {
     /// A volume of several, and not the first.
     #[error("this is volume {0} of a dump of several; only the first can be started with")]
     NotTheFirst(i32),
+    /// Where a volume must be is nothing.
+    #[error("volume {wanted} of the dump is empty")]
+    NoVolume {
+        /// Which, from 1.
+        wanted: u32,
+    },
+    /// A volume out of turn, or of another dump.
+    #[error("what was given as volume {wanted} of the dump is {}", other(*found, *is_of_it))]
+    OtherVolume {
+        /// Which, from 1.
+        wanted: u32,
+        /// What it says it is.
+        found: i32,
+        /// It is of the same dump.
+        is_of_it: bool,
+    },
     /// The other byte order, or another layout of headers.
     #[error("this dump is of {0}, which is not read here; restore it with that system's own `restore`")]
     Foreign(&'static str),
     /// Without the maps nothing is known of what the dump has.
     #[error("the dump is damaged or ends before its maps of inodes: nothing of it can be used")]
     NoMaps,
+}
+
+fn other(found: i32, is_of_it: bool) -> String {
+    if is_of_it { format!("its volume {found}") } else { format!("volume {found} of another dump") }
 }

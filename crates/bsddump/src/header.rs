@@ -148,6 +148,10 @@ pub(crate) struct Header {
     pub(crate) record: u32,
     /// Which volume of tape, from 1.
     pub(crate) volume: i32,
+    /// The record that the volume begins with.
+    pub(crate) first_record: u32,
+    /// Of a label: the records behind it that still belong to the header before it.
+    pub(crate) rest: u32,
     /// The file; none where the header is of something else, or the mode says nothing known.
     pub(crate) file: Option<Inode>,
     /// Bytes of all pieces of the file, or of these extended attributes.
@@ -174,6 +178,8 @@ impl Header {
             number,
             record: 0,
             volume: 1,
+            first_record: 0,
+            rest: 0,
             file: None,
             size: 0,
             map_records: 0,
@@ -218,7 +224,12 @@ impl Header {
             raw.file = raw_inode(file);
         }
         raw.file.size = self.size.into();
-        raw.count = if self.pieces.is_empty() { self.map_records } else { self.pieces.len() as u32 }.into();
+        raw.count = match self.what {
+            What::Label => self.rest,
+            _ if self.pieces.is_empty() => self.map_records,
+            _ => self.pieces.len() as u32,
+        }
+        .into();
         for (byte, is_there) in raw.pieces.iter_mut().zip(&self.pieces) {
             *byte = u8::from(*is_there);
         }
@@ -238,6 +249,7 @@ impl Header {
         }
         // On the last header the flag of new inodes would say that it lists volumes.
         raw.flags = if self.what == What::End { 0 } else { flags }.into();
+        raw.first_record = self.first_record.into();
         raw.records_per_block = (crate::record::RECORDS_PER_BLOCK as u32).into();
         raw.extended = self.extended.unwrap_or(0).into();
         raw.extra = raw_extra(self.file.as_ref(), self.content_crc);
@@ -288,6 +300,8 @@ impl Header {
             number: raw.inode.get(),
             record: raw.record.get(),
             volume: raw.volume.get(),
+            first_record: raw.first_record.get(),
+            rest: if what == What::Label { count } else { 0 },
             file: (what == What::File).then(|| inode(raw, extra)).flatten(),
             size: raw.file.size.get(),
             map_records: if is_map { count } else { 0 },

@@ -2,7 +2,7 @@
 //!
 //! A dump is a row of records of 1 KiB. Headers tell what follows; a file's header has a map of which of the next 1 KiB pieces are there and
 //! which are holes. First comes a label, then two maps of inodes (those in use, those in this dump), then the directories in order of inode, then
-//! everything else in order of inode. So a reader knows all names before the first file, and a dump goes through a pipe.
+//! everything else in order of inode. So a reader knows all names before the first file, and a dump goes through a pipe. It may be cut into volumes, each with a label of its own.
 //!
 //! [`Dump`] writes what a [`Source`] has; [`Reader`] gives back directories and files one after the other; [`Names`] are the paths that the
 //! directories spell. Nothing here touches a file system, starts a thread or reads a clock.
@@ -15,7 +15,7 @@
 //!    Which files are hurt or missing is known at the end.
 //!
 //! # What it does not do
-//! Several volumes of tape, compressed dumps (`dump -z`, `-j`) and dumps of other byte order or of BSD's own file systems are refused with their name.
+//! Compressed dumps (`dump -z`, `-j`) and dumps of other byte order or of BSD's own file systems are refused with their name.
 
 mod attributes;
 mod directory;
@@ -35,8 +35,8 @@ pub use error::{ReadError, WriteError};
 pub use inode::{Inode, Kind, ROOT, Time};
 pub use map::InodeMap;
 pub use names::Names;
-pub use reader::{Content, Damage, Label, Reader};
-pub use record::RECORD;
+pub use reader::{Content, Damage, Label, Reader, VolumeLabel};
+pub use record::{NextVolume, RECORD, RECORDS_PER_BLOCK, VOLUME_RECORDS_MIN};
 pub use source::{Selection, Source};
 pub use writer::{Dump, Failed, Known, Options, Phase, Planned, Progress, Written};
 

@@ -12,7 +12,7 @@ use crate::error::ReadError;
 use crate::header::{Common, Header, What, content_checksum, foreign};
 use crate::inode::{Inode, Kind};
 use crate::map::InodeMap;
-use crate::record::{Input, RECORD};
+use crate::record::{Input, NextVolume, RECORD};
 
 /// What the head of a dump says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,31 @@ pub struct Label {
     pub device: Vec<u8>,
     /// The machine.
     pub host: Vec<u8>,
+}
+
+/// What a volume says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VolumeLabel {
+    /// Which it is, from 1.
+    pub volume: i32,
+    /// When the dump was made, and since when it has what changed: volumes of one dump have the same.
+    pub date: u32,
+    /// See [`VolumeLabel::date`].
+    pub since: u32,
+    /// The record is the first one of a volume.
+    pub is_label: bool,
+    /// The record is the last one of a dump.
+    pub is_end: bool,
+}
+
+impl VolumeLabel {
+    /// What any record of a volume says, if it is a header. A file can have another dump in it, whose headers are read as well.
+    pub fn of(record: &[u8; RECORD]) -> Option<Self> {
+        let header = Header::parse(record)?;
+        let (date, since) = (header.common.date, header.common.base_date);
+        let (is_label, is_end) = (header.what == What::Label, header.what == What::End);
+        Some(Self { volume: header.volume, date, since, is_label, is_end })
+    }
 }
 
 /// What was found to be wrong with a dump.
@@ -77,8 +102,6 @@ pub struct Reader<R> {
     dumped: InodeMap,
     /// The header that was read ahead.
     ahead: Option<Header>,
-    /// Headers so far had their own numbers.
-    counted: bool,
     /// The file that [`Reader::next_inode`] gave, until its content is read.
     current: Option<Header>,
     seen: InodeMap,
@@ -95,8 +118,21 @@ impl<R: Read> Reader<R> {
     /// # Errors
     /// Why it is no dump that can be read here; [`ReadError::NoMaps`] when it is damaged at its head.
     pub fn open(from: R) -> Result<Self, ReadError> {
-        let mut input = Input::new(from);
-        let first = input.take()?.ok_or(ReadError::NotADump)?;
+        Self::begin(from, None)
+    }
+
+    /// The same of a dump in volumes: `from` is the first, and `next` is asked for each that follows. One out of turn or of another dump is an error whenever it comes; one that is not there
+    /// is where the dump is cut off.
+    ///
+    /// # Errors
+    /// As [`Reader::open`].
+    pub fn open_volumes(from: R, next: NextVolume<R>) -> Result<Self, ReadError> {
+        Self::begin(from, Some(next))
+    }
+
+    fn begin(from: R, next: Option<NextVolume<R>>) -> Result<Self, ReadError> {
+        let mut input = Input::new(from, next);
+        let first = input.take_next()?.ok_or(ReadError::NotADump)?;
         let Some(label) = Header::parse(&first).filter(|header| header.what == What::Label) else {
             return Err(foreign(&first).map_or(ReadError::NotADump, ReadError::Foreign));
         };
@@ -106,9 +142,10 @@ impl<R: Read> Reader<R> {
         if label.volume > 1 {
             return Err(ReadError::NotTheFirst(label.volume));
         }
+        input.counted = label.record == 0;
+        input.belongs_to(&label.common);
         let mut reader = Self {
             input,
-            counted: label.record == 0,
             common: label.common,
             used: InodeMap::new(),
             dumped: InodeMap::new(),
@@ -153,6 +190,11 @@ impl<R: Read> Reader<R> {
     /// Bytes read so far.
     pub fn bytes(&self) -> u64 {
         self.input.records * RECORD as u64
+    }
+
+    /// The volume that is read, from 1.
+    pub fn volume(&self) -> u32 {
+        self.input.volume
     }
 
     /// What was found to be wrong so far.
@@ -276,7 +318,7 @@ impl<R: Read> Reader<R> {
         let mut all = Vec::with_capacity(header.pieces.len() * RECORD);
         let mut ends_early = false;
         for _ in header.pieces.iter().filter(|is_there| **is_there) {
-            match self.input.take()? {
+            match self.input.take_next()? {
                 Some(record) => all.extend(record),
                 None => {
                     ends_early = true;
@@ -284,6 +326,7 @@ impl<R: Read> Reader<R> {
                 }
             }
         }
+        self.note_lost();
         let is_wrong = header.content_crc.is_some_and(|sum| sum != content_checksum(&all));
         if ends_early || is_wrong {
             self.hurt(header.number);
@@ -310,11 +353,18 @@ impl<R: Read> Reader<R> {
 
     fn pass_over(&mut self, header: &Header) -> Result<(), ReadError> {
         for _ in header.pieces.iter().filter(|is_there| **is_there) {
-            if self.input.take()?.is_none() {
+            if self.input.take_next()?.is_none() {
                 break;
             }
         }
+        self.note_lost();
         Ok(())
+    }
+
+    /// Tells what was lost between volumes.
+    fn note_lost(&mut self) {
+        let lost = std::mem::take(&mut self.input.lost);
+        self.damage.extend(lost.into_iter().map(|(record, records)| Damage::Skipped { record, records }));
     }
 
     fn hurt(&mut self, number: u32) {
@@ -325,11 +375,11 @@ impl<R: Read> Reader<R> {
 
     /// A map at the head of the dump.
     fn map(&mut self, what: What) -> Result<InodeMap, ReadError> {
-        let record = self.input.take()?.ok_or(ReadError::NoMaps)?;
+        let record = self.input.take_next()?.ok_or(ReadError::NoMaps)?;
         let header = Header::parse(&record).filter(|header| header.what == what).ok_or(ReadError::NoMaps)?;
         let mut bytes = Vec::new();
         for _ in 0..header.map_records {
-            bytes.extend(self.input.take()?.ok_or(ReadError::NoMaps)?);
+            bytes.extend(self.input.take_next()?.ok_or(ReadError::NoMaps)?);
         }
         // A map that is not as it was written would have files deleted that exist.
         if header.content_crc.is_some_and(|sum| sum != content_checksum(&bytes)) {
@@ -341,28 +391,34 @@ impl<R: Read> Reader<R> {
     /// Reads the next header ahead, wherever it is.
     fn advance(&mut self) -> Result<(), ReadError> {
         self.ahead = None;
-        let start = self.input.records;
-        while let Some(record) = self.input.take()? {
+        // The first of the records that are no header, and how many there are; labels of volumes that come in between are none of them.
+        let mut passed: Option<(u64, u64)> = None;
+        while let Some((record, goes_on)) = self.input.take_any()? {
+            self.note_lost();
             let position = self.input.records - 1;
-            let header = Header::parse(&record).filter(|header| self.is_ours(header, position, start));
+            let is_expected = goes_on && passed.is_none();
+            let header = Header::parse(&record).filter(|header| self.is_ours(header, position, is_expected));
             if let Some(header) = header {
-                if position > start {
-                    self.damage.push(Damage::Skipped { record: start, records: position - start });
-                }
-                self.counted &= header.record == position as u32;
+                self.note_passed(passed);
+                self.input.counted &= header.record == position as u32;
                 self.ahead = Some(header);
                 return Ok(());
             }
+            let (start, count) = passed.unwrap_or((position, 0));
+            passed = Some((start, count + 1));
         }
-        if self.input.records > start {
-            self.damage.push(Damage::Skipped { record: start, records: self.input.records - start });
-        }
+        self.note_lost();
+        self.note_passed(passed);
         Ok(())
     }
 
-    fn is_ours(&self, header: &Header, position: u64, start: u64) -> bool {
+    fn note_passed(&mut self, passed: Option<(u64, u64)>) {
+        self.damage.extend(passed.map(|(record, records)| Damage::Skipped { record, records }));
+    }
+
+    fn is_ours(&self, header: &Header, position: u64, is_expected: bool) -> bool {
         // Where one is expected, and where it is looked for.
-        let in_place = position == start || !self.counted || header.record == position as u32;
+        let in_place = is_expected || !self.input.counted || header.record == position as u32;
         let is_kind = matches!(header.what, What::File | What::More | What::End);
         is_kind && header.common.date == self.common.date && in_place
     }

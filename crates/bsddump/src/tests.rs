@@ -5,3 +5,4 @@ mod linux;
 mod model;
 mod round_trip;
 mod structures;
+mod volumes;

@@ -9,7 +9,7 @@ use crate::error::WriteError;
 use crate::header::{Common, Header, What, content_checksum};
 use crate::inode::{Inode, Kind, ROOT};
 use crate::map::InodeMap;
-use crate::record::{Output, PIECES_MAX, RECORD, RECORDS_PER_BLOCK};
+use crate::record::{Output, PIECES_MAX, RECORD, RECORDS_PER_BLOCK, VOLUME_RECORDS_MIN};
 use crate::source::{Selection, Source};
 
 /// A hole at a file's end that is longer is left out: each half MiB of it would take a record, and a reader knows the file's size. 1 GiB.
@@ -36,6 +36,16 @@ pub struct Options {
     pub host: Vec<u8>,
     /// The only directory or file that is wanted, as names from the root; the directories that lead there come along. Empty for all.
     pub subtree: Vec<Vec<u8>>,
+    /// Records of a volume, label included; `None` for one volume without an end. Of these as many count as fill blocks of [`RECORDS_PER_BLOCK`], and at least [`VOLUME_RECORDS_MIN`].
+    pub volume_records: Option<u64>,
+}
+
+impl Options {
+    /// Bytes of every volume but the last, which may be shorter: where what is written is to be cut.
+    pub fn volume_bytes(&self) -> Option<u64> {
+        let whole = |records: u64| records.max(VOLUME_RECORDS_MIN) / RECORDS_PER_BLOCK * RECORDS_PER_BLOCK;
+        self.volume_records.map(|records| whole(records).saturating_mul(RECORD as u64))
+    }
 }
 
 /// What a dump is doing.
@@ -353,7 +363,7 @@ impl Dump {
         Step { number, path, entries: entries.into_iter(), leads_to_dumped: false, wanted }
     }
 
-    /// Phases three and four: writes it.
+    /// Phases three and four: writes it, one volume behind the other ([`Options::volume_bytes`]).
     ///
     /// # Errors
     /// [`WriteError::Output`] and [`WriteError::Cancelled`]. What of the source can't be read is listed in the result.
@@ -372,7 +382,9 @@ impl Dump {
             device: self.options.device.clone(),
             host: self.options.host.clone(),
         };
-        let mut tape = Tape { output: Output::new(out), common, failed: std::mem::take(&mut self.failed) };
+        let volume_records = self.options.volume_bytes().map(|bytes| bytes / RECORD as u64);
+        let output = Output::new(out, common.clone(), volume_records);
+        let mut tape = Tape { output, common, failed: std::mem::take(&mut self.failed) };
         let last = (self.end.max(2) - 1) as u32;
         tape.head(Header::new(What::Label, &tape.common, 0))?;
         tape.map(What::Used, &self.used, last)?;
@@ -433,9 +445,10 @@ impl Tape<'_> {
         if watch(progress) { Ok(()) } else { Err(WriteError::Cancelled) }
     }
 
-    fn head(&mut self, mut header: Header) -> Result<(), WriteError> {
-        header.record = self.output.records as u32;
-        self.output.put(&header.to_bytes()).map_err(WriteError::Output)
+    fn head(&mut self, header: Header) -> Result<(), WriteError> {
+        let there = header.pieces.iter().filter(|is_there| **is_there).count() as u32;
+        let rest = header.map_records + there;
+        self.output.put_header(header, rest).map_err(WriteError::Output)
     }
 
     fn map(&mut self, what: What, map: &InodeMap, last: u32) -> Result<(), WriteError> {

@@ -1,4 +1,4 @@
-//! `cairn dump` where it is hard: a server that is killed meanwhile, mirrors.
+//! `cairn dump` where it is hard: a server that is killed meanwhile, mirrors, dumps of several volumes of tape.
 //!
 //! Mounting needs root here; without it these tests say that they are skipped.
 
@@ -265,4 +265,102 @@ fn drain(dump: &mut Child, pipe: &mut File) -> Vec<u8> {
     let bytes = reader.join().unwrap();
     assert!(status.success());
     bytes
+}
+
+#[test]
+fn dump_in_volumes_has_its_names_and_its_date_when_the_last_one_is_there() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path(), &["--mirror", "off"]);
+    let server = &mounted.server;
+    fs::create_dir(mounted.path("sub")).unwrap();
+    for n in 0..300 {
+        fs::write(mounted.path(&format!("sub/{n}")), format!("{n}")).unwrap();
+    }
+    let large: Vec<u8> = (0..900_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    fs::write(mounted.path("large"), &large).unwrap();
+    let path = |name: &str| scratch.path().join(name);
+    let names = |prefix: &str| -> Vec<String> {
+        let listed = fs::read_dir(scratch.path()).unwrap();
+        let mut names: Vec<String> =
+            listed.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|name| name.starts_with(prefix));
+        names.sort();
+        names
+    };
+    let dates = || server.json(&["dump", "--dates", "vol0"]).as_array().unwrap().len();
+
+    // Too few names: nothing is kept, neither a volume nor a date.
+    let few = format!("{},{}", path("few1").display(), path("few2").display());
+    let told = server.bad(24, "no-space", &["dump", "-0", "-B", "100", "-f", &few, "vol0"]);
+    assert!(told.contains("2 volume(s)"), "{told}");
+    assert_eq!((names("few"), dates()), (Vec::<String>::new(), 0));
+    for wrong in [&["-B", "10"][..], &["-M"], &["--volume-size", "1K"]] {
+        let output = server.run(&[&["dump", "-0", "-f", "x", "vol0"], wrong].concat());
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+    }
+
+    // As many as it takes, and by size.
+    server.good(&["dump", "-0", "--volume-size", "900K", "-f", &few, "vol0"]);
+    assert_eq!((names("few"), dates()), (vec!["few1".to_owned(), "few2".to_owned()], 1));
+
+    // By number; the large file fills several.
+    let prefix = path("tape");
+    let said = server.good(&["dump", "-0", "-M", "-B", "305", "-f", prefix.to_str().unwrap(), "vol0"]);
+    let made = names("tape");
+    assert!(made.len() >= 4 && made[0] == "tape001", "{made:?}");
+    assert!(said.contains(&format!("{} volumes", made.len())), "{said}");
+    for name in &made[..made.len() - 1] {
+        assert_eq!(fs::metadata(path(name)).unwrap().len(), 300 * 1024, "{name}");
+    }
+    assert_eq!(dates(), 1);
+    let told =
+        server.bad(21, "taken", &["dump", "-0", "-M", "-B", "100", "-f", prefix.to_str().unwrap(), "vol0"]);
+    assert!(told.contains("tape00"), "{told}");
+
+    // Ours and Linux `restore` make the tree of them, and of the next level.
+    wait_for_the_next_second();
+    let (ours, theirs) = (path("ours"), path("theirs"));
+    fs::create_dir(&ours).unwrap();
+    fs::create_dir(&theirs).unwrap();
+    let restore = ["/usr/sbin/restore", "/sbin/restore"].into_iter().find(|path| Path::new(path).exists());
+    assert!(restore.is_some() || std::env::var_os("CI").is_none(), "restore must be installed here");
+    let apply = |prefix: &Path| {
+        let output = cairn().args(["restore", "-rMf"]).arg(prefix).arg("--to").arg(&ours).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(files(&ours), files(&mounted.point));
+        let Some(restore) = restore else { return };
+        let mut command = Command::new(restore);
+        command.arg("-rMf").arg(prefix).arg("-T").arg(scratch.path()).current_dir(&theirs);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(files(&theirs), files(&mounted.point));
+    };
+    apply(&prefix);
+    fs::write(mounted.path("sub/7"), &large[..500_000]).unwrap();
+    fs::remove_file(mounted.path("sub/8")).unwrap();
+    let next = path("next");
+    server.good(&["dump", "-1", "-M", "-B", "100", "-f", next.to_str().unwrap(), "vol0"]);
+    assert!(names("next").len() > 4);
+    apply(&next);
+
+    // What writes them is killed: no date, no names.
+    let before = dates();
+    let mut dump = cairn();
+    let pipe = path("slow");
+    let held = make_pipe(&pipe);
+    let list = format!("{},{}", path("early").display(), pipe.display());
+    dump.args(["dump", "-2", "-B", "100", "-f", &list, "vol0:/sub"]).arg("--data").arg(&server.data);
+    server.good(&["dump", "-0", "-f", path("sub0").to_str().unwrap(), "vol0:/sub"]);
+    wait_for_the_next_second();
+    fs::write(mounted.path("sub/9"), &large).unwrap();
+    let mut dump = dump.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("the first volume is not written", || path("early.partial").exists());
+    dump.kill().unwrap();
+    dump.wait().unwrap();
+    drop(held);
+    wait_until("the server goes on with a dump that nobody takes", || mounted.snapshots().is_empty());
+    assert_eq!((dates(), path("early").exists()), (before + 1, false), "that of level 0 alone");
 }

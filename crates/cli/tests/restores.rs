@@ -31,6 +31,11 @@ impl Folder {
     }
 
     fn dump(&mut self, level: u32, since: u32, date: u32) -> Vec<u8> {
+        self.dump_in(None, level, since, date)
+    }
+
+    /// The same in volumes of so many records.
+    fn dump_in(&mut self, volume_records: Option<u64>, level: u32, since: u32, date: u32) -> Vec<u8> {
         self.paths.clear();
         let mut waiting = vec![self.root.clone()];
         self.root_number = u32::try_from(std::fs::metadata(&self.root).unwrap().ino()).unwrap();
@@ -41,7 +46,7 @@ impl Folder {
             }
             self.paths.insert(self.number(&metadata), path);
         }
-        let options = Options { level, since, date, ..Options::default() };
+        let options = Options { level, since, date, volume_records, ..Options::default() };
         let mut bytes = Vec::new();
         let dump = Dump::plan(self, options, None, &mut |_| true).unwrap();
         let written = dump.write(self, &mut bytes, &mut |_| true).unwrap();
@@ -311,6 +316,75 @@ fn damaged_dump_gives_the_rest_and_names_what_is_hurt() {
     std::fs::write(&dump, b"no dump").unwrap();
     assert_eq!(code(&restore("-tf", &dump, &to, &[])), Some(2));
     assert_eq!(code(&restore("-tf", &scratch.path().join("none"), &to, &[])), Some(10));
+}
+
+#[test]
+fn volumes_are_restored_by_name_and_by_number_and_what_is_wrong_with_them_is_named() {
+    const RECORDS: u64 = 60;
+    let (scratch, from, to) = scene();
+    let mut folder = Folder::new(&from);
+    let path = |name: &str| scratch.path().join(name);
+    let put = |prefix: &str, dump: &[u8]| -> Vec<PathBuf> {
+        let volumes = dump.chunks(RECORDS as usize * 1024).enumerate();
+        let put = |(index, volume): (usize, &[u8])| {
+            let path = path(&format!("{prefix}{:03}", index + 1));
+            std::fs::write(&path, volume).unwrap();
+            path
+        };
+        volumes.map(put).collect()
+    };
+    let zero = put("zero", &folder.dump_in(Some(RECORDS), 0, 0, 1000));
+    assert!(zero.len() > 4, "the file of 200 KB fills three");
+    let list = |parts: &[PathBuf]| {
+        let parts: Vec<&str> = parts.iter().map(|part| part.to_str().unwrap()).collect();
+        PathBuf::from(parts.join(","))
+    };
+    let text = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    good(&restore("-rf", &list(&zero), &to, &[]));
+    assert_eq!(look(&to), look(&from));
+    // The next level, by number.
+    std::fs::write(from.join("a/b/file"), vec![6; 150_000]).unwrap();
+    std::fs::remove_file(from.join("a/b/name 3")).unwrap();
+    let one = put("one", &folder.dump_in(Some(RECORDS), 1, 1000, 2000));
+    assert!(one.len() > 2);
+    good(&restore("-rMf", &path("one"), &to, &[]));
+    assert_eq!(look(&to), look(&from));
+
+    // What is wrong is named, and nothing is made.
+    let fresh = path("fresh");
+    std::fs::create_dir(&fresh).unwrap();
+    let refused = |parts: &[PathBuf], words: &[&str]| {
+        let told = restore("-rf", &list(parts), &fresh, &[]);
+        let said = text(&told);
+        assert_eq!(code(&told), Some(2), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        assert!(look(&fresh).is_empty(), "nothing is restored");
+    };
+    refused(&[zero[0].clone(), zero[2].clone()], &["zero003", "is volume 3", "volume 2 is wanted"]);
+    refused(&[zero[0].clone(), one[1].clone()], &["one002", "volume 2 of another dump"]);
+    refused(&zero[1..], &["zero002", "is volume 2", "volume 1 is wanted"]);
+    std::fs::write(path("nonsense"), vec![1; 70_000]).unwrap();
+    refused(&[zero[0].clone(), path("nonsense")], &["nonsense is no volume"]);
+    std::fs::rename(&zero[2], path("away")).unwrap();
+    let told = restore("-rMf", &path("zero"), &fresh, &[]);
+    assert_eq!(code(&told), Some(10));
+    let said = text(&told);
+    assert!(said.contains("zero003 is missing") && said.contains("zero004 is there"), "{said}");
+    assert_eq!(code(&restore("-tMf", &path("none"), &fresh, &[])), Some(10));
+
+    // Without the last ones it gives what there is, and says what is not.
+    std::fs::rename(path("away"), &zero[2]).unwrap();
+    let left = zero.len() - 2;
+    let told = restore("-xf", &list(&zero[..left]), &fresh, &[]);
+    assert_eq!(code(&told), Some(3));
+    let said = text(&told);
+    assert!(said.contains(&format!("volume {} is missing", left + 1)), "{said}");
+    assert!(said.contains(&format!("cut off after volume {left}")), "{said}");
+    assert!(said.contains("damaged in the dump") || said.contains("not found in the dump"), "{said}");
+    // A file whose name has commas is one file.
+    let odd = path("x,y");
+    std::fs::write(&odd, folder.dump(0, 0, 3000)).unwrap();
+    good(&restore("-tf", &odd, &fresh, &[]));
 }
 
 /// A dump is somebody else's: it must not write through links that it made itself, or that were there.

@@ -11,6 +11,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cairn_bsddump::{Dump, Known, Options, Phase, Selection, WriteError};
 use cairn_files::Tree;
@@ -44,6 +45,8 @@ const FAILED_MAX: usize = 1000;
 /// Bytes of a label and of names in a dump's headers, less the final zero.
 const LABEL_MAX: usize = 15;
 const NAME_MAX: usize = 63;
+/// How often is looked whether a client has put on its medium what it got.
+const CONFIRM_PAUSE: Duration = Duration::from_millis(5);
 
 /// Says of a path whether it is dumped.
 type Choice<'a> = &'a mut dyn FnMut(&[u8]) -> Selection;
@@ -83,6 +86,9 @@ struct Making {
     exclude: Option<GlobSet>,
     snapshot: Option<String>,
     host: String,
+    volume_records: Option<u64>,
+    /// The client says when what it got is on its medium.
+    confirmed: bool,
 }
 
 /// Why a dump of a level above 0 looks at all inodes, and tells by their dates what changed.
@@ -179,7 +185,20 @@ impl Server {
         let snapshot = request.snapshot.clone();
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let (folder, host) = (self.volumes.folder(volume), host.trim().to_owned());
-        Ok(Making { open, path, level, since, base, folder, exclude, snapshot, host })
+        let (volume_records, confirmed) = (request.volume_records, request.confirmed);
+        Ok(Making {
+            open,
+            path,
+            level,
+            since,
+            base,
+            folder,
+            exclude,
+            snapshot,
+            host,
+            volume_records,
+            confirmed,
+        })
     }
 
     /// What a dump would have. Nothing is written.
@@ -213,13 +232,13 @@ impl Server {
         request: &api::FileDumpRequest,
     ) -> Result<api::Job, ServerError> {
         let making = self.dump_of(volume, request)?;
-        let handed = self.handover.take(request.ticket.as_deref().unwrap_or_default())?;
+        let mut handed = self.handover.take(request.ticket.as_deref().unwrap_or_default())?;
         let server = self.clone();
         self.jobs.start("file dump", volume, move |progress| {
             progress.phase("making a snapshot");
             server.clear_left_dumps_of(&making.open);
             let frozen = making.freeze()?;
-            let outcome = making.write(&frozen, &handed, progress);
+            let outcome = making.write(&frozen, &mut handed, progress);
             let noted = outcome.and_then(|(result, catalog)| {
                 server.note_date(&making, &frozen, &result, catalog)?;
                 Ok(result)
@@ -401,6 +420,7 @@ impl Making {
             device: short(&format!("{}@{}", self.open.name, snapshot.name), NAME_MAX),
             host: short(&self.host, NAME_MAX),
             subtree: self.path.split('/').filter(|name| !name.is_empty()).map(|name| name.into()).collect(),
+            volume_records: self.volume_records,
         }
     }
 
@@ -436,7 +456,7 @@ impl Making {
     fn write(
         &self,
         frozen: &Frozen,
-        handed: &Handed,
+        handed: &mut Handed,
         progress: &Progress,
     ) -> Result<(api::FileDumpResult, Option<Catalog>), ServerError> {
         let [file] = &handed.files[..] else {
@@ -480,6 +500,21 @@ impl Making {
         // A dump that a date stands for is on its medium; pipes and tapes have no such thing.
         if file.metadata().is_ok_and(|meta| meta.is_file()) {
             file.sync_all().map_err(|source| ServerError::DumpOutput { source })?;
+        }
+        if self.confirmed {
+            handed.files.clear();
+            progress.phase("waiting for what was written to be on its medium");
+            while !handed.kept.load(Ordering::Acquire) {
+                if progress.cancelled().load(Ordering::Relaxed) {
+                    return Err(ServerError::Cancelled);
+                }
+                // It may have said it as the last thing that it did.
+                if handed.gone.load(Ordering::Acquire) && !handed.kept.load(Ordering::Acquire) {
+                    let source = std::io::ErrorKind::BrokenPipe.into();
+                    return Err(ServerError::DumpOutput { source });
+                }
+                std::thread::sleep(CONFIRM_PAUSE);
+            }
         }
         let failed = written.failed.iter().take(FAILED_MAX);
         let failed: Vec<String> = failed

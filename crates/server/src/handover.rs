@@ -2,7 +2,8 @@
 //!
 //! The client opens them with its own rights, in its own directory, and may hand over a pipe as well; the server writes and reads them without
 //! another copy through a socket. A connection to `DIR/handover.sock` brings one message with the open files and gets a ticket,
-//! one line, which a request to the API then names. The connection stays: when the client goes away, so does what it asked for.
+//! one line, which a request to the API then names. The connection stays: when the client goes away, so does what it asked for. A client that puts what it gets through a pipe on a medium itself
+//! says so by a byte, when it asked to be waited for.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -28,6 +29,8 @@ pub(crate) struct Handed {
     pub(crate) files: Vec<File>,
     /// The client went away, or the work is to end for another reason.
     pub(crate) gone: Arc<AtomicBool>,
+    /// What went through a pipe is where the client wants it, and durable.
+    pub(crate) kept: Arc<AtomicBool>,
 }
 
 /// Files that wait for the request that names them.
@@ -79,15 +82,19 @@ impl Handover {
         if files.is_empty() {
             return Ok(());
         }
-        let gone = Arc::new(AtomicBool::new(false));
+        let (gone, kept) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let ticket = random_name();
-        self.waiting.lock().insert(ticket.clone(), Handed { files, gone: gone.clone() });
+        self.waiting.lock().insert(ticket.clone(), Handed { files, gone: gone.clone(), kept: kept.clone() });
         let told = client.write_all(format!("{ticket}\n").as_bytes());
-        // Nothing more comes but the end.
-        let ended = told.and_then(|()| client.read(&mut [0; 1]));
-        gone.store(true, Ordering::Relaxed);
+        let ended = told.and_then(|()| {
+            while client.read(&mut [0; 1])? > 0 {
+                kept.store(true, Ordering::Release);
+            }
+            Ok(())
+        });
+        gone.store(true, Ordering::Release);
         self.waiting.lock().remove(&ticket);
-        ended.map(drop)
+        ended
     }
 
     /// The files of a ticket; they can be asked for once.

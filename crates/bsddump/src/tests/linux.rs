@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::model::Tree;
-use crate::{Attribute, Kind, Names, Options, ROOT, Reader};
+use super::volumes::volumes;
+use crate::{Attribute, Kind, Names, NextVolume, Options, ROOT, Reader};
 
 /// Where a program is; none when it is not installed, which is an error where all of them must be.
 fn program(name: &str) -> Option<PathBuf> {
@@ -156,6 +157,77 @@ fn linux_restore_reads_what_we_write() {
     assert!(!compared.contains("differ") && !compared.contains("changed"), "{compared}");
 }
 
+/// Volumes of a dump in files `NAME001`, `NAME002` and so on, as `restore -M` wants them; their paths.
+fn put(tree: &mut Tree, records: u64, options: Options, prefix: &Path) -> Vec<PathBuf> {
+    let parts = volumes(tree, records, options);
+    let path = |number: usize| PathBuf::from(format!("{}{number:03}", prefix.display()));
+    for (index, part) in parts.iter().enumerate() {
+        std::fs::write(path(index + 1), part).unwrap();
+    }
+    (1..=parts.len()).map(path).collect()
+}
+
+#[test]
+fn linux_restore_reads_our_volumes() {
+    let Some(restore) = program("restore") else { return };
+    let scratch = tempfile::tempdir().unwrap();
+    let own = std::fs::metadata(scratch.path()).unwrap();
+    let mut tree = tree(own.uid(), own.gid());
+    let date = 1_760_000_000;
+    let restore = |flags: &str, from: &Path, to: &Path, answers: &str| {
+        // What it is told when it asks, and its temporary files, which are called after the dump's time.
+        std::fs::write(scratch.path().join("answers"), answers).unwrap();
+        let answers = std::fs::File::open(scratch.path().join("answers")).unwrap();
+        let mut command = Command::new(&restore);
+        command.arg(flags).arg(from).arg("-T").arg(scratch.path()).current_dir(to).stdin(answers);
+        command
+    };
+    for records in [40, 50, 130, 300, 450] {
+        let prefix = scratch.path().join(format!("vol{records}-"));
+        let parts = put(&mut tree, records, Options { date, ..Tree::options() }, &prefix);
+        assert!(parts.len() > 3, "the file of 1.3 MB spans three volumes at least");
+        let target = scratch.path().join(format!("target{records}"));
+        std::fs::create_dir(&target).unwrap();
+        let told = run(&mut restore("-rMf", &prefix, &target, ""));
+        assert!(!told.contains("issing") && !told.contains("skipp") && !told.contains("esync"), "{told}");
+        compare(&tree, ROOT, &target);
+        let compared = restore("-CMf", &prefix, &target, "").output().unwrap();
+        let compared = String::from_utf8_lossy(&compared.stdout).into_owned();
+        assert!(!compared.contains("differ") && !compared.contains("changed"), "{compared}");
+        let listed = run(&mut restore("-tMf", &prefix, &target, ""));
+        assert!(listed.contains("./sub/crowd/a rather long name of a file, number 299"), "{listed}");
+        // One file, of which it reads the volumes in order; then it asks whether `.` gets the root's owner and mode.
+        let alone = scratch.path().join(format!("alone{records}"));
+        std::fs::create_dir(&alone).unwrap();
+        let mut extract = restore("-axMf", &prefix, &alone, "n\n");
+        run(extract.arg("sub/file"));
+        assert_eq!(std::fs::read(alone.join("sub/file")).unwrap(), vec![b'x'; 1_300_000]);
+
+        // The next level on top of it.
+        let mut later = tree.clone();
+        let sub = later.0[&ROOT].entries.iter().find(|entry| entry.name == b"sub").unwrap().number;
+        let fresh = later.add_with(sub, "fresh", &vec![b'y'; 900_000]);
+        (later.get(fresh).inode.uid, later.get(fresh).inode.gid) = (own.uid(), own.gid());
+        for number in [ROOT, sub, fresh] {
+            later.get(number).inode.modified.seconds = i64::from(date) + 500;
+            later.get(number).inode.changed.seconds = i64::from(date) + 500;
+        }
+        let options = Options { date: date + 1000, since: date, level: 1, ..Tree::options() };
+        let prefix = scratch.path().join(format!("next{records}-"));
+        put(&mut later, records, options, &prefix);
+        run(&mut restore("-rMf", &prefix, &target, ""));
+        compare(&later, ROOT, &target);
+    }
+    // Files by name: it asks for each one that follows.
+    let prefix = scratch.path().join("named");
+    let parts = put(&mut tree, 400, Options { date, ..Tree::options() }, &prefix);
+    let target = scratch.path().join("target of files");
+    std::fs::create_dir(&target).unwrap();
+    let answers: String = parts[1..].iter().map(|part| format!("{}\n", part.display())).collect();
+    run(&mut restore("-rf", &parts[0], &target, &answers));
+    compare(&tree, ROOT, &target);
+}
+
 #[test]
 fn linux_restore_applies_our_increments() {
     let Some(restore) = program("restore") else { return };
@@ -219,6 +291,49 @@ fn what_linux_dump_writes_is_read() {
     }
     let scratch = tempfile::tempdir().unwrap();
     let content = scratch.path().join("content");
+    fill(&content);
+    let device = Loop::new(&losetup, &mkfs, &content, &scratch.path().join("image"));
+    let written = Command::new(dump).args(["-0", "-f", "-", &device.name]).output().unwrap();
+    assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+
+    let mut reader = Reader::open(&written.stdout[..]).unwrap();
+    is_what_was_filled(&mut reader, &content);
+}
+
+#[test]
+fn what_linux_dump_writes_in_volumes_is_read() {
+    let programs = (program("dump"), program("mkfs.ext4"), program("losetup"));
+    let (Some(dump), Some(mkfs), Some(losetup)) = programs else { return };
+    if !is_root() {
+        eprintln!("skipped: `dump` wants a block device, and only root makes one of a file");
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let content = scratch.path().join("content");
+    fill(&content);
+    let device = Loop::new(&losetup, &mkfs, &content, &scratch.path().join("image"));
+    for records in [50, 70, 130] {
+        let prefix = scratch.path().join(format!("{records}-"));
+        let mut command = Command::new(&dump);
+        command.args(["-0", "-M", "-B", &records.to_string(), "-f"]).arg(&prefix).arg(&device.name);
+        run(&mut command);
+        let path = |number: u32| format!("{}{number:03}", prefix.display());
+        let from = prefix.display().to_string();
+        let next: NextVolume<std::fs::File> =
+            Box::new(move |number| match std::fs::File::open(format!("{from}{number:03}")) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                opened => opened.map(Some),
+            });
+        let mut reader = Reader::open_volumes(std::fs::File::open(path(1)).unwrap(), next).unwrap();
+        is_what_was_filled(&mut reader, &content);
+        assert!(reader.volume() > 2, "the file of 200 KB spans volumes");
+        // The last one may have no more than the end once more.
+        assert!(!Path::new(&path(reader.volume() + 2)).exists(), "all of them were read");
+    }
+}
+
+/// What `dump` is given.
+fn fill(content: &Path) {
     std::fs::create_dir_all(content.join("a/b")).unwrap();
     std::fs::write(content.join("a/b/file"), vec![5; 200_000]).unwrap();
     std::fs::hard_link(content.join("a/b/file"), content.join("a/second")).unwrap();
@@ -228,17 +343,32 @@ fn what_linux_dump_writes_is_read() {
     for n in 0..200 {
         std::fs::write(content.join(format!("a/b/name {n}")), format!("{n}")).unwrap();
     }
-    let image = scratch.path().join("image");
-    std::fs::File::create(&image).unwrap().set_len(32 << 20).unwrap();
-    run(Command::new(mkfs).arg("-q").arg("-F").arg("-d").arg(&content).arg(&image));
-    let device = run(Command::new(&losetup).args(["--read-only", "--find", "--show"]).arg(&image));
-    let written = Command::new(dump).args(["-0", "-f", "-", device.trim()]).output().unwrap();
-    run(Command::new(&losetup).args(["--detach", device.trim()]));
-    assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+}
 
-    let mut reader = Reader::open(&written.stdout[..]).unwrap();
+/// A block device that is ext4 with some content; it goes when this does.
+struct Loop {
+    losetup: PathBuf,
+    name: String,
+}
+
+impl Loop {
+    fn new(losetup: &Path, mkfs: &Path, content: &Path, image: &Path) -> Self {
+        std::fs::File::create(image).unwrap().set_len(32 << 20).unwrap();
+        run(Command::new(mkfs).arg("-q").arg("-F").arg("-d").arg(content).arg(image));
+        let device = run(Command::new(losetup).args(["--read-only", "--find", "--show"]).arg(image));
+        Self { losetup: losetup.to_owned(), name: device.trim().to_owned() }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new(&self.losetup).args(["--detach", &self.name]).status();
+    }
+}
+
+fn is_what_was_filled<R: std::io::Read>(reader: &mut Reader<R>, content: &Path) {
     assert_eq!(reader.label().level, 0);
-    let tree = Tree::read(&mut reader);
+    let tree = Tree::read(reader);
     assert_eq!(reader.damage(), []);
     let mut names = Names::new();
     for (number, file) in tree.0.iter().filter(|(_, file)| file.inode.kind == Kind::Directory) {

@@ -109,7 +109,7 @@ impl Tree {
     }
 
     /// What a dump says, as a tree; sizes of directories are as the tree has them.
-    pub(super) fn read(reader: &mut Reader<&[u8]>) -> Self {
+    pub(super) fn read<R: std::io::Read>(reader: &mut Reader<R>) -> Self {
         let mut tree = Self::default();
         while let Some(mut inode) = reader.next_inode().unwrap() {
             let (mut data, mut entries) = (Vec::new(), Vec::new());

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Subcommand};
+use cairn_base::ByteSize;
+use clap::{ArgGroup, Args, Subcommand};
 
 use super::InvalidName;
 use super::image::{DumpLevel, DumpName};
@@ -54,15 +55,25 @@ pub struct Unmount {
 
 /// `cairn dump`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("volume").args(["records", "volume_size"]))]
 pub struct Dump {
     /// VOLUME, or VOLUME@SNAPSHOT, with :/PATH for one directory or file; of a volume a snapshot is made, and deleted again
     pub name: TreeName,
     /// Everything, or what changed since the last dump of a lower level.
     #[command(flatten)]
     pub level: DumpLevel,
-    /// Where it goes; `-` is standard output
+    /// Where it goes; `-` is standard output. With a size of volumes A,B,C: one file for each of them
     #[arg(short = 'f', long, value_name = "FILE", required_unless_present_any = ["dry_run", "dates"])]
     pub file: Option<PathBuf>,
+    /// Cut it into volumes of so many records of 1 KiB, as `dump -B` does; whole tens of them, 40 at least
+    #[arg(short = 'B', long, value_name = "RECORDS", value_parser = clap::value_parser!(u64).range(40..))]
+    pub records: Option<u64>,
+    /// The same as a size, such as 4G
+    #[arg(long, value_name = "SIZE")]
+    pub volume_size: Option<ByteSize>,
+    /// The volumes are FILE001, FILE002 and so on, as many as it takes, as `dump -M` has it
+    #[arg(short = 'M', long, requires = "volume", conflicts_with_all = ["dry_run", "dates"])]
+    pub multi_volume: bool,
     /// Leave out what matches, such as '*.o' (names), /tmp or 'home/*/cache' (paths); several
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,

@@ -20,9 +20,12 @@ pub struct Restore {
     /// Look around in the dump and mark what to extract
     #[arg(short = 'i', long, group = "mode")]
     pub interactive: bool,
-    /// The dump; `-` is standard input
+    /// The dump; `-` is standard input. A,B,C: its volumes, in order
     #[arg(short = 'f', long, value_name = "DUMP")]
     pub file: PathBuf,
+    /// The dump is in volumes DUMP001, DUMP002 and so on
+    #[arg(short = 'M', long)]
+    pub multi_volume: bool,
     /// Where to restore to
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub to: PathBuf,

@@ -1,4 +1,6 @@
-//! `cairn dump`: files of a volume as a BSD dump, into a file or a pipe.
+//! `cairn dump`: files of a volume as a BSD dump, into a file, a pipe, or volumes.
+
+pub mod volumes;
 
 use std::io::IsTerminal;
 
@@ -11,6 +13,7 @@ use crate::arguments::Dump;
 use crate::client::Client;
 use crate::exit::{Failure, PARTLY_DONE};
 use crate::output::{Output, ago, print_line, size, table};
+use volumes::{Cutting, Volumes};
 
 /// Runs the command.
 pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure> {
@@ -26,6 +29,8 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
         level: asked.level.number(),
         exclude: asked.exclude.clone(),
         ticket: None,
+        volume_records: None,
+        confirmed: false,
     };
     if asked.dry_run {
         let plan: api::FileDumpPlan = client.post(&format!("{base}/plan"), &request)?;
@@ -52,18 +57,32 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
             "name a file with -f FILE, or pipe it on: `cairn dump -f - vol0 | ssh host cairn restore -rf -`",
         ));
     }
-    let target = match to_pipe {
-        true => Target::pipe()?,
-        false => Target::open_all(std::slice::from_ref(&file), None, asked.overwrite)?.remove(0),
-    };
-    let handed = Handed::give(client.place(), std::iter::once(target.file()))?;
-    request.ticket = Some(handed.ticket.clone());
-    let job = client.post(&base, &request)?;
     // Standard output carries the dump.
     let told = Output { json: output.json && !to_pipe, ..output };
-    let Some(api::JobOutcome::FileDump(result)) = follow(job, client, told)? else { return Ok(()) };
-    let name = target.keep()?;
-    drop(handed);
+    let is_dump = |outcome| match outcome {
+        Some(api::JobOutcome::FileDump(result)) => Some(result),
+        _ => None,
+    };
+    let written = match Volumes::of(asked)? {
+        Some(volumes) => {
+            (request.volume_records, request.confirmed) = (Some(volumes.records), true);
+            let cutting = Cutting::start(volumes, client)?;
+            request.ticket = Some(cutting.handed.ticket.clone());
+            let outcome = client.post(&base, &request).and_then(|job| follow(job, client, told));
+            cutting.end(outcome.map(is_dump))?
+        }
+        None => {
+            let target = match to_pipe {
+                true => Target::pipe()?,
+                false => Target::open_all(std::slice::from_ref(&file), None, asked.overwrite)?.remove(0),
+            };
+            let handed = Handed::give(client.place(), std::iter::once(target.file()))?;
+            request.ticket = Some(handed.ticket.clone());
+            let result = is_dump(follow(client.post(&base, &request)?, client, told)?);
+            result.map(|result| Ok::<_, Failure>((result, target.keep()?))).transpose()?
+        }
+    };
+    let Some((result, name)) = written else { return Ok(()) };
     let tell = |line: &str| if to_pipe { eprintln!("{line}") } else { print_line(line) };
     if output.json {
         tell(&summary(&result).to_string());

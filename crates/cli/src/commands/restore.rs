@@ -3,10 +3,10 @@
 pub mod host;
 mod rebuild;
 mod shell;
+mod volumes;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -39,7 +39,7 @@ struct Open {
 
 /// Runs the command.
 pub fn run(asked: &Restore, output: Output) -> Result<(), Failure> {
-    let mut open = Open::new(&asked.file)?;
+    let mut open = Open::new(volumes::open(asked, output)?)?;
     let wanted: Vec<&[u8]> = asked.paths.iter().map(|path| path.as_os_str().as_bytes()).collect();
     if asked.rebuild {
         let target = target(&asked.to)?;
@@ -71,6 +71,9 @@ impl From<ReadError> for Failure {
         let (kind, next) = match error {
             ReadError::NoMaps => (ErrorKind::Damaged, "use another copy of the dump"),
             ReadError::Input(_) => (ErrorKind::Failed, "put it right and run the command again"),
+            ReadError::NotTheFirst(_) | ReadError::OtherVolume { .. } | ReadError::NoVolume { .. } => {
+                (ErrorKind::Usage, "name all volumes of the dump in order, with -f A,B,C or -M")
+            }
             _ => (ErrorKind::Usage, "name a file that `cairn dump` or Linux `dump` wrote"),
         };
         Failure::new(kind, error, next)
@@ -78,21 +81,7 @@ impl From<ReadError> for Failure {
 }
 
 impl Open {
-    fn new(path: &Path) -> Result<Self, Failure> {
-        let from: Box<dyn Read> = if path.as_os_str() == "-" {
-            Box::new(io::stdin())
-        } else {
-            let file = File::open(path).map_err(|error| {
-                Failure::new(
-                    ErrorKind::NotFound,
-                    format!("{}: {error}", path.display()),
-                    "name the dump with -f",
-                )
-            })?;
-            Box::new(file)
-        };
-        let from: Box<dyn Read> = Box::new(BufReader::with_capacity(1 << 20, from));
-        let reader = Reader::open(from)?;
+    fn new(reader: Reader<Box<dyn Read>>) -> Result<Self, Failure> {
         let mut open = Self {
             reader,
             names: Names::new(),
@@ -265,7 +254,10 @@ impl Open {
                 }
                 Damage::Hurt { number } => format!("{}: damaged in the dump", name(*number)),
                 Damage::Missing { number } => format!("{}: not found in the dump", name(*number)),
-                Damage::Truncated => "the dump is cut off".to_owned(),
+                Damage::Truncated => match self.reader.volume() {
+                    1 => "the dump is cut off".to_owned(),
+                    last => format!("the dump is cut off after volume {last}, the last one that was given"),
+                },
             });
         }
         if lines.is_empty() {

@@ -19,6 +19,12 @@ pub struct FileDumpRequest {
     pub exclude: Vec<String>,
     /// What the hand-over socket answered to the file; without it nothing is written.
     pub ticket: Option<String>,
+    /// Records of 1 KiB in each volume, of a dump in several; what is written is one behind the other, and to be cut there. Whole tens of it count, and at least 40.
+    #[serde(default)]
+    pub volume_records: Option<u64>,
+    /// The client puts what it gets through a pipe on a medium itself, and says so by a byte on the hand-over socket: only then is the dump one that others stand on.
+    #[serde(default)]
+    pub confirmed: bool,
 }
 
 /// A dump before it is written.

@@ -52,22 +52,16 @@ impl Target {
         paths.iter().map(|path| Self::open(path, overwrite)).collect()
     }
 
-    fn open(path: &Path, overwrite: bool) -> Result<Self, Failure> {
+    /// A file under its temporary name; a device or pipe as it is.
+    pub fn open(path: &Path, overwrite: bool) -> Result<Self, Failure> {
         let called = path.display().to_string();
         let failed = |error: std::io::Error| opening(path, &error);
-        let existing = fs::metadata(path).ok();
-        if existing.as_ref().is_some_and(|found| !found.is_file()) {
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             // A tape, a named pipe, /dev/null: nothing to rename.
             let file = File::options().write(true).open(path).map_err(failed)?;
             return Ok(Self { file, names: None, called });
         }
-        if existing.is_some() && !overwrite {
-            return Err(Failure::new(
-                ErrorKind::Taken,
-                format!("{called} exists"),
-                "name another file, or replace it with --overwrite",
-            ));
-        }
+        refuse_existing(path, overwrite)?;
         let temporary = PathBuf::from(format!("{called}.partial"));
         let file = File::create(&temporary).map_err(failed)?;
         Ok(Self { file, names: Some((temporary, path.to_owned())), called })
@@ -95,6 +89,15 @@ impl Drop for Target {
             let _ = fs::remove_file(temporary);
         }
     }
+}
+
+/// Refuses a file that is there, unless it may be replaced.
+pub fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), Failure> {
+    if overwrite || !fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        return Ok(());
+    }
+    let next = "name another file, or replace it with --overwrite";
+    Err(Failure::new(ErrorKind::Taken, format!("{} exists", path.display()), next))
 }
 
 /// What a file is called in messages.
@@ -128,7 +131,7 @@ pub fn opening(path: &Path, error: &std::io::Error) -> Failure {
 
 /// Files that the server has. Dropping this ends what it does with them.
 pub struct Handed {
-    _connection: BufReader<UnixStream>,
+    connection: BufReader<UnixStream>,
     /// What a request names them by.
     pub ticket: String,
 }
@@ -165,6 +168,11 @@ impl Handed {
         let mut connection = BufReader::new(connection);
         let mut ticket = String::new();
         connection.read_line(&mut ticket).map_err(failed)?;
-        Ok(Self { _connection: connection, ticket: ticket.trim().to_owned() })
+        Ok(Self { connection, ticket: ticket.trim().to_owned() })
+    }
+
+    /// The connection, for who says on it that all is kept, or ends it.
+    pub fn line(&self) -> std::io::Result<UnixStream> {
+        self.connection.get_ref().try_clone()
     }
 }

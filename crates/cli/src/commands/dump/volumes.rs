@@ -1,0 +1,209 @@
+//! The volumes of a dump: cut here, with the rights of whoever runs the command, out of the pipe that the server writes them into one behind the other.
+//!
+//! A volume has its name when the whole dump is there, and so is the dump's date at the server: it waits until the last volume is durable, which it is told.
+
+use std::fs::{self, File};
+use std::io::{self, PipeReader, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use cairn_bsddump::{Options, RECORD, VOLUME_RECORDS_MIN};
+use cairn_server::api::ErrorKind;
+
+use super::super::image::files::{Handed, Target, opening, refuse_existing};
+use crate::arguments::Dump;
+use crate::client::Client;
+use crate::exit::Failure;
+
+/// Bytes that are read at once where the kernel does not pass them on by itself.
+const PIECE: usize = 1 << 16;
+
+/// What the volumes are called.
+enum Names {
+    These(Vec<PathBuf>),
+    /// Behind it comes the number, of three digits.
+    Prefix(PathBuf),
+}
+
+/// How a dump is cut.
+pub struct Volumes {
+    names: Names,
+    /// Records that were asked for.
+    pub records: u64,
+    /// Bytes of each volume but the last.
+    bytes: u64,
+    overwrite: bool,
+}
+
+/// What number a volume has behind the prefix of all.
+pub fn numbered(prefix: &Path, number: u32) -> PathBuf {
+    let mut name = prefix.as_os_str().to_owned();
+    name.push(format!("{number:03}"));
+    name.into()
+}
+
+/// `A,B,C` as paths.
+pub fn listed(names: &Path) -> Vec<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+    let names = names.as_os_str().as_bytes().split(|byte| *byte == b',');
+    names.map(|name| PathBuf::from(std::ffi::OsStr::from_bytes(name))).collect()
+}
+
+fn wrong(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorKind::Usage, message.into(), "see `cairn dump --help`")
+}
+
+impl Volumes {
+    /// How it was asked for; none for a dump that is not cut.
+    pub fn of(asked: &Dump) -> Result<Option<Self>, Failure> {
+        let records = match (asked.records, &asked.volume_size) {
+            (Some(records), _) => records,
+            (None, Some(size)) if size.0 < VOLUME_RECORDS_MIN * RECORD as u64 => {
+                return Err(wrong(format!("a volume has {VOLUME_RECORDS_MIN} KiB at least")));
+            }
+            (None, Some(size)) => size.0 / RECORD as u64,
+            (None, None) => return Ok(None),
+        };
+        let Some(file) = &asked.file else { return Ok(None) };
+        if file.as_os_str() == "-" {
+            return Err(wrong("volumes are files or tapes, and standard output is one pipe"));
+        }
+        let names = match asked.multi_volume {
+            true => Names::Prefix(file.clone()),
+            false => Names::These(listed(file)),
+        };
+        let options = Options { volume_records: Some(records), ..Options::default() };
+        let bytes = options.volume_bytes().unwrap_or(u64::MAX);
+        let volumes = Self { names, records, bytes, overwrite: asked.overwrite };
+        volumes.refuse_existing()?;
+        Ok(Some(volumes))
+    }
+
+    /// Refuses at the start what would be in the way later.
+    fn refuse_existing(&self) -> Result<(), Failure> {
+        let prefix = match &self.names {
+            Names::These(paths) => {
+                let twice = paths.iter().enumerate().find(|(index, path)| paths[..*index].contains(path));
+                if let Some((_, path)) = twice {
+                    return Err(wrong(format!("{} is named twice", path.display())));
+                }
+                return paths.iter().try_for_each(|path| refuse_existing(path, self.overwrite));
+            }
+            Names::Prefix(prefix) => prefix,
+        };
+        let begins = prefix.file_name().ok_or_else(|| wrong("the prefix of the volumes is a directory"))?;
+        let begins = begins.as_encoded_bytes();
+        let folder = prefix.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        for entry in fs::read_dir(folder).map_err(|error| opening(folder, &error))? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let number = name.as_encoded_bytes().strip_prefix(begins);
+            if number.is_some_and(|digits| digits.len() >= 3 && digits.iter().all(u8::is_ascii_digit)) {
+                refuse_existing(&folder.join(&name), self.overwrite)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn path(&self, number: u32) -> Result<PathBuf, Failure> {
+        match &self.names {
+            Names::Prefix(prefix) => Ok(numbered(prefix, number)),
+            Names::These(paths) => paths.get(number as usize - 1).cloned().ok_or_else(|| {
+                Failure::new(
+                    ErrorKind::NoSpace,
+                    format!("the dump goes on after the {} volume(s) that -f names", paths.len()),
+                    "name more or larger ones, or let it make as many as it takes with -M",
+                )
+            }),
+        }
+    }
+
+    /// Reads volumes from the pipe until it ends, and puts them where they belong.
+    fn cut(&self, mut from: PipeReader) -> Result<Vec<Target>, Failure> {
+        let mut made = Vec::new();
+        let mut buffer = vec![0; PIECE];
+        loop {
+            // A volume begins only when there is something for it.
+            let most = self.bytes.min(PIECE as u64) as usize;
+            let first = read_some(&mut from, &mut buffer[..most])?;
+            if first == 0 {
+                return Ok(made);
+            }
+            let path = self.path(made.len() as u32 + 1)?;
+            let target = Target::open(&path, self.overwrite)?;
+            let failed = |error: io::Error| opening(&path, &error);
+            let mut file: &File = target.file();
+            file.write_all(&buffer[..first]).map_err(failed)?;
+            io::copy(&mut (&mut from).take(self.bytes - first as u64), &mut file).map_err(failed)?;
+            if file.metadata().is_ok_and(|meta| meta.is_file()) {
+                file.sync_all().map_err(failed)?;
+            }
+            made.push(target);
+        }
+    }
+}
+
+fn read_some(from: &mut PipeReader, buffer: &mut [u8]) -> Result<usize, Failure> {
+    loop {
+        match from.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return Ok(outcome?),
+        }
+    }
+}
+
+/// The volumes while they are written.
+pub struct Cutting {
+    /// What the server was given.
+    pub handed: Handed,
+    line: UnixStream,
+    thread: JoinHandle<Result<Vec<Target>, Failure>>,
+}
+
+impl Cutting {
+    /// Hands the server a pipe, and cuts what comes out of it.
+    pub fn start(volumes: Volumes, client: &Client) -> Result<Self, Failure> {
+        let (from, into) = io::pipe()?;
+        let into = File::from(OwnedFd::from(into));
+        let handed = Handed::give(client.place(), std::iter::once(&into))?;
+        let (line, mut own) = (handed.line()?, handed.line()?);
+        let work = move || {
+            let cut = volumes.cut(from);
+            // Of a dump that failed at the server it is of no use, and does no harm.
+            let told = match &cut {
+                Ok(_) => own.write_all(b"k"),
+                Err(_) => own.shutdown(Shutdown::Both),
+            };
+            drop(told);
+            cut
+        };
+        let thread = std::thread::Builder::new().name("volumes".to_owned()).spawn(work)?;
+        Ok(Self { handed, line, thread })
+    }
+
+    /// The server has ended: `outcome` is what came of it. Gives the volumes their names, and says these.
+    pub fn end<T>(self, outcome: Result<Option<T>, Failure>) -> Result<Option<(T, String)>, Failure> {
+        let is_whole = matches!(outcome, Ok(Some(_)));
+        if !is_whole {
+            // Else the server may go on to write, and the pipe never ends.
+            let _ = self.line.shutdown(Shutdown::Both);
+        }
+        let cut = self.thread.join().map_err(|_| {
+            Failure::new(ErrorKind::Failed, "cutting the dump into volumes failed", "run it again")
+        })?;
+        // What went wrong here is why it went wrong there.
+        let made = cut?;
+        let Some(result) = outcome? else { return Ok(None) };
+        let names = made.into_iter().map(Target::keep).collect::<Result<Vec<_>, _>>()?;
+        let told = match &names[..] {
+            [one] => one.clone(),
+            [first, .., last] => format!("{} volumes, {first} to {last}", names.len()),
+            [] => String::new(),
+        };
+        Ok(Some((result, told)))
+    }
+}

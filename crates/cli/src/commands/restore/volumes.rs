@@ -1,0 +1,162 @@
+//! What a restore reads: a file, a pipe, or the volumes of a dump in order. Volumes in files are looked at before anything is made: one that is missing, out of turn or of another dump is named.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use cairn_bsddump::{NextVolume, RECORD, Reader, VolumeLabel};
+use cairn_server::api::ErrorKind;
+
+use super::super::dump::volumes::{listed, numbered};
+use super::super::image::files::opening;
+use crate::arguments::Restore;
+use crate::exit::Failure;
+use crate::output::Output;
+
+type Source = Box<dyn Read>;
+
+/// Records of a volume that are looked at for one that says which it is, if the label does not: more than a header and its pieces.
+const LOOKED_AT: usize = 1100;
+/// Bytes that are read at once.
+const BUFFER: usize = 1 << 20;
+
+/// Opens what was asked for.
+pub fn open(asked: &Restore, output: Output) -> Result<Reader<Source>, Failure> {
+    let file = &asked.file;
+    let paths = match asked.multi_volume {
+        true => numbered_from(file)?,
+        // A file may have a comma in its name.
+        false if !file.exists() && listed(file).len() > 1 => listed(file),
+        false => vec![file.clone()],
+    };
+    if let [one] = &paths[..]
+        && !asked.multi_volume
+    {
+        let from: Source = match one.as_os_str() == "-" {
+            true => Box::new(io::stdin()),
+            false => Box::new(open_file(one)?),
+        };
+        return Ok(Reader::open(Box::new(BufReader::with_capacity(BUFFER, from)) as Source)?);
+    }
+    let files = paths.iter().map(|path| Ok((path.clone(), open_file(path)?)));
+    let files = files.collect::<Result<Vec<_>, Failure>>()?;
+    look(&files, output)?;
+    let mut files = files.into_iter().map(|(_, file)| file);
+    let source = |file: File| Box::new(BufReader::with_capacity(BUFFER, file)) as Source;
+    let first = files.next().map(source).ok_or_else(|| missing(file))?;
+    let next: NextVolume<Source> = Box::new(move |_| Ok(files.next().map(source)));
+    Ok(Reader::open_volumes(first, next)?)
+}
+
+fn missing(path: &Path) -> Failure {
+    let message = format!("{}: No such file or directory", path.display());
+    Failure::new(ErrorKind::NotFound, message, "name the dump with -f")
+}
+
+fn open_file(path: &Path) -> Result<File, Failure> {
+    File::open(path).map_err(|error| {
+        let message = format!("{}: {error}", path.display());
+        Failure::new(ErrorKind::NotFound, message, "name the dump with -f")
+    })
+}
+
+/// `PREFIX001` and so on, as many as there are. A gap is no end.
+fn numbered_from(prefix: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut paths = Vec::new();
+    for number in 1.. {
+        let path = numbered(prefix, number);
+        if !path.exists() {
+            break;
+        }
+        paths.push(path);
+    }
+    let wanted = numbered(prefix, paths.len() as u32 + 1);
+    if paths.is_empty() {
+        return Err(missing(&wanted));
+    }
+    let beyond = (2..=16).map(|more| numbered(prefix, paths.len() as u32 + more)).find(|path| path.exists());
+    match beyond {
+        None => Ok(paths),
+        Some(beyond) => Err(Failure::new(
+            ErrorKind::NotFound,
+            format!("{} is missing, and {} is there", wanted.display(), beyond.display()),
+            "bring it back; or name those before it with -f A,B,C for what they have",
+        )),
+    }
+}
+
+/// Whether the files are the volumes of one dump, in order, as far as that can be told before they are read.
+fn look(files: &[(PathBuf, File)], output: Output) -> Result<(), Failure> {
+    let mut dump = None;
+    for (index, (path, file)) in files.iter().enumerate() {
+        // A tape can't be read twice; its label is looked at when its turn comes.
+        if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+            continue;
+        }
+        let Some(label) = label_of(path, file)? else {
+            // What is wrong with the first is said by who reads it.
+            if index == 0 {
+                continue;
+            }
+            let message = format!("{} is no volume of a BSD dump", path.display());
+            return Err(Failure::new(ErrorKind::Usage, message, NEXT));
+        };
+        let wanted = index as i32 + 1;
+        let is_of_it = *dump.get_or_insert((label.date, label.since)) == (label.date, label.since);
+        if !is_of_it || label.volume != wanted {
+            let what = if is_of_it { "the dump" } else { "another dump" };
+            let message = format!(
+                "{} is volume {} of {what}, where volume {wanted} is wanted",
+                path.display(),
+                label.volume
+            );
+            return Err(Failure::new(ErrorKind::Usage, message, NEXT));
+        }
+    }
+    if let Some((path, file)) = files.last()
+        && !ends(path, file)?
+        && !output.json
+        && !output.quiet
+    {
+        let next = files.len() + 1;
+        eprintln!(
+            "the dump goes on after {}: volume {next} is missing, and what there is is read",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+const NEXT: &str = "name all volumes of one dump in order, with -f A,B,C or -M";
+
+/// What the first record says that says anything: that is the label, unless it is damaged.
+fn label_of(path: &Path, file: &File) -> Result<Option<VolumeLabel>, Failure> {
+    for index in 0..LOOKED_AT {
+        let Some(record) = record_at(path, file, (index * RECORD) as u64)? else { return Ok(None) };
+        if let Some(label) = VolumeLabel::of(&record) {
+            return Ok(Some(label));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the last volume has the end of the dump. Of what is no file that is not known, and taken for granted.
+fn ends(path: &Path, file: &File) -> Result<bool, Failure> {
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Ok(true);
+    }
+    let Some(at) = (meta.len() / RECORD as u64).checked_sub(1) else { return Ok(false) };
+    let last = record_at(path, file, at * RECORD as u64)?;
+    Ok(last.and_then(|record| VolumeLabel::of(&record)).is_some_and(|label| label.is_end))
+}
+
+fn record_at(path: &Path, file: &File, at: u64) -> Result<Option<[u8; RECORD]>, Failure> {
+    use std::os::unix::fs::FileExt;
+    let mut record = [0; RECORD];
+    match file.read_exact_at(&mut record, at) {
+        Ok(()) => Ok(Some(record)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(opening(path, &error)),
+    }
+}
