@@ -364,3 +364,54 @@ fn dump_in_volumes_has_its_names_and_its_date_when_the_last_one_is_there() {
     wait_until("the server goes on with a dump that nobody takes", || mounted.snapshots().is_empty());
     assert_eq!((dates(), path("early").exists()), (before + 1, false), "that of level 0 alone");
 }
+
+#[test]
+fn dump_after_a_rollback_does_not_go_by_the_date_of_what_was_given_up() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path(), &["--mirror", "127.0.0.1:0"]);
+    let (source, mirror) = (&mounted.server, Running::start(scratch.path(), "mirror"));
+    let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    fs::write(mounted.path("file"), "one").unwrap();
+    source.good(&["snapshot", "create", "vol0@one"]);
+    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    mirror.good(&["mirror", "create", "vol0", &token]);
+    wait_for_the_next_second();
+    fs::write(mounted.path("file"), "two").unwrap();
+    source.good(&["dump", "-0", "-f", &path("source0"), "vol0"]);
+    mirror.good(&["mirror", "update", "vol0"]);
+    mirror.good(&["dump", "-0", "-f", &path("mirror0"), "vol0"]);
+    wait_for_the_next_second();
+    let point = mounted.point.to_str().unwrap();
+    source.good(&["unmount", point]);
+    source.good(&["snapshot", "rollback", "vol0@one", "--yes"]);
+    source.good(&["mount", "vol0", point]);
+    assert_eq!(fs::read_to_string(mounted.path("file")).unwrap(), "one");
+
+    // By its date the file did not change since: the next level would leave it out.
+    source.bad(10, "not-found", &["dump", "-1", "-f", &path("source1"), "vol0"]);
+    mirror.good(&["mirror", "update", "vol0"]);
+    let by_dates = ["dump", "-1", "--exclude", "nothing", "-f", "/dev/null", "vol0"];
+    let told = mirror.bad(13, "diverged", &by_dates);
+    assert!(told.contains("rolled back"), "{told}");
+    let is_complete = |dumps: [&str; 2]| {
+        let restored = tempfile::tempdir().unwrap();
+        dumps.map(|dump| restore_ours(&scratch.path().join(dump), restored.path()));
+        assert_eq!(files(restored.path()), files(&mounted.point), "{dumps:?}");
+    };
+    // The maps of the two snapshots know better, as long as both are there.
+    mirror.good(&["dump", "-1", "-f", &path("mirror1"), "vol0"]);
+    is_complete(["mirror0", "mirror1"]);
+    // What was dumped goes from the mirror as well; that the volume was rolled back is seen all the same.
+    for n in 0..2 {
+        fs::write(mounted.path("more"), format!("{n}")).unwrap();
+        mirror.good(&["mirror", "update", "vol0"]);
+        assert!(mirror.bad(13, "diverged", &by_dates).contains("rolled back"));
+    }
+    source.good(&["dump", "-0", "-f", &path("source0 again"), "vol0"]);
+    fs::write(mounted.path("more"), "even more").unwrap();
+    source.good(&["dump", "-1", "-f", &path("source1"), "vol0"]);
+    is_complete(["source0 again", "source1"]);
+}

@@ -300,6 +300,7 @@ impl Server {
         // What the kernel has cached of mounted files would be mixed with what was.
         let _still = self.mounts.keep_still(volume);
         self.mounts.refuse_if_live(volume)?;
+        self.forget_dumps_past(&open, &snapshot)?;
         // The disks change under their clients, who must not go on with what they have cached.
         let closed = self.close_sessions(|export| export.volume == volume && export.snapshot.is_none());
         let undo = open.volume.rollback(snapshot.id).map_err(named(volume, &format!("{volume}@{name}")))?;

@@ -30,6 +30,7 @@ use crate::volumes::OpenVolume;
 
 mod catalog;
 mod left;
+mod past;
 mod source;
 use catalog::Catalog;
 use left::Own;
@@ -240,7 +241,10 @@ impl Server {
             let frozen = making.freeze()?;
             let outcome = making.write(&frozen, &mut handed, progress);
             let noted = outcome.and_then(|(result, catalog)| {
-                server.note_date(&making, &frozen, &result, catalog)?;
+                if !server.note_date(&making, &frozen, &result, catalog)? {
+                    let what = "the volume was rolled back while it was dumped: no dump of a higher level can be made on top of this one";
+                    progress.note(what.to_owned());
+                }
                 Ok(result)
             });
             frozen.let_go();
@@ -248,16 +252,20 @@ impl Server {
         })
     }
 
-    /// A dump is whole: it is the last one of its level now, and those of higher levels stand on nothing.
+    /// A dump is whole: it is the last one of its level now, and those of higher levels stand on nothing. False when no later one can stand on it.
     fn note_date(
         &self,
         making: &Making,
         frozen: &Frozen,
         result: &api::FileDumpResult,
         catalog: Option<Catalog>,
-    ) -> Result<(), ServerError> {
+    ) -> Result<bool, ServerError> {
         let snapshot = &frozen.snapshot;
         let _turn = making.open.dates.lock();
+        // A rollback meanwhile has forgotten the dates of what is younger.
+        if frozen.own.is_some() && past::is_past(&making.open, snapshot) {
+            return Ok(false);
+        }
         making.keep_catalog(frozen, catalog);
         let path = self.dates_path(&making.open.name);
         let mut document: Document = state::load(&path)?.unwrap_or_default();
@@ -270,7 +278,8 @@ impl Server {
             snapshot: snapshot.name.clone(),
             bytes: result.bytes,
         });
-        state::save(&path, &document)
+        state::save(&path, &document)?;
+        Ok(true)
     }
 }
 
@@ -365,6 +374,22 @@ impl Making {
         }
     }
 
+    /// `VOLUME`, or `VOLUME:/PATH`.
+    fn name(&self) -> String {
+        let volume = &self.open.name;
+        if self.path.is_empty() { volume.clone() } else { format!("{volume}:/{}", self.path) }
+    }
+
+    /// Refuses to go by dates that say nothing.
+    fn check_dates(&self, frozen: &Frozen) -> Result<(), ServerError> {
+        match &self.base {
+            Some(base) if base.is_given_up(&self.open, frozen.snapshot.id) => {
+                Err(ServerError::DumpGivenUp { name: self.name(), level: base.level })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// No path and no pattern leaves anything out.
     fn has_everything(&self) -> bool {
         self.path.is_empty() && self.exclude.is_none()
@@ -437,6 +462,7 @@ impl Making {
             let dump = Dump::plan_known(&mut Reading(source), options, known, watch).map_err(dump_error)?;
             return Ok((dump, Some(catalog)));
         }
+        self.check_dates(frozen)?;
         // A level above 0 walks all directories now; a dump of everything reads them when it writes them.
         if self.has_everything() {
             source.collect();

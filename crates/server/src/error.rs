@@ -518,6 +518,16 @@ pub enum ServerError {
         /// The level asked for.
         level: u8,
     },
+    /// What a BSD dump was made of was given up by a rollback.
+    #[error(
+        "`{name}` was rolled back to what was before its dump of level {level}: dates do not say what changed since"
+    )]
+    DumpGivenUp {
+        /// The volume, with the path.
+        name: String,
+        /// The level of that dump.
+        level: u8,
+    },
     /// Where a BSD dump goes to takes no more.
     #[error("the dump can't be written: {source}")]
     DumpOutput {
