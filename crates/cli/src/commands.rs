@@ -20,6 +20,8 @@ mod status;
 pub mod trace;
 mod volume;
 
+pub use mirror::unknown as unknown_to_check;
+
 use std::time::Duration;
 
 use cairn_server::api::{self, ErrorKind};

@@ -22,7 +22,15 @@ use exit::Failure;
 use output::Output;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() && asks_for_check(std::env::args_os().skip(1)) => {
+            println!("UNKNOWN - the arguments are wrong, see standard error");
+            eprint!("{error}");
+            return ExitCode::from(exit::NOT_KNOWN);
+        }
+        Err(error) => error.exit(),
+    };
     let global = arguments.global;
     log(&global);
     let output = Output { json: global.json, quiet: global.quiet, yes: global.yes };
@@ -35,12 +43,25 @@ fn main() -> ExitCode {
             commands::trace::run(trace, output)
         }
         Command::Plan(plan) if plan.is_local() => commands::trace::run_plan(&plan, output),
-        command => connect(&global).and_then(|client| commands::run(command, &client, output)),
+        command => match connect(&global) {
+            Ok(client) => commands::run(command, &client, output),
+            // Monitoring knows four exit codes, and this is the one for what could not be found out.
+            Err(failure) if matches!(command, Command::Mirror(arguments::Mirror::Check { .. })) => {
+                Err(commands::unknown_to_check(&failure.body.message, output))
+            }
+            Err(failure) => Err(failure),
+        },
     };
     match outcome {
         Ok(()) => ExitCode::from(exit::DONE),
         Err(failure) => failure.report(output.json),
     }
+}
+
+/// Whether arguments that are wrong were meant for `mirror check`, which monitoring runs.
+fn asks_for_check(arguments: impl Iterator<Item = std::ffi::OsString>) -> bool {
+    let words: Vec<std::ffi::OsString> = arguments.collect();
+    words.windows(2).any(|pair| pair[0] == "mirror" && pair[1] == "check")
 }
 
 fn log(global: &Global) {

@@ -398,7 +398,9 @@ fn dump_after_a_rollback_does_not_go_by_the_date_of_what_was_given_up() {
     assert!(told.contains("rolled back"), "{told}");
     let is_complete = |dumps: [&str; 2]| {
         let restored = tempfile::tempdir().unwrap();
-        dumps.map(|dump| restore_ours(&scratch.path().join(dump), restored.path()));
+        for dump in dumps {
+            restore_ours(&scratch.path().join(dump), restored.path());
+        }
         assert_eq!(files(restored.path()), files(&mounted.point), "{dumps:?}");
     };
     // The maps of the two snapshots know better, as long as both are there.

@@ -30,6 +30,38 @@ fn hooks_are_not_taken_from_afar() {
 }
 
 #[test]
+fn files_of_the_machine_are_not_adopted_from_afar() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start_with(dir.path(), "d", &["--mirror", "off", "--http", "127.0.0.1:0"]);
+    server.good(&["volume", "create", "vol0", "--size", "256M"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "1M"]);
+    let file = dir.path().join("secret");
+    std::fs::write(&file, [1; 8192]).unwrap();
+    let secret = file.to_str().unwrap();
+    let address = server.json(&["status"])["http"][1].as_str().unwrap().to_owned();
+    let far = |arguments: &[&str]| {
+        let mut command = cairn();
+        command.args(arguments).args(["--json", "--server", &address, "--token-file"]);
+        command.arg(server.data.join("http-token")).output().unwrap()
+    };
+    let store = dir.path().join("store");
+    for arguments in [
+        &["device", "adopt", "mine", "--origin", secret][..],
+        &["device", "adopt", "mine", "--origin", "lun:vol0/db", "--history", store.to_str().unwrap()],
+    ] {
+        let said = refused(&far(arguments), 12, "unauthorized", arguments);
+        assert!(said.contains("control socket"), "{said}");
+    }
+    assert!(!store.exists(), "nothing was made");
+    assert_eq!(server.json(&["device", "list"]).as_array().map(Vec::len), Some(0));
+    assert!(far(&["device", "list"]).status.success(), "they may be looked at");
+    let lun = far(&["device", "adopt", "mine", "--origin", "lun:vol0/db"]);
+    assert!(lun.status.success(), "a LUN is no file of the machine: {lun:?}");
+    server.good(&["device", "release", "mine", "--yes"]);
+    server.good(&["device", "adopt", "mine", "--origin", secret]);
+}
+
+#[test]
 fn hooks_run_around_every_snapshot_and_no_longer_than_their_time() {
     let dir = tempfile::tempdir().unwrap();
     let mut source = Running::start(dir.path(), "source");

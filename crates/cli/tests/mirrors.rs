@@ -373,6 +373,38 @@ fn stalled_transfers_are_seen_ended_aborted_and_paused() {
     assert_eq!(nothing.status.code(), Some(3));
 }
 
+#[test]
+fn monitoring_hears_of_nothing_but_its_four_exit_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start_with(dir.path(), "d", &["--mirror", "off", "--http", "127.0.0.1:0"]);
+    let address = server.json(&["status"])["http"][1].as_str().unwrap().to_owned();
+    let wrong = dir.path().join("wrong");
+    std::fs::write(&wrong, "0".repeat(64)).unwrap();
+    let (wrong, missing) = (wrong.to_str().unwrap(), dir.path().join("missing"));
+    let missing = missing.to_str().unwrap();
+    for arguments in [
+        &["--server", &address][..],
+        &["--server", &address, "--token-file", missing],
+        &["--server", &address, "--token-file", wrong],
+        &["--server", "127.0.0.1:1", "--token-file", wrong],
+        &["--server", "off"],
+        &["--data", missing],
+        &["--data", server.data.to_str().unwrap(), "nothing"],
+        &["--data", server.data.to_str().unwrap(), "--rpo", "soon"],
+        &["--data", server.data.to_str().unwrap(), "--no-such-option"],
+    ] {
+        let output = cairn().args(["mirror", "check"]).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {output:?}");
+        assert!(said.starts_with("UNKNOWN - "), "{arguments:?}: {said}");
+    }
+    let status = cairn().args(["mirror", "status", "--server", &address]).output().unwrap();
+    assert_eq!(status.status.code(), Some(12), "of a command for people as ever");
+    let usage = cairn().args(["mirror", "status", "--no-such-option"]).output().unwrap();
+    assert_eq!(usage.status.code(), Some(2));
+    assert_eq!(cairn().args(["mirror", "check", "--help"]).output().unwrap().status.code(), Some(0));
+}
+
 fn wait_for(server: &Running, field: &str, value: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {

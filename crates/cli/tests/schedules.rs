@@ -96,3 +96,23 @@ fn what_is_no_schedule_is_refused_with_the_next_step() {
     let kept = simulation["kept_ms"].as_array().unwrap().len();
     assert!((29..=30).contains(&kept), "{kept}");
 }
+
+#[test]
+fn what_can_be_held_of_several_is_and_the_code_says_that_not_all_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "a");
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    server.good(&["snapshot", "create", "vol0@one"]);
+    server.good(&["snapshot", "create", "vol0@two"]);
+    let code = |arguments: &[&str]| server.run(&[&["snapshot"], arguments].concat()).status.code();
+    assert_eq!(code(&["hold", "vol0@nothing", "vol0@one"]), Some(3), "one of two");
+    assert_eq!(code(&["hold", "vol0@two", "vol0@nothing"]), Some(3));
+    assert_eq!(code(&["hold", "vol0@nothing", "vol9@one"]), Some(10), "none of them");
+    for name in ["vol0@one", "vol0@two"] {
+        assert_eq!(code(&["delete", name, "--yes"]).map(|code| code == 0), Some(false), "{name} is held");
+    }
+    assert_eq!(code(&["release", "vol0@one", "vol0@two"]), Some(0));
+    let output = server.run(&["snapshot", "hold", "vol0@nothing", "vol0@no", "vol0@one"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("nothing") && said.matches("error:").count() == 2, "each is told: {said}");
+}

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Checksum, Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_mirror::{Departure, Follower, MirrorAtSource, Source};
+use cairn_volume::Behind;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +137,7 @@ impl Followers {
         let followers: Vec<Entry> = source.followers().iter().map(Entry::from).collect();
         let mut written = self.written.lock();
         let recent = |(old, new): (&Entry, &Entry)| {
-            let stale = new.heard_ns.saturating_sub(old.heard_ns) > WRITE_EVERY.as_nanos() as u64;
+            let stale = new.heard_ns.abs_diff(old.heard_ns) > WRITE_EVERY.as_nanos() as u64;
             !stale && *old == Entry { heard_ns: old.heard_ns, ..new.clone() }
         };
         if written.len() == followers.len() && written.iter().zip(&followers).all(recent) {
@@ -156,13 +157,12 @@ impl Server {
     /// The mirrors that follow volumes here, of peers that are pinned; and what is kept for others.
     pub(crate) fn followers(&self) -> (Vec<api::Follower>, Vec<api::Leftover>) {
         let pinned: HashSet<String> = self.peers.pinned().into_iter().map(transfer::peer_digits).collect();
-        let now = self.clock.now();
         let (mut followers, mut leftovers) = (Vec::new(), Vec::new());
         for open in &self.volumes.all() {
             for mirror in self.source.mirrors(&open.volume).unwrap_or_default() {
                 let base = mirror.base.as_ref().map(|base| format!("{}@{}", open.name, base.name));
                 if mirror.follower.is_some() && pinned.contains(mirror.peer()) {
-                    followers.push(follower(&open.name, &mirror, base, now));
+                    followers.push(follower(&open.name, &mirror, base));
                 } else if let Some(base) = base {
                     leftovers.push(api::Leftover {
                         volume: open.name.clone(),
@@ -194,10 +194,11 @@ impl Server {
     }
 }
 
-fn follower(volume: &str, mirror: &MirrorAtSource, base: Option<String>, now: Timestamp) -> api::Follower {
+fn follower(volume: &str, mirror: &MirrorAtSource, base: Option<String>) -> api::Follower {
     let ms = |at: Timestamp| at.0 / 1_000_000;
-    let first = mirror.behind.map(|behind| behind.first_change);
-    let lag = first.map(|first| first.map_or(Duration::ZERO, |first| now.since(first)));
+    // The first change is told as a time before the moment at which it was looked for, whatever the wall clock shows by now.
+    let since = |behind: Behind| behind.first_change.map_or(Duration::ZERO, |first| behind.now.since(first));
+    let lag = mirror.behind.map(since);
     let known = mirror.follower.as_ref();
     let rpo = known.and_then(|known| known.rpo);
     api::Follower {

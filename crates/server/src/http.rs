@@ -112,6 +112,7 @@ pub(crate) async fn serve(
         let guarded = router(server)
             .layer(axum::middleware::from_fn(drills::refuse_commands))
             .layer(axum::middleware::from_fn(mounts::refuse_from_afar))
+            .layer(axum::middleware::from_fn(devices::refuse_paths))
             .layer(axum::middleware::from_fn_with_state(auth::Bearer::new(token), auth::demand_token));
         let remote = axum::serve(listener, guarded).with_graceful_shutdown(wait(stopped));
         tasks.push(tokio::spawn(remote.into_future()));

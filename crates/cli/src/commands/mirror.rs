@@ -241,26 +241,27 @@ fn check(name: Option<&str>, rpo_ms: Option<u64>, client: &Client, output: Outpu
         Some(name) => path(name).and_then(|path| client.get(&path)).map(|mirror| vec![mirror]),
         None => client.get("/v1/mirrors"),
     };
-    let unknown = |reason: &str| {
-        let level = NOT_KNOWN;
-        output.tell(&serde_json::json!({ "check": level, "reason": reason, "mirrors": [] }), |_| {
-            format!("UNKNOWN - {reason}")
-        });
-        Err(Failure::silent(level))
-    };
     let mirrors = match asked {
         Ok(mirrors) => mirrors,
-        Err(failure) => return unknown(&failure.body.message),
+        Err(failure) => return Err(unknown(&failure.body.message, output)),
     };
     let judged: Vec<(u8, String)> = mirrors.iter().map(|mirror| judge(mirror, rpo_ms)).collect();
     let Some(worst) = judged.iter().map(|(level, _)| *level).max() else {
-        return unknown("there is no mirror here");
+        return Err(unknown("there is no mirror here", output));
     };
     let word = ["OK", "WARNING", "CRITICAL"][usize::from(worst.min(2))];
     let lines: Vec<String> = judged.into_iter().map(|(_, line)| line).collect();
     let told = serde_json::json!({ "check": worst, "reason": lines.join("; "), "mirrors": mirrors });
     output.tell(&told, |_| format!("{word} - {}", lines.join("; ")));
     if worst == 0 { Ok(()) } else { Err(Failure::silent(worst)) }
+}
+
+/// What monitoring is told when nothing can be found out: a server that is away, a token that is missing, a wrong option. Not the exit codes of other commands, of which it would take
+/// some for a warning, and some for nothing that it knows.
+pub fn unknown(reason: &str, output: Output) -> Failure {
+    let told = serde_json::json!({ "check": NOT_KNOWN, "reason": reason, "mirrors": [] });
+    output.tell(&told, |_| format!("UNKNOWN - {reason}"));
+    Failure::silent(NOT_KNOWN)
 }
 
 /// How bad it is, and a line about it; by another lag than the mirror's own where one is given.

@@ -119,16 +119,28 @@ fn delete(names: &[SnapshotName], dry_run: bool, client: &Client, output: Output
     }
 }
 
+/// Holds or releases each; what can't be is told, and the rest is done all the same. With several failures the first one's code is the command's, or that of partly done.
 fn hold(names: &[SnapshotName], held: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let request = api::HoldSnapshot { held };
+    let mut failures: Vec<Failure> = Vec::new();
     for name in names {
-        let request = api::HoldSnapshot { held };
-        let snapshot: api::Snapshot = client.post(&format!("{}/hold", path(name)?), &request)?;
-        output.tell(&snapshot, |_| match held {
-            true => format!("{name} is held; `cairn snapshot release {name}` lets go of it"),
-            false => format!("{name} can be deleted"),
-        });
+        let done: Result<api::Snapshot, Failure> =
+            path(name).and_then(|path| client.post(&format!("{path}/hold"), &request));
+        match done {
+            Ok(snapshot) => output.tell(&snapshot, |_| match held {
+                true => format!("{name} is held; `cairn snapshot release {name}` lets go of it"),
+                false => format!("{name} can be deleted"),
+            }),
+            Err(failure) => failures.push(failure),
+        }
     }
-    Ok(())
+    let partly = failures.len() < names.len();
+    let Some(last) = failures.pop() else { return Ok(()) };
+    let code = failures.first().map_or(last.code, |first| first.code);
+    for failure in &failures {
+        failure.report(output.json);
+    }
+    if partly { Err(last.partly()) } else { Err(Failure { code, ..last }) }
 }
 
 fn find(name: &SnapshotName, client: &Client) -> Result<api::Snapshot, Failure> {

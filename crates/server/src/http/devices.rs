@@ -2,12 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::body::{Body as Bytes, to_bytes};
+use axum::extract::{Path, Request, State};
+use axum::http::Method;
+use axum::middleware::Next;
+use axum::response::Response;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Answer, Body, blocking};
+use super::{Answer, Body, MAX_BODY, Refusal, blocking};
 use crate::api::{self, ErrorBody};
+use crate::error::ServerError;
 use crate::server::Server;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
@@ -28,7 +33,7 @@ async fn list_devices(State(server): State<Arc<Server>>) -> Answer<Vec<api::Devi
     blocking(server, |server| Ok(server.list_devices())).await
 }
 
-/// Adopts a disk or an image in place.
+/// Adopts a disk or an image in place. What is no LUN is named by its path, on the control socket only.
 #[utoipa::path(post, path = "/v1/devices", tag = "devices", request_body = api::AdoptDevice,
     responses((status = 200, body = api::Device), (status = "default", body = ErrorBody)))]
 async fn adopt_device(
@@ -129,4 +134,27 @@ async fn set_device_access(
     Body(request): Body<api::SetAccess>,
 ) -> Answer<api::Export> {
     blocking(server, move |server| server.set_access(&device, &request)).await
+}
+
+/// Refuses to adopt a path: whoever has the token may do what he likes with volumes, and would get, or write over, any file of the machine that the server can open.
+pub(super) async fn refuse_paths(request: Request, next: Next) -> Result<Response, Refusal> {
+    if request.method() != Method::POST || request.uri().path() != "/v1/devices" {
+        return Ok(next.run(request).await);
+    }
+    let (head, body) = request.into_parts();
+    let too_long = |_| ServerError::Invalid { what: "the request", rule: "it has at most 1 MiB" };
+    let body = to_bytes(body, MAX_BODY).await.map_err(too_long)?;
+    // What is no such request is refused where it is read.
+    if let Ok(asked) = serde_json::from_slice::<api::AdoptDevice>(&body)
+        && [Some(&asked.origin), asked.history.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|at| !at.starts_with("lun:"))
+    {
+        return Err(ServerError::LocalOnly {
+            what: "an origin or a store that is not a LUN is a file of the server's machine",
+        }
+        .into());
+    }
+    Ok(next.run(Request::from_parts(head, Bytes::from(body))).await)
 }
