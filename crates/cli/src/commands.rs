@@ -132,7 +132,9 @@ fn interrupted(
         return Ok(now.outcome);
     }
     let what = format!("{kind} of {subject} was ended, on the server too");
-    Err(Failure::new(ErrorKind::Interrupted, what, "run it again"))
+    // What there is of an image dump may be gone on with.
+    let next = now.error.filter(|_| kind == "image dump").map(|error| error.next);
+    Err(Failure::new(ErrorKind::Interrupted, what, next.unwrap_or_else(|| "run it again".to_owned())))
 }
 
 fn status_line(job: &api::Job) -> String {

@@ -5,48 +5,19 @@ mod running;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 
-use running::{PATIENCE, Running};
-use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+use running::{PATIENCE, Running, SmallDisk};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-
-/// A file system of its own in memory, gone with this.
-struct SmallDisk<'a>(&'a Path);
-
-impl<'a> SmallDisk<'a> {
-    /// `None`, said aloud, where mounting is not allowed.
-    fn mount(at: &'a Path, bytes: u64) -> Option<Self> {
-        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
-        match mount("cairn-test", at, "tmpfs", MountFlags::empty(), Some(options.as_c_str())) {
-            Ok(()) => Some(Self(at)),
-            Err(error) => {
-                assert!(
-                    !rustix::process::geteuid().is_root() || std::env::var_os("CI").is_none(),
-                    "root in CI mounts a file system: {error}"
-                );
-                println!("skipped: a full disk needs the right to mount ({error})");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for SmallDisk<'_> {
-    fn drop(&mut self) {
-        let _ = unmount(self.0, UnmountFlags::DETACH);
-    }
-}
 
 #[test]
 fn full_disk_fails_the_writes_that_do_not_fit_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let disk = dir.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
-    let Some(_disk) = SmallDisk::mount(&disk, 48 << 20) else { return };
+    let Some(small) = SmallDisk::mount(&disk, 48 << 20) else { return };
     let mut server = Running::start(&disk, "d");
     server.good(&["volume", "create", "vol0", "--size", "256M"]);
     server.good(&["lun", "create", "vol0/db", "--size", "128M"]);
@@ -71,8 +42,7 @@ fn full_disk_fails_the_writes_that_do_not_fit_and_nothing_else() {
     assert_eq!(problem["subject"], "vol0", "{problem}");
     server.kill();
     // With room again all is as it was flushed.
-    let more = std::ffi::CString::new("size=256M").unwrap();
-    mount_remount(&disk, MountFlags::empty(), more.as_c_str()).unwrap();
+    small.grow(256 << 20);
     server.restart();
     let mut client = server.disk("vol0/db");
     assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);

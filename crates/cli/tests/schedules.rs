@@ -64,6 +64,22 @@ fn schedule_makes_and_keeps_snapshots_and_a_held_one_stays() {
 }
 
 #[test]
+fn schedule_leaves_what_a_clone_is_made_of_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "a");
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    server.good(&["snapshot", "schedule", "set", "vol0", "often", "--every", "1s", "--keep-last", "2"]);
+    wait_until(&server, "one is there", |schedule| !schedule["snapshots"].as_array().unwrap().is_empty());
+    let first = names(&server, "often")[0].clone();
+    server.good(&["clone", "create", &first, "copy"]);
+    wait_until(&server, "it stays beside two others", |schedule| {
+        let there = schedule["snapshots"].as_array().unwrap();
+        there.len() == 3 && there[0] == first.as_str()
+    });
+    assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]), "the others go all the same");
+}
+
+#[test]
 fn what_is_no_schedule_is_refused_with_the_next_step() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), "a");

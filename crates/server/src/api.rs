@@ -682,6 +682,45 @@ pub struct DumpRequest {
     pub parts: Option<u32>,
     /// What the hand-over socket answered to the files; without it nothing is written.
     pub ticket: Option<String>,
+    /// What the files are called, absolute, in the order of the parts. A dump into files that are named can be gone on with, and counts once it is confirmed; without names, or when one of them is
+    /// a pipe or a device, it leaves nothing when it is cut, and counts when it is written.
+    #[serde(default)]
+    pub files: Vec<String>,
+    /// The unfinished dump goes on, in these files; `snapshot`, `level`, `base` and `compress` are its own.
+    #[serde(default)]
+    pub resume: bool,
+    /// An unfinished dump is given up first.
+    #[serde(default)]
+    pub anew: bool,
+}
+
+/// An image dump into files that is written, or was cut.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UnfinishedDump {
+    /// Names the dump.
+    pub id: String,
+    /// What is dumped, as `VOLUME@SNAPSHOT`.
+    pub snapshot: String,
+    /// `0` to `9`, or `base`.
+    pub level: String,
+    /// What it is made against; none for everything.
+    pub base: Option<String>,
+    /// When it was begun.
+    pub begun_ms: u64,
+    /// What its files are called, in the order of the parts.
+    pub files: Vec<String>,
+    /// Bytes of them that are known to be on the disk; there may be more.
+    pub durable_bytes: u64,
+    /// Every part is whole: the files get their names, and it is confirmed.
+    pub whole: bool,
+}
+
+/// The files of a dump have their names.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConfirmDump {
+    /// Names the dump.
+    pub id: String,
 }
 
 /// A dump before it is written.
@@ -724,6 +763,10 @@ pub struct DumpResult {
     pub data_bytes: u64,
     /// Bytes of all files.
     pub bytes: u64,
+    /// Bytes of those that were there already when the dump was gone on with.
+    pub there_bytes: u64,
+    /// It counts once it is confirmed; until then it is unfinished.
+    pub to_confirm: bool,
 }
 
 /// The last dump of a level.

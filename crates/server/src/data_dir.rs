@@ -15,7 +15,7 @@
 //! DIR/reservations.json          persistent reservations of iSCSI initiators
 //! DIR/volumes/NAME/volume.json   the devices of a volume, and of its intent log
 //! DIR/volumes/NAME/volume.img    its device, when no other was named
-//! DIR/volumes/NAME/dumps.json    the last image dump of each level
+//! DIR/volumes/NAME/dumps.json    the last image dump of each level, and how far an unfinished one is
 //! DIR/volumes/NAME/dates.json    the dates of its BSD dumps
 //! DIR/volumes/NAME/names.N       which directories have which files, as of the last BSD dump of level N
 //! DIR/volumes/NAME/schedules.json  its schedules of snapshots

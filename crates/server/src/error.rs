@@ -540,6 +540,42 @@ pub enum ServerError {
         /// The cause.
         source: io::Error,
     },
+    /// An image dump was cut, and another one is asked for.
+    #[error("the image dump of `{volume}@{snapshot}` is unfinished")]
+    DumpUnfinished {
+        /// The volume.
+        volume: String,
+        /// What is dumped.
+        snapshot: String,
+    },
+    /// There is nothing to go on with, to give up or to confirm.
+    #[error("no image dump of `{volume}` is unfinished")]
+    NoUnfinishedDump {
+        /// The volume.
+        volume: String,
+    },
+    /// Its parts are not all there.
+    #[error("the image dump of `{volume}` is not whole yet")]
+    DumpNotWhole {
+        /// The volume.
+        volume: String,
+    },
+    /// What an unfinished dump was made of is not as it was.
+    #[error("`{volume}@{snapshot}`, which the unfinished image dump has, is not there any more")]
+    DumpSourceGone {
+        /// The volume.
+        volume: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// A dump into files did not come to its end.
+    #[error("{source}; what there is of the image dump of `{volume}` stays")]
+    DumpCut {
+        /// The volume.
+        volume: String,
+        /// Why.
+        source: Box<ServerError>,
+    },
     /// The snapshot of the last dump of a lower level is gone.
     #[error(
         "`{volume}@{snapshot}`, the snapshot of its last image dump of level {level}, is not there any more"

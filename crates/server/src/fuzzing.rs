@@ -51,7 +51,7 @@ pub fn configuration(text: &str) -> Option<String> {
     told(Config::new(settings)).map(|config| format!("{config:?}"))
 }
 
-/// The documents of a data directory: `volume.json`, `mirror.json`, `peers.json`.
+/// The documents of a data directory: `volume.json`, `dumps.json`, `mirror.json`, `peers.json`.
 pub fn state_document(bytes: &[u8]) -> [Option<Vec<u8>>; 4] {
     [
         document::<volumes::Document>(bytes),

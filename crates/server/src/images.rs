@@ -2,19 +2,21 @@
 //!
 //! The last dump of each level stands in `VOLUME/dumps.json`. The snapshot that a dump made for itself is held as long as a dump of a
 //! higher level may be made against it: until the next dump of its level or a lower one. A dump of a snapshot that its owner named holds nothing.
+//! A dump into files that is cut is gone on with (`unfinished`); through a pipe it leaves nothing.
 
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cairn_base::{BLOCK_SIZE, SnapshotId};
+use cairn_base::{BLOCK_SIZE, Clock, SnapshotId};
 use cairn_files::Luns;
 use cairn_format::dump::{DumpId, DumpLevel, PARTS_MAX};
 use cairn_format::stream::root_digest;
 use cairn_stream::{
-    Compression, Dump, DumpBytes, DumpError, DumpLabel, PartReader, Plan, StreamError, Threads, Work,
+    Begun, Compression, Dump, DumpBytes, DumpError, DumpLabel, PartReader, Plan, StreamError, Threads, Work,
+    begun_table,
 };
 use cairn_volume::{CheckDepth, Finding, Place, Snapshot, Volume};
 use parking_lot::Mutex;
@@ -32,6 +34,10 @@ use crate::token::random_bytes;
 use crate::transfer::Scoped;
 use crate::volumes::{OpenVolume, Volumes, blocks_of};
 
+mod unfinished;
+pub(crate) use unfinished::Keep;
+use unfinished::{Ledger, Unfinished, is_file, lasts};
+
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// How the names of the snapshots that dumps make for themselves begin.
 pub(crate) const DUMP_PREFIX: &str = "image.";
@@ -41,6 +47,9 @@ const HIGHEST_LEVEL: u8 = 9;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Document {
     dumps: Vec<Record>,
+    /// A dump into files that is written, or was cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unfinished: Option<Unfinished>,
 }
 
 /// The last dump of a level.
@@ -98,19 +107,28 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
-    fn records(&self) -> Result<Vec<Record>, ServerError> {
-        Ok(state::load::<Document>(&self.path)?.unwrap_or_default().dumps)
+    fn document(&self) -> Result<Document, ServerError> {
+        Ok(state::load::<Document>(&self.path)?.unwrap_or_default())
     }
 
-    fn save(&self, dumps: Vec<Record>) -> Result<(), ServerError> {
-        state::save(&self.path, &Document { dumps })
+    fn records(&self) -> Result<Vec<Record>, ServerError> {
+        Ok(self.document()?.dumps)
+    }
+
+    fn save(&self, document: &Document) -> Result<(), ServerError> {
+        state::save(&self.path, document)
     }
 
     /// The snapshot of a record, if it is still there and the same.
     fn snapshot_of(&self, record: &Record) -> Option<Snapshot> {
+        self.find(record.snapshot, &record.root)
+    }
+
+    /// The snapshot of that number, if it is still the one with that root digest.
+    fn find(&self, id: u64, root: &str) -> Option<Snapshot> {
         let entries = self.open.volume.snapshot_entries();
-        let entry = entries.iter().find(|entry| entry.id.0 == record.snapshot)?;
-        (format!("{:?}", root_digest(entry)) == record.root).then(|| Snapshot::from(entry))
+        let entry = entries.iter().find(|entry| entry.id.0 == id)?;
+        (format!("{:?}", root_digest(entry)) == root).then(|| Snapshot::from(entry))
     }
 
     fn against(&self, request: &api::DumpRequest) -> Result<Against, ServerError> {
@@ -166,16 +184,17 @@ impl Making<'_> {
         Ok((self.open.snapshot_with(make)?.map_err(failed)?, true))
     }
 
-    /// Lets go of snapshots that dumps made for themselves and that are of no more use: those not in `records`.
-    fn let_go(&self, records: &[Record]) -> Result<(), ServerError> {
+    /// Lets go of snapshots that dumps made for themselves and that are of no more use: those of no record. An unfinished dump needs all that are older than its own.
+    fn let_go(&self, document: &Document) -> Result<(), ServerError> {
         if self.open.is_destination() {
             return Ok(());
         }
         let failed = ServerError::volume(&self.open.name);
-        let kept: HashSet<u64> = records.iter().map(|record| record.snapshot).collect();
+        let kept: HashSet<u64> = document.dumps.iter().map(|record| record.snapshot).collect();
+        let needed = document.unfinished.as_ref().map_or(0, |unfinished| unfinished.target.snapshot);
         for snapshot in self.open.volume.snapshots() {
             let own = snapshot.held && is_of_a_dump(&snapshot.name);
-            if own && !kept.contains(&snapshot.id.0) {
+            if own && !kept.contains(&snapshot.id.0) && snapshot.id.0 > needed {
                 self.open.volume.hold_snapshot(snapshot.id, false).map_err(&failed)?;
                 self.open.volume.delete_snapshots(&[snapshot.id]).map_err(&failed)?;
             }
@@ -218,15 +237,15 @@ impl Server {
         let open = self.volumes.get(volume)?;
         let _turn = self.dumping.take(volume)?;
         let making = self.making(&open);
-        let mut records = making.records()?;
-        let before = records.len();
-        records.retain(|record| record.level < level);
-        if records.len() == before {
+        let mut document = making.document()?;
+        let before = document.dumps.len();
+        document.dumps.retain(|record| record.level < level);
+        if document.dumps.len() == before {
             let (what, name) = ("image dump of level", format!("{level} or higher of {volume}"));
             return Err(ServerError::NotFound { what, name, list: "cairn image levels VOLUME" });
         }
-        making.save(records.clone())?;
-        making.let_go(&records)
+        making.save(&document)?;
+        making.let_go(&document)
     }
 
     /// What a dump would be; nothing is written. Without a named snapshot one is made for the count, and deleted again.
@@ -268,41 +287,46 @@ impl Server {
         counted
     }
 
-    /// Begins to write a dump into the files of the ticket, a part into each.
+    /// Begins to write a dump into the files of the ticket, a part into each, or goes on with the unfinished one.
     pub(crate) fn dump(&self, volume: &str, request: &api::DumpRequest) -> Result<api::Job, ServerError> {
         let ticket = request.ticket.as_deref().unwrap_or_default();
         let handed = self.handover.take(ticket)?;
         let open = self.volumes.get(volume)?;
         let turn = self.dumping.take(volume)?;
-        let path = self.making(&open).path;
-        let against = self.making(&open).against(request)?;
-        let mut label = label(DumpId(random_bytes()), against.level, volume, self);
-        let request = request.clone();
+        let making = self.making(&open);
+        let unfinished = making.document()?.unfinished;
+        let name = || volume.to_owned();
+        let against = match (&unfinished, request.resume, request.anew) {
+            (_, true, true) => {
+                let rule = "a dump goes on or begins anew, not both";
+                return Err(ServerError::Invalid { what: "the dump", rule });
+            }
+            (None, true, _) => return Err(ServerError::NoUnfinishedDump { volume: name() }),
+            (Some(unfinished), true, _) => {
+                goes_on_in(unfinished, request, &handed)?;
+                None
+            }
+            (Some(unfinished), false, false) => {
+                let snapshot = unfinished.target.name.clone();
+                return Err(ServerError::DumpUnfinished { volume: name(), snapshot });
+            }
+            _ => Some(making.against(request)?),
+        };
+        let (path, request, clock) = (making.path, request.clone(), self.clock.clone());
         self.jobs.start("image dump", volume, move |progress| {
             let _turn = turn;
-            let making = Making { open: &open, path };
-            progress.phase("making a snapshot");
-            making.let_go(&making.records()?)?;
-            let (target, own) = making.target(&request, against.level, &label.id.to_string())?;
-            label.created = target.created;
-            let recorded = matches!(against.level, DumpLevel::Level(_));
-            let failed = ServerError::volume(&open.name);
-            if own && recorded {
-                open.volume.hold_snapshot(target.id, true).map_err(&failed)?;
-            }
-            let job = Job { open: &open, request: &request, against: &against, label: &label, progress };
-            let outcome = job.write(&target, handed).and_then(|result| {
-                if recorded {
-                    making.note(&against, &target, own, &result)?;
-                }
-                Ok(result)
-            });
-            if outcome.is_err() && own {
-                // What was made for a dump that is not there is of no use.
-                let _ = open.volume.hold_snapshot(target.id, false);
-                let _ = open.volume.delete_snapshots(&[target.id]);
-            }
-            outcome.map(|result| Some(api::JobOutcome::Dump(result)))
+            let task = Task {
+                making: Making { open: &open, path },
+                request: &request,
+                handed: &handed,
+                clock,
+                progress,
+            };
+            let result = match against {
+                None => task.resume()?,
+                Some(against) => task.begin(&against)?,
+            };
+            Ok(Some(api::JobOutcome::Dump(result)))
         })
     }
 
@@ -324,112 +348,302 @@ fn label(id: DumpId, level: DumpLevel, volume: &str, server: &Server) -> DumpLab
     DumpLabel { id, level, name: volume.to_owned(), created: server.clock.now() }
 }
 
-impl Making<'_> {
+impl Document {
     /// A dump is whole: it is the last one of its level now.
-    fn note(
+    fn note(&mut self, dump: Record) {
+        self.dumps.retain(|record| record.level < dump.level);
+        self.dumps.push(dump);
+    }
+}
+
+/// A dump goes on in files, and in as many as before.
+fn goes_on_in(
+    unfinished: &Unfinished,
+    request: &api::DumpRequest,
+    handed: &Handed,
+) -> Result<(), ServerError> {
+    let rule = if !lasts(request, handed) {
+        "a dump goes on in files that are named; what went through a pipe or to a device is not there to be looked at"
+    } else if handed.files.len() != unfinished.parts() {
+        "a dump goes on in as many files as it was begun with"
+    } else {
+        return Ok(());
+    };
+    Err(ServerError::Invalid { what: "the files", rule })
+}
+
+/// A dump that is made or gone on with, on the thread of its job.
+struct Task<'a> {
+    making: Making<'a>,
+    request: &'a api::DumpRequest,
+    handed: &'a Handed,
+    clock: Arc<dyn Clock>,
+    progress: &'a Progress,
+}
+
+impl Task<'_> {
+    /// A new dump.
+    fn begin(&self, against: &Against) -> Result<api::DumpResult, ServerError> {
+        self.progress.phase("making a snapshot");
+        let (making, open) = (&self.making, self.making.open);
+        making.give_up(making.document()?)?;
+        let id = DumpId(random_bytes());
+        let (target, own) = making.target(self.request, against.level, &id.to_string())?;
+        let (lasts, recorded) =
+            (lasts(self.request, self.handed), matches!(against.level, DumpLevel::Level(_)));
+        let begun = match own && (lasts || recorded) {
+            true => open.volume.hold_snapshot(target.id, true).map_err(ServerError::volume(&open.name)),
+            false => Ok(()),
+        };
+        let outcome = begun.and_then(|()| match lasts {
+            true => making.begin((id, against), (&target, own), self.request, self.handed).map(Some),
+            false => Ok(None),
+        });
+        let outcome = match outcome {
+            // From here on what was made for it stays.
+            Ok(Some(document)) => return self.write_to_last(document, against, &target),
+            Ok(None) => self.write_through(id, against, &target, own),
+            Err(error) => Err(error),
+        };
+        if outcome.is_err() {
+            making.release();
+        }
+        if outcome.is_err() && own {
+            // What was made for a dump that is not there is of no use.
+            let _ = open.volume.hold_snapshot(target.id, false);
+            let _ = open.volume.delete_snapshots(&[target.id]);
+        }
+        outcome
+    }
+
+    /// The unfinished one goes on.
+    fn resume(&self) -> Result<api::DumpResult, ServerError> {
+        self.progress.phase("looking at what is there");
+        let document = self.making.document()?;
+        let (document, against, target) = self.making.again(document, self.request, self.handed)?;
+        self.write_to_last(document, &against, &target)
+    }
+
+    /// Through a pipe or to a device: cut, it leaves nothing.
+    fn write_through(
         &self,
+        id: DumpId,
         against: &Against,
         target: &Snapshot,
         own: bool,
-        result: &api::DumpResult,
-    ) -> Result<(), ServerError> {
-        let DumpLevel::Level(level) = against.level else { return Ok(()) };
-        let entries = self.open.volume.snapshot_entries();
-        let Some(entry) = entries.iter().find(|entry| entry.id == target.id) else { return Ok(()) };
-        let mut records = self.records()?;
-        records.retain(|record| record.level < level);
-        records.push(Record {
-            level,
-            id: result.id.clone(),
-            snapshot: target.id.0,
-            name: target.name.clone(),
-            root: format!("{:?}", root_digest(entry)),
-            created_ms: target.created.0 / 1_000_000,
-            bytes: result.bytes,
-            own,
-        });
-        self.save(records.clone())?;
-        self.let_go(&records)
+    ) -> Result<api::DumpResult, ServerError> {
+        let compression = if self.request.compress { Compression::Zstd } else { Compression::None };
+        let plan = self.plan(against, target)?;
+        let result = self.job(id, against, compression, target, None).write(&plan, target)?;
+        if let DumpLevel::Level(level) = against.level
+            && let Some(known) = unfinished::Known::of(self.making.open, target.id)
+        {
+            let mut document = self.making.document()?;
+            document.note(Record {
+                level,
+                id: result.id.clone(),
+                snapshot: known.snapshot,
+                name: known.name,
+                root: known.root,
+                created_ms: target.created.0 / 1_000_000,
+                bytes: result.bytes,
+                own,
+            });
+            self.making.save(&document)?;
+            self.making.let_go(&document)?;
+        }
+        Ok(result)
+    }
+
+    /// Into files. Whatever ends it, it can be gone on with.
+    fn write_to_last(
+        &self,
+        document: Document,
+        against: &Against,
+        target: &Snapshot,
+    ) -> Result<api::DumpResult, ServerError> {
+        let volume = &self.making.open.name;
+        let outcome = self.write_files(document, against, target);
+        outcome.map_err(|error| {
+            self.making.cut(target);
+            // Where a file is another one, or the snapshots are, the same again comes to the same.
+            let again = match &error {
+                ServerError::DumpSourceGone { .. } => false,
+                ServerError::Dump { source } => matches!(**source, DumpError::Stream(_)),
+                _ => true,
+            };
+            match again {
+                true => ServerError::DumpCut { volume: volume.clone(), source: Box::new(error) },
+                false => error,
+            }
+        })
+    }
+
+    fn write_files(
+        &self,
+        document: Document,
+        against: &Against,
+        target: &Snapshot,
+    ) -> Result<api::DumpResult, ServerError> {
+        let unfinished = document.unfinished.as_ref().ok_or(ServerError::Bug)?;
+        let (id, compression) = (unfinished.dump_id()?, unfinished.compression());
+        let mut plan = self.plan(against, target)?;
+        if let Some(table) = self.begun_table(id)? {
+            plan = plan.with_table(table).map_err(|error| match error {
+                StreamError::Diverged { snapshot } => ServerError::DumpSourceGone {
+                    volume: self.making.open.name.clone(),
+                    snapshot: format!("snapshot {snapshot}"),
+                },
+                error => DumpError::from(error).into(),
+            })?;
+        }
+        let ledger = Ledger::new(self.making.path.clone(), self.clock.clone(), document);
+        let result = self.job(id, against, compression, target, Some(&ledger)).write(&plan, target)?;
+        ledger.written(result.bytes)?;
+        Ok(result)
+    }
+
+    /// The snapshot table of the parts that are there: names and holds may have changed since.
+    fn begun_table(&self, id: DumpId) -> Result<Option<Vec<cairn_format::SnapshotEntry>>, ServerError> {
+        for (name, file) in self.request.files.iter().zip(&self.handed.files) {
+            let file = file.try_clone().map_err(|error| DumpError::from(StreamError::from(error)))?;
+            let table = begun_table(name, &(Arc::new(file) as Arc<dyn DumpBytes>), id)?;
+            if table.is_some() {
+                return Ok(table);
+            }
+        }
+        Ok(None)
+    }
+
+    fn plan(&self, against: &Against, target: &Snapshot) -> Result<Plan, ServerError> {
+        self.progress.phase("comparing maps");
+        let base = against.base.as_ref().map(|(id, _)| *id);
+        Ok(Plan::against(&self.making.open.volume, base, target.id).map_err(DumpError::from)?)
+    }
+
+    fn job<'a>(
+        &'a self,
+        id: DumpId,
+        against: &'a Against,
+        compression: Compression,
+        target: &Snapshot,
+        ledger: Option<&'a Ledger>,
+    ) -> Job<'a> {
+        let name = self.making.open.name.clone();
+        let label = DumpLabel { id, level: against.level, name, created: target.created };
+        Job { against, label, compression, ledger, handed: self.handed, progress: self.progress }
     }
 }
 
 /// The writing of a dump.
 struct Job<'a> {
-    open: &'a Arc<OpenVolume>,
-    request: &'a api::DumpRequest,
     against: &'a Against,
-    label: &'a DumpLabel,
+    label: DumpLabel,
+    compression: Compression,
+    /// Where a dump that can be gone on with notes how far it is.
+    ledger: Option<&'a Ledger>,
+    handed: &'a Handed,
     progress: &'a Progress,
 }
 
 impl Job<'_> {
-    fn write(&self, target: &Snapshot, handed: Handed) -> Result<api::DumpResult, ServerError> {
-        self.progress.phase("comparing maps");
-        let base = self.against.base.as_ref().map(|(id, _)| *id);
-        let plan = Plan::against(&self.open.volume, base, target.id).map_err(DumpError::from)?;
-        let dump = Dump::new(&plan, self.label.clone(), handed.files.len() as u32);
-        let compression = if self.request.compress { Compression::Zstd } else { Compression::None };
+    fn write(&self, plan: &Plan, target: &Snapshot) -> Result<api::DumpResult, ServerError> {
+        let (files, gone) = (&self.handed.files, &self.handed.gone);
+        let dump = Dump::new(plan, self.label.clone(), files.len() as u32);
+        self.progress.phase("looking at what is there");
+        let ended = || gone.load(Ordering::Relaxed) || self.progress.cancelled().load(Ordering::Relaxed);
+        let begun = side_by_side(files, gone, |part, file| match self.ledger {
+            Some(ledger) => ledger.look(&dump, part, file, &ended),
+            None => Ok(Begun::default()),
+        })?;
+        self.ledger.map_or(Ok(()), Ledger::looked_at)?;
+        let (there, there_bytes) = begun
+            .iter()
+            .fold((0, 0), |(blocks, bytes), begun| (blocks + begun.at().blocks, bytes + begun.at().bytes));
         self.progress.phase("dumping");
-        let total = dump.blocks() * BLOCK;
+        let total = dump.blocks().saturating_sub(there) * BLOCK;
         self.progress.bytes(0, total);
         let done = AtomicU64::new(0);
-        let write = |part: usize, mut file: &File| -> Result<u64, ServerError> {
-            let mut before = 0;
+        let written = side_by_side(files, gone, |part, file| {
+            let mut before = begun[part].at().blocks;
             let mut tell = |at: cairn_stream::Progress| {
-                let now = done.fetch_add((at.blocks - before) * BLOCK, Ordering::Relaxed)
-                    + (at.blocks - before) * BLOCK;
+                let more = (at.blocks - before) * BLOCK;
                 before = at.blocks;
-                self.progress.bytes(now, total);
+                self.progress.bytes(done.fetch_add(more, Ordering::Relaxed) + more, total);
                 if self.progress.cancelled().load(Ordering::Relaxed) {
-                    handed.gone.store(true, Ordering::Relaxed);
+                    gone.store(true, Ordering::Relaxed);
                 }
             };
             let threads = Some(&Scoped as &dyn Threads);
-            let mut work = Work { cancel: &handed.gone, progress: &mut tell, threads };
-            let written = dump.write_part(part as u32, &mut file, compression, &mut work);
-            if written.is_err() {
-                // The other parts are of no use any more.
-                handed.gone.store(true, Ordering::Relaxed);
+            let mut work = Work { cancel: gone, progress: &mut tell, threads };
+            match self.ledger {
+                Some(ledger) => ledger.write(&dump, (part, file), &begun[part], self.compression, &mut work),
+                None => self.write_part(&dump, part, file, &mut work),
             }
-            let produced = written.map_err(DumpError::from)?;
-            // A pipe has nothing to make durable.
-            if file.metadata().is_ok_and(|kind| kind.is_file()) {
-                file.sync_all().map_err(|error| DumpError::from(StreamError::from(error)))?;
-            }
-            Ok(produced.bytes)
-        };
-        let written: Vec<Result<u64, ServerError>> = std::thread::scope(|scope| {
-            let write = &write;
-            let parts: Vec<_> = (handed.files.iter().enumerate())
-                .map(|(part, file)| scope.spawn(move || write(part, file)))
-                .collect();
-            parts.into_iter().map(|part| part.join().unwrap_or(Err(ServerError::Bug))).collect()
-        });
-        // That a part was cancelled is said last: another one's failure is why.
-        let (mut bytes, mut why) = (0, None);
-        for part in written {
-            match part {
-                Ok(part) => bytes += part,
-                Err(error) if why.is_none() || !is_cancelled(&error) => why = Some(error),
-                Err(_) => {}
-            }
-        }
-        if let Some(error) = why {
-            return Err(error);
-        }
-        let volume = &self.open.name;
+        })?;
+        let volume = &self.label.name;
         Ok(api::DumpResult {
             volume: volume.clone(),
             snapshot: format!("{volume}@{}", target.name),
             level: self.against.level.to_string(),
             base: self.against.base.as_ref().map(|(_, name)| format!("{volume}@{name}")),
             id: self.label.id.to_string(),
-            parts: handed.files.len() as u64,
+            parts: files.len() as u64,
             snapshots: plan.snapshots() as u64,
-            data_bytes: total,
-            bytes,
+            data_bytes: dump.blocks() * BLOCK,
+            bytes: written.iter().sum(),
+            there_bytes,
+            to_confirm: self.ledger.is_some(),
         })
     }
+
+    fn write_part(
+        &self,
+        dump: &Dump<'_>,
+        part: usize,
+        mut file: &File,
+        work: &mut Work<'_>,
+    ) -> Result<u64, ServerError> {
+        let written = dump.write_part(part as u32, &mut file, self.compression, work);
+        let produced = written.map_err(DumpError::from)?;
+        // A pipe has nothing to make durable.
+        if is_file(file) {
+            file.sync_all().map_err(|error| DumpError::from(StreamError::from(error)))?;
+        }
+        Ok(produced.bytes)
+    }
+}
+
+/// Does something with each part on a thread of its own. When one fails, `gone` ends the others.
+fn side_by_side<T: Send>(
+    files: &[File],
+    gone: &AtomicBool,
+    run: impl Fn(usize, &File) -> Result<T, ServerError> + Sync,
+) -> Result<Vec<T>, ServerError> {
+    let run = |part: usize, file: &File| {
+        let outcome = run(part, file);
+        if outcome.is_err() {
+            // The other parts are of no use any more.
+            gone.store(true, Ordering::Relaxed);
+        }
+        outcome
+    };
+    let outcomes: Vec<Result<T, ServerError>> = std::thread::scope(|scope| {
+        let run = &run;
+        let parts: Vec<_> =
+            (files.iter().enumerate()).map(|(part, file)| scope.spawn(move || run(part, file))).collect();
+        parts.into_iter().map(|part| part.join().unwrap_or(Err(ServerError::Bug))).collect()
+    });
+    // That a part was cancelled is said last: another one's failure is why.
+    let (mut all, mut why) = (Vec::new(), None);
+    for outcome in outcomes {
+        match outcome {
+            Ok(part) => all.push(part),
+            Err(error) if why.is_none() || !is_cancelled(&error) => why = Some(error),
+            Err(_) => {}
+        }
+    }
+    why.map_or(Ok(all), Err)
 }
 
 fn is_cancelled(error: &ServerError) -> bool {

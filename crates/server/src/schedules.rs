@@ -271,7 +271,7 @@ impl Server {
         };
         let gone: Vec<SnapshotId> = superfluous(plan, &snapshots)?
             .iter()
-            .filter(|snapshot| !is_open(snapshot))
+            .filter(|snapshot| !is_open(snapshot) && !open.volume.is_cloned(snapshot.id))
             .map(|snapshot| snapshot.id)
             .collect();
         if !gone.is_empty() {

@@ -22,6 +22,7 @@ use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
 use crate::governor::Governor;
 use crate::hooks::Hooks;
+use crate::images::Keep;
 use crate::names;
 use crate::schedules::Schedules;
 use crate::state;
@@ -72,6 +73,8 @@ pub(crate) struct OpenVolume {
     mounts: Mutex<Vec<Weak<Mount>>>,
     /// Held while the dates of its BSD dumps change. The snapshots that dumps at work have made for themselves.
     pub(crate) dates: Mutex<HashSet<String>>,
+    /// What an unfinished image dump needs.
+    pub(crate) dump_keep: Mutex<Keep>,
     pub(crate) governor: Arc<Governor>,
     ending: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -226,6 +229,7 @@ impl Volumes {
         rehearsal: Arc<Rehearsal>,
     ) -> Result<Arc<OpenVolume>, ServerError> {
         let base = parts.clone_of.as_ref().map(|of| volume.keep_snapshot(of.snapshot()));
+        let dump_keep = Mutex::new(Keep::open(&volume, &self.folder(name)));
         let open = Arc::new(OpenVolume {
             _kept: base.transpose().map_err(ServerError::volume(name))?,
             clone_of: parts.clone_of,
@@ -242,6 +246,7 @@ impl Volumes {
             tree: Mutex::default(),
             mounts: Mutex::default(),
             dates: Mutex::default(),
+            dump_keep,
             governor: Arc::new(Governor::open(self.folder(name).join("governor.json"), self.clock.clone())),
             ending: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
@@ -309,6 +314,7 @@ impl Volumes {
             problems.extend(open.log_problem());
             problems.extend(open.rehearsal_problem());
             problems.extend(open.damage_problems());
+            problems.extend(open.dump_problem());
         }
         problems
     }
@@ -588,8 +594,10 @@ impl OpenVolume {
         }
     }
 
-    /// Makes the last device long enough for a redirect area and a have map, if it is a file.
+    /// Makes the last device long enough for a redirect area and a have map, if it is a file. What an unfinished image dump would need does not stand in the way of the
+    /// images that come.
     pub(crate) fn make_room_as_destination(&self) -> Result<(), ServerError> {
+        self.stop_keeping();
         let Some(last) = self.parts.last() else { return Ok(()) };
         let before: u64 = self.parts[..self.parts.len() - 1].iter().map(|part| part.geometry().length).sum();
         let need = self.volume.device_bytes_as_destination();

@@ -1,7 +1,7 @@
 //! The image dump: streams as files. Written in parts side by side, read record by record past damage, restored in any order, opened as a device.
 //!
 //! A dump has one part or several. Each part is a file (or a pipe) with a head, an image stream with its share of the blocks and the whole
-//! snapshot table, and the head again (`docs/format.md`). [`Dump`] writes them; [`PartReader`] reads one from its beginning to its end and goes on behind a
+//! snapshot table, and the head again (`docs/format.md`). [`Dump`] writes them, and goes on where the writing of one was cut ([`Begun`]); [`PartReader`] reads one from its beginning to its end and goes on behind a
 //! damaged record; [`arrange`] puts a dump of everything and those made against it in order; [`restore`] puts their blocks on a device and
 //! makes it a volume; [`DumpDevice`] shows the same volume without restoring it.
 //!
@@ -10,6 +10,7 @@
 //! 2. A damaged record costs that record: the reader finds the next one, and says what lay between.
 //! 3. A dump changes nothing that it shows: block numbers, trees and snapshots are those of the volume, so a block that is wrong does not have
 //!    the checksum in the block above it, and is not served.
+//! 4. What a dump goes on behind has been verified up to there, or was verified when it was made durable; nothing of a part is written over that verifies.
 
 mod chain;
 mod device;
@@ -17,6 +18,7 @@ mod error;
 mod index;
 mod read;
 mod restore;
+mod resume;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -27,4 +29,5 @@ pub use error::DumpError;
 pub use index::{DumpBytes, PartIndex};
 pub use read::{Lost, PartHead, PartReader, Runs};
 pub use restore::{Restored, restore};
-pub use write::{Dump, DumpLabel};
+pub use resume::{Begun, begun_table};
+pub use write::{Dump, DumpLabel, Onto};

@@ -21,12 +21,12 @@ mod work;
 pub use apply::{Applied, apply, apply_keeping, apply_to};
 pub use consume::{Consumer, Record};
 pub use dump::{
-    Dump, DumpBytes, DumpDevice, DumpError, DumpLabel, Lost, OpenDump, PartHead, PartIndex, PartReader,
-    Restored, Runs, arrange, restore,
+    Begun, Dump, DumpBytes, DumpDevice, DumpError, DumpLabel, Lost, Onto, OpenDump, PartHead, PartIndex,
+    PartReader, Restored, Runs, arrange, begun_table, restore,
 };
 pub use encode::Compression;
 pub use error::{AbortReason, StreamError};
 pub use gauge::Gauge;
 pub use plan::{Have, MIRROR_PREFIX, Plan};
-pub use produce::{Produced, abort, produce, produce_gauged};
+pub use produce::{Produced, Reached, abort, produce, produce_gauged};
 pub use work::{Progress, Threads, Work};

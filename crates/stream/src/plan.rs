@@ -196,6 +196,23 @@ impl Plan {
         })
     }
 
+    /// The same with the snapshot table as a dump that is gone on with has it: since it was begun, names and holds may have changed.
+    ///
+    /// # Errors
+    /// [`StreamError::Diverged`] when a snapshot of the two tables is missing in the other one, or has another content there.
+    pub fn with_table(mut self, table: Vec<SnapshotEntry>) -> Result<Self, StreamError> {
+        let content = |entry: &SnapshotEntry| (entry.id, root_digest(entry));
+        let longer = if table.len() < self.table.len() { &self.table } else { &table };
+        let differs =
+            (0..longer.len()).find(|at| self.table.get(*at).map(content) != table.get(*at).map(content));
+        if let Some(snapshot) = differs.map(|at| longer[at].id) {
+            return Err(StreamError::Diverged { snapshot });
+        }
+        self.table_digest = table_digest(table.iter());
+        self.table = table;
+        Ok(self)
+    }
+
     /// Leaves out what the reader says it has: blocks with their checksums, in order of vbn. `next` gives them piece by piece; an empty piece is the last.
     /// Only those count that the snapshots have with the same checksum.
     pub fn leave_out<E: From<StreamError>>(

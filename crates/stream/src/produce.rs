@@ -15,6 +15,19 @@ use crate::gauge::Gauge;
 use crate::plan::Plan;
 use crate::work::{Progress, Work};
 
+/// Where a stream is between two records: with it, whoever has the bytes so far goes on writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reached {
+    /// Bytes so far.
+    pub bytes: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Blocks in those.
+    pub blocks: u64,
+    /// The chain over all heads so far, which the trailer has.
+    pub digest: Checksum,
+}
+
 /// What was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Produced {
@@ -46,12 +59,12 @@ pub fn produce_gauged(
     work: &mut Work<'_>,
 ) -> Result<Produced, StreamError> {
     let total = plan.blocks();
-    let mut sender = Sender::new(out, None);
+    let mut sender = Sender::new(out, None, Reached::default());
     sender.raw(&plan.header.to_bytes())?;
     each_record(plan, || batches_of(plan), (compression, gauge), work, &mut |ready, work| {
         sender.tell_and_send(ready, total, work)
     })?;
-    if sender.blocks != total {
+    if sender.at.blocks != total {
         return Err(StreamError::Inconsistent("blocks were left out"));
     }
     for chunk in plan.gone.chunks(RECORD_SNAPSHOTS_MAX) {
@@ -59,7 +72,7 @@ pub fn produce_gauged(
         let payload: Vec<u8> = chunk.iter().flat_map(|id| id.0.to_le_bytes()).collect();
         sender.list(RecordKind::Gone, chunk.len(), &payload)?;
     }
-    sender.entries(&plan.put, work)?;
+    sender.entries(&plan.put, 0, work)?;
     sender.trailer(plan.table_digest)?;
     sender.out.flush()?;
     Ok(sender.produced())
@@ -90,36 +103,34 @@ pub(crate) struct Sender<'a> {
     pub(crate) out: &'a mut dyn Write,
     /// The dump whose record headers these are.
     dump: Option<DumpId>,
-    digest: Checksum,
-    sequence: u64,
-    pub(crate) blocks: u64,
-    bytes: u64,
+    pub(crate) at: Reached,
 }
 
 impl<'a> Sender<'a> {
-    pub(crate) fn new(out: &'a mut dyn Write, dump: Option<DumpId>) -> Self {
-        Self { out, dump, digest: Checksum::default(), sequence: 0, blocks: 0, bytes: 0 }
+    /// `out` has what is before `at`.
+    pub(crate) fn new(out: &'a mut dyn Write, dump: Option<DumpId>, at: Reached) -> Self {
+        Self { out, dump, at }
     }
 
     /// Writes a header and links it into the digest.
     pub(crate) fn raw(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
         self.out.write_all(bytes)?;
-        self.digest = chain_digest(self.digest, bytes);
-        self.bytes += bytes.len() as u64;
+        self.at.digest = chain_digest(self.at.digest, bytes);
+        self.at.bytes += bytes.len() as u64;
         Ok(())
     }
 
     fn send(&mut self, header: RecordHeader, payload: &[u8]) -> Result<(), StreamError> {
-        let header = RecordHeader { sequence: self.sequence, ..header };
+        let header = RecordHeader { sequence: self.at.records, ..header };
         let head = match self.dump {
             Some(dump) => header.to_bytes_in(dump),
             None => header.to_bytes(),
         };
         self.raw(&head)?;
         self.out.write_all(payload)?;
-        self.sequence += 1;
-        self.blocks += u64::from(header.blocks);
-        self.bytes += payload.len() as u64;
+        self.at.records += 1;
+        self.at.blocks += u64::from(header.blocks);
+        self.at.bytes += payload.len() as u64;
         Ok(())
     }
 
@@ -131,7 +142,7 @@ impl<'a> Sender<'a> {
     ) -> Result<(), StreamError> {
         work.go_on()?;
         self.send(ready.header, &ready.payload)?;
-        (work.progress)(Progress { blocks: self.blocks, blocks_total: total, bytes: self.bytes });
+        (work.progress)(Progress { blocks: self.at.blocks, blocks_total: total, bytes: self.at.bytes });
         Ok(())
     }
 
@@ -148,22 +159,37 @@ impl<'a> Sender<'a> {
         self.send(header, payload)
     }
 
-    pub(crate) fn entries(&mut self, entries: &[SnapshotEntry], work: &Work<'_>) -> Result<(), StreamError> {
-        for chunk in entries.chunks(RECORD_SNAPSHOTS_MAX) {
+    /// The records of a snapshot table, but for the first `skip`.
+    pub(crate) fn entries(
+        &mut self,
+        entries: &[SnapshotEntry],
+        skip: usize,
+        work: &Work<'_>,
+    ) -> Result<(), StreamError> {
+        for chunk in entries.chunks(RECORD_SNAPSHOTS_MAX).skip(skip) {
             work.go_on()?;
-            let payload: Vec<u8> = chunk.iter().flat_map(|entry| entry.to_bytes()).collect();
-            self.list(RecordKind::Entries, chunk.len(), &payload)?;
+            self.list(RecordKind::Entries, chunk.len(), &payload_of(chunk))?;
         }
         Ok(())
     }
 
     pub(crate) fn trailer(&mut self, table_digest: Checksum) -> Result<(), StreamError> {
-        let (records, blocks, digest) = (self.sequence, self.blocks, self.digest);
-        let trailer = StreamTrailer { records, blocks, digest, table_digest };
-        self.list(RecordKind::Trailer, 0, &trailer.to_bytes())
+        self.list(RecordKind::Trailer, 0, &self.at.trailer(table_digest).to_bytes())
     }
 
     pub(crate) fn produced(&self) -> Produced {
-        Produced { bytes: self.bytes, blocks: self.blocks }
+        Produced { bytes: self.at.bytes, blocks: self.at.blocks }
     }
+}
+
+impl Reached {
+    /// The trailer that comes here.
+    pub(crate) fn trailer(&self, table_digest: Checksum) -> StreamTrailer {
+        StreamTrailer { records: self.records, blocks: self.blocks, digest: self.digest, table_digest }
+    }
+}
+
+/// The payload of a record of entries.
+pub(crate) fn payload_of(entries: &[SnapshotEntry]) -> Vec<u8> {
+    entries.iter().flat_map(|entry| entry.to_bytes()).collect()
 }

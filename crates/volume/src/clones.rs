@@ -49,7 +49,7 @@ impl Drop for Kept {
 }
 
 impl Volume {
-    /// Keeps a snapshot: deleting it, and receiving an image that lacks it, are refused with [`VolumeError::Cloned`] from here on.
+    /// Keeps a snapshot, for a clone: deleting it, and receiving an image that lacks it, are refused with [`VolumeError::Cloned`] from here on.
     ///
     /// # Errors
     /// [`VolumeError::NoSuchSnapshot`].
@@ -60,6 +60,27 @@ impl Volume {
         state.snapshots.get(snapshot).ok_or(VolumeError::NoSuchSnapshot(snapshot))?;
         *state.kept.entry(snapshot).or_default() += 1;
         Ok(Kept { volume: self.clone(), snapshot })
+    }
+
+    /// Keeps every snapshot up to `target`: what a dump that is gone on with later is made of.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoSuchSnapshot`] when `target` is none.
+    pub fn keep_snapshots(self: &Arc<Self>, target: SnapshotId) -> Result<Vec<Kept>, VolumeError> {
+        let ids: Vec<SnapshotId> =
+            self.snapshots().iter().map(|snapshot| snapshot.id).filter(|id| *id <= target).collect();
+        let _commit = self.commit.lock();
+        let mut state = self.state.lock();
+        state.snapshots.get(target).ok_or(VolumeError::NoSuchSnapshot(target))?;
+        let mut kept = Vec::with_capacity(ids.len());
+        // One that was deleted since it was listed is no part of anything that is planned from here on.
+        for snapshot in ids {
+            if state.snapshots.get(snapshot).is_some() {
+                *state.kept.entry(snapshot).or_default() += 1;
+                kept.push(Kept { volume: self.clone(), snapshot });
+            }
+        }
+        Ok(kept)
     }
 }
 

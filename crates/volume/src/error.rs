@@ -175,8 +175,8 @@ pub enum VolumeError {
     /// It is held.
     #[error("snapshot {0} is held: a mirror or its owner needs it; release it first")]
     Held(SnapshotId),
-    /// There is a clone of it.
-    #[error("snapshot {0} is what a clone is made of: delete the clone first")]
+    /// There is a clone of it, or an image dump is made of it that can be gone on with.
+    #[error("snapshot {0} is needed: a clone is made of it, or an image dump that is not finished")]
     Cloned(SnapshotId),
     /// Writes to a destination, or receiving into a normal volume.
     #[error("this volume is {}", match .0 { Role::Destination => "the destination of a mirror and read-only; `cairn mirror failover` makes it writable", Role::Normal => "not the destination of a mirror" })]

@@ -129,7 +129,7 @@ impl Volume {
         self.commit_with(Rider::Hold(id, held)).map(drop)
     }
 
-    /// Whether a clone needs a snapshot, which can't be deleted then.
+    /// Whether a clone, or an image dump that is not finished, needs a snapshot, which can't be deleted then.
     pub fn is_cloned(&self, id: SnapshotId) -> bool {
         self.state.lock().kept.contains_key(&id)
     }

@@ -47,6 +47,9 @@ pub enum Image {
         /// Forget this level and all higher ones, and delete the snapshots that were made for them
         #[arg(long, value_name = "LEVEL")]
         forget: Option<u8>,
+        /// Give up the dump that was cut: delete the snapshot that was made for it, and its files
+        #[arg(long, conflicts_with = "forget")]
+        give_up: bool,
     },
 }
 
@@ -109,12 +112,18 @@ pub struct DumpImage {
     /// Pack records with zstd
     #[arg(long)]
     pub compress: bool,
-    /// Replace files that exist
+    /// Replace files that exist, and what there is of dumps that were cut
     #[arg(long)]
     pub overwrite: bool,
     /// Only say how much it would be, to the byte
     #[arg(short = 'n', long)]
     pub dry_run: bool,
+    /// Go on with the dump of this volume that was cut, where it was written or, with --to, where its files are now
+    #[arg(long, conflicts_with_all = ["DumpLevel", "base", "streams", "compress", "dry_run", "anew"])]
+    pub resume: bool,
+    /// Give up the dump of this volume that was cut, if there is one, and make another
+    #[arg(long)]
+    pub anew: bool,
 }
 
 /// The level of a dump, as `dump` has it.

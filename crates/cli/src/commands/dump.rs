@@ -74,7 +74,7 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
         None => {
             let target = match to_pipe {
                 true => Target::pipe()?,
-                false => Target::open_all(std::slice::from_ref(&file), None, asked.overwrite)?.remove(0),
+                false => Target::open(&file, asked.overwrite)?,
             };
             let handed = Handed::give(client.place(), std::iter::once(target.file()))?;
             request.ticket = Some(handed.ticket.clone());

@@ -2,31 +2,30 @@
 //!
 //! Dump and restore are work of the server, which gets the open files; ls, verify and mount need no server: after a disaster there may be none.
 
+mod dump;
 pub mod files;
 mod mount;
 mod show;
 mod tree;
-
-use std::io::IsTerminal;
 
 use cairn_server::HANDOVER_FILES_MAX;
 use cairn_server::api::{self, ErrorKind};
 
 use super::volume::{absolute, segment};
 use super::{follow, summary};
-use crate::arguments::{DumpImage, Image, RestoreImage, split_path};
+use crate::arguments::{Image, RestoreImage, split_path};
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, print_line, size, table};
-use files::{Handed, Target};
+use files::Handed;
 
 /// Runs a command that needs the server.
 pub fn run(command: Image, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
-        Image::Dump(asked) if asked.dry_run => plan(&asked, client, output),
-        Image::Dump(asked) => dump(&asked, client, output),
+        Image::Dump(asked) => dump::run(&asked, client, output),
         Image::Restore(asked) => restore(&asked, client, output),
-        Image::Levels { volume, forget } => levels(&volume, forget, client, output),
+        Image::Levels { volume, give_up: true, .. } => dump::give_up(&volume, client, output),
+        Image::Levels { volume, forget, .. } => levels(&volume, forget, client, output),
         local => run_local(local, output),
     }
 }
@@ -52,86 +51,6 @@ pub fn run_local(command: Image, output: Output) -> Result<(), Failure> {
             unreachable!("these need a server and were run with one")
         }
     }
-}
-
-fn request(asked: &DumpImage) -> api::DumpRequest {
-    api::DumpRequest {
-        snapshot: asked.name.snapshot.clone(),
-        level: asked.level.number(),
-        base: asked.base.clone(),
-        compress: asked.compress,
-        parts: Some(asked.streams.unwrap_or(asked.to.len().max(1) as u32)),
-        ticket: None,
-    }
-}
-
-fn plan(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failure> {
-    let path = format!("/v1/volumes/{}/image/plan", segment(&asked.name.volume)?);
-    let plan: api::DumpPlan = client.post(&path, &request(asked))?;
-    output.show(&plan, |plan| {
-        let against = plan.base.as_ref().map(|base| format!(" against {base}")).unwrap_or_default();
-        let packed = if asked.compress { ", less what packing saves" } else { "" };
-        format!(
-            "a dump of {} at level {}{against} has {} snapshot(s) and {} of blocks (everything: {}): {} bytes{packed}; nothing was written",
-            plan.volume,
-            plan.level,
-            plan.snapshots,
-            size(plan.data_bytes),
-            size(plan.full_data_bytes),
-            plan.bytes,
-        )
-    });
-    Ok(())
-}
-
-fn dump(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failure> {
-    let volume = segment(&asked.name.volume)?;
-    let to_pipe = asked.to.is_empty() || asked.to.iter().any(|path| path.as_os_str() == "-");
-    if to_pipe && (asked.to.len() > 1 || asked.streams.is_some_and(|streams| streams > 1)) {
-        return Err(Failure::new(
-            ErrorKind::Usage,
-            "a pipe takes one stream",
-            "name files with --to, or leave --streams out",
-        ));
-    }
-    if to_pipe && std::io::stdout().is_terminal() {
-        return Err(Failure::new(
-            ErrorKind::Usage,
-            "a dump is not written to a terminal",
-            "name a file with --to FILE, or pipe it on: `cairn image dump vol0 | ssh host cairn image restore vol1 -`",
-        ));
-    }
-    let targets = if to_pipe {
-        vec![Target::pipe()?]
-    } else {
-        Target::open_all(&asked.to, asked.streams, asked.overwrite)?
-    };
-    let handed = Handed::give(client.place(), targets.iter().map(Target::file))?;
-    let request = api::DumpRequest { ticket: Some(handed.ticket.clone()), ..request(asked) };
-    let job = client.post(&format!("/v1/volumes/{volume}/image/dump"), &request)?;
-    // Standard output carries the dump.
-    let told = Output { json: output.json && !to_pipe, ..output };
-    let Some(api::JobOutcome::Dump(result)) = follow(job, client, told)? else { return Ok(()) };
-    let names = targets.into_iter().map(Target::keep).collect::<Result<Vec<_>, _>>()?;
-    drop(handed);
-    let people = format!(
-        "dumped {} at level {}{}: {} of blocks, {} snapshot(s), {} in {}",
-        result.snapshot,
-        result.level,
-        result.base.as_ref().map(|base| format!(" against {base}")).unwrap_or_default(),
-        size(result.data_bytes),
-        result.snapshots,
-        size(result.bytes),
-        names.join(", "),
-    );
-    match (to_pipe, output.json) {
-        (true, true) => eprintln!("{}", summary(&result)),
-        (true, false) if !output.quiet => eprintln!("{people}"),
-        (false, true) => print_line(&summary(&result).to_string()),
-        (false, false) if !output.quiet => print_line(&people),
-        _ => {}
-    }
-    Ok(())
 }
 
 fn restore(asked: &RestoreImage, client: &Client, output: Output) -> Result<(), Failure> {
@@ -205,5 +124,16 @@ fn levels(volume: &str, forget: Option<u8>, client: &Client, output: Output) -> 
         };
         table(["LEVEL", "SNAPSHOT", "MADE", "BYTES", ""], records.iter().map(row))
     });
+    if !output.json
+        && let Some(unfinished) = dump::unfinished(volume, client)?
+    {
+        print_line(&format!(
+            "unfinished: {} at level {}, begun {}, {} on the disk; `cairn image dump {volume} --resume` goes on, --give-up forgets it",
+            unfinished.snapshot,
+            unfinished.level,
+            ago(unfinished.begun_ms),
+            size(unfinished.durable_bytes),
+        ));
+    }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use cairn_frontend_nbd::{Address, Client, ClientOptions};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use serde_json::Value;
 
 /// Longest wait for anything.
@@ -83,6 +84,14 @@ impl Running {
         process.wait().unwrap().code().unwrap()
     }
 
+    /// Bytes that the server has handed to the system to write since it started, wherever to.
+    pub fn written(&self) -> u64 {
+        let process = self.process.as_ref().unwrap().id();
+        let counts = std::fs::read_to_string(format!("/proc/{process}/io")).unwrap();
+        let line = counts.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap();
+        line.parse().unwrap()
+    }
+
     pub fn run(&self, arguments: &[&str]) -> Output {
         cairn().args(arguments).arg("--data").arg(&self.data).output().unwrap()
     }
@@ -140,4 +149,37 @@ pub fn refused(output: &Output, code: i32, kind: &str, arguments: &[&str]) -> St
     assert_eq!(object["exit_code"], code);
     assert!(object["next"].as_str().is_some_and(|next| next.len() > 10), "{object}");
     object["message"].as_str().unwrap().to_owned()
+}
+
+/// A file system of its own in memory, gone with this.
+pub struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    /// `None`, said aloud, where mounting is not allowed.
+    pub fn mount(at: &'a Path, bytes: u64) -> Option<Self> {
+        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+        match mount("cairn-test", at, "tmpfs", MountFlags::empty(), Some(options.as_c_str())) {
+            Ok(()) => Some(Self(at)),
+            Err(error) => {
+                assert!(
+                    !rustix::process::geteuid().is_root() || std::env::var_os("CI").is_none(),
+                    "root in CI mounts a file system: {error}"
+                );
+                println!("skipped: a full disk needs the right to mount ({error})");
+                None
+            }
+        }
+    }
+
+    /// Makes room.
+    pub fn grow(&self, bytes: u64) {
+        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+        mount_remount(self.0, MountFlags::empty(), options.as_c_str()).unwrap();
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = unmount(self.0, UnmountFlags::DETACH);
+    }
 }

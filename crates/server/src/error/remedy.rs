@@ -34,6 +34,8 @@ impl ServerError {
             | E::HeldForMirror { .. }
             | E::HasClone { .. }
             | E::Busy { .. }
+            | E::DumpUnfinished { .. }
+            | E::DumpNotWhole { .. }
             | E::DeviceClaimed { .. }
             | E::Mounted { .. }
             | E::MountedElsewhere { .. }
@@ -80,10 +82,13 @@ impl ServerError {
             E::Refused { body, .. } => body.error,
             E::Mirror { source, .. } => crate::transfer::error_kind(source),
             E::Dump { source } => dump_kind(source),
-            E::NoLowerDump { .. } | E::NoEarlierDump { .. } => ErrorKind::NotFound,
+            E::NoLowerDump { .. } | E::NoEarlierDump { .. } | E::NoUnfinishedDump { .. } => {
+                ErrorKind::NotFound
+            }
+            E::DumpCut { source, .. } => source.kind(),
             E::DumpOutput { source } => io_kind(source),
             E::DumpSource { .. } => ErrorKind::VolumeDamaged,
-            E::DumpBaseGone { .. } | E::DumpGivenUp { .. } => ErrorKind::Diverged,
+            E::DumpBaseGone { .. } | E::DumpSourceGone { .. } | E::DumpGivenUp { .. } => ErrorKind::Diverged,
             E::RestoredDamaged { .. } => ErrorKind::Damaged,
             E::Unauthorized | E::LocalOnly { .. } => ErrorKind::Unauthorized,
             E::Ending | E::Cancelled => ErrorKind::Interrupted,
@@ -261,6 +266,23 @@ impl ServerError {
             }
             E::Dump { source } => dump_next(source).into(),
             E::NoLowerDump { volume, .. } => format!("begin with everything: `cairn image dump {volume} -0`"),
+            E::DumpUnfinished { volume, .. } => format!(
+                "go on with `cairn image dump {volume} --resume`, begin another one in its place with --anew, or give it up with \
+                 `cairn image levels {volume} --give-up`"
+            ),
+            E::NoUnfinishedDump { volume } => format!(
+                "begin one with `cairn image dump {volume} --to FILE`; one that went through a pipe or to a device can't be gone on with"
+            ),
+            E::DumpNotWhole { volume } => format!("go on with `cairn image dump {volume} --resume`"),
+            E::DumpSourceGone { volume, .. } => format!("begin another one in its place: `cairn image dump {volume} --anew`"),
+            E::DumpCut { volume, source } => {
+                let or = format!("or give it up with `cairn image levels {volume} --give-up`");
+                match source.kind() {
+                    ErrorKind::Interrupted => format!("go on with `cairn image dump {volume} --resume`, {or}"),
+                    ErrorKind::NoSpace => format!("make room and go on with `cairn image dump {volume} --resume`, {or}"),
+                    _ => format!("see to that and go on with `cairn image dump {volume} --resume`, {or}"),
+                }
+            }
             E::DumpBaseGone { volume, .. } => format!(
                 "dump everything again with `cairn image dump {volume} -0`, or against a snapshot that is there with --base"
             ),
@@ -450,7 +472,10 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
             format!("see the snapshots with `cairn snapshot list {volume}`")
         }
         VolumeError::Cloned(_) => {
-            "`cairn clone list` shows the clones; delete that one with `cairn clone delete`, then run this again".into()
+            format!(
+                "`cairn clone list` shows the clones: `cairn clone delete` deletes one; `cairn image levels {volume}` shows an unfinished dump: go on with it \
+                 (`cairn image dump {volume} --resume`) or give it up (`cairn image levels {volume} --give-up`)"
+            )
         }
         VolumeError::Held(_) => {
             "a mirror needs it as the base of its next update (update that mirror first, or revoke the peer), or it is the base of \
@@ -494,9 +519,12 @@ pub(crate) fn dump_kind(error: &DumpError) -> ErrorKind {
         | DumpError::TableLost { .. } => ErrorKind::Damaged,
         DumpError::Read { source, .. } => io_kind(source),
         DumpError::MissingPart { .. } | DumpError::MissingBase { .. } => ErrorKind::NotFound,
+        DumpError::OtherBegin { .. } => ErrorKind::Diverged,
+        DumpError::NamedTooEarly { .. } => ErrorKind::Damaged,
         DumpError::DoublePart { .. }
         | DumpError::OtherVolume { .. }
         | DumpError::Contradiction { .. }
+        | DumpError::OtherFile { .. }
         | DumpError::TwoFull { .. } => ErrorKind::Usage,
         DumpError::Stream(error) => match error {
             StreamError::Io(source) => io_kind(source),
@@ -514,7 +542,7 @@ pub(crate) fn dump_next(error: &DumpError) -> &'static str {
     match error {
         DumpError::Head { .. } => "check that this is a file that `cairn image dump` wrote",
         DumpError::Cut { .. } | DumpError::GivenUp { .. } => {
-            "make the dump again; what is there of it can be restored with --accept-damage if it was cut off, not given up"
+            "where it was made, go on with it (`cairn image dump VOLUME --resume`) or make it again; what is there of it can be restored with --accept-damage if it was cut off, not given up"
         }
         DumpError::Damaged { .. } | DumpError::TableLost { .. } => {
             "see what is lost with `cairn image verify`, and restore the rest with --accept-damage; or use another copy of the file"
@@ -528,6 +556,13 @@ pub(crate) fn dump_next(error: &DumpError) -> &'static str {
         | DumpError::Contradiction { .. }
         | DumpError::TwoFull { .. } => {
             "name only files that belong together; `cairn image ls` says what each is"
+        }
+        DumpError::OtherFile { .. } => {
+            "name the files of the dump in the order of its parts with --to; a file that is emptied (`truncate -s 0`) is written anew"
+        }
+        DumpError::OtherBegin { .. } => "begin another dump in its place with `cairn image dump --anew`",
+        DumpError::NamedTooEarly { .. } => {
+            "somebody has changed it since it got its name: rename it to FILE.partial, and go on once more"
         }
         DumpError::Read { .. } => "check the file and its rights",
         DumpError::Stream(StreamError::Cancelled) => "run it again when you are sure; nothing is left of it",

@@ -16,6 +16,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(dump))
         .routes(routes!(levels))
         .routes(routes!(forget_level))
+        .routes(routes!(unfinished_dump, give_up_dump))
+        .routes(routes!(confirm_dump))
         .routes(routes!(restore))
 }
 
@@ -31,7 +33,7 @@ async fn plan_dump(
     blocking(server, move |server| server.plan_dump(&volume, &request)).await
 }
 
-/// Begins to dump a volume into the files of a ticket.
+/// Begins to dump a volume into the files of a ticket, or goes on with the dump of it that is unfinished.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/image/dump", tag = "images", params(("volume" = String, Path,)),
     request_body = api::DumpRequest,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
@@ -62,6 +64,35 @@ async fn forget_level(
     Path((volume, level)): Path<(String, u8)>,
 ) -> Answer<()> {
     blocking(server, move |server| server.forget_level(&volume, level)).await
+}
+
+/// The image dump of a volume that can be gone on with; null when there is none.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/image/unfinished", tag = "images", params(("volume" = String, Path,)),
+    responses((status = 200, body = Option<api::UnfinishedDump>), (status = "default", body = ErrorBody)))]
+async fn unfinished_dump(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+) -> Answer<Option<api::UnfinishedDump>> {
+    blocking(server, move |server| server.unfinished_dump(&volume)).await
+}
+
+/// Gives up the unfinished image dump of a volume, and lets go of what it keeps. Its files stay.
+#[utoipa::path(delete, path = "/v1/volumes/{volume}/image/unfinished", tag = "images", params(("volume" = String, Path,)),
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn give_up_dump(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<()> {
+    blocking(server, move |server| server.give_up_dump(&volume)).await
+}
+
+/// The files of an image dump that is whole have their names: from here on it is the last one of its level.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/image/confirm", tag = "images", params(("volume" = String, Path,)),
+    request_body = api::ConfirmDump,
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn confirm_dump(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::ConfirmDump>,
+) -> Answer<()> {
+    blocking(server, move |server| server.confirm_dump(&volume, &request.id)).await
 }
 
 /// Begins to restore the files of a ticket into a new volume.

@@ -106,6 +106,26 @@ pub enum DumpError {
         /// The other.
         other: String,
     },
+    /// It was to be gone on with, and is something else.
+    #[error("{file} is not part {part} of the image dump that is to go on")]
+    OtherFile {
+        /// The file.
+        file: String,
+        /// Which it is not, counted from 1.
+        part: u32,
+    },
+    /// It was to be gone on with, and begins with something else than the dump would have now.
+    #[error("{file} was begun as something else than the dump would be now")]
+    OtherBegin {
+        /// The file.
+        file: String,
+    },
+    /// It was to be gone on with, has its name and can't be written.
+    #[error("{file} has its name, and is not whole any more")]
+    NamedTooEarly {
+        /// The file.
+        file: String,
+    },
     /// The volume, the device or the work itself.
     #[error(transparent)]
     Stream(#[from] StreamError),

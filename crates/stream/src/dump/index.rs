@@ -59,9 +59,9 @@ impl DumpBytes for Vec<u8> {
 }
 
 /// Reads a part in order.
-struct InOrder {
-    bytes: Arc<dyn DumpBytes>,
-    at: u64,
+pub(super) struct InOrder {
+    pub(super) bytes: Arc<dyn DumpBytes>,
+    pub(super) at: u64,
 }
 
 impl std::io::Read for InOrder {

@@ -13,6 +13,8 @@ use cairn_volume::{CheckDepth, FormatOptions, OpenOptions, Role, Volume};
 use super::*;
 use crate::{Compression, Plan, StreamError, Threads, Work};
 
+mod resume;
+
 const BLOCKS: u64 = 4096;
 const LUN_BLOCKS: u64 = 600;
 

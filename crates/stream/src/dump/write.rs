@@ -1,17 +1,19 @@
 //! Writing a dump: its parts side by side, each with every n-th batch of records.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use cairn_base::{BLOCK_SIZE, Timestamp};
 use cairn_format::SnapshotEntry;
 use cairn_format::dump::{DumpHeader, DumpId, DumpLevel, PARTS_MAX};
 use cairn_format::stream::{RECORD_SNAPSHOTS_MAX, RecordHeader, StreamHeader, StreamRun, StreamTrailer};
 
+use super::read::PartHead;
+use super::resume::Begun;
 use crate::encode::{Batch, Compression, batches_of, each_record};
 use crate::error::{AbortReason, StreamError};
 use crate::gauge::Gauge;
 use crate::plan::Plan;
-use crate::produce::{Produced, Sender, abort_header};
+use crate::produce::{Produced, Reached, Sender, abort_header};
 use crate::work::Work;
 
 /// Which dump it is.
@@ -27,13 +29,32 @@ pub struct DumpLabel {
     pub created: Timestamp,
 }
 
+/// Where a part goes that can be gone on with.
+pub struct Onto<'a> {
+    /// The file, behind what is there of the part.
+    pub out: &'a mut dyn Write,
+    /// Called after each record with blocks, when `out` has it: whoever makes the file durable then and remembers where that was need not verify what is before it when
+    /// the dump goes on ([`Dump::begun`]).
+    pub reached: &'a mut dyn FnMut(&Reached) -> io::Result<()>,
+}
+
+/// How many records a part has, of each kind.
+pub(super) struct Shape {
+    /// Of the snapshot table, which comes twice.
+    pub(super) table: u64,
+    /// With blocks.
+    pub(super) extents: u64,
+    /// Blocks in them.
+    pub(super) blocks: u64,
+}
+
 /// A dump before it is written.
 ///
 /// A dump to one file, with a plan made by [`Plan::against`] (or any other: the reader of an incremental dump needs those before it):
 /// `Dump::new(&plan, label, 1).write_part(0, &mut file, Compression::Zstd, &mut work)`.
 pub struct Dump<'a> {
-    plan: &'a Plan,
-    label: DumpLabel,
+    pub(super) plan: &'a Plan,
+    pub(super) label: DumpLabel,
     parts: u32,
 }
 
@@ -70,8 +91,8 @@ impl<'a> Dump<'a> {
         compression: Compression,
         work: &mut Work<'_>,
     ) -> Result<Produced, StreamError> {
-        let mut sender = Sender::new(out, Some(self.label.id));
-        let written = self.write_records(part, &mut sender, compression, work);
+        let mut sender = Sender::new(out, Some(self.label.id), Reached::default());
+        let written = self.write_records(part, &mut sender, compression, work, &mut |_| Ok(()));
         if let Err(error) = written {
             let reason = match error {
                 StreamError::Cancelled => AbortReason::Cancelled,
@@ -86,31 +107,73 @@ impl<'a> Dump<'a> {
         Ok(sender.produced())
     }
 
+    /// Goes on with a part behind what is there of it, and flushes the writer. When it fails, what was written stays to be gone on with once more; the part does not end with
+    /// a record that says that it was given up.
+    pub fn resume_part(
+        &self,
+        part: u32,
+        begun: &Begun,
+        onto: Onto<'_>,
+        compression: Compression,
+        work: &mut Work<'_>,
+    ) -> Result<Produced, StreamError> {
+        let mut sender = Sender::new(onto.out, Some(self.label.id), begun.at);
+        if !begun.whole {
+            self.write_records(part, &mut sender, compression, work, onto.reached)?;
+            sender.out.flush()?;
+        }
+        Ok(sender.produced())
+    }
+
+    /// Writes what comes behind `sender.at`.
     fn write_records(
         &self,
         part: u32,
         sender: &mut Sender<'_>,
         compression: Compression,
         work: &mut Work<'_>,
+        reached: &mut dyn FnMut(&Reached) -> io::Result<()>,
     ) -> Result<(), StreamError> {
-        let plan = self.plan;
-        let blocks = self.batches(part).flatten().flatten().map(|(_, count)| count).sum();
-        let header = StreamHeader { changed_blocks: blocks, ..plan.header.clone() };
-        let head = [&self.head(part).to_bytes()[..], &header.to_bytes()].concat();
-        sender.raw(&head)?;
-        sender.entries(&plan.table, work)?;
-        each_record(plan, || self.batches(part), (compression, &Gauge::new()), work, &mut |ready, work| {
-            sender.tell_and_send(ready, blocks, work)
+        let (plan, shape) = (self.plan, self.shape(part));
+        let head = self.head(part, &shape).to_bytes();
+        if sender.at.bytes == 0 {
+            sender.raw(&head)?;
+        }
+        let there = sender.at.records;
+        sender.entries(&plan.table, there as usize, work)?;
+        let skip = there.saturating_sub(shape.table).min(shape.extents);
+        let batches = || self.batches_behind(part, skip as usize);
+        each_record(plan, batches, (compression, &Gauge::new()), work, &mut |ready, work| {
+            sender.tell_and_send(ready, shape.blocks, work)?;
+            Ok(reached(&sender.at)?)
         })?;
-        if sender.blocks != blocks {
+        if sender.at.blocks != shape.blocks {
             return Err(StreamError::Inconsistent("blocks were left out"));
         }
-        sender.entries(&plan.table, work)?;
-        sender.trailer(plan.table_digest)?;
+        let of_end = there.saturating_sub(shape.table + shape.extents);
+        sender.entries(&plan.table, of_end as usize, work)?;
+        if of_end <= shape.table {
+            sender.trailer(plan.table_digest)?;
+        }
         sender.raw(&head)
     }
 
-    fn head(&self, part: u32) -> DumpHeader {
+    pub(super) fn shape(&self, part: u32) -> Shape {
+        let table = self.plan.table.len().div_ceil(RECORD_SNAPSHOTS_MAX) as u64;
+        let mut shape = Shape { table, extents: 0, blocks: 0 };
+        for record in self.batches(part).flatten() {
+            shape.extents += 1;
+            shape.blocks += record.iter().map(|(_, count)| count).sum::<u64>();
+        }
+        shape
+    }
+
+    pub(super) fn head(&self, part: u32, shape: &Shape) -> PartHead {
+        let stream = StreamHeader { changed_blocks: shape.blocks, ..self.plan.header.clone() };
+        PartHead { dump: self.dump_header(part), stream }
+    }
+
+    fn dump_header(&self, part: u32) -> DumpHeader {
         DumpHeader {
             dump: self.label.id,
             part,
@@ -126,8 +189,18 @@ impl<'a> Dump<'a> {
     }
 
     /// Every n-th batch: together the parts read the device in order.
-    fn batches(&self, part: u32) -> impl Iterator<Item = Batch> + Send + '_ {
+    pub(super) fn batches(&self, part: u32) -> impl Iterator<Item = Batch> + Send + '_ {
         batches_of(self.plan).skip(part as usize).step_by(self.parts as usize)
+    }
+
+    /// The same without the first `skip` records; a batch may be cut.
+    fn batches_behind(&self, part: u32, mut skip: usize) -> impl Iterator<Item = Batch> + Send + '_ {
+        self.batches(part).filter_map(move |mut batch| {
+            let cut = skip.min(batch.len());
+            skip -= cut;
+            batch.drain(..cut);
+            (!batch.is_empty()).then_some(batch)
+        })
     }
 }
 

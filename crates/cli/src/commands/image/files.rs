@@ -4,9 +4,11 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use cairn_format::dump::DumpHeader;
 use cairn_server::HANDOVER_FILES_MAX;
 use cairn_server::api::ErrorKind;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -17,9 +19,16 @@ use crate::exit::Failure;
 /// Where a part of a dump goes.
 pub struct Target {
     file: File,
-    /// The file under its temporary name, and under its own: it gets that once it is whole.
-    names: Option<(PathBuf, PathBuf)>,
+    names: Option<Names>,
     called: String,
+}
+
+/// A file under its temporary name, and under its own: it gets that once it is whole.
+struct Names {
+    temporary: PathBuf,
+    path: PathBuf,
+    /// Nothing is left of it when the dump fails.
+    passing: bool,
 }
 
 impl Target {
@@ -29,42 +38,111 @@ impl Target {
         Ok(Self { file, names: None, called: "the pipe".to_owned() })
     }
 
-    /// A file for each path; with one path and several `streams`, `PATH.1` to `PATH.N`.
-    pub fn open_all(paths: &[PathBuf], streams: Option<u32>, overwrite: bool) -> Result<Vec<Self>, Failure> {
-        let wrong =
-            |message: String| Failure::new(ErrorKind::Usage, message, "see `cairn image dump --help`");
-        let streams = streams.map_or(paths.len(), |streams| streams as usize);
-        let paths = match paths {
-            [one] if streams > 1 => {
-                (1..=streams).map(|number| PathBuf::from(format!("{}.{number}", one.display()))).collect()
-            }
-            paths if paths.len() == streams => paths.to_vec(),
-            paths => {
-                return Err(wrong(format!(
-                    "{streams} streams go to as many files, or to one name, not to {}",
-                    paths.len()
-                )));
-            }
-        };
-        if paths.len() > HANDOVER_FILES_MAX {
-            return Err(wrong(format!("a dump has at most {HANDOVER_FILES_MAX} parts")));
-        }
-        paths.iter().map(|path| Self::open(path, overwrite)).collect()
+    /// A file for each of the paths. With `overwrite` files that exist are replaced, with `anew` what there is of dumps that were cut.
+    pub fn open_all(paths: &[PathBuf], overwrite: bool, anew: bool) -> Result<Vec<Self>, Failure> {
+        let mut targets =
+            paths.iter().map(|path| Self::look(path, overwrite, anew)).collect::<Result<Vec<_>, _>>()?;
+        // Nothing is emptied before all of them may be.
+        targets.iter_mut().try_for_each(Self::empty)?;
+        Ok(targets)
     }
 
-    /// A file under its temporary name; a device or pipe as it is.
+    /// A file for the path.
     pub fn open(path: &Path, overwrite: bool) -> Result<Self, Failure> {
+        let mut target = Self::look(path, overwrite, false)?;
+        target.empty()?;
+        Ok(target)
+    }
+
+    fn look(path: &Path, overwrite: bool, anew: bool) -> Result<Self, Failure> {
         let called = path.display().to_string();
-        let failed = |error: std::io::Error| opening(path, &error);
-        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        let existing = fs::metadata(path).ok();
+        if existing.as_ref().is_some_and(|found| !found.is_file()) {
             // A tape, a named pipe, /dev/null: nothing to rename.
-            let file = File::options().write(true).open(path).map_err(failed)?;
+            let file = File::options().write(true).open(path).map_err(|error| opening(path, &error))?;
             return Ok(Self { file, names: None, called });
         }
-        refuse_existing(path, overwrite)?;
-        let temporary = PathBuf::from(format!("{called}.partial"));
-        let file = File::create(&temporary).map_err(failed)?;
-        Ok(Self { file, names: Some((temporary, path.to_owned())), called })
+        if existing.is_some() && !overwrite {
+            return Err(exists(&called));
+        }
+        let temporary = temporary(path);
+        let failed = |error: std::io::Error| opening(&temporary, &error);
+        let mut options = File::options();
+        options.read(true).write(true);
+        let (file, passing) = match options.clone().create_new(true).open(&temporary) {
+            Ok(file) => (file, true),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                (options.open(&temporary).map_err(failed)?, false)
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let names = Some(Names { temporary: temporary.clone(), path: path.to_owned(), passing });
+        let target = Self { file, names, called };
+        target.claim(&temporary)?;
+        if !passing && !overwrite && !anew && dump_in(&target.file).is_some() {
+            return Err(Failure::new(
+                ErrorKind::Taken,
+                format!("{} is part of an image dump that was cut", temporary.display()),
+                "go on with that dump with --resume; or name another file, or replace it with --overwrite",
+            ));
+        }
+        Ok(target)
+    }
+
+    /// The file under its temporary name has nothing any more, and its name survives a power cut.
+    fn empty(&mut self) -> Result<(), Failure> {
+        let Some(names) = &mut self.names else { return Ok(()) };
+        self.file
+            .set_len(0)
+            .and_then(|()| sync_folder(&names.path))
+            .map_err(|error| opening(&names.temporary, &error))?;
+        names.passing = true;
+        Ok(())
+    }
+
+    /// The file of a part that was cut: under its temporary name, or under its own when it got that already.
+    pub fn reopen(path: &Path, overwrite: bool) -> Result<Self, Failure> {
+        let called = path.display().to_string();
+        let temporary = temporary(path);
+        let existing = fs::metadata(path);
+        if existing.as_ref().is_ok_and(|found| !found.is_file()) {
+            return Err(not_resumable());
+        }
+        match File::options().read(true).write(true).open(&temporary) {
+            Ok(_) if existing.is_ok() && !overwrite => Err(exists(&called)),
+            Ok(file) => {
+                let names =
+                    Some(Names { temporary: temporary.clone(), path: path.to_owned(), passing: false });
+                let target = Self { file, names, called };
+                target.claim(&temporary)?;
+                Ok(target)
+            }
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(opening(&temporary, &error)),
+            Err(_) if existing.is_ok() => {
+                let file = File::open(path).map_err(|error| opening(path, &error))?;
+                let target = Self { file, names: None, called };
+                target.claim(path)?;
+                Ok(target)
+            }
+            Err(_) => Err(Failure::new(
+                ErrorKind::NotFound,
+                format!("neither {} nor {called} is there", temporary.display()),
+                "mount what it is on, or name where it is now with --to FILE (it is looked for as FILE.partial); or make another dump with --anew",
+            )),
+        }
+    }
+
+    /// No two dumps write the same file: whoever has it open has its lock, the server with the client.
+    fn claim(&self, path: &Path) -> Result<(), Failure> {
+        match self.file.try_lock() {
+            Err(fs::TryLockError::WouldBlock) => Err(Failure::new(
+                ErrorKind::Busy,
+                format!("{} is written by another dump", path.display()),
+                "wait until that is over, or name another file",
+            )),
+            // Some file systems have no locks.
+            _ => Ok(()),
+        }
     }
 
     /// The open file.
@@ -72,12 +150,23 @@ impl Target {
         &self.file
     }
 
+    /// It can be looked at again, as a pipe or a device can't.
+    pub fn lasts(&self) -> bool {
+        self.file.metadata().is_ok_and(|found| found.is_file())
+    }
+
+    /// Whether what there is of it goes away when this is dropped before the part is whole.
+    pub fn passes(&mut self, passing: bool) {
+        if let Some(names) = &mut self.names {
+            names.passing = passing;
+        }
+    }
+
     /// The part is whole and durable: it gets its name.
     pub fn keep(mut self) -> Result<String, Failure> {
-        if let Some((temporary, path)) = self.names.take() {
-            fs::rename(&temporary, &path).map_err(|error| opening(&path, &error))?;
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())?;
+        if let Some(names) = self.names.take() {
+            let renamed = fs::rename(&names.temporary, &names.path).and_then(|()| sync_folder(&names.path));
+            renamed.map_err(|error| opening(&names.path, &error))?;
         }
         Ok(std::mem::take(&mut self.called))
     }
@@ -85,19 +174,74 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        if let Some((temporary, _)) = self.names.take() {
-            let _ = fs::remove_file(temporary);
+        if let Some(names) = self.names.take()
+            && names.passing
+        {
+            let _ = fs::remove_file(names.temporary);
         }
     }
 }
 
 /// Refuses a file that is there, unless it may be replaced.
 pub fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), Failure> {
-    if overwrite || !fs::metadata(path).is_ok_and(|found| found.is_file()) {
-        return Ok(());
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() && !overwrite => Err(exists(&path.display().to_string())),
+        _ => Ok(()),
     }
+}
+
+fn sync_folder(path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())
+}
+
+/// What a file is called until it is whole.
+pub fn temporary(path: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.partial", path.display()))
+}
+
+/// The id of the dump that a file is a part of.
+pub fn dump_in(file: &File) -> Option<String> {
+    let mut head = [0; DumpHeader::SIZE];
+    // Whoever writes the file begins where it is left.
+    file.read_exact_at(&mut head, 0).ok()?;
+    Some(DumpHeader::parse(&head).ok()?.dump.to_string())
+}
+
+fn exists(called: &str) -> Failure {
     let next = "name another file, or replace it with --overwrite";
-    Err(Failure::new(ErrorKind::Taken, format!("{} exists", path.display()), next))
+    Failure::new(ErrorKind::Taken, format!("{called} exists"), next)
+}
+
+/// A pipe or a device was named for a dump that is to go on.
+pub fn not_resumable() -> Failure {
+    Failure::new(
+        ErrorKind::Usage,
+        "a pipe or a device can't be gone on with: what went through it is not there to be looked at",
+        "make another dump with --anew; into files with --to FILE, so that it can be gone on with",
+    )
+}
+
+/// The paths that were asked for: with one and several `streams`, `PATH.1` to `PATH.N`.
+pub fn of_streams(paths: &[PathBuf], streams: Option<u32>) -> Result<Vec<PathBuf>, Failure> {
+    let wrong = |message: String| Failure::new(ErrorKind::Usage, message, "see `cairn image dump --help`");
+    let streams = streams.map_or(paths.len(), |streams| streams as usize);
+    let paths = match paths {
+        [one] if streams > 1 => {
+            (1..=streams).map(|number| PathBuf::from(format!("{}.{number}", one.display()))).collect()
+        }
+        paths if paths.len() == streams => paths.to_vec(),
+        paths => {
+            return Err(wrong(format!(
+                "{streams} streams go to as many files, or to one name, not to {}",
+                paths.len()
+            )));
+        }
+    };
+    if paths.len() > HANDOVER_FILES_MAX {
+        return Err(wrong(format!("a dump has at most {HANDOVER_FILES_MAX} parts")));
+    }
+    Ok(paths)
 }
 
 /// What a file is called in messages.

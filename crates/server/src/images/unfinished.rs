@@ -1,0 +1,564 @@
+//! Image dumps into files, which are gone on with when they are cut: by a kill, a reboot, a full disk or their owner.
+//!
+//! `dumps.json` says which dump is unfinished, and of each part up to where it was made durable, and as what the writing can go on there. It is written before the first byte of the dump, and
+//! after each [`MARK_BYTES`] or [`MARK_EVERY`] of a part, when that is on the disk. What lies behind the last such mark is verified when the dump goes on.
+//!
+//! A dump counts once its files have their names, which the client gives them and confirms. What a crash leaves, step by step:
+//!
+//! | after | is | what comes next |
+//! |---|---|---|
+//! | the snapshot was made and held | held, and in no list | the next dump lets go of it |
+//! | the dump was written down | parts without a byte | it begins, with the same id |
+//! | some records | a part that ends anywhere | it goes on behind the last record that verifies |
+//! | all parts are durable | whole parts, perhaps not written down as whole | they are looked at, and are whole |
+//! | some have their names | whole parts under both kinds of names | the client takes a part from where it is |
+//! | it was confirmed | the last dump of its level | what it kept is let go of, at the latest by the next dump |
+//!
+//! The snapshots that are in the dump's table are kept ([`Kept`]) from before the first byte until it is confirmed or given up, at each start again: without one of them the rest of the dump
+//! would not fit to what is there. A destination keeps none, as that would stop its updates; there a dump goes on as long as no update came between.
+
+use std::fs::File;
+use std::io::{ErrorKind, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{TrySendError, sync_channel};
+use std::time::{Duration, UNIX_EPOCH};
+
+use cairn_base::{Checksum, Clock, SnapshotId};
+use cairn_format::dump::{DumpId, DumpLevel};
+use cairn_stream::{Begun, Compression, Dump, DumpError, Onto, Produced, Reached, StreamError, Work};
+use cairn_volume::{Kept, Role, Snapshot, Volume, VolumeError};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::{Against, Document, Making, Record};
+use crate::api;
+use crate::error::ServerError;
+use crate::handover::Handed;
+use crate::server::Server;
+use crate::state;
+use crate::volumes::OpenVolume;
+
+/// A part is made durable after so many bytes, and when so much time has gone by, or as soon after as the disk is through with the last ones: as much is verified when the dump goes on, and written once
+/// more after a power cut.
+const MARK_BYTES: u64 = 256 << 20;
+const MARK_EVERY: Duration = Duration::from_secs(10);
+/// Marks of a part that are remembered: what lies between them tells whether the file is the same.
+const MARKS: usize = 2;
+
+/// A dump into files that was begun and is not confirmed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Unfinished {
+    pub(super) id: String,
+    /// None: against a snapshot that was named.
+    level: Option<u8>,
+    base: Option<Known>,
+    pub(super) target: Known,
+    /// The dump made the snapshot itself.
+    pub(super) own: bool,
+    compress: bool,
+    begun_ms: u64,
+    parts: Vec<Part>,
+    /// Bytes of all parts, once every one is whole and durable: what is left is their names.
+    #[serde(default)]
+    pub(super) written: Option<u64>,
+}
+
+/// A snapshot that must still be the same.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Known {
+    pub(super) snapshot: u64,
+    pub(super) name: String,
+    /// Its root digest.
+    pub(super) root: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Part {
+    /// What the client calls it.
+    file: String,
+    /// Which file that is: in a copy, what was durable need not be.
+    identity: String,
+    marks: Vec<Mark>,
+}
+
+/// Up to where a part is durable.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Mark {
+    bytes: u64,
+    records: u64,
+    blocks: u64,
+    digest: String,
+}
+
+impl Mark {
+    fn of(at: &Reached) -> Self {
+        let Reached { bytes, records, blocks, digest } = *at;
+        Self { bytes, records, blocks, digest: format!("{digest:?}") }
+    }
+
+    fn reached(&self) -> Option<Reached> {
+        let digest = Checksum(u128::from_str_radix(&self.digest, 16).ok()?.to_le_bytes());
+        let Self { bytes, records, blocks, .. } = *self;
+        Some(Reached { bytes, records, blocks, digest })
+    }
+}
+
+impl Known {
+    /// A snapshot of the volume as it is.
+    pub(super) fn of(open: &OpenVolume, snapshot: SnapshotId) -> Option<Self> {
+        let entries = open.volume.snapshot_entries();
+        let entry = entries.iter().find(|entry| entry.id == snapshot)?;
+        let root = format!("{:?}", cairn_format::stream::root_digest(entry));
+        Some(Self { snapshot: snapshot.0, name: entry.name.clone(), root })
+    }
+}
+
+impl Unfinished {
+    /// What it was made against. The level of a file that was written by hand may be none.
+    pub(super) fn level(&self) -> DumpLevel {
+        self.level.map_or(DumpLevel::AgainstSnapshot, DumpLevel::Level)
+    }
+
+    pub(super) fn dump_id(&self) -> Result<DumpId, ServerError> {
+        let id = u128::from_str_radix(&self.id, 16).map(|id| DumpId(id.to_be_bytes()));
+        id.map_err(|_| ServerError::Invalid {
+            what: "the id of the unfinished dump",
+            rule: "it is 32 hexadecimal digits",
+        })
+    }
+
+    pub(super) fn compression(&self) -> Compression {
+        if self.compress { Compression::Zstd } else { Compression::None }
+    }
+
+    pub(super) fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    fn record(&self, level: u8, bytes: u64) -> Record {
+        let Known { snapshot, name, root } = self.target.clone();
+        let (id, created_ms, own) = (self.id.clone(), self.begun_ms, self.own);
+        Record { level, id, snapshot, name, root, created_ms, bytes, own }
+    }
+
+    fn show(&self, volume: &str) -> api::UnfinishedDump {
+        let durable = |part: &Part| part.marks.last().map_or(0, |mark| mark.bytes);
+        api::UnfinishedDump {
+            id: self.id.clone(),
+            snapshot: format!("{volume}@{}", self.target.name),
+            level: self.level().to_string(),
+            base: self.base.as_ref().map(|base| format!("{volume}@{}", base.name)),
+            begun_ms: self.begun_ms,
+            files: self.parts.iter().map(|part| part.file.clone()).collect(),
+            durable_bytes: self.written.unwrap_or(self.parts.iter().map(durable).sum()),
+            whole: self.written.is_some(),
+        }
+    }
+}
+
+/// What an unfinished dump of a volume keeps from being deleted. It is in memory, and made anew at each start.
+#[derive(Default)]
+pub(crate) struct Keep {
+    kept: Vec<Kept>,
+    /// The snapshot of a dump that was cut and that nobody writes.
+    cut: Option<String>,
+}
+
+impl Keep {
+    /// As the unfinished dump in a volume's folder wants it, before anybody can delete anything.
+    pub(crate) fn open(volume: &Arc<Volume>, folder: &Path) -> Self {
+        let path = folder.join("dumps.json");
+        let document = state::load::<Document>(&path).unwrap_or_else(|error| {
+            tracing::warn!(%error, "what an unfinished image dump needs is not kept");
+            None
+        });
+        let Some(unfinished) = document.and_then(|document| document.unfinished) else {
+            return Self::default();
+        };
+        let kept = kept(volume, SnapshotId(unfinished.target.snapshot)).unwrap_or_default();
+        Self { kept, cut: Some(unfinished.target.name) }
+    }
+}
+
+/// Keeps what a dump of `target` has in its table; at a destination nothing.
+fn kept(volume: &Arc<Volume>, target: SnapshotId) -> Result<Vec<Kept>, VolumeError> {
+    match volume.status().role {
+        Role::Normal => volume.keep_snapshots(target),
+        Role::Destination => Ok(Vec::new()),
+    }
+}
+
+impl OpenVolume {
+    /// It becomes a destination: what its source has no more goes, whatever a dump would like to have.
+    pub(crate) fn stop_keeping(&self) {
+        let kept = std::mem::take(&mut self.dump_keep.lock().kept);
+        drop(kept);
+    }
+
+    /// A dump that waits to be gone on with.
+    pub(crate) fn dump_problem(&self) -> Option<api::Problem> {
+        let keep = self.dump_keep.lock();
+        let target = keep.cut.as_ref()?;
+        let holds = if keep.kept.is_empty() {
+            ""
+        } else {
+            "; no snapshot up to that one can be deleted until it is finished"
+        };
+        let name = &self.name;
+        Some(api::Problem {
+            subject: name.clone(),
+            message: format!("its image dump of {name}@{target} was cut{holds}"),
+            next: format!(
+                "go on with `cairn image dump {name} --resume`, or give it up with `cairn image levels {name} --give-up`"
+            ),
+        })
+    }
+}
+
+impl Making<'_> {
+    /// Writes a new dump down that can be gone on with, and keeps what it needs.
+    pub(super) fn begin(
+        &self,
+        (id, against): (DumpId, &Against),
+        (target, own): (&Snapshot, bool),
+        request: &api::DumpRequest,
+        handed: &Handed,
+    ) -> Result<Document, ServerError> {
+        let failed = ServerError::volume(&self.open.name);
+        self.keep(target.id)?;
+        let level = match against.level {
+            DumpLevel::Level(level) => Some(level),
+            DumpLevel::AgainstSnapshot => None,
+        };
+        let known = |id| Known::of(self.open, id).ok_or_else(|| failed(VolumeError::NoSuchSnapshot(id)));
+        let mut document = self.document()?;
+        document.unfinished = Some(Unfinished {
+            id: id.to_string(),
+            level,
+            base: against.base.as_ref().map(|(id, _)| known(*id)).transpose()?,
+            target: known(target.id)?,
+            own,
+            compress: request.compress,
+            begun_ms: target.created.0 / 1_000_000,
+            parts: parts(request, handed),
+            written: None,
+        });
+        self.save(&document)?;
+        Ok(document)
+    }
+
+    /// What goes on, and of what: all of it must still be there. The files are remembered once they were looked at.
+    pub(super) fn again(
+        &self,
+        mut document: Document,
+        request: &api::DumpRequest,
+        handed: &Handed,
+    ) -> Result<(Document, Against, Snapshot), ServerError> {
+        let volume = &self.open.name;
+        let unfinished = document.unfinished.as_mut().ok_or(ServerError::Bug)?;
+        let find = |known: &Known| {
+            let found = self.find(known.snapshot, &known.root);
+            found.ok_or_else(|| ServerError::DumpSourceGone {
+                volume: volume.clone(),
+                snapshot: known.name.clone(),
+            })
+        };
+        let target = find(&unfinished.target)?;
+        let base = unfinished.base.as_ref().map(find).transpose()?;
+        let against = Against { level: unfinished.level(), base: base.map(|base| (base.id, base.name)) };
+        self.keep(target.id)?;
+        if unfinished.own {
+            self.open.volume.hold_snapshot(target.id, true).map_err(ServerError::volume(volume))?;
+        }
+        // Until they are looked at: somebody may have cut one off.
+        unfinished.written = None;
+        for (part, new) in unfinished.parts.iter_mut().zip(parts(request, handed)) {
+            // Of a copy nothing is known to be durable.
+            let same = part.identity == new.identity && !new.identity.is_empty();
+            *part = Part { marks: if same { std::mem::take(&mut part.marks) } else { Vec::new() }, ..new };
+        }
+        Ok((document, against, target))
+    }
+
+    /// Keeps what a dump of `target` needs; from here on it is written.
+    fn keep(&self, target: SnapshotId) -> Result<(), ServerError> {
+        let kept = kept(&self.open.volume, target).map_err(ServerError::volume(&self.open.name))?;
+        let mut keep = self.open.dump_keep.lock();
+        keep.kept = kept;
+        keep.cut = None;
+        Ok(())
+    }
+
+    /// A dump was cut; it can be gone on with.
+    pub(super) fn cut(&self, target: &Snapshot) {
+        self.open.dump_keep.lock().cut = Some(target.name.clone());
+    }
+
+    /// Forgets the unfinished dump, if there is one, and lets go of what it kept.
+    pub(super) fn give_up(&self, mut document: Document) -> Result<(), ServerError> {
+        if document.unfinished.take().is_some() {
+            self.save(&document)?;
+            self.release();
+        }
+        self.let_go(&document)
+    }
+
+    /// Lets go of what was kept for a dump that is finished, given up or never began.
+    pub(super) fn release(&self) {
+        let released = std::mem::take(&mut *self.open.dump_keep.lock());
+        // Letting go takes locks of the volume.
+        drop(released);
+    }
+
+    /// The files have their names: the dump counts.
+    fn confirm(&self, id: &str) -> Result<(), ServerError> {
+        let volume = &self.open.name;
+        let mut document = self.document()?;
+        let Some(unfinished) = document.unfinished.take_if(|unfinished| unfinished.id == id) else {
+            // The answer to the first confirmation was lost.
+            return match document.dumps.iter().any(|record| record.id == id) {
+                true => Ok(()),
+                false => Err(ServerError::NoUnfinishedDump { volume: volume.clone() }),
+            };
+        };
+        let Some(bytes) = unfinished.written else {
+            return Err(ServerError::DumpNotWhole { volume: volume.clone() });
+        };
+        match unfinished.level {
+            Some(level) => document.note(unfinished.record(level, bytes)),
+            // It is its owner's now, as a base of other dumps.
+            None if unfinished.own => {
+                let target = SnapshotId(unfinished.target.snapshot);
+                if let Err(error) = self.open.volume.hold_snapshot(target, false) {
+                    tracing::warn!(volume, snapshot = unfinished.target.name, %error, "the snapshot of a dump stays held");
+                }
+            }
+            None => {}
+        }
+        self.save(&document)?;
+        self.release();
+        self.let_go(&document)
+    }
+}
+
+/// Whether a dump into these files can be gone on with: the client names them, and they are files.
+pub(super) fn lasts(request: &api::DumpRequest, handed: &Handed) -> bool {
+    let named = !request.files.is_empty() && request.files.len() == handed.files.len();
+    named && handed.files.iter().all(is_file)
+}
+
+pub(super) fn is_file(file: &File) -> bool {
+    file.metadata().is_ok_and(|found| found.is_file())
+}
+
+fn parts(request: &api::DumpRequest, handed: &Handed) -> Vec<Part> {
+    let part = |(name, file): (&String, &File)| Part {
+        file: name.clone(),
+        identity: identity(file),
+        marks: Vec::new(),
+    };
+    request.files.iter().zip(&handed.files).map(part).collect()
+}
+
+/// Which file it is: its number and when it was made, as numbers are used again. Empty where that is not known.
+fn identity(file: &File) -> String {
+    let known = file.metadata().ok().and_then(|found| {
+        let made = found.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
+        Some(format!("{}.{}", found.ino(), made.as_nanos()))
+    });
+    known.unwrap_or_default()
+}
+
+/// The parts of a dump that is written, and how far each is durable.
+pub(super) struct Ledger {
+    path: PathBuf,
+    clock: Arc<dyn Clock>,
+    document: Mutex<Document>,
+}
+
+impl Ledger {
+    pub(super) fn new(path: PathBuf, clock: Arc<dyn Clock>, document: Document) -> Self {
+        Self { path, clock, document: Mutex::new(document) }
+    }
+
+    fn with<T>(&self, part: usize, run: impl FnOnce(&mut Part) -> T) -> Option<T> {
+        self.document.lock().unfinished.as_mut()?.parts.get_mut(part).map(run)
+    }
+
+    /// What is there of a part.
+    pub(super) fn look(
+        &self,
+        dump: &Dump<'_>,
+        part: usize,
+        file: &File,
+        ended: &dyn Fn() -> bool,
+    ) -> Result<Begun, ServerError> {
+        // A server that was killed may have written what only memory has; what is taken over has to be on the disk.
+        self.settle(part, file)?;
+        let (name, marks) = self
+            .with(part, |own| {
+                (own.file.clone(), own.marks.iter().filter_map(Mark::reached).collect::<Vec<_>>())
+            })
+            .unwrap_or_default();
+        let begun = dump.begun(part as u32, (&name, file), &marks, ended)?;
+        if !begun.is_whole() {
+            self.with(part, |own| {
+                if !begun.is_as_marked() {
+                    own.marks.clear();
+                }
+                if begun.at().bytes > own.marks.last().map_or(0, |mark| mark.bytes) {
+                    own.note(begun.at());
+                }
+            });
+        }
+        Ok(begun)
+    }
+
+    /// Writes what is missing of a part, and makes it durable; its length.
+    pub(super) fn write(
+        &self,
+        dump: &Dump<'_>,
+        (part, mut file): (usize, &File),
+        begun: &Begun,
+        compression: Compression,
+        work: &mut Work<'_>,
+    ) -> Result<u64, ServerError> {
+        if begun.is_whole() {
+            return Ok(begun.at().bytes);
+        }
+        let failed = |error: std::io::Error| DumpError::from(StreamError::from(error));
+        file.set_len(begun.at().bytes).map_err(|error| match error.kind() {
+            // So the system says that it is open for reading alone, as a file that has its name is.
+            ErrorKind::InvalidInput => {
+                DumpError::NamedTooEarly { file: self.with(part, |own| own.file.clone()).unwrap_or_default() }
+            }
+            _ => failed(error),
+        })?;
+        file.seek(SeekFrom::Start(begun.at().bytes)).map_err(failed)?;
+        let (written, settled) = self.write_and_settle(dump, (part, file), begun, compression, work);
+        settled.map_err(failed)?;
+        let written = written.map_err(DumpError::from)?;
+        self.settle(part, file)?;
+        Ok(written.bytes)
+    }
+
+    /// Writes, and makes durable beside it what is written: the source is read on while the disk works.
+    fn write_and_settle(
+        &self,
+        dump: &Dump<'_>,
+        (part, file): (usize, &File),
+        begun: &Begun,
+        compression: Compression,
+        work: &mut Work<'_>,
+    ) -> (Result<Produced, StreamError>, std::io::Result<()>) {
+        // Who asks does not wait: one that is busy is asked again at the next record.
+        let (ask, asked) = sync_channel::<Reached>(0);
+        let settle = move || {
+            asked.iter().try_for_each(|at| {
+                self.settle_io(part, file)?;
+                self.mark(part, &at);
+                Ok(())
+            })
+        };
+        std::thread::scope(|scope| {
+            let settling = scope.spawn(settle);
+            let (mut bytes, mut since) = (begun.at().bytes, self.clock.monotonic());
+            let mut reached = move |at: &Reached| {
+                let now = self.clock.monotonic();
+                if at.bytes - bytes < MARK_BYTES && now.saturating_sub(since) < MARK_EVERY {
+                    return Ok(());
+                }
+                match ask.try_send(*at) {
+                    Ok(()) => (bytes, since) = (at.bytes, now),
+                    Err(TrySendError::Full(_)) => {}
+                    // It has failed, and says why.
+                    Err(TrySendError::Disconnected(_)) => return Err(ErrorKind::Other.into()),
+                }
+                Ok(())
+            };
+            let mut out = file;
+            let onto = Onto { out: &mut out, reached: &mut reached };
+            let written = dump.resume_part(part as u32, begun, onto, compression, work);
+            drop(reached);
+            let bug = || Err(std::io::Error::other("the thread that makes a dump durable has panicked"));
+            (written, settling.join().unwrap_or_else(|_| bug()))
+        })
+    }
+
+    fn settle(&self, part: usize, file: &File) -> Result<(), ServerError> {
+        Ok(self.settle_io(part, file).map_err(|error| DumpError::from(StreamError::from(error)))?)
+    }
+
+    /// Makes durable what was written. Where that failed once the system may forget that it has: what lies behind the last mark is cut off, and written anew.
+    fn settle_io(&self, part: usize, file: &File) -> std::io::Result<()> {
+        let outcome = file.sync_all();
+        if outcome.is_err() {
+            let durable = self.with(part, |own| own.marks.last().map_or(0, |mark| mark.bytes));
+            if let Err(error) = file.set_len(durable.unwrap_or(0)) {
+                tracing::warn!(part, %error, "what could not be made durable of a dump is still in its file");
+            }
+        }
+        outcome
+    }
+
+    /// A part is durable up to here. Without the note the dump goes on all the same, and is looked at for longer if it is cut.
+    fn mark(&self, part: usize, at: &Reached) {
+        self.with(part, |own| own.note(at));
+        let document = self.document.lock();
+        if let Err(error) = state::save(&self.path, &*document) {
+            tracing::warn!(%error, "how far an image dump is was not written down");
+        }
+    }
+
+    /// The files are those of the dump, wherever they are now.
+    pub(super) fn looked_at(&self) -> Result<(), ServerError> {
+        state::save(&self.path, &*self.document.lock())
+    }
+
+    /// Every part is whole and durable.
+    pub(super) fn written(&self, bytes: u64) -> Result<(), ServerError> {
+        let mut document = self.document.lock();
+        if let Some(unfinished) = &mut document.unfinished {
+            unfinished.written = Some(bytes);
+        }
+        state::save(&self.path, &*document)
+    }
+}
+
+impl Part {
+    fn note(&mut self, at: &Reached) {
+        self.marks.push(Mark::of(at));
+        let over = self.marks.len().saturating_sub(MARKS);
+        self.marks.drain(..over);
+    }
+}
+
+impl Server {
+    /// The image dump of a volume that can be gone on with.
+    pub(crate) fn unfinished_dump(&self, volume: &str) -> Result<Option<api::UnfinishedDump>, ServerError> {
+        let open = self.volumes.get(volume)?;
+        let document = self.making(&open).document()?;
+        Ok(document.unfinished.map(|unfinished| unfinished.show(volume)))
+    }
+
+    /// Gives up an unfinished dump. Its files are its owner's.
+    pub(crate) fn give_up_dump(&self, volume: &str) -> Result<(), ServerError> {
+        let open = self.volumes.get(volume)?;
+        let _turn = self.dumping.take(volume)?;
+        let making = self.making(&open);
+        let document = making.document()?;
+        if document.unfinished.is_none() {
+            return Err(ServerError::NoUnfinishedDump { volume: volume.to_owned() });
+        }
+        making.give_up(document)
+    }
+
+    /// The files of a dump have their names.
+    pub(crate) fn confirm_dump(&self, volume: &str, id: &str) -> Result<(), ServerError> {
+        let open = self.volumes.get(volume)?;
+        let _turn = self.dumping.take(volume)?;
+        self.making(&open).confirm(id)
+    }
+}

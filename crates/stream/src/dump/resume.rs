@@ -1,0 +1,238 @@
+//! Going on with a part whose writing was cut.
+//!
+//! The records of a part are those of its plan, one after the other: what stands in a file is compared with what the same plan would write there, from head to head and
+//! payload by payload, and the first record that is not whole, does not verify or is another one is where the writing goes on. Nothing is believed because of the length of a file.
+//!
+//! Reading all of a long part takes about as long as writing it did. Who made a part durable now and then, and remembers where that was ([`Reached`]), spares that: what lies before the last
+//! of two such marks is read from the one before it only. When that stretch is not what the second mark says (somebody has changed the file, or it is another one), all is read after all.
+
+use std::sync::Arc;
+
+use cairn_base::Checksum;
+use cairn_format::SnapshotEntry;
+use cairn_format::dump::DumpId;
+use cairn_format::stream::{RECORD_SNAPSHOTS_MAX, RecordHeader, RecordKind, StreamRun, chain_digest};
+
+use super::error::DumpError;
+use super::index::{DumpBytes, InOrder};
+use super::read::{HEAD_BYTES, PartHead, PartReader, read_error};
+use super::write::{Dump, Shape};
+use crate::error::StreamError;
+use crate::produce::{Reached, payload_of};
+
+/// What is there of a part.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Begun {
+    /// Behind the last record that stays.
+    pub(super) at: Reached,
+    pub(super) whole: bool,
+    trusted: bool,
+}
+
+impl Begun {
+    /// Where it goes on. What lies behind that in the file is of no use; [`Reached::bytes`] is the whole file where nothing is missing.
+    pub fn at(&self) -> &Reached {
+        &self.at
+    }
+
+    /// Nothing is missing.
+    pub fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// The file is as the marks say.
+    pub fn is_as_marked(&self) -> bool {
+        self.trusted
+    }
+}
+
+/// The snapshot table that stands at the beginning of a part of the dump `id`; none when that was not written yet or can't be read, or the file is something else.
+///
+/// # Errors
+/// [`DumpError::Read`].
+pub fn begun_table(
+    file: &str,
+    bytes: &Arc<dyn DumpBytes>,
+    id: DumpId,
+) -> Result<Option<Vec<SnapshotEntry>>, DumpError> {
+    let input = Box::new(InOrder { bytes: bytes.clone(), at: 0 });
+    match PartReader::open(file, input) {
+        Ok(reader) => Ok(reader.table().filter(|_| reader.head().dump.dump == id)),
+        Err(error @ DumpError::Read { .. }) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+impl Dump<'_> {
+    /// What is there of a part in `bytes`. `marks` are where it was made durable, the last two, oldest first; none when that is not known of this very file.
+    ///
+    /// # Errors
+    /// [`DumpError::OtherFile`] for anything but this part of this dump, unless it is empty or zeros; [`DumpError::OtherBegin`] when the dump would begin with another head;
+    /// [`StreamError::Cancelled`] once `ended` says so.
+    pub fn begun(
+        &self,
+        part: u32,
+        (file, bytes): (&str, &dyn DumpBytes),
+        marks: &[Reached],
+        ended: &dyn Fn() -> bool,
+    ) -> Result<Begun, DumpError> {
+        let failed = |source| read_error(file, source);
+        let shape = self.shape(part);
+        let head = self.head(part, &shape);
+        let mut found = [0; HEAD_BYTES];
+        let have = bytes.read_at(0, &mut found).map_err(failed)?;
+        let expected = head.to_bytes();
+        if found[..have] != expected {
+            return self.begins_otherwise(part, file, &found[..have], &expected, marks);
+        }
+        let start = Reached {
+            bytes: HEAD_BYTES as u64,
+            digest: chain_digest(Checksum::default(), &expected),
+            ..Reached::default()
+        };
+        let walk = Walk { dump: self, part, file, bytes, shape, head: expected, ended };
+        if let Some(last) = marks.last()
+            && let before = marks.iter().nth_back(1).unwrap_or(&start)
+            && walk.fits(before)
+        {
+            let begun = walk.go(*before, Some(last))?;
+            if begun.trusted {
+                return Ok(begun);
+            }
+        }
+        walk.go(start, None)
+    }
+
+    /// A file that does not begin with the head: a torn beginning is none, and anything else is not written over.
+    fn begins_otherwise(
+        &self,
+        part: u32,
+        file: &str,
+        found: &[u8],
+        expected: &[u8],
+        marks: &[Reached],
+    ) -> Result<Begun, DumpError> {
+        let torn = found.iter().zip(expected).all(|(found, expected)| found == expected || *found == 0);
+        if found.is_empty() || (torn && marks.is_empty()) {
+            return Ok(Begun::default());
+        }
+        let parsed = found.first_chunk::<HEAD_BYTES>().and_then(|head| PartHead::parse(head).ok());
+        let own = |head: &PartHead| head.dump.dump == self.label.id && head.dump.part == part;
+        let file = file.to_owned();
+        Err(match parsed.is_some_and(|head| own(&head)) {
+            true => DumpError::OtherBegin { file },
+            false => DumpError::OtherFile { file, part: part + 1 },
+        })
+    }
+}
+
+/// A part that is compared with its plan.
+struct Walk<'a> {
+    dump: &'a Dump<'a>,
+    part: u32,
+    file: &'a str,
+    bytes: &'a dyn DumpBytes,
+    shape: Shape,
+    /// As bytes.
+    head: Vec<u8>,
+    ended: &'a dyn Fn() -> bool,
+}
+
+impl Walk<'_> {
+    /// How many records with blocks are among the first `records`.
+    fn extents_in(&self, records: u64) -> usize {
+        records.saturating_sub(self.shape.table).min(self.shape.extents) as usize
+    }
+
+    /// Whether the plan has so many blocks in so many records.
+    fn fits(&self, at: &Reached) -> bool {
+        let records = self.dump.batches(self.part).flatten().take(self.extents_in(at.records));
+        let blocks: u64 = records.flatten().map(|(_, count)| count).sum();
+        blocks == at.blocks
+    }
+
+    /// Goes from record to record as far as they are those of the plan. With a `mark`, whether it was met on the way.
+    fn go(&self, at: Reached, mark: Option<&Reached>) -> Result<Begun, DumpError> {
+        let mut begun = Begun { at, whole: false, trusted: mark == Some(&at) };
+        let mut extents = self.dump.batches(self.part).flatten().skip(self.extents_in(at.records));
+        let records = 2 * self.shape.table + self.shape.extents + 1;
+        let mut payload = Vec::new();
+        while begun.at.records < records {
+            if (self.ended)() {
+                return Err(StreamError::Cancelled.into());
+            }
+            let Some(head) = self.record(&begun.at, &mut payload)? else { return Ok(begun) };
+            let header = RecordHeader::parse_in(&head, self.dump.label.id);
+            let Some(header) =
+                header.ok().filter(|header| self.is_due(header, &payload, &begun.at, &mut extents))
+            else {
+                return Ok(begun);
+            };
+            begun.at = Reached {
+                bytes: begun.at.bytes + (head.len() + payload.len()) as u64,
+                records: begun.at.records + 1,
+                blocks: begun.at.blocks + u64::from(header.blocks),
+                digest: chain_digest(begun.at.digest, &head),
+            };
+            begun.trusted |= mark == Some(&begun.at);
+        }
+        let end = begun.at.bytes + HEAD_BYTES as u64;
+        let mut copy = [0; HEAD_BYTES];
+        let have =
+            self.bytes.read_at(begun.at.bytes, &mut copy).map_err(|error| read_error(self.file, error))?;
+        let length = self.bytes.length().map_err(|error| read_error(self.file, error))?;
+        if copy[..have] == self.head && length == end {
+            begun.at.bytes = end;
+            begun.whole = true;
+        }
+        Ok(begun)
+    }
+
+    /// The head of the record at `at`, and its payload; none when there is no whole one that verifies.
+    fn record(
+        &self,
+        at: &Reached,
+        payload: &mut Vec<u8>,
+    ) -> Result<Option<[u8; RecordHeader::SIZE]>, DumpError> {
+        let failed = |source| read_error(self.file, source);
+        let mut head = [0; RecordHeader::SIZE];
+        if self.bytes.read_at(at.bytes, &mut head).map_err(failed)? < head.len() {
+            return Ok(None);
+        }
+        let Ok(header) = RecordHeader::parse_in(&head, self.dump.label.id) else { return Ok(None) };
+        payload.resize(header.payload as usize, 0);
+        let behind = at.bytes + head.len() as u64;
+        let have = self.bytes.read_at(behind, payload).map_err(failed)?;
+        let verified = have == payload.len() && Checksum::of(payload) == header.checksum;
+        Ok(verified.then_some(head))
+    }
+
+    /// Whether the plan has this record at this place.
+    fn is_due(
+        &self,
+        header: &RecordHeader,
+        payload: &[u8],
+        at: &Reached,
+        extents: &mut impl Iterator<Item = Vec<cairn_volume::Run>>,
+    ) -> bool {
+        let Shape { table, extents: count, .. } = self.shape;
+        let plan = self.dump.plan;
+        if header.sequence != at.records {
+            return false;
+        }
+        let of_table = |number: u64| {
+            let chunk = plan.table.chunks(RECORD_SNAPSHOTS_MAX).nth(number as usize);
+            header.kind == RecordKind::Entries && chunk.is_some_and(|chunk| payload_of(chunk) == payload)
+        };
+        match at.records {
+            number if number < table => of_table(number),
+            number if number < table + count => {
+                let runs = StreamRun::parse_all(header, payload).unwrap_or_default();
+                let runs = runs.into_iter().map(|(first, count)| (first, u64::from(count)));
+                header.kind == RecordKind::Extents && extents.next().is_some_and(|due| runs.eq(due))
+            }
+            number if number < 2 * table + count => of_table(number - table - count),
+            _ => header.kind == RecordKind::Trailer && payload == at.trailer(plan.table_digest).to_bytes(),
+        }
+    }
+}
