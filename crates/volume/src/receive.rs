@@ -140,9 +140,14 @@ impl Volume {
             let mut state = self.state.lock();
             state.check_open()?;
             state.readers.retain(Reader::is_alive);
-            // An image with the present redirect map finds its blocks where they are; one with another may read the old content at home.
-            let roots = state.readers.iter().filter_map(Reader::upgrade);
-            let mut roots = roots.chain(state.pins.values().filter_map(|pin| pin.upgrade()));
+            // An image with the present redirect map finds its blocks where they are; one with another may read the old content at home. Not that of a snapshot that is still
+            // here: the source, too, has had it all along, and has given none of its blocks to anything else. What has come for one of them since is the same content.
+            let listed = |id: SnapshotId, root: &Root| {
+                state.snapshots.get(id).is_some_and(|entry| entry.root == *root)
+            };
+            let pins = state.pins.iter().filter_map(|(id, pin)| Some((*id, pin.upgrade()?)));
+            let pins = pins.filter(|(id, pin)| !listed(*id, &pin.root)).map(|(_, pin)| pin);
+            let mut roots = state.readers.iter().filter_map(Reader::upgrade).chain(pins);
             if roots.any(|root| !root.is_image() || !Arc::ptr_eq(&root.redirects, &state.committed.redirects))
             {
                 return Ok(0);

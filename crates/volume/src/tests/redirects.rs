@@ -207,6 +207,42 @@ fn image_that_is_held_has_its_blocks_though_a_later_image_is_moved_home() {
 }
 
 #[test]
+fn later_images_are_moved_home_while_a_snapshot_that_all_of_them_have_is_held() {
+    let (_source_device, source) = fresh(BLOCKS);
+    let lun = file(&source, 100);
+    write(&source, lun, 0, 100, 7000).expect("there is room");
+    let kept = source.create_snapshot("kept").expect("it is made");
+    write(&source, lun, 0, 100, 8000).expect("there is room");
+    let before = source.create_snapshot("before").expect("it is made");
+    let (_device, destination) = destination_of(&source);
+    send(&source, &destination, &before);
+    let held = destination.image(Some(kept.id)).expect("it is there");
+    // What only the one after it shows is given to something else, and comes while the destination shows it.
+    let shown: BTreeSet<u64> =
+        blocks_of(&source, before.id).difference(&blocks_of(&source, kept.id)).copied().collect();
+    source.delete_snapshots(&[before.id]).expect("it is deleted");
+    let next = (0..40).find_map(|round| {
+        write(&source, lun, 0, 100, 100).expect("there is room");
+        let made = source.create_snapshot(&format!("s{round}")).expect("it is made");
+        if blocks_of(&source, made.id).intersection(&shown).count() >= 60 {
+            return Some(made);
+        }
+        source.delete_snapshots(&[made.id]).expect("it is deleted");
+        None
+    });
+    send(&source, &destination, &next.expect("blocks are used again, round and round"));
+    assert!(destination.status().redirected >= 50, "{:?}", destination.status());
+    for _ in 0..40 {
+        destination.background(std::time::Duration::ZERO).expect("background work goes on");
+    }
+    assert_eq!(destination.status().redirected, 0, "nothing of it waits for who reads what is not touched");
+    destination.store.forget();
+    assert_eq!(read_image(&held, lun, 0, 100), (7000..7100).collect::<Vec<_>>());
+    assert_eq!(read(&destination, lun, 0, 100), (100..200).collect::<Vec<_>>());
+    assert_sound(&destination);
+}
+
+#[test]
 fn failover_that_can_not_read_the_inodes_leaves_a_destination_that_can_be_mended() {
     let (_source_device, source) = fresh(BLOCKS);
     let lun = file(&source, 100);
