@@ -1,5 +1,6 @@
 //! The destination's side of a relationship: brings the newest image, knows its lag, fails over.
 
+use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,12 +9,13 @@ use std::time::Duration;
 use cairn_base::{BLOCK_SIZE, Checksum, Mutex, SnapshotId, Timestamp};
 use cairn_format::stream::{StreamKind, root_digest};
 use cairn_format::{Role, SnapshotEntry};
-use cairn_stream::{Compression, Have, MIRROR_PREFIX, Progress, StreamError, Threads, apply_keeping};
+use cairn_stream::{Compression, Have, Keeps, MIRROR_PREFIX, Progress, StreamError, Threads, apply_keeping};
 use cairn_volume::{Receiver, Volume, VolumeError};
 
 use crate::births::{Birth, Births};
 use crate::client::{Client, began, unexpected};
 use crate::error::{MirrorError, NackReason, Refusal};
+use crate::keeper::{Keeper, Settles, Withheld};
 use crate::lag::{Contact, Lag, Loss, SourceStatus};
 use crate::message::{Answer, CLAIMS_MAX, Request, Stance, StatusOf, Update, claims_bytes};
 use crate::relationship::Relationship;
@@ -137,6 +139,7 @@ pub(crate) struct Inner {
     heard: Option<Duration>,
     births: Births,
     relay: Option<Arc<Source>>,
+    keeper: Option<Arc<dyn Keeper>>,
 }
 
 /// A destination: a volume of that role, and whose mirror it is.
@@ -175,7 +178,7 @@ impl Destination {
             source_volume,
             relationship,
             options,
-            inner: Mutex::new(Inner { state, contact, heard: None, births, relay: None }),
+            inner: Mutex::new(Inner { state, contact, relay: None, keeper: None }),
         }
     }
 
@@ -202,6 +205,11 @@ impl Destination {
     /// What knows the mirrors of this mirror: the source is to keep what they have, from the next update on ([`Source::relayed`]).
     pub fn set_relay(&self, relay: Arc<Source>) {
         self.inner.lock().relay = Some(relay);
+    }
+
+    /// Who has a say in what is shown here, from the next update on.
+    pub fn set_keeper(&self, keeper: Arc<dyn Keeper>) {
+        self.inner.lock().keeper = Some(keeper);
     }
 
     fn kept(&self) -> Vec<SnapshotId> {
@@ -331,7 +339,9 @@ impl Destination {
                 _ => DestinationState::Updating,
             };
         }
-        let outcome = self.transfer(client, work, manner);
+        let keeper = self.inner.lock().keeper.clone();
+        let _settles = Settles(keeper.clone());
+        let outcome = self.transfer(client, work, manner, keeper.as_deref());
         self.inner.lock().state = match &outcome {
             Ok(_) => DestinationState::Idle,
             Err(reason) => DestinationState::Failed(reason.clone()),
@@ -344,6 +354,7 @@ impl Destination {
         client: &mut Client<'_, S>,
         work: &mut Work<'_>,
         manner: Manner,
+        keeper: Option<&dyn Keeper>,
     ) -> Result<TransferReport, MirrorError> {
         let (began, asked) = (self.volume.clock().monotonic(), self.volume.clock().now());
         let cancel = work.cancel;
@@ -417,7 +428,14 @@ impl Destination {
             let young = of.is_some_and(|(lock, births)| now.since(births.of(entry)) < lock);
             young && !entry.name.starts_with(MIRROR_PREFIX)
         };
-        let applied = apply_keeping(&mut Reading(client.stream), receiver, &locked, &mut inner);
+        let withheld = RefCell::new(None);
+        let admits = |snapshots: &[SnapshotEntry]| {
+            let admitted = keeper.map_or(Ok(()), |keeper| keeper.admits(snapshots));
+            *withheld.borrow_mut() = admitted.err();
+            withheld.borrow().is_none()
+        };
+        let keeps = Keeps { locked: &locked, admits: &admits };
+        let applied = apply_keeping(&mut Reading(client.stream), receiver, keeps, &mut inner);
         let applied = applied.and_then(|applied| {
             let announced = applied.target == target;
             announced.then_some(applied).ok_or(StreamError::Inconsistent("it is of another snapshot"))
@@ -428,6 +446,11 @@ impl Destination {
                 let _ = client.tell(&Request::Nack { reason: NackReason::Cancelled });
                 let name = self.volume.snapshot(snapshot).map(|snapshot| snapshot.name).unwrap_or_default();
                 return Err(MirrorError::Locked { name });
+            }
+            Err(StreamError::NotAdmitted) => {
+                let _ = client.tell(&Request::Nack { reason: NackReason::Cancelled });
+                let Withheld { group, snapshot } = withheld.take().unwrap_or_default();
+                return Err(MirrorError::Withheld { group, snapshot });
             }
             Err(error) => {
                 if let Some(reason) = nack_reason(&error) {

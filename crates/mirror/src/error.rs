@@ -152,6 +152,16 @@ pub enum MirrorError {
         /// The snapshot.
         name: String,
     },
+    /// The source does not have a snapshot any more that the mirrors of a group show together, and nothing newer for all of them to show.
+    #[error(
+        "the source has deleted snapshot {snapshot}, which the volumes of group {group} show, and has no newer one of the group: nothing was changed, and updates wait for that"
+    )]
+    Withheld {
+        /// The group.
+        group: String,
+        /// The snapshot.
+        snapshot: String,
+    },
     /// The other side does not take writes either, so there is nothing to follow.
     #[error("the other side is not the source of this volume now: {0}")]
     NotAhead(&'static str),

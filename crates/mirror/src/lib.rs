@@ -18,6 +18,7 @@ mod destination;
 mod error;
 mod follower;
 pub mod fuzzing;
+mod keeper;
 mod lag;
 mod message;
 mod offer;
@@ -41,6 +42,7 @@ pub use destination::{
 };
 pub use error::{MirrorError, NackReason, Refusal};
 pub use follower::{Follower, MirrorAtSource};
+pub use keeper::{Keeper, Withheld};
 pub use lag::{Contact, Lag, Loss, SourceStatus};
 pub use message::PROTOCOL_VERSION;
 pub use offer::SourceVolumes;

@@ -55,19 +55,29 @@ pub fn apply_to(
     receiver: Receiver,
     work: &mut Work<'_>,
 ) -> Result<Applied, StreamError> {
-    apply_keeping(input, receiver, &|_| false, work)
+    apply_keeping(input, receiver, Keeps { locked: &|_| false, admits: &|_| true }, work)
 }
 
-/// [`apply_to`], and an image without one of the snapshots that `locked` names is not committed, whatever the other side says.
+/// What of this side an image must leave in place to be committed, whatever the other side says.
+#[derive(Clone, Copy)]
+pub struct Keeps<'a> {
+    /// A snapshot here that the image must have too, as it is.
+    pub locked: &'a dyn Fn(&SnapshotEntry) -> bool,
+    /// Whether an image with these snapshots may be shown. Asked once everything has arrived, right before the commit.
+    pub admits: &'a dyn Fn(&[SnapshotEntry]) -> bool,
+}
+
+/// [`apply_to`], and an image that does not leave in place what `keeps` names is not committed.
 ///
 /// # Errors
-/// [`StreamError::Locked`] with the first of them.
+/// [`StreamError::Locked`] with the first snapshot that it lacks; [`StreamError::NotAdmitted`].
 pub fn apply_keeping(
     input: &mut dyn Read,
     mut receiver: Receiver,
-    locked: &dyn Fn(&SnapshotEntry) -> bool,
+    keeps: Keeps<'_>,
     work: &mut Work<'_>,
 ) -> Result<Applied, StreamError> {
+    let locked = keeps.locked;
     let volume = receiver.volume().clone();
     let mut consumer = Consumer::open(input)?;
     let header = consumer.header().clone();
@@ -112,6 +122,9 @@ pub fn apply_keeping(
     }
     let entries: Vec<SnapshotEntry> = table.entries.into_values().collect();
     let name = check_table(&header, &entries)?;
+    if !(keeps.admits)(&entries) {
+        return Err(StreamError::NotAdmitted);
+    }
     receiver.commit(ReceivedImage { target: header.target, snapshots: entries })?;
     Ok(Applied {
         target: header.target,

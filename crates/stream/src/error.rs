@@ -55,6 +55,9 @@ pub enum StreamError {
         /// Which.
         snapshot: SnapshotId,
     },
+    /// Everything has arrived, and whoever has a say in what is shown at this end does not want it shown yet.
+    #[error("the image is not to be shown yet")]
+    NotAdmitted,
     /// The reader or writer below failed, or the stream ended before its trailer.
     #[error("the stream broke off: {0}")]
     Io(Arc<io::Error>),

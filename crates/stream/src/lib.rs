@@ -18,7 +18,7 @@ mod produce;
 mod tests;
 mod work;
 
-pub use apply::{Applied, apply, apply_keeping, apply_to};
+pub use apply::{Applied, Keeps, apply, apply_keeping, apply_to};
 pub use consume::{Consumer, Record};
 pub use dump::{
     Begun, Dump, DumpBytes, DumpDevice, DumpError, DumpLabel, Lost, Onto, OpenDump, PartHead, PartIndex,

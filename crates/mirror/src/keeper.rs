@@ -1,0 +1,37 @@
+//! Who has a say before a destination replaces its image: what it shows may belong together with what other mirrors show.
+
+use std::sync::Arc;
+
+use cairn_format::SnapshotEntry;
+
+/// Looks after what a destination shows beside its newest image.
+pub trait Keeper: Send + Sync {
+    /// Whether an image with these snapshots may replace the one that is here. It has arrived and is committed next, or fails; [`Keeper::settled`] follows in any case.
+    ///
+    /// # Errors
+    /// With what the image lacks: nothing is changed then, and the next update tries again with what has arrived.
+    fn admits(&self, snapshots: &[SnapshotEntry]) -> Result<(), Withheld>;
+
+    /// A transfer is over, whatever came of it.
+    fn settled(&self);
+}
+
+/// What an image lacks that has to stay at the destination for now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Withheld {
+    /// The volumes that show it together.
+    pub group: String,
+    /// The snapshot.
+    pub snapshot: String,
+}
+
+/// Tells a keeper that a transfer is over, however it ends.
+pub(crate) struct Settles(pub(crate) Option<Arc<dyn Keeper>>);
+
+impl Drop for Settles {
+    fn drop(&mut self) {
+        if let Some(keeper) = &self.0 {
+            keeper.settled();
+        }
+    }
+}
