@@ -173,3 +173,227 @@ fn group_that_follows_again_is_failed_over_to_a_newer_instant() {
         assert_eq!(first(&destination, &format!("{volume}/db")), 3);
     }
 }
+
+fn snapshot(source: &Running) -> String {
+    source.json(&["snapshot", "create", "--group", "bank"])["name"].as_str().unwrap().to_owned()
+}
+
+/// Writes to both, makes a snapshot of the group, and brings it into both mirrors.
+fn bring(source: &Running, destination: &Running, byte: u8) -> String {
+    VOLUMES.iter().for_each(|volume| write(source, volume, byte));
+    let made = snapshot(source);
+    for volume in VOLUMES {
+        destination.good(&["mirror", "update", volume]);
+    }
+    made
+}
+
+fn shown(destination: &Running) -> Value {
+    destination.json(&["group", "show", "bank"])["shown"]["name"].clone()
+}
+
+fn problems(server: &Running) -> String {
+    server.json(&["status"])["problems"].to_string()
+}
+
+#[test]
+fn mirrors_of_a_group_show_one_instant_and_move_on_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let mut destination = Running::start(dir.path(), "destination");
+    mirrored(&source, &destination);
+    // Each has an image, and nothing says that they are of one instant.
+    assert!(!destination.has_export("data/db") && !destination.has_export("logs/db"));
+    assert!(problems(&destination).contains("show nothing"), "{}", problems(&destination));
+    let first_made = bring(&source, &destination, 2);
+    poll("what all have is shown", || shown(&destination) == first_made.as_str());
+    assert_eq!(problems(&destination), "[]");
+    assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (2, 2));
+    // One gets ahead, with another LUN in it: nobody sees that yet.
+    VOLUMES.iter().for_each(|volume| write(&source, volume, 3));
+    source.good(&["lun", "create", "data/later", "--size", "1M"]);
+    let second_made = snapshot(&source);
+    write(&source, "data", 4);
+    destination.good(&["mirror", "update", "data"]);
+    let group = destination.json(&["group", "show", "bank"]);
+    assert_eq!(group["shown"]["name"], first_made.as_str(), "{group}");
+    let held: Vec<u64> =
+        group["members"].as_array().unwrap().iter().map(|m| m["beyond_bytes"].as_u64().unwrap()).collect();
+    assert!(held[0] > 0 && held[1] == 0, "{group}");
+    assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (2, 2));
+    assert!(!destination.has_export("data/later"));
+    let exports = destination.json(&["status"])["exports"].to_string();
+    assert!(exports.contains("data/db") && !exports.contains("data/later"), "{exports}");
+    let drilled = destination.json(&["mirror", "drill", "data", "--probe", "true"]);
+    assert_eq!(drilled["snapshot"], format!("data@{first_made}"), "{drilled}");
+    let file = dir.path().join("data.image");
+    let dumped = destination.json(&["image", "dump", "data", "-0", "--to", file.to_str().unwrap()]);
+    assert!(dumped.to_string().contains(&first_made), "{dumped}");
+    let open = destination.disk("logs/db");
+    destination.good(&["mirror", "update", "logs"]);
+    poll("both have the second", || shown(&destination) == second_made.as_str());
+    assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (3, 3));
+    assert!(destination.has_export("data/later"));
+    let mut open = open;
+    assert_eq!(open.read(0, 4096).unwrap()[0], 2, "who was connected stays where he is");
+    destination.kill();
+    destination.restart();
+    assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (3, 3));
+    // Another group can't decide that as well, and one of them alone does not change its role.
+    destination.bad(21, "taken", &["group", "create", "other", "data", "logs"]);
+    destination.bad(13, "wrong-role", &["mirror", "failover", "data", "--yes"]);
+    destination.good(&["group", "apart", "bank"]);
+    assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (4, 3));
+    destination.good(&["group", "together", "bank"]);
+    assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (3, 3));
+}
+
+#[test]
+fn clients_that_open_mirrors_of_a_group_one_after_the_other_see_one_instant() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let destination = Running::start(dir.path(), "destination");
+    mirrored(&source, &destination);
+    let before = bring(&source, &destination, 2);
+    poll("what all have is shown", || shown(&destination) == before.as_str());
+    VOLUMES.iter().for_each(|volume| write(&source, volume, 3));
+    let after = snapshot(&source);
+    destination.good(&["mirror", "update", "data"]);
+    let began = Instant::now();
+    let data = first(&destination, "data/db");
+    destination.good(&["mirror", "update", "logs"]);
+    let logs = first(&destination, "logs/db");
+    if began.elapsed() < Duration::from_millis(2500) {
+        assert_eq!((data, logs), (2, 2), "they are of one client");
+    }
+    poll("it moves on then", || shown(&destination) == after.as_str());
+}
+
+#[test]
+fn what_a_group_shows_stays_though_its_source_has_deleted_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let mut destination = Running::start(dir.path(), "destination");
+    mirrored(&source, &destination);
+    let before = bring(&source, &destination, 2);
+    poll("what all have is shown", || shown(&destination) == before.as_str());
+    VOLUMES.iter().for_each(|volume| write(&source, volume, 3));
+    VOLUMES.iter().for_each(|volume| {
+        source.good(&["snapshot", "delete", &format!("{volume}@{before}"), "--yes"]);
+    });
+    // With nothing newer of the group in it, an image that lacks it is not taken.
+    let told = destination.bad(13, "diverged", &["mirror", "update", "data"]);
+    assert!(told.contains(&before), "{told}");
+    assert!(destination.good(&["snapshot", "list", "data"]).contains(&before));
+    let after = snapshot(&source);
+    // With it, it is; and what is shown is held until the other one has it too.
+    destination.good(&["mirror", "update", "data"]);
+    assert!(!destination.good(&["snapshot", "list", "data"]).contains(&before));
+    let group = destination.json(&["group", "show", "bank"]);
+    assert_eq!(group["shown"]["name"], before.as_str(), "{group}");
+    assert_eq!(group["shown"]["missing"], serde_json::json!(["data"]), "{group}");
+    assert!(problems(&destination).contains("in memory only"), "{}", problems(&destination));
+    // Its blocks are not used for what comes.
+    for byte in 10..14 {
+        write(&source, "data", byte);
+        destination.good(&["mirror", "update", "data"]);
+    }
+    assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (2, 2));
+    // What was in memory only is not there any more: nothing is shown, and nothing mixed.
+    destination.kill();
+    destination.restart();
+    assert!(!destination.has_export("data/db") && !destination.has_export("logs/db"));
+    assert!(problems(&destination).contains("show nothing"), "{}", problems(&destination));
+    destination.good(&["mirror", "update", "logs"]);
+    poll("both have the second", || shown(&destination) == after.as_str());
+    assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (3, 3));
+    for volume in VOLUMES {
+        assert!(destination.good(&["volume", "check", volume]).contains("sound"));
+    }
+}
+
+#[test]
+fn source_keeps_the_snapshot_that_its_mirrors_have_in_common() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let destination = Running::start(dir.path(), "destination");
+    mirrored(&source, &destination);
+    let common = bring(&source, &destination, 2);
+    destination.good(&["mirror", "update", "data"]);
+    destination.good(&["mirror", "update", "logs"]);
+    source.good(&["group", "set", "bank", "--every", "1s", "--keep-last", "1"]);
+    let names = || -> Vec<String> {
+        let group = source.json(&["group", "show", "bank"]);
+        let snapshots = group["snapshots"].as_array().unwrap().iter();
+        snapshots.map(|snapshot| snapshot["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut seen = Vec::new();
+    poll("snapshots come and go", || {
+        // One of the two mirrors goes on; the other is cut off.
+        write(&source, "data", 5);
+        destination.good(&["mirror", "update", "data"]);
+        let newest = names().pop().unwrap();
+        if seen.last() != Some(&newest) {
+            seen.push(newest);
+        }
+        seen.len() > 4
+    });
+    let now = names();
+    assert!(now.contains(&common) && now.len() <= 3, "{now:?}");
+    let group = source.json(&["group", "show", "bank"]);
+    assert_eq!(group["snapshots"][0]["kept_for"].as_array().unwrap().len(), 1, "{group}");
+    assert!(group["members"][0]["beyond_bytes"].as_u64().unwrap() > 0, "{group}");
+    assert_eq!(shown(&destination), common.as_str());
+    assert_eq!(first(&destination, "data/db"), 2);
+    // Once both have something newer, it goes.
+    poll("what nobody shows any more goes", || {
+        VOLUMES.iter().for_each(|volume| {
+            destination.good(&["mirror", "update", volume]);
+        });
+        !names().contains(&common)
+    });
+    assert_ne!(shown(&destination), common.as_str());
+    assert_ne!(shown(&destination), Value::Null);
+}
+
+#[test]
+fn group_whose_failover_was_cut_off_shows_one_instant_until_it_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let mut destination = Running::start(dir.path(), "destination");
+    mirrored(&source, &destination);
+    let common = bring(&source, &destination, 2);
+    write(&source, "data", 3);
+    destination.good(&["mirror", "update", "data"]);
+    // As a kill leaves it when one volume takes writes, and is not brought back to the common instant yet.
+    destination.good(&["group", "apart", "bank"]);
+    destination.good(&["mirror", "failover", "data", "--yes"]);
+    assert_eq!(first(&destination, "data/db"), 3);
+    destination.kill();
+    let path = destination.data.join("groups.json");
+    let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    document["groups"][0]["failover"] = serde_json::json!({ "snapshot": common, "at_ms": 1, "done": [] });
+    std::fs::write(&path, document.to_string()).unwrap();
+    destination.restart();
+    for volume in VOLUMES {
+        let mut disk = destination.disk(&format!("{volume}/db"));
+        assert_eq!(disk.read(0, 4096).unwrap()[0], 2, "{volume} shows the instant that all are brought to");
+        let refused = disk.write(0, &[7; 4096]).and_then(|()| disk.flush());
+        assert!(refused.is_err(), "what is written now would be rolled back");
+    }
+    assert!(problems(&destination).contains("cut off"), "{}", problems(&destination));
+    destination.bad(13, "wrong-role", &["snapshot", "create", "--group", "bank"]);
+    destination.bad(13, "wrong-role", &["mirror", "failover", "logs", "--yes"]);
+    // An image without that instant does not come.
+    for volume in VOLUMES {
+        source.good(&["snapshot", "delete", &format!("{volume}@{common}"), "--yes"]);
+    }
+    snapshot(&source);
+    destination.bad(13, "diverged", &["mirror", "update", "logs"]);
+    destination.good(&["group", "failover", "bank", "--yes"]);
+    for volume in VOLUMES {
+        assert_eq!(first(&destination, &format!("{volume}/db")), 2);
+        write(&destination, volume, 9);
+    }
+    assert_eq!(destination.json(&["group", "show", "bank"])["failover"]["left"], serde_json::json!([]));
+}

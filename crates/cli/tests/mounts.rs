@@ -765,6 +765,94 @@ fn mount_of_a_mirror_shows_one_image_at_a_time_and_moves_on() {
 }
 
 #[test]
+fn mounts_of_a_group_show_one_instant_and_take_writes_once_all_of_it_is_failed_over() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let source = Running::start(scratch.path(), "source");
+    let mut destination = Running::start(scratch.path(), "destination");
+    let place = |name: &str| {
+        let path = scratch.path().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    };
+    let volumes = ["data", "logs"];
+    let (theirs, ours) = (volumes.map(|volume| place(&format!("s-{volume}"))), volumes.map(place));
+    let mut others: Vec<PathBuf> = theirs.iter().chain(&ours).cloned().collect();
+    for (volume, point) in volumes.iter().zip(&theirs) {
+        source.good(&["volume", "create", volume, "--size", "64M"]);
+        source.good(&["mount", volume, point.to_str().unwrap()]);
+        fs::write(point.join("file"), "one").unwrap();
+    }
+    let mounted = Mounted { server: source, point: others.remove(0), others };
+    let source = &mounted.server;
+    source.good(&["group", "create", "bank", "data", "logs"]);
+    let made =
+        || source.json(&["snapshot", "create", "--group", "bank"])["name"].as_str().unwrap().to_owned();
+    made();
+    for (volume, point) in volumes.iter().zip(&ours) {
+        let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+        destination.good(&["mirror", "create", volume, &token]);
+        destination.good(&["mount", volume, point.to_str().unwrap()]);
+    }
+    destination.good(&["group", "create", "bank", "data", "logs"]);
+    let read = || ours.each_ref().map(|point| fs::read_to_string(point.join("file")).unwrap());
+    assert_eq!(read(), ["one", "one"]);
+    let write = |text: &str| theirs.iter().for_each(|point| fs::write(point.join("file"), text).unwrap());
+    write("two");
+    let common = made();
+    destination.good(&["mirror", "update", "data"]);
+    for _ in 0..20 {
+        assert_eq!(read(), ["one", "one"], "one of them has moved on by itself");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    destination.good(&["mirror", "update", "logs"]);
+    wait_until("the mounts stay behind", || read() == ["two", "two"]);
+
+    // Nothing in common: nothing is mounted, and the mounts come when there is something to show.
+    let path = destination.data.join("groups.json");
+    let groups = |destination: &mut Running, change: &dyn Fn(&mut serde_json::Value)| {
+        destination.kill();
+        let before = fs::read(&path).unwrap();
+        let mut document: serde_json::Value = serde_json::from_slice(&before).unwrap();
+        change(&mut document["groups"][0]);
+        fs::write(&path, document.to_string()).unwrap();
+        destination.restart();
+    };
+    groups(&mut destination, &|group| {
+        group["name"] = "other".into();
+        group["shown"] = serde_json::Value::Null;
+    });
+    assert!(ours.iter().all(|point| !point.join("file").exists()));
+    assert!(destination.json(&["mount", "list"])[0]["problem"].as_str().unwrap().contains("shows nothing"));
+    destination.good(&["group", "apart", "other"]);
+    wait_until("a mount that waited is not made", || ours.iter().all(|point| point.join("file").exists()));
+    groups(&mut destination, &|group| group["name"] = "bank".into());
+    assert_eq!(read(), ["two", "two"]);
+
+    // As a kill leaves it in the middle of a failover: one takes writes, and shows what is beyond the common instant.
+    write("three");
+    destination.good(&["mirror", "update", "data"]);
+    destination.good(&["mirror", "failover", "data", "--yes"]);
+    let failover = |done: &[&str]| serde_json::json!({ "snapshot": common, "at_ms": 1, "done": done });
+    groups(&mut destination, &|group| group["failover"] = failover(&["data"]));
+    assert_eq!(read(), ["two", "two"]);
+    for point in &ours {
+        assert_eq!(fs::write(point.join("x"), "x").unwrap_err().raw_os_error(), Some(EROFS));
+    }
+    groups(&mut destination, &|group| group["failover"] = failover(&[]));
+    destination.good(&["group", "failover", "bank", "--yes"]);
+    wait_until("mounts stay read-only after a failover", || {
+        ours.iter().all(|point| fs::write(point.join("x"), "x").is_ok())
+    });
+    assert_eq!(read(), ["two", "two"]);
+    for point in &ours {
+        destination.good(&["unmount", point.to_str().unwrap()]);
+    }
+}
+
+#[test]
 fn what_cannot_be_mounted_is_told() {
     let scratch = tempfile::tempdir().unwrap();
     let server = Running::start_with(scratch.path(), "data", &["--mirror", "off"]);

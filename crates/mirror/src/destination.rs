@@ -178,7 +178,7 @@ impl Destination {
             source_volume,
             relationship,
             options,
-            inner: Mutex::new(Inner { state, contact, relay: None, keeper: None }),
+            inner: Mutex::new(Inner { state, contact, heard: None, births, relay: None, keeper: None }),
         }
     }
 

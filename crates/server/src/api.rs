@@ -34,7 +34,7 @@ pub use dumps::{
 };
 pub use governor::{Governor, SetGovernor};
 pub use groups::{
-    CreateGroup, Group, GroupFailover, GroupFailoverState, GroupLoss, GroupMember, GroupSnapshot,
+    CreateGroup, Group, GroupFailover, GroupFailoverState, GroupLoss, GroupMember, GroupSnapshot, ShowGroup,
 };
 pub use hooks::{Hooks, SetHooks};
 pub use mirrors::{

@@ -1,4 +1,4 @@
-//! Drills: proof that a mirror can be recovered from. A clone of its newest image is served, the owner's probe runs against it, what came of it and how
+//! Drills: proof that a mirror can be recovered from. A clone of the image that it shows (its newest, or what all mirrors of its group have) is served, the owner's probe runs against it, what came of it and how
 //! long it took is recorded, and the clone goes again. The mirror notices nothing.
 //!
 //! The clone is temporary: a start of the server removes one that a crash has left. The mirror's updates go on meanwhile, as the clone holds its image open.
@@ -329,9 +329,8 @@ impl Server {
     ) -> Result<Arc<OpenVolume>, ServerError> {
         let mut attempt = 0;
         loop {
-            let shown = open.volume.status().cursor.snapshot;
             let none = || ServerError::NoImage { volume: open.name.clone() };
-            let image = open.volume.snapshot(shown).ok_or_else(none)?;
+            let image = self.groups.shown_by(open)?.ok_or_else(none)?;
             result.snapshot = format!("{}@{}", open.name, image.name);
             result.image_ms = image.created.0 / 1_000_000;
             attempt += 1;

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::api;
 use crate::contents::find_snapshot;
 use crate::error::ServerError;
+use crate::groups::Groups;
 use crate::handover::Handed;
 use crate::jobs::Progress;
 use crate::server::Server;
@@ -75,6 +76,7 @@ struct Record {
 
 /// A dump that was asked for, checked.
 struct Making {
+    groups: Arc<Groups>,
     open: Arc<OpenVolume>,
     /// From the root, without slashes at its ends.
     path: String,
@@ -188,6 +190,7 @@ impl Server {
         let (folder, host) = (self.volumes.folder(volume), host.trim().to_owned());
         let (volume_records, confirmed) = (request.volume_records, request.confirmed);
         Ok(Making {
+            groups: self.groups.clone(),
             open,
             path,
             level,
@@ -304,8 +307,10 @@ fn seconds(snapshot: &Snapshot) -> u32 {
 
 impl Making {
     fn freeze(&self) -> Result<Frozen, ServerError> {
-        let (image, snapshot, own) = match &self.snapshot {
-            Some(name) => self.image_of(find_snapshot(&self.open, name)?, None)?,
+        let named = self.snapshot.as_ref().map(|name| find_snapshot(&self.open, name)).transpose()?;
+        let given = named.map_or_else(|| self.groups.shown_by(&self.open), |named| Ok(Some(named)))?;
+        let (image, snapshot, own) = match given {
+            Some(snapshot) => self.image_of(snapshot, None)?,
             None if self.open.is_destination() => self.newest_image()?,
             None => {
                 let (own, snapshot) = Own::make(&self.open, &self.folder.join(DATES))?;

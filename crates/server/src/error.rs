@@ -341,6 +341,38 @@ pub enum ServerError {
         /// Its name.
         group: String,
     },
+    /// The mirrors of a group show one instant, and have none in common.
+    #[error(
+        "`{volume}` shows nothing: the mirrors of group `{group}` show one instant, and have no snapshot of the group in common"
+    )]
+    GroupShowsNothing {
+        /// The volume.
+        volume: String,
+        /// The group.
+        group: String,
+    },
+    /// A volume of a group that is shown together can't become another state alone.
+    #[error("`{volume}` shows one instant together with the other volumes of group `{group}`")]
+    InGroup {
+        /// The volume.
+        volume: String,
+        /// The group.
+        group: String,
+    },
+    /// Two groups would decide what a volume shows.
+    #[error("a volume of group `{group}` shows one instant with those of group `{other}` already")]
+    GroupsShare {
+        /// The one that was asked for.
+        group: String,
+        /// The one that is there.
+        other: String,
+    },
+    /// A failover of a group was cut off.
+    #[error("the failover of group `{group}` is not over")]
+    GroupUnfinished {
+        /// Its name.
+        group: String,
+    },
     /// A group takes writes already.
     #[error("group `{group}` was failed over")]
     GroupFailedOver {

@@ -2,12 +2,12 @@
 //!
 //! On the destination of a mirror `VOLUME/LUN` is the newest image at the time of connecting, and it stays that image
 //! for the whole session, however many newer ones arrive: a file system that is mounted from it never sees its disk
-//! change. Whoever wants a newer image connects again.
+//! change. Whoever wants a newer image connects again. The mirrors of a group are shown together: as of one snapshot of the group.
 
 use std::sync::Arc;
 
 use cairn_device::DeviceError;
-use cairn_files::FilesError;
+use cairn_files::{FilesError, LunInfo};
 use cairn_frontend_nbd::{Export, ExportInfo, Exports, OpenExportError};
 use cairn_volume::VolumeError;
 
@@ -15,6 +15,8 @@ use crate::access::Access;
 use crate::api::WriteCache;
 use crate::changed::Changed;
 use crate::devices::Devices;
+use crate::error::ServerError;
+use crate::groups::{Groups, Showing};
 use crate::names::ExportName;
 use crate::plans::Plans;
 use crate::recordings::Recordings;
@@ -29,6 +31,7 @@ const OFFERED_CONTEXTS: usize = 64;
 /// The exports of the volumes.
 pub(crate) struct ExportTable {
     pub(crate) volumes: Arc<Volumes>,
+    pub(crate) groups: Arc<Groups>,
     pub(crate) devices: Arc<Devices>,
     pub(crate) access: Arc<Access>,
     pub(crate) recordings: Arc<Recordings>,
@@ -40,8 +43,9 @@ impl Exports for ExportTable {
         let mut exports = self.devices.exports();
         for open in self.volumes.all() {
             let volume = &open.name;
-            for lun in open.luns.list().unwrap_or_default() {
-                let description = if open.is_destination() { "mirror, read-only" } else { "" };
+            let (luns, takes_writes) = luns_of(&self.groups, &open).unwrap_or_default();
+            for lun in luns {
+                let description = if takes_writes { "" } else { "mirror, read-only" };
                 let name = format!("{volume}/{}", lun.name);
                 exports.push(ExportInfo { name, description: description.to_owned() });
             }
@@ -66,7 +70,7 @@ impl Exports for ExportTable {
             .filter(|name| !name.contains('@'))
             .collect();
         for open in self.volumes.all() {
-            let luns = open.luns.list().unwrap_or_default();
+            let (luns, _) = luns_of(&self.groups, &open).unwrap_or_default();
             names.extend(luns.iter().map(|lun| format!("{}/{}", open.name, lun.name)));
         }
         match names.len() {
@@ -104,12 +108,7 @@ impl ExportTable {
         let open = self.volumes.get(parsed.volume).map_err(|_| unknown())?;
         let opened = match parsed.snapshot {
             Some(snapshot) => open_snapshot(&open, snapshot, parsed.lun),
-            None if open.is_destination() => open_image(&open, parsed.lun),
-            None => open_present(&open, parsed.lun).map(|export| {
-                let export = self.offered(name, export);
-                // A client that wrote to a LUN with a history in it would destroy that.
-                Export { read_only: export.read_only || self.devices.is_history(name), ..export }
-            }),
+            None => self.open_shown(name, &open, parsed.lun),
         };
         opened.map_err(|refusal| match refusal {
             Refusal::Unknown => unknown(),
@@ -118,6 +117,31 @@ impl ExportTable {
                 OpenExportError::Failed { name: name.to_owned(), source: error }
             }
         })
+    }
+
+    /// What a volume shows.
+    fn open_shown(&self, name: &str, open: &Arc<OpenVolume>, lun: &str) -> Result<Export, Refusal> {
+        match self.groups.open_for_client(open) {
+            Ok(Showing::Newest) => open_image(open, lun),
+            Ok(Showing::Image(image)) => read_only(
+                open.luns.open_in(&image, lun)?,
+                "what all mirrors of its group had when you connected",
+            ),
+            Ok(Showing::Live) => {
+                let export = self.offered(name, open_present(open, lun)?);
+                // A client that wrote to a LUN with a history in it would destroy that.
+                Ok(Export { read_only: export.read_only || self.devices.is_history(name), ..export })
+            }
+            Err(error) => {
+                tracing::warn!(export = name, %error, next = error.next(), "there is nothing to connect to");
+                Err(Refusal::Failed(DeviceError::OutOfService))
+            }
+        }
+    }
+
+    /// The LUN of that name in what a volume shows.
+    pub(crate) fn find_lun(&self, open: &Arc<OpenVolume>, name: &str) -> Option<LunInfo> {
+        luns_of(&self.groups, open).ok()?.0.into_iter().find(|lun| lun.name == name)
     }
 
     /// A LUN or an adopted device, as its owner has it offered.
@@ -129,6 +153,18 @@ impl ExportTable {
             ..export
         }
     }
+}
+
+/// The LUNs that a volume shows, and whether they take writes.
+pub(crate) fn luns_of(groups: &Groups, open: &Arc<OpenVolume>) -> Result<(Vec<LunInfo>, bool), ServerError> {
+    let failed = ServerError::files(&open.name);
+    let showing = groups.showing(open)?;
+    let takes_writes = matches!(showing, Showing::Live);
+    let luns = match showing {
+        Showing::Live | Showing::Newest => open.luns.list(),
+        Showing::Image(image) => open.luns.list_in(&image),
+    };
+    Ok((luns.map_err(failed)?, takes_writes))
 }
 
 enum Refusal {

@@ -2,17 +2,17 @@
 //!
 //! A snapshot of a group is one of the same name in each of its volumes, `group.NAME.TIME`, and nothing else: it comes along with their mirrors like any other, and the time in the
 //! name is never given twice. So the server of the mirrors needs to be told no more than which volumes belong together (a group there), and what all of them have is what
-//! they can be brought to together: the newest snapshot of the group that every one of them has.
-//!
-//! A failover of a group makes its mirrors writable one after the other and brings each to that snapshot. What is to be done is written down first (`groups.json`), and each
-//! volume's part once it is done: cut anywhere, the same command goes on, and never goes over a volume twice. What a volume showed beyond the common instant is kept as a
-//! snapshot of it.
+//! they can be brought to together: the newest snapshot of the group that every one of them has. That is what the mirrors of a group show ([`together`]), and what a failover of the group
+//! brings them to ([`failover`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cairn_base::{BLOCK_SIZE, Clock};
+use cairn_mirror::Follower;
+use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{Snapshot, Volume};
 use chrono_tz::Tz;
 use parking_lot::Mutex;
@@ -25,8 +25,14 @@ use crate::names;
 use crate::schedules::{retention, timetable};
 use crate::server::Server;
 use crate::state;
-use crate::volumes::OpenVolume;
+use crate::transfer;
+use crate::volumes::{OpenVolume, Volumes};
 use timetable::Timetable;
+use together::Memory;
+
+mod failover;
+mod together;
+pub(crate) use together::Showing;
 
 /// How the names of their snapshots begin.
 const PREFIX: &str = "group.";
@@ -34,6 +40,8 @@ const PREFIX: &str = "group.";
 const NAME_MAX: usize = 32;
 /// Volumes of a group at most: writes to all of them wait while the snapshots are made.
 const MEMBERS_MAX: usize = 64;
+/// A newer snapshot of a group that only some of its mirrors have is a problem when they have had it for so long.
+const HELD_BACK_MS: u64 = 15 * 60_000;
 const TIME_FORMAT: &str = "%Y-%m-%dT%H-%M-%S.%3fZ";
 
 /// A group as it is kept.
@@ -52,6 +60,12 @@ struct Group {
     problem: Option<String>,
     /// A failover that was begun, or done.
     failover: Option<Failover>,
+    /// Its mirrors show one instant. Groups that were made before there was that don't.
+    #[serde(default)]
+    together: bool,
+    /// The snapshot that they show; none when they have none in common.
+    #[serde(default)]
+    shown: Option<String>,
 }
 
 /// A failover of a group.
@@ -62,6 +76,9 @@ struct Failover {
     at_ms: u64,
     /// The volumes that show it.
     done: BTreeSet<String>,
+    /// It is being done right now.
+    #[serde(skip)]
+    running: bool,
 }
 
 /// What `groups.json` says.
@@ -70,20 +87,30 @@ struct Document {
     groups: Vec<Group>,
 }
 
-/// The groups of a server.
+/// The groups of a server. Lock order: `groups`, `memory`, then what volumes have.
 pub(crate) struct Groups {
     path: PathBuf,
+    volumes: Arc<Volumes>,
+    clock: Arc<dyn Clock>,
     groups: Mutex<Vec<Group>>,
+    memory: Mutex<Memory>,
     /// The last time that a snapshot was named by, in milliseconds since 1970.
     named_ms: AtomicU64,
 }
 
 impl Groups {
-    /// Those in the data directory.
-    pub(crate) fn open(dir: &std::path::Path) -> Result<Self, ServerError> {
+    /// Those in the data directory. From here on their mirrors show what is written down, or what they have in common if one of them lacks that.
+    pub(crate) fn open(
+        dir: &std::path::Path,
+        volumes: Arc<Volumes>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, ServerError> {
         let path = dir.join("groups.json");
         let document: Document = state::load(&path)?.unwrap_or_default();
-        Ok(Self { path, groups: Mutex::new(document.groups), named_ms: AtomicU64::new(0) })
+        let (groups, memory) = (Mutex::new(document.groups), Mutex::default());
+        let groups = Self { path, volumes, clock, groups, memory, named_ms: AtomicU64::new(0) };
+        groups.advance_all(true);
+        Ok(groups)
     }
 
     fn get(&self, name: &str) -> Result<Group, ServerError> {
@@ -163,6 +190,24 @@ fn in_order(lists: Vec<Vec<String>>) -> Vec<String> {
     order
 }
 
+impl Member {
+    /// Whether a mirror has a snapshot: its image has every one that was made before it.
+    fn has_given(&self, follower: &Follower, name: &str) -> bool {
+        let found = self.snapshots.iter().find(|snapshot| snapshot.name == name);
+        let (Some(found), Some((generation, _))) = (found, follower.base) else { return false };
+        let prefix = format!("{MIRROR_PREFIX}{}.", follower.name);
+        let mut own = self.snapshots.iter().filter(|snapshot| snapshot.name.starts_with(&prefix));
+        match own.find(|own| own.generation == generation) {
+            Some(image) => found.id < image.id,
+            // Nothing is held for it. Without changes in between, snapshots have the same generation.
+            None if found.generation == generation => {
+                follower.updated.is_some_and(|updated| updated >= found.created)
+            }
+            None => found.generation < generation,
+        }
+    }
+}
+
 /// Makes a snapshot with the hooks of all of them around it.
 fn around_all<T>(members: &[Arc<OpenVolume>], make: &mut dyn FnMut() -> T) -> Result<T, ServerError> {
     match members.split_first() {
@@ -182,18 +227,26 @@ impl Server {
     }
 
     pub(crate) fn show_group(&self, name: &str) -> Result<api::Group, ServerError> {
-        Ok(self.show_one(&self.groups.get(name)?))
+        let group = self.groups.get(name)?;
+        let mut shown = self.show_one(&group);
+        self.count_beyond(&group, &mut shown);
+        Ok(shown)
     }
 
-    /// The failover of a group, as far as it still holds: once a volume that was brought to the common instant follows again, the roles have changed since, and the
-    /// next failover is another one, to a newer instant.
-    fn failover_of(&self, group: &Group) -> Option<Failover> {
-        let follows = |volume: &String| self.volumes.get(volume).is_ok_and(|open| open.is_destination());
-        let over = |failover: &Failover| match failover.done.is_empty() {
-            true => group.volumes.iter().all(follows),
-            false => failover.done.iter().any(follows),
+    /// What each volume has beyond what the group shows, or is kept for the mirrors that are the furthest behind: what it costs here that not all are as far as the first.
+    fn count_beyond(&self, group: &Group, shown: &mut api::Group) {
+        let kept = shown.snapshots.iter().find(|snapshot| !snapshot.kept_for.is_empty());
+        let Some(oldest) = shown.shown.as_ref().or(kept).map(|snapshot| snapshot.name.clone()) else {
+            return;
         };
-        group.failover.clone().filter(|failover| !over(failover))
+        for member in self.members(group) {
+            let found = member.snapshots.iter().find(|snapshot| snapshot.name == oldest);
+            let beyond = found.and_then(|found| member.open.volume.changed_since_snapshot(found.id).ok());
+            let shown = shown.members.iter_mut().find(|shown| shown.volume == member.open.name);
+            if let (Some(shown), Some(beyond)) = (shown, beyond) {
+                shown.beyond_bytes = Some(beyond.blocks * BLOCK_SIZE as u64);
+            }
+        }
     }
 
     fn members(&self, group: &Group) -> Vec<Member> {
@@ -223,13 +276,19 @@ impl Server {
             missing: group.volumes.iter().filter(|volume| !has(volume, &name)).cloned().collect(),
             created_ms: group.made_ms(&name).unwrap_or_default(),
             name,
+            kept_for: Vec::new(),
         };
         found.into_iter().map(show).collect()
     }
 
     fn show_one(&self, group: &Group) -> api::Group {
         let members = self.members(group);
-        let snapshots = self.group_snapshots(group, &members);
+        let mut snapshots = self.group_snapshots(group, &members);
+        for (name, peers) in self.kept_for_mirrors(&members, &snapshots) {
+            if let Some(snapshot) = snapshots.iter_mut().find(|snapshot| snapshot.name == name) {
+                snapshot.kept_for = peers;
+            }
+        }
         let common = snapshots.iter().rev().find(|snapshot| snapshot.missing.is_empty()).cloned();
         let shown = |volume: &String| {
             let mirror = self.show_mirror(volume).ok();
@@ -241,6 +300,7 @@ impl Server {
                 follows,
                 image_ms: mirror.as_ref().filter(|_| follows).and_then(|mirror| mirror.image_ms),
                 lag_ms: mirror.as_ref().filter(|_| follows).and_then(|mirror| mirror.lag_ms),
+                beyond_bytes: None,
             }
         };
         let shown: Vec<api::GroupMember> = group.volumes.iter().map(shown).collect();
@@ -248,9 +308,18 @@ impl Server {
         let spread = images.iter().max().zip(images.iter().min()).map(|(newest, oldest)| newest - oldest);
         let now_ms = self.clock_ms();
         let follows = shown.iter().any(|member| member.follows);
+        let is_together = self.groups.is_together(group);
+        let together = group.shown.clone().filter(|_| is_together).map(|name| api::GroupSnapshot {
+            created_ms: group.made_ms(&name).unwrap_or_default(),
+            missing: self.groups.held_in_memory(group),
+            name,
+            kept_for: Vec::new(),
+        });
         api::Group {
             name: group.name.clone(),
             members: shown,
+            together: group.together,
+            shown: together,
             common,
             spread_ms: spread,
             snapshots,
@@ -261,7 +330,7 @@ impl Server {
             last_ms: group.last_ms,
             next_ms: group.next_ms(now_ms).filter(|_| !follows),
             problem: group.problem.clone(),
-            failover: self.failover_of(group).map(|failover| api::GroupFailoverState {
+            failover: self.groups.failover_of(group).map(|failover| api::GroupFailoverState {
                 snapshot: failover.snapshot.clone(),
                 at_ms: failover.at_ms,
                 left: group.volumes.iter().filter(|v| !failover.done.contains(*v)).cloned().collect(),
@@ -290,7 +359,7 @@ impl Server {
         for volume in &request.volumes {
             self.volumes.get(volume)?;
         }
-        let group = Group {
+        let mut group = Group {
             name: request.name,
             volumes: request.volumes,
             every_ms: None,
@@ -301,7 +370,18 @@ impl Server {
             last_ms: None,
             problem: None,
             failover: None,
+            together: !request.apart,
+            shown: None,
         };
+        if group.together
+            && let Err(error) = self.groups.refuse_shared(&group)
+        {
+            if self.groups.is_together(&group) {
+                return Err(error);
+            }
+            // Volumes that take writes are in as many groups as one likes: they show what is written to them.
+            group.together = false;
+        }
         {
             let mut groups = self.groups.groups.lock();
             if groups.iter().any(|other| other.name == group.name) {
@@ -312,7 +392,14 @@ impl Server {
             state::save(&self.groups.path, &Document { groups: changed.clone() })?;
             *groups = changed;
         }
-        Ok(self.show_one(&group))
+        self.groups.advance_all(true);
+        Ok(self.show_one(&self.groups.get(&group.name)?))
+    }
+
+    /// Has the mirrors of a group show one instant, or each its own newest image.
+    pub(crate) fn show_group_together(&self, name: &str, together: bool) -> Result<api::Group, ServerError> {
+        self.groups.set_together(name, together)?;
+        Ok(self.show_one(&self.groups.get(name)?))
     }
 
     /// Ends a group; its volumes and their snapshots stay.
@@ -353,6 +440,8 @@ impl Server {
     /// Makes a snapshot of all volumes of a group, at one instant.
     pub(crate) fn snapshot_group(&self, name: &str) -> Result<api::GroupSnapshot, ServerError> {
         let group = self.groups.get(name)?;
+        // Not all of them are of one instant yet.
+        self.groups.refuse_unfinished(&group)?;
         let mut members = Vec::new();
         for volume in &group.volumes {
             let open = self.volumes.get(volume)?;
@@ -378,17 +467,18 @@ impl Server {
             named(&volume, &format!("{volume}@{PREFIX}{name}"))(source)
         })?;
         tracing::info!(group = name, snapshot, volumes = members.len(), "made a snapshot of a group");
-        Ok(api::GroupSnapshot { name: snapshot, created_ms, missing: Vec::new() })
+        Ok(api::GroupSnapshot { name: snapshot, created_ms, missing: Vec::new(), kept_for: Vec::new() })
     }
 
     /// Makes the snapshots of groups that are due, and deletes those that need not stay.
     pub(crate) fn run_groups(&self) {
         let now_ms = self.clock_ms();
+        self.groups.advance_all(false);
         let groups = self.groups.groups.lock().clone();
         for group in groups.iter().filter(|group| group.next_ms(now_ms).is_some_and(|next| next <= now_ms)) {
             let follows = |volume: &String| self.volumes.get(volume).is_ok_and(|open| open.is_destination());
-            if group.volumes.iter().any(follows) {
-                // Its source makes them.
+            if group.volumes.iter().any(follows) || self.groups.refuse_unfinished(group).is_err() {
+                // Its source makes them; or it is told that the failover is to be gone on with.
                 continue;
             }
             let outcome = self.snapshot_group(&group.name).and_then(|_| self.thin_group(group));
@@ -405,13 +495,47 @@ impl Server {
         }
     }
 
-    /// Deletes the snapshots of a group that its rules no longer keep: those of its schedule and those made by hand, none that is held or open in any volume.
+    /// Of each server of mirrors the newest snapshot of a group that all of its mirrors of these volumes have: what they show there, and what they would be failed over to.
+    fn kept_for_mirrors(
+        &self,
+        members: &[Member],
+        snapshots: &[api::GroupSnapshot],
+    ) -> BTreeMap<String, Vec<String>> {
+        let pinned: HashSet<String> = self.peers.pinned().into_iter().map(transfer::peer_digits).collect();
+        let mut mirrors: BTreeMap<String, Vec<Follower>> = BTreeMap::new();
+        for follower in self.source.followers() {
+            let is_member = members.iter().any(|member| member.open.volume.id() == follower.volume);
+            if is_member && follower.departed.is_none() && pinned.contains(follower.peer()) {
+                mirrors.entry(follower.peer().to_owned()).or_default().push(follower);
+            }
+        }
+        let mut kept: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (peer, mirrors) in mirrors {
+            let has = |follower: &Follower, name: &str| {
+                let member = members.iter().find(|member| member.open.volume.id() == follower.volume);
+                member.is_some_and(|member| member.has_given(follower, name))
+            };
+            let all_have = |snapshot: &&api::GroupSnapshot| {
+                snapshot.missing.is_empty() && mirrors.iter().all(|follower| has(follower, &snapshot.name))
+            };
+            if let Some(newest) = snapshots.iter().rev().find(all_have) {
+                kept.entry(newest.name.clone()).or_default().push(peer);
+            }
+        }
+        kept
+    }
+
+    /// Deletes the snapshots of a group that its rules no longer keep: those of its schedule and those made by hand, none that is held or open in any volume, and none that mirrors
+    /// have as the last that they have in common.
     fn thin_group(&self, group: &Group) -> Result<(), ServerError> {
         let members = self.members(group);
         let snapshots = self.group_snapshots(group, &members);
         let times: Vec<u64> = snapshots.iter().map(|snapshot| snapshot.created_ms).collect();
         let stays = retention::kept(&group.keep, &times, group.zone()?);
-        for (snapshot, _) in snapshots.iter().zip(stays).filter(|(_, stays)| !stays) {
+        let kept = self.kept_for_mirrors(&members, &snapshots);
+        let goes =
+            |(snapshot, stays): &(&api::GroupSnapshot, bool)| !stays && !kept.contains_key(&snapshot.name);
+        for (snapshot, _) in snapshots.iter().zip(stays).filter(goes) {
             let of =
                 |member: &Member| member.snapshots.iter().find(|found| found.name == snapshot.name).cloned();
             let is_open = |member: &Member| {
@@ -435,77 +559,10 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the mirrors of a group writable, all at the newest snapshot of the group that every one of them has.
-    pub(crate) fn failover_group(
-        &self,
-        name: &str,
-        dry_run: bool,
-    ) -> Result<api::GroupFailover, ServerError> {
-        let group = self.groups.get(name)?;
-        let begun = self.failover_of(&group);
-        if begun.as_ref().is_some_and(|failover| failover.done.len() >= group.volumes.len()) {
-            return Err(ServerError::GroupFailedOver { group: name.to_owned() });
-        }
-        let shown = self.show_one(&group);
-        let snapshot = match &begun {
-            Some(begun) => begun.snapshot.clone(),
-            None => match &shown.common {
-                Some(common) => common.name.clone(),
-                None => return Err(ServerError::GroupApart { group: name.to_owned() }),
-            },
-        };
-        let mut lost = Vec::new();
-        for volume in &group.volumes {
-            let open = self.volumes.get(volume)?;
-            let found = open.volume.snapshots().into_iter().find(|found| found.name == snapshot);
-            let found = found.ok_or_else(|| ServerError::GroupApart { group: name.to_owned() })?;
-            if begun.is_none() && !open.is_destination() {
-                return Err(ServerError::NotAMirror { volume: volume.clone() });
-            }
-            // What would stop it in the middle is said before anything is done.
-            if begun.as_ref().is_none_or(|begun| !begun.done.contains(volume)) {
-                self.devices.refuse_adopted(volume, None)?;
-                self.mounts.refuse_if_live(volume)?;
-            }
-            // What the image has beyond the common instant, and what it lacks.
-            let beyond = open.volume.changed_since_snapshot(found.id).map_err(ServerError::volume(volume))?;
-            let loss = if open.is_destination() { Some(self.failover(volume, true)?) } else { None };
-            lost.push(api::GroupLoss {
-                volume: volume.clone(),
-                undone_bytes: beyond.blocks * cairn_base::BLOCK_SIZE as u64,
-                lost_bytes: loss.as_ref().and_then(|loss| loss.lost_bytes),
-                lost_ms: loss.and_then(|loss| loss.lost_ms),
-            });
-        }
-        let created_ms = group.made_ms(&snapshot);
-        let mut answer = api::GroupFailover { name: name.to_owned(), snapshot, created_ms, lost, dry_run };
-        if dry_run {
-            return Ok(answer);
-        }
-        let (snapshot, at_ms) = (answer.snapshot.clone(), self.clock_ms());
-        self.groups.change(name, |group| {
-            group.failover =
-                Some(begun.clone().unwrap_or(Failover { snapshot, at_ms, done: BTreeSet::new() }));
-        })?;
-        for volume in &group.volumes {
-            if begun.as_ref().is_some_and(|begun| begun.done.contains(volume)) {
-                continue;
-            }
-            // Its mounts take writes once it is rolled back, not in between.
-            let _still = self.mounts.keep_still(volume);
-            if self.volumes.get(volume)?.is_destination() {
-                self.failover(volume, false)?;
-            }
-            self.rollback(volume, &answer.snapshot)?;
-            self.groups.change(name, |group| {
-                if let Some(failover) = &mut group.failover {
-                    failover.done.insert(volume.clone());
-                }
-            })?;
-        }
-        tracing::warn!(group = name, snapshot = answer.snapshot, "failed a group over");
-        answer.dry_run = false;
-        Ok(answer)
+    /// Whether the mirrors of a group are to show one instant, and have none.
+    fn shows_nothing(&self, group: &api::Group) -> bool {
+        let is_together = self.groups.get(&group.name).is_ok_and(|group| self.groups.is_together(&group));
+        is_together && group.shown.is_none()
     }
 
     /// What is wrong with groups.
@@ -520,6 +577,32 @@ impl Server {
                 tell(
                     format!("its failover was cut off: {} are left", failover.left.join(", ")),
                     format!("`cairn group failover {name}` goes on with it"),
+                );
+            }
+            if group.together && self.shows_nothing(&group) {
+                tell(
+                    "its mirrors show nothing, as they have no snapshot of the group in common".to_owned(),
+                    format!(
+                        "`cairn snapshot create --group {name}` at the source, and `cairn mirror update` of each here; or `cairn group apart {name}`, and each shows its own newest image"
+                    ),
+                );
+            }
+            if let Some(shown) = group.shown.as_ref().filter(|shown| !shown.missing.is_empty()) {
+                tell(
+                    format!(
+                        "the source has deleted {}, which they show: {} have it in memory only, until all have a newer one",
+                        shown.name,
+                        shown.missing.join(", ")
+                    ),
+                    format!(
+                        "`cairn mirror update` of the others; see `cairn group show {name}`. Do not restart this server before"
+                    ),
+                );
+            }
+            if let Some((snapshot, missing)) = held_back(&group) {
+                tell(
+                    format!("its mirrors show an older instant, as {} lack {snapshot}", missing.join(", ")),
+                    "see `cairn mirror status`, and `cairn group show` for what is held back".to_owned(),
                 );
             }
             if let Some(problem) = &group.problem {
@@ -541,6 +624,16 @@ impl Server {
         }
         problems
     }
+}
+
+/// A snapshot of a group that some of its mirrors have had for long, newer than what they show; and those that lack it.
+fn held_back(group: &api::Group) -> Option<(String, Vec<String>)> {
+    let shown_ms = group.shown.as_ref()?.created_ms;
+    let newest_ms = group.members.iter().filter_map(|member| member.image_ms).max()?;
+    let mut newer = group.snapshots.iter().filter(|snapshot| snapshot.created_ms > shown_ms);
+    let first = newer.find(|snapshot| !snapshot.missing.is_empty())?;
+    let is_long = newest_ms.saturating_sub(first.created_ms) > HELD_BACK_MS;
+    is_long.then(|| (first.name.clone(), first.missing.clone()))
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::api;
 use crate::contents::find_snapshot;
 use crate::error::ServerError;
+use crate::groups::Groups;
 use crate::handover::Handed;
 use crate::jobs::Progress;
 use crate::names;
@@ -102,6 +103,7 @@ struct Against {
 
 /// A dump of one volume: what is decided before anything is read.
 struct Making<'a> {
+    groups: Arc<Groups>,
     open: &'a Arc<OpenVolume>,
     path: PathBuf,
 }
@@ -173,10 +175,8 @@ impl Making<'_> {
         if let Some(name) = &request.snapshot {
             return Ok((find_snapshot(self.open, name)?, false));
         }
-        if self.open.is_destination() {
-            let shown = self.open.volume.status().cursor.snapshot;
-            let none = || ServerError::NoImage { volume: self.open.name.clone() };
-            return Ok((self.open.volume.snapshot(shown).ok_or_else(none)?, false));
+        if let Some(shown) = self.groups.shown_by(self.open)? {
+            return Ok((shown, false));
         }
         let failed = ServerError::volume(&self.open.name);
         let name = format!("{DUMP_PREFIX}{level}.{}", &id[..8]);
@@ -214,7 +214,7 @@ fn is_of_a_dump(name: &str) -> bool {
 
 impl Server {
     fn making<'a>(&self, open: &'a Arc<OpenVolume>) -> Making<'a> {
-        Making { open, path: self.volumes.folder(&open.name).join("dumps.json") }
+        Making { groups: self.groups.clone(), open, path: self.volumes.folder(&open.name).join("dumps.json") }
     }
 
     /// The last dump of each level.
@@ -312,11 +312,11 @@ impl Server {
             }
             _ => Some(making.against(request)?),
         };
-        let (path, request, clock) = (making.path, request.clone(), self.clock.clone());
+        let (Making { groups, path, .. }, request, clock) = (making, request.clone(), self.clock.clone());
         self.jobs.start("image dump", volume, move |progress| {
             let _turn = turn;
             let task = Task {
-                making: Making { open: &open, path },
+                making: Making { groups, open: &open, path },
                 request: &request,
                 handed: &handed,
                 clock,

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::api;
 use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
 use crate::error::ServerError;
+use crate::groups::Groups;
 use crate::identity::{Fingerprint, Identity};
 use crate::jobs::{Jobs, Progress};
 use crate::limits::Limits;
@@ -243,6 +244,8 @@ pub(crate) struct Mirrors {
     clock: Arc<dyn Clock>,
     jobs: Arc<Jobs>,
     peers: Arc<Peers>,
+    /// What has a say in what mirrors show that belong together.
+    groups: Arc<Groups>,
     /// The mirrors of volumes here.
     source: Arc<cairn_mirror::Source>,
     /// Where mirrors reach this server: `HOST:PORT`, or `:PORT` when it does not know its name; empty when they don't.
@@ -275,6 +278,7 @@ pub(crate) struct Surroundings {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) peers: Arc<Peers>,
+    pub(crate) groups: Arc<Groups>,
     pub(crate) source: Arc<cairn_mirror::Source>,
     pub(crate) address: String,
     pub(crate) patience: Duration,
@@ -296,7 +300,8 @@ impl Drop for Schedule {
 impl Mirrors {
     /// The mirrors among `volumes`.
     pub(crate) fn open(around: Surroundings) -> Result<Self, ServerError> {
-        let Surroundings { volumes, identity, clock, jobs, peers, source, address, patience } = around;
+        let Surroundings { volumes, identity, clock, jobs, peers, groups, source, address, patience } =
+            around;
         let now_ms = now_ms(&*clock);
         let (mut relations, consents) = (BTreeMap::new(), Consents::default());
         for open in volumes.all() {
@@ -311,6 +316,7 @@ impl Mirrors {
             clock,
             jobs,
             peers,
+            groups,
             source,
             address,
             closes: OnceLock::new(),
@@ -439,6 +445,14 @@ impl Mirrors {
         })
     }
 
+    /// Ends what transfers run into these volumes, and waits for that. The schedule begins the next ones.
+    pub(crate) fn settle(&self, volumes: &[String]) -> Result<(), ServerError> {
+        let known = self.relations.lock().clone();
+        let concerned: Vec<&Arc<Relation>> = volumes.iter().filter_map(|volume| known.get(volume)).collect();
+        concerned.iter().for_each(|relation| relation.cut());
+        concerned.iter().try_for_each(|relation| relation.settle())
+    }
+
     /// No update begins any more, and those that run are cut off.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
@@ -529,6 +543,7 @@ impl Mirrors {
         let options = document.options();
         relation.destination.set_options(Options { hold: options.hold || manner.hold, ..options });
         relation.destination.set_relay(self.source.clone());
+        relation.destination.set_keeper(self.groups.keeper(&relation.name));
         relation.set_pace(now_ms(&*self.clock));
         let cut = |source| ServerError::Unreachable { address: document.address.clone(), source };
         for lane in stream.lanes_mut() {

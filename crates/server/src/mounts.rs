@@ -3,13 +3,15 @@
 //! A server that died leaves mounts behind on which everything fails; the next start takes them away and mounts anew. An entry stays until somebody unmounts it, by
 //! `cairn unmount` or with the system's own programs. A live tree is mounted once; its second directory shows the same mount.
 //!
+//! A mirror's mount shows what the mirror shows: its newest image, or what all mirrors of its group have.
+//!
 //! A mirror that was failed over takes writes, and so do its mounts a moment later: each is taken away from its directory and made again, on the live tree. Who had a file or a directory
-//! open goes on reading the image that he was in; who comes by the path is in the live tree.
+//! open goes on reading the image that he was in; who comes by the path is in the live tree. Of a group, they do when all of it was failed over.
 //!
 //! A mount whose directory went (unmounted lazily, here or by another program) is forgotten, and listed as left until nobody works in it. As long as one of a live tree is left, that tree is not
 //! mounted anew: two mounts would have a cache each. Its programs can be cut off ([`Mounts::remove`]), which is never done unasked: what they have not written yet is lost.
 //!
-//! Lock order: `entries`, then `left`, then `still`, then what volumes have. It is not held while a mount is asked for data: the answer may need a new mount's threads, never this.
+//! Lock order: `entries`, then `left`, then `still`, then what groups and volumes have. It is not held while a mount is asked for data: the answer may need a new mount's threads, never this.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +20,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cairn_base::SnapshotId;
-use cairn_files::Tree;
-use cairn_frontend_fuse::{self as fuse, Mount, MountError, MountOptions, MountsWatch, View};
+use cairn_files::{Tree, TreeError};
+use cairn_frontend_fuse::{self as fuse, Follows, Mount, MountError, MountOptions, MountsWatch, View};
+use cairn_volume::{Image, Volume};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::api;
 use crate::contents::find_snapshot;
 use crate::error::ServerError;
+use crate::groups::{Groups, Showing};
 use crate::state;
 use crate::volumes::{OpenVolume, Volumes};
 
@@ -79,6 +83,29 @@ struct Mounted {
 struct Entry {
     record: Record,
     state: Result<Mounted, String>,
+    /// It is made as soon as its volume shows something.
+    waits: bool,
+}
+
+/// What a mount of a mirror shows.
+struct Followed {
+    groups: Arc<Groups>,
+    open: Arc<OpenVolume>,
+}
+
+impl Follows for Followed {
+    fn volume(&self) -> &Arc<Volume> {
+        &self.open.volume
+    }
+
+    fn image(&self) -> Result<Option<Image>, TreeError> {
+        match self.groups.showing(&self.open) {
+            Ok(Showing::Image(image)) => Ok(Some(image)),
+            Ok(Showing::Newest | Showing::Live) => Ok(Some(self.open.volume.image(None)?)),
+            // Why is in `status`.
+            Err(_) => Ok(None),
+        }
+    }
 }
 
 impl Entry {
@@ -136,6 +163,7 @@ pub(crate) struct Mounts {
     own: Weak<Mounts>,
     path: PathBuf,
     volumes: Arc<Volumes>,
+    groups: Arc<Groups>,
     entries: Mutex<Vec<Entry>>,
     /// Until they end.
     left: Mutex<Vec<Left>>,
@@ -184,13 +212,18 @@ impl Drop for Watch {
 
 impl Mounts {
     /// Makes the mounts that are remembered again. One that can't be made is told, and stays remembered.
-    pub(crate) fn open(data: &Path, volumes: Arc<Volumes>) -> Result<Arc<Self>, ServerError> {
+    pub(crate) fn open(
+        data: &Path,
+        volumes: Arc<Volumes>,
+        groups: Arc<Groups>,
+    ) -> Result<Arc<Self>, ServerError> {
         let path = data.join("mounts.json");
         let document: Document = state::load(&path)?.unwrap_or_default();
         let mounts = Arc::new_cyclic(|own| Self {
             own: own.clone(),
             path,
             volumes,
+            groups,
             entries: Mutex::default(),
             left: Mutex::default(),
             watch: MountsWatch::default(),
@@ -202,12 +235,14 @@ impl Mounts {
         for record in document.mounts {
             clear_dead(&record);
             let mut entries = mounts.entries.lock();
-            let state = mounts.mount(&record, &entries, None).map_err(|error| {
+            let mounted = mounts.mount(&record, &entries, None);
+            let waits = matches!(mounted, Err(ServerError::GroupShowsNothing { .. }));
+            let state = mounted.map_err(|error| {
                 let (name, directory) = (record.name(), record.directory.display().to_string());
                 tracing::error!(name, directory, %error, "what was mounted is not there any more");
                 error.to_string()
             });
-            entries.push(Entry { record, state });
+            entries.push(Entry { record, state, waits });
         }
         Ok(mounts)
     }
@@ -270,7 +305,7 @@ impl Mounts {
         }
         let mounted = self.mount(&record, &entries, None)?;
         entries.retain(|entry| entry.record.directory != record.directory);
-        entries.push(Entry { record, state: Ok(mounted) });
+        entries.push(Entry { record, state: Ok(mounted), waits: false });
         self.save(&entries)?;
         let shown = entries.last().map(Entry::show).ok_or(ServerError::Bug)?;
         tracing::info!(name = shown.name, directory = shown.directory, "mounted");
@@ -402,9 +437,9 @@ impl Mounts {
     fn make_writable(&self) {
         let mut entries = self.entries.lock();
         for index in 0..entries.len() {
-            let Entry { record, state: Ok(mounted) } = &entries[index] else { continue };
+            let Entry { record, state: Ok(mounted), .. } = &entries[index] else { continue };
             let is_left_behind =
-                record.snapshot.is_none() && mounted.read_only && !mounted.open.is_destination();
+                record.snapshot.is_none() && mounted.read_only && self.groups.is_live(&mounted.open);
             if !is_left_behind || self.still.lock().contains(&record.volume) {
                 continue;
             }
@@ -449,6 +484,29 @@ impl Mounts {
         }
     }
 
+    /// Makes mounts that waited until their mirrors show something.
+    fn make_waiting(&self) {
+        let mut entries = self.entries.lock();
+        for index in 0..entries.len() {
+            let record = entries[index].record.clone();
+            let shows =
+                || self.volumes.get(&record.volume).is_ok_and(|open| self.groups.showing(&open).is_ok());
+            if !entries[index].waits || !shows() {
+                continue;
+            }
+            let mounted = self.mount(&record, &entries, None);
+            let (name, directory) = (record.name(), record.directory.display().to_string());
+            match &mounted {
+                Ok(_) => tracing::info!(name, directory, "mounted, as the mirror shows something again"),
+                Err(error) => {
+                    tracing::error!(name, directory, %error, "what was mounted is not there any more")
+                }
+            }
+            entries[index].waits = matches!(mounted, Err(ServerError::GroupShowsNothing { .. }));
+            entries[index].state = mounted.map_err(|error| error.to_string());
+        }
+    }
+
     /// Takes away the mounts of a volume's live tree, whoever works in them: it becomes a mirror. How many there were.
     pub(crate) fn close_live(&self, volume: &str) -> usize {
         let mut entries = self.entries.lock();
@@ -471,7 +529,7 @@ impl Mounts {
         if gone.is_empty() {
             return;
         }
-        for Entry { record, state } in gone {
+        for Entry { record, state, .. } in gone {
             if let Ok(Mounted { mount, read_only, .. }) = state
                 && !shows(entries, &mount)
             {
@@ -524,7 +582,10 @@ impl Mounts {
                 let image = open.volume.image(Some(id)).map_err(ServerError::volume(&record.volume))?;
                 (View::Frozen(Arc::new(Tree::of_image(image).map_err(failed)?)), true)
             }
-            None if open.is_destination() => (View::Following(open.volume.clone()), true),
+            None if !matches!(self.groups.showing(&open)?, Showing::Live) => {
+                let followed = Followed { groups: self.groups.clone(), open: open.clone() };
+                (View::Following(Arc::new(followed)), true)
+            }
             None if self.still.lock().contains(&record.volume) => {
                 return Err(ServerError::Busy { name: record.volume.clone(), by: "it is being rolled back" });
             }
@@ -532,7 +593,7 @@ impl Mounts {
         };
         let same = entries.iter().find(|entry| entry.record.volume == record.volume && entry.is_live());
         let mount = match (same, read_only) {
-            (Some(Entry { state: Ok(other), record: there }), false) => {
+            (Some(Entry { state: Ok(other), record: there, .. }), false) => {
                 // From a directory where it is now: what it was mounted on first may be an empty directory again.
                 let places = places_of(other)?;
                 let from = places.first().ok_or_else(|| ServerError::Busy {
@@ -610,6 +671,7 @@ impl Mounts {
         }
         if !self.ending.load(Ordering::Acquire) {
             self.forget_unmounted();
+            self.make_waiting();
             self.make_writable();
         }
     }
@@ -657,7 +719,7 @@ fn shows(entries: &[Entry], mount: &Arc<Mount>) -> bool {
 
 /// Programs are not cut off in one directory and, by that, in another one that shows the same mount.
 fn refuse_if_elsewhere(entries: &[Entry], index: usize) -> Result<(), ServerError> {
-    let Entry { record, state: Ok(mounted) } = &entries[index] else { return Ok(()) };
+    let Entry { record, state: Ok(mounted), .. } = &entries[index] else { return Ok(()) };
     let same =
         |entry: &&Entry| entry.state.as_ref().is_ok_and(|other| Arc::ptr_eq(&other.mount, &mounted.mount));
     match entries.iter().filter(same).find(|entry| entry.record.directory != record.directory) {

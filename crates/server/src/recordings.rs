@@ -167,6 +167,7 @@ impl Server {
     pub(crate) fn start_recording(&self, asked: &api::RecordExport) -> Result<api::Recording, ServerError> {
         let table = ExportTable {
             volumes: self.volumes.clone(),
+            groups: self.groups.clone(),
             devices: self.devices.clone(),
             access: self.access.clone(),
             recordings: self.recordings.clone(),

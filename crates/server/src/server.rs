@@ -19,7 +19,7 @@ use crate::data_dir::DataDir;
 use crate::devices::Devices;
 use crate::drills::Drills;
 use crate::error::ServerError;
-use crate::exports::ExportTable;
+use crate::exports::{ExportTable, luns_of};
 use crate::followers::Followers;
 use crate::groups::Groups;
 use crate::handover::Handover;
@@ -61,7 +61,7 @@ pub(crate) struct Server {
     pub(crate) dumping: Arc<Dumping>,
     pub(crate) drills: Arc<Drills>,
     pub(crate) mounts: Arc<Mounts>,
-    pub(crate) groups: Groups,
+    pub(crate) groups: Arc<Groups>,
     nbd: NbdServer,
     iscsi: IscsiServer,
     pub(crate) access: Arc<Access>,
@@ -118,6 +118,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let volumes = Arc::new(Volumes::open(data.volumes(), config.cache, clock.clone())?);
     let devices = Arc::new(Devices::open(data.devices(), clock.clone(), volumes.clone())?);
     let jobs = Arc::new(Jobs::new(clock.clone()));
+    let groups = Arc::new(Groups::open(data.path(), volumes.clone(), clock.clone())?);
     let (followers, sessions) = Followers::open(data.path())?;
     let (followers, sessions) = (Arc::new(followers), Arc::new(sessions));
     let mirrors = Mirrors::open(Surroundings {
@@ -126,6 +127,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         clock: clock.clone(),
         jobs: jobs.clone(),
         peers: peers.clone(),
+        groups: groups.clone(),
         source: sessions.clone(),
         address: mirrors_reach(config.advertise.as_deref(), mirror.as_ref()),
         patience: config.mirror_patience,
@@ -141,6 +143,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let plans = Arc::new(Plans::new(clock.clone()));
     let exports = || ExportTable {
         volumes: volumes.clone(),
+        groups: groups.clone(),
         devices: devices.clone(),
         access: access.clone(),
         recordings: recordings.clone(),
@@ -166,11 +169,11 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     }
 
     let drills = Arc::new(Drills::open(volumes.clone(), clock.clone())?);
-    let mounts = Mounts::open(data.path(), volumes.clone())?;
+    let mounts = Mounts::open(data.path(), volumes.clone(), groups.clone())?;
     let server = Arc::new(Server {
         drills,
         mounts,
-        groups: Groups::open(data.path())?,
+        groups,
         jobs,
         started: clock.monotonic(),
         clock,
@@ -336,10 +339,13 @@ impl Server {
         };
         let mut exports = Vec::new();
         for open in self.volumes.all() {
-            for lun in open.luns.list().unwrap_or_default() {
+            // What nobody can connect to at the moment is listed all the same.
+            let shown = luns_of(&self.groups, &open);
+            let (luns, takes_writes) = shown.unwrap_or((open.luns.list().unwrap_or_default(), false));
+            for lun in luns {
                 let name = format!("{}/{}", open.name, lun.name);
                 exports.push(api::Export {
-                    read_only: open.is_destination()
+                    read_only: !takes_writes
                         || self.access.offer(&name).read_only
                         || self.devices.is_history(&name),
                     target: self.target(&name),

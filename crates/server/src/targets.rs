@@ -86,7 +86,7 @@ impl TargetTable {
 
     fn find_present(&self, name: &str) -> Option<Found> {
         let exists = |(volume, lun): &(&str, &str)| {
-            self.volumes().get(volume).is_ok_and(|open| open.luns.find(lun).is_ok())
+            self.volumes().get(volume).is_ok_and(|open| self.exports.find_lun(&open, lun).is_some())
         };
         let (volume, lun) = cuts(name).find(exists)?;
         Some(Found { volume: volume.to_owned(), snapshot: None, lun: lun.to_owned() })
@@ -127,7 +127,6 @@ impl TargetTable {
     }
 
     fn identify_lun(&self, digest: Sha256, name: &ExportName<'_>) -> Result<Sha256, DeviceError> {
-        let gone = |_| DeviceError::OutOfService;
         let open = self.volumes().get(name.volume).map_err(|_| DeviceError::OutOfService)?;
         let snapshots = open.volume.snapshots();
         let snapshot = snapshots.iter().find(|known| Some(known.name.as_str()) == name.snapshot);
@@ -137,7 +136,7 @@ impl TargetTable {
                 let luns = open.luns.list_in(&image).unwrap_or_default();
                 luns.into_iter().find(|known| known.name == name.lun).ok_or(DeviceError::OutOfService)?
             }
-            None => open.luns.find(name.lun).map_err(gone)?,
+            None => self.exports.find_lun(&open, name.lun).ok_or(DeviceError::OutOfService)?,
         };
         Ok(digest
             .chain_update(open.volume.status().id.0)

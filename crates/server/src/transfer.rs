@@ -240,7 +240,7 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
         MirrorError::FailedOver => ErrorKind::WrongRole,
         MirrorError::CompareNeeded { .. } | MirrorError::Undecided { .. } => ErrorKind::Diverged,
         MirrorError::NotAhead(_) => ErrorKind::WrongRole,
-        MirrorError::Locked { .. } => ErrorKind::Diverged,
+        MirrorError::Locked { .. } | MirrorError::Withheld { .. } => ErrorKind::Diverged,
         MirrorError::Cancelled => ErrorKind::Interrupted,
         MirrorError::Stream(_) => ErrorKind::Damaged,
         MirrorError::Protocol(_) | MirrorError::Nack(_) => ErrorKind::Failed,
@@ -290,6 +290,9 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
         MirrorError::Locked { .. } => format!(
             "ask at the source who deleted it; updates go on when the lock has run out, or after `cairn mirror set {volume} --lock off` here; `cairn mirror failover {volume}` keeps \
              what is here"
+        ),
+        MirrorError::Withheld { group, .. } => format!(
+            "make a newer one at the source with `cairn snapshot create --group {group}`, and update again; or have each volume here show its own newest image: `cairn group apart {group}`"
         ),
         MirrorError::NotAhead(_) => "see `cairn mirror status` on both sides".into(),
         _ => format!("update again with `cairn mirror update {volume}`; the last complete image is whole"),

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use cairn_base::{ManualClock, Timestamp};
 use cairn_device::MemoryDevice;
-use cairn_files::{New, Tree, check_tree};
+use cairn_files::{New, Tree, TreeError, check_tree};
 use cairn_format::Role;
-use cairn_frontend_fuse::{Unmounted, View};
-use cairn_volume::{FormatOptions, OpenOptions, Volume};
+use cairn_frontend_fuse::{Follows, Unmounted, View};
+use cairn_volume::{FormatOptions, Image, OpenOptions, Volume};
 
 use crate::blocks::VOLUME;
 
@@ -36,6 +36,19 @@ const ENTRY: usize = 128;
 const DIRENT: usize = 24;
 /// `MAX_ERRNO` of Linux.
 const ERRNO_MAX: i32 = 4095;
+
+/// A mirror that shows its newest image.
+struct Newest(Arc<Volume>);
+
+impl Follows for Newest {
+    fn volume(&self) -> &Arc<Volume> {
+        &self.0
+    }
+
+    fn image(&self) -> Result<Option<Image>, TreeError> {
+        Ok(Some(self.0.image(None)?))
+    }
+}
 
 mod opcode {
     pub(super) const LOOKUP: u32 = 1;
@@ -109,7 +122,7 @@ pub(crate) fn requests(data: &[u8]) {
             let image = volume.image(snapshot).expect("it was made");
             View::Frozen(Arc::new(Tree::of_image(image).expect("it has files")))
         }
-        _ => View::Following(volume.clone()),
+        _ => View::Following(Arc::new(Newest(volume.clone()))),
     };
     let mount = Unmounted::new(view).expect("there is a tree");
     let mut known = vec![1];

@@ -15,6 +15,9 @@ pub enum Group {
         /// Its volumes, two or more
         #[arg(required = true, num_args = 2..)]
         volumes: Vec<String>,
+        /// Of mirrors: each shows its own newest image, not all of them one instant
+        #[arg(long)]
+        apart: bool,
     },
     /// All groups
     List,
@@ -25,6 +28,16 @@ pub enum Group {
     },
     /// Make snapshots of a group by the clock, and keep them for so long; without --every and --cron no more are made
     Set(SetGroup),
+    /// Have the mirrors of a group show one instant, the newest snapshot of the group that all of them have
+    Together {
+        /// Its name
+        name: String,
+    },
+    /// Have each mirror of a group show its own newest image
+    Apart {
+        /// Its name
+        name: String,
+    },
     /// Make the mirrors of a group writable, all at the newest snapshot of the group that every one of them has
     Failover {
         /// Its name

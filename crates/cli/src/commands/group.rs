@@ -12,12 +12,12 @@ use crate::output::{Output, ago, duration, interval, size, table};
 /// Runs a command on groups.
 pub fn run(command: Group, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
-        Group::Create { name, volumes } => {
-            let group: api::Group = client.post("/v1/groups", &api::CreateGroup { name, volumes })?;
+        Group::Create { name, volumes, apart } => {
+            let group: api::Group = client.post("/v1/groups", &api::CreateGroup { name, volumes, apart })?;
             output.tell(&group, |group| {
                 let name = &group.name;
                 match group.members.iter().any(|member| member.follows) {
-                    true => format!("made group {name}\nnext: cairn group show {name}"),
+                    true => format!("made group {name}; {}\nnext: cairn group show {name}", shows(group)),
                     false => format!(
                         "made group {name}\nnext: cairn snapshot create --group {name}, or by the clock: cairn group set {name} --every 5m --keep-last 12"
                     ),
@@ -43,6 +43,8 @@ pub fn run(command: Group, client: &Client, output: Output) -> Result<(), Failur
             let group: api::Group = client.put(&path(&name)?, &request)?;
             output.tell(&group, show);
         }
+        Group::Together { name } => show_together(&name, true, client, output)?,
+        Group::Apart { name } => show_together(&name, false, client, output)?,
         Group::Failover { name, dry_run } => failover(&name, dry_run, client, output)?,
         Group::Delete { name } => {
             let () = client.delete(&path(&name)?)?;
@@ -59,6 +61,24 @@ pub fn snapshot(name: &str, client: &Client, output: Output) -> Result<(), Failu
     let made: api::GroupSnapshot = client.post(&format!("{}/snapshot", path(name)?), &())?;
     output.tell(&made, |made| format!("made {} in each volume of {name}", made.name));
     Ok(())
+}
+
+fn show_together(name: &str, together: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let path = format!("{}/together", path(name)?);
+    let group: api::Group = client.put(&path, &api::ShowGroup { together })?;
+    output.tell(&group, |group| format!("{}: {}", group.name, shows(group)));
+    Ok(())
+}
+
+/// What the mirrors of a group show.
+fn shows(group: &api::Group) -> String {
+    let follows = group.members.iter().all(|member| member.follows || !member.is_there);
+    match (&group.shown, group.together, follows) {
+        (Some(shown), ..) => format!("its mirrors show {}, made {}", shown.name, ago(shown.created_ms)),
+        (None, true, true) => "its mirrors show nothing until all have a snapshot of the group".to_owned(),
+        (None, true, false) => "what its volumes show is one instant once all of them are mirrors".to_owned(),
+        (None, false, _) => "each of its mirrors shows its own newest image".to_owned(),
+    }
 }
 
 fn failover(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
@@ -134,6 +154,9 @@ fn show(group: &api::Group) -> String {
         Some(common) => format!("\nall have  {}, made {}", common.name, ago(common.created_ms)),
         None => "\nall have  no snapshot of the group".to_owned(),
     };
+    if group.members.iter().any(|member| member.follows) {
+        text += &format!("\nshown     {}", shows(group));
+    }
     if let Some(spread) = group.spread_ms {
         text += &format!("\nimages    {} apart", duration(spread));
     }
@@ -158,18 +181,29 @@ fn show(group: &api::Group) -> String {
             role.to_owned(),
             member.image_ms.map_or("-".to_owned(), ago),
             member.lag_ms.map_or("-".to_owned(), duration),
+            member.beyond_bytes.map_or("-".to_owned(), size),
         ]
     };
-    text += &format!("\n\n{}", table(["VOLUME", "IS", "IMAGE", "LAG"], group.members.iter().map(row)));
+    // What waits to be shown, or is kept for those who are not as far yet.
+    let head = ["VOLUME", "IS", "NEWEST IMAGE", "LAG", "HELD BACK"];
+    text += &format!("\n\n{}", table(head, group.members.iter().map(row)));
     if !group.snapshots.is_empty() {
         let row = |snapshot: &api::GroupSnapshot| {
             let missing = match &snapshot.missing[..] {
                 [] => "all".to_owned(),
                 missing => format!("all but {}", missing.join(", ")),
             };
-            [snapshot.name.clone(), ago(snapshot.created_ms), missing]
+            let kept = match &snapshot.kept_for[..] {
+                [] => String::new(),
+                peers => {
+                    let short = |peer: &String| peer.get(..12).unwrap_or(peer).to_owned();
+                    let peers: Vec<String> = peers.iter().map(short).collect();
+                    format!("stays for the mirrors at {}", peers.join(", "))
+                }
+            };
+            [snapshot.name.clone(), ago(snapshot.created_ms), missing, kept]
         };
-        text += &format!("\n\n{}", table(["SNAPSHOT", "MADE", "IN"], group.snapshots.iter().map(row)));
+        text += &format!("\n\n{}", table(["SNAPSHOT", "MADE", "IN", ""], group.snapshots.iter().map(row)));
     }
     text
 }

@@ -30,4 +30,4 @@ mod users;
 pub use conversation::Unmounted;
 pub use error::MountError;
 pub use mount::{Mount, MountOptions, MountsWatch, mounted, show_also, unmount};
-pub use shown::View;
+pub use shown::{Follows, View};

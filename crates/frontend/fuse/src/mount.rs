@@ -106,7 +106,7 @@ impl Mount {
         self.connection.has_ended()
     }
 
-    /// Moves a mount of a mirror on to the newest image: whoever comes from the root from now on is in it.
+    /// Moves a mount of a mirror on to what that shows now: whoever comes from the root from now on is in it.
     ///
     /// Takes locks of the kernel, so not to be called by a thread that holds what a file operation needs.
     pub fn refresh(&self) {

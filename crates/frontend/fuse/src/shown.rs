@@ -1,7 +1,7 @@
 //! What a mount shows: a tree at its root, and the trees of snapshots below `.snapshot`.
 //!
 //! An image that the kernel knows files of stays open until it has forgotten all of them; so a program that works in an image of a mirror goes on in it,
-//! while everybody who comes from the root is in the newest.
+//! while everybody who comes from the root is in the one that is shown now.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use cairn_base::{FileId, SnapshotId};
 use cairn_files::{Tree, TreeError};
-use cairn_volume::{Snapshot, Volume};
+use cairn_volume::{Image, Snapshot, Volume};
 use parking_lot::{Mutex, RwLock};
 
 use crate::abi::{FUSE_ROOT_ID, errno};
@@ -22,8 +22,20 @@ pub enum View {
     Live(Arc<Tree>),
     /// One image, for good.
     Frozen(Arc<Tree>),
-    /// The newest image of a mirror; see [`crate::Mount::refresh`].
-    Following(Arc<Volume>),
+    /// What a mirror shows at the moment; see [`crate::Mount::refresh`].
+    Following(Arc<dyn Follows>),
+}
+
+/// Says what a mount of a mirror shows.
+pub trait Follows: Send + Sync {
+    /// The mirror.
+    fn volume(&self) -> &Arc<Volume>;
+
+    /// Its image now; none where it is to stay what it is.
+    ///
+    /// # Errors
+    /// The volume's.
+    fn image(&self) -> Result<Option<Image>, TreeError>;
 }
 
 /// An image with the files that the kernel knows of it.
@@ -68,8 +80,8 @@ impl Shown {
                 let slot = Slot { number: BASE, tree, lookups: AtomicI64::new(0) };
                 shown.slots.write().by_number.insert(BASE, Arc::new(slot));
             }
-            View::Following(volume) => {
-                let tree = Tree::of_image(volume.image(None).map_err(TreeError::from)?)?;
+            View::Following(follows) => {
+                let tree = Tree::of_image(follows.image()?.ok_or(TreeError::NoTree)?)?;
                 let slot = shown.take_slot(Arc::new(tree), None).map_err(|_| TreeError::NoSpace)?;
                 shown.root.store(slot.number, Ordering::Release);
             }
@@ -88,7 +100,7 @@ impl Shown {
     fn volume(&self) -> Option<Arc<Volume>> {
         match &self.view {
             View::Live(tree) => Some(tree.volume().clone()),
-            View::Following(volume) => Some(volume.clone()),
+            View::Following(follows) => Some(follows.volume().clone()),
             View::Frozen(_) => None,
         }
     }
@@ -232,10 +244,10 @@ impl Shown {
         self.take_slot(Arc::new(tree), Some(id))
     }
 
-    /// Moves on to the newest image; the names below the root that the kernel must forget, or none when there was nothing newer.
+    /// Moves on to what is shown now; the names below the root that the kernel must forget, or none when it is that already.
     pub(crate) fn follow(&self) -> Result<Option<HashSet<Vec<u8>>>, TreeError> {
-        let View::Following(volume) = &self.view else { return Ok(None) };
-        let image = volume.image(None).map_err(TreeError::from)?;
+        let View::Following(follows) = &self.view else { return Ok(None) };
+        let Some(image) = follows.image()? else { return Ok(None) };
         let now = self.slot(self.root.load(Ordering::Acquire)).ok();
         let shown = now.and_then(|slot| slot.tree.image().map(|image| image.root().generation));
         if shown == Some(image.root().generation) {

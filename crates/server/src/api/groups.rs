@@ -13,6 +13,17 @@ pub struct CreateGroup {
     pub name: String,
     /// Its volumes: two or more of this server, mirrors or not.
     pub volumes: Vec<String>,
+    /// Where they are mirrors, each shows its own newest image, not all of them one instant.
+    #[serde(default)]
+    pub apart: bool,
+}
+
+/// Says what the mirrors of a group show.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShowGroup {
+    /// One instant: the newest snapshot of the group that all of them have. Otherwise each its own newest image.
+    pub together: bool,
 }
 
 /// A group.
@@ -22,9 +33,13 @@ pub struct Group {
     pub name: String,
     /// Its volumes.
     pub members: Vec<GroupMember>,
+    /// Where they are mirrors, all of them show one instant.
+    pub together: bool,
+    /// What they show then; none when they have none in common, or take writes. Those that are missing in it have it in memory only, as their source has deleted it.
+    pub shown: Option<GroupSnapshot>,
     /// The newest snapshot of the group that all of them have: what they can be brought to together.
     pub common: Option<GroupSnapshot>,
-    /// Between the oldest and the newest image that its mirrors show.
+    /// Between the oldest and the newest image that its mirrors have.
     pub spread_ms: Option<u64>,
     /// Its snapshots, the oldest first.
     pub snapshots: Vec<GroupSnapshot>,
@@ -55,10 +70,12 @@ pub struct GroupMember {
     pub is_there: bool,
     /// It is a mirror that follows its source.
     pub follows: bool,
-    /// When the image that it shows was taken, by the source's clock.
+    /// When the newest image that it has was taken, by the source's clock.
     pub image_ms: Option<u64>,
-    /// How far it is behind.
+    /// How far that is behind.
     pub lag_ms: Option<u64>,
+    /// What it has beyond the snapshot that the group shows or, at the source, that is kept for the mirrors that are the furthest behind. Of one group only, not in the list.
+    pub beyond_bytes: Option<u64>,
 }
 
 /// A snapshot of a group: one of the same name in each volume, of the same instant.
@@ -70,6 +87,8 @@ pub struct GroupSnapshot {
     pub created_ms: u64,
     /// Volumes that do not have it (yet, or any more).
     pub missing: Vec<String>,
+    /// Servers of mirrors, by the first digits of their certificates, that have this one in all of their mirrors and nothing newer: it stays for them.
+    pub kept_for: Vec<String>,
 }
 
 /// How far a failover of a group is.

@@ -28,7 +28,7 @@ impl ServerError {
             E::NoSuchPath { .. } | E::StateVersion { .. } | E::PeerVersion { .. } => {
                 ErrorKind::VersionMismatch
             }
-            E::Taken { .. } => ErrorKind::Taken,
+            E::Taken { .. } | E::GroupsShare { .. } => ErrorKind::Taken,
             E::CloneBaseGone { .. } => ErrorKind::VolumeDamaged,
             E::InUse { .. }
             | E::HeldForMirror { .. }
@@ -64,10 +64,12 @@ impl ServerError {
             E::WithoutHistory { .. } => ErrorKind::NotFound,
             E::Mount(error) => mount_kind(error),
             E::Tree { source, .. } => tree_kind(source),
-            E::Undecided { .. } | E::GroupApart { .. } => ErrorKind::Diverged,
+            E::Undecided { .. } | E::GroupApart { .. } | E::GroupShowsNothing { .. } => ErrorKind::Diverged,
             E::Recording { .. } => ErrorKind::Failed,
             E::Unlocated => ErrorKind::PeerUnreachable,
             E::GroupFailedOver { .. }
+            | E::GroupUnfinished { .. }
+            | E::InGroup { .. }
             | E::IsDestination { .. }
             | E::FailedOver { .. }
             | E::FollowsSource { .. }
@@ -190,6 +192,16 @@ impl ServerError {
             E::GroupApart { group } => format!(
                 "make one at the source with `cairn snapshot create --group {group}`, and let the mirrors bring it; or fail the volumes over one by one with `cairn mirror failover`"
             ),
+            E::GroupShowsNothing { group, .. } => format!(
+                "make one at the source with `cairn snapshot create --group {group}`, and let the mirrors bring it; or have each volume show its own newest image: `cairn group apart {group}`"
+            ),
+            E::InGroup { group, .. } => format!(
+                "`cairn group failover {group}` brings all of them to that instant; for this one alone, `cairn group apart {group}` first"
+            ),
+            E::GroupsShare { group, other } => format!(
+                "`cairn group create {group} ... --apart`; or have the other one's volumes show each its own newest image first: `cairn group apart {other}`"
+            ),
+            E::GroupUnfinished { group } => format!("go on with it: `cairn group failover {group}`"),
             E::GroupFailedOver { group } => {
                 format!("see `cairn group show {group}`; what the volumes showed beyond it is in their snapshots")
             }

@@ -16,6 +16,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(show_group, set_group, delete_group))
         .routes(routes!(snapshot_group))
         .routes(routes!(failover_group))
+        .routes(routes!(show_group_together))
 }
 
 /// The groups of volumes here.
@@ -80,4 +81,16 @@ async fn failover_group(
     Body(request): Body<api::FailoverRequest>,
 ) -> Answer<api::GroupFailover> {
     blocking(server, move |server| server.failover_group(&group, request.dry_run)).await
+}
+
+/// Says whether the mirrors of a group show one instant, or each its own newest image.
+#[utoipa::path(put, path = "/v1/groups/{group}/together", tag = "groups", params(("group" = String, Path,)),
+    request_body = api::ShowGroup,
+    responses((status = 200, body = api::Group), (status = "default", body = ErrorBody)))]
+async fn show_group_together(
+    State(server): State<Arc<Server>>,
+    Path(group): Path<String>,
+    Body(request): Body<api::ShowGroup>,
+) -> Answer<api::Group> {
+    blocking(server, move |server| server.show_group_together(&group, request.together)).await
 }

@@ -202,7 +202,7 @@ async fn failover(
     Path(mirror): Path<String>,
     Body(request): Body<api::FailoverRequest>,
 ) -> Answer<api::Failover> {
-    blocking(server, move |server| server.failover(&mirror, request.dry_run)).await
+    blocking(server, move |server| server.failover_alone(&mirror, request.dry_run)).await
 }
 
 /// On the source: lets a mirror of the volume take over (`reverse`) within some time.

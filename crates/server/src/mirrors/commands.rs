@@ -246,6 +246,8 @@ impl Server {
         relation.settle()?;
         self.volumes.delete(name)?;
         self.mirrors.forget(name);
+        // The others may have more in common without it, and what was held of it goes.
+        self.groups.advance_all(true);
         Ok(())
     }
 }

@@ -1,0 +1,202 @@
+//! The failover of a group: all of its mirrors take writes, at one instant.
+//!
+//! What is to be done is written down first (`groups.json`), and each volume's part once it is done: cut anywhere, the same command goes on, and never goes over a volume twice. Until the last
+//! one is done, all of them show the instant that they are brought to, and nobody writes to any ([`super::together`]): what was written to one of them would be lost when that is rolled back,
+//! or would be beside others that are still of another instant.
+
+use std::collections::BTreeSet;
+
+use super::{Failover, Group, Groups};
+use crate::api;
+use crate::error::ServerError;
+use crate::mounts::Still;
+use crate::server::Server;
+
+/// How often an instant is chosen again when an update has taken it away before it was written down.
+const ATTEMPTS: usize = 3;
+
+/// A failover that runs; it is over when this goes.
+struct Turn<'a> {
+    groups: &'a Groups,
+    name: &'a str,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.groups.memory.lock().failing.remove(self.name);
+    }
+}
+
+/// A failover that can be carried out.
+struct Plan {
+    group: Group,
+    begun: Option<Failover>,
+    answer: api::GroupFailover,
+}
+
+impl Groups {
+    fn take_turn<'a>(&'a self, name: &'a str) -> Result<Turn<'a>, ServerError> {
+        if !self.memory.lock().failing.insert(name.to_owned()) {
+            return Err(ServerError::Busy { name: name.to_owned(), by: "it is being failed over" });
+        }
+        Ok(Turn { groups: self, name })
+    }
+
+    /// The failover of a group, as far as it still holds: once a volume that was brought to the common instant follows again, the roles have changed since, and the
+    /// next failover is another one, to a newer instant.
+    pub(super) fn failover_of(&self, group: &Group) -> Option<Failover> {
+        let follows = |volume: &String| self.volumes.get(volume).is_ok_and(|open| open.is_destination());
+        let over = |failover: &Failover| match (failover.running, failover.done.is_empty()) {
+            (true, _) => false,
+            (false, true) => group.volumes.iter().all(follows),
+            (false, false) => failover.done.iter().any(follows),
+        };
+        group.failover.clone().filter(|failover| !over(failover))
+    }
+
+    /// The group of a volume whose failover is not over, and what all of it is brought to.
+    pub(super) fn unfinished<'a>(&self, groups: &'a [Group], volume: &str) -> Option<(&'a Group, String)> {
+        let mine = |group: &&Group| group.volumes.iter().any(|member| member == volume);
+        groups.iter().filter(mine).find_map(|group| {
+            let failover = self.failover_of(group)?;
+            let is_left = group.volumes.iter().any(|member| !failover.done.contains(member));
+            is_left.then_some((group, failover.snapshot))
+        })
+    }
+
+    /// Refuses what must wait until a group has been failed over as a whole.
+    pub(super) fn refuse_unfinished(&self, group: &Group) -> Result<(), ServerError> {
+        match self.failover_of(group) {
+            Some(failover) if group.volumes.iter().any(|volume| !failover.done.contains(volume)) => {
+                Err(ServerError::GroupUnfinished { group: group.name.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Server {
+    /// Makes the mirrors of a group writable, all at the newest snapshot of the group that every one of them has.
+    pub(crate) fn failover_group(
+        &self,
+        name: &str,
+        dry_run: bool,
+    ) -> Result<api::GroupFailover, ServerError> {
+        if dry_run {
+            return self.plan_failover(name).map(|plan| plan.answer);
+        }
+        let _turn = self.groups.take_turn(name)?;
+        let outcome = self.carry_out(name);
+        let ended = self.groups.change(name, |group| {
+            if let Some(failover) = &mut group.failover {
+                failover.running = false;
+            }
+        });
+        let answer = outcome?;
+        ended?;
+        Ok(answer)
+    }
+
+    /// What a failover would do, and that nothing stops it.
+    fn plan_failover(&self, name: &str) -> Result<Plan, ServerError> {
+        let group = self.groups.get(name)?;
+        let begun = self.groups.failover_of(&group);
+        if begun.as_ref().is_some_and(|failover| failover.done.len() >= group.volumes.len()) {
+            return Err(ServerError::GroupFailedOver { group: name.to_owned() });
+        }
+        let shown = self.show_one(&group);
+        let snapshot = match &begun {
+            Some(begun) => begun.snapshot.clone(),
+            None => match &shown.common {
+                Some(common) => common.name.clone(),
+                None => return Err(ServerError::GroupApart { group: name.to_owned() }),
+            },
+        };
+        let mut lost = Vec::new();
+        for volume in &group.volumes {
+            let open = self.volumes.get(volume)?;
+            let found = open.volume.snapshot_named(&snapshot);
+            let found = found.ok_or_else(|| ServerError::GroupApart { group: name.to_owned() })?;
+            if begun.is_none() && !open.is_destination() {
+                return Err(ServerError::NotAMirror { volume: volume.clone() });
+            }
+            // What would stop it in the middle is said before anything is done.
+            if begun.as_ref().is_none_or(|begun| !begun.done.contains(volume)) {
+                self.devices.refuse_adopted(volume, None)?;
+                self.mounts.refuse_if_live(volume)?;
+            }
+            // What the image has beyond the common instant, and what it lacks.
+            let beyond = open.volume.changed_since_snapshot(found.id).map_err(ServerError::volume(volume))?;
+            let loss = if open.is_destination() { Some(self.failover(volume, true)?) } else { None };
+            lost.push(api::GroupLoss {
+                volume: volume.clone(),
+                undone_bytes: beyond.blocks * cairn_base::BLOCK_SIZE as u64,
+                lost_bytes: loss.as_ref().and_then(|loss| loss.lost_bytes),
+                lost_ms: loss.and_then(|loss| loss.lost_ms),
+            });
+        }
+        let created_ms = group.made_ms(&snapshot);
+        let answer = api::GroupFailover { name: name.to_owned(), snapshot, created_ms, lost, dry_run: true };
+        Ok(Plan { group, begun, answer })
+    }
+
+    /// Writes down what is to be done, once nothing can take away what all are brought to.
+    fn begin_failover(&self, name: &str) -> Result<Plan, ServerError> {
+        for _ in 0..ATTEMPTS {
+            let plan = self.plan_failover(name)?;
+            let (snapshot, at_ms) = (plan.answer.snapshot.clone(), self.clock_ms());
+            let begun = plan.begun.clone();
+            let failover =
+                begun.unwrap_or(Failover { snapshot, at_ms, done: BTreeSet::new(), running: true });
+            self.groups
+                .change(name, |group| group.failover = Some(Failover { running: true, ..failover }))?;
+            // An image that was let in before that may lack it: it is in place after this, or does not come.
+            self.mirrors.settle(&plan.group.volumes)?;
+            let has = |volume: &String| {
+                let open = self.volumes.get(volume);
+                open.is_ok_and(|open| open.volume.snapshot_named(&plan.answer.snapshot).is_some())
+            };
+            if plan.group.volumes.iter().all(has) {
+                return Ok(plan);
+            }
+            if plan.begun.is_some() {
+                break;
+            }
+            self.groups.change(name, |group| group.failover = None)?;
+        }
+        Err(ServerError::GroupApart { group: name.to_owned() })
+    }
+
+    fn carry_out(&self, name: &str) -> Result<api::GroupFailover, ServerError> {
+        let Plan { group, begun, answer } = self.begin_failover(name)?;
+        // Mounts take writes once all of it is over, not in between.
+        let _still: Vec<Still<'_>> =
+            group.volumes.iter().map(|volume| self.mounts.keep_still(volume)).collect();
+        for volume in &group.volumes {
+            if begun.as_ref().is_some_and(|begun| begun.done.contains(volume)) {
+                continue;
+            }
+            if self.volumes.get(volume)?.is_destination() {
+                self.failover(volume, false)?;
+            }
+            self.rollback(volume, &answer.snapshot)?;
+            self.groups.change(name, |group| {
+                if let Some(failover) = &mut group.failover {
+                    failover.done.insert(volume.clone());
+                }
+            })?;
+        }
+        // Who has come in between was shown the instant without being let write: he comes again.
+        let closed = self.close_sessions(|export| {
+            export.snapshot.is_none() && group.volumes.iter().any(|volume| volume == export.volume)
+        });
+        tracing::warn!(group = name, snapshot = answer.snapshot, closed, "failed a group over");
+        Ok(api::GroupFailover { dry_run: false, ..answer })
+    }
+
+    /// Makes one mirror writable that need not stay with others.
+    pub(crate) fn failover_alone(&self, name: &str, dry_run: bool) -> Result<api::Failover, ServerError> {
+        self.groups.refuse_alone(name)?;
+        self.failover(name, dry_run)
+    }
+}

@@ -1,0 +1,369 @@
+//! One image time for the mirrors of a group: who asks for the present of any of them sees the snapshot of the group that all of them have.
+//!
+//! What a group shows is one word in `groups.json`, so that all of its volumes move on at one moment. Mirrors bring images as they like; when all of them have a newer snapshot of the
+//! group, the word is written, and whoever comes from then on sees that. What is open stays what it is.
+//!
+//! # Invariants
+//! - No two members show different snapshots, whatever is cut off: the word is the old one or the new one. Where a member lacks what it says, the newest snapshot that all of them have
+//!   is shown; without one nothing is, and `status` says why.
+//! - A mirror keeps what is shown until the group has moved on. An image that lacks it is refused, unless it brings a newer snapshot of the group: refused for good, two mirrors that both lack it at their source
+//!   would wait for each other. What was shown is held in memory then, until the others have something newer as well; a restart before that finds nothing in common.
+//! - While a failover of the group is not over, all of its volumes show the snapshot that they are brought to, read-only, whether they take writes already or not.
+//!
+//! A group is shown together while every volume of it that there is follows a source. One that takes writes has a present of its own, and then so has each of the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_format::SnapshotEntry;
+use cairn_mirror::{Keeper, Withheld};
+use cairn_volume::{Image, Role, Snapshot};
+
+use super::{Document, Group, Groups, PREFIX};
+use crate::contents::find_snapshot;
+use crate::error::ServerError;
+use crate::state;
+use crate::volumes::OpenVolume;
+
+/// Clients that open volumes of a group one after the other, no further apart than this, see the same instant of all of them.
+const SAME_FOR: Duration = Duration::from_secs(3);
+/// And for so long at most, when there is always another one.
+const SAME_MOST: Duration = Duration::from_secs(30);
+
+/// What a volume shows to who asks for its present.
+pub(crate) enum Showing {
+    /// What is written to it.
+    Live,
+    /// The newest image of a mirror.
+    Newest,
+    /// This image, which belongs together with those of other volumes.
+    Image(Image),
+}
+
+/// What is in memory alone.
+#[derive(Default)]
+pub(super) struct Memory {
+    /// By volume: the snapshots of groups that the image has which may be committed there at any moment. What it lacks does not count as there.
+    arriving: BTreeMap<String, BTreeSet<String>>,
+    /// By volume: what its group shows, of which its source has no snapshot any more.
+    held: BTreeMap<String, (String, Image)>,
+    /// By group: when clients have opened a volume of it, the first and the last of those that count as one.
+    opened: BTreeMap<String, (Duration, Duration)>,
+    /// Groups that are being failed over.
+    pub(super) failing: BTreeSet<String>,
+}
+
+/// Looks after what a mirror shows together with others.
+struct Member {
+    groups: Arc<Groups>,
+    volume: String,
+}
+
+impl Keeper for Member {
+    fn admits(&self, snapshots: &[SnapshotEntry]) -> Result<(), Withheld> {
+        let of_groups = snapshots.iter().map(|entry| &entry.name).filter(|name| name.starts_with(PREFIX));
+        self.groups.admit(&self.volume, of_groups.cloned().collect())
+    }
+
+    fn settled(&self) {
+        self.groups.settled(&self.volume);
+    }
+}
+
+impl Groups {
+    /// What has a say in the images of a mirror.
+    pub(crate) fn keeper(self: &Arc<Self>, volume: &str) -> Arc<dyn Keeper> {
+        Arc::new(Member { groups: self.clone(), volume: volume.to_owned() })
+    }
+
+    /// What a volume shows to who asks for its present.
+    ///
+    /// # Errors
+    /// [`ServerError::GroupShowsNothing`]; the volume's.
+    pub(crate) fn showing(&self, open: &Arc<OpenVolume>) -> Result<Showing, ServerError> {
+        let groups = self.groups.lock();
+        let nothing = |group: &Group| ServerError::GroupShowsNothing {
+            volume: open.name.clone(),
+            group: group.name.clone(),
+        };
+        if let Some((group, snapshot)) = self.unfinished(&groups, &open.name) {
+            return self.image_of(open, &snapshot).map(Showing::Image).ok_or_else(|| nothing(group));
+        }
+        if open.volume.status_role() == Role::Normal {
+            return Ok(Showing::Live);
+        }
+        let Some(group) = self.together(&groups, &open.name) else { return Ok(Showing::Newest) };
+        let shown = group.shown.as_ref().and_then(|shown| self.image_of(open, shown));
+        shown.map(Showing::Image).ok_or_else(|| nothing(group))
+    }
+
+    /// The same for a client that opens it: who opens another volume of the group right after that sees the same instant.
+    pub(crate) fn open_for_client(&self, open: &Arc<OpenVolume>) -> Result<Showing, ServerError> {
+        {
+            let groups = self.groups.lock();
+            if let Some(group) = self.together(&groups, &open.name) {
+                let now = self.clock.monotonic();
+                let mut memory = self.memory.lock();
+                let (first, last) = memory.opened.entry(group.name.clone()).or_insert((now, now));
+                if now.saturating_sub(*last) >= SAME_FOR {
+                    *first = now;
+                }
+                *last = now;
+            }
+        }
+        self.showing(open)
+    }
+
+    /// True of a volume that takes writes, and whose group is not on its way to that.
+    pub(crate) fn is_live(&self, open: &OpenVolume) -> bool {
+        let groups = self.groups.lock();
+        open.volume.status_role() == Role::Normal && self.unfinished(&groups, &open.name).is_none()
+    }
+
+    /// The snapshot that a mirror shows; none of a volume that takes writes.
+    ///
+    /// # Errors
+    /// As [`Groups::showing`]; [`ServerError::NoImage`].
+    pub(crate) fn shown_by(&self, open: &OpenVolume) -> Result<Option<Snapshot>, ServerError> {
+        let groups = self.groups.lock();
+        if let Some((_, snapshot)) = self.unfinished(&groups, &open.name) {
+            return find_snapshot(open, &snapshot).map(Some);
+        }
+        if open.volume.status_role() == Role::Normal {
+            return Ok(None);
+        }
+        let Some(group) = self.together(&groups, &open.name) else {
+            let none = || ServerError::NoImage { volume: open.name.clone() };
+            return open.volume.snapshot(open.volume.status().cursor.snapshot).ok_or_else(none).map(Some);
+        };
+        let (volume, name) = (open.name.clone(), group.name.clone());
+        let shown = group.shown.as_ref().and_then(|shown| open.volume.snapshot_named(shown));
+        shown.ok_or(ServerError::GroupShowsNothing { volume, group: name }).map(Some)
+    }
+
+    /// Refuses to change the role of one volume of several that show one instant: the others would go on showing that, beside another one that takes writes.
+    pub(crate) fn refuse_alone(&self, volume: &str) -> Result<(), ServerError> {
+        let groups = self.groups.lock();
+        let together = self.together(&groups, volume).filter(|group| group.shown.is_some());
+        match self.unfinished(&groups, volume).map(|(group, _)| group).or(together) {
+            None => Ok(()),
+            Some(group) => Err(ServerError::InGroup { volume: volume.to_owned(), group: group.name.clone() }),
+        }
+    }
+
+    /// Has the mirrors of a group show one instant, or each its own newest image.
+    pub(super) fn set_together(&self, name: &str, together: bool) -> Result<(), ServerError> {
+        if together {
+            self.refuse_shared(&self.get(name)?)?;
+        }
+        self.change(name, |group| {
+            group.together = together;
+            group.shown = None;
+        })?;
+        self.advance_all(true);
+        Ok(())
+    }
+
+    /// Refuses a group that would have to show two instants at once.
+    pub(super) fn refuse_shared(&self, group: &Group) -> Result<(), ServerError> {
+        let groups = self.groups.lock();
+        let others = groups.iter().filter(|other| other.together && other.name != group.name);
+        let shares = |other: &&Group| other.volumes.iter().any(|volume| group.volumes.contains(volume));
+        match others.into_iter().find(shares) {
+            None => Ok(()),
+            Some(other) => {
+                Err(ServerError::GroupsShare { group: group.name.clone(), other: other.name.clone() })
+            }
+        }
+    }
+
+    /// Moves on the groups whose mirrors all have something newer; `now`, whoever has just opened one of them.
+    pub(crate) fn advance_all(&self, now: bool) {
+        let mut groups = self.groups.lock();
+        for at in 0..groups.len() {
+            self.advance(&mut groups, at, now);
+        }
+        // Nobody is shown it any more: its group went apart or is gone, or the volume is.
+        self.memory.lock().held.retain(|volume, (shown, image)| {
+            let shows = |group: &Group| {
+                let mine = group.shown.as_ref() == Some(&*shown) && group.volumes.contains(volume);
+                mine && self.is_together(group)
+            };
+            let is_it = |open: Arc<OpenVolume>| Arc::ptr_eq(&open.volume, image.volume());
+            groups.iter().any(shows) && self.volumes.get(volume).is_ok_and(is_it)
+        });
+    }
+
+    /// Volumes that hold what their group shows in memory alone.
+    pub(super) fn held_in_memory(&self, group: &Group) -> Vec<String> {
+        let memory = self.memory.lock();
+        let holds = |volume: &&String| {
+            let shown = memory.held.get(*volume).map(|(shown, _)| shown);
+            shown.is_some() && shown == group.shown.as_ref()
+        };
+        group.volumes.iter().filter(holds).cloned().collect()
+    }
+
+    /// The group of which a volume is to show what the others show.
+    fn together<'a>(&self, groups: &'a [Group], volume: &str) -> Option<&'a Group> {
+        let mine = |group: &&Group| group.volumes.iter().any(|member| member == volume);
+        groups.iter().filter(mine).find(|group| self.is_together(group))
+    }
+
+    pub(super) fn is_together(&self, group: &Group) -> bool {
+        let follows = |open: &Option<Arc<OpenVolume>>| {
+            open.as_ref().is_none_or(|open| open.volume.status_role() == Role::Destination)
+        };
+        group.together && self.members(group).iter().all(follows)
+    }
+
+    /// The volumes of a group that there are; none in the place of one that is out of service.
+    fn members(&self, group: &Group) -> Vec<Option<Arc<OpenVolume>>> {
+        let member = |volume: &String| match self.volumes.get(volume) {
+            Ok(open) => Some(Some(open)),
+            Err(ServerError::NotFound { .. }) => None,
+            Err(_) => Some(None),
+        };
+        group.volumes.iter().filter_map(member).collect()
+    }
+
+    /// A snapshot of a group in one of its volumes.
+    fn image_of(&self, open: &Arc<OpenVolume>, snapshot: &str) -> Option<Image> {
+        let listed = open.volume.snapshot_named(snapshot);
+        if let Some(image) = listed.and_then(|found| open.volume.image(Some(found.id)).ok()) {
+            return Some(image);
+        }
+        let memory = self.memory.lock();
+        memory.held.get(&open.name).filter(|(name, _)| name == snapshot).map(|(_, image)| image.clone())
+    }
+
+    /// The newest snapshot of a group that all of its volumes have, and keep.
+    fn common(&self, group: &Group) -> Option<String> {
+        let members: Vec<Arc<OpenVolume>> = self.members(group).into_iter().collect::<Option<_>>()?;
+        let memory = self.memory.lock();
+        let has = |open: &Arc<OpenVolume>, name: &str| {
+            let stays = memory.arriving.get(&open.name).is_none_or(|arriving| arriving.contains(name));
+            stays && open.volume.snapshot_named(name).is_some()
+        };
+        let of_first = members.first()?.volume.snapshots().into_iter().map(|snapshot| snapshot.name);
+        let made = of_first.filter_map(|name| Some((group.made_ms(&name)?, name)));
+        let made: BTreeMap<u64, String> = made.collect();
+        made.into_values().rev().find(|name| members.iter().all(|open| has(open, name)))
+    }
+
+    /// Has a group show the newest snapshot that all of its mirrors have. Never an older one than it shows, unless one of them has lost that.
+    fn advance(&self, groups: &mut Vec<Group>, at: usize, now: bool) {
+        let Some(group) = groups.get(at).filter(|group| self.is_together(group)) else { return };
+        // One that is out of service may well have it.
+        let keeps = |shown: &String| {
+            let members = self.members(group);
+            members.iter().flatten().all(|open| self.image_of(open, shown).is_some())
+        };
+        let shown = group.shown.clone().filter(keeps);
+        let common = self.common(group);
+        let made = |name: &Option<String>| name.as_deref().and_then(|name| group.made_ms(name));
+        let next = if made(&common) > made(&shown) { common } else { shown.clone() };
+        if next == group.shown {
+            return;
+        }
+        // What is lost is not waited for.
+        if !now && shown.is_some() && self.is_just_opened(&group.name) {
+            return;
+        }
+        let mut changed = groups.clone();
+        let Some(group) = changed.get_mut(at) else { return };
+        let before = std::mem::replace(&mut group.shown, next);
+        if let Err(error) = state::save(&self.path, &Document { groups: changed.clone() }) {
+            tracing::warn!(group = changed[at].name, %error, "a group stays at what it shows, as the next could not be written down");
+            return;
+        }
+        *groups = changed;
+        let group = &groups[at];
+        match &group.shown {
+            Some(shown) => tracing::info!(group = group.name, shown, before, "a group shows another instant"),
+            None => tracing::error!(
+                group = group.name,
+                before,
+                "a group shows nothing, as its volumes have no snapshot of it in common any more"
+            ),
+        }
+        let mut memory = self.memory.lock();
+        memory.opened.remove(&group.name);
+        memory.held.retain(|volume, (held, _)| {
+            !group.volumes.contains(volume) || Some(&*held) == group.shown.as_ref()
+        });
+    }
+
+    fn is_just_opened(&self, group: &str) -> bool {
+        let now = self.clock.monotonic();
+        self.memory.lock().opened.get(group).is_some_and(|(first, last)| {
+            now.saturating_sub(*last) < SAME_FOR && now.saturating_sub(*first) < SAME_MOST
+        })
+    }
+
+    /// Whether a volume may get an image that has these snapshots of groups.
+    fn admit(&self, volume: &str, arriving: BTreeSet<String>) -> Result<(), Withheld> {
+        let mut guard = self.groups.lock();
+        let groups = &mut *guard;
+        let withheld = |group: &Group, snapshot: &str| Withheld {
+            group: group.name.clone(),
+            snapshot: snapshot.to_owned(),
+        };
+        if let Some((group, snapshot)) = self.unfinished(groups, volume)
+            && !arriving.contains(&snapshot)
+        {
+            return Err(withheld(group, &snapshot));
+        }
+        self.memory.lock().arriving.insert(volume.to_owned(), arriving.clone());
+        let mine = |group: &Group| group.volumes.iter().any(|member| member == volume);
+        let Some(at) = groups.iter().position(|group| mine(group) && self.is_together(group)) else {
+            return Ok(());
+        };
+        if groups[at].shown.as_ref().is_none_or(|shown| arriving.contains(shown)) {
+            return Ok(());
+        }
+        // The others may have something newer by now.
+        self.advance(groups, at, true);
+        let group = &groups[at];
+        let Some(shown) = group.shown.as_ref().filter(|shown| !arriving.contains(*shown)) else {
+            return Ok(());
+        };
+        // What is lost already is not kept by refusing this.
+        let Ok(open) = self.volumes.get(volume) else { return Ok(()) };
+        let Some(image) = self.image_of(&open, shown) else { return Ok(()) };
+        if !arriving.iter().any(|name| group.made_ms(name) > group.made_ms(shown)) {
+            self.memory.lock().arriving.remove(volume);
+            return Err(withheld(group, shown));
+        }
+        tracing::warn!(
+            group = group.name,
+            volume,
+            shown,
+            "the source has deleted what a group shows; it is held in memory until all of its volumes have something newer"
+        );
+        self.memory.lock().held.insert(volume.to_owned(), (shown.clone(), image));
+        Ok(())
+    }
+
+    /// A transfer into a volume is over.
+    fn settled(&self, volume: &str) {
+        let mut groups = self.groups.lock();
+        {
+            let mut memory = self.memory.lock();
+            memory.arriving.remove(volume);
+            // It did not come to that.
+            let listed = |name: &str| {
+                self.volumes.get(volume).is_ok_and(|open| open.volume.snapshot_named(name).is_some())
+            };
+            if memory.held.get(volume).is_some_and(|(name, _)| listed(name)) {
+                memory.held.remove(volume);
+            }
+        }
+        for at in 0..groups.len() {
+            if groups[at].volumes.iter().any(|member| member == volume) {
+                self.advance(&mut groups, at, false);
+            }
+        }
+    }
+}
