@@ -83,13 +83,13 @@ fn plan(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failur
     Ok(())
 }
 
-fn is_pipe(path: &PathBuf) -> bool {
+fn is_pipe(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
 /// Standard output takes it.
 fn goes_to_pipe(asked: &DumpImage) -> bool {
-    !asked.resume && (asked.to.is_empty() || asked.to.iter().any(is_pipe))
+    !asked.resume && (asked.to.is_empty() || asked.to.iter().any(|path| is_pipe(path)))
 }
 
 fn begin(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failure> {
@@ -148,7 +148,7 @@ fn resume(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Fail
         true => before.files.iter().map(PathBuf::from).collect(),
         false => asked.to.clone(),
     };
-    if paths.iter().any(is_pipe) {
+    if paths.iter().any(|path| is_pipe(path)) {
         return Err(files::not_resumable());
     }
     if paths.len() != before.files.len() {
