@@ -121,9 +121,8 @@ impl History {
         Ok(())
     }
 
-    /// Writes out the cache and makes all durable that was taken before the call. Clients that wait for each other's flush share the next one.
-    pub(crate) fn flush_all(&self) -> Result<(), HistoryError> {
-        let asked = self.state.lock().last;
+    /// Writes out the cache and makes all durable that was taken up to `asked`. Clients that wait for each other's flush share the next one.
+    pub(crate) fn flush_all(&self, asked: u64) -> Result<(), HistoryError> {
         let mut writer = self.writer.lock();
         // Whoever was before this one in the queue took along all that waited when its own flush began.
         if self.state.lock().flushed >= asked {
@@ -228,12 +227,13 @@ impl History {
             .map(|(lba, versions)| {
                 let first = versions.first().map_or(0, |(time, _)| *time);
                 let newest = state.index.last_at(*lba, first.saturating_sub(1));
+                // The origin can't show that something is lost. Nor may it show what it has there, when a cut comes before the new content does.
+                let is_lost = newest.is_some_and(|newest| newest.is_lost() && newest.is_redo())
+                    || versions.iter().any(|(_, content)| matches!(content, Content::Lost));
                 // What the moving window is about to drop is no base any more.
                 let newest = newest.filter(|newest| state.trimming.is_none_or(|to| newest.time > to));
                 let same = newest.is_some_and(|newest| state.timeline.same_window(newest.time, first));
-                let is_lost = versions.iter().any(|(_, content)| matches!(content, Content::Lost));
                 let path = match self.placement {
-                    // The origin can't show that it is lost.
                     Placement::Checkpointing | Placement::Hybrid if is_lost => Path::Both,
                     Placement::Checkpointing => Path::Undo,
                     Placement::Logging => Path::Redo,

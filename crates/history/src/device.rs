@@ -12,7 +12,7 @@ use crate::resolve::{NOW, Piece};
 
 /// Bytes of a trim or write-zeroes that get one stamp.
 const ZERO_PIECE: u64 = 4 << 20;
-/// How long a write waits for room before it looks again.
+/// How long a write or a flush waits for room before it looks again.
 const ROOM_PATIENCE: Duration = Duration::from_millis(200);
 
 impl Device for History {
@@ -151,12 +151,36 @@ impl History {
     fn finish_flushes(&self, batch: &mut [Operation]) {
         let mut outcome = None;
         for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
-            let outcome = outcome.get_or_insert_with(|| self.flush_all());
+            let outcome = outcome.get_or_insert_with(|| self.flush_or_wait());
             let (offset, length) =
                 operation.request().range().map_or((0, 0), |(_, offset, length)| (offset, length));
             let finished = outcome.as_ref().map(|()| Segments::default());
             operation.finish(finished.map_err(|error| error.to_device(offset, length)));
         }
+    }
+
+    /// Makes all durable that was taken before the call; where there is no room yet and the owner wants that, when there is.
+    fn flush_or_wait(&self) -> Result<(), HistoryError> {
+        let asked = self.state.lock().last;
+        loop {
+            match self.flush_all(asked) {
+                Err(HistoryError::Full) if self.wait_a_while() => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Waits a while for room: for time to pass over the floor, or for somebody to make some. False when there is to be no waiting, or no more of it. Nothing is locked meanwhile.
+    fn wait_a_while(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_wanted = state.window.floor_policy == FloorPolicy::Wait && !state.window.floor.is_zero();
+        if !is_wanted || !state.may_wait {
+            return false;
+        }
+        state.waiting += 1;
+        self.room.wait_for(&mut state, ROOM_PATIENCE);
+        state.waiting -= 1;
+        state.may_wait
     }
 
     /// Takes a write (`None`: of zeroes) with one stamp.
@@ -241,13 +265,7 @@ impl History {
             };
             match outcome {
                 Ok(_) => {}
-                Err(HistoryError::Full) => {
-                    let mut state = self.state.lock();
-                    if state.window.floor_policy == FloorPolicy::Fail {
-                        return Err(HistoryError::Full.to_device(offset, length));
-                    }
-                    self.room.wait_for(&mut state, ROOM_PATIENCE);
-                }
+                Err(HistoryError::Full) if self.wait_a_while() => {}
                 Err(error) => return Err(error.to_device(offset, length)),
             }
         }

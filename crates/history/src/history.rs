@@ -71,6 +71,10 @@ pub(crate) struct State {
     pub(crate) flushed: u64,
     pub(crate) segments: Vec<Segment>,
     pub(crate) failed: Option<DeviceError>,
+    /// Writes and flushes may wait for room where the owner wants that; not while the device is being closed.
+    pub(crate) may_wait: bool,
+    /// How many wait.
+    pub(crate) waiting: u64,
     /// Background work found no room.
     pub(crate) full: bool,
     /// The window is moving to here: versions up to it may no longer serve as bases.

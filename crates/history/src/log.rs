@@ -78,8 +78,8 @@ pub(crate) struct Writer {
     /// Blocks that each of the superblock's reverts has still to copy, at most.
     pub(crate) owed: Vec<u64>,
     pub(crate) trim: Option<crate::trim::Trim>,
-    /// So many segments were spare when a move of the window that was due found no room to begin.
-    pub(crate) too_full_to_move: Option<usize>,
+    /// So many segments were spare when a move of the window that was due found no room to begin; it is not looked at again before it is due up to there.
+    pub(crate) too_full_to_move: Option<(usize, u64)>,
     pub(crate) thinning: Option<crate::thin::Thinning>,
 }
 

@@ -164,6 +164,8 @@ impl History {
             flushed: 0,
             segments: vec![Segment::default(); superblock.segments as usize],
             failed: None,
+            may_wait: true,
+            waiting: 0,
             full: false,
             trimming: None,
             held: None,
@@ -758,7 +760,7 @@ impl History {
 
     /// Splits: what the log has and the origin may lack is written there again. Gives the blocks, and the times, of what the log has no more.
     fn replay(&self, writer: &mut Writer, unsure: BTreeSet<u64>) -> Result<Vec<(u64, u64)>, HistoryError> {
-        if matches!(self.placement, Placement::Logging | Placement::Checkpointing) {
+        if self.placement == Placement::Logging {
             return Ok(Vec::new());
         }
         let mut all_lost = Vec::new();
@@ -785,8 +787,20 @@ impl History {
     }
 
     /// Leaves the origin as a plain disk with today's content, and the store without a history. `progress` gets blocks done, of so many. Nobody may use the device
-    /// meanwhile; afterwards it is out of service.
+    /// meanwhile; afterwards it is out of service. One that fails in the middle leaves a history, of less, that can be used and released again.
     pub fn release(&self, progress: &dyn Fn(u64, u64)) -> Result<(), HistoryError> {
+        self.let_wait(false);
+        // All history goes, the youngest as well: what it takes must not stand in the way of that.
+        let floor = std::mem::take(&mut self.state.lock().window.floor);
+        let outcome = self.leave_origin(progress);
+        if outcome.is_err() {
+            self.state.lock().window.floor = floor;
+            self.let_wait(true);
+        }
+        outcome
+    }
+
+    fn leave_origin(&self, progress: &dyn Fn(u64, u64)) -> Result<(), HistoryError> {
         let _alone = self.merge.write();
         let mut writer = self.writer.lock();
         let writer = &mut *writer;

@@ -137,6 +137,7 @@ impl History {
         drop(state);
         writer.superblock.reverts.remove(0);
         writer.owed.remove(0);
+        writer.too_full_to_move = None;
         self.write_superblock(writer)?;
         self.sync_store(writer)?;
         let mut state = self.state.lock();
@@ -186,16 +187,18 @@ impl History {
             };
             lbas.iter().copied().filter(is_due).collect()
         };
-        let at = writer.superblock.reverts.iter().position(|known| known.time == revert.time);
-        if let Some(owed) = at.and_then(|at| writer.owed.get_mut(at)) {
-            *owed = owed.saturating_sub(changed.len() as u64);
-        }
+        let copied = changed.len() as u64;
         let contents = self.contents_at(&changed, revert.time);
         let mut work: Vec<Work> = Vec::with_capacity(changed.len());
         for (lba, content) in changed.into_iter().zip(contents) {
             let content = self.brought_back(lba, revert.time, content)?;
             work.push((lba, vec![(revert.time, content)]));
         }
-        self.place(writer, work)
+        self.place(writer, work)?;
+        let at = writer.superblock.reverts.iter().position(|known| known.time == revert.time);
+        if let Some(owed) = at.and_then(|at| writer.owed.get_mut(at)) {
+            *owed = owed.saturating_sub(copied);
+        }
+        Ok(())
     }
 }

@@ -34,6 +34,12 @@ impl History {
         self.work.notify_all();
     }
 
+    /// Whether writes and flushes may wait for room where the owner wants that. Before the device is closed those that wait are let go, and fail.
+    pub fn let_wait(&self, may_wait: bool) {
+        self.state.lock().may_wait = may_wait;
+        self.room.notify_all();
+    }
+
     /// Background work: one slice of it. True when there is more to do at once. The owner's thread calls it again and again.
     pub fn step(&self) -> Result<bool, HistoryError> {
         let mut writer = self.writer.lock();
@@ -125,10 +131,13 @@ impl History {
 
     /// Begins the move that is due, or as much of it as there is room for; false when it can't begin.
     fn begin_due(&self, writer: &mut Writer, to: u64) -> Result<bool, HistoryError> {
-        if writer.too_full_to_move == Some(writer.spare()) {
+        if writer.too_full_to_move.is_some_and(|(spare, until)| spare == writer.spare() && to < until) {
             return Ok(false);
         }
         writer.too_full_to_move = None;
+        let start = self.state.lock().start;
+        // What is due later leaves less to be written again.
+        let until = to + to.saturating_sub(start) / 16 + 1;
         let mut times: Vec<u64> = {
             let state = self.state.lock();
             let earlier = state.segments.iter().filter(|segment| segment.closed && segment.last_ns < to);
@@ -151,7 +160,7 @@ impl History {
             times.truncate(times.len() / 2);
             wanted = times.last().copied();
         }
-        writer.too_full_to_move = Some(writer.spare());
+        writer.too_full_to_move = Some((writer.spare(), until));
         Ok(false)
     }
 

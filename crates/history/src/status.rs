@@ -104,6 +104,8 @@ pub struct HistoryStatus {
     pub lost_versions: u64,
     /// History that was given up for a lack of room, the newest last.
     pub events: Vec<HistoryEvent>,
+    /// Writes and flushes that wait for room.
+    pub waiting: u64,
     /// Why it takes no more writes.
     pub failed: Option<String>,
     /// Since it was opened.
@@ -160,6 +162,7 @@ impl History {
                 .collect(),
             lost_versions: state.lost.len() as u64,
             events: state.events.iter().copied().collect(),
+            waiting: state.waiting,
             failed: state.failed.as_ref().map(ToString::to_string),
             counters: self.tally.show(),
         }

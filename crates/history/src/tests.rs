@@ -15,6 +15,7 @@ mod lost;
 mod order;
 mod owed;
 mod semantics;
+mod waits;
 
 const SECOND: u64 = 1_000_000_000;
 const MIB: u64 = 1 << 20;

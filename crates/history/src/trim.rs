@@ -111,10 +111,6 @@ impl History {
         let mut found = Found::default();
         let logging = self.placement == Placement::Logging;
         let state = self.state.lock();
-        if self.placement == Placement::Checkpointing && state.lost.is_empty() {
-            // Undos hold until their time: those up to there are needed by nothing later.
-            return (found, None);
-        }
         // The last version up to `to` of the block that is looked at, until its next version is known.
         let mut last: Option<Version> = None;
         let mut block = None;

@@ -25,7 +25,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
-use crate::jobs::Progress;
 use crate::names;
 use crate::state;
 use crate::token::random_bytes;
@@ -33,6 +32,7 @@ use crate::volumes::Volumes;
 
 mod commands;
 mod place;
+mod release;
 mod show;
 
 use place::{Place, file_options, open_when_free};
@@ -70,6 +70,9 @@ struct Document {
     /// The device was being released: a store without a history means that it is done.
     #[serde(default)]
     releasing: bool,
+    /// Why the last release stopped in the middle.
+    #[serde(default)]
+    release_stopped: Option<String>,
 }
 
 /// An exported instant.
@@ -162,7 +165,16 @@ impl Devices {
             let name = name.to_string_lossy().into_owned();
             let Some(document) = state::load::<Document>(&path)? else { continue };
             let entry = match devices.start(&name, &document) {
-                Ok(entry) => entry,
+                Ok(entry) => {
+                    if let (true, Entry::Open(open)) = (document.releasing, &entry) {
+                        tracing::warn!(
+                            device = name,
+                            "its release had stopped in the middle; it is served as before"
+                        );
+                        devices.note_stopped(open, "the server ended in the middle of it".to_owned());
+                    }
+                    entry
+                }
                 Err(ServerError::History { source: HistoryError::NoHistory, .. }) if document.releasing => {
                     fs::remove_file(&path).map_err(ServerError::path("remove", &path))?;
                     continue;
@@ -316,6 +328,7 @@ impl Devices {
             views: BTreeMap::new(),
             clones: BTreeMap::new(),
             releasing: false,
+            release_stopped: None,
         };
         let Some(history_place) = history_place else {
             state::save(&self.path(name), &document)?;
@@ -481,20 +494,6 @@ impl Devices {
         Ok(())
     }
 
-    /// Takes a device out of service for its release.
-    pub(crate) fn begin_release(&self, name: &str) -> Result<Arc<OpenDevice>, ServerError> {
-        let _changing = self.changing.lock();
-        let open = self.get(name)?;
-        if !open.shown.read().is_empty() || !open.document.lock().clones.is_empty() {
-            return Err(ServerError::Busy { name: name.to_owned(), by: "it has views or clones" });
-        }
-        let mut document = open.document.lock().clone();
-        document.releasing = true;
-        state::save(&self.path(name), &document)?;
-        self.entries.write().insert(name.to_owned(), Entry::Releasing(document));
-        Ok(open)
-    }
-
     /// Gives up a device without a history; false when it has one.
     pub(crate) fn release_plain(&self, name: &str) -> Result<bool, ServerError> {
         let _changing = self.changing.lock();
@@ -508,25 +507,9 @@ impl Devices {
         Ok(true)
     }
 
-    /// Leaves a plain disk behind.
-    pub(crate) fn release(&self, open: Arc<OpenDevice>, progress: &Progress) -> Result<(), ServerError> {
-        open.end();
-        progress.phase("copying back");
-        let block = u64::from(open.history.status().block_bytes);
-        let outcome = open.history.release(&|done, all| progress.bytes(done * block, all * block));
-        let name = open.name.clone();
-        match outcome {
-            Ok(()) => {
-                fs::remove_file(self.path(&name)).map_err(ServerError::path("remove", &self.path(&name)))?;
-                self.entries.write().remove(&name);
-                Ok(())
-            }
-            Err(error) => {
-                open.begin()?;
-                self.entries.write().insert(name.clone(), Entry::Open(open));
-                Err(ServerError::history(&name)(error))
-            }
-        }
+    /// Lets go the writes that wait for room.
+    pub(crate) fn end_waits(&self) {
+        self.all().iter().for_each(|open| open.history.let_wait(false));
     }
 
     /// Makes everything durable and ends the threads.
@@ -629,6 +612,7 @@ impl OpenDevice {
     /// Gives the device its thread.
     fn begin(self: &Arc<Self>) -> Result<(), ServerError> {
         self.ending.store(false, Ordering::Release);
+        self.history.let_wait(true);
         let mine = self.clone();
         let thread =
             std::thread::Builder::new().name(format!("history-{}", self.name)).spawn(move || mine.work());
@@ -663,9 +647,10 @@ impl OpenDevice {
         }
     }
 
-    /// Ends the thread.
+    /// Ends the thread, and lets go what waits for room.
     fn end(&self) {
         self.ending.store(true, Ordering::Release);
+        self.history.let_wait(false);
         if let Some(thread) = self.thread.lock().take() {
             self.history.wake();
             thread.thread().unpark();

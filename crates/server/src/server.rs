@@ -41,6 +41,8 @@ use crate::tls;
 use crate::transfer;
 use crate::volumes::Volumes;
 
+/// How long sessions get to close their connections, before what waits in them for a device is let go.
+const CLOSING: Duration = Duration::from_millis(100);
 /// How long jobs get to end when the server does.
 const JOB_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -230,8 +232,13 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     drop((schedule, snapshots, drills));
     drop(watch);
     server.mounts.end();
-    server.iscsi.stop();
-    server.nbd.stop();
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.iscsi.stop());
+        scope.spawn(|| server.nbd.stop());
+        // Their connections are closed by now: no client is told of a write that waited for room in vain.
+        std::thread::sleep(CLOSING);
+        server.devices.end_waits();
+    });
     server.recordings.end();
     let patience = Instant::now() + JOB_PATIENCE;
     while server.jobs.any_running() && Instant::now() < patience {

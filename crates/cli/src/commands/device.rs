@@ -65,10 +65,18 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
         }
         Device::Release { name, dry_run } => {
             let devices: Vec<api::Device> = client.get("/v1/devices")?;
-            let plain = devices.into_iter().find(|device| device.name == name && device.history.is_none());
-            let (device, what) = match plain {
-                Some(device) => (device, format!("this ends the export {name}")),
-                None => {
+            let known = devices.into_iter().find(|device| device.name == name);
+            let (device, what) = match known {
+                Some(device) if device.history.is_none() => (device, format!("this ends the export {name}")),
+                // One that is not open is opened for its release.
+                Some(device) if device.size_bytes == 0 => {
+                    let what = format!(
+                        "this gives up the history of {name}; {} keeps today's content",
+                        device.origin
+                    );
+                    (device, what)
+                }
+                _ => {
                     let status: api::HistoryStatus = client.get(&path(&name)?)?;
                     let since = show(status.start_ns);
                     let what = format!(
@@ -306,6 +314,10 @@ fn page(status: &api::HistoryStatus) -> String {
     }
     if let Some(problem) = &status.device.problem {
         row("problem", problem.clone());
+    }
+    if status.waiting > 0 {
+        let why = "the store is full, and the floor lets none of its history go";
+        row("waiting", format!("{} writes and flushes for room: {why}", status.waiting));
     }
     if status.lost_versions > 0 {
         let first = status.lost.iter().take(LOST_SHOWN);

@@ -183,10 +183,16 @@ fn revert_copies_all_but_what_is_lost_and_writes_go_on() {
         stack.reopen().expect("it opens");
         assert!(is_damaged(&*stack.history), "{placement:?}: it is not what was there before");
         stack.check(&*stack.history, 1);
+        // A write of it is written out, and a cut takes the part of the origin.
+        let before = bytes(&*stack.origin, DAMAGED * B as u64, B).expect("the origin");
         stack.fill(DAMAGED * B as u64, B, 1);
-        stack.history.flush().expect("a flush");
+        drop(stack.history.view(stack.now()).expect("a view"));
+        if placement != Placement::Logging {
+            stack.origin.write_from(DAMAGED * B as u64, &before).expect("a write");
+        }
         stack.reopen().expect("it opens");
         assert_eq!(bytes(&*stack.history, 0, blocks).expect("a read"), vec![1; blocks], "{placement:?}");
+        stack.history.flush().expect("a flush");
         stack.clock.advance(Duration::from_secs(7200));
         stack.work();
         assert_eq!(bytes(&*stack.history, 0, blocks).expect("a read"), vec![1; blocks], "{placement:?}");

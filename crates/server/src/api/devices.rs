@@ -100,7 +100,7 @@ pub struct Device {
     pub uris: Vec<String>,
     /// How iSCSI initiators reach it; none when it is not open.
     pub target: Option<super::Target>,
-    /// Why it is not open, or takes no more writes.
+    /// Why it is not open, takes no more writes, or why its release stopped.
     pub problem: Option<String>,
 }
 
@@ -212,6 +212,8 @@ pub struct HistoryStatus {
     pub lost: Vec<LostVersion>,
     /// How many there are.
     pub lost_versions: u64,
+    /// Writes and flushes that wait for room, because the floor of the window leaves none.
+    pub waiting: u64,
     /// Reads of the origin for history.
     pub current_reads: IoCount,
     /// Writes of the origin.

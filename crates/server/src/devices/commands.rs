@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use crate::api;
 use crate::error::ServerError;
+use crate::jobs::Progress;
 use crate::server::Server;
 use crate::targets::present_of;
 
 impl Server {
     pub(crate) fn list_devices(&self) -> Vec<api::Device> {
         let mut devices = self.devices.list(&|name| self.uris(name));
-        for device in devices.iter_mut().filter(|device| device.problem.is_none()) {
+        // One that is not open has no length.
+        for device in devices.iter_mut().filter(|device| device.size_bytes > 0) {
             device.target = Some(self.target(&device.name));
         }
         devices
@@ -56,10 +58,17 @@ impl Server {
             self.access.forget(|name| present_of(name) == device)?;
             return self.jobs.start("release", device, |_| Ok(None));
         }
-        let open = self.devices.begin_release(device)?;
-        self.access.forget(|name| present_of(name) == device)?;
-        let devices = self.devices.clone();
-        self.jobs.start("release", device, move |progress| devices.release(open, progress).map(|()| None))
+        let Some(open) = self.devices.begin_release(device)? else {
+            self.access.forget(|name| present_of(name) == device)?;
+            return self.jobs.start("release", device, |_| Ok(None));
+        };
+        let (devices, mine) = (self.devices.clone(), open.clone());
+        let work = move |progress: &Progress| devices.release(&mine, progress).map(|()| None);
+        let begun = self
+            .access
+            .forget(|name| present_of(name) == device)
+            .and_then(|()| self.jobs.start("release", device, work));
+        begun.inspect_err(|error| self.devices.stop_release(&open, error))
     }
 
     pub(crate) fn create_view(

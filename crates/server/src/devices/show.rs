@@ -51,6 +51,7 @@ impl Devices {
         let mut problems: Vec<api::Problem> = entries.iter().filter_map(problem).collect();
         for entry in entries.values() {
             if let Entry::Open(open) = entry {
+                problems.extend(open.stopped_problem());
                 problems.extend(open.lost_problem());
                 problems.extend(open.clone_problems());
             }
@@ -95,6 +96,13 @@ fn closed(name: &str, document: &Document, problem: String) -> api::Device {
 }
 
 impl OpenDevice {
+    /// A release that stopped.
+    fn stopped_problem(&self) -> Option<api::Problem> {
+        let message = stopped(self.document.lock().release_stopped.as_deref()?);
+        let next = format!("ask again with `cairn device release {}`: it goes on", self.name);
+        Some(api::Problem { subject: self.name.clone(), message, next })
+    }
+
     /// What of it can't be read any more.
     fn lost_problem(&self) -> Option<api::Problem> {
         let status = self.history.status();
@@ -142,7 +150,7 @@ impl OpenDevice {
             size_bytes: status.origin_bytes,
             uris: uris(&self.name),
             target: None,
-            problem: status.failed,
+            problem: status.failed.or_else(|| document.release_stopped.as_deref().map(stopped)),
         }
     }
 
@@ -195,6 +203,7 @@ impl OpenDevice {
             damaged: counters.damaged,
             lost: status.lost.iter().map(lost).collect(),
             lost_versions: status.lost_versions,
+            waiting: status.waiting,
             current_reads: io(counters.current_reads),
             current_writes: io(counters.current_writes),
             history_reads: io(counters.history_reads),
@@ -202,6 +211,10 @@ impl OpenDevice {
             metadata: io(counters.metadata),
         }
     }
+}
+
+fn stopped(why: &str) -> String {
+    format!("its release stopped, and it is served as before: {why}")
 }
 
 fn io(count: IoCount) -> api::IoCount {

@@ -145,7 +145,8 @@ impl Groups {
     /// Refuses to change the role of one volume of several that show one instant: the others would go on showing that, beside another one that takes writes.
     pub(crate) fn refuse_alone(&self, volume: &str) -> Result<(), ServerError> {
         let groups = self.groups.lock();
-        let together = self.together(&groups, volume).filter(|group| group.shown.is_some());
+        // With nothing in common there is no failover of all of them.
+        let together = self.together(&groups, volume).filter(|group| self.common(group).is_some());
         match self.unfinished(&groups, volume).map(|(group, _)| group).or(together) {
             None => Ok(()),
             Some(group) => Err(ServerError::InGroup { volume: volume.to_owned(), group: group.name.clone() }),

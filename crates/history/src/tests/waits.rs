@@ -1,0 +1,139 @@
+//! Writes and flushes that wait for room, because their owner wants no young history to go.
+
+use super::*;
+use cairn_device::{Operation, Request};
+
+const B: usize = 4096;
+
+/// A store that is full of history that may not go, with a write that waits in memory. Flushes and writes wait from now on.
+fn full() -> Stack {
+    let mut options = options(Placement::Logging, Granularity::EveryWrite, 4096);
+    options.window.floor = Duration::from_secs(3600);
+    let stack = Stack::new(&options, 64 * B as u64, 3 * MIB);
+    for round in 0..2000u64 {
+        stack.clock.advance(Duration::from_millis(1));
+        let data = Segments::copy_of(&[round as u8; B]);
+        if stack.history.write(round % 64 * B as u64, data).is_err() {
+            break;
+        }
+    }
+    assert!(stack.history.flush().is_err(), "the store is full");
+    options.window.floor_policy = FloorPolicy::Wait;
+    stack.history.set_window(options.window).expect("another window");
+    stack
+}
+
+fn write_through(history: &History) -> Result<(), DeviceError> {
+    let data = Segments::copy_of(&[9; B]);
+    let mut batch = [Operation::new(Request::Write { offset: 0, data, fua: true })];
+    history.run(&mut batch);
+    let [operation] = batch;
+    operation.into_outcome().map(|_| ())
+}
+
+/// Until so many wait.
+fn until_waiting(history: &History, count: u64) {
+    while history.status().waiting < count {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn flush_and_writes_that_wait_for_room_hold_up_nobody_and_go_on_when_time_has_passed() {
+    let stack = full();
+    let history = &*stack.history;
+    let start = history.status().start;
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| history.flush());
+        let through = scope.spawn(|| write_through(history));
+        let write = scope.spawn(|| history.write(B as u64, Segments::copy_of(&[9; B])));
+        until_waiting(history, 2);
+        for _ in 0..20 {
+            let view = stack.history.view(start).expect("a view");
+            bytes(&view, 0, B).expect("a read");
+            bytes(history, 0, B).expect("a read");
+            history.step().expect("a step");
+        }
+        assert_eq!(history.status().start, start, "nothing young has gone");
+        assert!(!flush.is_finished() && !through.is_finished());
+        stack.clock.advance(Duration::from_secs(7200));
+        flush.join().expect("no panic").expect("there is room again");
+        through.join().expect("no panic").expect("there is room again");
+        write.join().expect("no panic").expect("there is room again");
+    });
+    assert_eq!(bytes(history, 0, B).expect("a read"), vec![9; B]);
+    assert_eq!(history.status().waiting, 0);
+}
+
+#[test]
+fn waiting_for_room_ends_when_the_device_is_closed_and_loses_nothing() {
+    let stack = full();
+    let history = &*stack.history;
+    let before = bytes(history, 0, 64 * B).expect("a read");
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| history.flush());
+        let through = scope.spawn(|| write_through(history));
+        until_waiting(history, 2);
+        history.let_wait(false);
+        assert!(matches!(flush.join().expect("no panic"), Err(DeviceError::NoSpace { .. })));
+        assert!(through.join().expect("no panic").is_err());
+    });
+    assert!(history.flush().is_err(), "nobody waits any more");
+    assert_eq!(bytes(history, B as u64, 63 * B).expect("a read"), before[B..]);
+}
+
+#[test]
+fn release_of_a_full_store_ends_waiting_and_needs_no_time_to_pass() {
+    let stack = full();
+    let history = &*stack.history;
+    let expected = bytes(history, 0, 64 * B).expect("a read");
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| history.flush());
+        until_waiting(history, 1);
+        history.release(&|_, _| {}).expect("a release");
+        let _either = flush.join().expect("no panic");
+    });
+    assert_eq!(bytes(&*stack.origin, 0, 64 * B).expect("a read"), expected);
+}
+
+#[test]
+fn release_that_failed_in_the_middle_goes_on_when_it_is_asked_for_again() {
+    for placement in Placement::ALL {
+        for after in [0, 1, 2, 3, 5, 8, 13, 21] {
+            let origin = Arc::new(FaultDevice::new(64 * B as u64));
+            let store = Arc::new(FaultDevice::new(4 * MIB));
+            let open = open_options(&clock(), 64 << 10);
+            let options = options(placement, Granularity::EveryWrite, 4096);
+            let history = History::create(origin.clone(), store.clone(), &options, open.clone());
+            let history = history.expect("a history");
+            for round in 0..3u8 {
+                history.write(0, Segments::copy_of(&[round + 1; 40 * B])).expect("a write");
+            }
+            history.flush().expect("a flush");
+            let expected = bytes(&*history, 0, 64 * B).expect("a read");
+            let source = Arc::new(std::io::Error::other("a bad moment"));
+            let error = DeviceError::Io { action: cairn_device::Action::Write, offset: 0, length: 0, source };
+            store.fail_operations(after, 1, error);
+            let failed = history.release(&|_, _| {}).is_err();
+            store.heal_operations();
+            if failed {
+                assert_eq!(bytes(&*history, 0, 64 * B).expect("a read"), expected, "{placement:?}, {after}");
+                drop(history);
+                // What was written before the failure may have been all.
+                match History::open(origin.clone(), store.clone(), open) {
+                    Ok(history) => {
+                        assert_eq!(
+                            bytes(&*history, 0, 64 * B).expect("a read"),
+                            expected,
+                            "{placement:?}, {after}"
+                        );
+                        history.release(&|_, _| {}).expect("it goes on");
+                    }
+                    Err(HistoryError::NoHistory) => {}
+                    Err(error) => panic!("{placement:?}, {after}: {error}"),
+                }
+            }
+            assert_eq!(bytes(&*origin, 0, 64 * B).expect("a read"), expected, "{placement:?}, {after}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A device is released: its origin is left as a plain disk, its history and its document go.
+//!
+//! The document says `releasing` before anything is done, so that a start finds out whether the release was over: then the store has no history any more. One that stopped in the middle, by a failure or with the
+//! server, leaves a device that is served as before and says why it stopped. It can be asked for again, and goes on; a history that has failed meanwhile, or could not be opened, is opened again for that.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use cairn_history::HistoryError;
+
+use super::{Devices, Document, Entry, OpenDevice};
+use crate::error::ServerError;
+use crate::jobs::Progress;
+use crate::state;
+
+impl Devices {
+    /// Takes a device out of service for its release; none when an earlier release has left nothing to do.
+    pub(crate) fn begin_release(&self, name: &str) -> Result<Option<Arc<OpenDevice>>, ServerError> {
+        let _changing = self.changing.lock();
+        let Some(open) = self.open_for_release(name)? else { return Ok(None) };
+        let mut document = open.document.lock().clone();
+        document.releasing = true;
+        document.release_stopped = None;
+        state::save(&self.path(name), &document)?;
+        *open.document.lock() = document.clone();
+        self.entries.write().insert(name.to_owned(), Entry::Releasing(document));
+        Ok(Some(open))
+    }
+
+    /// The device; one that has failed or could not be opened is opened again.
+    fn open_for_release(&self, name: &str) -> Result<Option<Arc<OpenDevice>>, ServerError> {
+        let closed = match self.entries.read().get(name) {
+            Some(Entry::Unavailable(document, _)) => Some(document.clone()),
+            _ => None,
+        };
+        let document = match closed {
+            Some(document) => document,
+            None => {
+                let open = self.get(name)?;
+                if !open.shown.read().is_empty() || !open.document.lock().clones.is_empty() {
+                    return Err(ServerError::Busy { name: name.to_owned(), by: "it has views or clones" });
+                }
+                if open.history.status().failed.is_none() {
+                    return Ok(Some(open));
+                }
+                open.document.lock().clone()
+            }
+        };
+        // The files are free for another opening once nobody has this one.
+        let held = Arc::new(ServerError::Busy { name: name.to_owned(), by: "it is being opened again" });
+        let before = self.entries.write().insert(name.to_owned(), Entry::Unavailable(document.clone(), held));
+        if let Some(Entry::Open(open)) = before {
+            open.end();
+        }
+        match self.start(name, &document) {
+            Ok(entry) => {
+                self.entries.write().insert(name.to_owned(), entry);
+                self.get(name).map(Some)
+            }
+            Err(ServerError::History { source: HistoryError::NoHistory, .. }) if document.was_releasing() => {
+                self.forget(name)?;
+                Ok(None)
+            }
+            Err(error) => {
+                self.entries.write().insert(name.to_owned(), Entry::Unavailable(document, Arc::new(error)));
+                self.get(name).map(Some)
+            }
+        }
+    }
+
+    /// Leaves a plain disk behind.
+    pub(crate) fn release(&self, open: &Arc<OpenDevice>, progress: &Progress) -> Result<(), ServerError> {
+        open.end();
+        progress.phase("copying back");
+        let block = u64::from(open.history.status().block_bytes);
+        let release = || open.history.release(&|done, all| progress.bytes(done * block, all * block));
+        let outcome = match catch_unwind(AssertUnwindSafe(release)) {
+            Ok(outcome) => outcome.map_err(ServerError::history(&open.name)),
+            Err(_) => Err(ServerError::Bug),
+        };
+        match outcome {
+            Ok(()) => self.forget(&open.name).inspect_err(|error| {
+                // Asked for again it is found that there is no history any more.
+                let document = open.document.lock().clone();
+                let why = ServerError::Busy { name: open.name.clone(), by: "its release could not be noted" };
+                tracing::error!(device = open.name, %error, "a device was released, and its document can't be removed");
+                self.entries.write().insert(open.name.clone(), Entry::Unavailable(document, Arc::new(why)));
+            }),
+            Err(error) => {
+                self.stop_release(open, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// A release stopped in the middle: the device is served again.
+    pub(crate) fn stop_release(&self, open: &Arc<OpenDevice>, error: &ServerError) {
+        let _changing = self.changing.lock();
+        // It may not have come so far.
+        open.end();
+        let entry = match open.begin() {
+            Ok(()) => Entry::Open(open.clone()),
+            Err(error) => Entry::Unavailable(open.document.lock().clone(), Arc::new(error)),
+        };
+        self.note_stopped(open, error.to_string());
+        self.entries.write().insert(open.name.clone(), entry);
+    }
+
+    /// Notes why a release stopped. It is no longer under way: a store without a history would from now on be a wrong one.
+    pub(super) fn note_stopped(&self, open: &OpenDevice, why: String) {
+        let mut document = open.document.lock();
+        document.releasing = false;
+        document.release_stopped = Some(why);
+        if let Err(error) = state::save(&self.path(&open.name), &*document) {
+            tracing::error!(device = open.name, %error, "it can't be noted that a release stopped; the next start will");
+        }
+    }
+
+    /// Nothing is left of a device.
+    fn forget(&self, name: &str) -> Result<(), ServerError> {
+        fs::remove_file(self.path(name)).map_err(ServerError::path("remove", &self.path(name)))?;
+        self.entries.write().remove(name);
+        Ok(())
+    }
+}
+
+impl Document {
+    /// A release was begun, and may be over.
+    fn was_releasing(&self) -> bool {
+        self.releasing || self.release_stopped.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Releases that stop in the middle, and go on.
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use cairn_base::{ByteSize, ManualClock, Timestamp};
+use cairn_device::{Device, Segments};
+
+use super::*;
+use crate::api;
+use crate::volumes::Volumes;
+
+const BLOCK: usize = 4096;
+
+fn devices(folder: &Path) -> Devices {
+    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    fs::create_dir_all(folder.join("volumes")).expect("a folder");
+    let volumes =
+        Volumes::open(folder.join("volumes"), ByteSize(16 << 20), clock.clone()).expect("no volumes");
+    Devices::open(folder.join("devices"), clock, Arc::new(volumes)).expect("devices")
+}
+
+/// A device of 16 blocks, each filled with its number and flushed.
+fn adopt(devices: &Devices, folder: &Path) -> Vec<u8> {
+    let request = serde_json::json!({
+        "name": "disk0",
+        "origin": folder.join("disk.img"),
+        "history": folder.join("store.img"),
+        "size_bytes": 16 * BLOCK,
+        "placement": "logging",
+        "granularity": "every-write",
+    });
+    let request: api::AdoptDevice = serde_json::from_value(request).expect("a request");
+    devices.adopt(&request).expect("it is adopted");
+    let content: Vec<u8> = (0..16 * BLOCK).map(|at| (at / BLOCK) as u8 + 100).collect();
+    let open = devices.get("disk0").expect("it is open");
+    open.history.write(0, Segments::copy_of(&content)).expect("a write");
+    open.history.flush().expect("a flush");
+    content
+}
+
+fn release(devices: &Devices) -> Result<(), ServerError> {
+    let Some(open) = devices.begin_release("disk0")? else { return Ok(()) };
+    assert!(devices.export("disk0").is_none(), "nobody opens it meanwhile");
+    let shown = devices.list(&|_| Vec::new());
+    assert_eq!(shown[0].problem.as_deref(), Some("it is being released"));
+    devices.release(&open, &Progress::new(devices.clock.clone()))
+}
+
+/// Damages what the store has of a block.
+fn damage(folder: &Path, byte: u8) {
+    let path = folder.join("store.img");
+    let bytes = fs::read(&path).expect("the store");
+    let at =
+        bytes.chunks(512).position(|piece| piece.iter().all(|found| *found == byte)).expect("its content");
+    let file = fs::OpenOptions::new().write(true).open(&path).expect("the store");
+    file.write_all_at(&[1; 512], at as u64 * 512).expect("a write");
+}
+
+fn problem(devices: &Devices) -> Option<String> {
+    devices.list(&|_| Vec::new()).first().expect("it is there").problem.clone()
+}
+
+#[test]
+fn release_that_stopped_is_served_says_why_and_goes_on_when_asked_again() {
+    for restarted in [false, true] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut devices_of = devices(folder.path());
+        let mut content = adopt(&devices_of, folder.path());
+        damage(folder.path(), 105);
+        assert!(release(&devices_of).is_err(), "a block of it is lost");
+        if restarted {
+            devices_of.end();
+            drop(devices_of);
+            devices_of = devices(folder.path());
+        }
+        let why = problem(&devices_of).expect("it says what stopped");
+        assert!(why.contains("its release stopped") && why.contains("lost"), "{why}");
+        assert!(
+            devices_of.problems().iter().any(|problem| problem.next.contains("cairn device release disk0"))
+        );
+        // It is served as before, and mended by its client.
+        let export = devices_of.export("disk0").expect("it is served");
+        assert!(export.device.read(5 * BLOCK as u64, BLOCK as u32).is_err(), "nothing else takes its place");
+        export.device.write(5 * BLOCK as u64, Segments::copy_of(&[7; BLOCK])).expect("a write");
+        drop(export);
+        content[5 * BLOCK..6 * BLOCK].fill(7);
+        release(&devices_of).expect("it goes on");
+        assert_eq!(fs::read(folder.path().join("disk.img")).expect("the origin"), content);
+        assert!(devices_of.list(&|_| Vec::new()).is_empty());
+        assert!(devices(folder.path()).list(&|_| Vec::new()).is_empty(), "also after a restart");
+    }
+}
+
+#[test]
+fn release_in_which_the_server_ended_is_told_at_the_start_and_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let content = {
+        let devices = devices(folder.path());
+        let content = adopt(&devices, folder.path());
+        let open = devices.begin_release("disk0").expect("it begins").expect("there is something to do");
+        open.end();
+        content
+    };
+    let devices = devices(folder.path());
+    let why = problem(&devices).expect("it says what stopped");
+    assert!(why.contains("the server ended in the middle"), "{why}");
+    release(&devices).expect("it goes on");
+    assert_eq!(fs::read(folder.path().join("disk.img")).expect("the origin"), content);
+    assert!(devices.list(&|_| Vec::new()).is_empty());
+}
+
+#[test]
+fn release_that_could_not_begin_leaves_the_device_as_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let devices = devices(folder.path());
+    let content = adopt(&devices, folder.path());
+    let open = devices.begin_release("disk0").expect("it begins").expect("there is something to do");
+    devices.stop_release(&open, &ServerError::Bug);
+    drop(open);
+    assert!(devices.export("disk0").is_some(), "it is served");
+    release(&devices).expect("it goes on");
+    assert_eq!(fs::read(folder.path().join("disk.img")).expect("the origin"), content);
+}
+
+#[test]
+fn device_whose_history_failed_is_opened_again_for_its_release() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let devices = devices(folder.path());
+    let content = adopt(&devices, folder.path());
+    // As after a failed write: nothing is written any more before it is opened again.
+    devices.get("disk0").expect("it is open").history.release(&|_, _| {}).expect("out of service");
+    assert!(release(&devices).is_err(), "there is no history, and nobody had asked the server for a release");
+    assert!(problem(&devices).expect("it is not open").contains("no history"));
+    assert_eq!(fs::read(folder.path().join("disk.img")).expect("the origin"), content);
+}
