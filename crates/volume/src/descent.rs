@@ -22,10 +22,12 @@ use crate::claims::BlockSet;
 use crate::compare::{Maps, Run};
 use crate::error::VolumeError;
 
+/// Blocks that are looked up under one lock: clients wait for no more.
+const PIECE: u64 = 1 << 16;
 const INVENTED: &str =
     "the source's snapshots cannot descend from each other as it says: run `cairn volume check` there";
 
-/// Compares what a source says of descent with what is `here` and with the maps of its `image`. `in_use` gives those of some blocks that anything here shows.
+/// Compares what a source says of descent with what is `here` and with the maps of its `image`. There are `space` blocks, and `in_use` gives those of a run that anything here shows.
 ///
 /// # Errors
 /// [`VolumeError::Refused`] when it can't be true, and what makes a map of a new snapshot unreadable.
@@ -33,7 +35,7 @@ pub(crate) fn check(
     maps: Maps<'_>,
     here: &[SnapshotEntry],
     image: &[SnapshotEntry],
-    in_use: &dyn Fn(&[Run]) -> Vec<Vbn>,
+    (space, in_use): (u64, &dyn Fn(Run) -> Vec<Vbn>),
 ) -> Result<(), VolumeError> {
     let listed: HashMap<SnapshotId, &SnapshotEntry> = image.iter().map(|entry| (entry.id, entry)).collect();
     if image.iter().any(|entry| is_parentless(entry, &listed)) {
@@ -47,16 +49,31 @@ pub(crate) fn check(
     for (parent, children) in new {
         let above: Vec<Root> = listed.get(&parent).map(|entry| entry.root).into_iter().collect();
         let tops = tops(maps, &children, &above, kept.iter().any(|entry| entry.id == parent))?;
+        let is_outside = |(first, count): &Run| first.0.saturating_add(*count) > space;
+        if tops.iter().any(is_outside) {
+            // Nobody has such a block; and sets have a bit for each up to the highest.
+            return Err(refused(parent));
+        }
         if several && blocks(&tops).any(|vbn| brought.has(vbn)) {
             return Err(refused(parent));
         }
         // Mostly nothing that is new here stands where something else stands, and no map has to be read.
-        let doubtful = in_use(&tops);
-        if !doubtful.is_empty() {
-            let shown = shown.get_or_insert_with(|| shown_by(maps, &kept));
-            let doubtful: Vec<Vbn> = doubtful.into_iter().filter(|vbn| shown.has(*vbn)).collect();
-            if !doubtful.is_empty() && !are_of_siblings(maps, &kept, (parent, &above), &doubtful)? {
-                return Err(refused(parent));
+        let mut siblings: Option<BlockSet> = None;
+        for piece in pieces(&tops).filter(|_| !kept.is_empty()) {
+            let doubtful = in_use(piece);
+            if doubtful.is_empty() {
+                continue;
+            }
+            let shown = shown.get_or_insert_with(|| shown_by(maps, &kept, space));
+            for vbn in doubtful.into_iter().filter(|vbn| shown.has(*vbn)) {
+                // Those have it all from one that was deleted, or it is nobody's to have.
+                let siblings = match &mut siblings {
+                    Some(siblings) => siblings,
+                    none => none.insert(brought_by(maps, &kept, (parent, &above), space)?),
+                };
+                if !siblings.has(vbn) {
+                    return Err(refused(parent));
+                }
             }
         }
         if several {
@@ -124,15 +141,15 @@ fn tops(
 }
 
 /// What any of some snapshots shows.
-fn shown_by(maps: Maps<'_>, kept: &[&SnapshotEntry]) -> BlockSet {
+fn shown_by(maps: Maps<'_>, kept: &[&SnapshotEntry], space: u64) -> BlockSet {
     let mut shown = BlockSet::default();
     maps.each_region(
         kept.iter().map(|entry| entry.root.active_map),
         &mut |region, bits| {
             let bytes = bits.iter().enumerate().filter(|(_, byte)| **byte != 0);
             for (at, byte) in bytes {
-                let first = region * BITS_PER_MAP_BLOCK + at as u64 * 8;
-                for bit in (0..8).filter(|bit| byte >> bit & 1 == 1) {
+                let first = region.saturating_mul(BITS_PER_MAP_BLOCK).saturating_add(at as u64 * 8);
+                for bit in (0..8).filter(|bit| byte >> bit & 1 == 1 && first.saturating_add(*bit) < space) {
                     shown.insert(Vbn(first + bit));
                 }
             }
@@ -142,19 +159,19 @@ fn shown_by(maps: Maps<'_>, kept: &[&SnapshotEntry]) -> BlockSet {
     shown
 }
 
-/// Whether blocks that are shown by some of `kept` came into the world there with other children of the same parent: they have it all from one that was deleted.
-fn are_of_siblings(
+/// What came into the world with those of `kept` that have this parent.
+fn brought_by(
     maps: Maps<'_>,
     kept: &[&SnapshotEntry],
     (parent, above): (SnapshotId, &[Root]),
-    vbns: &[Vbn],
-) -> Result<bool, VolumeError> {
+    space: u64,
+) -> Result<BlockSet, VolumeError> {
     let mut runs: Vec<Run> = Vec::new();
     for sibling in kept.iter().filter(|entry| entry.parent == parent) {
-        runs.extend(maps.only_in(&sibling.root, above)?);
+        let own = maps.only_in(&sibling.root, above)?;
+        runs.extend(own.into_iter().filter(|(first, count)| first.0.saturating_add(*count) <= space));
     }
-    let siblings = BlockSet::of(&runs);
-    Ok(vbns.iter().all(|vbn| siblings.has(*vbn)))
+    Ok(BlockSet::of(&runs))
 }
 
 fn refused(parent: SnapshotId) -> VolumeError {
@@ -167,6 +184,19 @@ fn is_parentless(entry: &SnapshotEntry, listed: &HashMap<SnapshotId, &SnapshotEn
 }
 
 /// The blocks of some runs; number 0 is no block.
-pub(crate) fn blocks(runs: &[Run]) -> impl Iterator<Item = Vbn> {
-    runs.iter().flat_map(|(first, count)| first.0..first.0 + count).filter(|number| *number != 0).map(Vbn)
+fn blocks(runs: &[Run]) -> impl Iterator<Item = Vbn> {
+    runs.iter().flat_map(|run| each(*run))
+}
+
+/// The blocks of a run.
+pub(crate) fn each((first, count): Run) -> impl Iterator<Item = Vbn> {
+    (first.0..first.0 + count).filter(|number| *number != 0).map(Vbn)
+}
+
+/// Runs in pieces that are looked up at once.
+fn pieces(runs: &[Run]) -> impl Iterator<Item = Run> {
+    runs.iter().flat_map(|(first, count)| {
+        let starts = (0..*count).step_by(PIECE as usize);
+        starts.map(move |start| (Vbn(first.0 + start), PIECE.min(count - start)))
+    })
 }

@@ -431,11 +431,11 @@ impl Receiver {
         self.check_descent(&image)?;
         let redirects = self.settled(&image)?;
         let maps = Maps { store: &volume.store, redirects: &redirects };
-        let in_use = |runs: &[Run]| {
+        let in_use = |run: Run| {
             let state = volume.state.lock();
-            descent::blocks(runs).filter(|vbn| state.used.get(*vbn)).collect()
+            descent::each(run).filter(|vbn| state.used.get(*vbn)).collect()
         };
-        descent::check(maps, &volume.snapshot_entries(), &image.snapshots, &in_use)?;
+        descent::check(maps, &volume.snapshot_entries(), &image.snapshots, (space, &in_use))?;
         match self.install(&image, &target, redirects) {
             Err(VolumeError::Refused(why)) if why == COLLISIONS => {}
             done => return done,
