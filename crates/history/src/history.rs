@@ -80,7 +80,7 @@ pub(crate) struct State {
     /// The window is moving to here: versions up to it may no longer serve as bases.
     pub(crate) trimming: Option<u64>,
     pub(crate) window: Window,
-    /// What a revert is about to go back to: the window does not move past it.
+    /// What is about to be marked, or gone back to: the window does not move past it.
     pub(crate) held: Option<u64>,
     /// Instants that views hold, with the count of their views.
     pub(crate) views: BTreeMap<u64, u32>,

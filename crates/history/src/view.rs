@@ -64,15 +64,14 @@ impl History {
             time
         };
         let content = MarkContent { name: name.to_owned(), consistent };
+        // Making room for it may take all that was before, and not the instant itself.
+        self.state.lock().held = Some(time);
         let outcome = self.flush_with(writer).and_then(|()| {
             self.ensure_room(writer, 0)?;
-            // Making room for it may take all that was before.
-            if self.state.lock().start > time {
-                return Err(HistoryError::BeforeWindow);
-            }
             self.write_mark(writer, time, content)?;
             self.sync(writer)
         });
+        self.state.lock().held = None;
         if let Err(error) = outcome {
             self.state.lock().timeline.uncut(time);
             return Err(error);
