@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cairn_frontend_nbd::{Address, Client, ClientOptions};
 use running::{PATIENCE, Running, cairn, refused};
@@ -250,6 +250,8 @@ fn killed_dump_leaves_no_whole_file_and_killed_restore_no_volume() {
     server.bad(11, "busy", &["image", "dump", "v", "--to", "/dev/null"]);
     dump.kill().unwrap();
     dump.wait().unwrap();
+    // The server hears of that; with room in the pipe it would be done sooner than that.
+    std::thread::sleep(Duration::from_secs(1));
     let mut rest = Vec::new();
     pipe.read_to_end(&mut rest).unwrap();
     head.extend(rest);
