@@ -65,8 +65,12 @@ impl fmt::Display for Report {
         for row in &self.rows {
             let ratio = row.cairn.zip(row.peer).map(|(cairn, (_, peer))| cairn / peer);
             let (asked, reached) = match row.target {
-                Target::AtLeast(least) => (format!("{} x or more", round(least)), ratio.map(|ratio| ratio >= least)),
-                Target::AtMost(most) => (format!("{} x or less", round(most)), ratio.map(|ratio| ratio <= most)),
+                Target::AtLeast(least) => {
+                    (format!("{} x or more", round(least)), ratio.map(|ratio| ratio >= least))
+                }
+                Target::AtMost(most) => {
+                    (format!("{} x or less", round(most)), ratio.map(|ratio| ratio <= most))
+                }
                 Target::Limit(most) => (format!("{most} or less"), row.cairn.map(|cairn| cairn <= most)),
                 Target::None => (String::new(), None),
             };
