@@ -43,6 +43,28 @@ pub(crate) struct Contender {
 }
 
 impl Contender {
+    /// Cairn's, and every file system of the kernel or in user space that this machine has; a note for those that it has not.
+    pub(crate) fn all(
+        cairn: Option<&Cairn>,
+        folder: &Path,
+        sizes: &Sizes,
+        report: &mut Report,
+    ) -> Result<Vec<Self>> {
+        let mut all = Vec::new();
+        if let Some(cairn) = cairn {
+            all.push(mount_cairn(cairn, folder, sizes)?);
+        }
+        type Make = fn(&Path, &Sizes) -> Result<Contender>;
+        let peers: [(&str, Make); 3] = [("fuse2fs", fuse2fs), ("ext4", ext4), ("btrfs", btrfs)];
+        for (name, make) in peers {
+            match make(folder, sizes) {
+                Ok(peer) => all.push(peer),
+                Err(error) => report.note(format!("{name} is not in this run: {error:#}")),
+            }
+        }
+        Ok(all)
+    }
+
     /// A volume of Cairn's on a new directory.
     pub(crate) fn of_cairn(cairn: &Cairn, volume: &str, folder: &Path) -> Result<Self> {
         fs::create_dir(folder)?;
@@ -89,18 +111,7 @@ pub(crate) fn files(plan: &Plan, report: &mut Report) -> Result<()> {
         true => None,
         false => Some(Cairn::start(plan, "files-cairn", "off", MEMORY_DEFAULT_MIB)?),
     };
-    let mut contenders = Vec::new();
-    if let Some(cairn) = &cairn {
-        contenders.push(mount_cairn(cairn, &folder, &sizes)?);
-    }
-    type Make = fn(&Path, &Sizes) -> Result<Contender>;
-    let peers: [(&str, Make); 3] = [("fuse2fs", fuse2fs), ("ext4", ext4), ("btrfs", btrfs)];
-    for (name, make) in peers {
-        match make(&folder, &sizes) {
-            Ok(peer) => contenders.push(peer),
-            Err(error) => report.note(format!("{name} is not in this run: {error:#}")),
-        }
-    }
+    let mut contenders = Contender::all(cairn.as_ref(), &folder, &sizes, report)?;
     let rounds = plan.rounds().min(2);
     let mut seen: Vec<Seen> = contenders.iter().map(|_| Seen::default()).collect();
     for round in 0..rounds {
@@ -400,7 +411,7 @@ fn image(folder: &Path, name: &str, sizes: &Sizes) -> Result<(PathBuf, PathBuf)>
     Ok((image, mount))
 }
 
-pub(crate) fn fuse2fs(folder: &Path, sizes: &Sizes) -> Result<Contender> {
+fn fuse2fs(folder: &Path, sizes: &Sizes) -> Result<Contender> {
     let (image, mount) = image(folder, "fuse2fs", sizes)?;
     run(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&image))?;
     run(Command::new("fuse2fs").arg(&image).arg(&mount))?;

@@ -14,7 +14,7 @@ use cairn_base::Rng;
 
 use crate::Plan;
 use crate::cairn::{Cairn, MEMORY_DEFAULT_MIB};
-use crate::files_rows::{Contender, Sizes, btrfs, clocked, ext4, fuse2fs, mount_cairn, sync};
+use crate::files_rows::{Contender, Sizes, clocked, sync};
 use crate::process::{run, settle};
 use crate::report::{Report, Target, median};
 
@@ -57,18 +57,7 @@ pub(crate) fn postmark(plan: &Plan, report: &mut Report) -> Result<()> {
         true => None,
         false => Some(Cairn::start(plan, "postmark-cairn", "off", MEMORY_DEFAULT_MIB)?),
     };
-    let mut contenders = Vec::new();
-    if let Some(cairn) = &cairn {
-        contenders.push(mount_cairn(cairn, &folder, &sizes)?);
-    }
-    type Make = fn(&Path, &Sizes) -> Result<Contender>;
-    let peers: [(&str, Make); 3] = [("fuse2fs", fuse2fs), ("ext4", ext4), ("btrfs", btrfs)];
-    for (name, make) in peers {
-        match make(&folder, &sizes) {
-            Ok(peer) => contenders.push(peer),
-            Err(error) => report.note(format!("{name} is not in this run: {error:#}")),
-        }
-    }
+    let mut contenders = Contender::all(cairn.as_ref(), &folder, &sizes, report)?;
     let mut seen: Vec<Seen> = contenders.iter().map(|_| Seen::default()).collect();
     for _ in 0..plan.turns.unwrap_or(1) {
         for (contender, seen) in contenders.iter().zip(&mut seen) {

@@ -113,7 +113,7 @@ fn peer_of_another_version_is_named_with_what_to_upgrade() {
     let mut source = Running::start(dir.path(), "source");
     let destination = Running::start(dir.path(), "destination");
     source.good(&["volume", "create", "vol0", "--size", "64M"]);
-    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    let token = source.invite();
     let address = source.json(&["status"])["mirror"].as_str().unwrap().to_owned();
     source.kill();
     // The same certificate at the same address, and another program behind it.

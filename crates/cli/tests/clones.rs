@@ -107,7 +107,7 @@ fn clone_of_a_mirror_takes_writes_while_the_mirror_is_updated_and_keeps_its_snap
     let source = served(dir.path(), "a");
     source.good(&["snapshot", "create", "v@monday"]);
     let mut mirror = Running::start(dir.path(), "b");
-    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    let token = source.invite();
     mirror.good(&["mirror", "create", "v", &token]);
     let own = mirror.json(&["snapshot", "list", "v"]);
     let own = own.as_array().unwrap().last().unwrap()["name"].as_str().unwrap().to_owned();

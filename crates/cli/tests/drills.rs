@@ -17,7 +17,7 @@ fn mirrored(dir: &Path, arguments: &[&str]) -> (Running, Running) {
     disk.flush().unwrap();
     disk.disconnect().unwrap();
     let mirror = Running::start_with(dir, "b", arguments);
-    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    let token = source.invite();
     mirror.good(&["mirror", "create", "v", &token]);
     (source, mirror)
 }

@@ -10,19 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
-use running::{PATIENCE, Running, cairn};
-
-/// Whether this machine lets the tests mount.
-fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    assert!(can || std::env::var_os("CI").is_none(), "mounting needs root and /dev/fuse here");
-    if !can {
-        eprintln!("skipped: mounting needs root and /dev/fuse");
-    }
-    can
-}
+use running::{Running, cairn, can_mount, wait_until};
 
 /// A server with a volume that is mounted; unmounted again at the end, whatever comes.
 struct Mounted {
@@ -59,12 +48,9 @@ impl Drop for Mounted {
     }
 }
 
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+/// A mounted volume, and a server that may mirror it.
+fn mounted_and_its_mirror(scratch: &Path) -> (Mounted, Running) {
+    (Mounted::new(scratch, &["--mirror", "127.0.0.1:0"]), Running::start(scratch, "mirror"))
 }
 
 /// A named pipe that nobody reads yet, open.
@@ -181,15 +167,15 @@ fn level_on_a_mirror_says_at_its_start_what_its_source_has_deleted_and_keeps_wha
         return;
     }
     let scratch = tempfile::tempdir().unwrap();
-    let mounted = Mounted::new(scratch.path(), &["--mirror", "127.0.0.1:0"]);
-    let (source, mirror) = (&mounted.server, Running::start(scratch.path(), "mirror"));
+    let (mounted, mirror) = mounted_and_its_mirror(scratch.path());
+    let source = &mounted.server;
     let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
     fs::create_dir(mounted.path("sub")).unwrap();
     for n in 0..300 {
         fs::write(mounted.path(&format!("sub/{n}")), format!("{n}")).unwrap();
     }
     source.good(&["snapshot", "create", "vol0@zero"]);
-    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    let token = source.invite();
     mirror.good(&["mirror", "create", "vol0", &token]);
     mirror.good(&["dump", "-0", "-f", &path("level0"), "vol0@zero"]);
     let restored = scratch.path().join("restored");
@@ -371,12 +357,12 @@ fn dump_after_a_rollback_does_not_go_by_the_date_of_what_was_given_up() {
         return;
     }
     let scratch = tempfile::tempdir().unwrap();
-    let mounted = Mounted::new(scratch.path(), &["--mirror", "127.0.0.1:0"]);
-    let (source, mirror) = (&mounted.server, Running::start(scratch.path(), "mirror"));
+    let (mounted, mirror) = mounted_and_its_mirror(scratch.path());
+    let source = &mounted.server;
     let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
     fs::write(mounted.path("file"), "one").unwrap();
     source.good(&["snapshot", "create", "vol0@one"]);
-    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    let token = source.invite();
     mirror.good(&["mirror", "create", "vol0", &token]);
     wait_for_the_next_second();
     fs::write(mounted.path("file"), "two").unwrap();

@@ -40,7 +40,7 @@ fn source(dir: &std::path::Path) -> Running {
 
 fn mirrored(source: &Running, destination: &Running) {
     for volume in VOLUMES {
-        let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+        let token = source.invite();
         destination.good(&["mirror", "create", volume, &token]);
     }
     destination.good(&["group", "create", "bank", "data", "logs"]);

@@ -74,7 +74,7 @@ fn hooks_run_around_every_snapshot_and_no_longer_than_their_time() {
     source.good(&["snapshot", "create", "vol0@one"]);
     assert_eq!(lines(&log), ["before vol0", "after vol0"]);
     let destination = Running::start(dir.path(), "destination");
-    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    let token = source.invite();
     destination.good(&["mirror", "create", "vol0", &token]);
     assert_eq!(lines(&log).len(), 4, "the snapshot of a mirror");
     // One that fails: no snapshot, and the one after it runs all the same. It is kept over a restart.

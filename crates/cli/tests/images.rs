@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use cairn_frontend_nbd::{Address, Client, ClientOptions};
-use running::{PATIENCE, Running, cairn, refused};
+use running::{PATIENCE, Running, cairn, content, fill, refused};
 
 const MIB: u64 = 1 << 20;
 
@@ -18,28 +18,6 @@ fn served(dir: &Path) -> Running {
     server.good(&["volume", "create", "v", "--size", "256M"]);
     server.good(&["lun", "create", "v/db", "--size", "24M"]);
     server
-}
-
-/// Fills `blocks` blocks from `first` with bytes that depend on `salt` and do not repeat.
-fn write(server: &Running, first: u64, blocks: u64, salt: u64) {
-    let mut disk = server.disk("v/db");
-    let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for block in first..first + blocks {
-        let mut bytes = [0; 4096];
-        for word in bytes.chunks_exact_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            word.copy_from_slice(&state.to_le_bytes());
-        }
-        disk.write(block * 4096, &bytes).unwrap();
-    }
-    disk.flush().unwrap();
-    disk.disconnect().unwrap();
-}
-
-fn content(mut disk: Client) -> Vec<u8> {
-    (0..24).flat_map(|piece| disk.read(piece * MIB, MIB as u32).unwrap()).collect()
 }
 
 /// A `cairn image mount` that serves.
@@ -91,9 +69,9 @@ fn flip(file: &str, at: u64) {
 fn levels_are_dumped_in_parts_restored_in_any_order_and_mounted_without_a_server() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = served(dir.path());
-    write(&server, 0, 3000, 1);
+    fill(&server, 0, 3000, 1);
     server.good(&["snapshot", "create", "v@monday"]);
-    write(&server, 100, 50, 2);
+    fill(&server, 100, 50, 2);
     let zero = path(dir.path(), "zero");
     let planned = server.json(&["image", "dump", "v", "-0", "--streams", "3", "-n"]);
     let dumped = server.json(&["image", "dump", "v", "-0", "--streams", "3", "--to", &zero]);
@@ -104,11 +82,11 @@ fn levels_are_dumped_in_parts_restored_in_any_order_and_mounted_without_a_server
     assert_eq!(planned["data_bytes"], dumped["data_bytes"]);
     assert_eq!(planned["bytes"], on_disk, "a dry run is exact");
     // Level 2 against 0, level 1 against 0 as well: only what changed since.
-    write(&server, 200, 20, 3);
+    fill(&server, 200, 20, 3);
     let (two, one) = (path(dir.path(), "two"), path(dir.path(), "one"));
     let dumped = server.json(&["image", "dump", "v", "-2", "--to", &two]);
     assert!(dumped["data_bytes"].as_u64().unwrap() < 60 * 4096, "{dumped}");
-    write(&server, 300, 20, 4);
+    fill(&server, 300, 20, 4);
     let dumped = server.json(&["image", "dump", "v", "--level", "1", "--compress", "--to", &one]);
     let levels = server.json(&["image", "levels", "v"]);
     assert_eq!(levels.as_array().unwrap().len(), 2, "level 1 took the place of 2: {levels}");
@@ -166,7 +144,7 @@ fn levels_are_dumped_in_parts_restored_in_any_order_and_mounted_without_a_server
 fn dump_goes_through_a_pipe_into_a_restore_on_another_server() {
     let dir = tempfile::tempdir().unwrap();
     let server = served(dir.path());
-    write(&server, 0, 2000, 7);
+    fill(&server, 0, 2000, 7);
     server.good(&["snapshot", "create", "v@s"]);
     let other = Running::start(dir.path(), "other");
     let device = path(dir.path(), "disk");
@@ -201,7 +179,7 @@ fn dump_goes_through_a_pipe_into_a_restore_on_another_server() {
 fn damage_costs_a_record_is_named_and_the_rest_is_restored() {
     let dir = tempfile::tempdir().unwrap();
     let server = served(dir.path());
-    write(&server, 0, 4000, 9);
+    fill(&server, 0, 4000, 9);
     let file = path(dir.path(), "dump");
     server.good(&["image", "dump", "v", "--to", &file]);
     let now = content(server.disk("v/db"));
@@ -235,7 +213,7 @@ fn damage_costs_a_record_is_named_and_the_rest_is_restored() {
 fn killed_dump_leaves_no_whole_file_and_killed_restore_no_volume() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = served(dir.path());
-    write(&server, 0, 5000, 3);
+    fill(&server, 0, 5000, 3);
     // A pipe that nobody reads: the dump waits in the middle.
     let mut dump = cairn()
         .args(["image", "dump", "v", "-0", "--data"])
@@ -293,9 +271,9 @@ fn killed_dump_leaves_no_whole_file_and_killed_restore_no_volume() {
 fn dump_against_a_named_snapshot_and_of_one() {
     let dir = tempfile::tempdir().unwrap();
     let server = served(dir.path());
-    write(&server, 0, 500, 1);
+    fill(&server, 0, 500, 1);
     server.good(&["snapshot", "create", "v@a"]);
-    write(&server, 0, 10, 2);
+    fill(&server, 0, 10, 2);
     server.good(&["snapshot", "create", "v@b"]);
     let (full, more) = (path(dir.path(), "full"), path(dir.path(), "more"));
     server.good(&["image", "dump", "v@a", "--to", &full]);

@@ -23,10 +23,6 @@ fn status(server: &Running) -> Value {
     server.json(&["mirror", "status", "vol0"])
 }
 
-fn token(server: &Running) -> String {
-    server.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned()
-}
-
 fn poll(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
@@ -54,7 +50,7 @@ fn limit_holds_a_running_transfer_back_until_it_is_lifted() {
     let dir = tempfile::tempdir().unwrap();
     let source = source(dir.path());
     let destination = Running::start(dir.path(), "destination");
-    let token = token(&source);
+    let token = source.invite();
     std::thread::scope(|scope| {
         // At this rate the baseline takes a minute.
         let create = || destination.good(&["mirror", "create", "vol0", &token, "--limit", "100K"]);
@@ -94,7 +90,7 @@ fn transfer_over_several_connections_is_cut_goes_on_and_is_whole() {
     let dir = tempfile::tempdir().unwrap();
     let source = source(dir.path());
     let mut destination = Running::start(dir.path(), "destination");
-    let token = token(&source);
+    let token = source.invite();
     let create =
         ["mirror", "create", "vol0", &token, "--connections", "5", "--limit", "1M", "--compress", "never"];
     std::thread::scope(|scope| {
@@ -135,8 +131,8 @@ fn cascade_goes_on_without_the_server_in_the_middle() {
     let mut middle = Running::start(dir.path(), "middle");
     let last = Running::start(dir.path(), "last");
     middle.stay();
-    middle.good(&["mirror", "create", "vol0", &token(&first)]);
-    last.good(&["mirror", "create", "vol0", &token(&middle)]);
+    middle.good(&["mirror", "create", "vol0", &first.invite()]);
+    last.good(&["mirror", "create", "vol0", &middle.invite()]);
     assert_eq!(content(&last), content(&first));
     for round in 0..3u8 {
         write(&first, u64::from(round) << 20, round + 1, 100 << 10);
@@ -158,7 +154,7 @@ fn cascade_goes_on_without_the_server_in_the_middle() {
     middle.kill();
     write(&first, 4 << 20, 10, 64 << 10);
     last.bad(30, "peer-unreachable", &["mirror", "update", "vol0"]);
-    let repointed = last.good(&["mirror", "repoint", "vol0", &token(&first)]);
+    let repointed = last.good(&["mirror", "repoint", "vol0", &first.invite()]);
     assert!(repointed.contains("source) -> vol0 (here, destination)"), "{repointed}");
     assert_eq!(content(&last), content(&first));
     let shown = status(&last);
@@ -176,7 +172,7 @@ fn cascade_goes_on_without_the_server_in_the_middle() {
     // Another volume is refused, and nothing changes.
     let other = Running::start(dir.path(), "other");
     other.good(&["volume", "create", "vol0", "--size", "64M"]);
-    last.bad(13, "diverged", &["mirror", "repoint", "vol0", &token(&other)]);
+    last.bad(13, "diverged", &["mirror", "repoint", "vol0", &other.invite()]);
     last.good(&["mirror", "update", "vol0"]);
     for server in [&first, &last] {
         assert!(server.good(&["volume", "check", "vol0"]).contains("sound"));
@@ -237,7 +233,7 @@ fn governor_holds_transfers_back_while_clients_of_the_source_wait_too_long() {
     let dir = tempfile::tempdir().unwrap();
     let source = source(dir.path());
     let destination = Running::start(dir.path(), "destination");
-    let token = token(&source);
+    let token = source.invite();
     source.bad(2, "usage", &["volume", "governor", "vol0", "--p99", "2s"]);
     let set = source.json(&["volume", "governor", "vol0", "--p99", "2ms"]);
     assert_eq!((&set["p99_limit_us"], &set["rate_bytes"]), (&2000.into(), &Value::Null), "{set}");

@@ -177,7 +177,7 @@ fn mirror_with_a_log_device_logs_there_after_its_failover() {
     source.good(&["volume", "create", "v", "--size", "128M"]);
     source.good(&["lun", "create", "v/db", "--size", "8M"]);
     write(&source, 0, 1);
-    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    let token = source.invite();
 
     let mut mirror = Running::start(dir.path(), "mirror");
     let log = file(dir.path(), "log", 8 * MIB);

@@ -11,23 +11,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
-use running::{PATIENCE, Running, cairn};
+use running::{Running, cairn, can_mount, wait_until};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, StatxFlags, XattrFlags};
 
 const ENOTCONN: i32 = 107;
 const EROFS: i32 = 30;
-
-/// Whether this machine lets the tests mount.
-fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    assert!(can || std::env::var_os("CI").is_none(), "mounting needs root and /dev/fuse here");
-    if !can {
-        eprintln!("skipped: mounting needs root and /dev/fuse");
-    }
-    can
-}
 
 /// A server with a volume that is mounted; unmounted again at the end, whatever comes.
 struct Mounted {
@@ -73,14 +62,6 @@ impl Drop for Mounted {
         for point in self.others.iter().chain([&self.point]) {
             let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
         }
-    }
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
 
@@ -713,7 +694,7 @@ fn mount_of_a_mirror_shows_one_image_at_a_time_and_moves_on() {
     let mut mounted = Mounted { server: source, point, others: vec![copy.clone()] };
     fs::create_dir(mounted.path("sub")).unwrap();
     mounted.write("sub/file", "one");
-    let token = mounted.server.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    let token = mounted.server.invite();
     destination.good(&["mirror", "create", "vol0", &token]);
     destination.good(&["mount", "vol0", copy.to_str().unwrap()]);
     let read = |path: &Path| fs::read_to_string(path).unwrap();
@@ -792,7 +773,7 @@ fn mounts_of_a_group_show_one_instant_and_take_writes_once_all_of_it_is_failed_o
         || source.json(&["snapshot", "create", "--group", "bank"])["name"].as_str().unwrap().to_owned();
     made();
     for (volume, point) in volumes.iter().zip(&ours) {
-        let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+        let token = source.invite();
         destination.good(&["mirror", "create", volume, &token]);
         destination.good(&["mount", volume, point.to_str().unwrap()]);
     }

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use cairn_frontend_nbd::Client;
-use running::{PATIENCE, Running, SmallDisk, cairn, refused};
+use running::{PATIENCE, Running, SmallDisk, cairn, content, fill, refused};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -19,30 +18,8 @@ fn served(dir: &Path) -> Running {
     let server = Running::start(dir, "d");
     server.good(&["volume", "create", "v", "--size", "256M"]);
     server.good(&["lun", "create", "v/db", "--size", "24M"]);
-    write(&server, 0, BLOCKS, 1);
+    fill(&server, 0, BLOCKS, 1);
     server
-}
-
-/// Fills `blocks` blocks from `first` with bytes that depend on `salt` and do not repeat.
-fn write(server: &Running, first: u64, blocks: u64, salt: u64) {
-    let mut disk = server.disk("v/db");
-    let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for block in first..first + blocks {
-        let mut bytes = [0; 4096];
-        for word in bytes.chunks_exact_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            word.copy_from_slice(&state.to_le_bytes());
-        }
-        disk.write(block * 4096, &bytes).unwrap();
-    }
-    disk.flush().unwrap();
-    disk.disconnect().unwrap();
-}
-
-fn content(mut disk: Client) -> Vec<u8> {
-    (0..24).flat_map(|piece| disk.read(piece * MIB, MIB as u32).unwrap()).collect()
 }
 
 fn path(dir: &Path, name: &str) -> String {
@@ -105,7 +82,7 @@ fn dump_of_a_server_that_was_killed_goes_on_where_it_was_and_is_restored() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = served(dir.path());
     server.good(&["snapshot", "create", "v@monday"]);
-    write(&server, 100, 1500, 2);
+    fill(&server, 100, 1500, 2);
     let (now, monday) = (content(server.disk("v/db")), content(server.disk("v@monday/db")));
     let zero = path(dir.path(), "zero");
     let files = [format!("{zero}.1"), format!("{zero}.2")];
@@ -132,7 +109,7 @@ fn dump_of_a_server_that_was_killed_goes_on_where_it_was_and_is_restored() {
     assert_eq!(left, there);
     // What its owner does meanwhile is not in it.
     server.good(&["snapshot", "rename", "v@monday", "mon"]);
-    write(&server, 2000, 1000, 3);
+    fill(&server, 2000, 1000, 3);
     server.good(&["snapshot", "create", "v@later"]);
     server.good(&["snapshot", "delete", "v@later", "--yes"]);
 
@@ -169,7 +146,7 @@ fn dump_against_another_keeps_its_base_over_kills_and_goes_on_more_than_once() {
     let mut server = served(dir.path());
     let (zero, one) = (path(dir.path(), "zero"), path(dir.path(), "one"));
     server.good(&["image", "dump", "v", "--to", &zero]);
-    write(&server, 0, BLOCKS, 4);
+    fill(&server, 0, BLOCKS, 4);
     let now = content(server.disk("v/db"));
     let mut dump = begun(&server, &["-1", "--compress", "--to", &one], &one, 2 * MIB);
     for round in 2..4 {
@@ -266,7 +243,7 @@ fn parts_are_found_under_either_name_and_counted_once_confirmed() {
 
     // All have their names, and the server was not told.
     let last = path(dir.path(), "last");
-    write(&server, 0, BLOCKS / 2, 5);
+    fill(&server, 0, BLOCKS / 2, 5);
     let dump = begun(&server, &["-1", "--to", &last], &last, 1);
     std::fs::create_dir(&last).unwrap();
     quick_again(&server);
@@ -360,7 +337,7 @@ fn dump_of_a_mirror_goes_on_until_an_update_takes_its_image_away() {
     let dir = tempfile::tempdir().unwrap();
     let source = served(dir.path());
     let mut mirror = Running::start(dir.path(), "mirror");
-    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    let token = source.invite();
     mirror.good(&["mirror", "create", "v", &token]);
     mirror.good(&["mirror", "pause", "v"]);
     let now = content(source.disk("v/db"));
@@ -378,7 +355,7 @@ fn dump_of_a_mirror_goes_on_until_an_update_takes_its_image_away() {
     // Updates do not wait for it.
     mirror.good(&["mirror", "resume", "v"]);
     for salt in 7..9 {
-        write(&source, 0, 100, salt);
+        fill(&source, 0, 100, salt);
         mirror.good(&["mirror", "update", "v"]);
     }
     let said = mirror.bad(13, "diverged", &["image", "dump", "v", "--resume"]);

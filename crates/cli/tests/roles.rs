@@ -19,7 +19,7 @@ fn pair(dir: &Path) -> (Running, Running) {
     let mut destination = Running::start(dir, "destination");
     destination.stay();
     write(&source, 0, 1, 256 << 10);
-    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    let token = source.invite();
     destination.good(&["mirror", "create", "vol0", &token]);
     (source, destination)
 }

@@ -144,7 +144,7 @@ fn mirrored(dir: &std::path::Path) -> (Running, Running) {
         disk.write(u64::from(number) * 8192, &marked(number)).unwrap();
     }
     disk.flush().unwrap();
-    let token = source.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned();
+    let token = source.invite();
     let port = source.json(&["status"])["mirror"].as_str().unwrap().to_owned();
     let mut destination = Running::start(dir, "destination");
     destination.good(&["mirror", "create", "vol0", &token]);

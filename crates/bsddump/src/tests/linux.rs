@@ -283,16 +283,9 @@ fn linux_restore_applies_our_increments() {
 
 #[test]
 fn what_linux_dump_writes_is_read() {
-    let programs = (program("dump"), program("mkfs.ext4"), program("losetup"));
-    let (Some(dump), Some(mkfs), Some(losetup)) = programs else { return };
-    if !is_root() {
-        eprintln!("skipped: `dump` wants a block device, and only root makes one of a file");
-        return;
-    }
     let scratch = tempfile::tempdir().unwrap();
     let content = scratch.path().join("content");
-    fill(&content);
-    let device = Loop::new(&losetup, &mkfs, &content, &scratch.path().join("image"));
+    let Some((dump, device)) = dumpable(&content, &scratch.path().join("image")) else { return };
     let written = Command::new(dump).args(["-0", "-f", "-", &device.name]).output().unwrap();
     assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
 
@@ -302,16 +295,9 @@ fn what_linux_dump_writes_is_read() {
 
 #[test]
 fn what_linux_dump_writes_in_volumes_is_read() {
-    let programs = (program("dump"), program("mkfs.ext4"), program("losetup"));
-    let (Some(dump), Some(mkfs), Some(losetup)) = programs else { return };
-    if !is_root() {
-        eprintln!("skipped: `dump` wants a block device, and only root makes one of a file");
-        return;
-    }
     let scratch = tempfile::tempdir().unwrap();
     let content = scratch.path().join("content");
-    fill(&content);
-    let device = Loop::new(&losetup, &mkfs, &content, &scratch.path().join("image"));
+    let Some((dump, device)) = dumpable(&content, &scratch.path().join("image")) else { return };
     for records in [50, 70, 130] {
         let prefix = scratch.path().join(format!("{records}-"));
         let mut command = Command::new(&dump);
@@ -330,6 +316,17 @@ fn what_linux_dump_writes_in_volumes_is_read() {
         // The last one may have no more than the end once more.
         assert!(!Path::new(&path(reader.volume() + 2)).exists(), "all of them were read");
     }
+}
+
+/// Linux `dump`, and a device of ext4 for it that has what `content` is filled with.
+fn dumpable(content: &Path, image: &Path) -> Option<(PathBuf, Loop)> {
+    let (dump, mkfs, losetup) = (program("dump")?, program("mkfs.ext4")?, program("losetup")?);
+    if !is_root() {
+        eprintln!("skipped: `dump` wants a block device, and only root makes one of a file");
+        return None;
+    }
+    fill(content);
+    Some((dump, Loop::new(&losetup, &mkfs, content, image)))
 }
 
 /// What `dump` is given.

@@ -116,6 +116,11 @@ impl Running {
         refused(&self.run(&[arguments, &["--json"]].concat()), code, kind, arguments)
     }
 
+    /// A token for a server that wants to mirror this one.
+    pub fn invite(&self) -> String {
+        self.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned()
+    }
+
     /// Connects to an export.
     pub fn disk(&self, export: &str) -> Client {
         let address = Address::Unix(self.data.join("nbd.sock"));
@@ -149,6 +154,48 @@ pub fn refused(output: &Output, code: i32, kind: &str, arguments: &[&str]) -> St
     assert_eq!(object["exit_code"], code);
     assert!(object["next"].as_str().is_some_and(|next| next.len() > 10), "{object}");
     object["message"].as_str().unwrap().to_owned()
+}
+
+/// Fills `blocks` blocks of `v/db` from `first` with bytes that depend on `salt` and do not repeat.
+pub fn fill(server: &Running, first: u64, blocks: u64, salt: u64) {
+    let mut disk = server.disk("v/db");
+    let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for block in first..first + blocks {
+        let mut bytes = [0; 4096];
+        for word in bytes.chunks_exact_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            word.copy_from_slice(&state.to_le_bytes());
+        }
+        disk.write(block * 4096, &bytes).unwrap();
+    }
+    disk.flush().unwrap();
+    disk.disconnect().unwrap();
+}
+
+/// The first 24 MiB of a disk.
+pub fn content(mut disk: Client) -> Vec<u8> {
+    (0..24).flat_map(|piece| disk.read(piece << 20, 1 << 20).unwrap()).collect()
+}
+
+/// Whether this machine lets the tests mount.
+pub fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    assert!(can || std::env::var_os("CI").is_none(), "mounting needs root and /dev/fuse here");
+    if !can {
+        eprintln!("skipped: mounting needs root and /dev/fuse");
+    }
+    can
+}
+
+/// Looks again and again until it is so.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// A file system of its own in memory, gone with this.
