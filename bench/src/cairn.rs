@@ -16,6 +16,9 @@ use crate::report::{Report, Target};
 /// The volume of every table.
 pub(crate) const VOLUME: &str = "vol0";
 
+/// A file system in memory.
+const MEMORY_FOLDER: &str = "/dev/shm";
+
 /// What `cairn serve` takes when nothing is said, in MiB.
 pub(crate) const MEMORY_DEFAULT_MIB: u64 = 256;
 
@@ -25,6 +28,8 @@ pub(crate) struct Cairn {
     data: PathBuf,
     mirror: String,
     memory_mib: u64,
+    /// Lets everything else on this machine go first.
+    elsewhere: bool,
     server: Option<Server>,
 }
 
@@ -34,15 +39,33 @@ impl Cairn {
     pub(crate) fn start(plan: &Plan, name: &str, mirror: &str, memory_mib: u64) -> Result<Self> {
         let data = plan.folder.join(name);
         std::fs::create_dir(&data)?;
-        let mut cairn =
-            Self { program: plan.cairn.clone(), data, mirror: mirror.to_owned(), memory_mib, server: None };
+        Self::at(plan, data, mirror, memory_mib, false)
+    }
+
+    /// The same as if on another machine, as far as this one can do that: its data is in memory, and it gets what others leave of the processor.
+    pub(crate) fn elsewhere(plan: &Plan, name: &str, mirror: &str, memory_mib: u64) -> Result<Self> {
+        let data = Path::new(MEMORY_FOLDER).join(format!("cairn-bench-{}-{name}", std::process::id()));
+        std::fs::create_dir(&data)
+            .with_context(|| format!("{} can't be made: this table wants a file system in memory", data.display()))?;
+        Self::at(plan, data, mirror, memory_mib, true)
+    }
+
+    fn at(plan: &Plan, data: PathBuf, mirror: &str, memory_mib: u64, elsewhere: bool) -> Result<Self> {
+        let (program, mirror) = (plan.cairn.clone(), mirror.to_owned());
+        let mut cairn = Self { program, data, mirror, memory_mib, elsewhere, server: None };
         cairn.serve()?;
         Ok(cairn)
     }
 
     /// Starts the server, which must not be running, and waits until it serves NBD.
     pub(crate) fn serve(&mut self) -> Result<()> {
-        let mut command = Command::new(&self.program);
+        let mut command = if self.elsewhere {
+            let mut command = Command::new("nice");
+            command.args(["-n", "19"]).arg(&self.program);
+            command
+        } else {
+            Command::new(&self.program)
+        };
         command.arg("serve").arg("--data").arg(&self.data).args([
             "--nbd",
             "127.0.0.1:0",
@@ -142,5 +165,15 @@ impl Cairn {
     /// The NBD URI of the LUN.
     pub(crate) fn lun(&self) -> Result<String> {
         Ok(self.server()?.uri("vol0/db"))
+    }
+}
+
+impl Drop for Cairn {
+    fn drop(&mut self) {
+        // The bench removes its own folder; this one is not in it.
+        if self.elsewhere {
+            drop(self.server.take());
+            let _ = std::fs::remove_dir_all(&self.data);
+        }
     }
 }

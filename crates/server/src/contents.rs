@@ -7,6 +7,7 @@ use cairn_base::BLOCK_SIZE;
 use cairn_files::{ChangeKind, LunInfo, NodeKind, Tree, TreeChange, TreeError, check_tree};
 use cairn_volume::{CheckDepth, CheckProgress, Role, Snapshot, VolumeError};
 
+use crate::background;
 use crate::api;
 use crate::error::ServerError;
 use crate::names;
@@ -95,6 +96,7 @@ impl Server {
         let open = self.volumes.get(name)?;
         let name = name.to_owned();
         self.jobs.start("volume check", &name.clone(), move |progress| {
+            background::step_back();
             progress.phase("checking");
             let block = BLOCK_SIZE as u64;
             let depth = if deep { CheckDepth::Everything } else { CheckDepth::Structures };

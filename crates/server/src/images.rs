@@ -22,6 +22,7 @@ use cairn_volume::{CheckDepth, Finding, Place, Snapshot, Volume};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::background;
 use crate::api;
 use crate::contents::find_snapshot;
 use crate::error::ServerError;
@@ -314,6 +315,7 @@ impl Server {
         };
         let (Making { groups, path, .. }, request, clock) = (making, request.clone(), self.clock.clone());
         self.jobs.start("image dump", volume, move |progress| {
+            background::step_back();
             let _turn = turn;
             let task = Task {
                 making: Making { groups, open: &open, path },

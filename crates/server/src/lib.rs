@@ -5,6 +5,7 @@
 //! asynchronous part. The command line is a client of [`api`] over `DIR/control.sock`.
 
 mod access;
+mod background;
 pub mod api;
 mod changed;
 mod config;

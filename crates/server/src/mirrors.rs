@@ -18,6 +18,7 @@ use cairn_volume::Role;
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
+use crate::background;
 use crate::api;
 use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
 use crate::error::ServerError;
@@ -483,6 +484,7 @@ impl Mirrors {
         relation.claim(&*self.clock)?;
         let (mirrors, mine) = (self.clone(), relation.clone());
         let started = self.jobs.start(kind, &relation.name, move |progress| {
+            background::step_back();
             let claim = Claim(&mine);
             let manner = Manner { compare, ..Manner::default() };
             let outcome = mirrors.update(&mine, &open, connected, progress, manner);

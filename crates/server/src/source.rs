@@ -13,6 +13,7 @@ use cairn_mirror::{Bundle, MirrorError};
 use parking_lot::{Condvar, Mutex};
 use rustls::{ServerConnection, StreamOwned};
 
+use crate::background;
 use crate::error::ServerError;
 use crate::followers::Followers;
 use crate::identity::{Fingerprint, Identity};
@@ -170,6 +171,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         let mine = shared.clone();
         let talk = move || {
+            background::step_back();
             let mut own = vec![id];
             if let Err(error) = converse(stream, &mine, &mut own) {
                 tracing::warn!(%peer, %error, "a mirror connection failed");

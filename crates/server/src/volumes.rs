@@ -18,6 +18,7 @@ use cairn_volume::{FormatOptions, Kept, NewLog, OpenOptions, Role, Volume, Volum
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
+use crate::background;
 use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
 use crate::governor::Governor;
@@ -528,6 +529,7 @@ impl OpenVolume {
     /// Starts the thread that scrubs, and that looks after damaged blocks.
     fn scrub_thread(self: Arc<Self>, clock: Arc<dyn Clock>) -> Result<JoinHandle<()>, ServerError> {
         let repeat = move || {
+            background::step_back();
             while !self.ending.load(Ordering::Acquire) {
                 self.scrub_round(&*clock);
             }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use cairn_mirror::{Client, MirrorError, Pace, TransferReport};
 
 use super::{Claim, Document, Manner, Mirrors, Relation, millis, now_ms};
+use crate::background;
 use crate::api;
 use crate::error::ServerError;
 use crate::state;
@@ -115,6 +116,7 @@ impl Mirrors {
         relation.live.lock().following = Some(Following { since_ms, ..Following::default() });
         let (mirrors, mine) = (self.clone(), relation.clone());
         let started = self.jobs.start("mirror follow", &relation.name, move |progress| {
+            background::step_back();
             let claim = Claim(&mine);
             let manner = Manner { follows: true, ..Manner::default() };
             let outcome = mirrors.update(&mine, &open, None, progress, manner);

@@ -12,6 +12,7 @@ use cairn_mirror::{
 use cairn_volume::Finding;
 
 use super::{Mirrors, Relation, millis, now_ms};
+use crate::background;
 use crate::api;
 use crate::destination::{SourceStream, connect, hang_up};
 use crate::error::ServerError;
@@ -113,6 +114,7 @@ impl Mirrors {
         }
         let (mirrors, mine) = (self.clone(), relation.clone());
         let started = self.jobs.start("mirror verify", &name, move |progress| {
+            background::step_back();
             let _verifying = Verifying(&mine);
             let verified = mirrors.verify(&mine, &open, request, progress)?;
             let mut document = mine.document.lock();
