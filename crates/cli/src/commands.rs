@@ -107,6 +107,12 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
     }
 }
 
+/// Whether the server says that a job has failed. One that it can't be asked about may have come to its end.
+fn has_failed(job: &str, client: &Client) -> bool {
+    let now: Result<api::Job, Failure> = client.get(&format!("/v1/jobs/{job}"));
+    now.is_ok_and(|job| job.state == api::JobState::Failed)
+}
+
 /// A person pressed Ctrl-C: work that only looks, and what goes to files of theirs, is ended on the server; other work goes on there. It is waited for until that has ended
 /// (or Ctrl-C comes again), as it may have succeeded before it was told to end.
 fn interrupted(

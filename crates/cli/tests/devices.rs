@@ -407,3 +407,28 @@ fn retention_is_told_on_the_command_line_and_survives_a_restart() {
     server.good(&["history", "window", "disk0", "--window", "9d", "--floor", "1h", "--floor-policy", "wait"]);
     assert_eq!(status(&server)["window"]["floor_policy"], "wait");
 }
+
+#[test]
+fn release_that_stopped_leaves_the_device_to_those_who_may_open_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, image) = served(dir.path());
+    adopt(&server, dir.path(), &image, "logging", "every-write", &[]);
+    let mut disk = server.disk("disk0");
+    write(&mut disk, 5, 205);
+    disk.flush().unwrap();
+    disk.disconnect().unwrap();
+    server.good(&["export", "set", "disk0", "--read-only", "true"]);
+    // What the store alone has is damaged, so that the release can't be finished.
+    let store = path(dir.path(), "logging.history");
+    let bytes = std::fs::read(&store).unwrap();
+    let at = bytes.chunks(512).position(|piece| piece.iter().all(|byte| *byte == 205)).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&store).unwrap();
+    file.write_all_at(&[1; 512], at as u64 * 512).unwrap();
+    let problem = || server.json(&["device", "list"])[0]["problem"].to_string();
+    let deadline = Instant::now() + PATIENCE;
+    while !problem().contains("its release stopped") {
+        assert!(Instant::now() < deadline, "{}", problem());
+        server.run(&["device", "release", "disk0", "--yes"]);
+    }
+    assert!(server.disk("disk0").write(0, &[1; 4096]).is_err(), "nobody may write to it");
+}

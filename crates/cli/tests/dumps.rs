@@ -352,6 +352,45 @@ fn dump_in_volumes_has_its_names_and_its_date_when_the_last_one_is_there() {
 }
 
 #[test]
+fn dump_whose_date_stands_has_its_files_though_the_server_dies_before_it_says_so() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path(), &["--mirror", "off"]);
+    fs::write(mounted.path("file"), vec![7; 300_000]).unwrap();
+    let path = mounted.server.data.join("volumes/vol0/dates.json");
+    let noted = || -> serde_json::Value {
+        let text = fs::read(&path).unwrap_or_default();
+        serde_json::from_slice::<serde_json::Value>(&text)
+            .map_or_else(|_| "".into(), |found| found["dates"].clone())
+    };
+    for round in 0..6 {
+        wait_for_the_next_second();
+        let (file, before) = (scratch.path().join(format!("whole{round}")), noted());
+        let mut dump = cairn();
+        dump.args(["dump", "-0", "vol0", "-f"]).arg(&file).arg("--data").arg(&mounted.server.data);
+        if round % 2 == 1 {
+            dump.args(["-M", "-B", "100"]);
+        }
+        let mut dump = dump.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        wait_until("it has no date", || {
+            let now = noted();
+            now.as_array().is_some_and(|dates| !dates.is_empty()) && now != before
+        });
+        mounted.server.kill();
+        let _ = dump.wait().unwrap();
+        let first = if round % 2 == 1 { format!("whole{round}001") } else { format!("whole{round}") };
+        let names = [first.clone(), format!("{first}.partial")];
+        assert!(
+            names.iter().any(|name| scratch.path().join(name).exists()),
+            "round {round}: it counts, and is gone"
+        );
+        mounted.server.restart();
+    }
+}
+
+#[test]
 fn dump_after_a_rollback_does_not_go_by_the_date_of_what_was_given_up() {
     if !can_mount() {
         return;

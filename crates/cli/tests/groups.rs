@@ -400,3 +400,58 @@ fn group_whose_failover_was_cut_off_shows_one_instant_until_it_is_over() {
     }
     assert_eq!(destination.json(&["group", "show", "bank"])["failover"]["left"], serde_json::json!([]));
 }
+
+/// Has `groups.json` say that a failover was begun, and which volumes are done; as a kill leaves it.
+fn failover_cut_off(destination: &mut Running, snapshot: &str, done: &[&str]) {
+    destination.kill();
+    let path = destination.data.join("groups.json");
+    let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    document["groups"][0]["failover"] = serde_json::json!({ "snapshot": snapshot, "at_ms": 1, "done": done });
+    std::fs::write(&path, document.to_string()).unwrap();
+    destination.restart();
+}
+
+#[test]
+fn failover_of_a_group_that_changed_nothing_is_forgotten_and_one_that_goes_on_leaves_what_is_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let mut destination = Running::start(dir.path(), "destination");
+    mirrored(&source, &destination);
+    let common = bring(&source, &destination, 2);
+    failover_cut_off(&mut destination, &common, &[]);
+    // The source is back, and everything goes on. Much later one of them takes writes.
+    let newer = bring(&source, &destination, 3);
+    destination.good(&["group", "apart", "bank"]);
+    destination.good(&["mirror", "failover", "data", "--yes"]);
+    assert_eq!(first(&destination, "data/db"), 3, "it shows what it was failed over with");
+    write(&destination, "data", 9);
+    destination.good(&["mirror", "failover", "logs", "--yes"]);
+    failover_cut_off(&mut destination, &newer, &["data"]);
+    destination.good(&["group", "failover", "bank", "--yes"]);
+    assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (9, 3), "data was done");
+}
+
+#[test]
+fn mirrors_of_a_group_move_on_though_the_clock_of_their_source_was_put_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let destination = Running::start(dir.path(), "destination");
+    mirrored(&source, &destination);
+    // As it is called by a source whose clock is far ahead.
+    let ahead = "group.bank.2099-01-01T00-00-00.000Z";
+    for volume in VOLUMES {
+        write(&source, volume, 2);
+        source.good(&["snapshot", "create", &format!("{volume}@{ahead}")]);
+        destination.good(&["mirror", "update", volume]);
+    }
+    poll("what all have is shown", || shown(&destination) == ahead);
+    let after = bring(&source, &destination, 3);
+    poll("they move on", || shown(&destination) == after.as_str());
+    // Nor is an update refused until that time.
+    for volume in VOLUMES {
+        source.good(&["snapshot", "delete", &format!("{volume}@{after}"), "--yes"]);
+    }
+    let last = bring(&source, &destination, 4);
+    poll("they move on once more", || shown(&destination) == last.as_str());
+    assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (4, 4));
+}

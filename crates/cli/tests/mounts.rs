@@ -459,6 +459,9 @@ fn mount_that_was_taken_away_under_programs_names_them_and_they_can_be_cut_off()
     // A snapshot has what he wrote meanwhile.
     mounted.server.good(&["snapshot", "create", "vol0@meanwhile"]);
 
+    let told = mounted.server.bad(11, "busy", &["snapshot", "rollback", "vol0@meanwhile", "--yes"]);
+    assert!(told.contains(&named), "he would lose what he has not written yet: {told}");
+
     // Cut off, he gets errors, and what he had written is there.
     mounted.server.good(&["unmount", "--force", first]);
     assert!(open.write_all(b"never").and_then(|()| open.sync_all()).is_err());

@@ -350,6 +350,14 @@ fn volumes_are_restored_by_name_and_by_number_and_what_is_wrong_with_them_is_nam
     good(&restore("-rMf", &path("one"), &to, &[]));
     assert_eq!(look(&to), look(&from));
 
+    // More volumes than files that may be open by default.
+    let all = scratch.path().join("all");
+    std::fs::create_dir(&all).unwrap();
+    let mut few = Command::new("sh");
+    few.args(["-c", "ulimit -Sn 6; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_cairn"), "restore", "-rMf"]);
+    let output = few.arg(path("zero")).arg("--to").arg(&all).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+
     // What is wrong is named, and nothing is made.
     let fresh = path("fresh");
     std::fs::create_dir(&fresh).unwrap();
@@ -381,6 +389,10 @@ fn volumes_are_restored_by_name_and_by_number_and_what_is_wrong_with_them_is_nam
     assert!(said.contains(&format!("volume {} is missing", left + 1)), "{said}");
     assert!(said.contains(&format!("cut off after volume {left}")), "{said}");
     assert!(said.contains("damaged in the dump") || said.contains("not found in the dump"), "{said}");
+    // What a longer dump before it has left behind the end is not of it.
+    let after = path(&format!("one{:03}", one.len() + 1));
+    std::fs::copy(&zero[one.len()], &after).unwrap();
+    good(&restore("-tMf", &path("one"), &fresh, &[]));
     // A file whose name has commas is one file.
     let odd = path("x,y");
     std::fs::write(&odd, folder.dump(0, 0, 3000)).unwrap();

@@ -171,6 +171,25 @@ fn dump_against_another_keeps_its_base_over_kills_and_goes_on_more_than_once() {
 }
 
 #[test]
+fn snapshot_of_a_dump_through_a_pipe_is_taken_away_after_a_kill_whatever_it_is_against() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = served(dir.path());
+    server.good(&["snapshot", "create", "v@monday"]);
+    fill(&server, 0, BLOCKS, 9);
+    // Nobody reads what it writes.
+    let mut command = cairn();
+    command.args(["image", "dump", "v", "--base", "monday", "--to", "-"]).arg("--data").arg(&server.data);
+    let mut dump = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    until("it has a snapshot", || own_snapshots(&server) == 1);
+    std::thread::sleep(Duration::from_millis(200));
+    server.kill();
+    dump.wait().unwrap();
+    server.restart();
+    server.good(&["image", "dump", "v", "--to", "/dev/null"]);
+    assert_eq!(own_snapshots(&server), 1, "that of the last dump alone");
+}
+
+#[test]
 fn interrupted_dump_is_gone_on_with_given_up_or_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let server = served(dir.path());
@@ -179,6 +198,8 @@ fn interrupted_dump_is_gone_on_with_given_up_or_replaced() {
     let said = refused(&cut, 130, "interrupted", &["Ctrl-C"]);
     assert!(said.contains("ended") && String::from_utf8_lossy(&cut.stdout).contains("--resume"), "{cut:?}");
     quick_again(&server);
+    // A dump that is refused takes the place of none.
+    server.bad(10, "not-found", &["image", "dump", "v", "--anew", "--base", "never", "--to", &first]);
     let dumped = server.json(&["image", "dump", "v", "--resume"]);
     assert!(dumped["there_bytes"].as_u64().unwrap() > 5 * MIB, "{dumped}");
     server.good(&["image", "verify", &first]);
@@ -225,6 +246,7 @@ fn parts_are_found_under_either_name_and_counted_once_confirmed() {
     assert!(!output.status.success());
     assert!(Path::new(&files[0]).exists() && partial(&files[1]).exists() && partial(&files[2]).exists());
     assert_eq!(server.json(&["image", "levels", "v"]), serde_json::json!([]), "it does not count yet");
+    assert!(problems(&server).contains("--resume"), "it keeps snapshots: {}", problems(&server));
     server.kill();
     server.restart();
     server.bad(11, "busy", &["image", "dump", "v", "-0", "--to", "/dev/null"]);

@@ -99,7 +99,8 @@ impl History {
             }
         }
         self.answers(device, &error)?;
-        Ok(Err(error))
+        // It may have been away until now: what it says while it answers counts.
+        Ok(again())
     }
 
     /// Whether a device that failed a read answers another one, at its start or its end.

@@ -7,8 +7,8 @@ use cairn_base::BLOCK_SIZE;
 use cairn_files::{ChangeKind, LunInfo, NodeKind, Tree, TreeChange, TreeError, check_tree};
 use cairn_volume::{CheckDepth, CheckProgress, Role, Snapshot, VolumeError};
 
-use crate::background;
 use crate::api;
+use crate::background;
 use crate::error::ServerError;
 use crate::names;
 use crate::server::Server;
@@ -302,6 +302,10 @@ impl Server {
         // What the kernel has cached of mounted files would be mixed with what was.
         let _still = self.mounts.keep_still(volume);
         self.mounts.refuse_if_live(volume)?;
+        // A group that is failed over goes on whatever is left from before.
+        if self.groups.is_live(&open) {
+            self.mounts.refuse_if_left(volume)?;
+        }
         self.forget_dumps_past(&open, &snapshot)?;
         // The disks change under their clients, who must not go on with what they have cached.
         let closed = self.close_sessions(|export| export.volume == volume && export.snapshot.is_none());

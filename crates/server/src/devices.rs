@@ -171,7 +171,9 @@ impl Devices {
                             device = name,
                             "its release had stopped in the middle; it is served as before"
                         );
-                        devices.note_stopped(open, "the server ended in the middle of it".to_owned());
+                        let why = document.release_stopped.clone();
+                        let why = why.unwrap_or_else(|| "the server ended in the middle of it".to_owned());
+                        devices.note_stopped(open, why);
                     }
                     entry
                 }

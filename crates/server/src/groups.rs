@@ -28,7 +28,7 @@ use crate::state;
 use crate::transfer;
 use crate::volumes::{OpenVolume, Volumes};
 use timetable::Timetable;
-use together::Memory;
+use together::{Memory, refuse_shared};
 
 mod failover;
 mod together;
@@ -124,6 +124,18 @@ impl Groups {
 
     /// Changes one, and writes all down.
     fn change(&self, name: &str, change: impl FnOnce(&mut Group)) -> Result<Group, ServerError> {
+        self.try_change(name, |group, _| {
+            change(group);
+            Ok(())
+        })
+    }
+
+    /// The same of what may be refused for what all groups are now.
+    fn try_change(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut Group, &[Group]) -> Result<(), ServerError>,
+    ) -> Result<Group, ServerError> {
         let mut groups = self.groups.lock();
         let mut changed = groups.clone();
         let Some(group) = changed.iter_mut().find(|group| group.name == name) else {
@@ -133,7 +145,7 @@ impl Groups {
                 list: "cairn group list",
             });
         };
-        change(group);
+        change(group, &groups)?;
         let group = group.clone();
         state::save(&self.path, &Document { groups: changed.clone() })?;
         *groups = changed;
@@ -373,17 +385,17 @@ impl Server {
             together: !request.apart,
             shown: None,
         };
-        if group.together
-            && let Err(error) = self.groups.refuse_shared(&group)
-        {
-            if self.groups.is_together(&group) {
-                return Err(error);
-            }
-            // Volumes that take writes are in as many groups as one likes: they show what is written to them.
-            group.together = false;
-        }
         {
             let mut groups = self.groups.groups.lock();
+            if group.together
+                && let Err(error) = refuse_shared(&groups, &group)
+            {
+                if self.groups.is_together(&group) {
+                    return Err(error);
+                }
+                // Volumes that take writes are in as many groups as one likes: they show what is written to them.
+                group.together = false;
+            }
             if groups.iter().any(|other| other.name == group.name) {
                 return Err(ServerError::Taken { what: "group", name: group.name });
             }
@@ -405,6 +417,8 @@ impl Server {
     /// Ends a group; its volumes and their snapshots stay.
     pub(crate) fn delete_group(&self, name: &str) -> Result<(), ServerError> {
         self.groups.get(name)?;
+        // What is written once nothing holds its volumes together would be rolled back by a failover that goes on.
+        let _turn = self.groups.take_turn(name)?;
         let mut groups = self.groups.groups.lock();
         let left: Vec<Group> = groups.iter().filter(|group| group.name != name).cloned().collect();
         state::save(&self.groups.path, &Document { groups: left.clone() })?;
@@ -505,7 +519,9 @@ impl Server {
         let mut mirrors: BTreeMap<String, Vec<Follower>> = BTreeMap::new();
         for follower in self.source.followers() {
             let is_member = members.iter().any(|member| member.open.volume.id() == follower.volume);
-            if is_member && follower.departed.is_none() && pinned.contains(follower.peer()) {
+            // One without an image shows nothing yet.
+            let shows = follower.departed.is_none() && follower.base.is_some();
+            if is_member && shows && pinned.contains(follower.peer()) {
                 mirrors.entry(follower.peer().to_owned()).or_default().push(follower);
             }
         }
@@ -541,6 +557,7 @@ impl Server {
             let is_open = |member: &Member| {
                 let name = Some(snapshot.name.as_str());
                 self.has_sessions(|export| export.volume == member.open.name && export.snapshot == name)
+                    || !self.mounts.of(|of, shown| of == member.open.name && shown == name).is_empty()
             };
             let needed = |found: &Snapshot, member: &Member| {
                 found.held || member.open.volume.is_cloned(found.id) || is_open(member)
@@ -628,9 +645,14 @@ impl Server {
 
 /// A snapshot of a group that some of its mirrors have had for long, newer than what they show; and those that lack it.
 fn held_back(group: &api::Group) -> Option<(String, Vec<String>)> {
-    let shown_ms = group.shown.as_ref()?.created_ms;
+    let shown = group.shown.as_ref()?;
     let newest_ms = group.members.iter().filter_map(|member| member.image_ms).max()?;
-    let mut newer = group.snapshots.iter().filter(|snapshot| snapshot.created_ms > shown_ms);
+    // Behind it in their order; one that is held in memory only has its time alone.
+    let at = group.snapshots.iter().position(|snapshot| snapshot.name == shown.name);
+    let is_newer = |(place, snapshot): &(usize, &api::GroupSnapshot)| {
+        at.map_or(snapshot.created_ms > shown.created_ms, |at| *place > at)
+    };
+    let mut newer = group.snapshots.iter().enumerate().filter(is_newer).map(|(_, snapshot)| snapshot);
     let first = newer.find(|snapshot| !snapshot.missing.is_empty())?;
     let is_long = newest_ms.saturating_sub(first.created_ms) > HELD_BACK_MS;
     is_long.then(|| (first.name.clone(), first.missing.clone()))

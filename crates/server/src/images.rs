@@ -22,8 +22,8 @@ use cairn_volume::{CheckDepth, Finding, Place, Snapshot, Volume};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::background;
 use crate::api;
+use crate::background;
 use crate::contents::find_snapshot;
 use crate::error::ServerError;
 use crate::groups::Groups;
@@ -263,6 +263,10 @@ impl Server {
         let (target, own) = making.target(request, against.level, &id.to_string())?;
         let failed = ServerError::volume(volume);
         let counted = (|| {
+            if own {
+                // A server that is killed meanwhile leaves it to the next dump.
+                open.volume.hold_snapshot(target.id, true).map_err(&failed)?;
+            }
             let base = against.base.as_ref().map(|(id, _)| *id);
             let plan = Plan::against(&open.volume, base, target.id).map_err(DumpError::from)?;
             let full = match base {
@@ -283,7 +287,8 @@ impl Server {
             })
         })();
         if own {
-            open.volume.delete_snapshots(&[target.id]).map_err(failed)?;
+            open.volume.hold_snapshot(target.id, false).map_err(&failed)?;
+            open.volume.delete_snapshots(&[target.id]).map_err(&failed)?;
         }
         counted
     }
@@ -389,11 +394,15 @@ impl Task<'_> {
         self.progress.phase("making a snapshot");
         let (making, open) = (&self.making, self.making.open);
         making.give_up(making.document()?)?;
+        for file in self.handed.files.iter().filter(|file| unfinished::is_file(file)) {
+            // What is in it is of a dump that is given up, now and not before.
+            file.set_len(0).map_err(|error| DumpError::from(StreamError::from(error)))?;
+        }
         let id = DumpId(random_bytes());
         let (target, own) = making.target(self.request, against.level, &id.to_string())?;
-        let (lasts, recorded) =
-            (lasts(self.request, self.handed), matches!(against.level, DumpLevel::Level(_)));
-        let begun = match own && (lasts || recorded) {
+        let lasts = lasts(self.request, self.handed);
+        // What a killed server leaves is told from an owner's by the hold.
+        let begun = match own {
             true => open.volume.hold_snapshot(target.id, true).map_err(ServerError::volume(&open.name)),
             false => Ok(()),
         };
@@ -437,6 +446,13 @@ impl Task<'_> {
         let compression = if self.request.compress { Compression::Zstd } else { Compression::None };
         let plan = self.plan(against, target)?;
         let result = self.job(id, against, compression, target, None).write(&plan, target)?;
+        if own && against.level == DumpLevel::AgainstSnapshot {
+            // It is its owner's now, as a base of other dumps.
+            let volume = &self.making.open.name;
+            if let Err(error) = self.making.open.volume.hold_snapshot(target.id, false) {
+                tracing::warn!(volume, snapshot = target.name, %error, "the snapshot of a dump stays held");
+            }
+        }
         if let DumpLevel::Level(level) = against.level
             && let Some(known) = unfinished::Known::of(self.making.open, target.id)
         {
@@ -466,8 +482,9 @@ impl Task<'_> {
     ) -> Result<api::DumpResult, ServerError> {
         let volume = &self.making.open.name;
         let outcome = self.write_files(document, against, target);
+        // A whole one waits as well: for its client, which may be gone.
+        self.making.cut(target);
         outcome.map_err(|error| {
-            self.making.cut(target);
             // Where a file is another one, or the snapshots are, the same again comes to the same.
             let again = match &error {
                 ServerError::DumpSourceGone { .. } => false,

@@ -5,8 +5,8 @@
 //! asynchronous part. The command line is a client of [`api`] over `DIR/control.sock`.
 
 mod access;
-mod background;
 pub mod api;
+mod background;
 mod changed;
 mod config;
 mod contents;

@@ -18,8 +18,8 @@ use cairn_volume::Role;
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
-use crate::background;
 use crate::api;
+use crate::background;
 use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
 use crate::error::ServerError;
 use crate::groups::Groups;

@@ -362,10 +362,12 @@ impl Mounts {
             std::mem::take(&mut *left).into_iter().partition(|left| left.record.directory == directory);
         *left = others;
         let was_there = !mine.is_empty();
-        for one in mine {
+        let mut mine = mine.into_iter();
+        while let Some(one) = mine.next() {
             tracing::warn!(name = one.record.name(), directory = %directory.display(), users = one.users(), "cuts programs off a mount that was taken away");
             if let Err(error) = one.mount.cut() {
                 left.push(one);
+                left.extend(mine);
                 return Err(ServerError::Mount(error));
             }
         }
@@ -423,6 +425,12 @@ impl Mounts {
                 Err(ServerError::Mounted { name: volume.to_owned(), directory: record.directory.clone() })
             }
         }
+    }
+
+    /// Refuses to put another state under programs that write in a mount that was taken away.
+    pub(crate) fn refuse_if_left(&self, volume: &str) -> Result<(), ServerError> {
+        let is_of_it = |left: &Left| left.record.volume == volume && !left.read_only;
+        self.left_of(is_of_it).map_or(Ok(()), Err)
     }
 
     /// Lets no mount of a volume become writable while it is failed over and then rolled back: its programs would write to what is dropped next.

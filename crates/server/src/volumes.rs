@@ -18,8 +18,8 @@ use cairn_volume::{FormatOptions, Kept, NewLog, OpenOptions, Role, Volume, Volum
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
-use crate::background;
 use crate::api::{self, ErrorKind};
+use crate::background;
 use crate::error::ServerError;
 use crate::governor::Governor;
 use crate::hooks::Hooks;

@@ -8,7 +8,7 @@ use cairn_server::api::{self, ErrorKind};
 
 use super::image::files::{Handed, Target};
 use super::volume::segment;
-use super::{follow, summary};
+use super::{follow, has_failed, summary};
 use crate::arguments::Dump;
 use crate::client::Client;
 use crate::exit::{Failure, PARTLY_DONE};
@@ -68,17 +68,27 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
             (request.volume_records, request.confirmed) = (Some(volumes.records), true);
             let cutting = Cutting::start(volumes, client)?;
             request.ticket = Some(cutting.handed.ticket.clone());
-            let outcome = client.post(&base, &request).and_then(|job| follow(job, client, told));
-            cutting.end(outcome.map(is_dump))?
+            let posted: Result<api::Job, Failure> = client.post(&base, &request);
+            let job = posted.as_ref().ok().map(|job| job.id.clone());
+            let outcome = posted.and_then(|job| follow(job, client, told));
+            let is_over = outcome.is_ok() || job.is_none_or(|job| has_failed(&job, client));
+            cutting.end(outcome.map(is_dump), is_over)?
         }
         None => {
-            let target = match to_pipe {
+            let mut target = match to_pipe {
                 true => Target::pipe()?,
                 false => Target::open(&file, asked.overwrite)?,
             };
             let handed = Handed::give(client.place(), std::iter::once(target.file()))?;
             request.ticket = Some(handed.ticket.clone());
-            let result = is_dump(follow(client.post(&base, &request)?, client, told)?);
+            let job: api::Job = client.post(&base, &request)?;
+            let id = job.id.clone();
+            let outcome = follow(job, client, told).map_err(|failure| {
+                let is_over = has_failed(&id, client);
+                target.passes(is_over);
+                if is_over { failure } else { stays(failure) }
+            });
+            let result = is_dump(outcome?);
             result.map(|result| Ok::<_, Failure>((result, target.keep()?))).transpose()?
         }
     };
@@ -102,6 +112,16 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
         }
     }
     if result.failed.is_empty() { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
+}
+
+/// Where the server can't be asked what became of a dump, its date may stand: later levels leave out what is in it.
+fn stays(mut failure: Failure) -> Failure {
+    let next = format!(
+        "{}; what there is stays as FILE.partial: it is whole if `cairn dump --dates` has this dump",
+        failure.body.next
+    );
+    failure.body.next = next;
+    failure
 }
 
 fn dates(records: &[api::FileDumpRecord]) -> String {

@@ -1,6 +1,11 @@
 //! What can't be read any more is told, and stops nothing else.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cairn_device::{Action, Geometry, Operation, Request};
+
 use super::*;
+use crate::content::Content;
 use crate::index::Version;
 use crate::resolve::NOW;
 use cairn_format::history::PLACE_UNIT;
@@ -226,6 +231,49 @@ fn write_over_a_bad_place_of_the_origin_is_taken_and_its_past_is_lost() {
             assert!(is_damaged(&view), "{placement:?}");
             assert_eq!(bytes(&view, 0, 3 * B).expect("a read"), vec![0; 3 * B], "{placement:?}");
         }
+    }
+}
+
+/// A disk that fails its next reads, wherever they are: a cable, a path, a controller that starts anew.
+struct Away {
+    disk: MemoryDevice,
+    reads: AtomicU64,
+}
+
+impl Device for Away {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+            let left = self.reads.load(Ordering::Relaxed);
+            if left > 0 && matches!(operation.request(), Request::Read { .. }) {
+                self.reads.store(left - 1, Ordering::Relaxed);
+                let source = Arc::new(std::io::Error::other("away"));
+                operation.finish(Err(DeviceError::Io { action: Action::Read, offset: 0, length: 0, source }));
+            }
+        }
+        self.disk.run(batch);
+    }
+}
+
+#[test]
+fn store_that_is_away_for_a_moment_loses_nothing() {
+    let origin = Arc::new(MemoryDevice::new(BLOCKS * B as u64));
+    let store = Arc::new(Away { disk: MemoryDevice::new(8 * MIB), reads: AtomicU64::new(0) });
+    let open = open_options(&clock(), 64 << 10);
+    let history = History::create(origin, store.clone(), &hour(Placement::Logging), open).expect("a history");
+    history.write(0, Segments::copy_of(&[1; B])).expect("a write");
+    history.flush().expect("a flush");
+    let version = history.state.lock().index.last_at(0, NOW).expect("a version");
+    for reads in 1..8 {
+        store.reads.store(reads, Ordering::Relaxed);
+        // It may fail as a whole, and then it is done again.
+        if let Ok(found) = history.contents_of(&[version]) {
+            assert!(matches!(found[..], [Content::Data(_)]), "{reads} reads failed");
+        }
+        store.reads.store(0, Ordering::Relaxed);
     }
 }
 

@@ -62,12 +62,16 @@ impl Server {
             self.access.forget(|name| present_of(name) == device)?;
             return self.jobs.start("release", device, |_| Ok(None));
         };
-        let (devices, mine) = (self.devices.clone(), open.clone());
-        let work = move |progress: &Progress| devices.release(&mine, progress).map(|()| None);
-        let begun = self
-            .access
-            .forget(|name| present_of(name) == device)
-            .and_then(|()| self.jobs.start("release", device, work));
+        // Who came in between; nobody else can.
+        self.close_device(device);
+        let (devices, access, mine) = (self.devices.clone(), self.access.clone(), open.clone());
+        let name = device.to_owned();
+        let work = move |progress: &Progress| {
+            devices.release(&mine, progress)?;
+            // Not before: a release that stops leaves the device to those who may open it, and to nobody else.
+            access.forget(|export| present_of(export) == name).map(|()| None)
+        };
+        let begun = self.jobs.start("release", device, work);
         begun.inspect_err(|error| self.devices.stop_release(&open, error))
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cairn_history::HistoryError;
 
-use super::{Devices, Document, Entry, OpenDevice};
+use super::{Devices, Entry, OpenDevice};
 use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::state;
@@ -38,9 +38,7 @@ impl Devices {
             Some(document) => document,
             None => {
                 let open = self.get(name)?;
-                if !open.shown.read().is_empty() || !open.document.lock().clones.is_empty() {
-                    return Err(ServerError::Busy { name: name.to_owned(), by: "it has views or clones" });
-                }
+                open.refuse_if_shown()?;
                 if open.history.status().failed.is_none() {
                     return Ok(Some(open));
                 }
@@ -56,9 +54,12 @@ impl Devices {
         match self.start(name, &document) {
             Ok(entry) => {
                 self.entries.write().insert(name.to_owned(), entry);
-                self.get(name).map(Some)
+                let open = self.get(name)?;
+                // Those of one that could not be opened are there again as well.
+                open.refuse_if_shown()?;
+                Ok(Some(open))
             }
-            Err(ServerError::History { source: HistoryError::NoHistory, .. }) if document.was_releasing() => {
+            Err(ServerError::History { source: HistoryError::NoHistory, .. }) if document.releasing => {
                 self.forget(name)?;
                 Ok(None)
             }
@@ -107,10 +108,10 @@ impl Devices {
         self.entries.write().insert(open.name.clone(), entry);
     }
 
-    /// Notes why a release stopped. It is no longer under way: a store without a history would from now on be a wrong one.
+    /// Notes why a release stopped. It is no longer under way: a store without a history would from now on be a wrong one. Not so where a write to it has failed, which may have been the last.
     pub(super) fn note_stopped(&self, open: &OpenDevice, why: String) {
         let mut document = open.document.lock();
-        document.releasing = false;
+        document.releasing = open.history.status().failed.is_some();
         document.release_stopped = Some(why);
         if let Err(error) = state::save(&self.path(&open.name), &*document) {
             tracing::error!(device = open.name, %error, "it can't be noted that a release stopped; the next start will");
@@ -125,10 +126,13 @@ impl Devices {
     }
 }
 
-impl Document {
-    /// A release was begun, and may be over.
-    fn was_releasing(&self) -> bool {
-        self.releasing || self.release_stopped.is_some()
+impl OpenDevice {
+    /// Refuses while instants of it are exported: what was written to a clone is nothing without the history.
+    fn refuse_if_shown(&self) -> Result<(), ServerError> {
+        if self.shown.read().is_empty() && self.document.lock().clones.is_empty() {
+            return Ok(());
+        }
+        Err(ServerError::Busy { name: self.name.clone(), by: "it has views or clones" })
     }
 }
 

@@ -6,17 +6,18 @@
 
 use std::collections::BTreeSet;
 
-use super::{Failover, Group, Groups};
+use super::{Document, Failover, Group, Groups};
 use crate::api;
 use crate::error::ServerError;
 use crate::mounts::Still;
 use crate::server::Server;
+use crate::state;
 
 /// How often an instant is chosen again when an update has taken it away before it was written down.
 const ATTEMPTS: usize = 3;
 
 /// A failover that runs; it is over when this goes.
-struct Turn<'a> {
+pub(super) struct Turn<'a> {
     groups: &'a Groups,
     name: &'a str,
 }
@@ -35,7 +36,7 @@ struct Plan {
 }
 
 impl Groups {
-    fn take_turn<'a>(&'a self, name: &'a str) -> Result<Turn<'a>, ServerError> {
+    pub(super) fn take_turn<'a>(&'a self, name: &'a str) -> Result<Turn<'a>, ServerError> {
         if !self.memory.lock().failing.insert(name.to_owned()) {
             return Err(ServerError::Busy { name: name.to_owned(), by: "it is being failed over" });
         }
@@ -62,6 +63,24 @@ impl Groups {
             let is_left = group.volumes.iter().any(|member| !failover.done.contains(member));
             is_left.then_some((group, failover.snapshot))
         })
+    }
+
+    /// Forgets failovers that are over. One that stays written down would take volumes that take writes later, alone or after a reverse, for a part of it.
+    pub(super) fn forget_over(&self, groups: &mut Vec<Group>) {
+        let is_over = |group: &Group| group.failover.is_some() && self.failover_of(group).is_none();
+        if !groups.iter().any(is_over) {
+            return;
+        }
+        let mut changed = groups.clone();
+        for group in &mut changed {
+            if is_over(group) {
+                group.failover = None;
+            }
+        }
+        match state::save(&self.path, &Document { groups: changed.clone() }) {
+            Ok(()) => *groups = changed,
+            Err(error) => tracing::warn!(%error, "a failover that is over stays written down"),
+        }
     }
 
     /// Refuses what must wait until a group has been failed over as a whole.

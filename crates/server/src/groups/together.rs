@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_base::SnapshotId;
 use cairn_format::SnapshotEntry;
 use cairn_mirror::{Keeper, Withheld};
 use cairn_volume::{Image, Role, Snapshot};
@@ -62,8 +63,8 @@ struct Member {
 
 impl Keeper for Member {
     fn admits(&self, snapshots: &[SnapshotEntry]) -> Result<(), Withheld> {
-        let of_groups = snapshots.iter().map(|entry| &entry.name).filter(|name| name.starts_with(PREFIX));
-        self.groups.admit(&self.volume, of_groups.cloned().collect())
+        let of_groups = snapshots.iter().filter(|entry| entry.name.starts_with(PREFIX));
+        self.groups.admit(&self.volume, of_groups.map(|entry| (entry.name.clone(), entry.id)).collect())
     }
 
     fn settled(&self) {
@@ -147,7 +148,10 @@ impl Groups {
         let groups = self.groups.lock();
         // With nothing in common there is no failover of all of them.
         let together = self.together(&groups, volume).filter(|group| self.common(group).is_some());
-        match self.unfinished(&groups, volume).map(|(group, _)| group).or(together) {
+        if let Some((group, _)) = self.unfinished(&groups, volume) {
+            return Err(ServerError::GroupUnfinished { group: group.name.clone() });
+        }
+        match together {
             None => Ok(()),
             Some(group) => Err(ServerError::InGroup { volume: volume.to_owned(), group: group.name.clone() }),
         }
@@ -155,33 +159,21 @@ impl Groups {
 
     /// Has the mirrors of a group show one instant, or each its own newest image.
     pub(super) fn set_together(&self, name: &str, together: bool) -> Result<(), ServerError> {
-        if together {
-            self.refuse_shared(&self.get(name)?)?;
-        }
-        self.change(name, |group| {
-            group.together = together;
-            group.shown = None;
+        self.try_change(name, |group, all| {
+            if together {
+                refuse_shared(all, group)?;
+            }
+            (group.together, group.shown) = (together, None);
+            Ok(())
         })?;
         self.advance_all(true);
         Ok(())
     }
 
-    /// Refuses a group that would have to show two instants at once.
-    pub(super) fn refuse_shared(&self, group: &Group) -> Result<(), ServerError> {
-        let groups = self.groups.lock();
-        let others = groups.iter().filter(|other| other.together && other.name != group.name);
-        let shares = |other: &&Group| other.volumes.iter().any(|volume| group.volumes.contains(volume));
-        match others.into_iter().find(shares) {
-            None => Ok(()),
-            Some(other) => {
-                Err(ServerError::GroupsShare { group: group.name.clone(), other: other.name.clone() })
-            }
-        }
-    }
-
     /// Moves on the groups whose mirrors all have something newer; `now`, whoever has just opened one of them.
     pub(crate) fn advance_all(&self, now: bool) {
         let mut groups = self.groups.lock();
+        self.forget_over(&mut groups);
         for at in 0..groups.len() {
             self.advance(&mut groups, at, now);
         }
@@ -247,10 +239,26 @@ impl Groups {
             let stays = memory.arriving.get(&open.name).is_none_or(|arriving| arriving.contains(name));
             stays && open.volume.snapshot_named(name).is_some()
         };
-        let of_first = members.first()?.volume.snapshots().into_iter().map(|snapshot| snapshot.name);
-        let made = of_first.filter_map(|name| Some((group.made_ms(&name)?, name)));
-        let made: BTreeMap<u64, String> = made.collect();
-        made.into_values().rev().find(|name| members.iter().all(|open| has(open, name)))
+        let mut of_first = members.first()?.volume.snapshots();
+        of_first.sort_by_key(|snapshot| snapshot.id);
+        let names = of_first.into_iter().rev().map(|snapshot| snapshot.name);
+        let mut of_group = names.filter(|name| group.made_ms(name).is_some());
+        of_group.find(|name| members.iter().all(|open| has(open, name)))
+    }
+
+    /// The number of a snapshot of a group in one of its volumes, also of one that is held in memory.
+    fn id_of(&self, open: &Arc<OpenVolume>, snapshot: &str) -> Option<SnapshotId> {
+        self.image_of(open, snapshot).and_then(|image| image.snapshot())
+    }
+
+    /// Whether a snapshot of a group was made after another. Their numbers in a volume say that: the times in their names are by clocks that may have been put back, and differ.
+    fn is_newer(&self, group: &Group, snapshot: &str, than: &str) -> bool {
+        let members = self.members(group);
+        let numbers = |open: &Arc<OpenVolume>| Some((self.id_of(open, snapshot)?, self.id_of(open, than)?));
+        match members.iter().flatten().find_map(numbers) {
+            Some((one, other)) => one > other,
+            None => group.made_ms(snapshot) > group.made_ms(than),
+        }
     }
 
     /// Has a group show the newest snapshot that all of its mirrors have. Never an older one than it shows, unless one of them has lost that.
@@ -262,9 +270,11 @@ impl Groups {
             members.iter().flatten().all(|open| self.image_of(open, shown).is_some())
         };
         let shown = group.shown.clone().filter(keeps);
-        let common = self.common(group);
-        let made = |name: &Option<String>| name.as_deref().and_then(|name| group.made_ms(name));
-        let next = if made(&common) > made(&shown) { common } else { shown.clone() };
+        let next = match (self.common(group), &shown) {
+            (Some(common), Some(shown)) if !self.is_newer(group, &common, shown) => Some(shown.clone()),
+            (None, shown) => shown.clone(),
+            (common, _) => common,
+        };
         if next == group.shown {
             return;
         }
@@ -304,7 +314,7 @@ impl Groups {
     }
 
     /// Whether a volume may get an image that has these snapshots of groups.
-    fn admit(&self, volume: &str, arriving: BTreeSet<String>) -> Result<(), Withheld> {
+    fn admit(&self, volume: &str, arriving: BTreeMap<String, SnapshotId>) -> Result<(), Withheld> {
         let mut guard = self.groups.lock();
         let groups = &mut *guard;
         let withheld = |group: &Group, snapshot: &str| Withheld {
@@ -312,28 +322,31 @@ impl Groups {
             snapshot: snapshot.to_owned(),
         };
         if let Some((group, snapshot)) = self.unfinished(groups, volume)
-            && !arriving.contains(&snapshot)
+            && !arriving.contains_key(&snapshot)
         {
             return Err(withheld(group, &snapshot));
         }
-        self.memory.lock().arriving.insert(volume.to_owned(), arriving.clone());
+        self.memory.lock().arriving.insert(volume.to_owned(), arriving.keys().cloned().collect());
         let mine = |group: &Group| group.volumes.iter().any(|member| member == volume);
         let Some(at) = groups.iter().position(|group| mine(group) && self.is_together(group)) else {
             return Ok(());
         };
-        if groups[at].shown.as_ref().is_none_or(|shown| arriving.contains(shown)) {
+        if groups[at].shown.as_ref().is_none_or(|shown| arriving.contains_key(shown)) {
             return Ok(());
         }
         // The others may have something newer by now.
         self.advance(groups, at, true);
         let group = &groups[at];
-        let Some(shown) = group.shown.as_ref().filter(|shown| !arriving.contains(*shown)) else {
+        let Some(shown) = group.shown.as_ref().filter(|shown| !arriving.contains_key(*shown)) else {
             return Ok(());
         };
         // What is lost already is not kept by refusing this.
         let Ok(open) = self.volumes.get(volume) else { return Ok(()) };
         let Some(image) = self.image_of(&open, shown) else { return Ok(()) };
-        if !arriving.iter().any(|name| group.made_ms(name) > group.made_ms(shown)) {
+        let number = image.snapshot();
+        let is_newer =
+            |(name, id): (&String, &SnapshotId)| group.made_ms(name).is_some() && Some(*id) > number;
+        if !arriving.iter().any(is_newer) {
             self.memory.lock().arriving.remove(volume);
             return Err(withheld(group, shown));
         }
@@ -350,6 +363,7 @@ impl Groups {
     /// A transfer into a volume is over.
     fn settled(&self, volume: &str) {
         let mut groups = self.groups.lock();
+        self.forget_over(&mut groups);
         {
             let mut memory = self.memory.lock();
             memory.arriving.remove(volume);
@@ -366,5 +380,15 @@ impl Groups {
                 self.advance(&mut groups, at, false);
             }
         }
+    }
+}
+
+/// Refuses a group that would have to show two instants at once.
+pub(super) fn refuse_shared(groups: &[Group], group: &Group) -> Result<(), ServerError> {
+    let mut others = groups.iter().filter(|other| other.together && other.name != group.name);
+    let shares = |other: &&Group| other.volumes.iter().any(|volume| group.volumes.contains(volume));
+    match others.find(shares) {
+        None => Ok(()),
+        Some(other) => Err(ServerError::GroupsShare { group: group.name.clone(), other: other.name.clone() }),
     }
 }

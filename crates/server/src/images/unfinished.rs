@@ -209,7 +209,9 @@ impl OpenVolume {
         let name = &self.name;
         Some(api::Problem {
             subject: name.clone(),
-            message: format!("its image dump of {name}@{target} was cut{holds}"),
+            message: format!(
+                "its image dump of {name}@{target} was cut, or its files have no names yet{holds}"
+            ),
             next: format!(
                 "go on with `cairn image dump {name} --resume`, or give it up with `cairn image levels {name} --give-up`"
             ),
@@ -395,14 +397,14 @@ impl Ledger {
         file: &File,
         ended: &dyn Fn() -> bool,
     ) -> Result<Begun, ServerError> {
-        // A server that was killed may have written what only memory has; what is taken over has to be on the disk.
-        self.settle(part, file)?;
         let (name, marks) = self
             .with(part, |own| {
                 (own.file.clone(), own.marks.iter().filter_map(Mark::reached).collect::<Vec<_>>())
             })
             .unwrap_or_default();
         let begun = dump.begun(part as u32, (&name, file), &marks, ended)?;
+        // A server that was killed may have written what only memory has; what is taken over has to be on the disk. Where that fails it is cut off, which only the part itself may be.
+        self.settle(part, file)?;
         if !begun.is_whole() {
             self.with(part, |own| {
                 if !begun.is_as_marked() {
@@ -562,3 +564,6 @@ impl Server {
         self.making(&open).confirm(id)
     }
 }
+
+#[cfg(test)]
+mod tests;

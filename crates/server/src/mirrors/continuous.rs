@@ -11,8 +11,8 @@ use std::time::Duration;
 use cairn_mirror::{Client, MirrorError, Pace, TransferReport};
 
 use super::{Claim, Document, Manner, Mirrors, Relation, millis, now_ms};
-use crate::background;
 use crate::api;
+use crate::background;
 use crate::error::ServerError;
 use crate::state;
 use crate::transfer::{self, BLOCK};

@@ -12,8 +12,8 @@ use cairn_mirror::{
 use cairn_volume::Finding;
 
 use super::{Mirrors, Relation, millis, now_ms};
-use crate::background;
 use crate::api;
+use crate::background;
 use crate::destination::{SourceStream, connect, hang_up};
 use crate::error::ServerError;
 use crate::jobs::Progress;

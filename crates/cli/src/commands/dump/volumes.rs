@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use cairn_bsddump::{Options, RECORD, VOLUME_RECORDS_MIN};
 use cairn_server::api::ErrorKind;
 
-use super::super::image::files::{Handed, Target, opening, refuse_existing};
+use super::super::image::files::{Handed, Target, allow_many_files, opening, refuse_existing};
 use crate::arguments::Dump;
 use crate::client::Client;
 use crate::exit::Failure;
@@ -167,6 +167,7 @@ pub struct Cutting {
 impl Cutting {
     /// Hands the server a pipe, and cuts what comes out of it.
     pub fn start(volumes: Volumes, client: &Client) -> Result<Self, Failure> {
+        allow_many_files();
         let (from, into) = io::pipe()?;
         let into = File::from(OwnedFd::from(into));
         let handed = Handed::give(client.place(), std::iter::once(&into))?;
@@ -185,8 +186,12 @@ impl Cutting {
         Ok(Self { handed, line, thread })
     }
 
-    /// The server has ended: `outcome` is what came of it. Gives the volumes their names, and says these.
-    pub fn end<T>(self, outcome: Result<Option<T>, Failure>) -> Result<Option<(T, String)>, Failure> {
+    /// The server has ended: `outcome` is what came of it. Gives the volumes their names, and says these. Unless it `is_over` the dump may count: then nothing of it goes away.
+    pub fn end<T>(
+        self,
+        outcome: Result<Option<T>, Failure>,
+        is_over: bool,
+    ) -> Result<Option<(T, String)>, Failure> {
         let is_whole = matches!(outcome, Ok(Some(_)));
         if !is_whole {
             // Else the server may go on to write, and the pipe never ends.
@@ -196,7 +201,11 @@ impl Cutting {
             Failure::new(ErrorKind::Failed, "cutting the dump into volumes failed", "run it again")
         })?;
         // What went wrong here is why it went wrong there.
-        let made = cut?;
+        let mut made = cut?;
+        if !is_over {
+            made.iter_mut().for_each(|target| target.passes(false));
+        }
+        let outcome = outcome.map_err(|failure| if is_over { failure } else { super::stays(failure) });
         let Some(result) = outcome? else { return Ok(None) };
         let names = made.into_iter().map(Target::keep).collect::<Result<Vec<_>, _>>()?;
         let told = match &names[..] {

@@ -42,8 +42,8 @@ impl Target {
     pub fn open_all(paths: &[PathBuf], overwrite: bool, anew: bool) -> Result<Vec<Self>, Failure> {
         let mut targets =
             paths.iter().map(|path| Self::look(path, overwrite, anew)).collect::<Result<Vec<_>, _>>()?;
-        // Nothing is emptied before all of them may be.
-        targets.iter_mut().try_for_each(Self::empty)?;
+        // Nothing is emptied before all of them may be. What a dump that was cut has written the server empties, once it has given that up.
+        targets.iter_mut().filter(|target| !anew || target.is_new()).try_for_each(Self::empty)?;
         Ok(targets)
     }
 
@@ -89,6 +89,11 @@ impl Target {
         Ok(target)
     }
 
+    /// The file is there only since it was opened here.
+    fn is_new(&self) -> bool {
+        self.names.as_ref().is_some_and(|names| names.passing)
+    }
+
     /// The file under its temporary name has nothing any more, and its name survives a power cut.
     fn empty(&mut self) -> Result<(), Failure> {
         let Some(names) = &mut self.names else { return Ok(()) };
@@ -119,6 +124,8 @@ impl Target {
             }
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(opening(&temporary, &error)),
             Err(_) if existing.is_ok() => {
+                // Whoever gave it its name may have been killed before that was durable, and now it will count.
+                sync_folder(path).map_err(|error| opening(path, &error))?;
                 let file = File::open(path).map_err(|error| opening(path, &error))?;
                 let target = Self { file, names: None, called };
                 target.claim(path)?;
@@ -180,6 +187,13 @@ impl Drop for Target {
             let _ = fs::remove_file(names.temporary);
         }
     }
+}
+
+/// As many open files as the system gives: a dump may have thousands of volumes, each open until all are whole.
+pub fn allow_many_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Refuses a file that is there, unless it may be replaced.

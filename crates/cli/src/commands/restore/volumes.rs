@@ -8,7 +8,7 @@ use cairn_bsddump::{NextVolume, RECORD, Reader, VolumeLabel};
 use cairn_server::api::ErrorKind;
 
 use super::super::dump::volumes::{listed, numbered};
-use super::super::image::files::opening;
+use super::super::image::files::{allow_many_files, opening};
 use crate::arguments::Restore;
 use crate::exit::Failure;
 use crate::output::Output;
@@ -38,6 +38,7 @@ pub fn open(asked: &Restore, output: Output) -> Result<Reader<Source>, Failure> 
         };
         return Ok(Reader::open(Box::new(BufReader::with_capacity(BUFFER, from)) as Source)?);
     }
+    allow_many_files();
     let files = paths.iter().map(|path| Ok((path.clone(), open_file(path)?)));
     let files = files.collect::<Result<Vec<_>, Failure>>()?;
     look(&files, output)?;
@@ -68,7 +69,12 @@ fn numbered_from(prefix: &Path) -> Result<Vec<PathBuf>, Failure> {
         if !path.exists() {
             break;
         }
+        let is_last = is_end_of(&path, number)?;
         paths.push(path);
+        if is_last {
+            // What has the numbers behind it is of a longer dump that this one took the place of.
+            return Ok(paths);
+        }
     }
     let wanted = numbered(prefix, paths.len() as u32 + 1);
     if paths.is_empty() {
@@ -83,6 +89,18 @@ fn numbered_from(prefix: &Path) -> Result<Vec<PathBuf>, Failure> {
             "bring it back; or name those before it with -f A,B,C for what they have",
         )),
     }
+}
+
+/// Whether a file is volume `number` of a dump and has its end.
+fn is_end_of(path: &Path, number: u32) -> Result<bool, Failure> {
+    if !path.metadata().is_ok_and(|meta| meta.is_file()) {
+        return Ok(false);
+    }
+    let file = open_file(path)?;
+    let Some(at) = (file.metadata()?.len() / RECORD as u64).checked_sub(1) else { return Ok(false) };
+    let last = record_at(path, &file, at * RECORD as u64)?;
+    let label = last.and_then(|record| VolumeLabel::of(&record));
+    Ok(label.is_some_and(|label| label.is_end && u32::try_from(label.volume) == Ok(number)))
 }
 
 /// Whether the files are the volumes of one dump, in order, as far as that can be told before they are read.

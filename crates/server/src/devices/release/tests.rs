@@ -134,3 +134,50 @@ fn device_whose_history_failed_is_opened_again_for_its_release() {
     assert!(problem(&devices).expect("it is not open").contains("no history"));
     assert_eq!(fs::read(folder.path().join("disk.img")).expect("the origin"), content);
 }
+
+#[test]
+fn device_that_is_opened_again_for_its_release_keeps_its_clones_and_is_released_without_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let content = {
+        let devices = devices(folder.path());
+        let content = adopt(&devices, folder.path());
+        let mark = api::CreateMark { name: "m".to_owned(), consistent: false };
+        devices.get("disk0").expect("it is open").mark(&mark).expect("a mark");
+        let instant = api::Instant { at_ns: None, mark: Some("m".to_owned()) };
+        let request = api::CreateView { name: Some("test".to_owned()), instant, writable: true };
+        devices.show_instant("disk0", &request).expect("a clone");
+        devices.end();
+        content
+    };
+    // Its disk is missing at the start, and comes back.
+    let (origin, away) = (folder.path().join("disk.img"), folder.path().join("away.img"));
+    fs::rename(&origin, &away).expect("it is moved");
+    let devices = devices(folder.path());
+    assert!(problem(&devices).is_some(), "it is not open");
+    fs::rename(&away, &origin).expect("it is moved back");
+    assert!(release(&devices).is_err(), "what was written to the clone would be gone");
+    assert!(devices.export("disk0@test").is_some(), "it is open again, and so is the clone");
+    devices.hide_instant("disk0", "test").expect("it is given up");
+    release(&devices).expect("nothing is in the way");
+    assert_eq!(fs::read(&origin).expect("the origin"), content);
+}
+
+#[test]
+fn another_store_is_not_taken_for_a_finished_release_because_one_had_stopped_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    {
+        let devices = devices(folder.path());
+        adopt(&devices, folder.path());
+        damage(folder.path(), 105);
+        assert!(release(&devices).is_err(), "a block of it is lost");
+        devices.end();
+    }
+    let store = fs::OpenOptions::new().write(true).open(folder.path().join("store.img")).expect("the store");
+    let length = store.metadata().expect("its length").len();
+    store.set_len(0).and_then(|()| store.set_len(length)).expect("it is empty");
+    drop(store);
+    let devices = devices(folder.path());
+    assert!(problem(&devices).expect("it is not open").contains("no history"));
+    assert!(release(&devices).is_err(), "the origin lacks what the store had");
+    assert_eq!(devices.list(&|_| Vec::new()).len(), 1);
+}
