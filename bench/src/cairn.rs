@@ -45,8 +45,9 @@ impl Cairn {
     /// The same as if on another machine, as far as this one can do that: its data is in memory, and it gets what others leave of the processor.
     pub(crate) fn elsewhere(plan: &Plan, name: &str, mirror: &str, memory_mib: u64) -> Result<Self> {
         let data = Path::new(MEMORY_FOLDER).join(format!("cairn-bench-{}-{name}", std::process::id()));
-        std::fs::create_dir(&data)
-            .with_context(|| format!("{} can't be made: this table wants a file system in memory", data.display()))?;
+        std::fs::create_dir(&data).with_context(|| {
+            format!("{} can't be made: this table wants a file system in memory", data.display())
+        })?;
         Self::at(plan, data, mirror, memory_mib, true)
     }
 
@@ -60,8 +61,8 @@ impl Cairn {
     /// Starts the server, which must not be running, and waits until it serves NBD.
     pub(crate) fn serve(&mut self) -> Result<()> {
         let mut command = if self.elsewhere {
-            let mut command = Command::new("nice");
-            command.args(["-n", "19"]).arg(&self.program);
+            let mut command = Command::new("chrt");
+            command.args(["--idle", "0"]).arg(&self.program);
             command
         } else {
             Command::new(&self.program)

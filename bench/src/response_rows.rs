@@ -123,7 +123,7 @@ pub(crate) fn response(plan: &Plan, report: &mut Report) -> Result<()> {
     }
     report.note(
         "Looking up 50 %, listing 5, reading 20 (32 KiB), writing 14 (8 KiB), fsync 5, creating 3 and deleting 3; reads and writes go past the kernel's cache, names and attributes that it still knows do not reach the server. \
-         A response begins when the operation was due, if its client was busy then. Clients and source share this machine, and the destination is here as well, but as if it were elsewhere: in memory, and with the lowest priority (`nice -n 19`). The paper's had a machine each. The paper: 2 to 3 times at 1 min, 1.22 times at 30 min; CPU from 66 to 93 % \
+         A response begins when the operation was due, if its client was busy then. Clients and source share this machine, and the destination is here as well, but as if it were elsewhere: in memory, and with what others leave of the processor (`chrt --idle`). The paper's had a machine each. The paper: 2 to 3 times at 1 min, 1.22 times at 30 min; CPU from 66 to 93 % \
          and from 87 to 99 % at 1 min.",
     );
     Ok(())

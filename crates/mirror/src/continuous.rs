@@ -11,7 +11,9 @@
 //! written than it holds, the older blocks are read from the device, and the next step is larger, and so cheaper for each change. Whatever goes wrong, the next request is an
 //! update like any other: no base, nothing common, an unfinished transfer, changed roles are dealt with as in those.
 //!
-//! Hooks are not run: an image is what a crash at that moment would leave, which databases are made for.
+//! An update by the clock or by hand whose base the source holds is made as a step is, with hooks around it and without anything in memory; what was its base goes once it has arrived.
+//!
+//! Hooks are not run for steps: an image is what a crash at that moment would leave, which databases are made for.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -131,15 +133,20 @@ impl Source {
         Ok((due, status_of(volume, &prefix, wish.base, Some(wish.base_root), None)?))
     }
 
-    /// The snapshot that a step goes on from: what the destination shows, and is held for it here. None where an update has more to do than a step does.
+    /// The snapshot that a step, or an update that is made as one, goes on from: what the destination shows, and is held for it here. None where an update has more to do than a step does.
     pub(crate) fn step_base(&self, volume: &Volume, update: &Update, prefix: &str) -> Option<Snapshot> {
-        let plain = update.step && update.hold && !update.compare && !update.stance.has_head();
+        let plain = update.hold && !update.compare && !update.stance.has_head();
         if !plain || volume.status_role() != Role::Normal || handed_over(volume, prefix).is_some() {
             return None;
         }
         let theirs = update.have.iter().find(|have| have.id == update.shown)?;
         let own = own_snapshots(volume, prefix);
         let base = own.into_iter().map(|(snapshot, _)| snapshot).find(|own| own.id == update.shown)?;
+        let now = volume.status();
+        if !update.step && now.dirty == 0 && now.changed == base.root.changed {
+            // Names at most, for which no map is begun anew.
+            return None;
+        }
         let entries = volume.snapshot_entries();
         let same = |entry: &SnapshotEntry| entry.id == base.id && root_digest(entry) == theirs.root;
         (base.held && entries.iter().any(same)).then_some(base)
@@ -185,6 +192,6 @@ impl Source {
         let target = target.map_err(refused)?;
         // What it lacks until it has this one. The wall clock may have been set since.
         let status = here.after(volume.clock().monotonic().saturating_sub(began));
-        Ok(Ok(Prepared { target, base: Base::Snapshots, status, step: true }))
+        Ok(Ok(Prepared { target, base: Base::Snapshots, status, step: update.step }))
     }
 }

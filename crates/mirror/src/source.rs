@@ -863,15 +863,13 @@ fn let_go<'a>(
     volume: &Arc<Volume>,
     snapshots: impl Iterator<Item = &'a Snapshot>,
 ) -> Result<(), VolumeError> {
-    let mut ids = Vec::new();
-    for snapshot in snapshots {
-        volume.hold_snapshot(snapshot.id, false)?;
-        if !volume.is_cloned(snapshot.id) {
-            ids.push(snapshot.id);
-        }
+    let (cloned, ids): (Vec<SnapshotId>, Vec<SnapshotId>) =
+        snapshots.map(|snapshot| snapshot.id).partition(|id| volume.is_cloned(*id));
+    for id in cloned {
+        volume.hold_snapshot(id, false)?;
     }
     if !ids.is_empty() {
-        volume.delete_snapshots(&ids)?;
+        volume.let_go_of_snapshots(&ids)?;
     }
     Ok(())
 }

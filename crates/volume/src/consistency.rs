@@ -52,6 +52,8 @@ pub(crate) enum Rider {
     DeleteSince(u64),
     /// Deletion of snapshots.
     Delete(Vec<SnapshotId>),
+    /// The same of a mirror's own, held or not.
+    LetGo(Vec<SnapshotId>),
     /// Another name for a snapshot.
     Rename(SnapshotId, String),
     /// A snapshot is held from now on, or let go.
@@ -99,7 +101,7 @@ impl Rider {
     /// Snapshots that are deleted along with it.
     fn deletes(&self) -> &[SnapshotId] {
         match self {
-            Rider::Delete(ids) => ids,
+            Rider::Delete(ids) | Rider::LetGo(ids) => ids,
             Rider::Step(step) => &step.over,
             _ => &[],
         }
@@ -294,7 +296,7 @@ impl Volume {
                     check_deletion(&state, commit, rider)
                 }
             }
-            Rider::Delete(_) => {
+            Rider::Delete(_) | Rider::LetGo(_) => {
                 state.check_writable()?;
                 check_deletion(&state, commit, rider)
             }
@@ -709,7 +711,7 @@ impl Volume {
                 let entry = self.entry(*id)?;
                 changes.push(TableChange::Put(SnapshotEntry { held: *held, ..entry }));
             }
-            Rider::Delete(ids) => {
+            Rider::Delete(ids) | Rider::LetGo(ids) => {
                 (changes, exclusive) = self.deletion(ids, root, before, superblock)?;
                 done.freed = exclusive.iter().map(|(_, blocks)| blocks.len() as u64).sum();
             }
@@ -898,7 +900,7 @@ pub(crate) fn bit(vbn: Vbn) -> (usize, u8) {
 /// Refuses the deletion of what must stay, and one for which the label area has no room.
 fn check_deletion(state: &State, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
     // A mirror's own hold does not keep its snapshots from it.
-    let heeds_hold = !matches!(rider, Rider::Step(_));
+    let heeds_hold = !matches!(rider, Rider::Step(_) | Rider::LetGo(_));
     for id in rider.deletes() {
         let entry = state.snapshots.get(*id).ok_or(VolumeError::NoSuchSnapshot(*id))?;
         if entry.held && heeds_hold {

@@ -75,11 +75,26 @@ impl Volume {
     ///
     /// All go with one consistency point; only where the label area is almost full are there several, one after the other.
     pub fn delete_snapshots(self: &Arc<Self>, ids: &[SnapshotId]) -> Result<u64, VolumeError> {
-        let mut left = self.deletable(ids)?;
+        self.delete_in_parts(self.deletable(ids, true)?, Rider::Delete)
+    }
+
+    /// The same of snapshots that a mirror has made for itself, whose hold was its own: it goes with them, in the same consistency point.
+    ///
+    /// # Errors
+    /// As [`Volume::delete_snapshots`], but for the hold.
+    pub fn let_go_of_snapshots(self: &Arc<Self>, ids: &[SnapshotId]) -> Result<u64, VolumeError> {
+        self.delete_in_parts(self.deletable(ids, false)?, Rider::LetGo)
+    }
+
+    fn delete_in_parts(
+        self: &Arc<Self>,
+        mut left: VecDeque<SnapshotId>,
+        rider: fn(Vec<SnapshotId>) -> Rider,
+    ) -> Result<u64, VolumeError> {
         let mut freed = 0;
         loop {
             let part = self.deletable_at_once(&mut left);
-            freed += self.commit_with(Rider::Delete(part))?.freed;
+            freed += self.commit_with(rider(part))?.freed;
             if left.is_empty() {
                 return Ok(freed);
             }
@@ -87,10 +102,10 @@ impl Volume {
     }
 
     /// The ids in order, each once; an error if one can't be deleted.
-    fn deletable(&self, ids: &[SnapshotId]) -> Result<VecDeque<SnapshotId>, VolumeError> {
+    fn deletable(&self, ids: &[SnapshotId], heeds_hold: bool) -> Result<VecDeque<SnapshotId>, VolumeError> {
         let distinct: BTreeSet<SnapshotId> = ids.iter().copied().collect();
         for id in &distinct {
-            if self.entry(*id)?.held {
+            if self.entry(*id)?.held && heeds_hold {
                 return Err(VolumeError::Held(*id));
             }
             if self.state.lock().kept.contains_key(id) {

@@ -36,6 +36,24 @@ fn held(pair: &Pair) -> Vec<SnapshotId> {
 }
 
 #[test]
+fn an_update_costs_the_source_two_consistency_points_and_holds_nothing_but_its_base() {
+    let (pair, mut rng) = with_baseline(2);
+    for round in 0..5 {
+        pair.write(pair.files[1], round * 7, 7, &mut rng);
+        let before = pair.source.status().consistency_points;
+        let report = pair.update().expect("an update");
+        let cost = pair.source.status().consistency_points - before;
+        assert_eq!(cost, 2, "the snapshot with all that goes along, and the end of the base before it");
+        assert!(report.blocks < 60 && report.memory_blocks == 0, "{report:?}");
+        pair.assert_same();
+        assert_eq!(held(&pair).len(), 1, "the base of the next");
+        let before = pair.source.status().consistency_points;
+        assert_eq!(pair.update().expect("nothing to bring").kind, TransferKind::UpToDate);
+        assert_eq!(pair.source.status().consistency_points, before, "nothing has changed");
+    }
+}
+
+#[test]
 fn a_step_costs_the_source_one_consistency_point_and_no_read() {
     let (pair, mut rng) = with_baseline(1);
     let mirror = pair.mirror();
