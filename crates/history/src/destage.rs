@@ -57,6 +57,16 @@ impl Planned {
     }
 }
 
+/// A flush that clients share, until it is over or has failed.
+struct SharedFlush<'a>(&'a History);
+
+impl Drop for SharedFlush<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().flushing = false;
+        self.0.flush_over.notify_all();
+    }
+}
+
 impl History {
     /// Versions that leave the cache at once: so many that the flush of the store that a batch costs does not count, a part of what may wait (clients fill the rest meanwhile), and a
     /// small part of the store.
@@ -121,10 +131,23 @@ impl History {
         Ok(())
     }
 
-    /// Writes out the cache and makes all durable that was taken up to `asked`. Clients that wait for each other's flush share the next one.
+    /// Writes out the cache and makes all durable that was taken up to `asked`. Clients that wait for each other's flush share the next one: one of them makes it, and it is over for all whose writes were
+    /// taken before it began. None of these waits for `writer`, where the next flush may be before it.
     pub(crate) fn flush_all(&self, asked: u64) -> Result<(), HistoryError> {
+        {
+            let mut state = self.state.lock();
+            while state.flushed < asked && state.flushing {
+                self.flush_over.wait(&mut state);
+            }
+            if state.flushed >= asked {
+                drop(state);
+                return self.check_failed();
+            }
+            state.flushing = true;
+        }
+        let _shared = SharedFlush(self);
         let mut writer = self.writer.lock();
-        // Whoever was before this one in the queue took along all that waited when its own flush began.
+        // A mark, say, whose turn came before, took along all that waited when its own flush began.
         if self.state.lock().flushed >= asked {
             return self.check_failed();
         }

@@ -36,6 +36,8 @@ pub struct History {
     pub(crate) room: Condvar,
     /// Told when half of what may wait in memory does.
     pub(crate) work: Condvar,
+    /// Told when a flush that clients share is over.
+    pub(crate) flush_over: Condvar,
     pub(crate) tally: Tally,
     /// Called where readers get in while a batch is published.
     #[cfg(test)]
@@ -69,6 +71,8 @@ pub(crate) struct State {
     pub(crate) last: u64,
     /// All that was taken with a stamp up to this one is durable.
     pub(crate) flushed: u64,
+    /// Somebody makes a flush that clients share, or waits for `writer` to make it.
+    pub(crate) flushing: bool,
     pub(crate) segments: Vec<Segment>,
     pub(crate) failed: Option<DeviceError>,
     /// Writes and flushes may wait for room where the owner wants that; not while the device is being closed.

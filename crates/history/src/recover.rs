@@ -162,6 +162,7 @@ impl History {
             reverts: superblock.reverts.clone(),
             last: superblock.last_ns.max(superblock.start_ns),
             flushed: 0,
+            flushing: false,
             segments: vec![Segment::default(); superblock.segments as usize],
             failed: None,
             may_wait: true,
@@ -212,6 +213,7 @@ impl History {
             state: Mutex::new(state),
             room: Condvar::new(),
             work: Condvar::new(),
+            flush_over: Condvar::new(),
             tally: Tally::default(),
             #[cfg(test)]
             between: Mutex::new(None),

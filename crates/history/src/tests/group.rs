@@ -15,20 +15,27 @@ struct Gated {
     changed: Condvar,
 }
 
-#[derive(Default)]
 struct Gate {
-    closed: bool,
+    /// So many flushes may pass.
+    passes: u64,
     /// Flushes that came to it.
     flushes: u64,
 }
 
 impl Gated {
     fn new(inner: Arc<FaultDevice>) -> Self {
-        Self { inner, gate: Mutex::default(), changed: Condvar::new() }
+        Self { inner, gate: Mutex::new(Gate { passes: u64::MAX, flushes: 0 }), changed: Condvar::new() }
     }
 
     fn set_closed(&self, closed: bool) {
-        self.gate.lock().closed = closed;
+        let mut gate = self.gate.lock();
+        gate.passes = if closed { gate.flushes } else { u64::MAX };
+        self.changed.notify_all();
+    }
+
+    /// Lets one more through.
+    fn let_pass(&self) {
+        self.gate.lock().passes += 1;
         self.changed.notify_all();
     }
 
@@ -49,8 +56,9 @@ impl Device for Gated {
         if batch.iter().any(|operation| matches!(operation.request(), Request::Flush)) {
             let mut gate = self.gate.lock();
             gate.flushes += 1;
+            let mine = gate.flushes;
             self.changed.notify_all();
-            self.changed.wait_while(&mut gate, |gate| gate.closed);
+            self.changed.wait_while(&mut gate, |gate| mine > gate.passes);
         }
         self.inner.run(batch);
     }
@@ -98,6 +106,50 @@ fn writes_that_have_to_be_durable_share_the_flush_that_begins_after_them_and_sur
         let found = bytes(&*history, client * B as u64, B).expect("a read");
         assert!(found == [client as u8 + 1; B], "the write of client {client} was durable");
     }
+}
+
+#[test]
+fn client_whose_write_a_flush_has_made_durable_waits_for_no_other_work() {
+    let (origin, disk) = (Arc::new(MemoryDevice::new(64 * B as u64)), Arc::new(FaultDevice::new(4 * MIB)));
+    let store = Arc::new(Gated::new(disk));
+    let options = options(Placement::Logging, Granularity::EveryWrite, 4096);
+    let history =
+        History::create(origin, store.clone(), &options, open_options(&clock(), 1 << 20)).expect("a history");
+    let history = &*history;
+    let (answered, told) = (&Mutex::new(0), &Condvar::new());
+    let before = store.flushes(0);
+    store.set_closed(true);
+    let waited_in_vain = std::thread::scope(|scope| {
+        scope.spawn(|| write_through(history, 0, 1));
+        store.flushes(before + 1);
+        for client in 1..=CLIENTS {
+            scope.spawn(move || {
+                write_through(history, client, 1);
+                *answered.lock() += 1;
+                told.notify_all();
+            });
+        }
+        while history.state.lock().cache.bytes() < CLIENTS * B as u64 {
+            std::thread::yield_now();
+        }
+        store.let_pass();
+        // This one is for all of them. As soon as it is over somebody else is in, with work that takes long.
+        store.flushes(before + 2);
+        store.let_pass();
+        let long_work = loop {
+            if let Some(writer) = history.writer.try_lock() {
+                break writer;
+            }
+        };
+        // The limit makes a failure of what would hang.
+        let mut answered = answered.lock();
+        let waiting = |answered: &mut u64| *answered < CLIENTS;
+        let result = told.wait_while_for(&mut answered, waiting, Duration::from_secs(10));
+        drop(long_work);
+        result.timed_out()
+    });
+    assert!(!waited_in_vain, "what is durable is answered");
+    assert_eq!(store.flushes(0) - before, 2, "one for the first client, one for all who waited meanwhile");
 }
 
 #[test]
