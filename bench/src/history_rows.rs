@@ -349,6 +349,8 @@ fn many_writes(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
     std::fs::write(plan.folder.join("many-cairn/devices/many.json"), document.to_string())?;
     let start = Instant::now();
     cairn.serve()?;
+    // Its ports are open before it has read anything: it has started when it answers.
+    cairn.cli(&["history", "status", "many"])?;
     report.alone(
         "starting a server with that history",
         "s",

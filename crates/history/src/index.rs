@@ -3,6 +3,7 @@
 //! Sorted runs of 24-byte entries under a tree of their first keys. A run grows by a few entries at a time and is cut in two when it is full, so
 //! that the whole stays below 32 bytes a version however versions come. Lookups are one descent and one binary search.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use cairn_format::history::EntryKind;
@@ -11,6 +12,9 @@ use cairn_format::history::EntryKind;
 const RUN: usize = 512;
 /// Entries by which a run grows.
 const GROWTH: usize = 32;
+/// Parts of the device that an opening sorts one by one: those of ten million versions are of 60 KB each, which the processor has at hand.
+const PARTS_BITS: u32 = 12;
+const PARTS: usize = 1 << PARTS_BITS;
 
 /// A version, or a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +97,64 @@ impl Packed {
     fn key(self) -> Key {
         self.version().key()
     }
+
+    /// The order of keys; they seldom differ only in their kind.
+    fn order(&self, other: &Self) -> Ordering {
+        let (mine, its) = ((self.lba_place >> 24, self.time), (other.lba_place >> 24, other.time));
+        mine.cmp(&its).then_with(|| self.key().cmp(&other.key()))
+    }
+}
+
+/// Versions on their way from the log into an index, in the order of the log. Each one alone would have to find its run, and move half of it, in memory that no cache of the processor has; here
+/// they are dealt out to parts of the device, each of which is sorted once. Meanwhile they take a quarter more room than in the index at most.
+pub(crate) struct Loading {
+    /// Bits of a block's number that do not count for its part.
+    shift: u32,
+    /// By block. Marks are behind all of them.
+    parts: Vec<Vec<Packed>>,
+}
+
+impl Loading {
+    /// For a device of so many blocks.
+    pub(crate) fn new(blocks: u64) -> Self {
+        let bits = u64::BITS - blocks.saturating_sub(1).leading_zeros();
+        Self { shift: bits.saturating_sub(PARTS_BITS), parts: vec![Vec::new(); PARTS + 1] }
+    }
+
+    /// Puts a version behind those that are there.
+    pub(crate) fn add(&mut self, version: &Version) {
+        let part = &mut self.parts[(version.lba >> self.shift).min(PARTS as u64) as usize];
+        if part.len() == part.capacity() {
+            part.reserve_exact((part.len() / 4).max(GROWTH));
+        }
+        part.push(Packed::new(version));
+    }
+
+    /// The index of them; `each` is called on what is in it. Of versions of one key the last one is.
+    pub(crate) fn finish(self, mut each: impl FnMut(&Version)) -> Index {
+        let mut index = Index::default();
+        let mut run = Vec::new();
+        for mut part in self.parts {
+            // In the order of the log where keys are equal.
+            part.sort_by(Packed::order);
+            for (at, packed) in part.iter().enumerate() {
+                if part.get(at + 1).is_some_and(|next| next.order(packed).is_eq()) {
+                    continue;
+                }
+                each(&packed.version());
+                if run.len() == RUN {
+                    index.add_run(std::mem::take(&mut run));
+                }
+                if run.is_empty() {
+                    run.reserve_exact(RUN);
+                }
+                run.push(*packed);
+            }
+        }
+        run.shrink_to_fit();
+        index.add_run(run);
+        index
+    }
 }
 
 /// All versions that are kept.
@@ -111,6 +173,14 @@ impl Index {
     pub(crate) fn memory(&self) -> usize {
         let run = |run: &Vec<Packed>| run.capacity() * size_of::<Packed>() + 96;
         self.runs.values().map(run).sum()
+    }
+
+    /// Puts a run behind all others.
+    fn add_run(&mut self, run: Vec<Packed>) {
+        if let Some(first) = run.first() {
+            self.count += run.len();
+            self.runs.insert(first.key(), run);
+        }
     }
 
     /// The run that holds `key` if any does.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use cairn_base::{BLOCK_SIZE, Condvar, Mutex};
+use cairn_base::{BLOCK_SIZE, Condvar, Mutex, crc32c};
 use cairn_device::Device;
 use cairn_format::history::{
     EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, MarkContent, NO_LBA,
@@ -14,11 +14,10 @@ use parking_lot::RwLock;
 
 use crate::HistoryError;
 use crate::cache::{ReadCache, WriteCache};
-use crate::content::crc;
 use crate::counters::Tally;
 use crate::history::{History, State};
-use crate::index::{Index, Version};
-use crate::log::{Segment, Writer};
+use crate::index::{Index, Loading, Version};
+use crate::log::{RECORD_BYTES, Segment, Writer};
 use crate::options::{HistoryOptions, OpenOptions, check, segments_of};
 use crate::resolve::NOW;
 use crate::revert::{BEFORE, after_mark};
@@ -238,7 +237,8 @@ impl History {
         if tail.first_record.is_some() {
             tail.end = None;
         }
-        // Blocks of segments that were durable before what they brought to the origin was.
+        let mut loading = Loading::new(self.blocks());
+        // Blocks of segments that were durable before what they brought to the origin was: logging brings nothing there.
         let mut unsettled = Vec::new();
         for (at, found) in known.iter().enumerate() {
             let next = known.get(at + 1).unwrap_or(&tail);
@@ -248,13 +248,15 @@ impl History {
                 None => None,
             };
             let records = self.records_of(writer, found, end_record)?;
-            self.take_entries(writer, found, &records.entries, true);
-            if records.next_record > writer.superblock.durable_through + 1 {
+            self.take_entries(writer, found, &records.entries, true, &mut loading);
+            let is_settled = records.next_record <= writer.superblock.durable_through + 1;
+            if !is_settled && self.placement != Placement::Logging {
                 let lbas: Vec<u64> = records.entries.iter().map(|entry| entry.lba).collect();
                 unsettled.push((records.next_record, lbas));
             }
         }
-        let (settled, mut unsure) = self.follow(writer, tail)?;
+        let (settled, mut unsure) = self.follow(writer, tail, &mut loading)?;
+        self.load(writer, loading);
         let later = unsettled.into_iter().filter(|(next_record, _)| *next_record > settled + 1);
         unsure.extend(later.flat_map(|(_, lbas)| lbas));
         self.sync_store(writer)?;
@@ -289,9 +291,14 @@ impl History {
         Ok(())
     }
 
-    /// Follows the log from `tail`, the last segment that the superblock knows, through those that it has named as ahead, for as long as each begins where the one before ends. Entries go into
-    /// the index, and the writer stands behind the last record. Gives the last record that was durable on both devices, and the blocks of later ones.
-    fn follow(&self, writer: &mut Writer, tail: Found) -> Result<(u64, BTreeSet<u64>), HistoryError> {
+    /// Follows the log from `tail`, the last segment that the superblock knows, through those that it has named as ahead, for as long as each begins where the one before ends. Entries are on their way
+    /// into the index, and the writer stands behind the last record. Gives the last record that was durable on both devices, and the blocks of later ones.
+    fn follow(
+        &self,
+        writer: &mut Writer,
+        tail: Found,
+        loading: &mut Loading,
+    ) -> Result<(u64, Vec<u64>), HistoryError> {
         let mut ahead = Vec::new();
         for index in 0..writer.superblock.segments as usize {
             if writer.superblock.ahead[index] {
@@ -369,7 +376,7 @@ impl History {
             };
             settled = settled.max(proof);
         }
-        let mut unsure = BTreeSet::new();
+        let mut unsure = Vec::new();
         let count = log.len();
         for (at, (found, records)) in log.into_iter().enumerate() {
             // Once the superblock no longer names it as ahead, its first block is all that says what it is.
@@ -381,7 +388,7 @@ impl History {
             unsure.extend(records.entries[from..].iter().map(|entry| entry.lba));
             let is_last = at + 1 == count;
             let is_full = records.position >= writer.superblock.segment_blocks;
-            self.take_entries(writer, &found, &records.entries, !is_last || is_full);
+            self.take_entries(writer, &found, &records.entries, !is_last || is_full, loading);
             writer.ahead.retain(|segment| *segment != found.index);
             if is_last {
                 writer.segment = found.index;
@@ -702,34 +709,82 @@ impl History {
     ) -> Result<bool, HistoryError> {
         let base = writer.start_of(found.index) * BLOCK;
         let alignment = u64::from(self.store.geometry().alignment);
-        for entry in entries.iter().filter(|entry| entry.kind.has_data()) {
-            let offset = base + u64::from(entry.place) * PLACE_UNIT;
-            let start = offset / alignment * alignment;
-            let end = (offset + u64::from(entry.length)).next_multiple_of(alignment);
-            let data = self.store.read(start, (end - start) as u32)?;
-            if crc(&data.slice((offset - start) as usize, entry.length as usize)) != entry.crc {
+        let offset_of = |entry: &HistoryEntry| base + u64::from(entry.place) * PLACE_UNIT;
+        let end_of = |entry: &HistoryEntry| offset_of(entry) + u64::from(entry.length);
+        let with_data: Vec<&HistoryEntry> = entries.iter().filter(|entry| entry.kind.has_data()).collect();
+        // Contents of a record lie behind each other, and are read together: there may be hundreds of thousands.
+        let follows = |one: &&HistoryEntry, next: &&HistoryEntry| {
+            end_of(one).next_multiple_of(PLACE_UNIT) == offset_of(next)
+        };
+        let at_once = (RECORD_BYTES / u64::from(self.block_bytes)) as usize;
+        for part in with_data.chunk_by(follows).flat_map(|stretch| stretch.chunks(at_once)) {
+            let (Some(first), Some(last)) = (part.first(), part.last()) else { continue };
+            let start = offset_of(first) / alignment * alignment;
+            let mut bytes = vec![0; (end_of(last).next_multiple_of(alignment) - start) as usize];
+            match self.store.read_into(start, &mut bytes) {
+                Ok(()) => {}
+                // One that is not there before what can't be read is the end all the same.
+                Err(_) if part.len() > 1 => {
+                    for entry in part {
+                        if !self.content_is_there(writer, found, &[**entry])? {
+                            return Ok(false);
+                        }
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            let is_there = |entry: &&HistoryEntry| {
+                let at = (offset_of(entry) - start) as usize;
+                crc32c(&bytes[at..][..entry.length as usize]) == entry.crc
+            };
+            if !part.iter().all(is_there) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Entries of a segment go into the index, unless they no longer count.
-    fn take_entries(&self, writer: &Writer, found: &Found, entries: &[HistoryEntry], closed: bool) {
+    /// Entries of a segment are on their way into the index, unless they no longer count.
+    fn take_entries(
+        &self,
+        writer: &Writer,
+        found: &Found,
+        entries: &[HistoryEntry],
+        closed: bool,
+        loading: &mut Loading,
+    ) {
         let cut = writer.superblock.cut_ns;
         let base = writer.start_of(found.index) * BLOCK / PLACE_UNIT;
-        let mut state = self.state.lock();
         let last_ns = entries.iter().map(|entry| entry.time).max().unwrap_or(0);
-        state.segments[found.index] =
-            Segment { sequence: found.sequence, last_ns, closed, ..Segment::default() };
-        state.last = state.last.max(last_ns);
+        {
+            let mut state = self.state.lock();
+            state.segments[found.index] =
+                Segment { sequence: found.sequence, last_ns, closed, ..Segment::default() };
+            state.last = state.last.max(last_ns);
+        }
         let version = |entry: &HistoryEntry| {
             let HistoryEntry { lba, time, kind, place, crc, .. } = *entry;
             Version { lba, time, kind, place: base + u64::from(place), crc }
         };
-        let versions: Vec<Version> =
-            entries.iter().map(version).filter(|version| version.counts(cut)).collect();
-        self.publish(&mut state, writer.superblock.segment_blocks, &versions);
+        entries
+            .iter()
+            .map(version)
+            .filter(|version| version.counts(cut))
+            .for_each(|version| loading.add(&version));
+    }
+
+    /// Makes the index of all that was found.
+    fn load(&self, writer: &Writer, loading: Loading) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let index = loading.finish(|version| {
+            let segment = self.segment_of(version.place, writer.superblock.segment_blocks);
+            state.segments[segment].live += self.weight_of(version);
+            state.note_lost(version);
+        });
+        state.index = index;
+        state.epoch += 1;
     }
 
     /// Names and flags of marks.
@@ -761,10 +816,12 @@ impl History {
     }
 
     /// Splits: what the log has and the origin may lack is written there again. Gives the blocks, and the times, of what the log has no more.
-    fn replay(&self, writer: &mut Writer, unsure: BTreeSet<u64>) -> Result<Vec<(u64, u64)>, HistoryError> {
+    fn replay(&self, writer: &mut Writer, mut unsure: Vec<u64>) -> Result<Vec<(u64, u64)>, HistoryError> {
         if self.placement == Placement::Logging {
             return Ok(Vec::new());
         }
+        unsure.sort_unstable();
+        unsure.dedup();
         let mut all_lost = Vec::new();
         let redos: Vec<Version> = {
             let state = self.state.lock();

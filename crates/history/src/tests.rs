@@ -12,6 +12,7 @@ mod damage;
 mod group;
 mod index;
 mod lost;
+mod opening;
 mod order;
 mod owed;
 mod semantics;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use cairn_base::Rng;
-use cairn_format::history::EntryKind;
+use cairn_format::history::{EntryKind, NO_LBA};
 use proptest::prelude::*;
 
-use crate::index::{Index, Key, Version};
+use crate::index::{Index, Key, Loading, Version};
 
 fn version(lba: u64, time: u64, kind: EntryKind, place: u64) -> Version {
     Version { lba, time, kind, place, crc: (place * 31) as u32 }
@@ -41,6 +41,34 @@ proptest! {
         prop_assert_eq!(seen, model.values().copied().collect::<Vec<_>>());
         prop_assert_eq!(index.len(), model.len());
     }
+
+    #[test]
+    fn loaded_index_agrees_with_an_ordered_map_and_takes_more(
+        steps in prop::collection::vec((0u64..41, 0u64..60, 0usize..5, 0u64..(1 << 40)), 0..3000),
+        later in prop::collection::vec((0u64..40, 0u64..60, 0usize..5, 0u64..(1 << 40)), 0..200),
+        bits in 0u32..34,
+    ) {
+        let mut loading = Loading::new(40 << bits);
+        let mut model: BTreeMap<Key, Version> = BTreeMap::new();
+        for (lba, time, kind, place) in steps {
+            // Marks are behind all blocks.
+            let lba = if lba == 40 { NO_LBA } else { lba << bits };
+            let version = version(lba, time, EntryKind::ALL[kind], place);
+            loading.add(&version);
+            model.insert(version.key(), version);
+        }
+        let mut told = Vec::new();
+        let mut index = loading.finish(|version| told.push(*version));
+        prop_assert_eq!(told, model.values().copied().collect::<Vec<_>>());
+        for (lba, time, kind, place) in later {
+            let version = version(lba << bits, time, EntryKind::ALL[kind], place);
+            prop_assert_eq!(index.insert(&version), model.insert(version.key(), version));
+        }
+        let mut seen = Vec::new();
+        index.scan((0, 0, 0), usize::MAX, |version| { seen.push(*version); true });
+        prop_assert_eq!(seen, model.values().copied().collect::<Vec<_>>());
+        prop_assert_eq!(index.len(), model.len());
+    }
 }
 
 #[test]
@@ -56,10 +84,15 @@ fn a_version_takes_at_most_32_bytes_of_memory_however_versions_come() {
         (0..300_000).map(|lba| lba % 1000).collect(),
     ] {
         let mut index = Index::default();
+        let mut loading = Loading::new(1 << 38);
         for (time, lba) in lbas.into_iter().enumerate() {
-            index.insert(&version(lba, time as u64, EntryKind::Redo, time as u64));
+            let version = version(lba, time as u64, EntryKind::Redo, time as u64);
+            index.insert(&version);
+            loading.add(&version);
         }
-        let each = index.memory() as f64 / index.len() as f64;
-        assert!(each <= 32.0, "{each} bytes a version");
+        for index in [index, loading.finish(|_| {})] {
+            let each = index.memory() as f64 / index.len() as f64;
+            assert!(each <= 32.0, "{each} bytes a version");
+        }
     }
 }
