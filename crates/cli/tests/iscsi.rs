@@ -1,11 +1,16 @@
-//! iSCSI from the command line to a foreign initiator: qemu's.
+//! iSCSI from the command line to a foreign initiator: qemu's; and to our own, where that cannot say what a test wants said.
+#[allow(dead_code, reason = "this test program uses a part of it")]
+#[path = "../../frontend/iscsi/tests/harness/initiator.rs"]
+mod initiator;
 mod running;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
 use cairn_frontend_nbd::ClientRequest;
-use running::Running;
+use initiator::{Initiator, transfer};
+use running::{PATIENCE, Running};
 
 /// The URL of the LUN `v/db`.
 fn url(server: &Running) -> String {
@@ -291,4 +296,140 @@ fn adopted_device_and_its_past_are_targets() {
     let refused = qemu_io(&of("disk0"), &["read 0 4k"]);
     assert!(!refused.status.success(), "another initiator: {}", text(&refused));
     server.bad(10, "not-found", &["export", "set", "disk1", "--read-only", "true"]);
+}
+
+/// Logs in to a target as the port with this ISID. The error is the status of the login response.
+fn log_in(server: &Running, target: &str, isid: u8) -> Result<Initiator, u16> {
+    let portal = server.json(&["status"])["iscsi"][0].as_str().unwrap().to_owned();
+    Initiator::login(&portal, &format!("iqn.2026-11.io.cairn:{target}"), isid, false)
+}
+
+/// PERSISTENT RESERVE OUT with APTPL; its status.
+fn reserve_out(initiator: &mut Initiator, action: u8, kind: u8, keys: (u64, u64)) -> u8 {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1], cdb[2], cdb[8]) = (0x5f, action, kind, 24);
+    let mut list = [keys.0.to_be_bytes(), keys.1.to_be_bytes(), [0; 8]].concat();
+    list[20] = 1;
+    initiator.command(50, &cdb, 0x20, 24, &list);
+    initiator.status().0
+}
+
+/// Writes a block of 512 bytes; the status, sense key and codes.
+fn write_block(initiator: &mut Initiator) -> (u8, Vec<u8>) {
+    initiator.command(9, &transfer(0x2a, 8, 1), 0x20, 512, &[1; 512]);
+    initiator.status()
+}
+
+/// The serial number of the unit (page 0x80).
+fn serial(initiator: &mut Initiator) -> Vec<u8> {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1], cdb[2], cdb[4]) = (0x12, 1, 0x80, 255);
+    initiator.command(60, &cdb, 0x40, 255, &[]);
+    initiator.receive().expect("INQUIRY is answered").1
+}
+
+/// Runs a command that is refused until its sessions have ended.
+fn once_free(server: &Running, arguments: &[&str]) {
+    let deadline = Instant::now() + PATIENCE;
+    while !server.run(arguments).status.success() {
+        assert!(Instant::now() < deadline, "{arguments:?}: its sessions have ended");
+    }
+}
+
+const CONFLICT: u8 = 0x18;
+
+#[test]
+fn adopted_lun_is_one_disk_to_initiators_under_both_of_its_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--size", "128M"]);
+    server.good(&["lun", "create", "v/db", "--size", "8M"]);
+    let mut lun = log_in(&server, "v.db", 1).unwrap();
+    let known_as = serial(&mut lun);
+    assert_eq!(reserve_out(&mut lun, 0, 0, (0, 11)), 0);
+    assert_eq!(reserve_out(&mut lun, 1, 1, (11, 0)), 0, "write exclusive");
+    let history = dir.path().join("history");
+    let adopt = ["device", "adopt", "disk0", "--origin", "lun:v/db", "--history", history.to_str().unwrap()];
+    server.bad(11, "busy", &adopt);
+    drop(lun);
+    once_free(&server, &adopt);
+
+    // What was reserved before the adoption holds, and against the other name as well; also after a kill.
+    for round in 0..2 {
+        let mut lun = log_in(&server, "v.db", 1).unwrap();
+        let mut device = log_in(&server, "disk0", 1).unwrap();
+        assert_eq!(write_block(&mut device).0, CONFLICT, "round {round}");
+        assert_eq!(write_block(&mut lun).0, 0, "round {round}");
+        assert_eq!((serial(&mut lun), serial(&mut device)), (known_as.clone(), known_as.clone()));
+        server.kill();
+        server.restart();
+    }
+
+    // Taken over by the device's name, and the LUN's is told.
+    let mut lun = log_in(&server, "v.db", 1).unwrap();
+    let mut device = log_in(&server, "disk0", 1).unwrap();
+    assert_eq!(reserve_out(&mut device, 0, 0, (0, 22)), 0, "the same port by another name has no key yet");
+    assert_eq!(reserve_out(&mut device, 4, 1, (22, 11)), 0);
+    assert_eq!(write_block(&mut lun), (2, vec![6, 0x2a, 5]), "REGISTRATIONS PREEMPTED");
+    server.kill();
+    server.restart();
+    let mut lun = log_in(&server, "v.db", 1).unwrap();
+    let mut device = log_in(&server, "disk0", 1).unwrap();
+    assert_eq!(write_block(&mut lun).0, CONFLICT);
+    assert_eq!(write_block(&mut device).0, 0);
+    server.bad(11, "busy", &["device", "release", "disk0", "--yes"]);
+    drop(device);
+    server.bad(11, "busy", &["device", "release", "disk0", "--yes"]);
+
+    // Its release opens the disk to nobody.
+    drop(lun);
+    once_free(&server, &["device", "release", "disk0", "--yes"]);
+    assert!(log_in(&server, "disk0", 1).is_err());
+    let mut lun = log_in(&server, "v.db", 1).unwrap();
+    assert_eq!(serial(&mut lun), known_as);
+    assert_eq!(write_block(&mut lun).0, CONFLICT);
+    assert_eq!(reserve_out(&mut lun, 0, 0, (0, 33)), 0);
+    assert_eq!(reserve_out(&mut lun, 4, 1, (33, 22)), 0, "who registers takes it over by the key");
+    assert_eq!(write_block(&mut lun).0, 0);
+}
+
+#[test]
+fn settings_of_an_adopted_lun_hold_under_both_of_its_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--size", "128M"]);
+    server.good(&["lun", "create", "v/db", "--size", "8M"]);
+    server.good(&["export", "set", "v/db", "--initiator", "iqn.2000-01.example:friend"]);
+    server.good(&["device", "adopt", "disk0", "--origin", "lun:v/db"]);
+    for name in ["v.db", "disk0"] {
+        assert_eq!(log_in(&server, name, 1).err(), Some(0x0202), "{name}: an adoption lets nobody in");
+    }
+    let settings = |names: &[&str]| -> Vec<serde_json::Value> {
+        let exports = server.json(&["export", "list"]);
+        let exports = exports.as_array().unwrap();
+        let of = |name| exports.iter().find(|export| export["name"].as_str() == Some(name)).unwrap();
+        names.iter().map(|name| of(*name)["access"].clone()).collect()
+    };
+    let set = ["export", "set", "disk0", "--any-initiator", "--block-size", "4096", "--write-cache", "off"];
+    server.good(&set);
+    let found = settings(&["v/db", "disk0"]);
+    assert_eq!(found[0]["block_bytes"], 4096);
+    assert_eq!(found[0]["write_cache"], "off");
+    assert_eq!(found[0], found[1]);
+    let mut sessions = ["v.db", "disk0"].map(|name| log_in(&server, name, 1).unwrap());
+    for session in &mut sessions {
+        let mut cdb = [0; 16];
+        cdb[0] = 0x25;
+        session.command(70, &cdb, 0x40, 8, &[]);
+        assert_eq!(session.receive().unwrap().1[4..], 4096_u32.to_be_bytes(), "READ CAPACITY (10)");
+    }
+    // Whoever is there by either name is sent away, as what he was told no longer holds.
+    server.good(&["export", "set", "v/db", "--read-only", "true"]);
+    assert!(sessions.iter_mut().all(Initiator::is_closed));
+    let mut device = log_in(&server, "disk0", 1).unwrap();
+    device.command(9, &transfer(0x2a, 0, 1), 0x20, 4096, &[1; 4096]);
+    assert_eq!(device.status(), (2, vec![7, 0x27, 0]), "WRITE PROTECTED");
+    drop(device);
+    once_free(&server, &["device", "release", "disk0", "--yes"]);
+    assert_eq!(settings(&["v/db"])[0]["read_only"], true);
 }

@@ -1,19 +1,23 @@
 //! Who may use an export, and how: `DIR/exports.json`; and the persistent reservations of iSCSI: `DIR/reservations.json`.
 //!
-//! An export without an entry is open to whoever reaches a listener, as the addresses that a server listens on by default are its own machine's.
+//! An export without an entry is open to whoever reaches a listener, as the addresses that a server listens on by default are its own machine's. A LUN that was adopted as a device is one disk with
+//! two names: what is known of it stands under the LUN's.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use cairn_frontend_iscsi::{Account, Credential, Initiator, LoginError, Registration, ReservationState};
+use cairn_frontend_iscsi::{
+    Account, Credential, Initiator, LoginError, Registration, ReservationState, nexus_name,
+};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::api;
 use crate::error::ServerError;
 use crate::state;
+use crate::targets::DEVICE_PORT;
 
 /// The shortest secret of CHAP, in bytes (RFC 7143, section 9.2.1: 96 bits).
 const SECRET_BYTES_MIN: usize = 12;
@@ -126,11 +130,28 @@ struct Port {
     key: u64,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Reserved {
     ports: Vec<Port>,
     kind: Option<u8>,
     holder: Option<String>,
+}
+
+impl Reserved {
+    /// Takes over what the same disk has under its device's name. Of two reservations one can hold: that of the LUN; who had the other is registered still.
+    fn join(&mut self, device: Reserved) {
+        let nexus = |port: &str| nexus_name(port, DEVICE_PORT);
+        self.ports.extend(device.ports.iter().map(|port| Port { port: nexus(&port.port), key: port.key }));
+        let Some((kind, holder)) = device.kind.zip(device.holder) else { return };
+        if self.kind.is_some() {
+            tracing::warn!(
+                holder,
+                "a LUN was reserved under the name of its device as well, which ends; its own reservation holds"
+            );
+            return;
+        }
+        (self.kind, self.holder) = (Some(kind), Some(nexus(&holder)));
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -166,6 +187,39 @@ impl Access {
             exports_path,
             reservations_path,
         })
+    }
+
+    /// Brings under the LUN's name what stands under those of devices on LUNs, from when these were disks of their own: a pair is a device and its LUN. Settings of the LUN
+    /// stay, but it is read-only if either was.
+    pub(crate) fn join(&self, pairs: &[(String, String)]) -> Result<(), ServerError> {
+        let mut exports = self.exports.lock();
+        let mut reservations = self.reservations.lock();
+        let (mut settings, mut reserved) = (false, false);
+        for (device, lun) in pairs {
+            if let Some(of_device) = exports.exports.remove(device) {
+                settings = true;
+                if exports.exports.contains_key(lun) {
+                    tracing::warn!(
+                        device,
+                        lun,
+                        "the settings of the LUN hold under both names; those of the device are dropped"
+                    );
+                }
+                let read_only = of_device.read_only;
+                exports.exports.entry(lun.clone()).or_insert(of_device).read_only |= read_only;
+            }
+            if let Some(of_device) = reservations.exports.remove(device) {
+                reserved = true;
+                reservations.exports.entry(lun.clone()).or_default().join(of_device);
+            }
+        }
+        if settings {
+            state::save(&self.exports_path, &*exports)?;
+        }
+        if reserved {
+            state::save(&self.reservations_path, &*reservations)?;
+        }
+        Ok(())
     }
 
     /// May this initiator try the export, and how must it prove itself?

@@ -99,7 +99,7 @@ impl ExportTable {
         let unknown = || OpenExportError::Unknown { name: name.to_owned() };
         // A write that went to an adopted LUN itself would be missing in the history.
         if let Some(export) = self.devices.export(adopter.unwrap_or(name)) {
-            return Ok(self.offered(&present_of(name), export));
+            return Ok(self.offered(&self.settings_of(name), export));
         }
         if adopter.is_some() {
             return Err(unknown());
@@ -117,6 +117,11 @@ impl ExportTable {
                 OpenExportError::Failed { name: name.to_owned(), source: error }
             }
         })
+    }
+
+    /// The name under which the settings of an export stand.
+    pub(crate) fn settings_of(&self, export: &str) -> String {
+        self.devices.disk_of(&present_of(export))
     }
 
     /// What a volume shows.

@@ -141,6 +141,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         ..ServerOptions::default()
     };
     let access = Arc::new(Access::open(data.path())?);
+    access.join(&devices.on_luns())?;
     let recordings = Arc::new(Recordings::new(clock.clone()));
     let plans = Arc::new(Plans::new(clock.clone()));
     let exports = || ExportTable {
@@ -366,9 +367,9 @@ impl Server {
         }
         for (name, size_bytes, read_only) in self.devices.sizes() {
             exports.push(api::Export {
-                read_only: read_only || self.access.offer(&present_of(&name)).read_only,
+                read_only: read_only || self.access.offer(&self.settings_of(&name)).read_only,
                 target: self.target(&name),
-                access: self.access.show(&present_of(&name)),
+                access: self.access.show(&self.settings_of(&name)),
                 size_bytes,
                 uris: self.uris(&name),
                 sessions: of(&name),
@@ -424,6 +425,11 @@ impl Server {
         api::Target { name: target_name(export), portals: self.iscsi.addresses().to_vec() }
     }
 
+    /// The name under which the settings of an export stand.
+    fn settings_of(&self, export: &str) -> String {
+        self.devices.disk_of(&present_of(export))
+    }
+
     /// Changes who may use an export, and how: `VOLUME/LUN` or an adopted device. Sessions that are there end, as what they were told no longer holds.
     pub(crate) fn set_access(
         &self,
@@ -443,16 +449,17 @@ impl Server {
                 }
             }
         };
-        let block_bytes = request.block_bytes.unwrap_or(self.access.show(name).block_bytes);
+        let disk = self.devices.disk_of(name);
+        let block_bytes = request.block_bytes.unwrap_or(self.access.show(&disk).block_bytes);
         if !bytes.is_multiple_of(u64::from(block_bytes.max(1))) {
             return Err(ServerError::Invalid {
                 what: "the block size",
                 rule: "the size of the disk is a multiple of it",
             });
         }
-        self.access.set(name, request)?;
+        self.access.set(&disk, request)?;
         let mut open: Vec<String> = self.exports().into_iter().map(|export| export.name).collect();
-        open.retain(|export| present_of(export) == name);
+        open.retain(|export| self.settings_of(export) == disk);
         let closed: usize = open.iter().map(|export| self.close_named(export)).sum();
         tracing::info!(export = name, closed, "changed who may use an export");
         self.exports().into_iter().find(|export| export.name == name).ok_or(ServerError::NotFound {

@@ -1,5 +1,6 @@
 //! What iSCSI initiators can log in to: the export `VOLUME/LUN` is LUN 0 of `iqn.2026-11.io.cairn:VOLUME.LUN`, and `VOLUME@SNAPSHOT/LUN` of
 //! `iqn.2026-11.io.cairn:VOLUME.SNAPSHOT.LUN`; an adopted device is `iqn.2026-11.io.cairn:DEVICE`, and `DEVICE@VIEW` is `DEVICE.VIEW`.
+//! A LUN that was adopted is two targets, and one unit behind them: the same disk by two ports.
 //!
 //! Names may have dots themselves. What a target name stands for is found by trying: present LUNs come first, then devices, then LUNs of snapshots, then
 //! views, and the shorter name of a volume or a device before the longer. What it finds is then the same for as long as these are.
@@ -16,6 +17,10 @@ use crate::exports::ExportTable;
 use crate::names::ExportName;
 use crate::token::random_bytes;
 use crate::volumes::Volumes;
+
+/// The number of a target's port at its unit: that of a disk's own name, and that of the device which a LUN was adopted as.
+const OWN_PORT: u8 = 1;
+pub(crate) const DEVICE_PORT: u8 = 2;
 
 /// What every target's name begins with.
 const PREFIX: &str = "iqn.2026-11.io.cairn:";
@@ -148,14 +153,15 @@ impl TargetTable {
 
 impl Targets for TargetTable {
     fn list(&self, initiator: &Initiator) -> Vec<String> {
-        let admitted = |name: &String| self.exports.access.admit(&present_of(name), initiator).is_ok();
+        let admitted =
+            |name: &String| self.exports.access.admit(&self.exports.settings_of(name), initiator).is_ok();
         let names = self.exports.list().into_iter().map(|export| export.name).filter(admitted);
         names.map(|name| target_name(&name)).collect()
     }
 
     fn admit(&self, initiator: &Initiator, target: &str) -> Result<Option<Account>, LoginError> {
         let found = self.find(target).ok_or(LoginError::NotFound)?;
-        self.exports.access.admit(&present_of(&found), initiator)
+        self.exports.access.admit(&self.exports.settings_of(&found), initiator)
     }
 
     fn open(&self, target: &str) -> Result<Export, OpenTargetError> {
@@ -166,7 +172,10 @@ impl Targets for TargetTable {
             OpenExportError::Failed { source, .. } => failed(source),
             _ => unknown(),
         })?;
-        let offer = self.exports.access.offer(&present_of(&name));
+        let offer = self.exports.access.offer(&self.exports.settings_of(&name));
+        // A LUN that was adopted has two names, and is one unit: the LUN's own, which it was before and will be after.
+        let unit = self.exports.devices.disk_of(&name);
+        let ports = if self.exports.devices.adopter_of(&unit).is_some() { DEVICE_PORT } else { OWN_PORT };
         let block_bytes = if opened.device.geometry().length % u64::from(offer.block_bytes) == 0 {
             offer.block_bytes
         } else {
@@ -174,13 +183,16 @@ impl Targets for TargetTable {
             512
         };
         Ok(Export {
-            id: self.id(&name).map_err(failed)?,
+            id: self.id(&unit).map_err(failed)?,
             read_only: opened.read_only,
             device: opened.device,
             block_bytes,
             removable: offer.removable,
             write_cache: offer.write_cache == WriteCache::On,
-            reservations: self.exports.access.reservations(&name),
+            reservations: self.exports.access.reservations(&unit),
+            port: if unit == name { OWN_PORT } else { DEVICE_PORT },
+            ports,
+            unit,
             name,
         })
     }
@@ -191,7 +203,7 @@ impl Targets for TargetTable {
         }
     }
 
-    fn keep(&self, export: &str, state: &ReservationState) -> Result<(), String> {
-        self.exports.access.keep(export, state).map_err(|error| error.to_string())
+    fn keep(&self, unit: &str, state: &ReservationState) -> Result<(), String> {
+        self.exports.access.keep(unit, state).map_err(|error| error.to_string())
     }
 }

@@ -4,7 +4,7 @@ use cairn_proto_iscsi::chap::{Account, CHALLENGE_BYTES, Credential};
 use cairn_proto_iscsi::limits::{RECEIVE_SEGMENT_BYTES_MAX, TRANSFER_BYTES_MAX};
 use cairn_proto_iscsi::pdu::{HEADER_BYTES, Header, opcode};
 use cairn_proto_iscsi::scsi::{
-    Description, Geometry, LogicalUnit, Medium, Nexus, Plan, ReservationState, decode,
+    Description, Geometry, LogicalUnit, Medium, Nexus, Plan, ReservationState, TargetPort, decode,
 };
 use cairn_proto_iscsi::{
     Event, Gatekeeper, Identity, LoggedIn, Login, LoginError, Operational, Residual, Session, Step, Wants,
@@ -157,15 +157,11 @@ pub(crate) fn cdb(data: &[u8]) {
         thin: true,
         atomic_bytes: 1 << 20,
     };
-    let description = Description {
-        name: "v/lun".to_owned(),
-        id: 1,
-        target: "iqn.2026-11.io.cairn:v.lun".to_owned(),
-        removable: true,
-        write_cache: true,
-    };
+    let description =
+        Description { name: "v/lun".to_owned(), id: 1, ports: 1, removable: true, write_cache: true };
     let mut unit = LogicalUnit::new(description, geometry, ReservationState::default());
-    unit.attach(Nexus(1), "a,i,0x1".to_owned());
+    let port = TargetPort { target: "iqn.2026-11.io.cairn:v.lun".to_owned(), number: 1 };
+    unit.attach(Nexus(1), "a,i,0x1".to_owned(), port);
     for (turn, chunk) in data.chunks(80).enumerate() {
         let mut cdb = [0; 16];
         let length = chunk.len().min(16);

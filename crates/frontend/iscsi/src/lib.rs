@@ -8,6 +8,7 @@
 //! - A SYNCHRONIZE CACHE covers every write, of whatever session, that was answered before it was sent.
 //! - COMPARE AND WRITE is one step among all writes over iSCSI to that unit. Writes over NBD to the same LUN are not held back by it.
 //! - Reservations belong to initiator ports; those with APTPL outlive the server.
+//! - Targets that are names of one disk share its unit, with all that it knows of reservations, and tell apart by which of them an initiator came.
 //! - An initiator that breaks the protocol, stalls or goes away harms no other session.
 
 mod control;
@@ -27,7 +28,7 @@ mod units;
 
 pub use cairn_frontend_session::{Activity, Rate};
 pub use cairn_proto_iscsi::chap::{Account, Credential};
-pub use cairn_proto_iscsi::scsi::{Registration, ReservationState};
+pub use cairn_proto_iscsi::scsi::{Registration, ReservationState, nexus_name};
 pub use cairn_proto_iscsi::{LoginError, Operational};
 pub use listener::{ListenError, Listener};
 pub use registry::SessionInfo;

@@ -111,6 +111,16 @@ impl Gate<'_> {
     fn initiator(&self, identity: &Identity) -> Initiator {
         Initiator { name: identity.initiator.clone(), address: self.address() }
     }
+
+    fn open(&self, target: &str) -> Result<Export, LoginError> {
+        self.shared.targets.open(target).map_err(|error| match error {
+            OpenTargetError::Unknown { .. } => LoginError::NotFound,
+            OpenTargetError::Failed { .. } => {
+                tracing::warn!(%error, "a target can't be opened; the initiator was refused");
+                LoginError::Target
+            }
+        })
+    }
 }
 
 impl Gatekeeper for Gate<'_> {
@@ -153,18 +163,20 @@ impl Gatekeeper for Gate<'_> {
     }
 
     fn establish(&mut self, identity: &Identity) -> Result<u16, LoginError> {
-        if let Some(target) = &identity.target {
-            let opened = self.shared.targets.open(target).map_err(|error| match error {
-                OpenTargetError::Unknown { .. } => LoginError::NotFound,
-                OpenTargetError::Failed { .. } => {
-                    tracing::warn!(%error, "a target can't be opened; the initiator was refused");
-                    LoginError::Target
-                }
-            })?;
-            self.export = Some(opened);
-        }
-        let export = self.export.as_ref().map(|export| export.name.clone());
         let sessions_max = self.shared.options.max_sessions;
-        self.shared.registry.establish(self.entry, identity, export, sessions_max)
+        let registry = &self.shared.registry;
+        let Some(target) = &identity.target else {
+            return registry.establish(self.entry, identity, None, sessions_max);
+        };
+        let name = self.open(target)?.name;
+        let tsih = registry.establish(self.entry, identity, Some(name.clone()), sessions_max)?;
+        // What was opened before the session was known to others may be of before a change whose author has ended the sessions that he knew: the LUN itself, say, and not the
+        // device that it became.
+        let opened = self.open(target)?;
+        if opened.name != name {
+            return Err(LoginError::Unavailable);
+        }
+        self.export = Some(opened);
+        Ok(tsih)
     }
 }

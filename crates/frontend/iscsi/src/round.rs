@@ -301,10 +301,12 @@ impl Session<'_> {
         let targets = &self.shared.targets;
         for target in targets.list(&self.initiator) {
             let open_to_all = matches!(targets.admit(&self.initiator, &target), Ok(None));
-            if !open_to_all || !self.shared.units.is_free(&target) {
+            if !open_to_all {
                 continue;
             }
-            if let Ok(export) = targets.open(&target) {
+            if let Ok(export) = targets.open(&target)
+                && self.shared.units.is_free(&export)
+            {
                 let bytes = (0x3 << 60 | (export.id & !(0xf << 60))).to_be_bytes();
                 if designator == bytes {
                     return Some(found(&export));

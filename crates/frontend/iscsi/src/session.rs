@@ -42,7 +42,7 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: &Socket) -> Resul
     let place = export.map(|mut export| {
         export.block_bytes = export.block_bytes.max(export.device.geometry().alignment);
         let target = login.identity.target.clone().unwrap_or_default();
-        let attached = shared.units.attach(&target, &export, login.identity.port());
+        let attached = shared.units.attach(target.clone(), &export, &login.identity.port());
         Place { attached, export, target }
     });
     socket.set_receive_timeout(Some(IDLE_LOOK))?;

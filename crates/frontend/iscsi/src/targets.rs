@@ -31,8 +31,8 @@ pub trait Targets: Send + Sync {
     /// Fills `bytes` with secrets from the operating system.
     fn random(&self, bytes: &mut [u8]);
 
-    /// Keeps the persistent reservations of an export over a restart; returns when they are durable.
-    fn keep(&self, export: &str, state: &ReservationState) -> Result<(), String>;
+    /// Keeps the persistent reservations of a [unit](Export::unit) over a restart; returns when they are durable.
+    fn keep(&self, unit: &str, state: &ReservationState) -> Result<(), String>;
 }
 
 /// A target that was opened: its LUN 0.
@@ -40,6 +40,12 @@ pub trait Targets: Send + Sync {
 pub struct Export {
     /// The export's name: `VOLUME/LUN` or `VOLUME@SNAPSHOT/LUN`.
     pub name: String,
+    /// The name of the logical unit. Exports that have it in common are one disk: with the same id, settings, reservations and unit attentions.
+    pub unit: String,
+    /// The relative number of this target's port among those of the unit, from 1. Each export of a unit has another, and always the same.
+    pub port: u8,
+    /// How many ports the unit has.
+    pub ports: u8,
     /// Where its bytes are. A session keeps it until it ends.
     pub device: Arc<dyn Device>,
     /// Names the unit: the same for ever, and of no other unit.
@@ -53,7 +59,7 @@ pub struct Export {
     /// Writes may be answered before they are durable. An initiator outlives its target: it goes on with a server that was killed and started again, and what
     /// was answered and not flushed is missing under whatever it flushes next, without anybody knowing. So this is for those who ask for it.
     pub write_cache: bool,
-    /// Persistent reservations that were kept.
+    /// Persistent reservations of the unit that were kept.
     pub reservations: ReservationState,
 }
 

@@ -275,9 +275,9 @@ impl Session<'_> {
             (outcome, !before && state.writes_through())
         };
         if let Some(change) = outcome.change {
-            let export = &place.export.name;
-            if let Err(error) = self.shared.targets.keep(export, change.state()) {
-                tracing::error!(export, %error, "persistent reservations can't be written down; they stay as they were");
+            let name = &place.export.unit;
+            if let Err(error) = self.shared.targets.keep(name, change.state()) {
+                tracing::error!(unit = name, %error, "persistent reservations can't be written down; they stay as they were");
                 let sense = Sense::of_failure(cairn_proto_iscsi::scsi::Failure::Write);
                 let answer = unit.state.lock().failed(sense);
                 self.answer(request, &answer, round);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cairn_device::Device;
-use cairn_proto_iscsi::scsi::{Description, Geometry, LogicalUnit, Nexus};
+use cairn_proto_iscsi::scsi::{Description, Geometry, LogicalUnit, Nexus, TargetPort, nexus_name};
 use parking_lot::{Mutex, RwLock};
 
 use crate::targets::Export;
 
-/// The unit behind a target. It stays for the server's life, as reservations outlive sessions. `state` is never held while anything waits.
+/// The unit behind a target, or behind several that are names of one disk. It stays for the server's life, as reservations outlive sessions. `state` is never held while anything waits.
 pub(crate) struct Unit {
     pub(crate) state: Mutex<LogicalUnit>,
     /// Held shared by writes, and alone by commands that read and then write.
@@ -20,7 +20,7 @@ pub(crate) struct Unit {
     sessions: Mutex<Vec<(Nexus, String, Arc<AtomicBool>)>>,
 }
 
-/// All units.
+/// All units, by [their names](Export::unit).
 #[derive(Default)]
 pub(crate) struct Units {
     units: Mutex<HashMap<String, Arc<Unit>>>,
@@ -51,16 +51,16 @@ pub(crate) fn geometry(export: &Export) -> Geometry {
 }
 
 impl Units {
-    /// The unit of a target, for a session of `port`.
-    pub(crate) fn attach(&self, target: &str, export: &Export, port: String) -> Attached {
+    /// The unit behind a target, for a session of the initiator port `port`.
+    pub(crate) fn attach(&self, target: String, export: &Export, port: &str) -> Attached {
         let nexus = Nexus(self.next.fetch_add(1, Ordering::Relaxed));
         let unit = {
             let mut units = self.units.lock();
             let new = || {
                 let description = Description {
-                    name: export.name.clone(),
+                    name: export.unit.clone(),
                     id: export.id,
-                    target: target.to_owned(),
+                    ports: export.ports,
                     removable: export.removable,
                     write_cache: export.write_cache,
                 };
@@ -72,7 +72,7 @@ impl Units {
                     sessions: Mutex::default(),
                 })
             };
-            let unit = units.entry(target.to_owned()).or_insert_with(new);
+            let unit = units.entry(export.unit.clone()).or_insert_with(new);
             if unit.state.lock().description().id != export.id {
                 // Another LUN of the same name: the old one was deleted.
                 *unit = new();
@@ -80,20 +80,23 @@ impl Units {
             Arc::clone(unit)
         };
         let aborted = Arc::new(AtomicBool::new(false));
-        unit.sessions.lock().push((nexus, port.clone(), Arc::clone(&aborted)));
+        let name = nexus_name(port, export.port);
+        unit.sessions.lock().push((nexus, name.clone(), Arc::clone(&aborted)));
         let mut state = unit.state.lock();
+        state.set_ports(export.ports);
         state.set_removable(export.removable);
         state.set_write_cache(export.write_cache);
         state.set_geometry(geometry(export));
-        state.attach(nexus, port);
+        state.attach(nexus, name, TargetPort { target, number: export.port });
         drop(state);
         Attached { unit, nexus, aborted }
     }
 
-    /// True when nobody has reserved the unit of a target.
-    pub(crate) fn is_free(&self, target: &str) -> bool {
-        let unit = self.units.lock().get(target).cloned();
-        unit.is_none_or(|unit| unit.state.lock().reservations().registrations.is_empty())
+    /// True when nobody has registered with the unit of an export, also before the server started.
+    pub(crate) fn is_free(&self, export: &Export) -> bool {
+        let unit = self.units.lock().get(&export.unit).cloned();
+        let known = unit.map(|unit| unit.state.lock().reservations().registrations.is_empty());
+        known.unwrap_or(export.reservations.registrations.is_empty())
     }
 }
 

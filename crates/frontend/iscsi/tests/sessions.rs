@@ -7,14 +7,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cairn_base::Rng;
-use cairn_device::{Device, FaultDevice, LoggedKind};
+use cairn_device::{Device, FaultDevice, LoggedKind, MemoryDevice};
 use cairn_frontend_iscsi::{
     Account, Export, IscsiServer, Listener, LoginError, OpenTargetError, ReservationState, ServerOptions,
     Targets,
 };
 use cairn_proto_iscsi::pdu::{self, Header, opcode};
 use harness::initiator::{Initiator, transfer};
-use harness::{PREFIX, TestServer, eventually};
+use harness::{PREFIX, SIZE, TestServer, eventually};
+use parking_lot::Mutex;
 
 const READS: u8 = 0x40;
 const WRITES: u8 = 0x20;
@@ -219,6 +220,9 @@ impl Targets for Through {
     fn open(&self, _: &str) -> Result<Export, OpenTargetError> {
         Ok(Export {
             name: "v/plain".to_owned(),
+            unit: "v/plain".to_owned(),
+            port: 1,
+            ports: 1,
             device: self.0.clone(),
             id: 1,
             read_only: false,
@@ -416,4 +420,98 @@ fn rates_and_latencies_of_a_session_are_told() {
         assert!((count(rate) - requests).abs() < 0.01, "{activity:?}");
         assert!(rate.p50.is_some() && rate.p50 <= rate.p99, "{activity:?}");
     }
+}
+
+/// Two targets that are names of one disk.
+struct Names {
+    device: Arc<MemoryDevice>,
+    /// What is opened first, once, as if the disk became another one right after that.
+    before: Mutex<Option<Arc<MemoryDevice>>>,
+}
+
+impl Targets for Names {
+    fn list(&self, _: &cairn_frontend_iscsi::Initiator) -> Vec<String> {
+        vec![format!("{PREFIX}v.lun"), format!("{PREFIX}device")]
+    }
+
+    fn admit(&self, _: &cairn_frontend_iscsi::Initiator, _: &str) -> Result<Option<Account>, LoginError> {
+        Ok(None)
+    }
+
+    fn open(&self, target: &str) -> Result<Export, OpenTargetError> {
+        let name = &target[PREFIX.len()..];
+        Ok(Export {
+            name: name.to_owned(),
+            unit: "v/lun".to_owned(),
+            port: if name == "device" { 2 } else { 1 },
+            ports: 2,
+            device: self.before.lock().take().unwrap_or(self.device.clone()),
+            id: 1,
+            read_only: false,
+            block_bytes: 512,
+            removable: false,
+            write_cache: false,
+            reservations: ReservationState::default(),
+        })
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        Rng::new(1).fill(bytes);
+    }
+
+    fn keep(&self, _: &str, _: &ReservationState) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A server of that disk, with its portal.
+fn named(before: Option<Arc<MemoryDevice>>) -> (IscsiServer, String, Arc<MemoryDevice>) {
+    let device = Arc::new(MemoryDevice::new(SIZE));
+    let names = Names { device: device.clone(), before: Mutex::new(before) };
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let server = IscsiServer::start(vec![listener], Arc::new(names), ServerOptions::default()).unwrap();
+    let portal = server.addresses()[0].clone();
+    (server, portal, device)
+}
+
+#[test]
+fn targets_that_are_names_of_one_disk_share_what_its_unit_knows() {
+    let (_server, portal, device) = named(None);
+    let log_in = |target: &str| Initiator::login(&portal, &format!("{PREFIX}{target}"), 1, false).unwrap();
+    let (mut one, mut other) = (log_in("v.lun"), log_in("device"));
+    // RESERVE (6), of SPC-2.
+    let mut cdb = [0; 16];
+    cdb[0] = 0x16;
+    one.command(1, &cdb, 0, 0, &[]);
+    assert_eq!(one.status().0, 0);
+    other.command(1, &[0; 16], 0, 0, &[]);
+    assert_eq!(other.status().0, 0x18, "RESERVATION CONFLICT");
+    drop(one);
+    eventually("the end of a reservation with its session", || {
+        other.command(1, &[0; 16], 0, 0, &[]);
+        other.status().0 == 0
+    });
+    let mut one = log_in("v.lun");
+    assert!(one.is_served(), "it has seen the size");
+    device.grow(2 * SIZE);
+    for session in [&mut one, &mut other] {
+        session.command(2, &[0; 16], 0, 0, &[]);
+        assert_eq!(session.status(), (2, vec![6, 0x2a, 9]), "CAPACITY DATA HAS CHANGED");
+    }
+    let mut header = Header::new(opcode::TASK_MANAGEMENT, 9).immediate();
+    header.flags = 0x80 | 5;
+    other.send(header, &[]);
+    assert_eq!(other.receive().unwrap().0.opcode(), opcode::TASK_MANAGEMENT_RESPONSE);
+    one.command(3, &[0; 16], 0, 0, &[]);
+    assert_eq!(one.status(), (2, vec![6, 0x29, 3]), "BUS DEVICE RESET FUNCTION OCCURRED");
+}
+
+#[test]
+fn session_has_what_its_target_is_once_others_know_of_the_session() {
+    let (server, portal, device) = named(Some(Arc::new(MemoryDevice::new(SIZE))));
+    let mut initiator = Initiator::login(&portal, &format!("{PREFIX}v.lun"), 1, false).unwrap();
+    initiator.command(1, &transfer(0x2a, 0, 1), WRITES, 512, &[7; 512]);
+    assert_eq!(initiator.status().0, 0);
+    assert_eq!(device.read(0, 512).unwrap().to_vec(), [7; 512], "not what was there before it was known");
+    assert_eq!(server.close_export("v.lun"), 1);
 }

@@ -14,8 +14,8 @@ mod unit;
 
 pub use command::{Access, Command, Compare, Medium, decode};
 pub use copy::{CopyList, CopySegment, CopyTarget};
-pub use inquiry::{Description, Geometry};
-pub use reservation::{Registration, ReservationState};
+pub use inquiry::{Description, Geometry, TargetPort};
+pub use reservation::{Registration, ReservationState, nexus_name};
 pub use sense::{Failure, Sense};
 pub use unit::{Answer, Change, LogicalUnit, Nexus, Outcome, Plan, Status};
 

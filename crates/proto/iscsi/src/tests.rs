@@ -7,7 +7,7 @@ use crate::limits::{COMMAND_WINDOW, RECEIVE_SEGMENT_BYTES_MAX};
 use crate::pdu::{FLAG_FINAL, HEADER_BYTES, Header, NO_TAG, digest, opcode, put};
 use crate::scsi::{
     Command, Compare, Description, Geometry, LogicalUnit, Medium, Nexus, Plan, ReservationState, Status,
-    decode,
+    TargetPort, decode, nexus_name,
 };
 use crate::{
     Event, Gatekeeper, Identity, LoggedIn, Login, LoginError, Operational, Outcome, Session, Step, Violation,
@@ -341,14 +341,18 @@ fn unit(state: ReservationState) -> LogicalUnit {
     let description = Description {
         name: "v/lun".to_owned(),
         id: 0x0123_4567_89ab_cdef,
-        target: TARGET.to_owned(),
+        ports: 2,
         removable: false,
         write_cache: true,
     };
     let mut unit = LogicalUnit::new(description, geometry(), state);
-    unit.attach(Nexus(1), "iqn.a,i,0x1".to_owned());
-    unit.attach(Nexus(2), "iqn.b,i,0x2".to_owned());
+    unit.attach(Nexus(1), "iqn.a,i,0x1".to_owned(), through(1));
+    unit.attach(Nexus(2), "iqn.b,i,0x2".to_owned(), through(1));
     unit
+}
+
+fn through(number: u8) -> TargetPort {
+    TargetPort { target: if number == 1 { TARGET.to_owned() } else { format!("{TARGET}.{number}") }, number }
 }
 
 fn cdb(bytes: &[u8]) -> [u8; 16] {
@@ -472,6 +476,64 @@ fn persistent_reservation_keeps_others_out_and_survives_a_restart() {
     assert_eq!(answer(&mut again, 1, READ), (Status::CheckCondition, 6, 0x2a));
     assert_eq!(answer(&mut again, 1, READ).0, Status::Good, "write exclusive lets others read");
     assert_eq!(answer(&mut again, 1, WRITE).0, Status::ReservationConflict);
+}
+
+/// The data that a nexus gets for a command.
+fn told(unit: &mut LogicalUnit, nexus: u64, bytes: &[u8]) -> Vec<u8> {
+    match unit.receive(Nexus(nexus), &[0; 8], &cdb(bytes), 4096) {
+        Plan::Answer(answer) if answer.status == Status::Good => answer.data,
+        plan => panic!("{bytes:?}: {plan:?}"),
+    }
+}
+
+/// READ FULL STATUS, by the layout of SPC-4, section 6.15.5: of each registration whether it holds, the number of the target port and the initiator port.
+fn full_status(unit: &mut LogicalUnit, nexus: u64) -> Vec<(bool, u16, String)> {
+    let data = told(unit, nexus, &[0x5e, 3, 0, 0, 0, 0, 0, 0x10, 0, 0]);
+    let mut registrations = Vec::new();
+    let mut rest = &data[8..];
+    while !rest.is_empty() {
+        let length = u32::from_be_bytes(rest[20..24].try_into().unwrap()) as usize;
+        let (holds, target_port) = (rest[12] & 1 == 1, u16::from_be_bytes([rest[18], rest[19]]));
+        assert_eq!(
+            (rest[24], rest[27]),
+            (0x45, length as u8 - 4),
+            "the transport is iSCSI, and the port has an ISID"
+        );
+        let name = rest[28..24 + length].split(|byte| *byte == 0).next().unwrap();
+        registrations.push((holds, target_port, String::from_utf8(name.to_vec()).unwrap()));
+        rest = &rest[24 + length..];
+    }
+    registrations
+}
+
+#[test]
+fn initiator_port_is_another_nexus_by_another_target_port_of_the_same_unit() {
+    let mut unit = unit(ReservationState::default());
+    unit.attach(Nexus(3), nexus_name("iqn.a,i,0x1", 2), through(2));
+    assert!(reserve_out(&mut unit, 1, 0, 0, (0, 11), true));
+    assert!(reserve_out(&mut unit, 1, 1, 1, (11, 0), true), "write exclusive");
+    assert_eq!(answer(&mut unit, 1, WRITE).0, Status::Good);
+    assert_eq!(answer(&mut unit, 3, WRITE).0, Status::ReservationConflict);
+    assert!(reserve_out(&mut unit, 3, 0, 0, (0, 33), true), "this nexus had no key yet");
+    let port = || "iqn.a,i,0x1".to_owned();
+    assert_eq!(full_status(&mut unit, 2), [(true, 1, port()), (false, 2, port())]);
+    assert!(reserve_out(&mut unit, 3, 4, 1, (33, 11), true));
+    assert_eq!(answer(&mut unit, 1, WRITE), (Status::CheckCondition, 6, 0x2a), "it is preempted");
+    assert_eq!(answer(&mut unit, 1, WRITE).0, Status::ReservationConflict);
+    assert_eq!(answer(&mut unit, 3, WRITE).0, Status::Good);
+    assert_eq!(full_status(&mut unit, 2), [(true, 2, port())]);
+    // It is one disk, by two ports.
+    let vital = |page| [0x12, 1, page, 0x10, 0, 0];
+    assert_eq!(told(&mut unit, 1, &vital(0x80)), told(&mut unit, 3, &vital(0x80)));
+    let (one, other) = (told(&mut unit, 1, &vital(0x83)), told(&mut unit, 3, &vital(0x83)));
+    assert_eq!(one[4..16], other[4..16], "the NAA designator");
+    let holds = |page: &[u8], wanted: &[u8]| page.windows(wanted.len()).any(|bytes| bytes == wanted);
+    for (page, number) in [(&one, 1), (&other, 2)] {
+        assert!(holds(page, &[0x51, 0x94, 0, 4, 0, 0, 0, number]), "{page:?}");
+        assert!(holds(page, format!("{},t,0x0001\0", through(number).target).as_bytes()), "{page:?}");
+    }
+    let groups: [u8; 20] = [0, 0, 0, 16, 0, 1, 0, 1, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2];
+    assert_eq!(told(&mut unit, 1, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]), groups);
 }
 
 #[test]

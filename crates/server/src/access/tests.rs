@@ -82,3 +82,49 @@ fn reservations_that_persist_are_there_after_a_restart_and_others_are_not() {
     again.keep("v/a", &ReservationState { persists: false, ..state }).unwrap();
     assert_eq!(Access::open(dir.path()).unwrap().reservations("v/a"), ReservationState::default());
 }
+
+#[test]
+fn what_stands_under_both_names_of_a_disk_is_joined_under_the_one_of_its_lun() {
+    let dir = tempfile::tempdir().unwrap();
+    let access = Access::open(dir.path()).unwrap();
+    let reserved = |name: &str, key: u64, kind: u8| ReservationState {
+        generation: 0,
+        persists: true,
+        registrations: vec![Registration { port: name.to_owned(), key }],
+        reserved: Some((kind, name.to_owned())),
+    };
+    access.keep("v/a", &reserved("iqn.a,i,0x00", 1, 1)).unwrap();
+    for device in ["one", "two"] {
+        access.keep(device, &reserved("iqn.a,i,0x00", 2, 3)).unwrap();
+        let request = api::SetAccess {
+            read_only: Some(true),
+            initiators: Some(vec![format!("iqn.{device}")]),
+            ..api::SetAccess::default()
+        };
+        access.set(device, &request).unwrap();
+    }
+    let request = api::SetAccess { block_bytes: Some(4096), ..api::SetAccess::default() };
+    access.set("v/a", &request).unwrap();
+    let pairs = [("one", "v/a"), ("two", "v/b")].map(|(device, lun)| (device.to_owned(), lun.to_owned()));
+    access.join(&pairs).unwrap();
+    // The next start finds nothing that is left to join.
+    for access in [access, Access::open(dir.path()).unwrap()] {
+        access.join(&pairs).unwrap();
+        let of = |port: &str, key| Registration { port: port.to_owned(), key };
+        let a = access.reservations("v/a");
+        assert_eq!(a.registrations, [of("iqn.a,i,0x00", 1), of("iqn.a,i,0x00,t,0x0002", 2)]);
+        assert_eq!(a.reserved, Some((1, "iqn.a,i,0x00".to_owned())), "the LUN's own reservation holds");
+        let b = access.reservations("v/b");
+        assert_eq!(b.registrations, [of("iqn.a,i,0x00,t,0x0002", 2)]);
+        assert_eq!(b.reserved, Some((3, "iqn.a,i,0x00,t,0x0002".to_owned())));
+        let (a, b) = (access.show("v/a"), access.show("v/b"));
+        assert_eq!(
+            (a.read_only, a.block_bytes, a.initiators),
+            (true, 4096, Vec::new()),
+            "read-only by either"
+        );
+        assert_eq!((b.read_only, b.initiators), (true, vec!["iqn.two".to_owned()]));
+        assert_eq!(access.reservations("one"), ReservationState::default());
+        assert!(!access.show("one").read_only);
+    }
+}

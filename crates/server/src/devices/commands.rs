@@ -54,7 +54,9 @@ impl Server {
 
     pub(crate) fn release_device(self: &Arc<Self>, device: &str) -> Result<api::Job, ServerError> {
         self.refuse_open_device(device)?;
+        let lun = self.devices.lun_of(device);
         if self.devices.release_plain(device)? {
+            self.close_device(device, lun.as_deref());
             self.access.forget(|name| present_of(name) == device)?;
             return self.jobs.start("release", device, |_| Ok(None));
         }
@@ -63,7 +65,7 @@ impl Server {
             return self.jobs.start("release", device, |_| Ok(None));
         };
         // Who came in between; nobody else can.
-        self.close_device(device);
+        self.close_device(device, lun.as_deref());
         let (devices, access, mine) = (self.devices.clone(), self.access.clone(), open.clone());
         let name = device.to_owned();
         let work = move |progress: &Progress| {
@@ -92,9 +94,9 @@ impl Server {
     }
 
     /// Ends the sessions of a device, under both names that one on a LUN has; the count of them.
-    fn close_device(&self, device: &str) -> u64 {
-        let lun = self.devices.lun_of(device).map_or(0, |lun| self.close_named(&lun));
-        (self.close_named(device) + lun) as u64
+    fn close_device(&self, device: &str, lun: Option<&str>) -> u64 {
+        let of_lun = lun.map_or(0, |lun| self.close_named(lun));
+        (self.close_named(device) + of_lun) as u64
     }
 
     pub(crate) fn revert_device(
@@ -107,10 +109,11 @@ impl Server {
         let _held = open.view(at)?;
         open.check_revert(at)?;
         // What clients have in memory is of another time. A write that waits for the revert would be the first one after it.
-        let mut sessions_ended = self.close_device(device);
+        let lun = self.devices.lun_of(device);
+        let mut sessions_ended = self.close_device(device, lun.as_deref());
         let (at_ns, undo) = open.revert(at)?;
         // Those that came back meanwhile.
-        sessions_ended += self.close_device(device);
+        sessions_ended += self.close_device(device, lun.as_deref());
         Ok(api::Reverted { at_ns, undo, sessions_ended })
     }
 }

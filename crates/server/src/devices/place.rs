@@ -113,6 +113,17 @@ impl Devices {
         self.entries.read().get(device)?.origin().lun_name()
     }
 
+    /// The name under which the settings and the reservations of a present export stand: of a device on a LUN it is the LUN's, as the two are one disk.
+    pub(crate) fn disk_of(&self, export: &str) -> String {
+        self.lun_of(export).unwrap_or_else(|| export.to_owned())
+    }
+
+    /// The devices whose origin is a LUN, each with that.
+    pub(crate) fn on_luns(&self) -> Vec<(String, String)> {
+        let entries = self.entries.read();
+        entries.iter().filter_map(|(name, entry)| Some((name.clone(), entry.origin().lun_name()?))).collect()
+    }
+
     /// Refuses what would change LUNs under a device that remembers: `None` is any LUN of the volume.
     pub(crate) fn refuse_adopted(&self, volume: &str, lun: Option<&str>) -> Result<(), ServerError> {
         let entries = self.entries.read();

@@ -94,6 +94,9 @@ impl Targets for TestTargets {
         let found = &targets[index].1;
         Ok(Export {
             name: target[PREFIX.len()..].replace('.', "/"),
+            unit: target[PREFIX.len()..].replace('.', "/"),
+            port: 1,
+            ports: 1,
             device: found.device.clone(),
             id: 0x1234_5678_9abc_0000 + index as u64,
             read_only: found.read_only,

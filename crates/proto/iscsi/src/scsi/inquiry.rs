@@ -43,12 +43,21 @@ pub struct Description {
     pub name: String,
     /// The same for ever, on this server; in the serial number and the NAA designator (its lower 60 bits).
     pub id: u64,
-    /// The target's iSCSI name.
-    pub target: String,
+    /// The target ports that lead to it, numbered from 1.
+    pub ports: u8,
     /// It can be ejected.
     pub removable: bool,
     /// Writes may be answered before they are durable (WCE of the caching mode page), until an initiator asks for something else.
     pub write_cache: bool,
+}
+
+/// A target port: a way to a unit, which may have several names as a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetPort {
+    /// The target's iSCSI name.
+    pub target: String,
+    /// Its relative number among the ports of the unit, from 1.
+    pub number: u8,
 }
 
 const VENDOR: &[u8; 8] = b"CAIRN   ";
@@ -91,12 +100,12 @@ impl Description {
         bytes
     }
 
-    /// A page of vital product data.
-    pub(crate) fn vital(&self, page: u8, geometry: Geometry) -> Result<Vec<u8>, Sense> {
+    /// A page of vital product data, for who came through that port.
+    pub(crate) fn vital(&self, page: u8, geometry: Geometry, port: &TargetPort) -> Result<Vec<u8>, Sense> {
         let body = match page {
             0x00 => PAGES.to_vec(),
             0x80 => self.serial().into_bytes(),
-            0x83 => self.identification(),
+            0x83 => self.identification(port),
             0x86 => {
                 let mut body = vec![0; 60];
                 // Simple, ordered and head of queue tasks; a volatile cache.
@@ -122,7 +131,7 @@ impl Description {
         Ok(bytes)
     }
 
-    fn identification(&self) -> Vec<u8> {
+    fn identification(&self, port: &TargetPort) -> Vec<u8> {
         let mut body = Vec::new();
         let mut put = |code_set: u8, kind: u8, designator: &[u8]| {
             body.extend_from_slice(&[code_set, kind, 0, designator.len() as u8]);
@@ -133,13 +142,13 @@ impl Description {
         vendor.extend_from_slice(self.serial().as_bytes());
         put(0x02, 0x01, &vendor);
         // Of the target port: its relative number, its group, its name.
-        put(0x51, 0x94, &[0, 0, 0, 1]);
+        put(0x51, 0x94, &u32::from(port.number).to_be_bytes());
         put(0x51, 0x95, &[0, 0, 0, 1]);
-        let mut port = format!("{},t,0x0001", self.target).into_bytes();
-        port.truncate(251);
-        port.push(0);
-        port.resize(port.len().next_multiple_of(4), 0);
-        put(0x53, 0x98, &port);
+        let mut name = format!("{},t,0x0001", port.target).into_bytes();
+        name.truncate(251);
+        name.push(0);
+        name.resize(name.len().next_multiple_of(4), 0);
+        put(0x53, 0x98, &name);
         body
     }
 }

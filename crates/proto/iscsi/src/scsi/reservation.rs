@@ -1,18 +1,34 @@
 //! Reservations: who may use a unit while others hold it (SPC-4, section 5.13; RESERVE and RELEASE of SPC-2).
 //!
-//! A registration belongs to an initiator port (name and ISID), not to a session, so that it outlives sessions, and with APTPL a restart of the server:
-//! [`ReservationState`] is all that is to be kept then.
+//! A registration belongs to an initiator port (name and ISID) and the target port that it comes through, not to a session, so that it outlives sessions, and with
+//! APTPL a restart of the server: [`ReservationState`] is all that is to be kept then.
 
 use super::{Access, Fields, Sense};
 use crate::limits::REGISTRATIONS_MAX;
 
-/// A registered initiator port.
+/// A registered nexus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
-    /// `INITIATOR,i,0xISID`
+    /// Its [name](nexus_name).
     pub port: String,
     /// Its key, never 0.
     pub key: u64,
+}
+
+/// What stands before the number of a target port in the name of a nexus.
+const TARGET_PORT: &str = ",t,0x";
+
+/// The name of a nexus: that of the initiator port, `INITIATOR,i,0xISID`, and behind it the number of the target port, when it is not the first one of the unit. No initiator can say that it
+/// is another nexus, as its own name ends with its ISID.
+pub fn nexus_name(port: &str, target_port: u8) -> String {
+    if target_port == 1 { port.to_owned() } else { format!("{port}{TARGET_PORT}{target_port:04x}") }
+}
+
+/// The initiator port and the number of the target port in the name of a nexus.
+fn ports_of(nexus: &str) -> (&str, u8) {
+    let named = nexus.rsplit_once(TARGET_PORT);
+    let numbered = named.and_then(|(port, number)| Some((port, u8::from_str_radix(number, 16).ok()?)));
+    numbered.unwrap_or((nexus, 1))
 }
 
 /// Persistent reservations of a unit.
@@ -122,10 +138,12 @@ impl ReservationState {
     fn put_full(&self, known: &Registration, body: &mut Vec<u8>) {
         let holds = self.holds(&known.port);
         let kind = self.reserved.as_ref().filter(|_| holds).map_or(0, |(kind, _)| *kind);
+        let (port, target_port) = ports_of(&known.port);
         body.extend_from_slice(&known.key.to_be_bytes());
-        body.extend_from_slice(&[0, 0, 0, 0, u8::from(holds), kind, 0, 0, 0, 0, 0, 0, 0, 1]);
+        body.extend_from_slice(&[0, 0, 0, 0, u8::from(holds), kind, 0, 0, 0, 0]);
+        body.extend_from_slice(&u16::from(target_port).to_be_bytes());
         // The transport's name for the port, with ISID (SPC-4, section 7.6.4.6).
-        let mut name = known.port.clone().into_bytes();
+        let mut name = port.as_bytes().to_vec();
         name.push(0);
         name.resize(name.len().next_multiple_of(4).max(20), 0);
         body.extend_from_slice(&(name.len() as u32 + 4).to_be_bytes()[..]);

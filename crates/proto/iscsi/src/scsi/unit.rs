@@ -1,6 +1,6 @@
 //! A logical unit: what it remembers of its nexuses, and how it answers.
 //!
-//! A nexus is an initiator port that is logged in. Commands are checked in the order that SAM-5 wants: does the unit exist, is there a unit attention,
+//! A nexus is an initiator port that is logged in through one of the unit's target ports. Commands are checked in the order that SAM-5 wants: does the unit exist, is there a unit attention,
 //! is it reserved, is the CDB right, is the medium there, is the place on it. What concerns the medium is left to the caller as a [`Medium`] that is
 //! within the unit and allowed.
 
@@ -11,7 +11,8 @@ use super::inquiry::WRITE_SAME_BLOCKS_MAX;
 use super::mode::Modes;
 use super::reservation::{Effects, Refusal};
 use super::{
-    Access, Command, CopyList, Description, Fields, Geometry, Medium, ReservationState, Sense, copy, decode,
+    Access, Command, CopyList, Description, Fields, Geometry, Medium, ReservationState, Sense, TargetPort,
+    copy, decode,
 };
 use crate::limits::{
     ATTENTIONS_MAX, COPY_RESULTS_MAX, PARAMETER_BYTES_MAX, UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX,
@@ -63,7 +64,7 @@ pub struct Outcome {
     /// Reservations that persist are to change: [what they will be](Change::state) is to be kept, then [applied](LogicalUnit::apply), before the
     /// answer goes out. When it can't be kept, nothing has changed.
     pub change: Option<Change>,
-    /// Ports whose tasks are to be ended.
+    /// Nexuses whose tasks are to be ended, by their names.
     pub abort: Vec<String>,
 }
 
@@ -83,7 +84,9 @@ impl Change {
 
 #[derive(Debug)]
 struct NexusState {
+    /// Its name.
     port: String,
+    through: TargetPort,
     attentions: VecDeque<Sense>,
     prevents_removal: bool,
     copies: Vec<(u8, bool, u16)>,
@@ -149,6 +152,11 @@ impl LogicalUnit {
         self.loaded |= !removable;
     }
 
+    /// Changes how many target ports lead to it.
+    pub fn set_ports(&mut self, ports: u8) {
+        self.description.ports = ports;
+    }
+
     /// Changes whether writes may be answered before they are durable, when nobody asks for anything else. Turning it on waits until nobody is here: who has
     /// read that there is no write cache flushes nothing, and few look again when they are told.
     pub fn set_write_cache(&mut self, write_cache: bool) {
@@ -172,10 +180,15 @@ impl LogicalUnit {
         resized
     }
 
-    /// A port logs in.
-    pub fn attach(&mut self, nexus: Nexus, port: String) {
-        let state =
-            NexusState { port, attentions: VecDeque::new(), prevents_removal: false, copies: Vec::new() };
+    /// An initiator port logs in through a target port; `name` is what [`nexus_name`](super::nexus_name) makes of both.
+    pub fn attach(&mut self, nexus: Nexus, name: String, through: TargetPort) {
+        let state = NexusState {
+            port: name,
+            through,
+            attentions: VecDeque::new(),
+            prevents_removal: false,
+            copies: Vec::new(),
+        };
         self.nexuses.insert(nexus, state);
     }
 
@@ -236,7 +249,7 @@ impl LogicalUnit {
         let decoded = if self.offers(cdb[0]) { decode(cdb) } else { Err(Sense::INVALID_OPCODE) };
         match &decoded {
             Ok(Command::Inquiry { vital, page, allocation }) => {
-                return Plan::Answer(self.inquiry(exists, *vital, *page, *allocation));
+                return Plan::Answer(self.inquiry(nexus, exists, *vital, *page, *allocation));
             }
             Ok(Command::ReportLuns { select, allocation }) => {
                 return Plan::Answer(match select {
@@ -283,10 +296,13 @@ impl LogicalUnit {
         self.persistent.conflicts(port, access)
     }
 
-    fn inquiry(&self, exists: bool, vital: bool, page: u8, allocation: u32) -> Answer {
+    fn inquiry(&self, nexus: Nexus, exists: bool, vital: bool, page: u8, allocation: u32) -> Answer {
         let data = match (vital, page) {
             (true, _) if !exists => Err(Sense::INVALID_FIELD_IN_CDB),
-            (true, page) => self.description.vital(page, self.geometry),
+            (true, page) => match self.nexuses.get(&nexus) {
+                Some(state) => self.description.vital(page, self.geometry, &state.through),
+                None => Err(Sense::INVALID_FIELD_IN_CDB),
+            },
             (false, 0) => Ok(self.description.standard(exists)),
             (false, _) => Err(Sense::INVALID_FIELD_IN_CDB),
         };
@@ -365,10 +381,7 @@ impl LogicalUnit {
                 answer(self.opcodes(timeouts, options, opcode, action)?, allocation)
             }
             Command::ReportTargetPortGroups { extended, allocation } => {
-                // One group, active and optimized, with one port.
-                let mut data = if extended { vec![0, 0, 0, 16, 0x10, 0, 0, 0] } else { vec![0, 0, 0, 12] };
-                data.extend_from_slice(&[0x00, 0x01, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]);
-                answer(data, allocation)
+                answer(self.port_groups(extended), allocation)
             }
             Command::ReserveIn { action, allocation } => answer(self.persistent.report(action)?, allocation),
             Command::CopyResults { action, list, allocation } => {
@@ -510,6 +523,16 @@ impl LogicalUnit {
         data[13] = self.geometry.per_physical().ilog2() as u8;
         data[14] = if self.geometry.thin { 0xc0 } else { 0 };
         data
+    }
+
+    /// REPORT TARGET PORT GROUPS: one group, active and optimized, with all ports.
+    fn port_groups(&self, extended: bool) -> Vec<u8> {
+        let mut groups = if extended { vec![0x10, 0, 0, 0] } else { Vec::new() };
+        groups.extend_from_slice(&[0x00, 0x01, 0, 1, 0, 0, 0, self.description.ports]);
+        for number in 1..=u32::from(self.description.ports) {
+            groups.extend_from_slice(&number.to_be_bytes());
+        }
+        [&(groups.len() as u32).to_be_bytes()[..], &groups[..]].concat()
     }
 
     fn copy_results(&mut self, nexus: Nexus, action: u8, list: u32) -> Result<Vec<u8>, Sense> {
