@@ -138,8 +138,9 @@ fn interrupted(
         return Ok(now.outcome);
     }
     let what = format!("{kind} of {subject} was ended, on the server too");
-    // What there is of an image dump may be gone on with.
-    let next = now.error.filter(|_| kind == "image dump").map(|error| error.next);
+    // What there is of an image dump or of a restore may be gone on with.
+    let goes_on = matches!(kind.as_str(), "image dump" | "image restore");
+    let next = now.error.filter(|_| goes_on).map(|error| error.next);
     Err(Failure::new(ErrorKind::Interrupted, what, next.unwrap_or_else(|| "run it again".to_owned())))
 }
 

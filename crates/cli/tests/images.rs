@@ -189,7 +189,7 @@ fn damage_costs_a_record_is_named_and_the_rest_is_restored() {
     assert_eq!(output.status.code(), Some(27), "{said}");
     assert!(said.contains("between vbn") && said.contains("v/db"), "{said}");
     server.bad(27, "damaged", &["image", "restore", "w", &file]);
-    let accepted = server.run(&["image", "restore", "w", &file, "--accept-damage"]);
+    let accepted = server.run(&["image", "restore", "w", "--resume", "--accept-damage"]);
     assert_eq!(accepted.status.code(), Some(3), "{}", String::from_utf8_lossy(&accepted.stderr));
     let mut disk = server.disk("w/db");
     let mut unread = 0;
@@ -205,8 +205,8 @@ fn damage_costs_a_record_is_named_and_the_rest_is_restored() {
     std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(length / 2).unwrap();
     let cut = server.bad(27, "damaged", &["image", "restore", "x", &file]);
     assert!(cut.contains("cut off") || cut.contains("damaged"), "{cut}");
-    server.bad(27, "damaged", &["image", "restore", "x", "/bin/true"]);
-    server.bad(10, "not-found", &["image", "restore", "x", "/nothing"]);
+    server.bad(27, "damaged", &["image", "restore", "y", "/bin/true"]);
+    server.bad(10, "not-found", &["image", "restore", "y", "/nothing"]);
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn killed_dump_leaves_no_whole_file_and_killed_restore_no_volume() {
     head.extend(rest);
     let file = path(dir.path(), "part");
     std::fs::write(&file, &head).unwrap();
-    server.bad(27, "damaged", &["image", "restore", "w", &file]);
+    server.bad(27, "damaged", &["image", "restore", "u", &file]);
     let deadline = Instant::now() + PATIENCE;
     while server.json(&["snapshot", "list", "v"]) != serde_json::json!([]) {
         assert!(Instant::now() < deadline, "the snapshot of the dump that was given up is gone");
@@ -262,8 +262,8 @@ fn killed_dump_leaves_no_whole_file_and_killed_restore_no_volume() {
     restore.wait().unwrap();
     server.restart();
     assert_eq!(server.json(&["volume", "list"]).as_array().unwrap().len(), 1);
-    // It starts over, on the same device.
-    server.good(&["image", "restore", "w", &path(dir.path(), "whole"), "--device", &device]);
+    // It starts over, on the same device; after a while there would be something to go on with.
+    server.good(&["image", "restore", "w", &path(dir.path(), "whole"), "--device", &device, "--anew"]);
     assert!(server.good(&["volume", "check", "w", "--deep"]).contains("sound"));
 }
 

@@ -799,11 +799,34 @@ pub struct RestoreRequest {
     pub devices: Vec<String>,
     /// What the hand-over socket answered to the files.
     pub ticket: String,
-    /// What the files are called, for messages.
+    /// What the files are called: absolute, or `standard input`.
     pub files: Vec<String>,
     /// What can't be read is left out; without this the first damaged record ends the restore.
     #[serde(default)]
     pub accept_damage: bool,
+    /// The unfinished restore of that name goes on; size and devices are its own.
+    #[serde(default)]
+    pub resume: bool,
+    /// An unfinished restore of that name is given up first.
+    #[serde(default)]
+    pub anew: bool,
+}
+
+/// A restore that was cut, or is under way and could be gone on with.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UnfinishedRestore {
+    /// The new volume.
+    pub volume: String,
+    /// What it was called when it was dumped.
+    pub dumped_from: String,
+    /// When it was begun.
+    pub begun_ms: u64,
+    /// What its files are called.
+    pub files: Vec<String>,
+    /// Bytes of blocks that are known to be on the disk; there may be more.
+    pub durable_bytes: u64,
+    /// Bytes of blocks of all dumps.
+    pub total_bytes: u64,
 }
 
 /// A volume that was restored.
@@ -819,7 +842,9 @@ pub struct RestoreResult {
     pub snapshots: u64,
     /// Bytes of blocks that were written.
     pub data_bytes: u64,
-    /// Bytes of all files.
+    /// How many of them were there, as it went on where it was cut.
+    pub there_bytes: u64,
+    /// Bytes of all files; of those that it went on with, what was read of them since.
     pub bytes: u64,
     /// What of the files could not be read. Empty when all is there.
     pub lost: Vec<String>,

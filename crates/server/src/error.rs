@@ -620,6 +620,50 @@ pub enum ServerError {
         /// Its snapshot.
         snapshot: String,
     },
+    /// A restore was cut, and something else is asked for under its name.
+    #[error("the image restore of `{volume}` is unfinished")]
+    RestoreUnfinished {
+        /// The new volume.
+        volume: String,
+    },
+    /// There is nothing to go on with or to give up.
+    #[error("no image restore of `{volume}` is unfinished")]
+    NoUnfinishedRestore {
+        /// The new volume.
+        volume: String,
+    },
+    /// A restore that was cut has written to this device.
+    #[error("{} belongs to the unfinished image restore of `{volume}`", path.display())]
+    RestoreClaimed {
+        /// The device.
+        path: PathBuf,
+        /// The new volume.
+        volume: String,
+    },
+    /// A restore was to go on with other dumps.
+    #[error("the unfinished image restore of `{volume}` is not of these dumps")]
+    RestoreOfOthers {
+        /// The new volume.
+        volume: String,
+        /// The files that it was begun with.
+        files: Vec<String>,
+    },
+    /// A restore was to go on, on a device that is not as it was left.
+    #[error("{} does not hold what was restored into `{volume}`", path.display())]
+    RestoreDeviceChanged {
+        /// The device.
+        path: PathBuf,
+        /// The new volume.
+        volume: String,
+    },
+    /// A restore did not come to its end.
+    #[error("{source}; what there is of the image restore of `{volume}` stays")]
+    RestoreCut {
+        /// The new volume.
+        volume: String,
+        /// Why.
+        source: Box<ServerError>,
+    },
     /// What was restored is not sound, although no record was damaged: the volume was damaged when it was dumped.
     #[error("what was dumped into `{volume}` was damaged already: {finding}")]
     RestoredDamaged {

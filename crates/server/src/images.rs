@@ -2,7 +2,7 @@
 //!
 //! The last dump of each level stands in `VOLUME/dumps.json`. The snapshot that a dump made for itself is held as long as a dump of a
 //! higher level may be made against it: until the next dump of its level or a lower one. A dump of a snapshot that its owner named holds nothing.
-//! A dump into files that is cut is gone on with (`unfinished`); through a pipe it leaves nothing.
+//! A dump into files that is cut is gone on with (`unfinished`); through a pipe it leaves nothing. A restore that is cut is gone on with as well (`restoring`).
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -15,8 +15,7 @@ use cairn_files::Luns;
 use cairn_format::dump::{DumpId, DumpLevel, PARTS_MAX};
 use cairn_format::stream::root_digest;
 use cairn_stream::{
-    Begun, Compression, Dump, DumpBytes, DumpError, DumpLabel, PartReader, Plan, StreamError, Threads, Work,
-    begun_table,
+    Begun, Compression, Dump, DumpBytes, DumpError, DumpLabel, Plan, StreamError, Threads, Work, begun_table,
 };
 use cairn_volume::{CheckDepth, Finding, Place, Snapshot, Volume};
 use parking_lot::Mutex;
@@ -34,9 +33,12 @@ use crate::server::Server;
 use crate::state;
 use crate::token::random_bytes;
 use crate::transfer::Scoped;
-use crate::volumes::{OpenVolume, Volumes, blocks_of};
+use crate::volumes::{OpenVolume, blocks_of};
 
+mod restoring;
 mod unfinished;
+pub(crate) use restoring::RestoreNotes;
+use restoring::Restoring;
 pub(crate) use unfinished::Keep;
 use unfinished::{Ledger, Unfinished, is_file, lasts};
 
@@ -337,17 +339,30 @@ impl Server {
         })
     }
 
-    /// Begins to restore the files of the ticket into a new volume.
+    /// Begins to restore the files of the ticket into a new volume, or goes on with the unfinished restore of it.
     pub(crate) fn restore(&self, request: &api::RestoreRequest) -> Result<api::Job, ServerError> {
         names::check("volume", &request.name)?;
         let handed = self.handover.take(&request.ticket)?;
         let size = request.size_bytes.map(blocks_of).transpose()?;
-        let (volumes, request, now) = (self.volumes.clone(), request.clone(), self.clock.now());
+        if request.resume && (request.anew || size.is_some() || !request.devices.is_empty()) {
+            let rule = "one that goes on has its size and its devices, and does not begin anew";
+            return Err(ServerError::Invalid { what: "the restore", rule });
+        }
+        if !request.resume && !request.anew {
+            self.volumes.refuse_if_restored(&request.name)?;
+        }
+        let (volumes, request, clock) = (self.volumes.clone(), request.clone(), self.clock.clone());
         self.jobs.start("image restore", &request.name.clone(), move |progress| {
-            let restored =
-                Restoring { volumes: &volumes, request: &request, progress }.run(handed, size, now)?;
-            Ok(Some(api::JobOutcome::Restore(restored)))
+            let restoring = Restoring { volumes: &volumes, request: &request, clock, progress };
+            Ok(Some(api::JobOutcome::Restore(restoring.run(handed, size)?)))
         })
+    }
+
+    /// The restores that can be gone on with.
+    pub(crate) fn unfinished_restores(&self) -> Vec<api::UnfinishedRestore> {
+        // One whose notes can't be read can be given up still.
+        let show = |name: String| self.volumes.restore_notes(&name).unwrap_or_default().show(name);
+        self.volumes.unfinished_restores().into_iter().map(show).collect()
     }
 }
 
@@ -667,85 +682,6 @@ fn side_by_side<T: Send>(
 
 fn is_cancelled(error: &ServerError) -> bool {
     matches!(error, ServerError::Dump { source } if matches!(**source, DumpError::Stream(StreamError::Cancelled)))
-}
-
-/// The restoring of a dump.
-struct Restoring<'a> {
-    volumes: &'a Volumes,
-    request: &'a api::RestoreRequest,
-    progress: &'a Progress,
-}
-
-impl Restoring<'_> {
-    fn run(
-        &self,
-        handed: Handed,
-        size: Option<u64>,
-        now: cairn_base::Timestamp,
-    ) -> Result<api::RestoreResult, ServerError> {
-        self.progress.phase("reading heads");
-        let mut readers = Vec::new();
-        for (number, file) in handed.files.into_iter().enumerate() {
-            let name = self.request.files.get(number).map_or("a file", String::as_str);
-            let anywhere = file.metadata().is_ok_and(|kind| kind.is_file());
-            readers.push(match anywhere {
-                true => PartReader::open_file(name, &(Arc::new(file) as Arc<dyn DumpBytes>))?,
-                false => PartReader::open(name, Box::new(file))?,
-            });
-        }
-        let dumps = cairn_stream::arrange(readers, false)?;
-        let parts = || dumps.iter().flatten();
-        let need = parts().map(|part| part.head().stream.space_blocks).max().unwrap_or(0);
-        let id = parts().next().map(|part| part.head().dump.volume).unwrap_or_default();
-        let blocks = size.unwrap_or(need);
-        if blocks < need {
-            return Err(DumpError::from(StreamError::TooSmall { need, have: blocks }).into());
-        }
-        let unfinished = self.volumes.begin_restore(&self.request.name, blocks, &self.request.devices)?;
-        self.progress.phase("restoring");
-        let mut tell = |at: cairn_stream::Progress| {
-            self.progress.bytes(at.blocks * BLOCK, at.blocks_total * BLOCK);
-            if self.progress.cancelled().load(Ordering::Relaxed) {
-                handed.gone.store(true, Ordering::Relaxed);
-            }
-        };
-        let threads = Some(&Scoped as &dyn Threads);
-        let mut work = Work { cancel: &handed.gone, progress: &mut tell, threads };
-        let device = unfinished.device();
-        let accept = self.request.accept_damage;
-        let restored = cairn_stream::restore(dumps, &*device, blocks, accept, now, &mut work)?;
-        debug_assert_eq!(restored.head.dump.volume, id);
-        self.progress.phase("checking trees and maps");
-        // What is known to be missing is looked for in the data as well, so that it can be named.
-        let lost: Vec<String> = (restored.lost.iter())
-            .filter(|(_, lost)| !lost.spare)
-            .map(|(file, lost)| format!("{file}: {lost}"))
-            .collect();
-        let depth = if lost.is_empty() { CheckDepth::Structures } else { CheckDepth::Everything };
-        let findings = unfinished.check(depth, device)?;
-        if let (false, Some(first)) = (accept, findings.first()) {
-            return Err(ServerError::RestoredDamaged {
-                volume: self.request.name.clone(),
-                finding: first.clone(),
-            });
-        }
-        let open = unfinished.finish()?;
-        tracing::info!(
-            volume = open.name,
-            from = restored.head.dump.name,
-            "restored a volume from an image dump"
-        );
-        Ok(api::RestoreResult {
-            volume: open.name.clone(),
-            dumped_from: restored.head.dump.name,
-            snapshot: format!("{}@{}", open.name, restored.target),
-            snapshots: restored.snapshots,
-            data_bytes: restored.blocks * BLOCK,
-            bytes: restored.bytes,
-            lost,
-            findings,
-        })
-    }
 }
 
 /// The findings of a check of a volume that is not in service yet.

@@ -37,6 +37,7 @@ mod scrub;
 mod tree;
 mod waiting;
 pub(crate) use clones::CloneOf;
+pub(crate) use restore::Unfinished as UnfinishedRestore;
 use log::LogFile;
 use scrub::Scrub;
 
@@ -153,6 +154,9 @@ impl Volumes {
         for found in listing {
             let found = found.map_err(ServerError::path("read", &volumes.dir))?;
             let name = found.file_name().to_string_lossy().into_owned();
+            if restore::unfinished_in(&found.path()).is_some() {
+                continue;
+            }
             if name.starts_with('.') {
                 // A creation or deletion that was cut off.
                 fs::remove_dir_all(found.path()).map_err(ServerError::path("remove", &found.path()))?;
@@ -317,6 +321,7 @@ impl Volumes {
             problems.extend(open.damage_problems());
             problems.extend(open.dump_problem());
         }
+        problems.extend(self.restore_problems());
         problems
     }
 
@@ -361,9 +366,7 @@ impl Volumes {
         if self.entries.read().contains_key(new.name) || folder.exists() {
             return Err(ServerError::Taken { what: "volume", name: new.name.to_owned() });
         }
-        if self.restoring.lock().contains(new.name) {
-            return Err(ServerError::Busy { name: new.name.to_owned(), by: "it is being restored" });
-        }
+        self.refuse_if_restored(new.name)?;
         let nursery = self.dir.join(format!(".{}.new", new.name));
         let clear = || match fs::remove_dir_all(&nursery) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -418,7 +421,7 @@ impl Volumes {
         Ok((devices.iter().map(PathBuf::from).collect(), parts))
     }
 
-    /// Refuses a device of a volume that is not open. Those of open ones are locked; of these, one in the middle may begin with zeroes and hold data
+    /// Refuses a device of a volume that is not open, or of a restore that was cut. Those of open ones are locked; of these, one in the middle may begin with zeroes and hold data
     /// further on.
     fn refuse_if_claimed(&self, path: &Path) -> Result<(), ServerError> {
         let unavailable =
@@ -432,7 +435,7 @@ impl Volumes {
                 return Err(ServerError::DeviceClaimed { path: path.to_owned(), volume: name });
             }
         }
-        Ok(())
+        self.refuse_if_restored_to(path)
     }
 
     /// Makes a volume's devices ready; paths are as in `volume.json`.
@@ -682,12 +685,13 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 fn refuse_if_not_empty(device: &FileDevice, path: &Path) -> Result<(), ServerError> {
+    if is_empty(device)? { Ok(()) } else { Err(ServerError::DeviceNotEmpty { path: path.to_owned() }) }
+}
+
+/// Nothing is where a device begins.
+fn is_empty(device: &FileDevice) -> Result<bool, ServerError> {
     let length = device.geometry().length.min(MUST_BE_EMPTY);
-    let head = device.read(0, length as u32)?.to_vec();
-    if head.iter().any(|byte| *byte != 0) {
-        return Err(ServerError::DeviceNotEmpty { path: path.to_owned() });
-    }
-    Ok(())
+    Ok(device.read(0, length as u32)?.to_vec().iter().all(|byte| *byte == 0))
 }
 
 /// A size in whole blocks.

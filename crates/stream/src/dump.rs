@@ -3,7 +3,7 @@
 //! A dump has one part or several. Each part is a file (or a pipe) with a head, an image stream with its share of the blocks and the whole
 //! snapshot table, and the head again (`docs/format.md`). [`Dump`] writes them, and goes on where the writing of one was cut ([`Begun`]); [`PartReader`] reads one from its beginning to its end and goes on behind a
 //! damaged record; [`arrange`] puts a dump of everything and those made against it in order; [`restore`] puts their blocks on a device and
-//! makes it a volume; [`DumpDevice`] shows the same volume without restoring it.
+//! makes it a volume, and [`restore_on`] goes on with that where it was cut; [`DumpDevice`] shows the same volume without restoring it.
 //!
 //! # Invariants
 //! 1. A part without its trailer is never taken for a whole one, wherever it was cut.
@@ -27,7 +27,7 @@ pub use chain::arrange;
 pub use device::{DumpDevice, OpenDump};
 pub use error::DumpError;
 pub use index::{DumpBytes, PartIndex};
-pub use read::{Lost, PartHead, PartReader, Runs};
-pub use restore::{Restored, restore};
+pub use read::{Lost, PartHead, PartReached, PartReader, Runs};
+pub use restore::{RestoreLedger, Restored, Standing, restore, restore_on};
 pub use resume::{Begun, begun_table};
 pub use write::{Dump, DumpLabel, Onto};

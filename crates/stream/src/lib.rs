@@ -22,7 +22,8 @@ pub use apply::{Applied, Keeps, apply, apply_keeping, apply_to};
 pub use consume::{Consumer, Record};
 pub use dump::{
     Begun, Dump, DumpBytes, DumpDevice, DumpError, DumpLabel, Lost, Onto, OpenDump, PartHead, PartIndex,
-    PartReader, Restored, Runs, arrange, begun_table, restore,
+    PartReached, PartReader, RestoreLedger, Restored, Runs, Standing, arrange, begun_table, restore,
+    restore_on,
 };
 pub use encode::Compression;
 pub use error::{AbortReason, StreamError};

@@ -181,8 +181,8 @@ impl DumpLevel {
 pub struct RestoreImage {
     /// The name of the new volume
     pub name: String,
-    /// The files of a dump of everything and of those made against it; `-` is standard input
-    #[arg(required = true)]
+    /// The files of a dump of everything and of those made against it; `-` is standard input. With --resume, those that it was begun with need not be named
+    #[arg(required_unless_present_any = ["resume", "give_up"])]
     pub files: Vec<PathBuf>,
     /// Of its block space, at least what it was
     #[arg(long)]
@@ -193,6 +193,15 @@ pub struct RestoreImage {
     /// Leave out what can't be read, instead of ending at it; reads of that will fail
     #[arg(long)]
     pub accept_damage: bool,
+    /// Go on with the restore of this volume that was cut, with the same dumps, wherever their files are now
+    #[arg(long, conflicts_with_all = ["size", "device", "anew"])]
+    pub resume: bool,
+    /// Give up the restore of this volume that was cut, if there is one, and begin another
+    #[arg(long)]
+    pub anew: bool,
+    /// Give up the restore of this volume that was cut: delete what there is of it
+    #[arg(long, conflicts_with_all = ["files", "size", "device", "accept_damage", "resume", "anew"])]
+    pub give_up: bool,
 }
 
 /// `cairn image mount`.

@@ -5,25 +5,23 @@
 mod dump;
 pub mod files;
 mod mount;
+mod restore;
 mod show;
 mod tree;
 
-use cairn_server::HANDOVER_FILES_MAX;
-use cairn_server::api::{self, ErrorKind};
+use cairn_server::api;
 
-use super::volume::{absolute, segment};
-use super::{follow, summary};
-use crate::arguments::{Image, RestoreImage, split_path};
+use super::volume::segment;
+use crate::arguments::{Image, split_path};
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, print_line, size, table};
-use files::Handed;
 
 /// Runs a command that needs the server.
 pub fn run(command: Image, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
         Image::Dump(asked) => dump::run(&asked, client, output),
-        Image::Restore(asked) => restore(&asked, client, output),
+        Image::Restore(asked) => restore::run(&asked, client, output),
         Image::Levels { volume, give_up: true, .. } => dump::give_up(&volume, client, output),
         Image::Levels { volume, forget, .. } => levels(&volume, forget, client, output),
         local => run_local(local, output),
@@ -51,57 +49,6 @@ pub fn run_local(command: Image, output: Output) -> Result<(), Failure> {
             unreachable!("these need a server and were run with one")
         }
     }
-}
-
-fn restore(asked: &RestoreImage, client: &Client, output: Output) -> Result<(), Failure> {
-    segment(&asked.name)?;
-    if asked.files.len() > HANDOVER_FILES_MAX {
-        return Err(Failure::new(
-            ErrorKind::Usage,
-            format!("{} files are too many: {HANDOVER_FILES_MAX} are taken at once", asked.files.len()),
-            "leave out dumps that a later one of a lower level replaces",
-        ));
-    }
-    let files = files::open_sources(&asked.files)?;
-    let handed = Handed::give(client.place(), files.iter())?;
-    let request = api::RestoreRequest {
-        name: asked.name.clone(),
-        size_bytes: asked.size.map(|size| size.0),
-        devices: absolute(&asked.device)?,
-        ticket: handed.ticket.clone(),
-        files: asked.files.iter().map(|path| files::called(path)).collect(),
-        accept_damage: asked.accept_damage,
-    };
-    let job = client.post("/v1/images/restore", &request)?;
-    let outcome = follow(job, client, output)?;
-    drop(handed);
-    let Some(api::JobOutcome::Restore(result)) = outcome else { return Ok(()) };
-    if output.json {
-        print_line(&summary(&result).to_string());
-    } else {
-        result.lost.iter().chain(&result.findings).for_each(|line| print_line(line));
-        if !output.quiet {
-            print_line(&format!(
-                "restored {} into {}: {} snapshot(s), {} of blocks; its present state is {}",
-                result.dumped_from,
-                result.volume,
-                result.snapshots,
-                size(result.data_bytes),
-                result.snapshot,
-            ));
-        }
-    }
-    if result.lost.is_empty() && result.findings.is_empty() {
-        return Ok(());
-    }
-    if !output.json {
-        eprintln!(
-            "{} record(s) could not be read; reads of what {} finding(s) name will fail, all else is there",
-            result.lost.len(),
-            result.findings.len()
-        );
-    }
-    Err(Failure::silent(crate::exit::PARTLY_DONE))
 }
 
 fn levels(volume: &str, forget: Option<u8>, client: &Client, output: Output) -> Result<(), Failure> {

@@ -22,6 +22,7 @@ impl ServerError {
             | E::Config { .. }
             | E::InvalidToken
             | E::BadRequest { .. }
+            | E::RestoreOfOthers { .. }
             | E::SocketPath { .. }
             | E::NoAddress { .. } => ErrorKind::Usage,
             E::NotFound { .. } | E::NotAMirror { .. } | E::NothingWritten { .. } => ErrorKind::NotFound,
@@ -36,6 +37,8 @@ impl ServerError {
             | E::Busy { .. }
             | E::DumpUnfinished { .. }
             | E::DumpNotWhole { .. }
+            | E::RestoreUnfinished { .. }
+            | E::RestoreClaimed { .. }
             | E::DeviceClaimed { .. }
             | E::Mounted { .. }
             | E::MountedElsewhere { .. }
@@ -84,13 +87,17 @@ impl ServerError {
             E::Refused { body, .. } => body.error,
             E::Mirror { source, .. } => crate::transfer::error_kind(source),
             E::Dump { source } => dump_kind(source),
-            E::NoLowerDump { .. } | E::NoEarlierDump { .. } | E::NoUnfinishedDump { .. } => {
-                ErrorKind::NotFound
-            }
-            E::DumpCut { source, .. } => source.kind(),
+            E::NoLowerDump { .. }
+            | E::NoEarlierDump { .. }
+            | E::NoUnfinishedDump { .. }
+            | E::NoUnfinishedRestore { .. } => ErrorKind::NotFound,
+            E::DumpCut { source, .. } | E::RestoreCut { source, .. } => source.kind(),
             E::DumpOutput { source } => io_kind(source),
             E::DumpSource { .. } => ErrorKind::VolumeDamaged,
-            E::DumpBaseGone { .. } | E::DumpSourceGone { .. } | E::DumpGivenUp { .. } => ErrorKind::Diverged,
+            E::DumpBaseGone { .. }
+            | E::DumpSourceGone { .. }
+            | E::DumpGivenUp { .. }
+            | E::RestoreDeviceChanged { .. } => ErrorKind::Diverged,
             E::RestoredDamaged { .. } => ErrorKind::Damaged,
             E::Unauthorized | E::LocalOnly { .. } => ErrorKind::Unauthorized,
             E::Ending | E::Cancelled => ErrorKind::Interrupted,
@@ -298,6 +305,32 @@ impl ServerError {
             E::DumpBaseGone { volume, .. } => format!(
                 "dump everything again with `cairn image dump {volume} -0`, or against a snapshot that is there with --base"
             ),
+            E::RestoreUnfinished { volume } | E::RestoreClaimed { volume, .. } => format!(
+                "go on with it with `cairn image restore {volume} --resume`, begin another one in its place with --anew, or give it up with \
+                 `cairn image restore {volume} --give-up`"
+            ),
+            E::NoUnfinishedRestore { volume } => {
+                format!("begin one with `cairn image restore {volume} FILE...`; `cairn status` shows those that are unfinished")
+            }
+            E::RestoreOfOthers { volume, files } => format!(
+                "name the dumps that it was begun with, all of them, wherever their files are now: they were {}; or begin with these in its place: \
+                 `cairn image restore {volume} --anew FILE...`",
+                files.join(" ")
+            ),
+            E::RestoreDeviceChanged { volume, .. } => format!(
+                "bring the device back as it was left, and go on with `cairn image restore {volume} --resume`; or begin again with --anew"
+            ),
+            E::RestoreCut { volume, source } => {
+                let or = format!("or give it up with `cairn image restore {volume} --give-up`");
+                match source.kind() {
+                    ErrorKind::Interrupted => format!("go on with `cairn image restore {volume} --resume`, {or}"),
+                    ErrorKind::Damaged => format!(
+                        "go on with a whole copy of the file (a pipe is read from its beginning again) with `cairn image restore {volume} --resume FILE...`, \
+                         or with --accept-damage without what can't be read (`cairn image verify` says what that is), {or}"
+                    ),
+                    _ => format!("see to that and go on with `cairn image restore {volume} --resume`, {or}"),
+                }
+            }
             E::RestoredDamaged { .. } => {
                 "restore what is left with --accept-damage; the reads that it concerns will fail".into()
             }
@@ -532,6 +565,7 @@ pub(crate) fn dump_kind(error: &DumpError) -> ErrorKind {
         DumpError::Read { source, .. } => io_kind(source),
         DumpError::MissingPart { .. } | DumpError::MissingBase { .. } => ErrorKind::NotFound,
         DumpError::OtherBegin { .. } => ErrorKind::Diverged,
+        DumpError::Changed { .. } => ErrorKind::Damaged,
         DumpError::NamedTooEarly { .. } => ErrorKind::Damaged,
         DumpError::DoublePart { .. }
         | DumpError::OtherVolume { .. }
@@ -572,6 +606,7 @@ pub(crate) fn dump_next(error: &DumpError) -> &'static str {
         DumpError::OtherFile { .. } => {
             "name the files of the dump in the order of its parts with --to; a file that is emptied (`truncate -s 0`) is written anew"
         }
+        DumpError::Changed { .. } => "name the file that it was, or a copy of that",
         DumpError::OtherBegin { .. } => "begin another dump in its place with `cairn image dump --anew`",
         DumpError::NamedTooEarly { .. } => {
             "somebody has changed it since it got its name: rename it to FILE.partial, and go on once more"

@@ -19,6 +19,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(unfinished_dump, give_up_dump))
         .routes(routes!(confirm_dump))
         .routes(routes!(restore))
+        .routes(routes!(unfinished_restores))
+        .routes(routes!(give_up_restore))
 }
 
 /// What an image dump of a volume would be, to the byte. Nothing is written.
@@ -95,7 +97,7 @@ async fn confirm_dump(
     blocking(server, move |server| server.confirm_dump(&volume, &request.id)).await
 }
 
-/// Begins to restore the files of a ticket into a new volume.
+/// Begins to restore the files of a ticket into a new volume, or goes on with the restore of it that is unfinished.
 #[utoipa::path(post, path = "/v1/images/restore", tag = "images", request_body = api::RestoreRequest,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
 async fn restore(
@@ -103,4 +105,18 @@ async fn restore(
     Body(request): Body<api::RestoreRequest>,
 ) -> Answer<api::Job> {
     blocking(server, move |server| server.restore(&request)).await
+}
+
+/// The restores that can be gone on with.
+#[utoipa::path(get, path = "/v1/images/restores", tag = "images",
+    responses((status = 200, body = [api::UnfinishedRestore]), (status = "default", body = ErrorBody)))]
+async fn unfinished_restores(State(server): State<Arc<Server>>) -> Answer<Vec<api::UnfinishedRestore>> {
+    blocking(server, move |server| Ok(server.unfinished_restores())).await
+}
+
+/// Gives up an unfinished restore: what there is of it is deleted, and its devices can be named again.
+#[utoipa::path(delete, path = "/v1/images/restores/{volume}", tag = "images", params(("volume" = String, Path,)),
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn give_up_restore(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<()> {
+    blocking(server, move |server| server.volumes.give_up_restore(&volume)).await
 }

@@ -196,9 +196,7 @@ impl Volumes {
         if self.entries.read().contains_key(name) || folder.exists() {
             return Err(ServerError::Taken { what: "volume", name: name.to_owned() });
         }
-        if self.restoring.lock().contains(name) {
-            return Err(ServerError::Busy { name: name.to_owned(), by: "it is being restored" });
-        }
+        self.refuse_if_restored(name)?;
         if !temporary {
             self.keep_base(name, &of)?;
         }

@@ -1,22 +1,29 @@
 //! A volume that is being restored: its devices are taken, and it is in service once it is whole.
 //!
-//! It is made in a folder that a start clears away, and renamed at the end. Until then its devices have no superblock, so devices that
-//! the user named look as empty as before when the server is killed.
+//! It is made in a folder of its own, `.NAME.restore`, which is renamed at the end. As long as there is nothing to go on with, a start clears the folder away, and devices that the user named look as
+//! empty as before. With notes of how far it is ([`RestoreNotes`]) it stays, and its name and its devices are taken until it is gone on with or given up.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cairn_device::Device;
+use cairn_device::{Device, FileDevice};
 use cairn_volume::{CheckDepth, Role, Volume};
 
-use super::{Document, Entry, OpenVolume, Parts, Volumes, clear_beginning, whole};
+use super::{
+    BUSY_PATIENCE, Document, Entry, OpenVolume, Parts, Volumes, clear_beginning, is_empty, is_same,
+    open_when_free, whole,
+};
+use crate::api;
 use crate::error::ServerError;
-use crate::images;
+use crate::images::{self, RestoreNotes};
 use crate::names;
 use crate::state;
 
-/// Devices on their way to be a volume. Dropped before [`Unfinished::finish`], all is as it was.
+/// What the notes are called in the folder of a restore.
+const NOTES: &str = "restore.json";
+
+/// Devices on their way to be a volume. Dropped before [`Unfinished::finish`], all is as it was, or as the notes say.
 pub(crate) struct Unfinished<'a> {
     volumes: &'a Volumes,
     name: String,
@@ -24,7 +31,69 @@ pub(crate) struct Unfinished<'a> {
     parts: Option<Parts>,
 }
 
+/// The volume whose restore this folder has, when that can be gone on with.
+pub(super) fn unfinished_in(folder: &Path) -> Option<String> {
+    let name = folder.file_name()?.to_str()?.strip_prefix('.')?.strip_suffix(".restore")?;
+    // What can't be looked at is not thrown away.
+    folder.join(NOTES).try_exists().unwrap_or(true).then(|| name.to_owned())
+}
+
 impl Volumes {
+    fn nursery(&self, name: &str) -> PathBuf {
+        self.dir.join(format!(".{name}.restore"))
+    }
+
+    /// Volumes whose restore has notes, whether it runs or was cut.
+    pub(crate) fn unfinished_restores(&self) -> Vec<String> {
+        let Ok(listing) = fs::read_dir(&self.dir) else { return Vec::new() };
+        let mut names: Vec<String> =
+            listing.filter_map(|found| unfinished_in(&found.ok()?.path())).collect();
+        names.sort();
+        names
+    }
+
+    /// How far an unfinished restore is.
+    pub(crate) fn restore_notes(&self, name: &str) -> Result<RestoreNotes, ServerError> {
+        let notes = state::load(&self.nursery(name).join(NOTES))?;
+        notes.ok_or_else(|| ServerError::NoUnfinishedRestore { volume: name.to_owned() })
+    }
+
+    /// Restores that wait to be gone on with.
+    pub(super) fn restore_problems(&self) -> Vec<api::Problem> {
+        let mut names = self.unfinished_restores();
+        let running = self.restoring.lock();
+        names.retain(|name| !running.contains(name));
+        let problem = |name: String| api::Problem {
+            subject: name.clone(),
+            message: "its image restore was cut, and what there is of it stays".to_owned(),
+            next: ServerError::RestoreUnfinished { volume: name }.next(),
+        };
+        names.into_iter().map(problem).collect()
+    }
+
+    /// Refuses a name that a restore has, whether it runs or was cut.
+    pub(crate) fn refuse_if_restored(&self, name: &str) -> Result<(), ServerError> {
+        if self.restoring.lock().contains(name) {
+            return Err(ServerError::Busy { name: name.to_owned(), by: "it is being restored" });
+        }
+        match unfinished_in(&self.nursery(name)) {
+            Some(volume) => Err(ServerError::RestoreUnfinished { volume }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a device of a restore that was cut.
+    pub(super) fn refuse_if_restored_to(&self, path: &Path) -> Result<(), ServerError> {
+        for volume in self.unfinished_restores() {
+            let nursery = self.nursery(&volume);
+            let Ok(Some(document)) = state::load::<Document>(&nursery.join("volume.json")) else { continue };
+            if document.devices.iter().any(|device| is_same(&nursery.join(device), path)) {
+                return Err(ServerError::RestoreClaimed { path: path.to_owned(), volume });
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a name and devices for a block space of `blocks` blocks.
     pub(crate) fn begin_restore(
         &self,
@@ -37,14 +106,14 @@ impl Volumes {
         if self.entries.read().contains_key(name) || self.folder(name).exists() {
             return Err(ServerError::Taken { what: "volume", name: name.to_owned() });
         }
-        if !self.restoring.lock().insert(name.to_owned()) {
-            return Err(ServerError::Busy { name: name.to_owned(), by: "it is being restored" });
-        }
-        let nursery = self.dir.join(format!(".{name}.restore"));
-        let mut unfinished =
-            Unfinished { volumes: self, name: name.to_owned(), nursery: nursery.clone(), parts: None };
+        self.refuse_if_restored(name)?;
+        let mut unfinished = self.take(name);
         unfinished.clear()?;
-        fs::create_dir(&nursery).map_err(ServerError::path("create", &nursery))?;
+        let nursery = unfinished.nursery.clone();
+        // Before there are notes in it that count on it.
+        fs::create_dir(&nursery)
+            .and_then(|()| state::sync_parent(&nursery))
+            .map_err(ServerError::path("create", &nursery))?;
         let (paths, devices) = self.take_devices(Some(blocks), Role::Normal, devices, &nursery)?;
         state::save(
             &nursery.join("volume.json"),
@@ -62,12 +131,94 @@ impl Volumes {
         }
         Ok(unfinished)
     }
+
+    /// Takes what there is of a restore that was cut, as its notes say it was left.
+    pub(crate) fn resume_restore(&self, name: &str) -> Result<(Unfinished<'_>, RestoreNotes), ServerError> {
+        names::check("volume", name)?;
+        let _changing = self.changing.lock();
+        let mut unfinished = self.take_begun(name)?;
+        let notes = self.restore_notes(name)?;
+        let paths = unfinished.devices()?;
+        let open = |path: &PathBuf| open_when_free(&unfinished.nursery.join(path), BUSY_PATIENCE);
+        let devices: Vec<_> = paths.iter().map(open).collect::<Result<_, _>>()?;
+        for (number, (path, device)) in paths.iter().zip(&devices).enumerate() {
+            let is_on = notes.is_on(number, device)?;
+            let fits = notes.has_length(number, device) && is_on != Some(false);
+            // At its very end a restore makes a volume, which may be there when it was cut.
+            let begins = fits && number == 0 && !is_empty(device)?;
+            let known = is_on == Some(true) || path.is_relative();
+            if !fits || (begins && !known) {
+                let path = unfinished.nursery.join(path);
+                return Err(ServerError::RestoreDeviceChanged { path, volume: name.to_owned() });
+            }
+            if begins {
+                clear_beginning(device)?;
+            }
+        }
+        unfinished.parts = Some(Parts { paths, devices, log: None, clone_of: None });
+        Ok((unfinished, notes))
+    }
+
+    /// Gives up a restore that was cut.
+    pub(crate) fn give_up_restore(&self, name: &str) -> Result<(), ServerError> {
+        names::check("volume", name)?;
+        let _changing = self.changing.lock();
+        let mut unfinished = self.take_begun(name)?;
+        // Only what it has written to is cleared: under the name of one device there may be another one by now.
+        let notes = self.restore_notes(name);
+        let own = |(number, path): (usize, PathBuf)| {
+            let device = open_when_free(&unfinished.nursery.join(&path), BUSY_PATIENCE).ok()?;
+            let is_own = notes.as_ref().is_ok_and(|notes| matches!(notes.is_on(number, &device), Ok(Some(true))));
+            is_own.then_some((path, device))
+        };
+        let paths = unfinished.devices().unwrap_or_default();
+        let (paths, devices) = paths.into_iter().enumerate().filter_map(own).unzip();
+        unfinished.parts = Some(Parts { paths, devices, log: None, clone_of: None });
+        let notes = unfinished.nursery.join(NOTES);
+        fs::remove_file(&notes)
+            .and_then(|()| state::sync_parent(&notes))
+            .map_err(ServerError::path("remove", &notes))
+    }
+
+    fn take(&self, name: &str) -> Unfinished<'_> {
+        self.restoring.lock().insert(name.to_owned());
+        Unfinished { volumes: self, name: name.to_owned(), nursery: self.nursery(name), parts: None }
+    }
+
+    fn take_begun(&self, name: &str) -> Result<Unfinished<'_>, ServerError> {
+        match self.refuse_if_restored(name) {
+            Err(ServerError::RestoreUnfinished { .. }) => Ok(self.take(name)),
+            Err(error) => Err(error),
+            Ok(()) => Err(ServerError::NoUnfinishedRestore { volume: name.to_owned() }),
+        }
+    }
 }
 
 impl Unfinished<'_> {
     /// All of the devices as one.
     pub(crate) fn device(&self) -> Arc<dyn Device> {
-        whole(self.parts.as_ref().map(|parts| &parts.devices[..]).unwrap_or_default())
+        whole(self.parts())
+    }
+
+    /// One by one.
+    pub(crate) fn parts(&self) -> &[Arc<FileDevice>] {
+        self.parts.as_ref().map(|parts| &parts.devices[..]).unwrap_or_default()
+    }
+
+    /// Where the notes are.
+    pub(crate) fn notes(&self) -> PathBuf {
+        self.nursery.join(NOTES)
+    }
+
+    /// Where its devices are, as in `volume.json`.
+    fn devices(&self) -> Result<Vec<PathBuf>, ServerError> {
+        let path = self.nursery.join("volume.json");
+        let missing = || ServerError::Path {
+            action: "read",
+            path: path.clone(),
+            source: std::io::ErrorKind::NotFound.into(),
+        };
+        Ok(state::load::<Document>(&path)?.ok_or_else(missing)?.devices)
     }
 
     /// Opens the volume for a check, and closes it again.
@@ -90,6 +241,12 @@ impl Unfinished<'_> {
         fs::rename(&self.nursery, &folder)
             .and_then(|()| state::sync_parent(&folder))
             .map_err(ServerError::path("create", &folder))?;
+        // In the folder of a volume nobody reads them.
+        if let Err(error) = fs::remove_file(folder.join(NOTES))
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(volume = self.name, %error, "the notes of a restore stay in the folder of its volume");
+        }
         let mut parts = self.parts.take().ok_or(ServerError::Bug)?;
         parts.paths.iter_mut().for_each(|path| *path = folder.join(&*path));
         let open = self.volumes.start(&self.name, parts)?;
@@ -105,23 +262,32 @@ impl Unfinished<'_> {
             _ => Ok(()),
         }
     }
+
+    /// Given up: devices that the user named can be named again.
+    fn let_go(&self, parts: &Parts) {
+        for (path, part) in parts.paths.iter().zip(&parts.devices) {
+            if path.is_absolute()
+                && let Err(error) = clear_beginning(part)
+            {
+                tracing::warn!(path = %path.display(), %error, "the beginning of a device was not cleared");
+            }
+        }
+    }
 }
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        // Given up: devices that the user named can be named again.
-        if let Some(parts) = self.parts.take() {
-            for (path, part) in parts.paths.iter().zip(&parts.devices) {
-                if path.is_absolute()
-                    && let Err(error) = clear_beginning(part)
-                {
-                    tracing::warn!(path = %path.display(), %error, "the beginning of a device was not cleared");
-                }
+        let parts = self.parts.take();
+        if unfinished_in(&self.nursery).is_none() {
+            if let Some(parts) = &parts {
+                self.let_go(parts);
+            }
+            if let Err(error) = self.clear() {
+                tracing::warn!(%error, "a folder stays until the next start");
             }
         }
-        if let Err(error) = self.clear() {
-            tracing::warn!(%error, "a folder stays until the next start");
-        }
+        // Whoever goes on takes the devices next.
+        drop(parts);
         self.volumes.restoring.lock().remove(&self.name);
     }
 }

@@ -126,6 +126,12 @@ pub enum DumpError {
         /// The file.
         file: String,
     },
+    /// It was restored up to a place where it does not go on as it did.
+    #[error("{file} does not go on as it did when the restore was cut: it was changed, or is damaged there")]
+    Changed {
+        /// The file.
+        file: String,
+    },
     /// The volume, the device or the work itself.
     #[error(transparent)]
     Stream(#[from] StreamError),

@@ -76,14 +76,16 @@ impl PartReader {
     /// [`PartReader::open`] of a part that can be read anywhere: when the head at its beginning is damaged, the copy at its end serves.
     pub fn open_file(file: &str, bytes: &Arc<dyn DumpBytes>) -> Result<Self, DumpError> {
         let input = || Box::new(InOrder { bytes: bytes.clone(), at: 0 });
-        match Self::open(file, input()) {
+        let mut reader = match Self::open(file, input()) {
             Err(DumpError::Head { source, .. }) => {
                 let head = head_at_end(bytes).map_err(|error| read_error(file, error))?;
                 let head = head.ok_or(DumpError::Head { file: file.to_owned(), source })?;
-                Self::open_with(file, input(), head)
+                Self::open_with(file, input(), head)?
             }
-            outcome => outcome,
-        }
+            outcome => outcome?,
+        };
+        reader.anywhere = Some(bytes.clone());
+        Ok(reader)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId, Vbn};
 use cairn_device::{Block, BlockMut};
@@ -16,6 +17,7 @@ use cairn_format::stream::{
 use cairn_format::{FormatError, SnapshotEntry, Structure};
 
 use super::error::DumpError;
+use super::index::{DumpBytes, InOrder};
 use crate::error::AbortReason;
 
 /// Bytes that one read of the input asks for.
@@ -115,9 +117,32 @@ impl Table {
 /// Blocks of a verified record, by run.
 pub type Runs = Vec<(Vbn, Vec<Block>)>;
 
+/// Up to where a part was read, and as what the reading goes on there: behind a record with blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartReached {
+    /// Where in the file.
+    pub offset: u64,
+    /// The number of the next record.
+    pub sequence: u64,
+    /// Of the heads so far.
+    pub digest: Checksum,
+    /// Some of them were lost.
+    pub digest_lost: bool,
+    /// Blocks so far.
+    pub blocks: u64,
+    /// The last one of them.
+    pub last: Vbn,
+    /// What could not be read so far.
+    pub lost: Vec<Lost>,
+}
+
 /// Reads one part of a dump.
 pub struct PartReader {
     file: String,
+    /// The part, if it can be read anywhere.
+    pub(super) anywhere: Option<Arc<dyn DumpBytes>>,
+    /// What comes before this is restored already, and is passed over.
+    passing: Option<PartReached>,
     window: Window,
     head: PartHead,
     table: Table,
@@ -167,6 +192,8 @@ impl PartReader {
         let digest = chain_digest(Checksum::default(), &head.to_bytes());
         let mut reader = Self {
             file: file.to_owned(),
+            anywhere: None,
+            passing: None,
             window,
             head,
             table: Table::default(),
@@ -215,20 +242,76 @@ impl PartReader {
         self.blocks
     }
 
-    /// The blocks of the next record that can be read, by run; none at the end. What could not be read on the way is in [`PartReader::lost`].
+    /// The blocks of the next record that can be read, by run; none at the end. What could not be read on the way is in [`PartReader::lost`]. Of a record that is passed over
+    /// there are no runs.
     ///
     /// # Errors
-    /// [`DumpError::Cut`] where the part ends without a trailer, [`DumpError::GivenUp`] where its writer gave up.
+    /// [`DumpError::Cut`] where the part ends without a trailer, [`DumpError::GivenUp`] where its writer gave up, [`DumpError::Changed`] where it does not go on as it did.
     pub fn extents(&mut self) -> Result<Option<Runs>, DumpError> {
-        while !self.ended {
-            if let Some(runs) = self.record()? {
+        loop {
+            self.arrive()?;
+            if self.ended {
+                break;
+            }
+            let Some(runs) = self.record()? else { continue };
+            if self.passing.is_none() {
                 return Ok(Some(runs));
             }
+            // What is damaged only now was whole when it was restored.
+            self.lost.clear();
+            return Ok(Some(Vec::new()));
         }
         if !std::mem::replace(&mut self.finished, true) {
             self.finish()?;
         }
         Ok(None)
+    }
+
+    /// Up to where it is read; none as long as it passes over what is restored already.
+    pub(crate) fn reached(&self) -> Option<PartReached> {
+        self.passing.is_none().then(|| PartReached {
+            offset: self.window.offset,
+            sequence: self.sequence,
+            digest: self.digest,
+            digest_lost: self.digest_lost,
+            blocks: self.blocks,
+            last: self.last,
+            lost: self.lost.clone(),
+        })
+    }
+
+    /// Goes on where it was. A file is read from there; of a pipe what comes before is read and verified once more, and passed over.
+    pub(crate) fn go_on(&mut self, at: PartReached) {
+        match &self.anywhere {
+            Some(bytes) => {
+                let input = InOrder { bytes: bytes.clone(), at: at.offset };
+                self.window = Window::new(Box::new(input));
+                self.window.offset = at.offset;
+                self.stand(at);
+            }
+            None => self.passing = Some(at),
+        }
+    }
+
+    /// Ends the passing over, where the reading goes on.
+    fn arrive(&mut self) -> Result<(), DumpError> {
+        let offset = self.window.offset;
+        if self.passing.as_ref().is_none_or(|at| offset < at.offset && !self.ended) {
+            return Ok(());
+        }
+        let same = |at: &PartReached| {
+            let digests = self.digest_lost || at.digest_lost || self.digest == at.digest;
+            offset == at.offset && self.sequence == at.sequence && digests
+        };
+        let at = self.passing.take().filter(same);
+        self.stand(at.ok_or_else(|| DumpError::Changed { file: self.file.clone() })?);
+        Ok(())
+    }
+
+    fn stand(&mut self, at: PartReached) {
+        let PartReached { offset: _, sequence, digest, digest_lost, blocks, last, lost } = at;
+        (self.sequence, self.digest, self.digest_lost) = (sequence, digest, digest_lost);
+        (self.blocks, self.last, self.lost) = (blocks, last, lost);
     }
 
     fn next_is_table(&mut self) -> Result<bool, DumpError> {

@@ -2,18 +2,21 @@
 //!
 //! Dumps are read one after the other, as a later one has newer content for block numbers that were used again; the parts of a dump
 //! at the same time, and their records come in any order. Until [`Volume::adopt`] has written its superblock the
-//! device holds no volume: a restore that is cut starts over.
+//! device holds no volume.
+//!
+//! A restore that is cut goes on where its [`RestoreLedger`] says: each part behind the last record that was durable. What was written behind that is written once more, and so is what a later dump has
+//! written in its place, as that dump comes after it again. A dump behind which another one has begun is never written from again: it would put older blocks over newer ones.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use cairn_base::{BLOCK_SIZE, Timestamp};
-use cairn_device::{Device, Operation};
+use cairn_base::{BLOCK_SIZE, Timestamp, Vbn};
+use cairn_device::{Block, Device, Operation};
 use cairn_format::SnapshotEntry;
 use cairn_volume::{FormatOptions, ReceivedImage, Role, Volume};
 
 use super::error::DumpError;
-use super::read::{Lost, PartHead, PartReader, Runs};
+use super::read::{Lost, PartHead, PartReached, PartReader, Runs};
 use crate::apply::check_table;
 use crate::error::StreamError;
 use crate::work::{Progress, Threads, Work};
@@ -34,10 +37,52 @@ pub struct Restored {
     pub snapshots: u64,
     /// Blocks that were written.
     pub blocks: u64,
-    /// Bytes of all parts.
+    /// How many of them were there when it went on.
+    pub there: u64,
+    /// Bytes of all parts that were read.
     pub bytes: u64,
     /// What could not be read, with the file that it was in.
     pub lost: Vec<(String, Lost)>,
+}
+
+/// How far a restore is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Standing {
+    /// The dump that is written from, by its place among all; those before it are through.
+    pub dump: usize,
+    /// Up to where each of its parts is written; none for one without a record yet.
+    pub parts: Vec<Option<PartReached>>,
+    /// Blocks that were written, of all dumps.
+    pub blocks: u64,
+    /// What could not be read of the dumps before, with the file that it was in.
+    pub lost: Vec<(String, Lost)>,
+}
+
+/// Remembers how far a restore is, so that it goes on there when it is cut.
+pub trait RestoreLedger {
+    /// Where it goes on.
+    fn standing(&self) -> Standing;
+
+    /// These blocks of that dump are written next, in place of what is there.
+    fn writing(&mut self, dump: usize, runs: &[(Vbn, Vec<Block>)]) -> Result<(), DumpError>;
+
+    /// The device has got all up to here. It is durable there once it was flushed.
+    fn written(&mut self, standing: &Standing) -> Result<(), DumpError>;
+}
+
+/// Remembers nothing.
+impl RestoreLedger for () {
+    fn standing(&self) -> Standing {
+        Standing::default()
+    }
+
+    fn writing(&mut self, _: usize, _: &[(Vbn, Vec<Block>)]) -> Result<(), DumpError> {
+        Ok(())
+    }
+
+    fn written(&mut self, _: &Standing) -> Result<(), DumpError> {
+        Ok(())
+    }
 }
 
 /// Puts `dumps` (as [`arrange`](super::arrange) made them) on `device`, which must be empty, as a volume with a block space of `blocks` blocks. With
@@ -53,6 +98,22 @@ pub fn restore(
     now: Timestamp,
     work: &mut Work<'_>,
 ) -> Result<Restored, DumpError> {
+    restore_on(dumps, device, blocks, accept_damage, now, &mut (), work)
+}
+
+/// As [`restore`], from where `ledger` says, on a device that has what was written until then.
+///
+/// # Errors
+/// As [`restore`]; and those of the ledger.
+pub fn restore_on(
+    dumps: Vec<Vec<PartReader>>,
+    device: &dyn Device,
+    blocks: u64,
+    accept_damage: bool,
+    now: Timestamp,
+    ledger: &mut dyn RestoreLedger,
+    work: &mut Work<'_>,
+) -> Result<Restored, DumpError> {
     let none = || DumpError::Stream(StreamError::Inconsistent("there is no dump"));
     let head = dumps.last().and_then(|dump| dump.first()).ok_or_else(none)?.head().clone();
     let need = dumps.iter().flatten().map(|part| part.head().stream.space_blocks).max().unwrap_or(0);
@@ -60,21 +121,26 @@ pub fn restore(
         return Err(StreamError::TooSmall { need, have: blocks }.into());
     }
     let total = dumps.iter().filter_map(|dump| dump.first()).map(|part| part.head().dump.blocks).sum();
+    let standing = ledger.standing();
+    let there = standing.blocks;
     let mut writer = Writer {
         device,
         space_at: Volume::space_offset(blocks),
         limit: blocks,
-        blocks: 0,
         total,
         bytes: AtomicU64::new(0),
+        standing,
+        ledger,
     };
-    let mut lost = Vec::new();
     let mut table = None;
-    for mut parts in dumps {
+    for (number, mut parts) in dumps.into_iter().enumerate().skip(writer.standing.dump) {
+        writer.begin(number, &mut parts);
         writer.dump(&mut parts, accept_damage, work)?;
-        for part in &parts {
-            lost.extend(part.lost().iter().map(|lost| (part.file().to_owned(), lost.clone())));
-        }
+        let lost = |part: &PartReader| {
+            let of = |lost: &Lost| (part.file().to_owned(), lost.clone());
+            part.lost().iter().map(of).collect::<Vec<_>>()
+        };
+        writer.standing.lost.extend(parts.iter().flat_map(lost));
         let name = parts.first().map(|part| part.file().to_owned()).unwrap_or_default();
         table = Some((parts.iter().find_map(PartReader::table), name));
     }
@@ -86,20 +152,43 @@ pub fn restore(
     let image = ReceivedImage { target: head.stream.target, snapshots: entries };
     Volume::adopt(device, &options, &image, now)?;
     let bytes = writer.bytes.load(Ordering::Relaxed);
-    Ok(Restored { head, target, snapshots, blocks: writer.blocks, bytes, lost })
+    let Standing { blocks, lost, .. } = writer.standing;
+    Ok(Restored { head, target, snapshots, blocks, there, bytes, lost })
 }
 
 struct Writer<'a> {
     device: &'a dyn Device,
     space_at: u64,
     limit: u64,
-    blocks: u64,
     total: u64,
     /// Bytes of the parts that were read.
     bytes: AtomicU64,
+    standing: Standing,
+    ledger: &'a mut dyn RestoreLedger,
+}
+
+/// The blocks of a record, and up to where its part is read with it.
+struct Taken {
+    part: usize,
+    runs: Runs,
+    reached: Option<PartReached>,
 }
 
 impl Writer<'_> {
+    /// Goes on with a dump where it was, or begins it.
+    fn begin(&mut self, number: usize, parts: &mut [PartReader]) {
+        if number != self.standing.dump {
+            self.standing.dump = number;
+            self.standing.parts.clear();
+        }
+        self.standing.parts.resize(parts.len(), None);
+        for (part, reached) in parts.iter_mut().zip(&self.standing.parts) {
+            if let Some(reached) = reached {
+                part.go_on(reached.clone());
+            }
+        }
+    }
+
     fn dump(
         &mut self,
         parts: &mut [PartReader],
@@ -107,10 +196,10 @@ impl Writer<'_> {
         work: &mut Work<'_>,
     ) -> Result<(), DumpError> {
         let Some(threads) = work.threads else {
-            for part in parts {
+            for (number, part) in parts.iter_mut().enumerate() {
                 let before = part.bytes();
-                while let Some(runs) = next(part, accept_damage)? {
-                    self.write(vec![runs], work)?;
+                while let Some(taken) = next(number, part, accept_damage)? {
+                    self.write(vec![taken], work)?;
                 }
                 self.bytes.fetch_add(part.bytes() - before, Ordering::Relaxed);
             }
@@ -121,12 +210,12 @@ impl Writer<'_> {
         let mut failures: Vec<Option<DumpError>> = parts.iter().map(|_| None).collect();
         let mut tasks: Vec<Task<'_>> = Vec::new();
         let bytes = AtomicU64::new(0);
-        for (part, failure) in parts.iter_mut().zip(&mut failures) {
+        for ((number, part), failure) in parts.iter_mut().enumerate().zip(&mut failures) {
             // The queue ends when every reader has let go of its end, so each must at its own end.
             let (mut give, stop, bytes) = (Some(give.clone()), &stop, &bytes);
             tasks.push(Box::new(move || {
                 if let Some(give) = give.take() {
-                    *failure = read_all(part, accept_damage, &give, stop, bytes).err();
+                    *failure = read_all((number, &mut *part), accept_damage, &give, stop, bytes).err();
                 }
             }));
         }
@@ -147,7 +236,7 @@ impl Writer<'_> {
         written
     }
 
-    fn write_all(&mut self, queue: &Receiver<Runs>, work: &mut Work<'_>) -> Result<(), DumpError> {
+    fn write_all(&mut self, queue: &Receiver<Taken>, work: &mut Work<'_>) -> Result<(), DumpError> {
         while let Ok(first) = queue.recv() {
             let more = queue.try_iter().take(RECORDS_PER_WRITE - 1);
             self.write(std::iter::once(first).chain(more).collect(), work)?;
@@ -155,22 +244,35 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn write(&mut self, records: Vec<Runs>, work: &mut Work<'_>) -> Result<(), DumpError> {
+    fn write(&mut self, records: Vec<Taken>, work: &mut Work<'_>) -> Result<(), DumpError> {
         work.go_on()?;
-        let mut batch = Vec::new();
-        for (first, blocks) in records.into_iter().flatten() {
-            let count = blocks.len() as u64;
-            if first.0.saturating_add(count) > self.limit {
-                return Err(StreamError::Inconsistent("a block lies outside of the block space").into());
-            }
-            let at = self.space_at + first.0 * BLOCK_SIZE as u64;
-            batch.push(Operation::write(at, blocks.into_iter().collect()));
-            self.blocks += count;
+        let (mut runs, mut reached) = (Runs::new(), Vec::new());
+        for taken in records {
+            runs.extend(taken.runs);
+            reached.extend(taken.reached.map(|at| (taken.part, at)));
         }
+        if runs.iter().any(|(first, blocks)| first.0.saturating_add(blocks.len() as u64) > self.limit) {
+            return Err(StreamError::Inconsistent("a block lies outside of the block space").into());
+        }
+        self.ledger.writing(self.standing.dump, &runs)?;
+        let blocks: usize = runs.iter().map(|(_, blocks)| blocks.len()).sum();
+        let write = |(first, blocks): (Vbn, Vec<Block>)| {
+            let at = self.space_at + first.0 * BLOCK_SIZE as u64;
+            Operation::write(at, blocks.into_iter().collect())
+        };
+        let mut batch: Vec<Operation> = runs.into_iter().map(write).collect();
         self.device.run(&mut batch);
         batch.into_iter().try_for_each(Operation::into_outcome)?;
-        let bytes = self.blocks * BLOCK_SIZE as u64;
-        (work.progress)(Progress { blocks: self.blocks, blocks_total: self.total, bytes });
+        self.standing.blocks += blocks as u64;
+        for (part, at) in reached {
+            if let Some(part) = self.standing.parts.get_mut(part) {
+                *part = Some(at);
+            }
+        }
+        self.ledger.written(&self.standing)?;
+        let Standing { blocks, .. } = self.standing;
+        let bytes = blocks * BLOCK_SIZE as u64;
+        (work.progress)(Progress { blocks, blocks_total: self.total, bytes });
         Ok(())
     }
 }
@@ -186,15 +288,15 @@ fn beside_all(threads: &dyn Threads, tasks: &mut [Task<'_>], own: &mut dyn FnMut
 }
 
 fn read_all(
-    part: &mut PartReader,
+    (number, part): (usize, &mut PartReader),
     accept_damage: bool,
-    give: &SyncSender<Runs>,
+    give: &SyncSender<Taken>,
     stop: &AtomicBool,
     bytes: &AtomicU64,
 ) -> Result<(), DumpError> {
     let before = part.bytes();
-    while let Some(runs) = next(part, accept_damage)? {
-        if stop.load(Ordering::Relaxed) || give.send(runs).is_err() {
+    while let Some(taken) = next(number, part, accept_damage)? {
+        if stop.load(Ordering::Relaxed) || give.send(taken).is_err() {
             break;
         }
     }
@@ -203,10 +305,10 @@ fn read_all(
 }
 
 /// The next blocks of a part. Damage ends it, unless it is accepted or costs nothing.
-fn next(part: &mut PartReader, accept_damage: bool) -> Result<Option<Runs>, DumpError> {
+fn next(number: usize, part: &mut PartReader, accept_damage: bool) -> Result<Option<Taken>, DumpError> {
     let outcome = match part.extents() {
-        // What comes before the end is there.
-        Err(DumpError::Cut { .. }) if accept_damage => Ok(None),
+        // What comes before the end is there; but not what was restored already, when that is not passed over yet.
+        Err(DumpError::Cut { .. }) if accept_damage && part.reached().is_some() => Ok(None),
         outcome => outcome,
     };
     let runs = outcome?;
@@ -214,6 +316,6 @@ fn next(part: &mut PartReader, accept_damage: bool) -> Result<Option<Runs>, Dump
         Some(lost) if !accept_damage => {
             Err(DumpError::Damaged { file: part.file().to_owned(), lost: lost.clone() })
         }
-        _ => Ok(runs),
+        _ => Ok(runs.map(|runs| Taken { part: number, runs, reached: part.reached() })),
     }
 }

@@ -13,6 +13,7 @@ use cairn_volume::{CheckDepth, FormatOptions, OpenOptions, Role, Volume};
 use super::*;
 use crate::{Compression, Plan, StreamError, Threads, Work};
 
+mod restore;
 mod resume;
 
 const BLOCKS: u64 = 4096;

@@ -1,0 +1,133 @@
+//! `cairn image restore`: new ones, those that were cut and go on, and those that are given up.
+
+use std::path::{Path, PathBuf};
+
+use cairn_server::api::{self, ErrorKind};
+use cairn_server::{HANDOVER_FILES_MAX, ServerError};
+
+use super::files::{self, Handed};
+use crate::arguments::RestoreImage;
+use crate::client::Client;
+use crate::commands::volume::{absolute, segment};
+use crate::commands::{follow, summary};
+use crate::exit::Failure;
+use crate::output::{Output, print_line, size};
+
+/// Runs the command.
+pub fn run(asked: &RestoreImage, client: &Client, output: Output) -> Result<(), Failure> {
+    segment(&asked.name)?;
+    if asked.give_up {
+        return give_up(&asked.name, client, output);
+    }
+    let paths = match asked.files.is_empty() {
+        true => begun_with(&asked.name, client)?,
+        false => asked.files.clone(),
+    };
+    if paths.len() > HANDOVER_FILES_MAX {
+        return Err(Failure::new(
+            ErrorKind::Usage,
+            format!("{} files are too many: {HANDOVER_FILES_MAX} are taken at once", paths.len()),
+            "leave out dumps that a later one of a lower level replaces",
+        ));
+    }
+    let sources = files::open_sources(&paths)?;
+    let handed = Handed::give(client.place(), sources.iter())?;
+    let request = api::RestoreRequest {
+        name: asked.name.clone(),
+        size_bytes: asked.size.map(|size| size.0),
+        devices: absolute(&asked.device)?,
+        ticket: handed.ticket.clone(),
+        files: paths.iter().map(|path| name(path)).collect::<Result<_, _>>()?,
+        accept_damage: asked.accept_damage,
+        resume: asked.resume,
+        anew: asked.anew,
+    };
+    let job = client.post("/v1/images/restore", &request)?;
+    let outcome = follow(job, client, output).map_err(|failure| cut(failure, &asked.name, client))?;
+    drop(handed);
+    let Some(api::JobOutcome::Restore(result)) = outcome else { return Ok(()) };
+    tell(&result, output)
+}
+
+/// What a file is called when it is looked for again.
+fn name(path: &Path) -> Result<String, Failure> {
+    match path.as_os_str() == "-" {
+        true => Ok(files::called(path)),
+        false => Ok(std::path::absolute(path)?.display().to_string()),
+    }
+}
+
+fn unfinished(volume: &str, client: &Client) -> Result<api::UnfinishedRestore, Failure> {
+    let all: Vec<api::UnfinishedRestore> = client.get("/v1/images/restores")?;
+    let found = all.into_iter().find(|one| one.volume == volume);
+    found.ok_or_else(|| ServerError::NoUnfinishedRestore { volume: volume.to_owned() }.into())
+}
+
+/// The files that the unfinished restore was begun with.
+fn begun_with(volume: &str, client: &Client) -> Result<Vec<PathBuf>, Failure> {
+    let pipe = files::called("-".as_ref());
+    let named = unfinished(volume, client)?.files;
+    if named.contains(&pipe) {
+        let next = format!("name all of them, and the pipe with `-`: cairn image restore {volume} --resume FILE... -");
+        return Err(Failure::new(ErrorKind::Usage, "a part of these dumps came through a pipe", next));
+    }
+    Ok(named.into_iter().map(PathBuf::from).collect())
+}
+
+fn give_up(volume: &str, client: &Client, output: Output) -> Result<(), Failure> {
+    let before = unfinished(volume, client)?;
+    output.confirm(&format!(
+        "this gives up the restore of {volume} from dumps of {}, with {} of {} that are written of it",
+        before.dumped_from,
+        size(before.durable_bytes),
+        size(before.total_bytes)
+    ))?;
+    let () = client.delete(&format!("/v1/images/restores/{}", segment(volume)?))?;
+    output.tell(&serde_json::json!({ "given_up": volume }), |_| format!("gave up the restore of {volume}"));
+    Ok(())
+}
+
+/// Without an answer nobody knows whether there is something to go on with.
+fn cut(mut failure: Failure, volume: &str, client: &Client) -> Failure {
+    if unfinished(volume, client).is_err_and(|error| error.body.error != ErrorKind::NotFound) {
+        let next = format!(
+            "{}; then go on with `cairn image restore {volume} --resume`, or begin again if there is nothing yet to go on with",
+            failure.body.next
+        );
+        failure.body.next = next;
+    }
+    failure
+}
+
+fn tell(result: &api::RestoreResult, output: Output) -> Result<(), Failure> {
+    if output.json {
+        print_line(&summary(result).to_string());
+    } else {
+        result.lost.iter().chain(&result.findings).for_each(|line| print_line(line));
+        if !output.quiet {
+            let there = match result.there_bytes {
+                0 => String::new(),
+                there => format!(" ({} of them were there)", size(there)),
+            };
+            print_line(&format!(
+                "restored {} into {}: {} snapshot(s), {} of blocks{there}; its present state is {}",
+                result.dumped_from,
+                result.volume,
+                result.snapshots,
+                size(result.data_bytes),
+                result.snapshot,
+            ));
+        }
+    }
+    if result.lost.is_empty() && result.findings.is_empty() {
+        return Ok(());
+    }
+    if !output.json {
+        eprintln!(
+            "{} record(s) could not be read; reads of what {} finding(s) name will fail, all else is there",
+            result.lost.len(),
+            result.findings.len()
+        );
+    }
+    Err(Failure::silent(crate::exit::PARTLY_DONE))
+}
