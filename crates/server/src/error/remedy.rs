@@ -324,6 +324,7 @@ impl ServerError {
                 let or = format!("or give it up with `cairn image restore {volume} --give-up`");
                 match source.kind() {
                     ErrorKind::Interrupted => format!("go on with `cairn image restore {volume} --resume`, {or}"),
+                    ErrorKind::NoSpace => format!("make room and go on with `cairn image restore {volume} --resume`, {or}"),
                     ErrorKind::Damaged => format!(
                         "go on with a whole copy of the file (a pipe is read from its beginning again) with `cairn image restore {volume} --resume FILE...`, \
                          or with --accept-damage without what can't be read (`cairn image verify` says what that is), {or}"

@@ -453,9 +453,10 @@ impl<'a> Restoring<'a> {
         dumps: Vec<Vec<PartReader>>,
         handed: &Handed,
     ) -> Result<Filled, ServerError> {
-        self.progress.phase("restoring");
         let there = keeper.notes.blocks;
         let mut tell = |at: cairn_stream::Progress| {
+            let passes = there > 0 && at.blocks == there;
+            self.progress.phase(if passes { "reading what is there" } else { "restoring" });
             let total = at.blocks_total.saturating_sub(there) * BLOCK;
             self.progress.bytes(at.blocks.saturating_sub(there) * BLOCK, total);
             if self.progress.cancelled().load(Ordering::Relaxed) {
@@ -467,6 +468,7 @@ impl<'a> Restoring<'a> {
         let device = unfinished.device();
         let RestoreNotes { accept_damage: accept, space_blocks: blocks, .. } = keeper.notes;
         let last = dumps.len().saturating_sub(1);
+        self.progress.phase("restoring");
         let now = self.clock.now();
         let restored = cairn_stream::restore_on(dumps, &*device, blocks, accept, now, keeper, &mut work)?;
         keeper.cross_out(|sample| sample.dump != last)?;
@@ -524,3 +526,6 @@ fn ids(dumps: &[Vec<PartReader>]) -> Vec<String> {
     let first = |dump: &Vec<PartReader>| dump.first().map(|part| part.head().dump.dump.to_string());
     dumps.iter().filter_map(first).collect()
 }
+
+#[cfg(test)]
+mod tests;
