@@ -215,6 +215,8 @@ struct Keeper {
     standing: Standing,
     /// Of each device the blocks that were written last.
     recent: Vec<VecDeque<Sample>>,
+    /// Of what is being written: when that fails, nobody knows what is there.
+    next: Vec<Sample>,
     /// Coarsest of all devices.
     alignment: u64,
     /// Blocks at the last mark, and when that was.
@@ -243,6 +245,7 @@ impl Keeper {
             noted,
             standing: notes.standing(),
             recent,
+            next: Vec::new(),
             alignment: alignments.max().unwrap_or(1).into(),
             since: (notes.blocks, clock.monotonic()),
             failed: false,
@@ -264,7 +267,8 @@ impl Keeper {
         None
     }
 
-    fn remember(&mut self, dump: usize, runs: &[(Vbn, Vec<Block>)]) {
+    /// A block of each device that these are for.
+    fn samples_of(&self, dump: usize, runs: &[(Vbn, Vec<Block>)]) -> Vec<Sample> {
         let mut last = BTreeMap::new();
         for (first, blocks) in runs {
             // Zeros are on a device that was emptied as well.
@@ -273,12 +277,20 @@ impl Keeper {
                 last.insert(device, (at, first.0, block));
             }
         }
-        for (device, (at, vbn, block)) in last {
-            let Some(recent) = self.recent.get_mut(device) else { continue };
+        let sample = |(device, (at, vbn, block)): (usize, (u64, u64, &Block))| {
+            let checksum = format!("{:?}", Checksum::of(&block[..]));
+            Sample { device, at, vbn, dump, checksum }
+        };
+        last.into_iter().map(sample).collect()
+    }
+
+    fn remember(&mut self) {
+        for sample in self.next.drain(..) {
+            let Some(recent) = self.recent.get_mut(sample.device) else { continue };
             if recent.len() == SAMPLES {
                 recent.pop_front();
             }
-            recent.push_back(Sample { device, at, vbn, dump, checksum: checksum_of(block) });
+            recent.push_back(sample);
         }
     }
 
@@ -323,10 +335,6 @@ impl Keeper {
     }
 }
 
-fn checksum_of(block: &Block) -> String {
-    format!("{:?}", Checksum::of(&block[..]))
-}
-
 impl RestoreLedger for Keeper {
     fn standing(&self) -> Standing {
         self.standing.clone()
@@ -338,12 +346,13 @@ impl RestoreLedger for Keeper {
         };
         self.cross_out(|sample| runs.iter().any(|run| is_in(sample.vbn, run)))
             .map_err(|error| StreamError::from(std::io::Error::other(error)))?;
-        self.remember(dump, runs);
+        self.next = self.samples_of(dump, runs);
         Ok(())
     }
 
     fn written(&mut self, standing: &Standing) -> Result<(), DumpError> {
         self.standing.clone_from(standing);
+        self.remember();
         let (blocks, since) = self.since;
         let more = standing.blocks.saturating_sub(blocks) * BLOCK;
         let passed = self.clock.monotonic().saturating_sub(since);

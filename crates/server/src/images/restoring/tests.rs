@@ -31,6 +31,7 @@ fn keeper(path: PathBuf, clock: Arc<dyn Clock>) -> Keeper {
         noted: false,
         standing: Standing::default(),
         recent: vec![VecDeque::new(); 2],
+        next: Vec::new(),
         alignment: BLOCK,
         since: (0, Duration::ZERO),
         failed: false,
@@ -60,6 +61,8 @@ fn sample_is_noted_when_it_is_durable_and_crossed_out_before_it_is_written_over(
     assert_eq!(noted(), Some((0, 5, vec![(1, 12, 0)])), "before it is written");
     keeper.written(&at(1, 7)).unwrap();
     assert_eq!(noted(), Some((0, 5, vec![(1, 12, 0)])));
+    // A write that fails leaves its blocks as nobody knows what.
+    keeper.writing(1, &[run(6, &[7])]).unwrap();
     assert!(keeper.stays());
     assert_eq!(noted(), Some((1, 7, vec![(0, 2, 1), (1, 12, 0)])));
     // The volume that is made now may use what the last dump does not have.
