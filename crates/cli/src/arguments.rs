@@ -14,7 +14,7 @@ mod image;
 mod restore;
 mod trace;
 
-pub use device::{Device, History, InstantArgument, WindowArguments};
+pub use device::{Beneath, Device, History, InstantArgument, WindowArguments};
 pub use files::{DiffSnapshots, Dump, Mount, Unmount};
 pub use group::{Group, SetGroup};
 pub use image::{DumpImage, ExtractImage, Image, MountImage, RestoreImage, split_path};
@@ -239,6 +239,8 @@ pub enum Volume {
         /// A disk or a file for the intent log; without it the log is on the devices of the volume
         #[arg(long, value_name = "PATH")]
         log_device: Option<PathBuf>,
+        #[command(flatten)]
+        beneath: Box<Beneath>,
     },
     /// All volumes
     List,
@@ -636,6 +638,8 @@ pub enum Mirror {
         #[arg(long, value_name = "PATH")]
         log_device: Option<PathBuf>,
         #[command(flatten)]
+        beneath: Box<Beneath>,
+        #[command(flatten)]
         link: Link,
     },
     /// How mirrors are
@@ -705,6 +709,17 @@ pub enum Mirror {
     Resume {
         /// The mirror
         name: String,
+    },
+    /// Bring a mirror over a history back to what it showed at an instant, and pause it: away from a mistake that it has copied
+    Rewind {
+        /// The mirror
+        name: String,
+        /// Which instant: each image that an update brought has a mark, see `cairn history status`
+        #[command(flatten)]
+        at: InstantArgument,
+        /// Only say what would happen
+        #[arg(short = 'n', long)]
+        dry_run: bool,
     },
     /// End a running update; returns when it is over. What it brought stays for the next one
     Abort {

@@ -108,6 +108,7 @@ impl Story {
             size_bytes: Some(volume_bytes),
             devices: Vec::new(),
             log_device: None,
+            history: None,
         };
         let _: api::Volume = source.client.post("/v1/volumes", &volume)?;
         let lun = api::CreateLun { name: "disk".to_owned(), size_bytes: lun_bytes };
@@ -136,6 +137,7 @@ impl Story {
             lock_ms: None,
             devices: Vec::new(),
             log_device: None,
+            history: None,
             rpo_ms: None,
             no_hold: false,
             stall_ms: None,

@@ -251,7 +251,8 @@ fn damage_that_was_accepted_is_named_after_a_kill_as_well() {
 fn restore_from_a_damaged_file_goes_on_with_a_sound_one_and_not_with_another_dump_or_device() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = served(dir.path());
-    let (file, other, sound) = (path(dir.path(), "dump"), path(dir.path(), "other"), path(dir.path(), "sound"));
+    let (file, other, sound) =
+        (path(dir.path(), "dump"), path(dir.path(), "other"), path(dir.path(), "sound"));
     let (device, kept) = (path(dir.path(), "disk"), path(dir.path(), "kept"));
     server.good(&["image", "dump", "v", "--to", &file]);
     server.good(&["image", "dump", "v", "--to", &other]);

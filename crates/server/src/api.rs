@@ -26,7 +26,7 @@ pub use activity::{Activity, Rate};
 pub use clones::{CreateClone, VolumeClone};
 pub use devices::{
     AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, Folding, HistoryStatus, Instant, IoCount,
-    LostVersion, Mark, Placement, RevertCopy, Reverted, Thin, View, Window,
+    LostVersion, Mark, Placement, RevertCopy, Reverted, Thin, View, VolumeHistory, Window,
 };
 pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
 pub use dumps::{
@@ -203,6 +203,8 @@ pub struct Volume {
     pub devices: Vec<String>,
     /// The file or disk of its intent log; none when the log is on the devices of the volume.
     pub log_device: Option<String>,
+    /// Where its history is; none when there is none under it.
+    pub history: Option<String>,
     /// The snapshot, `VOLUME@SNAPSHOT`, that it is a clone of; none when it is no clone.
     pub clone_of: Option<String>,
     /// How its scrub is, and what of it is damaged; none when it is not open.
@@ -225,6 +227,9 @@ pub struct CreateVolume {
     /// A disk or a file for its intent log; the log is on the devices of the volume when not given.
     #[serde(default)]
     pub log_device: Option<String>,
+    /// A history under it; none when not given.
+    #[serde(default)]
+    pub history: Option<VolumeHistory>,
 }
 
 /// Faults under a volume, on purpose. What is 0 or false is off.

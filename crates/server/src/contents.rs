@@ -10,7 +10,7 @@ use cairn_volume::{CheckDepth, CheckProgress, Role, Snapshot, VolumeError};
 use crate::api;
 use crate::background;
 use crate::error::ServerError;
-use crate::names;
+use crate::names::{self, ExportName};
 use crate::server::Server;
 use crate::volumes::{NewVolume, OpenVolume, blocks_of, new_volume_id};
 
@@ -24,7 +24,9 @@ impl Server {
             blocks,
             devices: &request.devices,
             log_device: request.log_device.as_deref(),
+            history: request.history.as_ref(),
         };
+        self.refuse_second_history(&new)?;
         let open = self.volumes.create(&new)?;
         tracing::info!(volume = request.name, "made a volume");
         Ok(open.show())
@@ -312,6 +314,35 @@ impl Server {
         let undo = open.volume.rollback(snapshot.id).map_err(named(volume, &format!("{volume}@{name}")))?;
         tracing::info!(volume, snapshot = name, closed, undo = undo.name, "rolled back");
         Ok(show_snapshot(volume, &undo))
+    }
+
+    /// Refuses a history of the name that an adopted device has: `cairn history` would not know which of the two is meant.
+    pub(crate) fn refuse_second_history(&self, new: &NewVolume<'_>) -> Result<(), ServerError> {
+        match self.devices.get(new.name) {
+            Err(ServerError::NotFound { .. }) => Ok(()),
+            _ if new.history.is_none() => Ok(()),
+            _ => Err(ServerError::Taken { what: "device", name: new.name.to_owned() }),
+        }
+    }
+
+    /// Brings a volume back to an instant of its history, while nothing else is done with it; its clients connect again.
+    pub(crate) fn bring_back(&self, name: &str, at: &api::Instant) -> Result<api::Reverted, ServerError> {
+        let open = self.volumes.get(name)?;
+        let (_held, then) = self.volumes.check_revert(&open, at)?;
+        self.groups.refuse_alone(name)?;
+        self.devices.refuse_adopted(name, None)?;
+        let _still = self.mounts.keep_still(name);
+        self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
+        self.forget_dumps_since(&open, then.created)?;
+        // What clients have in memory is of another time, also of snapshots: those that are younger will not be there.
+        let mine = |export: &ExportName<'_>| export.volume == name;
+        let ended = self.close_sessions(mine);
+        let (opened, reverted) = self.volumes.revert(name, at)?;
+        // Those that came back meanwhile.
+        let ended = ended + self.close_sessions(mine);
+        let (generation, findings) = (opened.volume.status().generation.0, reverted.findings.len());
+        tracing::warn!(volume = name, generation, findings, undo = reverted.undo, "brought back to an instant");
+        Ok(api::Reverted { sessions_ended: ended as u64, ..reverted })
     }
 
     /// The volume, unless a mirror's source decides what is in it.

@@ -13,7 +13,7 @@
 //! DIR/devices/NAME@CLONE.store    what was written to a clone
 //! DIR/exports.json               who may use an export, where that is not everybody; secrets of CHAP
 //! DIR/reservations.json          persistent reservations of iSCSI initiators
-//! DIR/volumes/NAME/volume.json   the devices of a volume, and of its intent log
+//! DIR/volumes/NAME/volume.json   the devices of a volume, of its intent log, and of the history under it
 //! DIR/volumes/NAME/volume.img    its device, when no other was named
 //! DIR/volumes/NAME/dumps.json    the last image dump of each level, and how far an unfinished one is
 //! DIR/volumes/NAME/dates.json    the dates of its BSD dumps

@@ -7,14 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cairn_base::{Clock, HistoryId, Interval, Timestamp};
-use cairn_device::{Device, FileDevice, OpenError};
+use cairn_device::{Device, FileDevice};
 use cairn_frontend_nbd::{Export, ExportInfo};
 use cairn_history::{
     FloorPolicy, Granularity, History, HistoryError, HistoryOptions, HistoryView, OpenOptions, Placement,
@@ -35,7 +35,8 @@ mod place;
 mod release;
 mod show;
 
-use place::{Place, file_options, open_when_free};
+use place::{Place, file_options, refuse_used};
+pub(crate) use place::{open_when_free, take_store_file};
 
 /// How long the background thread of a device rests when there was nothing to do.
 const REST: Duration = Duration::from_millis(50);
@@ -48,9 +49,9 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 const DIRTY_BYTES: u64 = 32 << 20;
 const CACHE_BYTES: u64 = 64 << 20;
 /// Bytes of the smallest store that is made unasked.
-const STORE_MIN: u64 = 64 << 20;
-/// The part of a store that must be zero before it is taken.
-const MUST_BE_EMPTY: u32 = 128 << 10;
+pub(crate) const STORE_MIN: u64 = 64 << 20;
+/// The block of a history unless its owner wants another.
+pub(crate) const BLOCK_BYTES: u32 = 4096;
 
 /// What `NAME.json` says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -96,7 +97,7 @@ struct ClosedClone {
     _view: Option<HistoryView>,
 }
 
-/// A device that is open, with its thread.
+/// A device that is open, with its thread: an adopted one, or the one under a volume.
 pub(crate) struct OpenDevice {
     name: String,
     history: Arc<History>,
@@ -297,7 +298,11 @@ impl Devices {
         if self.entries.read().contains_key(name) {
             return Err(ServerError::Taken { what: "device", name: name.clone() });
         }
-        let block_bytes = request.block_bytes.unwrap_or(4096);
+        // `cairn history` would not know which of the two is meant.
+        if self.volumes.get(name).is_ok_and(|open| open.history().is_ok()) {
+            return Err(ServerError::Taken { what: "volume", name: name.clone() });
+        }
+        let block_bytes = request.block_bytes.unwrap_or(BLOCK_BYTES);
         let mut made: Vec<PathBuf> = Vec::new();
         let outcome = self.adopt_with(request, block_bytes, &mut made);
         if outcome.is_err() {
@@ -319,7 +324,8 @@ impl Devices {
         if history_place.as_ref() == Some(&origin_place) {
             return Err(ServerError::Invalid { what: "the history", rule: "it is not the origin itself" });
         }
-        let granularity = parse_granularity(request.granularity.as_deref().unwrap_or("marks"))?;
+        let granularity = request.granularity.as_deref();
+        let options = new_history(request.placement, granularity, &request.window, block_bytes)?;
         let origin = self.take_origin(&origin_place, request.size_bytes, made)?;
         let mut document = Document {
             origin: origin_place,
@@ -339,13 +345,6 @@ impl Devices {
         let bytes = request.history_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
         let store = self.take_store(&history_place, bytes, made)?;
         document.history = Some(history_place);
-        let options = HistoryOptions {
-            store: HistoryId(random_bytes()),
-            placement: engine_placement(request.placement.unwrap_or(api::Placement::Checkpointing)),
-            granularity,
-            block_bytes,
-            window: engine_window(&request.window)?,
-        };
         let history = History::create(origin, store, &options, self.open_options(&document))
             .map_err(ServerError::history(name))?;
         state::save(&self.path(name), &document)?;
@@ -385,28 +384,14 @@ impl Devices {
         bytes: u64,
         made: &mut Vec<PathBuf>,
     ) -> Result<Arc<dyn Device>, ServerError> {
-        if let Place::File(path) = place {
-            match FileDevice::open(path, file_options()) {
-                Ok(_) => {}
-                Err(OpenError::Missing { .. }) => {
-                    let store = FileDevice::create_with(path, bytes.next_multiple_of(4096), file_options())?;
-                    made.push(path.clone());
-                    return Ok(Arc::new(store));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        if let Some(lun) = place.lun_name()
-            && let Place::Lun { volume, lun: short } = place
-        {
-            self.refuse_adopted(volume, Some(short))?;
-            tracing::info!(lun, "a LUN holds a history");
-        }
+        let (volume, short) = match place {
+            Place::File(path) => return Ok(take_store_file(path, bytes, made)?),
+            Place::Lun { volume, lun } => (volume, lun),
+        };
+        self.refuse_adopted(volume, Some(short))?;
+        tracing::info!(lun = format!("{volume}/{short}"), "a LUN holds a history");
         let store = self.open_place(place)?;
-        let head = store.geometry().length.min(u64::from(MUST_BE_EMPTY)) as u32;
-        if store.read(0, head)?.to_vec().iter().any(|byte| *byte != 0) {
-            return Err(ServerError::DeviceNotEmpty { path: place.to_string().into() });
-        }
+        refuse_used(&*store, place)?;
         Ok(store)
     }
 
@@ -611,8 +596,37 @@ fn show_export(device: Arc<dyn Device>, read_only: bool) -> Export {
 }
 
 impl OpenDevice {
+    /// The history under a volume, which has no thread yet. It has the name of the volume, and is no export.
+    pub(crate) fn under_volume(volume: &str, history: Arc<History>, origin: &Path, store: &Path) -> Arc<Self> {
+        let document = Document {
+            origin: Place::File(origin.to_owned()),
+            history: Some(Place::File(store.to_owned())),
+            block_bytes: history.status().block_bytes,
+            dirty_bytes: DIRTY_BYTES,
+            cache_bytes: 0,
+            views: BTreeMap::new(),
+            clones: BTreeMap::new(),
+            releasing: false,
+            release_stopped: None,
+        };
+        Arc::new(Self {
+            name: volume.to_owned(),
+            history,
+            document: Mutex::new(document),
+            shown: RwLock::default(),
+            closed: Mutex::default(),
+            ending: AtomicBool::new(false),
+            thread: Mutex::new(None),
+        })
+    }
+
+    /// The device itself.
+    pub(crate) fn history(&self) -> &Arc<History> {
+        &self.history
+    }
+
     /// Gives the device its thread.
-    fn begin(self: &Arc<Self>) -> Result<(), ServerError> {
+    pub(crate) fn begin(self: &Arc<Self>) -> Result<(), ServerError> {
         self.ending.store(false, Ordering::Release);
         self.history.let_wait(true);
         let mine = self.clone();
@@ -650,7 +664,7 @@ impl OpenDevice {
     }
 
     /// Ends the thread, and lets go what waits for room.
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
         self.history.let_wait(false);
         if let Some(thread) = self.thread.lock().take() {
@@ -680,8 +694,16 @@ impl OpenDevice {
         Ok(api::Mark { name: mark.name, at_ns: mark.time.0, consistent: mark.consistent })
     }
 
+    /// Names the present instant, unless there is a mark of that name.
+    pub(crate) fn mark_once(&self, name: &str) -> Result<(), ServerError> {
+        match self.history.mark(name, false) {
+            Ok(_) | Err(HistoryError::MarkTaken) => Ok(()),
+            Err(error) => Err(ServerError::history(&self.name)(error)),
+        }
+    }
+
     /// The instant that a request means, held.
-    fn view(&self, instant: &api::Instant) -> Result<HistoryView, ServerError> {
+    pub(crate) fn view(&self, instant: &api::Instant) -> Result<HistoryView, ServerError> {
         let at = Timestamp(self.instant(instant)?);
         self.history.view(at).map_err(ServerError::history(&self.name))
     }
@@ -711,6 +733,27 @@ fn exactly(history: &Arc<History>, at: u64) -> Result<HistoryView, HistoryError>
 
 fn not_found(name: &str) -> ServerError {
     ServerError::NotFound { what: "adopted device", name: name.to_owned(), list: "cairn device list" }
+}
+
+/// How the history under a volume is opened: without a read cache, as the volume has one, and a scrub of it reads from the media.
+pub(crate) fn options_under_volume(clock: Arc<dyn Clock>) -> OpenOptions {
+    OpenOptions { dirty_bytes: DIRTY_BYTES, read_bytes: 0, clock }
+}
+
+/// What a new history is like that a request asks for.
+pub(crate) fn new_history(
+    placement: Option<api::Placement>,
+    granularity: Option<&str>,
+    window: &api::Window,
+    block_bytes: u32,
+) -> Result<HistoryOptions, ServerError> {
+    Ok(HistoryOptions {
+        store: HistoryId(random_bytes()),
+        placement: engine_placement(placement.unwrap_or(api::Placement::Checkpointing)),
+        granularity: parse_granularity(granularity.unwrap_or("marks"))?,
+        block_bytes,
+        window: engine_window(window)?,
+    })
 }
 
 fn parse_granularity(text: &str) -> Result<Granularity, ServerError> {

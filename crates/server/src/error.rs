@@ -323,6 +323,28 @@ pub enum ServerError {
         /// The cause.
         source: cairn_device::OpenError,
     },
+    /// The store of the history under a volume cannot be opened.
+    #[error("the history under `{volume}` is in {}, which cannot be opened: {source}", path.display())]
+    HistoryUnavailable {
+        /// The volume.
+        volume: String,
+        /// Its store.
+        path: PathBuf,
+        /// The cause.
+        source: cairn_device::OpenError,
+    },
+    /// What a volume with a history under it, or without one, does not do.
+    #[error("`{volume}`: {why}")]
+    OverHistory {
+        /// The volume.
+        volume: String,
+        /// Of what kind that is.
+        kind: ErrorKind,
+        /// Why.
+        why: &'static str,
+        /// What to do.
+        next: &'static str,
+    },
     /// A log was to be thrown away that can be replayed.
     #[error("the intent log of `{volume}` is whole, and the volume is open: nothing is lost")]
     LogIsThere {

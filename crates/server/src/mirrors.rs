@@ -41,6 +41,7 @@ mod commands;
 mod consent;
 mod continuous;
 mod facing;
+mod rewind;
 mod roles;
 mod show;
 mod verify;
@@ -553,6 +554,8 @@ impl Mirrors {
         }
         let clock = &*self.clock;
         let began = clock.monotonic();
+        // One whose mark a crash has kept from being set.
+        open.mark_image();
         let mut heard = Heedful { stream: &mut stream, relation, clock };
         let fetch = transfer::Fetch {
             destination: &relation.destination,
@@ -572,10 +575,11 @@ impl Mirrors {
             transfer.up_to_date = seen.up_to_date;
             transfer.duration_ms = clock.monotonic().saturating_sub(began).as_millis() as u64;
         });
-        if outcome.is_ok()
-            && let Ok(mut client) = Client::hello(&mut stream)
-        {
-            self.mend(relation, &mut client);
+        if outcome.is_ok() {
+            open.mark_image();
+            if let Ok(mut client) = Client::hello(&mut stream) {
+                self.mend(relation, &mut client);
+            }
         }
         if outcome.is_ok() && manner.follows {
             self.note(relation, &Ok(()));

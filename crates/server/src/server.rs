@@ -239,6 +239,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         // Their connections are closed by now: no client is told of a write that waited for room in vain.
         std::thread::sleep(CLOSING);
         server.devices.end_waits();
+        server.volumes.end_waits();
     });
     server.recordings.end();
     let patience = Instant::now() + JOB_PATIENCE;

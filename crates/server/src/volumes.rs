@@ -30,6 +30,7 @@ use crate::state;
 use crate::token::random_bytes;
 
 mod clones;
+mod history;
 mod log;
 mod rehearsal;
 mod restore;
@@ -37,8 +38,9 @@ mod scrub;
 mod tree;
 mod waiting;
 pub(crate) use clones::CloneOf;
-pub(crate) use restore::Unfinished as UnfinishedRestore;
+use history::{Beneath, Under};
 use log::LogFile;
+pub(crate) use restore::Unfinished as UnfinishedRestore;
 use scrub::Scrub;
 
 /// How long a round of background work waits for something to do: the longest that closing a volume waits.
@@ -61,6 +63,8 @@ pub(crate) struct OpenVolume {
     paths: Vec<PathBuf>,
     /// The device of the intent log, if it has one; kept when the volume has left it because it failed.
     log: Mutex<Option<LogFile>>,
+    /// What remembers, between it and its devices.
+    under: Option<Under>,
     /// What it is a clone of. That snapshot stays in it.
     clone_of: Option<CloneOf>,
     _kept: Option<Kept>,
@@ -93,6 +97,9 @@ pub(crate) struct Document {
     /// A clone: the devices hold what differs from a snapshot of another volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     clone_of: Option<CloneOf>,
+    /// A history between the devices and the volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    history: Option<Beneath>,
 }
 
 enum Entry {
@@ -127,6 +134,8 @@ pub(crate) struct NewVolume<'a> {
     pub(crate) devices: &'a [String],
     /// For the intent log; on the devices when `None`.
     pub(crate) log_device: Option<&'a str>,
+    /// Between the devices and the volume.
+    pub(crate) history: Option<&'a api::VolumeHistory>,
 }
 
 /// A volume's devices, open.
@@ -134,6 +143,7 @@ struct Parts {
     paths: Vec<PathBuf>,
     devices: Vec<Arc<FileDevice>>,
     log: Option<LogFile>,
+    under: Option<Under>,
     clone_of: Option<CloneOf>,
 }
 
@@ -210,7 +220,9 @@ impl Volumes {
         let paths: Vec<PathBuf> = document.devices.iter().map(|device| folder.join(device)).collect();
         let devices =
             paths.iter().map(|path| open_when_free(path, patience)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Parts { paths, devices, log: None, clone_of: document.clone_of.clone() })
+        let under = document.history.as_ref();
+        let under = under.map(|beneath| beneath.open(name, &paths, whole(&devices), &self.clock)).transpose()?;
+        Ok(Parts { paths, devices, log: None, under, clone_of: document.clone_of.clone() })
     }
 
     fn start(&self, name: &str, parts: Parts) -> Result<Arc<OpenVolume>, ServerError> {
@@ -233,6 +245,9 @@ impl Volumes {
         volume: Arc<Volume>,
         rehearsal: Arc<Rehearsal>,
     ) -> Result<Arc<OpenVolume>, ServerError> {
+        if let Some(under) = &parts.under {
+            under.begin(&volume)?;
+        }
         let base = parts.clone_of.as_ref().map(|of| volume.keep_snapshot(of.snapshot()));
         let dump_keep = Mutex::new(Keep::open(&volume, &self.folder(name)));
         let open = Arc::new(OpenVolume {
@@ -244,6 +259,7 @@ impl Volumes {
             parts: parts.devices,
             paths: parts.paths,
             log: Mutex::new(parts.log),
+            under: parts.under,
             rehearsal,
             scrub: Scrub::open(self.folder(name).join("scrub.json")),
             schedules: Schedules::open(self.folder(name).join("schedules.json")),
@@ -317,6 +333,7 @@ impl Volumes {
                 });
             }
             problems.extend(open.log_problem());
+            problems.extend(open.history_problems());
             problems.extend(open.rehearsal_problem());
             problems.extend(open.damage_problems());
             problems.extend(open.dump_problem());
@@ -343,6 +360,7 @@ impl Volumes {
                     snapshots: 0,
                     devices: Vec::new(),
                     log_device: None,
+                    history: None,
                     clone_of: None,
                     scrub: None,
                     problem: Some(error.to_string()),
@@ -373,7 +391,8 @@ impl Volumes {
             _ => Ok(()),
         };
         clear().and_then(|()| fs::create_dir(&nursery)).map_err(ServerError::path("create", &nursery))?;
-        let made = self.make(new, &nursery).and_then(|mut parts| {
+        let mut stores = Vec::new();
+        let made = self.make(new, &nursery, &mut stores).and_then(|mut parts| {
             fs::rename(&nursery, &folder)
                 .and_then(|()| state::sync_parent(&folder))
                 .map_err(ServerError::path("create", &folder))?;
@@ -386,6 +405,10 @@ impl Volumes {
                 Ok(open)
             }
             Err(error) => {
+                // A folder with its name is a volume that could not be opened: it has its history.
+                if !folder.exists() {
+                    stores.iter().for_each(|path: &PathBuf| drop(fs::remove_file(path)));
+                }
                 if let Err(left) = clear() {
                     tracing::warn!(path = %nursery.display(), %left, "a folder stays until the next start");
                 }
@@ -430,7 +453,8 @@ impl Volumes {
         for name in closed {
             let Ok(document) = self.document(&name) else { continue };
             let folder = self.folder(&name);
-            let mut claimed = document.devices.iter().chain(&document.log_devices);
+            let store = document.history.as_ref().map(Beneath::store);
+            let mut claimed = document.devices.iter().chain(&document.log_devices).chain(store);
             if claimed.any(|device| is_same(&folder.join(device), path)) {
                 return Err(ServerError::DeviceClaimed { path: path.to_owned(), volume: name });
             }
@@ -438,19 +462,37 @@ impl Volumes {
         self.refuse_if_restored_to(path)
     }
 
-    /// Makes a volume's devices ready; paths are as in `volume.json`.
-    fn make(&self, new: &NewVolume<'_>, nursery: &Path) -> Result<Parts, ServerError> {
-        let (paths, devices) = self.take_devices(new.blocks, new.role, new.devices, nursery)?;
-        let device = whole(&devices);
+    /// Makes a volume's devices ready; paths are as in `volume.json`. `stores` gets the file that was made for a history.
+    fn make(
+        &self,
+        new: &NewVolume<'_>,
+        nursery: &Path,
+        stores: &mut Vec<PathBuf>,
+    ) -> Result<Parts, ServerError> {
+        if new.history.is_some() && new.log_device.is_some() {
+            return Err(ServerError::Invalid { what: "the log device", rule: history::LOG_RULE });
+        }
+        // A history keeps its device as long as it is: with room for what the volume needs as a mirror.
+        let role = if new.history.is_some() { Role::Destination } else { new.role };
+        let (paths, devices) = self.take_devices(new.blocks, role, new.devices, nursery)?;
+        let mut device = whole(&devices);
         let have = device.geometry().length;
-        let blocks = new.blocks.unwrap_or_else(|| Volume::blocks_for(have, new.role));
-        let need = Volume::device_bytes(blocks, new.role);
+        let blocks = new.blocks.unwrap_or_else(|| Volume::blocks_for(have, role));
+        let need = Volume::device_bytes(blocks, role);
         if blocks == 0 || need > have {
             return Err(ServerError::DeviceTooSmall { size: blocks.saturating_mul(BLOCK), need, have });
         }
         let options = FormatOptions { id: new.id, blocks, role: new.role };
         new.log_device.map_or(Ok(()), |path| self.refuse_if_claimed(Path::new(path)))?;
         let log = new.log_device.map(|path| LogFile::take(Path::new(path))).transpose()?;
+        let mut beneath = None;
+        let mut under = None;
+        if let Some(wish) = new.history {
+            let origin = self.folder(new.name).join(paths.first().ok_or(ServerError::Bug)?);
+            let (made, opened) = self.make_history(new.name, wish, &origin, device, stores)?;
+            device = opened.device();
+            (beneath, under) = (Some(made), Some(opened));
+        }
         let formatted = match &log {
             Some(log) => {
                 let log = NewLog { device: &*log.device, id: log::new_id() };
@@ -462,9 +504,9 @@ impl Volumes {
         let log_devices = log.iter().map(|log| log.path.clone()).collect();
         state::save(
             &nursery.join("volume.json"),
-            &Document { devices: paths.clone(), log_devices, clone_of: None },
+            &Document { devices: paths.clone(), log_devices, clone_of: None, history: beneath },
         )?;
-        Ok(Parts { paths, devices, log, clone_of: None })
+        Ok(Parts { paths, devices, log, under, clone_of: None })
     }
 
     /// Deletes a volume. Devices that the user named, for blocks or for the log, are cleared at their beginning, so that they can be named again.
@@ -546,12 +588,17 @@ impl OpenVolume {
     /// Ends the threads and closes the volume.
     fn end(&self) -> Result<(), ServerError> {
         self.ending.store(true, Ordering::Release);
+        self.end_waits();
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 tracing::error!(volume = self.name, "a thread of the volume had panicked");
             }
         }
-        self.volume.close().map_err(ServerError::volume(&self.name))
+        let closed = self.volume.close().map_err(ServerError::volume(&self.name));
+        if let Some(under) = &self.under {
+            under.end();
+        }
+        closed
     }
 
     /// Makes the devices that its owner named ones that can be named again.
@@ -561,6 +608,7 @@ impl OpenVolume {
                 clear_beginning(part)?;
             }
         }
+        self.under.as_ref().map_or(Ok(()), Under::clear)?;
         // One that failed is not asked again.
         self.log_in_use().map_or(Ok(()), |log| clear_beginning(&log.device))
     }
@@ -590,6 +638,7 @@ impl OpenVolume {
             snapshots: status.snapshots,
             devices: self.paths.iter().map(|path| path.display().to_string()).collect(),
             log_device: self.log_in_use().map(|log| log.path.display().to_string()),
+            history: self.under.as_ref().map(Under::place),
             clone_of: self.clone_of.as_ref().map(CloneOf::shown),
             scrub: Some(self.show_scrub()),
             problem: status
@@ -609,6 +658,7 @@ impl OpenVolume {
         if before + last.geometry().length >= need {
             return Ok(());
         }
+        self.refuse_to_grow()?;
         last.grow(need.saturating_sub(before)).map_err(|error| match error {
             cairn_device::DeviceError::NoSpace { .. } => ServerError::DeviceTooSmall {
                 size: self.volume.status().blocks * BLOCK,
@@ -621,6 +671,7 @@ impl OpenVolume {
 
     /// Grows the volume to `size_bytes`, or to what its devices hold by now.
     pub(crate) fn grow(&self, size_bytes: Option<u64>) -> Result<(), ServerError> {
+        self.refuse_to_grow()?;
         let role = self.volume.status().role;
         let (Some(last), Some(path)) = (self.parts.last(), self.paths.last()) else { return Ok(()) };
         let before: u64 = self.parts[..self.parts.len() - 1].iter().map(|part| part.geometry().length).sum();

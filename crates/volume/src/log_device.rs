@@ -16,11 +16,12 @@ use std::sync::Arc;
 use cairn_base::{BLOCK_SIZE, Generation, LogId, Timestamp, VolumeId};
 use cairn_device::{BlockMut, Device, DeviceError, Segments};
 use cairn_format::layout::{LOG_BLOCKS_MAX, LOG_BLOCKS_MIN, LOG_DEVICE_START, LOG_HEADER_A, LOG_HEADER_B};
-use cairn_format::{ExternalLog, FormatError, LogDeviceHeader, Structure, Superblock};
+use cairn_format::{ExternalLog, FormatError, LogDeviceHeader, Role, Structure, Superblock};
 
 use crate::consistency::Rider;
 use crate::error::VolumeError;
 use crate::intent::{LogArea, zero_ring};
+use crate::numbers::Numbers;
 use crate::open::{newest_superblock, read_slots};
 use crate::volume::Volume;
 
@@ -60,6 +61,10 @@ pub struct Inspection {
     pub created: Timestamp,
     /// The log that is on a device of its own.
     pub log: Option<LogId>,
+    /// Owner of its data, or destination of a mirror.
+    pub role: Role,
+    /// What it gives next.
+    pub numbers: Numbers,
 }
 
 impl Volume {
@@ -71,6 +76,8 @@ impl Volume {
             generation: superblock.root.generation,
             created: superblock.root.created,
             log: superblock.external_log.map(|log| log.id),
+            role: superblock.role,
+            numbers: Numbers { file: superblock.root.next_file, snapshot: superblock.next_snapshot },
         })
     }
 

@@ -60,6 +60,26 @@ pub struct Adopt {
     pub cache: Option<ByteSize>,
 }
 
+/// A history under a new volume.
+#[derive(Debug, Args)]
+pub struct Beneath {
+    /// A file or an empty disk for a history under the volume, which brings all of it back to an instant; a file is made
+    #[arg(long, value_name = "PATH", conflicts_with = "log_device")]
+    pub history: Option<PathBuf>,
+    /// checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-stream or hybrid; checkpointing when not given
+    #[arg(long, value_name = "P", value_parser = placement, requires = "history")]
+    pub placement: Option<api::Placement>,
+    /// every-write, marks, or an interval such as 1s; marks when not given
+    #[arg(long, value_name = "G", requires = "history")]
+    pub granularity: Option<String>,
+    /// The size of a new history file; as the devices of the volume when not given. It takes space as it fills
+    #[arg(long, value_name = "SIZE", requires = "history")]
+    pub history_size: Option<ByteSize>,
+    /// How much is kept
+    #[command(flatten)]
+    pub window: WindowArguments,
+}
+
 /// How much history is kept.
 #[derive(Debug, Args)]
 pub struct WindowArguments {
@@ -104,12 +124,12 @@ impl InstantArgument {
 pub enum History {
     /// The span that can be reached, the space, what it costs, marks and views
     Status {
-        /// The device
+        /// The device, or a volume over a history
         name: String,
     },
     /// Name the present instant
     Mark {
-        /// The device
+        /// The device, or a volume over a history
         name: String,
         /// The name of the mark
         mark: String,
@@ -145,9 +165,9 @@ pub enum History {
         #[arg(long, value_name = "NAME", conflicts_with_all = ["at", "mark", "export"])]
         delete: Option<String>,
     },
-    /// Bring a device back to an instant at once; its clients connect again
+    /// Bring a device, or all of a volume over a history, back to an instant at once; its clients connect again
     Revert {
-        /// The device
+        /// The device or the volume
         name: String,
         /// Which instant
         #[command(flatten)]
@@ -158,7 +178,7 @@ pub enum History {
     },
     /// Change how much history is kept
     Window {
-        /// The device
+        /// The device, or a volume over a history
         name: String,
         /// How much
         #[command(flatten)]

@@ -5,7 +5,7 @@ use cairn_server::api;
 
 use super::export::login_lines;
 use super::volume::segment;
-use crate::arguments::{Device, History, InstantArgument, WindowArguments};
+use crate::arguments::{Beneath, Device, History, InstantArgument, WindowArguments};
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::instant::{now_ns, parse, show};
@@ -122,24 +122,7 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
             }
             view(&name, at, export, delete, true, client, output)?;
         }
-        History::Revert { name, at, dry_run } => {
-            let instant = instant(&at)?;
-            let what = format!("this brings {name} back to {} and ends its sessions", at.words());
-            if dry_run {
-                output.show(&instant, |_| format!("{what}; nothing was done"));
-                return Ok(());
-            }
-            output.confirm(&what)?;
-            let reverted: api::Reverted = client.post(&format!("{}/revert", path(&name)?), &instant)?;
-            output.tell(&reverted, |reverted| {
-                format!(
-                    "{name} shows {}; {} session(s) were ended\nto undo: cairn history revert {name} --mark {}",
-                    show(reverted.at_ns),
-                    reverted.sessions_ended,
-                    reverted.undo
-                )
-            });
-        }
+        History::Revert { name, at, dry_run } => go_back(&name, &at, dry_run, false, client, output)?,
         History::Window { name, window: arguments } => {
             let request = window(&arguments)?;
             let now: api::HistoryStatus = client.get(&path(&name)?)?;
@@ -155,6 +138,67 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
         }
     }
     Ok(())
+}
+
+/// Brings a device or a volume back to an instant; a mirror is paused by it.
+pub fn go_back(
+    name: &str,
+    at: &InstantArgument,
+    dry_run: bool,
+    mirror: bool,
+    client: &Client,
+    output: Output,
+) -> Result<(), Failure> {
+    let instant = instant(at)?;
+    let pauses = if mirror { ", pauses its updates" } else { "" };
+    let what = format!("this brings {name} back to {}{pauses} and ends its sessions", at.words());
+    if dry_run {
+        output.show(&instant, |_| format!("{what}; nothing was done"));
+        return Ok(());
+    }
+    output.confirm(&what)?;
+    let (path, command) = match mirror {
+        true => (format!("/v1/mirrors/{}/rewind", segment(name)?), "cairn mirror rewind"),
+        false => (format!("{}/revert", path(name)?), "cairn history revert"),
+    };
+    let reverted: api::Reverted = client.post(&path, &instant)?;
+    output.tell(&reverted, |reverted| {
+        let (at, ended, undo) = (show(reverted.at_ns), reverted.sessions_ended, &reverted.undo);
+        let paused = if mirror {
+            format!("\nits updates are paused; to go on with them: cairn mirror resume {name}")
+        } else {
+            String::new()
+        };
+        format!("{name} shows {at}; {ended} session(s) were ended{paused}\nto undo: {command} {name} --mark {undo}")
+    });
+    let Some(first) = reverted.findings.first() else { return Ok(()) };
+    Err(Failure::new(
+        ErrorKind::Damaged,
+        format!("{name} is back, and its check finds {} thing(s) wrong there: {first}", reverted.findings.len()),
+        format!("see `cairn volume check {name}`, or undo it: {command} {name} --mark {}", reverted.undo),
+    ))
+}
+
+/// A history under a new volume, as it was asked for.
+pub fn beneath(asked: &Beneath) -> Result<Option<api::VolumeHistory>, Failure> {
+    let window = window(&asked.window)?;
+    let Some(store) = &asked.history else {
+        return match window == api::Window::default() {
+            true => Ok(None),
+            false => Err(Failure::new(
+                ErrorKind::Usage,
+                "a window was given, and no history",
+                "name a file or an empty disk for it with --history PATH",
+            )),
+        };
+    };
+    Ok(Some(api::VolumeHistory {
+        store: std::path::absolute(store)?.display().to_string(),
+        store_bytes: asked.history_size.map(|size| size.0),
+        placement: asked.placement,
+        granularity: asked.granularity.clone(),
+        window,
+    }))
 }
 
 fn view(

@@ -25,6 +25,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             name,
             device,
             log_device,
+            beneath,
             link,
         } => {
             let request = api::CreateMirror {
@@ -41,6 +42,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
                 stall_ms: stall.map(ms),
                 devices: absolute(&device)?,
                 log_device: absolute(log_device.as_slice())?.pop(),
+                history: super::device::beneath(&beneath)?,
                 link: wish(link),
             };
             let job: api::Job = client.post("/v1/mirrors", &request)?;
@@ -81,6 +83,9 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             let request = api::RepointMirror { token, volume };
             let job: api::Job = client.post(&format!("{}/repoint", path(&name)?), &request)?;
             roles_changed(job, client, output)?;
+        }
+        Mirror::Rewind { name, at, dry_run } => {
+            super::device::go_back(&name, &at, dry_run, true, client, output)?;
         }
         Mirror::Pause { name } => pause(&name, true, client, output)?,
         Mirror::Resume { name } => pause(&name, false, client, output)?,

@@ -13,12 +13,13 @@ use crate::output::{Output, ago, duration, print_line, size, table};
 /// Runs a command on volumes.
 pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
-        Volume::Create { name, size: bytes, device, log_device } => {
+        Volume::Create { name, size: bytes, device, log_device, beneath } => {
             let request = api::CreateVolume {
                 name,
                 size_bytes: bytes.map(|size| size.0),
                 devices: absolute(&device)?,
                 log_device: absolute(log_device.as_slice())?.pop(),
+                history: super::device::beneath(&beneath)?,
             };
             let volume: api::Volume = client.post("/v1/volumes", &request)?;
             output.tell(&volume, |volume| {
@@ -237,6 +238,9 @@ fn show(volume: &api::Volume) -> String {
         volume.devices.join("\n            "),
         log_place(volume),
     );
+    if let Some(history) = &volume.history {
+        text += &format!("\nhistory     {history}");
+    }
     if let Some(of) = &volume.clone_of {
         text += &format!("\nclone of    {of}");
     }

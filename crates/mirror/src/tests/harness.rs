@@ -43,6 +43,13 @@ pub(super) fn format(device: &Arc<dyn Device>, blocks: u64, role: Role, clock: &
     Volume::format(&**device, &options, clock).expect("a volume is formatted");
 }
 
+/// All that is on a device.
+pub(super) fn copy_of(device: &Arc<dyn Device>) -> Vec<u8> {
+    let mut bytes = vec![0; device.geometry().length as usize];
+    device.read_into(0, &mut bytes).expect("a device can be read");
+    bytes
+}
+
 pub(super) struct Pair {
     pub(super) clock: Arc<ManualClock>,
     pub(super) source: Arc<Volume>,

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_base::Rng;
+use cairn_volume::Volume;
 
-use super::harness::{Pair, Trouble, fingerprint};
+use super::harness::{Pair, Trouble, copy_of, fingerprint, open};
 use crate::{Destination, MirrorError, Options, Relationship, TransferKind};
 
 fn unheld(seed: u64) -> (Pair, Rng) {
@@ -183,6 +184,91 @@ fn when_nothing_is_common_the_price_is_said_and_only_the_difference_is_sent() {
         pair.write(pair.files[0], 0, 5, &mut rng);
         let next = pair.update().expect("the next is an update again");
         assert!(next.blocks < 60, "{next:?}");
+        pair.assert_same();
+    }
+}
+
+/// A history under its volume does that: all that the destination knows is of an earlier time, and the source has let go of what was common then.
+#[test]
+fn destination_that_went_back_gets_the_right_image_or_is_told_the_price() {
+    for (hold, kept) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (mut pair, mut rng) = unheld(8);
+        pair.hold = hold;
+        pair.write(pair.files[0], 0, 300, &mut rng);
+        if kept {
+            pair.source.create_snapshot("kept").expect("a snapshot");
+        }
+        pair.update().expect("a baseline");
+        pair.write(pair.files[1], 0, 50, &mut rng);
+        pair.update().expect("an update");
+        let earlier = copy_of(&pair.destination_device);
+        let shown = fingerprint(&pair.destination);
+        for round in 0..3 {
+            pair.write(pair.files[0], round * 30, 60, &mut rng);
+            pair.update().expect("an update");
+        }
+        // The last one is cut off, and what it had brought goes as well.
+        pair.write(pair.files[0], 100, 100, &mut rng);
+        let trouble = Trouble { cut_after: Some(200_000), ..Trouble::default() };
+        pair.update_with(&pair.mirror(), trouble).expect_err("it is cut");
+        pair.destination_device.write_from(0, &earlier).expect("it goes back");
+        pair.reopen_destination();
+        assert_eq!(fingerprint(&pair.destination), shown);
+        pair.write(pair.files[1], 20, 10, &mut rng);
+        match pair.update() {
+            Ok(report) => assert!(kept && report.kind == TransferKind::Update, "{hold} {kept}: {report:?}"),
+            Err(MirrorError::CompareNeeded { .. }) => {
+                assert!(!kept, "{hold}");
+                assert_eq!(fingerprint(&pair.destination), shown);
+                let trouble = Trouble { compare: true, ..Trouble::default() };
+                pair.update_with(&pair.mirror(), trouble).expect("an update");
+            }
+            Err(error) => panic!("{hold} {kept}: {error}"),
+        }
+        pair.assert_same();
+        pair.write(pair.files[0], 7, 5, &mut rng);
+        let next = pair.update().expect("the next is an update again");
+        assert!(next.blocks < 60, "{hold} {kept}: {next:?}");
+        pair.assert_same();
+    }
+}
+
+/// The other way round: the destination has an image that the source no longer knows of, and the source gives no number of that to anything else.
+#[test]
+fn source_that_went_back_never_takes_what_is_lost_for_what_came_since() {
+    for hold in [true, false] {
+        let (mut pair, mut rng) = unheld(9);
+        pair.hold = hold;
+        pair.write(pair.files[0], 0, 300, &mut rng);
+        pair.update().expect("a baseline");
+        pair.write(pair.files[1], 0, 50, &mut rng);
+        pair.update().expect("an update");
+        pair.source.consistency_point().expect("it commits");
+        let earlier = copy_of(&pair.source_device);
+        pair.write(pair.files[0], 100, 100, &mut rng);
+        pair.update().expect("an update to what is lost");
+        pair.source.consistency_point().expect("it commits");
+        let numbers = Volume::inspect(&*pair.source_device).expect("a volume").numbers;
+        pair.source_device.write_from(0, &earlier).expect("it goes back");
+        pair.source = open(&pair.source_device, &pair.clock);
+        pair.source.skip_numbers(numbers);
+
+        pair.write(pair.files[0], 50, 200, &mut rng);
+        let shown = fingerprint(&pair.destination);
+        let price = pair.update().expect_err("nothing is common");
+        assert!(matches!(price, MirrorError::CompareNeeded { .. }), "{hold}: {price:?}");
+        // The source begins a map for an image that does not arrive.
+        let trouble = Trouble { compare: true, cut_after: Some(200_000), ..Trouble::default() };
+        pair.update_with(&pair.mirror(), trouble).expect_err("it is cut");
+        let price = pair.update().expect_err("nothing is common still");
+        assert!(matches!(price, MirrorError::CompareNeeded { .. }), "{hold}: {price:?}");
+        assert_eq!(fingerprint(&pair.destination), shown);
+        let trouble = Trouble { compare: true, ..Trouble::default() };
+        pair.update_with(&pair.mirror(), trouble).expect("an update");
+        pair.assert_same();
+        pair.write(pair.files[0], 7, 5, &mut rng);
+        let next = pair.update().expect("the next is an update again");
+        assert!(next.blocks < 60, "{hold}: {next:?}");
         pair.assert_same();
     }
 }

@@ -85,6 +85,26 @@ pub struct AdoptDevice {
     pub cache_bytes: Option<u64>,
 }
 
+/// A history under a new volume: all of the volume can be brought back to an instant.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeHistory {
+    /// Where it goes, as an absolute path: a file (made if there is none) or a disk that is empty.
+    pub store: String,
+    /// The length of a new file for it; as long as the devices of the volume when not given, and at least 64 MiB. It takes space as it fills.
+    #[serde(default)]
+    pub store_bytes: Option<u64>,
+    /// Where versions go; checkpointing when not given.
+    #[serde(default)]
+    pub placement: Option<Placement>,
+    /// `every-write`, `marks`, or an interval such as `1s`; `marks` when not given.
+    #[serde(default)]
+    pub granularity: Option<String>,
+    /// How much history.
+    #[serde(default)]
+    pub window: Window,
+}
+
 /// An adopted device.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Device {
@@ -278,4 +298,7 @@ pub struct Reverted {
     pub undo: String,
     /// NBD sessions that were ended: their clients connect again.
     pub sessions_ended: u64,
+    /// Of a volume: what its check finds wrong there.
+    #[serde(default)]
+    pub findings: Vec<String>,
 }

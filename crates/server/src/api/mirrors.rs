@@ -44,6 +44,9 @@ pub struct CreateMirror {
     /// A disk or a file for the intent log, which the mirror needs once it has failed over; on its devices when not given.
     #[serde(default)]
     pub log_device: Option<String>,
+    /// A history under the mirror, with a mark for each image that an update brings; none when not given.
+    #[serde(default)]
+    pub history: Option<super::VolumeHistory>,
     /// How the link to the source is used.
     #[serde(default)]
     pub link: LinkWish,

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::api;
+use super::OpenDevice;
+use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::server::Server;
 use crate::targets::present_of;
+use crate::volumes::OpenVolume;
 
 impl Server {
     pub(crate) fn list_devices(&self) -> Vec<api::Device> {
@@ -34,8 +36,51 @@ impl Server {
         Ok(api::Device { target: Some(self.target(&device.name)), ..device })
     }
 
-    pub(crate) fn show_history(&self, device: &str) -> Result<api::HistoryStatus, ServerError> {
-        self.devices.history(device, &|name| self.uris(name))
+    /// The device of that name, or what is under the volume of that name.
+    fn remembering(&self, name: &str) -> Result<Arc<OpenDevice>, ServerError> {
+        match self.devices.get(name) {
+            Err(error @ ServerError::NotFound { .. }) => match self.volumes.get(name) {
+                Ok(open) => open.history(),
+                Err(ServerError::NotFound { .. }) => Err(error),
+                Err(other) => Err(other),
+            },
+            found => found,
+        }
+    }
+
+    /// The volume, where no device has that name and there is a history under it.
+    fn volume_with_history(&self, name: &str) -> Option<Arc<OpenVolume>> {
+        let open = self.volumes.get(name).ok()?;
+        let is_a_volume = matches!(self.devices.get(name), Err(ServerError::NotFound { .. }));
+        (is_a_volume && open.history().is_ok()).then_some(open)
+    }
+
+    pub(crate) fn show_history(&self, name: &str) -> Result<api::HistoryStatus, ServerError> {
+        // What is under a volume is no export.
+        let exported = self.volume_with_history(name).is_none();
+        let uris = |name: &str| if exported { self.uris(name) } else { Vec::new() };
+        Ok(self.remembering(name)?.show_history(&uris))
+    }
+
+    /// Names the present instant of a device; of a volume, with all that was written to it before.
+    pub(crate) fn create_mark(
+        &self,
+        name: &str,
+        request: &api::CreateMark,
+    ) -> Result<api::Mark, ServerError> {
+        if let Some(open) = self.volume_with_history(name).filter(|open| !open.is_destination()) {
+            open.volume.consistency_point().map_err(ServerError::volume(name))?;
+        }
+        self.remembering(name)?.mark(request)
+    }
+
+    pub(crate) fn set_window(
+        &self,
+        name: &str,
+        window: &api::Window,
+    ) -> Result<api::HistoryStatus, ServerError> {
+        self.remembering(name)?.set_window(window)?;
+        self.show_history(name)
     }
 
     /// Refuses while clients have the export open.
@@ -82,6 +127,14 @@ impl Server {
         device: &str,
         request: &api::CreateView,
     ) -> Result<api::View, ServerError> {
+        if self.volume_with_history(device).is_some() {
+            return Err(ServerError::OverHistory {
+                volume: device.to_owned(),
+                kind: ErrorKind::Usage,
+                why: "an instant of a whole volume is not exported beside it",
+                next: "bring the volume back with `cairn history revert`, and go back to its present with the mark that it names",
+            });
+        }
         let (view, at_ns, writable) = self.devices.show_instant(device, request)?;
         let name = format!("{device}@{view}");
         Ok(api::View { uris: self.uris(&name), name, at_ns, writable })
@@ -104,6 +157,9 @@ impl Server {
         device: &str,
         at: &api::Instant,
     ) -> Result<api::Reverted, ServerError> {
+        if self.volume_with_history(device).is_some() {
+            return self.revert_volume(device, at);
+        }
         let open = self.devices.get(device)?;
         // Refused before any session ends for nothing.
         let _held = open.view(at)?;
@@ -114,6 +170,6 @@ impl Server {
         let (at_ns, undo) = open.revert(at)?;
         // Those that came back meanwhile.
         sessions_ended += self.close_device(device, lun.as_deref());
-        Ok(api::Reverted { at_ns, undo, sessions_ended })
+        Ok(api::Reverted { at_ns, undo, sessions_ended, findings: Vec::new() })
     }
 }

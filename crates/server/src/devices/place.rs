@@ -13,6 +13,8 @@ use crate::error::ServerError;
 
 /// What a LUN's place begins with.
 const LUN: &str = "lun:";
+/// The part of a store that must be zero before it is taken.
+const MUST_BE_EMPTY: u32 = 128 << 10;
 
 /// Where a device is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,8 +151,37 @@ pub(super) fn file_options() -> FileOptions {
     FileOptions { direct: Direct::Never, ..FileOptions::default() }
 }
 
+/// Opens a file or disk that is to hold a history, and holds nothing; a file is made, and told.
+pub(crate) fn take_store_file(
+    path: &Path,
+    bytes: u64,
+    made: &mut Vec<PathBuf>,
+) -> Result<Arc<FileDevice>, ServerError> {
+    match FileDevice::open(path, file_options()) {
+        Ok(store) => {
+            refuse_used(&store, &Place::File(path.to_owned()))?;
+            Ok(Arc::new(store))
+        }
+        Err(OpenError::Missing { .. }) => {
+            let store = FileDevice::create_with(path, bytes.next_multiple_of(4096), file_options())?;
+            made.push(path.to_owned());
+            Ok(Arc::new(store))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Refuses what holds something.
+pub(super) fn refuse_used(store: &dyn Device, place: &Place) -> Result<(), ServerError> {
+    let head = store.geometry().length.min(u64::from(MUST_BE_EMPTY)) as u32;
+    if store.read(0, head)?.to_vec().iter().any(|byte| *byte != 0) {
+        return Err(ServerError::DeviceNotEmpty { path: place.to_string().into() });
+    }
+    Ok(())
+}
+
 /// Opens a file or disk that a server that was just killed may hold for a moment longer.
-pub(super) fn open_when_free(path: &Path) -> Result<Arc<FileDevice>, OpenError> {
+pub(crate) fn open_when_free(path: &Path) -> Result<Arc<FileDevice>, OpenError> {
     let start = Instant::now();
     loop {
         match FileDevice::open(path, file_options()) {

@@ -36,27 +36,14 @@ impl Devices {
 
     /// What is wrong with devices.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
-        let problem = |(name, entry): (&String, &Entry)| {
-            let (message, next) = match entry {
-                Entry::Unavailable(_, error) => (error.to_string(), error.next()),
-                Entry::Open(open) => {
-                    let next = "see the kernel's log for its disks, then start the server again";
-                    (open.history.status().failed?, next.to_owned())
-                }
-                Entry::Plain(..) | Entry::Releasing(_) => return None,
-            };
-            Some(api::Problem { subject: name.clone(), message, next })
-        };
-        let entries = self.entries.read();
-        let mut problems: Vec<api::Problem> = entries.iter().filter_map(problem).collect();
-        for entry in entries.values() {
-            if let Entry::Open(open) = entry {
-                problems.extend(open.stopped_problem());
-                problems.extend(open.lost_problem());
-                problems.extend(open.clone_problems());
+        let problems = |(name, entry): (&String, &Entry)| match entry {
+            Entry::Unavailable(_, error) => {
+                vec![api::Problem { subject: name.clone(), message: error.to_string(), next: error.next() }]
             }
-        }
-        problems
+            Entry::Open(open) => open.problems(),
+            Entry::Plain(..) | Entry::Releasing(_) => Vec::new(),
+        };
+        self.entries.read().iter().flat_map(problems).collect()
     }
 
     /// The exports of devices, with their length and whether they take no writes.
@@ -73,14 +60,6 @@ impl Devices {
         sizes
     }
 
-    /// The history of a device.
-    pub(crate) fn history(
-        &self,
-        name: &str,
-        uris: &dyn Fn(&str) -> Vec<String>,
-    ) -> Result<api::HistoryStatus, ServerError> {
-        Ok(self.get(name)?.show_history(uris))
-    }
 }
 
 fn closed(name: &str, document: &Document, problem: String) -> api::Device {
@@ -96,6 +75,16 @@ fn closed(name: &str, document: &Document, problem: String) -> api::Device {
 }
 
 impl OpenDevice {
+    /// What is wrong with it.
+    pub(crate) fn problems(&self) -> Vec<api::Problem> {
+        let failed = self.history.status().failed.map(|message| {
+            let next = "see the kernel's log for its disks, then start the server again".to_owned();
+            api::Problem { subject: self.name.clone(), message, next }
+        });
+        let own = [failed, self.stopped_problem(), self.lost_problem()];
+        own.into_iter().flatten().chain(self.clone_problems()).collect()
+    }
+
     /// A release that stopped.
     fn stopped_problem(&self) -> Option<api::Problem> {
         let message = stopped(self.document.lock().release_stopped.as_deref()?);
@@ -154,7 +143,8 @@ impl OpenDevice {
         }
     }
 
-    fn show_history(&self, uris: &dyn Fn(&str) -> Vec<String>) -> api::HistoryStatus {
+    /// Its past; `uris` tells where an export is.
+    pub(crate) fn show_history(&self, uris: &dyn Fn(&str) -> Vec<String>) -> api::HistoryStatus {
         let status = self.history.status();
         let span_ns = status.last.0.saturating_sub(status.start.0);
         let per_hour = status.live_bytes as f64 * 3.6e12 / span_ns.max(1) as f64;

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use cairn_base::SnapshotId;
+use cairn_base::{SnapshotId, Timestamp};
 use cairn_format::SnapshotEntry;
 use cairn_volume::Snapshot;
 
@@ -76,11 +76,20 @@ impl Server {
         open: &OpenVolume,
         snapshot: &Snapshot,
     ) -> Result<(), ServerError> {
+        self.retain_dumps(open, |record| !record.is_past(snapshot))
+    }
+
+    /// The volume is brought back to an earlier instant next: dumps that were made since then have no date any more.
+    pub(crate) fn forget_dumps_since(&self, open: &OpenVolume, then: Timestamp) -> Result<(), ServerError> {
+        self.retain_dumps(open, |record| u64::from(record.date) < then.0 / 1_000_000_000)
+    }
+
+    fn retain_dumps(&self, open: &OpenVolume, stays: impl Fn(&Record) -> bool) -> Result<(), ServerError> {
         let _turn = open.dates.lock();
         let path = self.dates_path(&open.name);
         let Some(mut document) = state::load::<Document>(&path)? else { return Ok(()) };
         let before = document.dates.len();
-        document.dates.retain(|record| !record.is_past(snapshot));
+        document.dates.retain(stays);
         if document.dates.len() == before { Ok(()) } else { state::save(&path, &document) }
     }
 }

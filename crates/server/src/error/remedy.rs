@@ -55,7 +55,10 @@ impl ServerError {
             E::DamagedState { .. } => ErrorKind::Damaged,
             E::DeviceNotEmpty { .. } | E::DestinationTaken { .. } => ErrorKind::NotEmpty,
             E::DeviceTooSmall { .. } => ErrorKind::TooSmall,
-            E::OpenDevice(error) | E::LogUnavailable { source: error, .. } => open_kind(error),
+            E::OpenDevice(error)
+            | E::LogUnavailable { source: error, .. }
+            | E::HistoryUnavailable { source: error, .. } => open_kind(error),
+            E::OverHistory { kind, .. } => *kind,
             E::LogIsThere { .. } | E::Cron { .. } => ErrorKind::Usage,
             E::Hook { .. } => ErrorKind::Failed,
             E::Device(error) => device_kind(error),
@@ -190,6 +193,11 @@ impl ServerError {
             ),
             E::VolumeUnavailable { next, .. } | E::DeviceUnavailable { next, .. } => next.clone(),
             E::LogUnavailable { volume, .. } => log_next(volume),
+            E::HistoryUnavailable { path, .. } => format!(
+                "bring {} back (attach its disk, mount its file system, restore the file), and the volume is opened within seconds; without its history it stays closed",
+                path.display()
+            ),
+            E::OverHistory { next, .. } => (*next).into(),
             E::LogIsThere { volume } => {
                 format!("move it with `cairn volume log {volume} --internal` or `--device PATH`")
             }

@@ -43,7 +43,7 @@ async fn adopt_device(
     blocking(server, move |server| server.adopt_device(&request)).await
 }
 
-/// The history of a device.
+/// The history of a device, or under a volume.
 #[utoipa::path(get, path = "/v1/devices/{device}", tag = "devices", params(("device" = String, Path,)),
     responses((status = 200, body = api::HistoryStatus), (status = "default", body = ErrorBody)))]
 async fn show_history(
@@ -70,7 +70,7 @@ async fn create_mark(
     Path(device): Path<String>,
     Body(request): Body<api::CreateMark>,
 ) -> Answer<api::Mark> {
-    blocking(server, move |server| server.devices.get(&device)?.mark(&request)).await
+    blocking(server, move |server| server.create_mark(&device, &request)).await
 }
 
 /// Exports an instant: a view, or a clone that takes writes of its own.
@@ -96,7 +96,7 @@ async fn delete_view(
     blocking(server, move |server| server.delete_view(&device, &view)).await
 }
 
-/// Brings the device back to an instant at once, and ends its sessions: clients connect again.
+/// Brings the device, or the volume over a history, back to an instant at once, and ends its sessions: clients connect again.
 #[utoipa::path(post, path = "/v1/devices/{device}/revert", tag = "devices", params(("device" = String, Path,)),
     request_body = api::Instant,
     responses((status = 200, body = api::Reverted), (status = "default", body = ErrorBody)))]
@@ -117,11 +117,7 @@ async fn set_window(
     Path(device): Path<String>,
     Body(request): Body<api::Window>,
 ) -> Answer<api::HistoryStatus> {
-    blocking(server, move |server| {
-        server.devices.get(&device)?.set_window(&request)?;
-        server.show_history(&device)
-    })
-    .await
+    blocking(server, move |server| server.set_window(&device, &request)).await
 }
 
 /// Changes who may use the export of a device, and how it is offered. Its sessions and those of its views end.
@@ -136,21 +132,26 @@ async fn set_device_access(
     blocking(server, move |server| server.set_access(&device, &request)).await
 }
 
-/// Refuses to adopt a path: whoever has the token may do what he likes with volumes, and would get, or write over, any file of the machine that the server can open.
+/// Refuses to adopt a path, or to put a history there: whoever has the token may do what he likes with volumes, and would get, or write over, any file of the machine that the server can open.
 pub(super) async fn refuse_paths(request: Request, next: Next) -> Result<Response, Refusal> {
-    if request.method() != Method::POST || request.uri().path() != "/v1/devices" {
+    let path = request.uri().path().to_owned();
+    let makes = ["/v1/devices", "/v1/volumes", "/v1/mirrors"].contains(&path.as_str());
+    if request.method() != Method::POST || !makes {
         return Ok(next.run(request).await);
     }
     let (head, body) = request.into_parts();
     let too_long = |_| ServerError::Invalid { what: "the request", rule: "it has at most 1 MiB" };
     let body = to_bytes(body, MAX_BODY).await.map_err(too_long)?;
     // What is no such request is refused where it is read.
-    if let Ok(asked) = serde_json::from_slice::<api::AdoptDevice>(&body)
-        && [Some(&asked.origin), asked.history.as_ref()]
-            .into_iter()
-            .flatten()
-            .any(|at| !at.starts_with("lun:"))
-    {
+    let names_a_path = match path.as_str() {
+        "/v1/devices" => serde_json::from_slice::<api::AdoptDevice>(&body).is_ok_and(|asked| {
+            let places = [Some(&asked.origin), asked.history.as_ref()];
+            places.into_iter().flatten().any(|at| !at.starts_with("lun:"))
+        }),
+        _ => serde_json::from_slice::<serde_json::Value>(&body)
+            .is_ok_and(|asked| asked.get("history").is_some_and(|history| !history.is_null())),
+    };
+    if names_a_path {
         return Err(ServerError::LocalOnly {
             what: "an origin or a store that is not a LUN is a file of the server's machine",
         }

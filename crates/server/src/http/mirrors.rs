@@ -20,6 +20,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(update_mirror))
         .routes(routes!(abort_mirror))
         .routes(routes!(repoint_mirror))
+        .routes(routes!(rewind_mirror))
         .routes(routes!(verify_mirror))
         .routes(routes!(forget_follower))
         .routes(routes!(failover))
@@ -105,6 +106,18 @@ async fn update_mirror(
     Body(request): Body<api::UpdateRequest>,
 ) -> Answer<api::Job> {
     blocking(server, move |server| server.update_mirror(&mirror, &request)).await
+}
+
+/// Brings a mirror over a history back to what it showed at an instant, ends its sessions, and pauses it.
+#[utoipa::path(post, path = "/v1/mirrors/{mirror}/rewind", tag = "mirrors", params(("mirror" = String, Path,)),
+    request_body = api::Instant,
+    responses((status = 200, body = api::Reverted), (status = "default", body = ErrorBody)))]
+async fn rewind_mirror(
+    State(server): State<Arc<Server>>,
+    Path(mirror): Path<String>,
+    Body(request): Body<api::Instant>,
+) -> Answer<api::Reverted> {
+    blocking(server, move |server| server.rewind_mirror(&mirror, &request)).await
 }
 
 /// Makes a mirror follow another server that has the same volume, without a new baseline.

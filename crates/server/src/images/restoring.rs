@@ -372,7 +372,11 @@ pub(super) struct Restoring<'a> {
 }
 
 impl<'a> Restoring<'a> {
-    pub(super) fn run(&self, mut handed: Handed, size: Option<u64>) -> Result<api::RestoreResult, ServerError> {
+    pub(super) fn run(
+        &self,
+        mut handed: Handed,
+        size: Option<u64>,
+    ) -> Result<api::RestoreResult, ServerError> {
         self.progress.phase("reading heads");
         let dumps = self.read_heads(&mut handed)?;
         let (unfinished, notes) = match self.request.resume {
@@ -438,10 +442,7 @@ impl<'a> Restoring<'a> {
     }
 
     /// The unfinished one goes on, with the same dumps, wherever their files are now.
-    fn again(
-        &self,
-        dumps: &[Vec<PartReader>],
-    ) -> Result<(UnfinishedRestore<'a>, RestoreNotes), ServerError> {
+    fn again(&self, dumps: &[Vec<PartReader>]) -> Result<(UnfinishedRestore<'a>, RestoreNotes), ServerError> {
         let (unfinished, mut notes) = self.volumes.resume_restore(&self.request.name)?;
         if notes.dumps != ids(dumps) {
             return Err(ServerError::RestoreOfOthers {

@@ -75,7 +75,9 @@ impl Server {
             blocks: Some(wanted.blocks),
             devices: &request.devices,
             log_device: request.log_device.as_deref(),
+            history: request.history.as_ref(),
         };
+        self.refuse_second_history(&new)?;
         let open = self.volumes.create(&new)?;
         let path = self.volumes.folder(name).join("mirror.json");
         state::save(&path, &document)?;

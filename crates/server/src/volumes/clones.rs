@@ -16,7 +16,7 @@ use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::CloneDevice;
 use serde::{Deserialize, Serialize};
 
-use super::{Document, Entry, OpenVolume, Parts, Volumes, not_found, whole};
+use super::{Document, Entry, OpenVolume, Parts, Under, Volumes, not_found, whole};
 use crate::api;
 use crate::contents::find_snapshot;
 use crate::error::ServerError;
@@ -90,7 +90,7 @@ impl Volumes {
 
     /// What a volume is opened on: its devices, for a clone over those of its parent.
     pub(super) fn below(&self, name: &str, parts: &Parts) -> Result<Arc<dyn Device>, ServerError> {
-        let own = whole(&parts.devices);
+        let own = parts.under.as_ref().map_or_else(|| whole(&parts.devices), Under::device);
         let Some(of) = &parts.clone_of else { return Ok(own) };
         let parent = self.parent(name, of)?;
         let device = CloneDevice::new(&parent.volume, of.snapshot(), own);
@@ -240,10 +240,14 @@ impl Volumes {
         Arc::new(device).make(self.options()).map_err(&failed)?;
         let paths = vec!["volume.img".into()];
         let clone_of = Some(of.clone());
-        let document =
-            Document { devices: paths.clone(), log_devices: Vec::new(), clone_of: clone_of.clone() };
+        let document = Document {
+            devices: paths.clone(),
+            log_devices: Vec::new(),
+            clone_of: clone_of.clone(),
+            history: None,
+        };
         state::save(&nursery.join("volume.json"), &document)?;
-        Ok(Parts { paths, devices: vec![own], log: None, clone_of })
+        Ok(Parts { paths, devices: vec![own], log: None, under: None, clone_of })
     }
 
     /// All clones.

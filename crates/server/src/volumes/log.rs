@@ -11,6 +11,7 @@ use cairn_base::LogId;
 use cairn_device::{Device, FileDevice, FileOptions, Rehearsal, RehearsalDevice, SideDevice};
 use cairn_volume::{CONSISTENCY_INTERVAL, LogTarget, Volume, VolumeError};
 
+use super::history::LOG_RULE;
 use super::{
     BUSY_PATIENCE, Document, Entry, OpenVolume, Volumes, new_rehearsal, not_found, open_when_free,
     refuse_if_not_empty,
@@ -95,6 +96,9 @@ impl Volumes {
         }
         let path = self.folder(name).join("volume.json");
         let before = self.document(name)?;
+        if device.is_some() && open.under.is_some() {
+            return Err(ServerError::Invalid { what: "the log device", rule: LOG_RULE });
+        }
         let Some(device) = device else {
             open.volume.move_log(&LogTarget::Internal).map_err(ServerError::volume(name))?;
             state::save(&path, &Document { log_devices: Vec::new(), ..before })?;

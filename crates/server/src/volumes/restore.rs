@@ -46,8 +46,7 @@ impl Volumes {
     /// Volumes whose restore has notes, whether it runs or was cut.
     pub(crate) fn unfinished_restores(&self) -> Vec<String> {
         let Ok(listing) = fs::read_dir(&self.dir) else { return Vec::new() };
-        let mut names: Vec<String> =
-            listing.filter_map(|found| unfinished_in(&found.ok()?.path())).collect();
+        let mut names: Vec<String> = listing.filter_map(|found| unfinished_in(&found.ok()?.path())).collect();
         names.sort();
         names
     }
@@ -117,9 +116,9 @@ impl Volumes {
         let (paths, devices) = self.take_devices(Some(blocks), Role::Normal, devices, &nursery)?;
         state::save(
             &nursery.join("volume.json"),
-            &Document { devices: paths.clone(), log_devices: Vec::new(), clone_of: None },
+            &Document { devices: paths.clone(), log_devices: Vec::new(), clone_of: None, history: None },
         )?;
-        unfinished.parts = Some(Parts { paths, devices, log: None, clone_of: None });
+        unfinished.parts = Some(Parts { paths, devices, log: None, under: None, clone_of: None });
         let have = unfinished.device().geometry().length;
         let need = Volume::device_bytes(blocks, Role::Normal);
         if have < need {
@@ -155,7 +154,7 @@ impl Volumes {
                 clear_beginning(device)?;
             }
         }
-        unfinished.parts = Some(Parts { paths, devices, log: None, clone_of: None });
+        unfinished.parts = Some(Parts { paths, devices, log: None, under: None, clone_of: None });
         Ok((unfinished, notes))
     }
 
@@ -168,12 +167,13 @@ impl Volumes {
         let notes = self.restore_notes(name);
         let own = |(number, path): (usize, PathBuf)| {
             let device = open_when_free(&unfinished.nursery.join(&path), BUSY_PATIENCE).ok()?;
-            let is_own = notes.as_ref().is_ok_and(|notes| matches!(notes.is_on(number, &device), Ok(Some(true))));
+            let is_own =
+                notes.as_ref().is_ok_and(|notes| matches!(notes.is_on(number, &device), Ok(Some(true))));
             is_own.then_some((path, device))
         };
         let paths = unfinished.devices().unwrap_or_default();
         let (paths, devices) = paths.into_iter().enumerate().filter_map(own).unzip();
-        unfinished.parts = Some(Parts { paths, devices, log: None, clone_of: None });
+        unfinished.parts = Some(Parts { paths, devices, log: None, under: None, clone_of: None });
         let notes = unfinished.nursery.join(NOTES);
         fs::remove_file(&notes)
             .and_then(|()| state::sync_parent(&notes))

@@ -46,7 +46,9 @@ impl Volumes {
 /// True when a volume cannot be opened for want of a device that may come yet.
 fn wants_a_device(error: &ServerError) -> bool {
     match error {
-        ServerError::OpenDevice(_) | ServerError::LogUnavailable { .. } => true,
+        ServerError::OpenDevice(_)
+        | ServerError::LogUnavailable { .. }
+        | ServerError::HistoryUnavailable { .. } => true,
         ServerError::Volume { source, .. } => matches!(
             source,
             VolumeError::LogMissing { .. }

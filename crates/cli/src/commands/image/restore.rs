@@ -68,7 +68,9 @@ fn begun_with(volume: &str, client: &Client) -> Result<Vec<PathBuf>, Failure> {
     let pipe = files::called("-".as_ref());
     let named = unfinished(volume, client)?.files;
     if named.contains(&pipe) {
-        let next = format!("name all of them, and the pipe with `-`: cairn image restore {volume} --resume FILE... -");
+        let next = format!(
+            "name all of them, and the pipe with `-`: cairn image restore {volume} --resume FILE... -"
+        );
         return Err(Failure::new(ErrorKind::Usage, "a part of these dumps came through a pipe", next));
     }
     Ok(named.into_iter().map(PathBuf::from).collect())

@@ -1,0 +1,95 @@
+//! A volume over a history is brought back to an earlier instant: a mirror to an image that it showed, any other to what it was.
+//!
+//! A mirror is paused by it, or its next update would bring what it was brought back from. Its images, its cursor and what a transfer had brought are all in the volume and go back together, so it says to its
+//! source what it has then, and gets what it lacks of that: from a snapshot that both still have, or by comparing checksums, whose price is said first. The source's record of what has changed does
+//! not go back so far, and is not used.
+
+use std::sync::Arc;
+
+use super::Mirrors;
+use crate::api::{self, ErrorKind};
+use crate::error::ServerError;
+use crate::server::Server;
+
+impl Server {
+    /// Brings a volume that takes writes back to an instant.
+    pub(crate) fn revert_volume(&self, name: &str, at: &api::Instant) -> Result<api::Reverted, ServerError> {
+        if self.volumes.get(name)?.is_destination() {
+            return Err(ServerError::OverHistory {
+                volume: name.to_owned(),
+                kind: ErrorKind::WrongRole,
+                why: "it is a mirror, whose next update would bring the same again",
+                next: "use `cairn mirror rewind`, which pauses it first",
+            });
+        }
+        self.mirrors.alone(name, || self.bring_back(name, at))
+    }
+
+    /// Brings a mirror back to what it showed at an instant, and pauses it.
+    pub(crate) fn rewind_mirror(&self, name: &str, at: &api::Instant) -> Result<api::Reverted, ServerError> {
+        let relation = self.mirrors.get(name)?;
+        if relation.is_failed_over() {
+            return Err(ServerError::FailedOver { volume: name.to_owned() });
+        }
+        let open = self.volumes.get(name)?;
+        if !self.source.mirrors(&open.volume).map_err(ServerError::volume(name))?.is_empty() {
+            return Err(ServerError::OverHistory {
+                volume: name.to_owned(),
+                kind: ErrorKind::WrongRole,
+                why: "it has mirrors of its own, which would be ahead of it",
+                next: "fail over one of them instead, or let go of them first with `cairn mirror forget`",
+            });
+        }
+        // Refused before anything is changed.
+        drop(self.volumes.check_revert(&open, at)?);
+        drop(open);
+        let was_paused = relation.document.lock().paused;
+        self.mirrors.keep(&relation, |document| document.paused = true)?;
+        let outcome = self.mirrors.alone(name, || {
+            // What was heard of the source counts from an image that is not shown any more.
+            self.mirrors.keep(&relation, |document| document.contact = None)?;
+            self.bring_back(name, at)
+        });
+        if outcome.is_err()
+            && !was_paused
+            && let Ok(now) = self.mirrors.get(name)
+        {
+            self.mirrors.keep(&now, |document| document.paused = false)?;
+        }
+        outcome
+    }
+}
+
+impl Mirrors {
+    /// Does something with a volume while no transfer into it runs or begins. Afterwards it may be another opening of the volume.
+    fn alone<T>(
+        &self,
+        name: &str,
+        act: impl FnOnce() -> Result<T, ServerError>,
+    ) -> Result<T, ServerError> {
+        let known = self.relations.lock().get(name).cloned();
+        let Some(relation) = known else { return act() };
+        relation.settle()?;
+        {
+            let mut live = relation.live.lock();
+            if live.running {
+                return Err(ServerError::Busy { name: name.to_owned(), by: "an update runs" });
+            }
+            live.running = true;
+        }
+        let outcome = act();
+        match self.volumes.get(name) {
+            Ok(open) if Arc::ptr_eq(&open.volume, relation.destination.volume()) => relation.release(),
+            opened => {
+                // Whoever has the one before finds it busy for good.
+                self.relations.lock().remove(name);
+                if let Ok(open) = opened
+                    && let Err(error) = self.take_in(&open)
+                {
+                    tracing::error!(volume = name, %error, "whom it follows is not known until the server starts again");
+                }
+            }
+        }
+        outcome
+    }
+}

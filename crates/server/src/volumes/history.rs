@@ -1,0 +1,352 @@
+//! A history under a volume: between its devices and the volume, so that all of it can be brought back to an instant.
+//!
+//! `volume.json` says where the store is. Without it the volume is not opened: what was written may be in the store alone, and the history would not know of what comes.
+//! An instant is what a power cut at that moment would have left, so the volume opens there as after one.
+//!
+//! # Bringing a volume back
+//! It is closed, its history is reverted, and it is opened again: one write of the history's superblock, before which a crash leaves the volume as it was, and behind which
+//! as it was at the instant. The revert is a new write in the history, so it is undone like any other.
+//! - What an earlier opening still has under way must not come into what is opened next: a [`Fence`] is shut between them.
+//! - Mirrors know what was made since the instant by its number. `volume.json` has the numbers that were given, before the revert, and no later opening gives them again.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cairn_base::Clock;
+use cairn_device::{Device, DeviceError, Extent, FileDevice, Geometry, Operation};
+use cairn_history::{History, HistoryView};
+use cairn_volume::{CheckDepth, Inspection, Numbers, Volume};
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+
+use super::{Entry, OpenVolume, Parts, Volumes, clear_beginning};
+use crate::api::{self, ErrorKind};
+use crate::devices::{
+    BLOCK_BYTES, OpenDevice, STORE_MIN, new_history, open_when_free, options_under_volume, take_store_file,
+};
+use crate::error::ServerError;
+use crate::images;
+use crate::state;
+
+/// Why the log of such a volume has no device of its own.
+pub(super) const LOG_RULE: &str =
+    "the log of a volume over a history is on the devices of the volume, which go back together";
+
+/// What `volume.json` says of a history.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Beneath {
+    /// Absolute.
+    store: PathBuf,
+    /// Numbers that the volume had not given yet when it was last brought back: it goes on from there.
+    #[serde(default)]
+    next_file: u64,
+    #[serde(default)]
+    next_snapshot: u64,
+}
+
+/// An open history under a volume.
+pub(super) struct Under {
+    device: Arc<OpenDevice>,
+    store: Arc<FileDevice>,
+    fence: Arc<Fence>,
+    beneath: Beneath,
+}
+
+/// What is between a history and one opening of its volume. Once it is shut nothing comes through.
+struct Fence {
+    below: Arc<History>,
+    is_open: RwLock<bool>,
+}
+
+impl Beneath {
+    pub(super) fn store(&self) -> &PathBuf {
+        &self.store
+    }
+
+    /// Opens the history of what is on `origin`.
+    pub(super) fn open(
+        &self,
+        volume: &str,
+        paths: &[PathBuf],
+        origin: Arc<dyn Device>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Under, ServerError> {
+        let store = open_when_free(&self.store).map_err(|source| ServerError::HistoryUnavailable {
+            volume: volume.to_owned(),
+            path: self.store.clone(),
+            source,
+        })?;
+        let history = History::open(origin, store.clone(), options_under_volume(clock.clone()));
+        let history = history.map_err(ServerError::history(volume))?;
+        let first = paths.first().ok_or(ServerError::Bug)?;
+        Ok(Under::new(volume, history, first, store, self.clone()))
+    }
+}
+
+impl Under {
+    fn new(
+        volume: &str,
+        history: Arc<History>,
+        origin: &Path,
+        store: Arc<FileDevice>,
+        beneath: Beneath,
+    ) -> Self {
+        let device = OpenDevice::under_volume(volume, history.clone(), origin, &beneath.store);
+        Self { device, store, fence: Arc::new(Fence::new(history)), beneath }
+    }
+
+    /// For another opening of the volume, when nothing of this one comes through any more.
+    fn again(&self, beneath: Beneath) -> Self {
+        let history = self.device.history().clone();
+        history.let_wait(true);
+        let (device, store) = (self.device.clone(), self.store.clone());
+        Self { device, store, fence: Arc::new(Fence::new(history)), beneath }
+    }
+
+    /// What the volume stands on.
+    pub(super) fn device(&self) -> Arc<dyn Device> {
+        self.fence.clone()
+    }
+
+    /// The volume is open: it gives no number again, and the history gets its thread.
+    pub(super) fn begin(&self, volume: &Arc<Volume>) -> Result<(), ServerError> {
+        let Beneath { next_file, next_snapshot, .. } = self.beneath;
+        volume.skip_numbers(Numbers { file: next_file, snapshot: next_snapshot });
+        self.device.begin()
+    }
+
+    /// The volume is closed.
+    pub(super) fn end(&self) {
+        self.device.end();
+    }
+
+    /// Makes the store one that can be named again.
+    pub(super) fn clear(&self) -> Result<(), ServerError> {
+        clear_beginning(&self.store)
+    }
+
+    pub(super) fn place(&self) -> String {
+        self.beneath.store.display().to_string()
+    }
+}
+
+impl Volumes {
+    /// Makes the history of a new volume. A file that is made for it goes into `made`.
+    pub(super) fn make_history(
+        &self,
+        volume: &str,
+        wish: &api::VolumeHistory,
+        origin_path: &Path,
+        origin: Arc<dyn Device>,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<(Beneath, Under), ServerError> {
+        let path = PathBuf::from(&wish.store);
+        if !path.is_absolute() {
+            return Err(ServerError::Invalid { what: "the path of the history", rule: "it is absolute" });
+        }
+        let options = new_history(wish.placement, wish.granularity.as_deref(), &wish.window, BLOCK_BYTES)?;
+        self.refuse_if_claimed(&path)?;
+        let bytes = wish.store_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
+        let store = take_store_file(&path, bytes, made)?;
+        let history = History::create(origin, store.clone(), &options, options_under_volume(self.clock.clone()));
+        let history = history.map_err(ServerError::history(volume))?;
+        let beneath = Beneath { store: path, next_file: 0, next_snapshot: 0 };
+        let under = Under::new(volume, history, origin_path, store, beneath.clone());
+        Ok((beneath, under))
+    }
+
+    /// Lets go what waits for room in a history.
+    pub(crate) fn end_waits(&self) {
+        self.all().iter().for_each(|open| open.end_waits());
+    }
+
+    /// Refuses what a revert to that instant would refuse. While the view lives the instant stays; what is said of the volume is as of then.
+    pub(crate) fn check_revert(
+        &self,
+        open: &OpenVolume,
+        at: &api::Instant,
+    ) -> Result<(HistoryView, Inspection), ServerError> {
+        let refused = |why, next| {
+            let (volume, kind) = (open.name.clone(), ErrorKind::WrongRole);
+            ServerError::OverHistory { volume, kind, why, next }
+        };
+        let device = open.history()?;
+        self.refuse_if_cloned(&open.name)?;
+        let view = device.view(at)?;
+        let then = Volume::inspect(&view).map_err(|_| {
+            refused("there was no whole volume at that instant", "choose a later one: `cairn history status`")
+        })?;
+        if then.role != open.volume.status_role() {
+            return Err(refused(
+                "it had another role at that instant: it was a mirror then and is none now, or the other way round",
+                "choose an instant since its role changed; roles change with `cairn mirror failover`, `resync` and `reverse`",
+            ));
+        }
+        device.check_revert(at)?;
+        Ok((view, then))
+    }
+
+    /// Brings a volume back to an instant of its history; nobody uses it. It is in service again when this returns, at the instant or as it was.
+    pub(crate) fn revert(
+        &self,
+        name: &str,
+        at: &api::Instant,
+    ) -> Result<(Arc<OpenVolume>, api::Reverted), ServerError> {
+        let _changing = self.changing.lock();
+        let open = self.get(name)?;
+        let under = open.under.as_ref().ok_or_else(|| no_history(name))?;
+        let _held = self.check_revert(&open, at)?;
+        let busy = ServerError::Busy { name: name.to_owned(), by: "it is being brought back to an instant" };
+        self.put(name, &Err(Arc::new(busy)));
+        let closed = open.end();
+        under.fence.shut();
+        let reverted = closed.and_then(|()| self.note_numbers(name, under)).and_then(|()| {
+            let (at_ns, undo) = under.device.revert(at)?;
+            Ok(api::Reverted { at_ns, undo, sessions_ended: 0, findings: Vec::new() })
+        });
+        let opened = self.open_over(&open, under);
+        let (mut reverted, opened) = match (reverted, opened) {
+            (Ok(reverted), Ok(opened)) => (reverted, opened),
+            (Ok(reverted), Err(error)) => {
+                tracing::error!(volume = name, %error, "it does not open at that instant, and goes back to where it was");
+                let undo = api::Instant { mark: Some(reverted.undo), at_ns: None };
+                let back = under.device.revert(&undo).and_then(|_| self.open_over(&open, under));
+                let why = match &back {
+                    Err(_) => error,
+                    Ok(_) => ServerError::OverHistory {
+                        volume: name.to_owned(),
+                        kind: ErrorKind::VolumeDamaged,
+                        why: "it does not open at that instant, and is where it was",
+                        next: "choose another instant (`cairn history status`); the log of the server says what is wrong with this one",
+                    },
+                };
+                self.put(name, &back.map_err(Arc::new));
+                return Err(why);
+            }
+            (Err(error), opened) => {
+                self.put(name, &opened.map_err(Arc::new));
+                return Err(error);
+            }
+        };
+        let found = images::findings(&opened.volume, name, CheckDepth::Structures);
+        reverted.findings = found.unwrap_or_else(|error| vec![error.to_string()]);
+        self.put(name, &Ok(opened.clone()));
+        Ok((opened, reverted))
+    }
+
+    /// What becomes of a volume that was closed.
+    fn put(&self, name: &str, opened: &Result<Arc<OpenVolume>, Arc<ServerError>>) {
+        let entry = match opened {
+            Ok(open) => Entry::Open(open.clone()),
+            Err(error) => Entry::Unavailable(error.clone()),
+        };
+        self.entries.write().insert(name.to_owned(), entry);
+    }
+
+    /// Opens a volume again that was closed, on the same devices.
+    fn open_over(&self, closed: &OpenVolume, under: &Under) -> Result<Arc<OpenVolume>, ServerError> {
+        let beneath = self.document(&closed.name)?.history.ok_or(ServerError::Bug)?;
+        let parts = Parts {
+            paths: closed.paths.clone(),
+            devices: closed.parts.clone(),
+            log: None,
+            under: Some(under.again(beneath)),
+            clone_of: None,
+        };
+        self.start(&closed.name, parts)
+    }
+
+    /// Writes down which numbers a closed volume has given, before it forgets that.
+    fn note_numbers(&self, name: &str, under: &Under) -> Result<(), ServerError> {
+        let given = Volume::inspect(&**under.device.history()).map_err(ServerError::volume(name))?.numbers;
+        let mut document = self.document(name)?;
+        let beneath = document.history.as_mut().ok_or(ServerError::Bug)?;
+        beneath.next_file = beneath.next_file.max(given.file);
+        beneath.next_snapshot = beneath.next_snapshot.max(given.snapshot);
+        state::save(&self.folder(name).join("volume.json"), &document)
+    }
+}
+
+impl OpenVolume {
+    /// The history under it.
+    pub(crate) fn history(&self) -> Result<Arc<OpenDevice>, ServerError> {
+        self.under.as_ref().map(|under| under.device.clone()).ok_or_else(|| no_history(&self.name))
+    }
+
+    /// Names the instant of the image that a mirror shows, unless it has its name: `image-` and the number of its snapshot, which is what `cairn mirror rewind` goes back to.
+    pub(crate) fn mark_image(&self) {
+        let image = self.volume.status().cursor.snapshot.0;
+        let Some(under) = self.under.as_ref().filter(|_| image != 0) else { return };
+        if let Err(error) = under.device.mark_once(&format!("image-{image}")) {
+            tracing::error!(volume = self.name, image, %error, "an image has no mark in the history");
+        }
+    }
+
+    pub(super) fn history_problems(&self) -> Vec<api::Problem> {
+        self.under.as_ref().map_or_else(Vec::new, |under| under.device.problems())
+    }
+
+    /// Lets go what waits for room in its history.
+    pub(super) fn end_waits(&self) {
+        if let Some(under) = &self.under {
+            under.device.history().let_wait(false);
+        }
+    }
+
+    /// A history is of a device of one length.
+    pub(super) fn refuse_to_grow(&self) -> Result<(), ServerError> {
+        match &self.under {
+            None => Ok(()),
+            Some(_) => Err(ServerError::OverHistory {
+                volume: self.name.clone(),
+                kind: ErrorKind::TooSmall,
+                why: "a volume over a history has the size that it was made with",
+                next: "make a larger one, and move what is in it there; a mirror is deleted and made anew",
+            }),
+        }
+    }
+}
+
+fn no_history(volume: &str) -> ServerError {
+    ServerError::OverHistory {
+        volume: volume.to_owned(),
+        kind: ErrorKind::NotFound,
+        why: "there is no history under it",
+        next: "a new volume gets one with `cairn volume create --history PATH`; for a volume that there is, use snapshots and `cairn snapshot rollback`",
+    }
+}
+
+impl Fence {
+    fn new(below: Arc<History>) -> Self {
+        Self { below, is_open: RwLock::new(true) }
+    }
+
+    /// Waits for what is under way, and lets nothing more through.
+    fn shut(&self) {
+        *self.is_open.write() = false;
+    }
+}
+
+impl Device for Fence {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        let is_open = self.is_open.read();
+        if *is_open {
+            return self.below.run(batch);
+        }
+        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+            operation.finish(Err(DeviceError::OutOfService));
+        }
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        let is_open = self.is_open.read();
+        if *is_open { self.below.extents(offset, length, limit) } else { Err(DeviceError::OutOfService) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! Volumes over a history: cut at each step of a revert, numbers, and what an earlier opening still wants.
+
+use std::path::Path;
+
+use cairn_base::{ByteSize, ManualClock, Timestamp};
+use cairn_volume::Role;
+
+use super::super::{NewVolume, new_volume_id};
+use super::*;
+
+fn volumes(folder: &Path) -> Volumes {
+    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    std::fs::create_dir_all(folder.join("volumes")).expect("a folder");
+    Volumes::open(folder.join("volumes"), ByteSize(16 << 20), clock).expect("volumes")
+}
+
+/// A volume over a history, with a LUN whose first block is full of `1` at the mark `one`, and of `2` now.
+fn made(folder: &Path) -> Volumes {
+    let volumes = volumes(folder);
+    let wish: api::VolumeHistory = serde_json::from_value(serde_json::json!({
+        "store": folder.join("store.img"),
+        "placement": "split-down-stream",
+        "granularity": "every-write",
+    }))
+    .expect("a wish");
+    let new = NewVolume {
+        name: "vol0",
+        id: new_volume_id(),
+        role: Role::Normal,
+        blocks: Some(16_384),
+        devices: &[],
+        log_device: None,
+        history: Some(&wish),
+    };
+    let open = volumes.create(&new).expect("it is made");
+    open.luns.create("db", 1 << 20).expect("a LUN");
+    write(&volumes, 1);
+    open.history().expect("a history").mark_once("one").expect("a mark");
+    write(&volumes, 2);
+    volumes
+}
+
+fn write(volumes: &Volumes, byte: u8) {
+    let lun = volumes.get("vol0").expect("it is open").luns.open("db").expect("a LUN");
+    lun.write_from(0, &[byte; 4096]).expect("a write");
+    lun.flush().expect("a flush");
+}
+
+fn read(volumes: &Volumes) -> u8 {
+    let lun = volumes.get("vol0").expect("it is open").luns.open("db").expect("a LUN");
+    let bytes = lun.read(0, 4096).expect("a read").to_vec();
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "of one time");
+    bytes[0]
+}
+
+fn mark(name: &str) -> api::Instant {
+    api::Instant { at_ns: None, mark: Some(name.to_owned()) }
+}
+
+fn assert_sound(volumes: &Volumes) {
+    let open = volumes.get("vol0").expect("it is open");
+    let found = images::findings(&open.volume, "vol0", CheckDepth::Everything).expect("a check");
+    assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
+fn volume_is_as_it_was_or_at_the_instant_wherever_a_revert_is_cut() {
+    for (step, expected) in [(0, 2), (1, 2), (2, 1)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let before = made(folder.path());
+        let open = before.get("vol0").expect("it is open");
+        open.end().expect("it closes");
+        let under = open.under.as_ref().expect("a history");
+        if step > 0 {
+            before.note_numbers("vol0", under).expect("noted");
+        }
+        if step > 1 {
+            under.device.revert(&mark("one")).expect("reverted");
+        }
+        drop((open, before));
+        let after = volumes(folder.path());
+        assert_eq!(read(&after), expected, "step {step}");
+        assert_sound(&after);
+        write(&after, 3);
+        after.end();
+    }
+}
+
+#[test]
+fn volume_is_brought_back_and_forth_and_gives_no_number_twice() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volumes_now = made(folder.path());
+    let snapshot = |volumes: &Volumes, name: &str| {
+        let open = volumes.get("vol0").expect("it is open");
+        let id = open.volume.create_snapshot(name).expect("a snapshot").id.0;
+        let file = open.volume.next_file().expect("a number").0;
+        (id, file)
+    };
+    let lost = snapshot(&volumes_now, "lost");
+    let (_, reverted) = volumes_now.revert("vol0", &mark("one")).expect("it goes back");
+    assert_eq!((read(&volumes_now), reverted.findings), (1, Vec::new()));
+    let open = volumes_now.get("vol0").expect("it is open");
+    assert!(open.volume.snapshot_named("lost").is_none(), "snapshots go back as well");
+    drop(open);
+    let next = snapshot(&volumes_now, "next");
+    assert!(next.0 > lost.0, "{next:?} after {lost:?}");
+    write(&volumes_now, 3);
+    assert_sound(&volumes_now);
+    volumes_now.end();
+    drop(volumes_now);
+
+    let again = volumes(folder.path());
+    assert_eq!(read(&again), 3);
+    let later = snapshot(&again, "later");
+    assert!(later.0 > next.0 && later.1 > lost.1, "{later:?} after {next:?} and {lost:?}");
+    again.revert("vol0", &mark(&reverted.undo)).expect("it goes forth");
+    assert_eq!(read(&again), 2);
+    let open = again.get("vol0").expect("it is open");
+    assert!(open.volume.snapshot_named("lost").is_some() && open.volume.snapshot_named("next").is_none());
+    drop(open);
+    assert!(snapshot(&again, "last").0 > later.0);
+    assert_sound(&again);
+    again.end();
+}
+
+#[test]
+fn nothing_of_an_earlier_opening_comes_into_what_is_opened_next() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volumes = made(folder.path());
+    let before = volumes.get("vol0").expect("it is open");
+    let device = before.under.as_ref().expect("a history").device();
+    device.read(0, 4096).expect("it is open");
+    volumes.revert("vol0", &mark("one")).expect("it goes back");
+    assert!(matches!(device.write_from(0, &[9; 4096]), Err(DeviceError::OutOfService)));
+    assert!(matches!(device.read(0, 4096), Err(DeviceError::OutOfService)));
+    let refused = before.luns.open("db").map_or(true, |lun| lun.write_from(0, &[9; 4096]).is_err());
+    assert!(refused, "its LUNs take nothing");
+    assert_eq!(read(&volumes), 1);
+    volumes.end();
+}
+
+#[test]
+fn instant_before_the_volume_is_refused_and_changes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volumes = made(folder.path());
+    let open = volumes.get("vol0").expect("it is open");
+    let start = open.history().expect("a history").history().status().start.0;
+    let at = api::Instant { at_ns: Some(start), mark: None };
+    let refused = volumes.revert("vol0", &at).expect_err("there was none");
+    assert!(matches!(refused, ServerError::OverHistory { .. }), "{refused}");
+    write(&volumes, 4);
+    assert_eq!(read(&volumes), 4, "the same opening goes on");
+    volumes.end();
+}
