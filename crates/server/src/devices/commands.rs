@@ -8,7 +8,6 @@ use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::server::Server;
 use crate::targets::present_of;
-use crate::volumes::OpenVolume;
 
 impl Server {
     pub(crate) fn list_devices(&self) -> Vec<api::Device> {
@@ -36,28 +35,20 @@ impl Server {
         Ok(api::Device { target: Some(self.target(&device.name)), ..device })
     }
 
-    /// The device of that name, or what is under the volume of that name.
-    fn remembering(&self, name: &str) -> Result<Arc<OpenDevice>, ServerError> {
-        match self.devices.get(name) {
-            Err(error @ ServerError::NotFound { .. }) => match self.volumes.get(name) {
-                Ok(open) => open.history(),
-                Err(ServerError::NotFound { .. }) => Err(error),
-                Err(other) => Err(other),
-            },
-            found => found,
-        }
+    /// True for the name of a volume that no adopted device has.
+    fn is_volume(&self, name: &str) -> bool {
+        matches!(self.devices.get(name), Err(ServerError::NotFound { .. }))
+            && !matches!(self.volumes.get(name), Err(ServerError::NotFound { .. }))
     }
 
-    /// The volume, where no device has that name and there is a history under it.
-    fn volume_with_history(&self, name: &str) -> Option<Arc<OpenVolume>> {
-        let open = self.volumes.get(name).ok()?;
-        let is_a_volume = matches!(self.devices.get(name), Err(ServerError::NotFound { .. }));
-        (is_a_volume && open.history().is_ok()).then_some(open)
+    /// The device of that name, or what is under the volume of that name.
+    fn remembering(&self, name: &str) -> Result<Arc<OpenDevice>, ServerError> {
+        if self.is_volume(name) { self.volumes.get(name)?.history() } else { self.devices.get(name) }
     }
 
     pub(crate) fn show_history(&self, name: &str) -> Result<api::HistoryStatus, ServerError> {
         // What is under a volume is no export.
-        let exported = self.volume_with_history(name).is_none();
+        let exported = !self.is_volume(name);
         let uris = |name: &str| if exported { self.uris(name) } else { Vec::new() };
         Ok(self.remembering(name)?.show_history(&uris))
     }
@@ -68,10 +59,14 @@ impl Server {
         name: &str,
         request: &api::CreateMark,
     ) -> Result<api::Mark, ServerError> {
-        if let Some(open) = self.volume_with_history(name).filter(|open| !open.is_destination()) {
-            open.volume.consistency_point().map_err(ServerError::volume(name))?;
+        let device = self.remembering(name)?;
+        if self.is_volume(name) {
+            let open = self.volumes.get(name)?;
+            if !open.is_destination() {
+                open.volume.consistency_point().map_err(ServerError::volume(name))?;
+            }
         }
-        self.remembering(name)?.mark(request)
+        device.mark(request)
     }
 
     pub(crate) fn set_window(
@@ -127,7 +122,8 @@ impl Server {
         device: &str,
         request: &api::CreateView,
     ) -> Result<api::View, ServerError> {
-        if self.volume_with_history(device).is_some() {
+        if self.is_volume(device) {
+            self.remembering(device)?;
             return Err(ServerError::OverHistory {
                 volume: device.to_owned(),
                 kind: ErrorKind::Usage,
@@ -157,7 +153,7 @@ impl Server {
         device: &str,
         at: &api::Instant,
     ) -> Result<api::Reverted, ServerError> {
-        if self.volume_with_history(device).is_some() {
+        if self.is_volume(device) {
             return self.revert_volume(device, at);
         }
         let open = self.devices.get(device)?;

@@ -90,20 +90,20 @@ fn volume_is_as_it_was_or_at_the_instant_wherever_a_revert_is_cut() {
 fn volume_is_brought_back_and_forth_and_gives_no_number_twice() {
     let folder = tempfile::tempdir().expect("a folder");
     let volumes_now = made(folder.path());
-    let snapshot = |volumes: &Volumes, name: &str| {
+    let numbers = |volumes: &Volumes, name: &str| {
         let open = volumes.get("vol0").expect("it is open");
-        let id = open.volume.create_snapshot(name).expect("a snapshot").id.0;
-        let file = open.volume.next_file().expect("a number").0;
-        (id, file)
+        open.luns.create(name, 1 << 20).expect("a LUN");
+        let file = open.luns.find(name).expect("a LUN").file.0;
+        (open.volume.create_snapshot(name).expect("a snapshot").id.0, file)
     };
-    let lost = snapshot(&volumes_now, "lost");
+    let lost = numbers(&volumes_now, "lost");
     let (_, reverted) = volumes_now.revert("vol0", &mark("one")).expect("it goes back");
     assert_eq!((read(&volumes_now), reverted.findings), (1, Vec::new()));
     let open = volumes_now.get("vol0").expect("it is open");
     assert!(open.volume.snapshot_named("lost").is_none(), "snapshots go back as well");
     drop(open);
-    let next = snapshot(&volumes_now, "next");
-    assert!(next.0 > lost.0, "{next:?} after {lost:?}");
+    let next = numbers(&volumes_now, "next");
+    assert!(next.0 > lost.0 && next.1 > lost.1, "{next:?} after {lost:?}");
     write(&volumes_now, 3);
     assert_sound(&volumes_now);
     volumes_now.end();
@@ -111,14 +111,15 @@ fn volume_is_brought_back_and_forth_and_gives_no_number_twice() {
 
     let again = volumes(folder.path());
     assert_eq!(read(&again), 3);
-    let later = snapshot(&again, "later");
-    assert!(later.0 > next.0 && later.1 > lost.1, "{later:?} after {next:?} and {lost:?}");
+    let later = numbers(&again, "later");
+    assert!(later.0 > next.0 && later.1 > next.1, "{later:?} after {next:?}");
     again.revert("vol0", &mark(&reverted.undo)).expect("it goes forth");
     assert_eq!(read(&again), 2);
     let open = again.get("vol0").expect("it is open");
     assert!(open.volume.snapshot_named("lost").is_some() && open.volume.snapshot_named("next").is_none());
     drop(open);
-    assert!(snapshot(&again, "last").0 > later.0);
+    let last = numbers(&again, "last");
+    assert!(last.0 > later.0 && last.1 > later.1, "{last:?} after {later:?}");
     assert_sound(&again);
     again.end();
 }
@@ -146,7 +147,7 @@ fn instant_before_the_volume_is_refused_and_changes_nothing() {
     let open = volumes.get("vol0").expect("it is open");
     let start = open.history().expect("a history").history().status().start.0;
     let at = api::Instant { at_ns: Some(start), mark: None };
-    let refused = volumes.revert("vol0", &at).expect_err("there was none");
+    let refused = volumes.revert("vol0", &at).err().expect("there was none");
     assert!(matches!(refused, ServerError::OverHistory { .. }), "{refused}");
     write(&volumes, 4);
     assert_eq!(read(&volumes), 4, "the same opening goes on");
