@@ -92,7 +92,17 @@ fn volume_stays_closed_without_its_history_and_opens_when_that_is_back() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Running::start(dir.path(), "d");
     let (store, away) = (path(dir.path(), "store"), path(dir.path(), "away"));
-    server.good(&["volume", "create", "vol0", "--size", "64M", "--history", &store, "--placement", "logging"]);
+    server.good(&[
+        "volume",
+        "create",
+        "vol0",
+        "--size",
+        "64M",
+        "--history",
+        &store,
+        "--placement",
+        "logging",
+    ]);
     server.good(&["lun", "create", "vol0/db", "--size", "1M"]);
     write(&server, "vol0/db", 1);
     server.kill();

@@ -341,7 +341,13 @@ impl Server {
         // Those that came back meanwhile.
         let ended = ended + self.close_sessions(mine);
         let (generation, findings) = (opened.volume.status().generation.0, reverted.findings.len());
-        tracing::warn!(volume = name, generation, findings, undo = reverted.undo, "brought back to an instant");
+        tracing::warn!(
+            volume = name,
+            generation,
+            findings,
+            undo = reverted.undo,
+            "brought back to an instant"
+        );
         Ok(api::Reverted { sessions_ended: ended as u64, ..reverted })
     }
 

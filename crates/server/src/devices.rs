@@ -597,7 +597,12 @@ fn show_export(device: Arc<dyn Device>, read_only: bool) -> Export {
 
 impl OpenDevice {
     /// The history under a volume, which has no thread yet. It has the name of the volume, and is no export.
-    pub(crate) fn under_volume(volume: &str, history: Arc<History>, origin: &Path, store: &Path) -> Arc<Self> {
+    pub(crate) fn under_volume(
+        volume: &str,
+        history: Arc<History>,
+        origin: &Path,
+        store: &Path,
+    ) -> Arc<Self> {
         let document = Document {
             origin: Place::File(origin.to_owned()),
             history: Some(Place::File(store.to_owned())),

@@ -221,7 +221,8 @@ impl Volumes {
         let devices =
             paths.iter().map(|path| open_when_free(path, patience)).collect::<Result<Vec<_>, _>>()?;
         let under = document.history.as_ref();
-        let under = under.map(|beneath| beneath.open(name, &paths, whole(&devices), &self.clock)).transpose()?;
+        let under =
+            under.map(|beneath| beneath.open(name, &paths, whole(&devices), &self.clock)).transpose()?;
         Ok(Parts { paths, devices, log: None, under, clone_of: document.clone_of.clone() })
     }
 

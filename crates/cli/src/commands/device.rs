@@ -174,7 +174,10 @@ pub fn go_back(
     let Some(first) = reverted.findings.first() else { return Ok(()) };
     Err(Failure::new(
         ErrorKind::Damaged,
-        format!("{name} is back, and its check finds {} thing(s) wrong there: {first}", reverted.findings.len()),
+        format!(
+            "{name} is back, and its check finds {} thing(s) wrong there: {first}",
+            reverted.findings.len()
+        ),
         format!("see `cairn volume check {name}`, or undo it: {command} {name} --mark {}", reverted.undo),
     ))
 }

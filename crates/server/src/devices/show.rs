@@ -59,7 +59,6 @@ impl Devices {
         }
         sizes
     }
-
 }
 
 fn closed(name: &str, document: &Document, problem: String) -> api::Device {

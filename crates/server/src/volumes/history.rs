@@ -148,7 +148,8 @@ impl Volumes {
         self.refuse_if_claimed(&path)?;
         let bytes = wish.store_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
         let store = take_store_file(&path, bytes, made)?;
-        let history = History::create(origin, store.clone(), &options, options_under_volume(self.clock.clone()));
+        let history =
+            History::create(origin, store.clone(), &options, options_under_volume(self.clock.clone()));
         let history = history.map_err(ServerError::history(volume))?;
         let beneath = Beneath { store: path, next_file: 0, next_snapshot: 0 };
         let under = Under::new(volume, history, origin_path, store, beneath.clone());
