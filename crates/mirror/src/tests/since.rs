@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_base::Rng;
-use cairn_device::Device;
 use cairn_volume::Volume;
 
 use super::harness::{Pair, Trouble, copy_of, fingerprint, open};
