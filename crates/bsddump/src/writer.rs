@@ -384,7 +384,8 @@ impl Dump {
         };
         let volume_records = self.options.volume_bytes().map(|bytes| bytes / RECORD as u64);
         let output = Output::new(out, common.clone(), volume_records);
-        let mut tape = Tape { output, common, failed: std::mem::take(&mut self.failed) };
+        let failed = std::mem::take(&mut self.failed);
+        let mut tape = Tape { output, common, failed, buffer: vec![0; SEGMENT as usize] };
         let last = (self.end.max(2) - 1) as u32;
         tape.head(Header::new(What::Label, &tape.common, 0))?;
         tape.map(What::Used, &self.used, last)?;
@@ -437,6 +438,8 @@ struct Tape<'a> {
     output: Output<'a>,
     common: Common,
     failed: Vec<Failed>,
+    /// What is read of a file for one header: one for all of them, as half a MiB of zeroes is more work than a small file.
+    buffer: Vec<u8>,
 }
 
 impl Tape<'_> {
@@ -529,6 +532,19 @@ impl Tape<'_> {
         inode: &Inode,
         attribute_blocks: u32,
     ) -> Result<(), WriteError> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let outcome = self.content_by(source, inode, attribute_blocks, &mut buffer);
+        self.buffer = buffer;
+        outcome
+    }
+
+    fn content_by(
+        &mut self,
+        source: &mut dyn Source,
+        inode: &Inode,
+        attribute_blocks: u32,
+        buffer: &mut [u8],
+    ) -> Result<(), WriteError> {
         let mut extents = match source.extents(inode.number) {
             Ok(extents) => extents,
             Err(reason) => {
@@ -539,7 +555,6 @@ impl Tape<'_> {
         extents.retain(|(offset, length)| *length > 0 && *offset < inode.size);
         let end = extents.last().map_or(0, |(offset, length)| (offset + length).min(inode.size));
         let end = if inode.size - end > END_HOLE_MAX { end } else { inode.size };
-        let mut buffer = vec![0; SEGMENT as usize];
         let mut rest = extents.as_slice();
         let mut at = 0;
         loop {
@@ -550,7 +565,7 @@ impl Tape<'_> {
                 rest = more;
             }
             let pieces = pieces_of(rest, at, length);
-            let there = self.read_pieces(source, inode, at, &pieces, &mut buffer);
+            let there = self.read_pieces(source, inode, at, &pieces, buffer);
             let mut header = self.file_header(inode, at == 0);
             header.attribute_blocks = Some(attribute_blocks);
             header.content_crc = Some(content_checksum(&buffer[..there]));
