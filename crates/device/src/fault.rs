@@ -84,6 +84,8 @@ struct State {
     /// Changes since the last flush, in order.
     cache: Vec<Change>,
     operations: u64,
+    /// Batches with reads since somebody last asked.
+    read_batches: u64,
     /// Operations until the power goes.
     cut: Option<u64>,
     off: bool,
@@ -302,6 +304,11 @@ impl FaultDevice {
         FaultPart { whole: self.clone(), range }
     }
 
+    /// How many batches had reads since the last call: so often somebody waited for the device.
+    pub fn take_read_batches(&self) -> u64 {
+        std::mem::take(&mut self.state.lock().read_batches)
+    }
+
     /// Operations since the last call, in order.
     pub fn take_log(&self) -> Vec<LoggedOperation> {
         std::mem::take(&mut self.state.lock().log)
@@ -397,6 +404,8 @@ impl FaultDevice {
         let mut state = self.state.lock();
         // Set from the cut to the next flush of this batch: what is there was on its way.
         let mut on_its_way = under_way || std::mem::take(&mut state.beside);
+        let is_read = |operation: &Operation| matches!(operation.request(), Request::Read { .. });
+        state.read_batches += u64::from(batch.iter().any(is_read));
         for operation in batch {
             if !operation.is_pending() {
                 continue;

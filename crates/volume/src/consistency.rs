@@ -399,7 +399,16 @@ impl Volume {
         let overlay = &part.overlay;
         let mut inodes: BTreeMap<FileId, Option<Inode>> = overlay.inodes.clone();
         let files: BTreeSet<FileId> = overlay.files.keys().chain(overlay.inodes.keys()).copied().collect();
-        for file in files {
+        let (files, ahead): (Vec<FileId>, usize) = (files.into_iter().collect(), self.nodes_ahead());
+        for (index, file) in files.iter().copied().enumerate() {
+            // Small files have a node each: read and written one by one, each would be waited for.
+            if index.is_multiple_of(ahead) {
+                let next = files.iter().skip(index).take(ahead).copied();
+                self.load_nodes_of(before, next.filter(|file| overlay.files.contains_key(file)));
+            }
+            if gathered.writes.len() >= PLACE_BLOCKS {
+                self.write_gathered(gathered)?;
+            }
             let old = self.committed_inode(before, file)?;
             let new = match inodes.get(&file) {
                 Some(changed) => *changed,
@@ -443,6 +452,7 @@ impl Volume {
         changes: &FileOverlay,
         gathered: &mut Gathered,
     ) -> Result<TreeRef, VolumeError> {
+        let mut others = gathered.writes.len();
         let mut update = TreeUpdate::regular(self.tree(before, file, old), length);
         let mut allocate = |count: usize| self.allocate(count);
         for (start, end) in &changes.holes {
@@ -462,7 +472,11 @@ impl Volume {
         let mut tree = update.finish(gathered, &mut allocate)?;
         // In rounds, as every block may need a leaf of its own in memory. The few nodes that two rounds share are written twice.
         for round in slots.chunks(self.memory.merge_changes) {
-            self.write_gathered(gathered)?;
+            // Nodes that this file just got may be loaded again, and not from the cache.
+            if gathered.writes.len() > others {
+                self.write_gathered(gathered)?;
+                others = 0;
+            }
             let mut update = TreeUpdate::regular(self.tree(before, file, tree), length);
             let lbas: Vec<u64> = round.iter().map(|(lba, _)| *lba).collect();
             update.plan(&lbas, gathered, &mut allocate)?;

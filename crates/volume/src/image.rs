@@ -76,6 +76,11 @@ impl Volume {
         Ok(Image { volume: self.clone(), committed, snapshot })
     }
 
+    /// The state of the last consistency point for one call, which ends soon: a writer that looks for room waits for it.
+    pub(crate) fn image_for_a_call(self: &Arc<Self>) -> Image {
+        Image { volume: self.clone(), committed: self.state.lock().committed.clone(), snapshot: None }
+    }
+
     /// Holds the state of the last consistency point and all snapshots that there are at that moment, so that they can be compared with each other
     /// whatever is deleted meanwhile.
     pub(crate) fn image_of_all(self: &Arc<Self>) -> Result<AllImages, VolumeError> {

@@ -71,9 +71,18 @@ impl Image {
     /// # Errors
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node or of a block of inodes.
     pub fn inodes_from(&self, from: FileId) -> Result<(Vec<Inode>, Option<FileId>), VolumeError> {
+        self.inodes_in(from, BATCH as u64)
+    }
+
+    /// The same of `count` blocks of inodes.
+    pub(crate) fn inodes_in(
+        &self,
+        from: FileId,
+        count: u64,
+    ) -> Result<(Vec<Inode>, Option<FileId>), VolumeError> {
         let blocks = self.root().next_file.div_ceil(INODES_PER_BLOCK);
         let first = from.0 / INODES_PER_BLOCK;
-        let end = blocks.min(first + BATCH as u64);
+        let end = blocks.min(first + count);
         if first >= blocks {
             return Ok((Vec::new(), None));
         }

@@ -69,7 +69,7 @@ impl Tree<'_> {
     }
 
     /// True when every node on the way to these leaves is in memory.
-    fn has_leaves(&self, leaves: &[u64]) -> bool {
+    pub(crate) fn has_leaves(&self, leaves: &[u64]) -> bool {
         leaves.iter().all(|leaf| {
             let mut pointer = self.tree.pointer;
             if leaf / FANOUT.saturating_pow(u32::from(self.tree.height) - 1) > 0 {

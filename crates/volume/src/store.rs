@@ -293,20 +293,40 @@ impl Store {
         operations
             .extend(runs.iter().map(|(offset, n)| Operation::read(*offset, (*n * BLOCK_SIZE as u64) as u32)));
         self.device.run(&mut operations);
-        let mut outcomes = operations.into_iter().zip(runs).flat_map(|(operation, (_, count))| {
+        let mut blocks = Vec::with_capacity(places.len());
+        let mut again = Vec::new();
+        for (operation, (start, count)) in operations.into_iter().zip(runs) {
             let outcome = operation.into_data();
-            (0..count as usize).map(move |n| match &outcome {
+            if count > 1 && matches!(outcome, Err(DeviceError::Io { .. })) {
+                again.extend((0..count).map(|n| (blocks.len() + n as usize, start + n * BLOCK_SIZE as u64)));
+            }
+            blocks.extend((0..count as usize).map(|n| match &outcome {
                 Ok(data) => whole_block(data, n),
                 Err(error) => Err(error.clone()),
-            })
-        });
+            }));
+        }
+        self.read_alone(&again, &mut blocks);
+        let mut blocks = blocks.into_iter();
         places
             .iter()
             .map(|place| match place {
-                Some(_) => outcomes.next().unwrap_or(Err(DeviceError::OutOfService)),
+                Some(_) => blocks.next().unwrap_or(Err(DeviceError::OutOfService)),
                 None => Err(DeviceError::OutOfService),
             })
             .collect()
+    }
+
+    /// Reads blocks whose request failed once more, each by itself: a place that can't be read costs its own block and none of its neighbours.
+    fn read_alone(&self, places: &[(usize, u64)], blocks: &mut [Result<Block, DeviceError>]) {
+        if places.is_empty() {
+            return;
+        }
+        let read = |(_, offset): &(usize, u64)| Operation::read(*offset, BLOCK_SIZE as u32);
+        let mut operations: Vec<Operation> = places.iter().map(read).collect();
+        self.device.run(&mut operations);
+        for ((index, _), operation) in places.iter().zip(operations) {
+            blocks[*index] = operation.into_data().and_then(|data| whole_block(&data, 0));
+        }
     }
 
     /// Reads blocks by number, past the cache, unverified, in the order asked.

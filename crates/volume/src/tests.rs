@@ -12,6 +12,7 @@ mod release;
 mod repair;
 mod scrub;
 mod since;
+mod small;
 mod snapshots;
 mod space;
 mod structures;

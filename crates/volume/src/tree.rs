@@ -85,37 +85,7 @@ impl Tree<'_> {
 
     /// The pointers of many blocks; nodes that are not in memory are read together.
     pub(crate) fn pointers(&self, lbas: &[Lba]) -> Vec<Result<BlockPointer, VolumeError>> {
-        let mut found: Vec<Result<BlockPointer, VolumeError>> = lbas
-            .iter()
-            .map(|lba| Ok(if lba.0 < self.tree.length { self.tree.pointer } else { BlockPointer::HOLE }))
-            .collect();
-        for level in (1..=self.tree.height).rev() {
-            let mut wanted: Vec<Wanted> = Vec::new();
-            let mut of: Vec<Option<usize>> = Vec::with_capacity(lbas.len());
-            for (lba, pointer) in lbas.iter().zip(&found) {
-                of.push(match pointer {
-                    Ok(pointer) if !pointer.is_hole() => {
-                        let want =
-                            Wanted { pointer: *pointer, place: Place::Node(self.address(level, lba.0)) };
-                        // Neighbours mostly share their node.
-                        if wanted.last().is_none_or(|last| last.pointer != want.pointer) {
-                            wanted.push(want);
-                        }
-                        Some(wanted.len() - 1)
-                    }
-                    _ => None,
-                });
-            }
-            let nodes = self.store.load(&wanted, self.redirects);
-            for ((lba, pointer), node) in lbas.iter().zip(&mut found).zip(of) {
-                if let Some(node) = node {
-                    *pointer = nodes[node]
-                        .clone()
-                        .map(|node| pointer_in(&node, (lba.0 / span(level) % FANOUT) as usize));
-                }
-            }
-        }
-        found
+        pointers_of(lbas.len(), |index| (self, lbas[index]))
     }
 
     /// Calls `visit` with each block of the tree that is not a hole: its pointer, its level (0 is data) and the number of its first
@@ -160,6 +130,47 @@ impl Tree<'_> {
             level_nodes = below;
         }
     }
+}
+
+/// The pointers of `count` blocks of one root; `block` says of which tree each is, and where in it. Nodes that are not in memory are read together, whatever file
+/// they are of.
+pub(crate) fn pointers_of<'a>(
+    count: usize,
+    block: impl Fn(usize) -> (&'a Tree<'a>, Lba),
+) -> Vec<Result<BlockPointer, VolumeError>> {
+    let top = |index: usize| {
+        let (tree, lba) = block(index);
+        Ok(if lba.0 < tree.tree.length { tree.tree.pointer } else { BlockPointer::HOLE })
+    };
+    let mut found: Vec<Result<BlockPointer, VolumeError>> = (0..count).map(top).collect();
+    let height = (0..count).map(|index| block(index).0.tree.height).max().unwrap_or(0);
+    for level in (1..=height).rev() {
+        let mut wanted: Vec<Wanted> = Vec::new();
+        let mut of: Vec<Option<usize>> = Vec::with_capacity(count);
+        for (index, pointer) in found.iter().enumerate() {
+            let (tree, lba) = block(index);
+            of.push(match pointer {
+                Ok(pointer) if level <= tree.tree.height && !pointer.is_hole() => {
+                    let want = Wanted { pointer: *pointer, place: Place::Node(tree.address(level, lba.0)) };
+                    // Neighbours mostly share their node.
+                    if wanted.last().is_none_or(|last| last.pointer != want.pointer) {
+                        wanted.push(want);
+                    }
+                    Some(wanted.len() - 1)
+                }
+                _ => None,
+            });
+        }
+        let (any, _) = block(0);
+        let nodes = any.store.load(&wanted, any.redirects);
+        for (index, (pointer, node)) in found.iter_mut().zip(of).enumerate() {
+            if let Some(node) = node {
+                let slot = (block(index).1.0 / span(level) % FANOUT) as usize;
+                *pointer = nodes[node].clone().map(|node| pointer_in(&node, slot));
+            }
+        }
+    }
+    found
 }
 
 /// Differences between two trees of the same file: calls `differ` with (number of the first block of file, level, old, new) for every block, node or
