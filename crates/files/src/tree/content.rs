@@ -26,7 +26,7 @@ impl Tree {
         let (bytes, inode) = {
             let _file = self.shards.get(self.shard(file)).map(|shard| shard.read());
             let inode = as_file(self.source.inode(file)?)?;
-            (read_bytes(&self.source, &inode, offset, length)?, inode)
+            (self.read_bytes(&inode, offset, length)?, inode)
         };
         self.note_access(&inode);
         Ok(bytes)
@@ -41,7 +41,17 @@ impl Tree {
         if NodeKind::of(&inode) != NodeKind::SymbolicLink {
             return Err(TreeError::Invalid("this is no symbolic link"));
         }
-        read_bytes(&self.source, &inode, 0, inode.length_bytes.min(BLOCK) as usize)
+        self.read_bytes(&inode, 0, inode.length_bytes.min(BLOCK) as usize)
+    }
+
+    fn read_bytes(&self, inode: &Inode, offset: u64, length: usize) -> Result<Vec<u8>, TreeError> {
+        let end = inode.length_bytes.min(offset.saturating_add(length as u64));
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        let read = self.read_blocks(inode, first, last - first)?;
+        Ok(read.slice((offset - first * BLOCK) as usize, (end - offset) as usize).to_vec())
     }
 
     /// A read that can't note its time has read all the same.
@@ -264,16 +274,6 @@ fn as_file(inode: Inode) -> Result<Inode, TreeError> {
         NodeKind::Directory => Err(TreeError::IsDirectory),
         _ => Err(TreeError::Invalid("this has no bytes")),
     }
-}
-
-fn read_bytes(source: &Source, inode: &Inode, offset: u64, length: usize) -> Result<Vec<u8>, TreeError> {
-    let end = inode.length_bytes.min(offset.saturating_add(length as u64));
-    if offset >= end {
-        return Ok(Vec::new());
-    }
-    let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
-    let read = source.read(inode.id, first, last - first)?;
-    Ok(read.slice((offset - first * BLOCK) as usize, (end - offset) as usize).to_vec())
 }
 
 /// The content of a block that is written in part, to change.

@@ -13,13 +13,14 @@
 //!
 //! # What it does not do
 //! It asks for no permissions: whoever serves it does (for FUSE the kernel, with `default_permissions`), as well as sticky bits, and the loss of set-user-ID by a
-//! write. It starts no threads and keeps no cache but the volume's.
+//! write. It starts no threads and keeps no cache but the volume's; where files are read one beside the other it fills that ahead (`ahead`).
 //!
 //! # Locks
 //! `names` first (shared to look names up, alone to change them), then the files' own by number of their shard, then `holds`. An operation takes those of all files that it
-//! changes before it reads the first one.
+//! changes before it reads the first one. `missed` is taken alone, for a moment.
 
 mod acl;
+mod ahead;
 mod check;
 mod content;
 mod difference;
@@ -45,6 +46,7 @@ use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::directory::Directory;
 
+use ahead::Missed;
 use quota::Quotas;
 use source::{Source, damaged};
 
@@ -93,6 +95,7 @@ pub struct Tree {
     /// How often each file is held.
     holds: Mutex<HashMap<FileId, u32>>,
     quotas: Quotas,
+    missed: Missed,
 }
 
 impl Tree {
@@ -141,6 +144,7 @@ impl Tree {
             names: RwLock::new(()),
             shards: (0..SHARDS).map(|_| RwLock::new(())).collect(),
             holds: Mutex::default(),
+            missed: Missed::default(),
         })
     }
 

@@ -207,6 +207,7 @@ impl Tree {
         let inode = self.open_directory(&edit, directory)?;
         let found = trie::find(&mut edit, &inode, name)?.ok_or(TreeError::NotFound)?;
         let _files = self.lock_files(&[directory, found.file, self.orphans]);
+        self.load_to_remove(found.file);
         match (is_directory, found.kind == NodeKind::Directory) {
             (true, false) => return Err(TreeError::NotDirectory),
             (false, true) => return Err(TreeError::IsDirectory),

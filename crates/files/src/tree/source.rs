@@ -62,6 +62,22 @@ impl Source {
         Ok(read.outcome.unwrap_or(Err(VolumeError::Closed))?)
     }
 
+    /// The same if it is in memory.
+    pub(crate) fn read_ready(
+        &self,
+        file: FileId,
+        lba: u64,
+        count: u64,
+    ) -> Option<Result<Segments, TreeError>> {
+        let mut reads = [BlockRead::new(Lba(lba), count)];
+        match self {
+            Source::Live(volume) => volume.read(file, &mut reads, false),
+            Source::Frozen(image) => image.read(file, &mut reads, false),
+        }
+        let [read] = reads;
+        Some(read.outcome?.map_err(TreeError::from))
+    }
+
     /// Stretches of a file that are allocated or not; they may end before `count`.
     pub(crate) fn extents(
         &self,

@@ -10,6 +10,7 @@ use cairn_volume::{FormatOptions, OpenOptions, Role, Volume, VolumeError};
 use crate::model::{Model, Player, shown};
 use crate::*;
 
+mod ahead;
 mod cut;
 mod difference;
 mod directories;
