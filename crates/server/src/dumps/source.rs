@@ -1,7 +1,7 @@
 //! The tree of an image as a dump wants it, read ahead.
 //!
-//! Threads load what the dump comes to next: whole small files, and large ones a piece after the other. What is loaded and not yet used is bounded in
-//! bytes and in files.
+//! Threads load what the dump comes to next: small files and directories by the batch, whose blocks are asked of the device together, and large files a piece after the other. What is loaded
+//! and not yet used is bounded in bytes and in files.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,9 +12,9 @@ use cairn_bsddump::{Attribute, Entry, Inode, Kind, ROOT, Source, Time};
 use cairn_files::{NodeKind, Stat, Tree, TreeError};
 use parking_lot::{Condvar, Mutex};
 
-/// Threads that read ahead: what they wait for are devices.
-pub(super) const THREADS: usize = 3;
-/// A file that is not longer is loaded whole, with its attributes.
+/// Threads that read ahead: one makes a batch ready while the other's is on its way from the device.
+pub(super) const THREADS: usize = 2;
+/// A file that is not longer is loaded whole, with its attributes; a directory with its names.
 const SMALL: u64 = 256 << 10;
 /// What is read of a longer one at once.
 const PIECE: u64 = 1 << 20;
@@ -22,27 +22,28 @@ const PIECE: u64 = 1 << 20;
 const PIECES_AHEAD: u64 = 4;
 /// Files ahead of the one that is written.
 const FILES_AHEAD: usize = 512;
-/// Files that a thread loads at a time, one after the other.
-const BATCH: usize = 16;
-/// Bytes that are loaded and not yet written.
-const BYTES_AHEAD: u64 = 64 << 20;
-/// Inodes and entries that are asked for at once.
+/// Files that a thread loads at a time, in one batch: 16 MiB at most.
+const BATCH: usize = 64;
+/// Bytes that are loaded and not yet written; when it is reached each thread may have a batch under way.
+const BYTES_AHEAD: u64 = 40 << 20;
+/// Entries that are asked for at once.
 const AT_ONCE: usize = 1024;
 
-/// The extended attributes, and the content where all of it is loaded.
+// What is waited for can be loaded.
+const _: () = assert!(BATCH <= FILES_AHEAD);
+
+/// The names in a directory, and its parent.
+type Names = (Vec<Entry>, u32);
+
+/// The extended attributes, and the content or the names where all of them are loaded.
 struct Loaded {
     attributes: io::Result<Vec<Attribute>>,
     content: Option<io::Result<Vec<u8>>>,
+    /// They are wanted once.
+    names: Option<io::Result<Names>>,
     stat: io::Result<Stat>,
-}
-
-impl Loaded {
-    fn bytes(&self) -> u64 {
-        match &self.content {
-            Some(Ok(content)) => content.len() as u64,
-            _ => 0,
-        }
-    }
+    /// About what it takes in memory.
+    bytes: u64,
 }
 
 /// What the threads have done and have to do.
@@ -59,6 +60,14 @@ struct Work {
     wanted: Vec<(FileId, u64, usize)>,
     pieces: HashMap<(FileId, u64), Option<io::Result<Vec<u8>>>>,
     ended: bool,
+}
+
+impl Work {
+    /// A thread may begin with another batch.
+    fn has_room(&self) -> bool {
+        let is_near = self.next + BATCH <= self.at + FILES_AHEAD;
+        self.next < self.order.len() && self.loaded_bytes < BYTES_AHEAD && is_near
+    }
 }
 
 /// A tree to dump.
@@ -138,16 +147,15 @@ impl TreeSource {
                 self.done.notify_all();
                 continue;
             }
-            let has_room = work.loaded_bytes < BYTES_AHEAD && work.next < work.at + FILES_AHEAD;
-            if work.next < work.order.len() && has_room {
+            if work.has_room() {
                 let end = (work.next + BATCH).min(work.order.len());
                 let batch = work.order[work.next..end].to_vec();
                 work.next = end;
                 drop(work);
-                let loaded: Vec<_> = batch.iter().map(|number| (*number, self.load_one(*number))).collect();
+                let loaded = self.load_batch(&batch);
                 work = self.work.lock();
-                for (number, one) in loaded {
-                    work.loaded_bytes += one.bytes();
+                for (number, one) in batch.into_iter().zip(loaded) {
+                    work.loaded_bytes += one.bytes;
                     work.loaded.insert(number, one);
                 }
                 self.done.notify_all();
@@ -157,23 +165,33 @@ impl TreeSource {
         }
     }
 
-    fn load_one(&self, number: u32) -> Loaded {
-        let file = self.file(number);
-        let stat = self.tree.stat(file).map_err(failed);
-        let attributes = match &stat {
-            Ok(stat) if stat.has_xattrs => self.read_attributes(file),
-            _ => Ok(Vec::new()),
+    /// Loads files: the content of those that are small in one go.
+    fn load_batch(&self, numbers: &[u32]) -> Vec<Loaded> {
+        let files: Vec<FileId> = numbers.iter().map(|number| self.file(*number)).collect();
+        let stats: Vec<io::Result<Stat>> =
+            files.iter().map(|file| self.tree.stat(*file).map_err(failed)).collect();
+        // Where holes are is not in its inode.
+        let is_whole = |stat: &io::Result<Stat>| {
+            stat.as_ref().is_ok_and(|stat| stat.kind != NodeKind::File || !has_holes(stat))
         };
-        let content = match &stat {
-            Ok(stat) if stat.kind == NodeKind::SymbolicLink => {
-                Some(self.tree.read_link(file).map_err(failed))
-            }
-            Ok(stat) if stat.kind == NodeKind::File && stat.bytes <= SMALL && !has_holes(stat) => {
-                Some(read_whole(&self.tree, file, 0, stat.bytes as usize))
-            }
-            _ => None,
+        let known = files.iter().zip(&stats);
+        let together: Vec<FileId> = known.filter(|(_, stat)| is_whole(stat)).map(|(file, _)| *file).collect();
+        let mut contents = self.tree.read_together(&together, SMALL).into_iter();
+        let load = |(number, (file, stat)): (&u32, (FileId, io::Result<Stat>))| {
+            let content = if is_whole(&stat) { contents.next().flatten() } else { None };
+            let content = content.map(|read| read.map_err(failed));
+            let attributes = match &stat {
+                Ok(stat) if stat.has_xattrs => self.read_attributes(file),
+                _ => Ok(Vec::new()),
+            };
+            // Names take some more than the blocks that they stand in.
+            let is_listed = |stat: &&Stat| stat.kind == NodeKind::Directory && 2 * stat.bytes <= SMALL;
+            let listed = stat.as_ref().ok().filter(is_listed).map(|stat| 2 * stat.bytes);
+            let names = listed.map(|_| self.read_entries(*number));
+            let read = content.as_ref().and_then(|read| read.as_ref().ok()).map_or(0, Vec::len);
+            Loaded { attributes, content, names, stat, bytes: read as u64 + listed.unwrap_or(0) }
         };
-        Loaded { attributes, content, stat }
+        numbers.iter().zip(files.into_iter().zip(stats)).map(load).collect()
     }
 
     fn read_attributes(&self, file: FileId) -> io::Result<Vec<Attribute>> {
@@ -186,7 +204,7 @@ impl TreeSource {
     }
 
     /// Waits for what is loaded of a file, if it is one that is loaded ahead.
-    fn with<T>(&self, number: u32, get: impl Fn(&Loaded) -> T) -> Option<T> {
+    fn with<T>(&self, number: u32, get: impl FnOnce(&mut Loaded) -> T) -> Option<T> {
         let mut work = self.work.lock();
         // Beyond what the threads have begun nothing is waited for: before the order is known, and for what is no part of the dump.
         let position = match work.order.get(work.at) {
@@ -200,7 +218,7 @@ impl TreeSource {
         while !work.loaded.contains_key(&number) {
             self.done.wait(&mut work);
         }
-        work.loaded.get(&number).map(get)
+        work.loaded.get_mut(&number).map(get)
     }
 
     /// The dump is past what is before `position`.
@@ -208,7 +226,7 @@ impl TreeSource {
         for index in work.at..position {
             let number = work.order[index];
             if let Some(gone) = work.loaded.remove(&number) {
-                work.loaded_bytes -= gone.bytes();
+                work.loaded_bytes -= gone.bytes;
             }
         }
         work.at = position;
@@ -216,10 +234,13 @@ impl TreeSource {
             work.pieces.remove(&(file, offset));
         }
         work.pieces.retain(|_, piece| piece.is_none());
-        self.more.notify_all();
+        // Not before there is room for a whole batch: a thread that wakes for less goes to sleep again.
+        if work.has_room() {
+            self.more.notify_one();
+        }
     }
 
-    fn read_entries(&self, directory: u32) -> io::Result<(Vec<Entry>, u32)> {
+    fn read_entries(&self, directory: u32) -> io::Result<Names> {
         let file = self.file(directory);
         let parent = self.number(self.tree.parent(file).map_err(failed)?)?;
         let mut entries = Vec::new();
@@ -352,7 +373,8 @@ impl Source for Reading<'_> {
         let mut exchanged = None;
         let mut from = FileId(0);
         loop {
-            let nodes = own.tree.nodes(from, AT_ONCE).map_err(failed)?;
+            // All that one look at the inode file gives: some thousand.
+            let nodes = own.tree.nodes(from, usize::MAX).map_err(failed)?;
             let Some(last) = nodes.last() else { break };
             from = FileId(last.file.0 + 1);
             for stat in nodes.iter().filter(|stat| stat.links > 0) {
@@ -382,8 +404,9 @@ impl Source for Reading<'_> {
         read
     }
 
-    fn entries(&mut self, directory: u32) -> io::Result<(Vec<Entry>, u32)> {
-        let read = self.0.read_entries(directory);
+    fn entries(&mut self, directory: u32) -> io::Result<Names> {
+        let known = self.0.with(directory, |loaded| loaded.names.take()).flatten();
+        let read = known.unwrap_or_else(|| self.0.read_entries(directory));
         let mut names = self.0.names.lock();
         match (&read, &mut *names) {
             (Ok((entries, _)), Some(names)) => {
@@ -437,12 +460,13 @@ impl Source for Reading<'_> {
             };
             Some(Ok(content.as_ref().map_err(again).and_then(|content| {
                 let part = content.get(offset as usize..end);
-                part.map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+                bytes.copy_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
+                Ok(())
             })))
         });
         let file = own.file(number);
         match loaded.flatten() {
-            Some(Ok(content)) => bytes.copy_from_slice(&content?),
+            Some(Ok(outcome)) => outcome?,
             Some(Err(size)) => own.read_long(file, size, offset, bytes)?,
             None => bytes.copy_from_slice(&read_whole(&own.tree, file, offset, bytes.len())?),
         }
@@ -457,3 +481,6 @@ impl Source for Reading<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

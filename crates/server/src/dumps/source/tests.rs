@@ -1,0 +1,134 @@
+//! Dumps that are read ahead against those that are not, on a device that counts how often it was waited for.
+
+use cairn_base::{ManualClock, Timestamp, VolumeId};
+use cairn_bsddump::{Dump, Options, Written};
+use cairn_device::{Device, FaultDevice};
+use cairn_files::New;
+use cairn_format::Role;
+use cairn_volume::{FormatOptions, OpenOptions, Volume};
+
+use super::*;
+
+const BLOCKS: u64 = 24_576;
+const FILES: u32 = 1000;
+const FILE: New = New { mode: 0o100_644, uid: 1, gid: 2, device: 0, umask: 0 };
+
+fn content(number: u32, bytes: usize) -> Vec<u8> {
+    number.to_le_bytes().repeat(bytes / 4)
+}
+
+/// A volume with what `fill` makes in it, and its image after it was opened with nothing in its cache.
+fn image_of(fill: impl FnOnce(&Tree)) -> (Arc<FaultDevice>, Arc<Tree>) {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks: BLOCKS, role: Role::Normal };
+    Volume::format(&*device, &options, &*clock).unwrap();
+    let open = || {
+        let options = OpenOptions { cache_bytes: 16 << 20, clock: clock.clone() };
+        Volume::open(device.clone(), options).unwrap()
+    };
+    let tree = Tree::open(open()).unwrap();
+    fill(&tree);
+    tree.volume().close().unwrap();
+    drop(tree);
+    let tree = Arc::new(Tree::of_image(open().image(None).unwrap()).unwrap());
+    (device, tree)
+}
+
+/// Many small files in ten directories.
+fn small_files(tree: &Tree) {
+    for directory in 0..10 {
+        let name = format!("directory {directory}").into_bytes();
+        let directory_file = tree.make_directory(tree.root(), &name, &FILE).unwrap().file;
+        for number in directory * FILES / 10..(directory + 1) * FILES / 10 {
+            let name = format!("file {number}").into_bytes();
+            let file = tree.make(directory_file, &name, &FILE).unwrap().file;
+            tree.write(file, 0, &content(number, 4000)).unwrap();
+        }
+    }
+}
+
+/// A dump of everything, and what is left in memory of what was read ahead.
+fn dump(tree: &Arc<Tree>, ahead: bool, watch: &mut dyn FnMut(&Work)) -> (Vec<u8>, Written) {
+    let source = TreeSource::new(tree.clone());
+    let dump = Dump::plan(&mut Reading(&source), Options::default(), None, &mut |_| true).unwrap();
+    let mut out = Vec::new();
+    let threads = if ahead { THREADS } else { 0 };
+    if ahead {
+        source.begin(dump.order());
+    }
+    let written = std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| source.load());
+        }
+        let mut watch = |_| {
+            watch(&source.work.lock());
+            true
+        };
+        let written = dump.write(&mut Reading(&source), &mut out, &mut watch);
+        source.end();
+        written.unwrap()
+    });
+    (out, written)
+}
+
+#[test]
+fn dump_of_small_files_waits_for_few_of_them_and_is_the_same() {
+    let (device, tree) = image_of(|tree| {
+        small_files(tree);
+        let link = tree.make_link(tree.root(), b"link", b"directory 3/file 301", &FILE).unwrap().file;
+        tree.set_xattr(link, b"user.why", b"to be read too", cairn_files::SetXattr::Any).unwrap();
+        let holes = tree.make(tree.root(), b"holes", &FILE).unwrap().file;
+        tree.write(holes, 100_000, b"in the middle").unwrap();
+        tree.make(tree.root(), b"empty", &FILE).unwrap();
+        let long = tree.make(tree.root(), b"long", &FILE).unwrap().file;
+        tree.write(long, 0, &content(5, 3 << 20)).unwrap();
+    });
+    device.take_read_batches();
+    let (ahead, written) = dump(&tree, true, &mut |_| {});
+    let waited = device.take_read_batches();
+    assert_eq!((written.failed.len(), written.inodes), (0, u64::from(FILES) + 15));
+    // Nodes and blocks of each batch; and the ways to inodes, the directories' leaves and the long file's pieces.
+    assert!(waited <= 2 * u64::from(FILES) / BATCH as u64 + 60, "{waited} times for {FILES} files");
+    let (alone, _) = dump(&tree, false, &mut |_| {});
+    assert!(ahead == alone);
+}
+
+#[test]
+fn what_is_read_ahead_is_bounded_and_counted_to_the_end() {
+    let (_device, tree) = image_of(|tree| {
+        for number in 0..300 {
+            let file = tree.make(tree.root(), format!("{number}").as_bytes(), &FILE).unwrap().file;
+            tree.write(file, 0, &content(number, 200 << 10)).unwrap();
+        }
+    });
+    let mut most = 0;
+    let (_, written) = dump(&tree, true, &mut |work| {
+        most = most.max(work.loaded_bytes);
+        assert_eq!(work.loaded_bytes, work.loaded.values().map(|one| one.bytes).sum::<u64>());
+        assert!(work.next <= work.at + FILES_AHEAD);
+    });
+    assert!(written.failed.is_empty());
+    assert!(most <= BYTES_AHEAD + (THREADS * BATCH) as u64 * SMALL, "{most} bytes");
+    assert!(most < 300 * (200 << 10), "it is less than all of them");
+}
+
+#[test]
+fn damage_of_one_file_of_a_batch_costs_that_file() {
+    let (device, tree) = image_of(small_files);
+    let place = |number: u32| {
+        let bytes = content(number, 4000);
+        let is_it = |offset: &u64| device.read(*offset, 4096).unwrap().to_vec().starts_with(&bytes);
+        (0..device.geometry().length / 4096).map(|block| block * 4096).find(is_it).unwrap()
+    };
+    device.write_from(place(500), &[9; 512]).unwrap();
+    device.fail_reads(place(700)..place(700) + 512);
+    let (_, written) = dump(&tree, true, &mut |_| {});
+    let hurt: Vec<Vec<u8>> = [500, 700].map(|number: u32| format!("file {number}").into_bytes()).to_vec();
+    let number_of = |name: &Vec<u8>| {
+        let path = [b"directory ", &name[5..6], b"/", name].concat();
+        tree.resolve(&path).unwrap().file.0 as u32
+    };
+    let failed: Vec<u32> = written.failed.iter().map(|one| one.number).collect();
+    assert_eq!(failed, hurt.iter().map(number_of).collect::<Vec<_>>());
+}
