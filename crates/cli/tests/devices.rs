@@ -432,3 +432,41 @@ fn release_that_stopped_leaves_the_device_to_those_who_may_open_it() {
     }
     assert!(server.disk("disk0").write(0, &[1; 4096]).is_err(), "nobody may write to it");
 }
+
+#[test]
+fn stores_that_were_mixed_up_are_refused_and_nothing_is_written_to_either_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, one) = served(dir.path());
+    let other = path(dir.path(), "other.img");
+    std::fs::copy(&one, &other).unwrap();
+    let stores = [path(dir.path(), "one.history"), path(dir.path(), "other.history")];
+    for ((name, image), store) in [("disk0", &one), ("disk1", &other)].into_iter().zip(&stores) {
+        let split = ["--placement", "split-stream", "--granularity", "every-write"];
+        server.good(&[&["device", "adopt", name, "--origin", image, "--history", store], &split[..]].concat());
+    }
+    let mut disk = server.disk("disk1");
+    write(&mut disk, 3, 103);
+    disk.flush().unwrap();
+    server.kill();
+    // As disks whose names change at a start.
+    let swap = || {
+        let away = path(dir.path(), "away");
+        std::fs::rename(&stores[0], &away).unwrap();
+        std::fs::rename(&stores[1], &stores[0]).unwrap();
+        std::fs::rename(&away, &stores[1]).unwrap();
+    };
+    swap();
+    let before = [std::fs::read(&one).unwrap(), std::fs::read(&other).unwrap()];
+    server.restart();
+    let list = server.json(&["device", "list"]);
+    for device in list.as_array().unwrap() {
+        assert!(device["problem"].to_string().contains("another history"), "{device}");
+    }
+    assert!(!server.has_export("disk0") && !server.has_export("disk1"));
+    server.kill();
+    assert!(before == [std::fs::read(&one).unwrap(), std::fs::read(&other).unwrap()], "nothing was written");
+    swap();
+    server.restart();
+    assert_eq!(read(&mut server.disk("disk1"), 3), 103);
+    assert_eq!(read(&mut server.disk("disk0"), 3), 3);
+}

@@ -40,6 +40,14 @@ pub enum HistoryError {
         /// Bytes.
         found: u64,
     },
+    /// A store with another history.
+    #[error("the store has another history: {found}, and not {expected}")]
+    OtherStore {
+        /// What is expected there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
     /// Blocks can't be read any more.
     #[error(
         "{count} blocks of the device are lost, the first at {offset}: they can't be read, and a plain disk would show something else there"

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use cairn_base::{BLOCK_SIZE, Condvar, Mutex, crc32c};
+use cairn_base::{BLOCK_SIZE, Condvar, HistoryId, Mutex, crc32c};
 use cairn_device::Device;
 use cairn_format::history::{
     EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, MarkContent, NO_LBA,
@@ -109,6 +109,11 @@ impl History {
             history.sync_store(&mut writer)?;
         }
         Ok(Arc::new(history))
+    }
+
+    /// Which history a store has. Nothing is written: opening one over an origin that is not its own would be.
+    pub fn id_of(store: &dyn Device) -> Result<HistoryId, HistoryError> {
+        Ok(read_superblock(store)?.store)
     }
 
     /// Opens the history in `store` of `origin`: every instant up to the last flush is there.

@@ -59,6 +59,9 @@ struct Document {
     origin: Place,
     /// None: a plain device.
     history: Option<Place>,
+    /// Which history is there.
+    #[serde(default)]
+    history_id: String,
     block_bytes: u32,
     dirty_bytes: u64,
     cache_bytes: u64,
@@ -213,9 +216,16 @@ impl Devices {
         let origin = self.open_place(&document.origin)?;
         let Some(history) = &document.history else { return Ok(Entry::Plain(document.clone(), origin)) };
         let store = self.open_place(history)?;
+        let mut document = document.clone();
+        if document.history_id.is_empty() {
+            // From before it was noted.
+            document.history_id = History::id_of(&*store).map_err(ServerError::history(name))?.to_string();
+            state::save(&self.path(name), &document)?;
+        }
+        refuse_other_store(name, &*store, &document.history_id)?;
         let history =
-            History::open(origin, store, self.open_options(document)).map_err(ServerError::history(name))?;
-        self.serve(name, document, history).map(Entry::Open)
+            History::open(origin, store, self.open_options(&document)).map_err(ServerError::history(name))?;
+        self.serve(name, &document, history).map(Entry::Open)
     }
 
     fn serve(
@@ -330,6 +340,7 @@ impl Devices {
         let mut document = Document {
             origin: origin_place,
             history: None,
+            history_id: String::new(),
             block_bytes,
             dirty_bytes: request.dirty_bytes.unwrap_or(DIRTY_BYTES),
             cache_bytes: request.cache_bytes.unwrap_or(CACHE_BYTES),
@@ -345,6 +356,7 @@ impl Devices {
         let bytes = request.history_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
         let store = self.take_store(&history_place, bytes, made)?;
         document.history = Some(history_place);
+        document.history_id = options.store.to_string();
         let history = History::create(origin, store, &options, self.open_options(&document))
             .map_err(ServerError::history(name))?;
         state::save(&self.path(name), &document)?;
@@ -606,6 +618,7 @@ impl OpenDevice {
         let document = Document {
             origin: Place::File(origin.to_owned()),
             history: Some(Place::File(store.to_owned())),
+            history_id: String::new(),
             block_bytes: history.status().block_bytes,
             dirty_bytes: DIRTY_BYTES,
             cache_bytes: 0,
@@ -738,6 +751,15 @@ fn exactly(history: &Arc<History>, at: u64) -> Result<HistoryView, HistoryError>
 
 fn not_found(name: &str) -> ServerError {
     ServerError::NotFound { what: "adopted device", name: name.to_owned(), list: "cairn device list" }
+}
+
+/// Refuses a store that has another history: opened over this origin it would write there what belongs elsewhere.
+pub(crate) fn refuse_other_store(name: &str, store: &dyn Device, expected: &str) -> Result<(), ServerError> {
+    let found = History::id_of(store).map_err(ServerError::history(name))?.to_string();
+    if found == expected {
+        return Ok(());
+    }
+    Err(ServerError::history(name)(HistoryError::OtherStore { expected: expected.to_owned(), found }))
 }
 
 /// How the history under a volume is opened: without a read cache, as the volume has one, and a scrub of it reads from the media.

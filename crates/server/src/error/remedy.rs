@@ -423,6 +423,7 @@ fn history_kind(error: &HistoryError) -> ErrorKind {
             ErrorKind::Damaged
         }
         HistoryError::NoHistory
+        | HistoryError::OtherStore { .. }
         | HistoryError::BeforeWindow
         | HistoryError::InFuture
         | HistoryError::NoSuchMark => ErrorKind::NotFound,
@@ -440,6 +441,9 @@ fn history_next(device: &str, error: &HistoryError) -> String {
         HistoryError::StoreTooSmall { .. } => "give a larger --history-size or a larger disk".into(),
         HistoryError::StoreInUse => "give another --history, or release the device that uses it".into(),
         HistoryError::NoHistory => "see that --history is the file that belongs to this device".into(),
+        HistoryError::OtherStore { .. } => {
+            "put the store that belongs to it at its place; disks whose names change at a start are named by /dev/disk/by-id".into()
+        }
         HistoryError::OtherOrigin { .. } => {
             "bring the origin back to the length that it had; its history fits no other".into()
         }

@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
 use super::{Entry, OpenVolume, Parts, Volumes, clear_beginning};
 use crate::api::{self, ErrorKind};
 use crate::devices::{
-    BLOCK_BYTES, OpenDevice, STORE_MIN, new_history, open_when_free, options_under_volume, take_store_file,
+    BLOCK_BYTES, OpenDevice, STORE_MIN, new_history, open_when_free, options_under_volume, refuse_other_store,
+    take_store_file,
 };
 use crate::error::ServerError;
 use crate::images;
@@ -37,6 +38,8 @@ pub(super) const LOG_RULE: &str =
 pub(super) struct Beneath {
     /// Absolute.
     store: PathBuf,
+    /// Which history is there.
+    id: String,
     /// Numbers that the volume had not given yet when it was last brought back: it goes on from there.
     #[serde(default)]
     next_file: u64,
@@ -76,6 +79,7 @@ impl Beneath {
             path: self.store.clone(),
             source,
         })?;
+        refuse_other_store(volume, &*store, &self.id)?;
         let history = History::open(origin, store.clone(), options_under_volume(clock.clone()));
         let history = history.map_err(ServerError::history(volume))?;
         let first = paths.first().ok_or(ServerError::Bug)?;
@@ -151,7 +155,8 @@ impl Volumes {
         let history =
             History::create(origin, store.clone(), &options, options_under_volume(self.clock.clone()));
         let history = history.map_err(ServerError::history(volume))?;
-        let beneath = Beneath { store: path, next_file: 0, next_snapshot: 0 };
+        let id = options.store.to_string();
+        let beneath = Beneath { store: path, id, next_file: 0, next_snapshot: 0 };
         let under = Under::new(volume, history, origin_path, store, beneath.clone());
         Ok((beneath, under))
     }
