@@ -83,7 +83,7 @@ fn many_small_files_are_read_in_two_batches() {
         "with what is past the end"
     );
     assert!(matches!(again[1], Err(VolumeError::NoSuchFile(FileId(9999)))));
-    assert!(again[2].as_ref().is_ok_and(|segments| segments.len() == 0));
+    assert!(again[2].as_ref().is_ok_and(cairn_device::Segments::is_empty));
 }
 
 #[test]

@@ -76,11 +76,11 @@ fn dump(tree: &Arc<Tree>, ahead: bool, watch: &mut dyn FnMut(&Work)) -> (Vec<u8>
 fn dump_of_small_files_waits_for_few_of_them_and_is_the_same() {
     let (device, tree) = image_of(|tree| {
         small_files(tree);
-        let link = tree.make_link(tree.root(), b"link", b"directory 3/file 301", &FILE).unwrap().file;
-        tree.set_xattr(link, b"user.why", b"to be read too", cairn_files::SetXattr::Any).unwrap();
+        tree.make_link(tree.root(), b"link", b"directory 3/file 301", &FILE).unwrap();
         let holes = tree.make(tree.root(), b"holes", &FILE).unwrap().file;
         tree.write(holes, 100_000, b"in the middle").unwrap();
-        tree.make(tree.root(), b"empty", &FILE).unwrap();
+        let empty = tree.make(tree.root(), b"empty", &FILE).unwrap().file;
+        tree.set_xattr(empty, b"user.why", b"to be read too", cairn_files::SetXattr::Any).unwrap();
         let long = tree.make(tree.root(), b"long", &FILE).unwrap().file;
         tree.write(long, 0, &content(5, 3 << 20)).unwrap();
     });
@@ -121,7 +121,7 @@ fn damage_of_one_file_of_a_batch_costs_that_file() {
         let is_it = |offset: &u64| device.read(*offset, 4096).unwrap().to_vec().starts_with(&bytes);
         (0..device.geometry().length / 4096).map(|block| block * 4096).find(is_it).unwrap()
     };
-    device.write_from(place(500), &[9; 512]).unwrap();
+    device.write_from(place(500), &[9; 4096]).unwrap();
     device.fail_reads(place(700)..place(700) + 512);
     let (_, written) = dump(&tree, true, &mut |_| {});
     let hurt: Vec<Vec<u8>> = [500, 700].map(|number: u32| format!("file {number}").into_bytes()).to_vec();
