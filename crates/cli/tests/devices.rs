@@ -442,7 +442,8 @@ fn stores_that_were_mixed_up_are_refused_and_nothing_is_written_to_either_disk()
     let stores = [path(dir.path(), "one.history"), path(dir.path(), "other.history")];
     for ((name, image), store) in [("disk0", &one), ("disk1", &other)].into_iter().zip(&stores) {
         let split = ["--placement", "split-stream", "--granularity", "every-write"];
-        server.good(&[&["device", "adopt", name, "--origin", image, "--history", store], &split[..]].concat());
+        server
+            .good(&[&["device", "adopt", name, "--origin", image, "--history", store], &split[..]].concat());
     }
     let mut disk = server.disk("disk1");
     write(&mut disk, 3, 103);

@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use super::{Entry, OpenVolume, Parts, Volumes, clear_beginning};
 use crate::api::{self, ErrorKind};
 use crate::devices::{
-    BLOCK_BYTES, OpenDevice, STORE_MIN, new_history, open_when_free, options_under_volume, refuse_other_store,
-    take_store_file,
+    BLOCK_BYTES, OpenDevice, STORE_MIN, new_history, open_when_free, options_under_volume,
+    refuse_other_store, take_store_file,
 };
 use crate::error::ServerError;
 use crate::images;
