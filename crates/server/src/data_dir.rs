@@ -43,7 +43,7 @@ use crate::token::random_bytes;
 const MAX_SOCKET_PATH: usize = 107;
 
 /// How long a server that answers nobody is taken for one that ends, and how often is looked.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 const LOCK_ROUND: Duration = Duration::from_millis(20);
 
 /// The directory, held for this process until it is dropped.

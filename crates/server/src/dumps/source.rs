@@ -322,7 +322,12 @@ fn read_whole(tree: &Tree, file: FileId, offset: u64, length: usize) -> io::Resu
     if length == 0 {
         return Ok(Vec::new());
     }
-    let bytes = tree.read(file, offset, length).map_err(failed)?;
+    let bytes = match tree.stat(file).map_err(failed)?.kind {
+        NodeKind::SymbolicLink => {
+            tree.read_link(file).map_err(failed)?.into_iter().skip(offset as usize).collect()
+        }
+        _ => tree.read(file, offset, length).map_err(failed)?,
+    };
     if bytes.len() == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
