@@ -471,3 +471,14 @@ fn stores_that_were_mixed_up_are_refused_and_nothing_is_written_to_either_disk()
     assert_eq!(read(&mut server.disk("disk1"), 3), 103);
     assert_eq!(read(&mut server.disk("disk0"), 3), 3);
 }
+
+#[test]
+fn deleting_a_volume_leaves_the_settings_of_a_device_that_has_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, image) = served(dir.path());
+    server.good(&["volume", "create", "disk0", "--size", "64M"]);
+    adopt(&server, dir.path(), &image, "logging", "every-write", &[]);
+    server.good(&["export", "set", "disk0", "--read-only", "true"]);
+    server.good(&["volume", "delete", "disk0", "--yes"]);
+    assert!(server.disk("disk0").write(0, &[1; 4096]).is_err(), "nobody may write to it");
+}

@@ -66,7 +66,8 @@ impl Server {
         }
         self.volumes.delete(name)?;
         self.mirrors.forget(name);
-        let inside = |export: &str| export.split(['/', '@']).next() == Some(name);
+        // Not those of an adopted device that has the same name.
+        let inside = |export: &str| export.contains('/') && export.split(['/', '@']).next() == Some(name);
         self.access.forget(inside)?;
         tracing::info!(volume = name, "deleted a volume");
         Ok(())
