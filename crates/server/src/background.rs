@@ -2,12 +2,32 @@
 
 /// How far behind a client's thread: where both could run, a tenth as much as that gets. On an idle machine nothing changes, and a mirror whose machine is always busy goes on.
 #[cfg(target_os = "linux")]
-const NICENESS: i32 = 10;
+const NICER: i32 = 10;
 
 /// Lets the threads of clients go before this one, for as long as it lives.
 pub(crate) fn step_back() {
     #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS) {
-        tracing::debug!(%error, "a thread of the background has the priority of clients");
+    {
+        let thread = Some(rustix::thread::gettid());
+        // From where the owner of the server has put all of it.
+        let nicer = rustix::process::getpriority_process(thread).map(|now| now + NICER);
+        if let Err(error) = nicer.and_then(|nicer| rustix::process::setpriority_process(thread, nicer)) {
+            tracing::debug!(%error, "a thread of the background has the priority of clients");
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    #[test]
+    fn thread_that_steps_back_is_behind_the_others_and_no_other_thread_is() {
+        let niceness = || rustix::process::getpriority_process(Some(rustix::thread::gettid())).unwrap();
+        let before = niceness();
+        let stepped = std::thread::spawn(move || {
+            super::step_back();
+            niceness()
+        });
+        assert_eq!(stepped.join().unwrap(), (before + super::NICER).min(19));
+        assert_eq!(niceness(), before);
     }
 }
