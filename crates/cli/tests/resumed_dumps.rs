@@ -7,24 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use running::{PATIENCE, Running, SmallDisk, cairn, content, fill, refused};
+use running::{BLOCKS, PATIENCE, Running, SmallDisk, cairn, content, fill, path, refused, server_with_disk};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-/// Blocks that are written before a dump, and what they take in it.
-const BLOCKS: u64 = 6000;
-
-fn served(dir: &Path) -> Running {
-    let server = Running::start(dir, "d");
-    server.good(&["volume", "create", "v", "--size", "256M"]);
-    server.good(&["lun", "create", "v/db", "--size", "24M"]);
-    fill(&server, 0, BLOCKS, 1);
-    server
-}
-
-fn path(dir: &Path, name: &str) -> String {
-    dir.join(name).to_str().unwrap().to_owned()
-}
 
 fn partial(file: &str) -> PathBuf {
     PathBuf::from(format!("{file}.partial"))
@@ -80,7 +66,7 @@ fn own_snapshots(server: &Running) -> usize {
 #[test]
 fn dump_of_a_server_that_was_killed_goes_on_where_it_was_and_is_restored() {
     let dir = tempfile::tempdir().unwrap();
-    let mut server = served(dir.path());
+    let mut server = server_with_disk(dir.path());
     server.good(&["snapshot", "create", "v@monday"]);
     fill(&server, 100, 1500, 2);
     let (now, monday) = (content(server.disk("v/db")), content(server.disk("v@monday/db")));
@@ -143,7 +129,7 @@ fn dump_of_a_server_that_was_killed_goes_on_where_it_was_and_is_restored() {
 #[test]
 fn dump_against_another_keeps_its_base_over_kills_and_goes_on_more_than_once() {
     let dir = tempfile::tempdir().unwrap();
-    let mut server = served(dir.path());
+    let mut server = server_with_disk(dir.path());
     let (zero, one) = (path(dir.path(), "zero"), path(dir.path(), "one"));
     server.good(&["image", "dump", "v", "--to", &zero]);
     fill(&server, 0, BLOCKS, 4);
@@ -173,7 +159,7 @@ fn dump_against_another_keeps_its_base_over_kills_and_goes_on_more_than_once() {
 #[test]
 fn snapshot_of_a_dump_through_a_pipe_is_taken_away_after_a_kill_whatever_it_is_against() {
     let dir = tempfile::tempdir().unwrap();
-    let mut server = served(dir.path());
+    let mut server = server_with_disk(dir.path());
     server.good(&["snapshot", "create", "v@monday"]);
     fill(&server, 0, BLOCKS, 9);
     // Nobody reads what it writes.
@@ -192,7 +178,7 @@ fn snapshot_of_a_dump_through_a_pipe_is_taken_away_after_a_kill_whatever_it_is_a
 #[test]
 fn interrupted_dump_is_gone_on_with_given_up_or_replaced() {
     let dir = tempfile::tempdir().unwrap();
-    let server = served(dir.path());
+    let server = server_with_disk(dir.path());
     let (first, second) = (path(dir.path(), "first"), path(dir.path(), "second"));
     let cut = interrupt(begun(&server, &["--to", &first], &first, 6 * MIB));
     let said = refused(&cut, 130, "interrupted", &["Ctrl-C"]);
@@ -235,7 +221,7 @@ fn interrupted_dump_is_gone_on_with_given_up_or_replaced() {
 #[test]
 fn parts_are_found_under_either_name_and_counted_once_confirmed() {
     let dir = tempfile::tempdir().unwrap();
-    let mut server = served(dir.path());
+    let mut server = server_with_disk(dir.path());
     let all = path(dir.path(), "all");
     let files = [format!("{all}.1"), format!("{all}.2"), format!("{all}.3")];
     let dump = begun(&server, &["--to", &all, "--streams", "3"], &files[0], 1);
@@ -289,7 +275,7 @@ fn resume<'a>(to: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn parts_that_were_moved_changed_or_mixed_up_are_told_apart() {
     let dir = tempfile::tempdir().unwrap();
-    let mut server = served(dir.path());
+    let mut server = server_with_disk(dir.path());
     let all = path(dir.path(), "all");
     let files = [format!("{all}.1"), format!("{all}.2")];
     let mut dump = begun(&server, &["--to", &all, "--streams", "2"], &files[0], 4 * MIB);
@@ -338,7 +324,7 @@ fn full_disk_cuts_a_dump_and_with_room_it_goes_on() {
     let disk = dir.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
     let Some(small) = SmallDisk::mount(&disk, 8 << 20) else { return };
-    let server = served(dir.path());
+    let server = server_with_disk(dir.path());
     let file = path(&disk, "dump");
     for more in [12, 16] {
         let arguments: &[&str] = if more == 12 { &["--to", &file] } else { &["--resume"] };
@@ -357,7 +343,7 @@ fn full_disk_cuts_a_dump_and_with_room_it_goes_on() {
 #[test]
 fn dump_of_a_mirror_goes_on_until_an_update_takes_its_image_away() {
     let dir = tempfile::tempdir().unwrap();
-    let source = served(dir.path());
+    let source = server_with_disk(dir.path());
     let mut mirror = Running::start(dir.path(), "mirror");
     let token = source.invite();
     mirror.good(&["mirror", "create", "v", &token]);

@@ -5,51 +5,13 @@ mod running;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cairn_frontend_nbd::Client;
-use running::{PATIENCE, Running, cairn, refused};
+use running::{BLOCKS, PATIENCE, Running, cairn, content, fill, path, refused, server_with_disk};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-/// Blocks that are written before a dump, and what they take in it.
-const BLOCKS: u64 = 6000;
-
-fn served(dir: &Path) -> Running {
-    let server = Running::start(dir, "d");
-    server.good(&["volume", "create", "v", "--size", "256M"]);
-    server.good(&["lun", "create", "v/db", "--size", "24M"]);
-    write(&server, 0, BLOCKS, 1);
-    server
-}
-
-/// Fills `blocks` blocks from `first` with bytes that depend on `salt` and do not repeat.
-fn write(server: &Running, first: u64, blocks: u64, salt: u64) {
-    let mut disk = server.disk("v/db");
-    let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for block in first..first + blocks {
-        let mut bytes = [0; 4096];
-        for word in bytes.chunks_exact_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            word.copy_from_slice(&state.to_le_bytes());
-        }
-        disk.write(block * 4096, &bytes).unwrap();
-    }
-    disk.flush().unwrap();
-    disk.disconnect().unwrap();
-}
-
-fn content(mut disk: Client) -> Vec<u8> {
-    (0..24).flat_map(|piece| disk.read(piece * MIB, MIB as u32).unwrap()).collect()
-}
-
-fn path(dir: &Path, name: &str) -> String {
-    dir.join(name).to_str().unwrap().to_owned()
-}
 
 /// A file that a volume can be restored to.
 fn disk(path: &str) {
@@ -116,9 +78,9 @@ fn resume<'a>(files: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn restore_of_a_server_that_was_killed_goes_on_where_it_was_through_a_pipe_and_from_a_file() {
     let dir = tempfile::tempdir().unwrap();
-    let mut server = served(dir.path());
+    let mut server = server_with_disk(dir.path());
     server.good(&["snapshot", "create", "v@monday"]);
-    write(&server, 100, 1500, 2);
+    fill(&server, 100, 1500, 2);
     let (now, monday) = (content(server.disk("v/db")), content(server.disk("v@monday/db")));
     let (zero, device) = (path(dir.path(), "zero"), path(dir.path(), "disk"));
     server.good(&["image", "dump", "v", "--to", &zero]);
@@ -167,11 +129,11 @@ fn restore_of_a_server_that_was_killed_goes_on_where_it_was_through_a_pipe_and_f
 #[test]
 fn restore_that_is_interrupted_in_a_later_dump_goes_on_there() {
     let dir = tempfile::tempdir().unwrap();
-    let server = served(dir.path());
+    let server = server_with_disk(dir.path());
     let zero = path(dir.path(), "zero");
     let files = [format!("{zero}.1"), format!("{zero}.2")];
     server.good(&["image", "dump", "v", "--to", &zero, "--streams", "2"]);
-    write(&server, 0, 4000, 4);
+    fill(&server, 0, 4000, 4);
     let one = path(dir.path(), "one");
     server.good(&["image", "dump", "v", "-1", "--to", &one]);
     let now = content(server.disk("v/db"));
@@ -211,7 +173,7 @@ fn restore_that_is_interrupted_in_a_later_dump_goes_on_there() {
 #[test]
 fn damage_that_was_accepted_is_named_after_a_kill_as_well() {
     let dir = tempfile::tempdir().unwrap();
-    let mut server = served(dir.path());
+    let mut server = server_with_disk(dir.path());
     let file = path(dir.path(), "dump");
     server.good(&["image", "dump", "v", "--to", &file]);
     let now = content(server.disk("v/db"));
@@ -250,7 +212,7 @@ fn damage_that_was_accepted_is_named_after_a_kill_as_well() {
 #[test]
 fn restore_from_a_damaged_file_goes_on_with_a_sound_one_and_not_with_another_dump_or_device() {
     let dir = tempfile::tempdir().unwrap();
-    let mut server = served(dir.path());
+    let mut server = server_with_disk(dir.path());
     let (file, other, sound) =
         (path(dir.path(), "dump"), path(dir.path(), "other"), path(dir.path(), "sound"));
     let (device, kept) = (path(dir.path(), "disk"), path(dir.path(), "kept"));
@@ -289,7 +251,7 @@ fn restore_from_a_damaged_file_goes_on_with_a_sound_one_and_not_with_another_dum
 #[test]
 fn unfinished_restore_is_given_up_or_replaced() {
     let dir = tempfile::tempdir().unwrap();
-    let server = served(dir.path());
+    let server = server_with_disk(dir.path());
     let (file, device) = (path(dir.path(), "dump"), path(dir.path(), "disk"));
     server.good(&["image", "dump", "v", "--to", &file]);
     let now = content(server.disk("v/db"));

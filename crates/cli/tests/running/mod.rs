@@ -156,6 +156,23 @@ pub fn refused(output: &Output, code: i32, kind: &str, arguments: &[&str]) -> St
     object["message"].as_str().unwrap().to_owned()
 }
 
+/// Blocks of `v/db` in a server with a disk.
+pub const BLOCKS: u64 = 6000;
+
+/// A server with the disk `v/db` of 24 MiB, which is filled but for its end.
+pub fn server_with_disk(dir: &Path) -> Running {
+    let server = Running::start(dir, "d");
+    server.good(&["volume", "create", "v", "--size", "256M"]);
+    server.good(&["lun", "create", "v/db", "--size", "24M"]);
+    fill(&server, 0, BLOCKS, 1);
+    server
+}
+
+/// The path of a file in a folder, as arguments have it.
+pub fn path(dir: &Path, name: &str) -> String {
+    dir.join(name).to_str().unwrap().to_owned()
+}
+
 /// Fills `blocks` blocks of `v/db` from `first` with bytes that depend on `salt` and do not repeat.
 pub fn fill(server: &Running, first: u64, blocks: u64, salt: u64) {
     let mut disk = server.disk("v/db");
