@@ -5,9 +5,11 @@ mod running;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use running::{BLOCKS, PATIENCE, Running, SmallDisk, cairn, content, fill, path, refused, server_with_disk};
+use running::{
+    BLOCKS, Running, SmallDisk, cairn, content, fill, path, refused, server_with_disk, wait_until,
+};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -26,16 +28,8 @@ fn begun(server: &Running, arguments: &[&str], file: &str, bytes: u64) -> Child 
     let mut command = cairn();
     command.args(["image", "dump", "v", "--json"]).args(arguments).arg("--data").arg(&server.data);
     let dump = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    until("it is under way", || length(&partial(file)) >= bytes);
+    wait_until("it is not under way", || length(&partial(file)) >= bytes);
     dump
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 fn quick_again(server: &Running) {
@@ -73,7 +67,7 @@ fn dump_of_a_server_that_was_killed_goes_on_where_it_was_and_is_restored() {
     let zero = path(dir.path(), "zero");
     let files = [format!("{zero}.1"), format!("{zero}.2")];
     let dump = begun(&server, &["--to", &zero, "--streams", "2"], &files[0], 5 * MIB);
-    until("both are under way", || length(&partial(&files[1])) >= MIB);
+    wait_until("they are not both under way", || length(&partial(&files[1])) >= MIB);
     server.kill();
     let cut = dump.wait_with_output().unwrap();
     assert!(!cut.status.success());
@@ -166,7 +160,7 @@ fn snapshot_of_a_dump_through_a_pipe_is_taken_away_after_a_kill_whatever_it_is_a
     let mut command = cairn();
     command.args(["image", "dump", "v", "--base", "monday", "--to", "-"]).arg("--data").arg(&server.data);
     let mut dump = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    until("it has a snapshot", || own_snapshots(&server) == 1);
+    wait_until("it has no snapshot", || own_snapshots(&server) == 1);
     std::thread::sleep(Duration::from_millis(200));
     server.kill();
     dump.wait().unwrap();
@@ -208,7 +202,7 @@ fn interrupted_dump_is_gone_on_with_given_up_or_replaced() {
     dump.kill().unwrap();
     dump.wait().unwrap();
     quick_again(&server);
-    until("the server has ended it", || problems(&server).contains("--resume"));
+    wait_until("the server has not ended it", || problems(&server).contains("--resume"));
     let third = path(dir.path(), "third");
     assert_eq!(server.run(&["image", "dump", "v", "--resume", "--anew"]).status.code(), Some(2));
     server.good(&["image", "dump", "v", "--anew", "--to", &third]);
@@ -279,7 +273,7 @@ fn parts_that_were_moved_changed_or_mixed_up_are_told_apart() {
     let all = path(dir.path(), "all");
     let files = [format!("{all}.1"), format!("{all}.2")];
     let mut dump = begun(&server, &["--to", &all, "--streams", "2"], &files[0], 4 * MIB);
-    until("both are under way", || length(&partial(&files[1])) >= 4 * MIB);
+    wait_until("they are not both under way", || length(&partial(&files[1])) >= 4 * MIB);
     server.kill();
     dump.wait().unwrap();
     server.restart();

@@ -6,9 +6,9 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use running::{BLOCKS, PATIENCE, Running, cairn, content, fill, path, refused, server_with_disk};
+use running::{BLOCKS, Running, cairn, content, fill, path, refused, server_with_disk, wait_until};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -56,14 +56,6 @@ fn feed_until_noted(server: &Running, feed: &mut ChildStdin, dump: &[u8], blocks
         std::thread::sleep(Duration::from_millis(20));
     }
     panic!("nothing more was noted: {}", notes(server));
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 fn problems(server: &Running) -> String {
@@ -265,7 +257,7 @@ fn unfinished_restore_is_given_up_or_replaced() {
     restore.wait().unwrap();
     let _ = feed.write_all(&whole[(6 * MIB) as usize..(9 * MIB) as usize]);
     drop(feed);
-    until("the server has ended it", || problems(&server).contains("--resume"));
+    wait_until("the server has not ended it", || problems(&server).contains("--resume"));
     server.bad(2, "usage", &["image", "restore", "w", "--give-up"]);
     server.good(&["image", "restore", "w", "--give-up", "--yes"]);
     assert_eq!((notes(&server), problems(&server)), (Value::Null, "[]".to_owned()));

@@ -2,10 +2,11 @@
 
 mod running;
 
+use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use running::{PATIENCE, Running};
+use running::{PATIENCE, Running, can_mount, wait_until};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -216,6 +217,15 @@ fn mirror_is_rewound_away_from_a_mistake_that_it_has_copied_and_goes_on_right() 
     source.good(&["lun", "create", "vol0/db", "--size", "1M"]);
     write(&source, "vol0/db", 7);
     destination.good(&["mirror", "resume", "vol0"]);
+    // An older image is shown: nothing says that all is well before the source was asked, and it is asked.
+    let status = || destination.json(&["mirror", "status", "vol0"]);
+    let shown = status();
+    assert!(shown["state"] != "mirrored" || shown["lag_ms"].is_u64(), "{shown}");
+    let deadline = Instant::now() + PATIENCE;
+    while status()["lag_ms"].as_u64().is_none_or(|lag| lag == 0) {
+        assert!(Instant::now() < deadline, "{}", status());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     destination.good(&["mirror", "update", "vol0"]);
     assert_eq!(read(&destination, "vol0/db"), 7);
     assert_eq!(read(&destination, "vol0@kept/db"), 1);
@@ -250,4 +260,39 @@ fn mirror_that_has_nothing_in_common_after_a_rewind_says_the_price_and_fails_ove
     destination.bad(13, "wrong-role", &["mirror", "rewind", "vol0", "--mark", &marked[0], "--yes"]);
     destination.bad(13, "wrong-role", &["history", "revert", "vol0", "--mark", &marked[0], "--yes"]);
     assert_eq!(read(&destination, "vol0/db"), 9);
+}
+
+#[test]
+fn volume_is_not_brought_back_under_programs_that_work_in_a_mount_of_it() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    let (store, point) = (path(dir.path(), "vol0.history"), path(dir.path(), "mnt"));
+    server.good(&["volume", "create", "vol0", "--size", "64M", "--history", &store]);
+    std::fs::create_dir(&point).unwrap();
+    server.good(&["mount", "vol0", &point]);
+    let file = format!("{point}/file");
+    std::fs::write(&file, "one").unwrap();
+    server.good(&["snapshot", "create", "vol0@one"]);
+    server.good(&["history", "mark", "vol0", "one"]);
+    let mut open = std::fs::File::create(&file).unwrap();
+    open.write_all(b"two").unwrap();
+    let revert = ["history", "revert", "vol0", "--mark", "one", "--yes"];
+    assert!(server.bad(11, "busy", &revert).contains(&point));
+    // Also where it was taken away, and goes on for who has a file of it open.
+    rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH).unwrap();
+    wait_until("it is not noticed", || server.json(&["mount", "list"])[0]["left_to"].is_string());
+    assert!(server.bad(11, "busy", &revert).contains(&point), "he would lose what he has not written yet");
+    open.sync_all().unwrap();
+    drop(open);
+    let deadline = Instant::now() + PATIENCE;
+    while !server.run(&revert).status.success() {
+        assert!(Instant::now() < deadline, "nobody works in it any more");
+    }
+    server.good(&["mount", "vol0", &point]);
+    let found = std::fs::read_to_string(&file).unwrap();
+    server.good(&["unmount", &point]);
+    assert_eq!(found, "one");
 }

@@ -172,7 +172,12 @@ impl State {
 
     /// A version has left the index.
     pub(crate) fn forget_lost(&mut self, version: &Version) {
-        if version.is_lost() {
+        if !version.is_lost() {
+            return;
+        }
+        // What a block was until a time, and what it is from then on, can both be lost.
+        let beside = self.index.get((version.lba, version.time, u8::from(version.is_undo())));
+        if !beside.is_some_and(|beside| beside.is_lost()) {
             self.lost.remove(&(version.lba, version.time));
         }
     }

@@ -853,6 +853,8 @@ impl History {
     /// Leaves the origin as a plain disk with today's content, and the store without a history. `progress` gets blocks done, of so many. Nobody may use the device
     /// meanwhile; afterwards it is out of service. One that fails in the middle leaves a history, of less, that can be used and released again.
     pub fn release(&self, progress: &dyn Fn(u64, u64)) -> Result<(), HistoryError> {
+        // Before anything is given up for it.
+        self.refuse_lost()?;
         self.let_wait(false);
         // All history goes, the youngest as well: what it takes must not stand in the way of that.
         let floor = std::mem::take(&mut self.state.lock().window.floor);

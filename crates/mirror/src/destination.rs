@@ -546,6 +546,17 @@ impl Destination {
 
     pub(crate) fn heard(&self, status: SourceStatus) -> Contact {
         let clock = self.volume.clock();
+        let image = self.volume.snapshot(self.volume.status().cursor.snapshot);
+        let status = match image.filter(|_| status.base_taken.is_none()) {
+            // The source does not have what is shown here and knows no lag: all since then is missing, as far as anybody knows.
+            Some(image) => SourceStatus {
+                first_change: Some(
+                    status.first_change.map_or(image.created, |first| first.min(image.created)),
+                ),
+                ..status
+            },
+            None => status,
+        };
         let contact = Contact { at: clock.now(), status };
         let mut inner = self.inner.lock();
         (inner.contact, inner.heard) = (Some(contact), Some(clock.monotonic()));

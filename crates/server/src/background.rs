@@ -9,12 +9,32 @@ pub(crate) fn step_back() {
     #[cfg(target_os = "linux")]
     {
         let thread = Some(rustix::thread::gettid());
-        // From where the owner of the server has put all of it.
-        let nicer = rustix::process::getpriority_process(thread).map(|now| now + NICER);
+        // From where the owner of the server has put all of it, as the first thread tells: this one may have been started by one that has stepped back.
+        let first = Some(rustix::process::getpid());
+        let nicer = rustix::process::getpriority_process(first).map(|now| now + NICER);
         if let Err(error) = nicer.and_then(|nicer| rustix::process::setpriority_process(thread, nicer)) {
             tracing::debug!(%error, "a thread of the background has the priority of clients");
         }
     }
+}
+
+/// Does what clients or programs wait for on a thread that may have stepped back: with their priority, as far as the system lets a program have it again (root, or `LimitNICE=`).
+pub(crate) fn ahead<T>(act: impl FnOnce() -> T) -> T {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{getpid, getpriority_process, setpriority_process};
+        let thread = Some(rustix::thread::gettid());
+        if let (Ok(own), Ok(first)) = (getpriority_process(thread), getpriority_process(Some(getpid())))
+            && own > first
+            && setpriority_process(thread, first).is_ok()
+        {
+            let done = act();
+            // To go back further is everybody's right.
+            let _ = setpriority_process(thread, own);
+            return done;
+        }
+    }
+    act()
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -25,6 +45,11 @@ mod tests {
         let before = niceness();
         let stepped = std::thread::spawn(move || {
             super::step_back();
+            let child = std::thread::spawn(move || {
+                super::step_back();
+                niceness()
+            });
+            assert_eq!(child.join().unwrap(), niceness(), "one step, whoever started it");
             niceness()
         });
         assert_eq!(stepped.join().unwrap(), (before + super::NICER).min(19));

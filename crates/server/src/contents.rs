@@ -334,10 +334,15 @@ impl Server {
         self.devices.refuse_adopted(name, None)?;
         let _still = self.mounts.keep_still(name);
         self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
+        self.mounts.refuse_if_left(name)?;
         self.forget_dumps_since(&open, then.created)?;
         // What clients have in memory is of another time, also of snapshots: those that are younger will not be there.
         let mine = |export: &ExportName<'_>| export.volume == name;
         let ended = self.close_sessions(mine);
+        // What was answered and is in memory alone must not go with a revert that is refused. Here it may wait for room in the history; once the volume closes nothing waits any more.
+        if open.volume.status().latched.is_none() {
+            open.volume.consistency_point().map_err(ServerError::volume(name))?;
+        }
         let (opened, reverted) = self.volumes.revert(name, at)?;
         // Those that came back meanwhile.
         let ended = ended + self.close_sessions(mine);

@@ -67,6 +67,7 @@ impl DataDir {
             .open(&lock_path)
             .map_err(ServerError::path("write to", &path))?;
         let until = Instant::now() + LOCK_PATIENCE;
+        let mut told = false;
         loop {
             match lock.try_lock() {
                 Ok(()) => break,
@@ -74,6 +75,9 @@ impl DataDir {
                 Err(fs::TryLockError::WouldBlock)
                     if UnixStream::connect(path.join("control.sock")).is_err() && Instant::now() < until =>
                 {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::info!(path = %path.display(), "waits for a server that has this directory and answers nobody, as one that was killed does for a moment");
+                    }
                     std::thread::sleep(LOCK_ROUND);
                 }
                 Err(fs::TryLockError::WouldBlock) => return Err(ServerError::DataDirBusy { path }),

@@ -206,16 +206,17 @@ impl Member {
     /// Whether a mirror has a snapshot: its image has every one that was made before it.
     fn has_given(&self, follower: &Follower, name: &str) -> bool {
         let found = self.snapshots.iter().find(|snapshot| snapshot.name == name);
-        let (Some(found), Some((generation, _))) = (found, follower.base) else { return false };
+        let (Some(found), Some((generation, changed))) = (found, follower.base) else { return false };
         let prefix = format!("{MIRROR_PREFIX}{}.", follower.name);
         let mut own = self.snapshots.iter().filter(|snapshot| snapshot.name.starts_with(&prefix));
-        match own.find(|own| own.generation == generation) {
+        // A volume that was brought back gives its generations again, and the times of its changes not.
+        match own.find(|own| (own.generation, own.root.changed) == (generation, changed)) {
             Some(image) => found.id < image.id,
             // Nothing is held for it. Without changes in between, snapshots have the same generation.
-            None if found.generation == generation => {
+            None if found.root.changed == changed => {
                 follower.updated.is_some_and(|updated| updated >= found.created)
             }
-            None => found.generation < generation,
+            None => found.root.changed < changed,
         }
     }
 }

@@ -598,7 +598,8 @@ impl Mirrors {
             let mut live = relation.live.lock();
             // What is damaged is asked for whatever else was said lately.
             let damaged = !relation.destination.volume().damaged().is_empty();
-            let recent = heard.is_none_or(|heard| heard < ASK_EVERY) && !damaged;
+            // A mirror that was rewound has an image, and has heard nothing of what it lacks.
+            let recent = heard.map_or_else(|| !relation.has_image(), |heard| heard < ASK_EVERY) && !damaged;
             let asked = live.asked.is_some_and(|asked| now.saturating_sub(asked) < ASK_EVERY);
             if recent || asked || live.running || live.asking || relation.is_failed_over() {
                 return;
@@ -852,6 +853,12 @@ impl Relation {
     /// The role in the volume decides.
     fn is_failed_over(&self) -> bool {
         self.destination.volume().status().role == Role::Normal
+    }
+
+    /// It shows an image that came from its source.
+    fn has_image(&self) -> bool {
+        let volume = self.destination.volume();
+        volume.status().cursor.snapshot != SnapshotId(0) && volume.own_head().is_none()
     }
 
     fn is_due(&self, now_ms: u64) -> bool {

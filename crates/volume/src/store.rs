@@ -214,7 +214,12 @@ impl Store {
 
     /// A block that can't be read is one that a repair may bring back, as one that does not verify. A device that is gone as a whole says nothing of it.
     fn note_damage<T>(&self, want: &Wanted, outcome: &Result<T, VolumeError>) {
-        if let Err(VolumeError::Damaged { .. } | VolumeError::Device(DeviceError::Io { .. })) = outcome {
+        let is_noted = match outcome {
+            Err(VolumeError::Damaged { .. }) => true,
+            Err(VolumeError::Device(error)) => is_of_a_place(error),
+            _ => false,
+        };
+        if is_noted {
             self.damage.note(want);
         }
     }
@@ -297,7 +302,7 @@ impl Store {
         let mut again = Vec::new();
         for (operation, (start, count)) in operations.into_iter().zip(runs) {
             let outcome = operation.into_data();
-            if count > 1 && matches!(outcome, Err(DeviceError::Io { .. })) {
+            if count > 1 && outcome.as_ref().is_err_and(is_of_a_place) {
                 again.extend((0..count).map(|n| (blocks.len() + n as usize, start + n * BLOCK_SIZE as u64)));
             }
             blocks.extend((0..count as usize).map(|n| match &outcome {
@@ -397,6 +402,11 @@ fn cached_in(cache: &BlockCache, pointer: &BlockPointer) -> Option<Block> {
 /// Blocks with their places as [`Store::write_home`] takes them.
 pub(crate) fn pairs(writes: &[(Vbn, Block)]) -> impl Iterator<Item = (Vbn, &Block)> {
     writes.iter().map(|(vbn, block)| (*vbn, block))
+}
+
+/// An error of a place, and not of the whole device. One that knows its own damage, as a history does, has other words for it.
+fn is_of_a_place(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. })
 }
 
 /// Block `n` of data that was read in whole blocks.

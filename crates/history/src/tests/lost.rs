@@ -8,7 +8,7 @@ use super::*;
 use crate::content::Content;
 use crate::index::Version;
 use crate::resolve::NOW;
-use cairn_format::history::PLACE_UNIT;
+use cairn_format::history::{EntryKind, PLACE_UNIT};
 
 const B: usize = 4096;
 const BLOCKS: u64 = 32;
@@ -296,4 +296,51 @@ fn store_that_answers_nothing_loses_nothing() {
     assert_eq!(stack.history.status().lost_versions, 0);
     let blocks = BLOCKS as usize * B;
     assert_eq!(bytes(&*stack.history, 0, blocks).expect("a read"), vec![1; blocks]);
+}
+
+#[test]
+fn release_that_is_refused_for_what_is_lost_gives_up_no_history() {
+    let mut options = hour(Placement::Logging);
+    let stack = Stack::new(&options, BLOCKS * B as u64, 3 * MIB);
+    stack.fill(0, BLOCKS as usize * B, 1);
+    stack.history.flush().expect("a flush");
+    stack.hurt(&stack.newest(DAMAGED), Hurt::Damage);
+    stack.clock.advance(Duration::from_secs(7200));
+    stack.fill(0, B, 2);
+    stack.history.flush().expect("a flush");
+    stack.work();
+    assert_eq!(stack.history.status().lost_versions, 1);
+    // From here on nothing may go, and the store becomes full.
+    options.window.floor = Duration::from_secs(3600);
+    stack.history.set_window(options.window).expect("another window");
+    for round in 0..2000u64 {
+        stack.clock.advance(Duration::from_millis(1));
+        let block = DAMAGED + 1 + round % (BLOCKS - DAMAGED - 1);
+        if stack.history.write(block * B as u64, Segments::copy_of(&[round as u8; B])).is_err() {
+            break;
+        }
+    }
+    assert!(stack.history.flush().is_err(), "the store is full");
+    let start = stack.history.status().start;
+    let released = stack.history.release(&|_, _| {});
+    assert!(matches!(released, Err(HistoryError::LostBlocks { count: 1, .. })), "{released:?}");
+    assert_eq!(stack.history.status().start, start, "it was refused, and nothing young has gone for it");
+}
+
+#[test]
+fn block_that_is_lost_until_a_time_and_from_then_on_stays_known_when_the_one_goes() {
+    let stack = Stack::new(&hour(Placement::Checkpointing), BLOCKS * B as u64, 8 * MIB);
+    let mut state = stack.history.state.lock();
+    let lost = |kind| Version { lba: DAMAGED, time: 5, kind, place: 0, crc: 0 };
+    let (until, from) = (lost(EntryKind::UndoLost), lost(EntryKind::RedoLost));
+    for version in [until, from] {
+        state.index.insert(&version);
+        state.note_lost(&version);
+    }
+    state.index.remove(until.key());
+    state.forget_lost(&until);
+    assert!(state.lost.contains(&(DAMAGED, 5)));
+    state.index.remove(from.key());
+    state.forget_lost(&from);
+    assert!(state.lost.is_empty());
 }

@@ -1,6 +1,7 @@
 //! Mirrors whose source holds no base: since maps, and comparing checksums when those are lost too.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use cairn_base::Rng;
 use cairn_volume::Volume;
@@ -214,6 +215,9 @@ fn destination_that_went_back_gets_the_right_image_or_is_told_the_price() {
         pair.destination_device.write_from(0, &earlier).expect("it goes back");
         pair.reopen_destination();
         assert_eq!(fingerprint(&pair.destination), shown);
+        pair.clock.advance(Duration::from_secs(60));
+        let lag = pair.refresh(&pair.mirror()).expect("the source answers");
+        assert!(lag.age >= Duration::from_secs(60), "{hold} {kept}: an older image is shown: {lag:?}");
         pair.write(pair.files[1], 20, 10, &mut rng);
         match pair.update() {
             Ok(report) => assert!(kept && report.kind == TransferKind::Update, "{hold} {kept}: {report:?}"),

@@ -220,6 +220,7 @@ impl Server {
             self.peers.pin(self.clock.now(), fingerprint, name)?;
             let failed = |source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) };
             let loss = relation.destination.failover().map_err(failed)?;
+            open.skip_numbers();
             tracing::warn!(mirror = name, image = loss.image_name, "failed over: the volume takes writes");
             loss
         };

@@ -345,6 +345,7 @@ impl Mirrors {
         if let Err(undecided) = self.refuse_undecided(relation, &divergence, wish) {
             if took_writes {
                 relation.destination.failover().map_err(failed)?;
+                open.skip_numbers();
                 open.volume.delete_snapshots(&[head.id]).map_err(ServerError::volume(&relation.name))?;
             }
             return Err(undecided);
@@ -443,6 +444,7 @@ impl Mirrors {
         progress.phase("taking over");
         self.keep(relation, |document| document.change = Some(self.changed(Change::Reverse)))?;
         destination.take_over(target).map_err(|error| relation.failed(error))?;
+        open.skip_numbers();
         tracing::warn!(
             mirror = relation.name,
             "took over: the volume takes writes, and the other side follows"

@@ -187,6 +187,10 @@ impl Facts<'_> {
         } else if let Some(unanswered) = &self.live.unanswered {
             let next = unanswered.next.clone();
             (MirrorState::Silent, unanswered.message.clone(), Some(next), 1)
+        } else if self.lag.is_none() {
+            let next = format!("`cairn mirror update {name}`");
+            let reason = "it shows an image, and its source has not said yet how far behind that is";
+            (MirrorState::Silent, reason.to_owned(), Some(next), 1)
         } else {
             (MirrorState::Mirrored, "it shows the image, and the lag is as is wanted".to_owned(), None, 0)
         };

@@ -114,9 +114,13 @@ impl Under {
 
     /// The volume is open: it gives no number again, and the history gets its thread.
     pub(super) fn begin(&self, volume: &Arc<Volume>) -> Result<(), ServerError> {
+        self.skip_numbers(volume);
+        self.device.begin()
+    }
+
+    fn skip_numbers(&self, volume: &Arc<Volume>) {
         let Beneath { next_file, next_snapshot, .. } = self.beneath;
         volume.skip_numbers(Numbers { file: next_file, snapshot: next_snapshot });
-        self.device.begin()
     }
 
     /// The volume is closed.
@@ -285,6 +289,13 @@ impl OpenVolume {
         let Some(under) = self.under.as_ref().filter(|_| image != 0) else { return };
         if let Err(error) = under.device.mark_once(&format!("image-{image}")) {
             tracing::error!(volume = self.name, image, %error, "an image has no mark in the history");
+        }
+    }
+
+    /// It takes writes from here on: numbers of images that it was brought back from have marks in its history, and are not given again.
+    pub(crate) fn skip_numbers(&self) {
+        if let Some(under) = &self.under {
+            under.skip_numbers(&self.volume);
         }
     }
 

@@ -7,6 +7,7 @@ use cairn_files::Tree;
 use cairn_frontend_fuse::Mount;
 
 use super::OpenVolume;
+use crate::background;
 use crate::error::ServerError;
 
 /// How often is looked whether a mount has let go of a tree, and how long is waited in between.
@@ -31,9 +32,12 @@ impl OpenVolume {
 
     /// Makes a snapshot with the hooks of the volume around it. Of mounted files it has everything that was written before: the kernel is asked for what it still holds.
     pub(crate) fn snapshot_with<T>(&self, make: impl FnOnce() -> T) -> Result<T, ServerError> {
-        self.hooks.around(&self.name, || {
-            self.collect();
-            make()
+        // A hook inherits the priority of its thread, and the program that it has stopped waits for all of this.
+        background::ahead(|| {
+            self.hooks.around(&self.name, || {
+                self.collect();
+                make()
+            })
         })
     }
 

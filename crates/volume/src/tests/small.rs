@@ -1,6 +1,8 @@
 //! Small files: read together, and brought into memory with one that is read.
 
-use cairn_device::LoggedKind;
+use std::ops::Range;
+
+use cairn_device::{DeviceError, Geometry, LoggedKind, Operation, Request};
 use cairn_format::{Attributes, Inode, TreeRef};
 
 use super::*;
@@ -112,6 +114,53 @@ fn place_that_cannot_be_read_or_is_damaged_costs_its_own_file_of_those_read_toge
     let mut expected = [places[0][0], places[1][1], places[2][0], places[3][1]];
     expected.sort_unstable();
     assert_eq!(noted, expected, "and nothing beside them");
+}
+
+/// A device that knows which of its bytes are damaged, as a history does.
+struct Knowing {
+    inner: Arc<FaultDevice>,
+    damaged: Range<u64>,
+}
+
+impl Device for Knowing {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+            if let Request::Read { offset, length } = *operation.request()
+                && offset < self.damaged.end
+                && self.damaged.start < offset + u64::from(length)
+            {
+                operation.finish(Err(DeviceError::Corrupt { offset: self.damaged.start, length: 4096 }));
+            }
+        }
+        self.inner.run(batch);
+    }
+}
+
+#[test]
+fn block_that_its_device_knows_to_be_damaged_costs_its_own_file_and_can_be_repaired() {
+    let (device, volume, files) = many();
+    let [_, hurt] = places(&volume, files[4]);
+    drop(volume);
+    let device = Arc::new(Knowing { inner: device, damaged: offset(hurt)..offset(hurt) + 4096 });
+    let clock = Arc::new(ManualClock::new(Timestamp(1)));
+    let options = OpenOptions { cache_bytes: 64 << 20, clock };
+    let volume = Volume::open(device, options).expect("the volume opens");
+    let image = volume.image(None).expect("there is a state");
+    let wanted: Vec<_> = files.iter().map(|file| (*file, 1)).collect();
+    for (read, file) in image.read_files(&wanted).iter().zip(&files) {
+        match *file == files[4] {
+            true => {
+                assert!(matches!(read, Err(VolumeError::Device(DeviceError::Corrupt { .. }))), "{read:?}")
+            }
+            false => assert_eq!(number(read), Some(file.0)),
+        }
+    }
+    let noted: Vec<u64> = volume.damaged().iter().map(|one| one.vbn.0).collect();
+    assert_eq!(noted, [hurt], "what is noted can be repaired, and nothing beside it is");
 }
 
 #[test]
