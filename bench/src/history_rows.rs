@@ -346,7 +346,10 @@ fn many_writes(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
         "version": 1, "origin": path("img"), "history": path("history"), "block_bytes": SMALL_BLOCK,
         "dirty_bytes": 8 << 20, "cache_bytes": 64 << 20,
     });
-    std::fs::write(plan.folder.join("many-cairn/devices/many.json"), document.to_string())?;
+    let devices = plan.folder.join("many-cairn/devices");
+    // It may have been ended before it had made its folders.
+    std::fs::create_dir_all(&devices)?;
+    std::fs::write(devices.join("many.json"), document.to_string())?;
     let start = Instant::now();
     cairn.serve()?;
     // Its ports are open before it has read anything: it has started when it answers.

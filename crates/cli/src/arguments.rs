@@ -654,6 +654,9 @@ pub enum Mirror {
         /// When nothing is known to be common, compare checksums, and send what is not the same
         #[arg(long)]
         compare: bool,
+        /// It may take so long, and costs the source's clients less for it, as an update of --every does
+        #[arg(long, value_name = "TIME")]
+        within: Option<Interval>,
     },
     /// For monitoring: exit code 0 all is well, 1 look at it, 2 act, 3 not known
     Check {
@@ -846,6 +849,9 @@ pub struct Link {
     /// Pack what is sent with zstd: while measuring says that it is faster, always, or never
     #[arg(long, value_name = "WHEN")]
     pub compress: Option<Compress>,
+    /// Updates of --every take up to half of the interval, five minutes at most and within --rpo, for the sake of the source's clients; `off` for as fast as they go
+    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new())]
+    pub spread: Option<bool>,
 }
 
 /// When to pack.

@@ -86,6 +86,44 @@ fn limit_holds_a_running_transfer_back_until_it_is_lifted() {
 }
 
 #[test]
+fn update_that_has_time_is_spread_over_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let destination = Running::start(dir.path(), "destination");
+    destination.good(&[
+        "mirror",
+        "create",
+        "vol0",
+        &source.invite(),
+        "--every",
+        "20m",
+        "--compress",
+        "never",
+    ]);
+    let within = |set: &[&str]| {
+        let set = [&["mirror", "set", "vol0"], set].concat();
+        destination.json(&set)["within_ms"].clone()
+    };
+    assert_eq!(status(&destination)["within_ms"], 300_000);
+    assert_eq!(within(&["--rpo", "24m"]), 180_000);
+    assert_eq!(within(&["--every", "4m"]), 120_000);
+    assert!(within(&["--spread", "off"]).is_null());
+    let slowly = destination.run(&["mirror", "set", "vol0", "--spread", "slowly"]);
+    assert_eq!(slowly.status.code(), Some(2), "that is neither on nor off");
+    assert!(destination.good(&["mirror", "set", "vol0", "--spread", "on"]).contains("spread over up to 2"));
+    // Other bytes that do not pack. At the least rate they take more than a second.
+    let mut bytes = vec![0; 6 << 20];
+    cairn_base::Rng::new(10).fill(&mut bytes);
+    let mut disk = source.disk("vol0/db");
+    disk.write(0, &bytes).unwrap();
+    disk.flush().unwrap();
+    let began = Instant::now();
+    destination.good(&["mirror", "update", "vol0", "--within", "10m"]);
+    assert!(began.elapsed() > Duration::from_millis(700), "{:?}", began.elapsed());
+    assert_eq!(content(&destination), content(&source));
+}
+
+#[test]
 fn transfer_over_several_connections_is_cut_goes_on_and_is_whole() {
     let dir = tempfile::tempdir().unwrap();
     let source = source(dir.path());

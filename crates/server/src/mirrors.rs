@@ -35,6 +35,7 @@ use crate::volumes::{OpenVolume, Volumes};
 use consent::Consents;
 use continuous::Following;
 use roles::{Changed, Decision};
+use spread::Spread;
 use when::When;
 
 mod commands;
@@ -44,6 +45,7 @@ mod facing;
 mod rewind;
 mod roles;
 mod show;
+mod spread;
 mod verify;
 mod when;
 
@@ -120,6 +122,9 @@ pub(crate) struct Link {
     /// One when not told.
     connections: Option<u32>,
     compress: api::Compress,
+    /// Updates by an interval are not spread over a part of it.
+    #[serde(default)]
+    at_once: bool,
 }
 
 /// A [`Contact`] as it is kept.
@@ -201,6 +206,10 @@ struct Relation {
     heard: AtomicU64,
     /// How fast it may take what the source sends.
     pace: Pace,
+    /// What a running update makes of the time that it has.
+    trickle: Pace,
+    /// Its owner has said meanwhile that it has none.
+    hurry: AtomicBool,
     /// Ends the running update at its next record.
     abort: AtomicBool,
     /// Something of `live` changed to not running.
@@ -237,6 +246,8 @@ struct Manner {
     hold: bool,
     /// And then the next, and the next.
     follows: bool,
+    /// It may take so long, for the sake of the source's clients.
+    within: Option<Duration>,
 }
 
 /// The mirrors of a server. Lock order: `relations`, `document`, `live`.
@@ -469,7 +480,7 @@ impl Mirrors {
         relation: &Arc<Relation>,
         connected: Option<SourceStream>,
         kind: &'static str,
-        compare: bool,
+        manner: Manner,
     ) -> Result<api::Job, ServerError> {
         if relation.is_failed_over() {
             return Err(ServerError::FailedOver { volume: relation.name.clone() });
@@ -487,7 +498,6 @@ impl Mirrors {
         let started = self.jobs.start(kind, &relation.name, move |progress| {
             background::step_back();
             let claim = Claim(&mine);
-            let manner = Manner { compare, ..Manner::default() };
             let outcome = mirrors.update(&mine, &open, connected, progress, manner);
             mirrors.note(&mine, &outcome);
             drop(claim);
@@ -554,6 +564,7 @@ impl Mirrors {
         }
         let clock = &*self.clock;
         let began = clock.monotonic();
+        let spread = manner.within.map(|within| Spread { began, within });
         // One whose mark a crash has kept from being set.
         open.mark_image();
         let mut heard = Heedful { stream: &mut stream, relation, clock };
@@ -564,6 +575,8 @@ impl Mirrors {
             compare: manner.compare,
         };
         let mut outcome = fetch.run(&mut heard, &mut |seen| {
+            let has_time = spread.filter(|_| !relation.hurry.load(Ordering::Acquire));
+            relation.trickle.set(has_time.and_then(|spread| spread.rate(clock.monotonic(), &seen)));
             let mut live = relation.live.lock();
             let transfer = live.transfer.get_or_insert_default();
             transfer.snapshot = Some(seen.snapshot);
@@ -575,6 +588,7 @@ impl Mirrors {
             transfer.up_to_date = seen.up_to_date;
             transfer.duration_ms = clock.monotonic().saturating_sub(began).as_millis() as u64;
         });
+        relation.trickle.set(None);
         if outcome.is_ok() {
             open.mark_image();
             if let Ok(mut client) = Client::hello(&mut stream) {
@@ -791,11 +805,13 @@ impl<S: Read> Read for Heedful<'_, S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.stream.read(buffer)?;
         self.moved();
-        self.relation.pace.pay(count, self.clock, &mut |rest| {
-            std::thread::sleep(rest);
-            self.moved();
-            !self.relation.abort.load(Ordering::Acquire)
-        });
+        for pace in [&self.relation.pace, &self.relation.trickle] {
+            pace.pay(count, self.clock, &mut |rest| {
+                std::thread::sleep(rest);
+                self.moved();
+                !self.relation.abort.load(Ordering::Acquire)
+            });
+        }
         Ok(count)
     }
 }
@@ -845,6 +861,8 @@ impl Relation {
             live: Mutex::new(Live { next_ms, ..Live::default() }),
             heard: AtomicU64::new(0),
             pace: Pace::default(),
+            trickle: Pace::default(),
+            hurry: AtomicBool::new(false),
             abort: AtomicBool::new(false),
             settled: Condvar::new(),
         }
@@ -892,6 +910,7 @@ impl Relation {
         }
         live.running = true;
         self.abort.store(false, Ordering::Release);
+        self.hurry.store(false, Ordering::Release);
         live.transfer = Some(api::Transfer { started_ms: now_ms, ..api::Transfer::default() });
         live.next_ms = next_ms;
         Ok(())

@@ -139,10 +139,13 @@ pub(crate) fn serve(
 }
 
 /// What is seen of a transfer.
+#[derive(Default)]
 pub(crate) struct Seen {
     /// The name of the snapshot that it brings.
     pub(crate) snapshot: String,
     pub(crate) sent_bytes: u64,
+    /// Of the changed ones.
+    pub(crate) arrived_bytes: u64,
     pub(crate) changed_bytes: u64,
     pub(crate) full_bytes: u64,
     pub(crate) kept_bytes: u64,
@@ -175,6 +178,7 @@ impl Fetch<'_> {
             seen(Seen {
                 snapshot: at.snapshot.clone(),
                 sent_bytes: at.bytes,
+                arrived_bytes: at.blocks * BLOCK,
                 changed_bytes: at.blocks_total * BLOCK,
                 full_bytes: at.full_blocks * BLOCK,
                 kept_bytes: at.kept_blocks * BLOCK,
@@ -194,6 +198,7 @@ impl Fetch<'_> {
         seen(Seen {
             snapshot: report.name,
             sent_bytes: report.bytes,
+            arrived_bytes: report.blocks * BLOCK,
             changed_bytes: report.blocks * BLOCK,
             full_bytes: report.full_blocks * BLOCK,
             kept_bytes: report.kept_blocks * BLOCK,

@@ -56,8 +56,8 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             let mirror: api::Mirror = client.get(&path(&name)?)?;
             output.show(&mirror, show);
         }
-        Mirror::Update { name, compare } => {
-            let request = api::UpdateRequest { compare };
+        Mirror::Update { name, compare, within } => {
+            let request = api::UpdateRequest { compare, within_ms: within.map(ms) };
             let job: api::Job = client.post(&format!("{}/update", path(&name)?), &request)?;
             transferred(job, client, output)?;
         }
@@ -145,8 +145,8 @@ fn wish(link: Link) -> api::LinkWish {
         Compress::Always => api::Compress::Always,
         Compress::Never => api::Compress::Never,
     };
-    let Link { limit, connections, compress: when } = link;
-    api::LinkWish { limit, connections, compress: when.map(compress) }
+    let Link { limit, connections, compress: when, spread } = link;
+    api::LinkWish { limit, connections, compress: when.map(compress), spread }
 }
 
 fn transferred(job: api::Job, client: &Client, output: Output) -> Result<(), Failure> {
@@ -461,7 +461,10 @@ fn every(mirror: &api::Mirror) -> String {
     match &mirror.cron {
         Some(cron) => format!("{cron} {}", mirror.zone.as_deref().unwrap_or("UTC")),
         None if mirror.continuous => "continuous".to_owned(),
-        None => interval(mirror.every_ms),
+        None => match mirror.within_ms {
+            None => interval(mirror.every_ms),
+            Some(within) => format!("{}, spread over up to {}", interval(mirror.every_ms), duration(within)),
+        },
     }
 }
 

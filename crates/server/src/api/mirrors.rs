@@ -62,6 +62,8 @@ pub struct LinkWish {
     pub connections: Option<u32>,
     /// Whether what is sent is packed with zstd.
     pub compress: Option<Compress>,
+    /// Updates by an interval are spread over a part of it, for the sake of the source's clients, as they are when nothing was said; false for as fast as they go.
+    pub spread: Option<bool>,
 }
 
 /// Whether what is sent is packed with zstd.
@@ -121,6 +123,8 @@ pub struct UpdateRequest {
     /// When nothing is known to be common, compare checksums, and send what is not the same.
     #[serde(default)]
     pub compare: bool,
+    /// It may take so long, and costs the source's clients less for it; as fast as it goes when not given.
+    pub within_ms: Option<u64>,
 }
 
 /// What an abort ended.
@@ -384,6 +388,8 @@ pub struct Mirror {
     pub connections: u32,
     /// Whether what is sent is packed.
     pub compress: Compress,
+    /// An update by the interval may take so long, for the sake of the source's clients; none for as fast as it goes.
+    pub within_ms: Option<u64>,
     /// The snapshot that it shows.
     pub image: Option<String>,
     /// When that was taken, by the source's clock.

@@ -1,6 +1,8 @@
 //! What the API asks of mirrors.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::Client;
@@ -8,7 +10,7 @@ use cairn_volume::Role;
 
 use super::roles::Change;
 use super::when::When;
-use super::{Document, Link, Relation, image_of, millis, now_ms};
+use super::{Document, Link, Manner, Relation, image_of, millis, now_ms};
 use crate::api;
 use crate::destination::connect;
 use crate::error::ServerError;
@@ -83,7 +85,7 @@ impl Server {
         state::save(&path, &document)?;
         let relation = Arc::new(Relation::new(&open, path, document, now_ms(&*self.clock)));
         // The baseline is begun before the schedule can see the mirror.
-        let job = mirrors.begin(&relation, Some(stream), "mirror create", false);
+        let job = mirrors.begin(&relation, Some(stream), "mirror create", Manner::default());
         mirrors.relations.lock().insert(name.to_owned(), relation);
         tracing::info!(mirror = name, source = request.volume, "made a mirror");
         job
@@ -95,7 +97,9 @@ impl Server {
         request: &api::UpdateRequest,
     ) -> Result<api::Job, ServerError> {
         let relation = self.mirrors.get(name)?;
-        self.mirrors.begin(&relation, None, "mirror update", request.compare)
+        let within = request.within_ms.map(Duration::from_millis);
+        let manner = Manner { compare: request.compare, within, ..Manner::default() };
+        self.mirrors.begin(&relation, None, "mirror update", manner)
     }
 
     /// Changes what is wanted of a mirror. A change of the schedule counts from now.
@@ -133,6 +137,10 @@ impl Server {
             *document = changed;
         }
         relation.set_pace(now_ms(&*self.clock));
+        if set.link.spread == Some(false) {
+            relation.hurry.store(true, Ordering::Release);
+            relation.trickle.set(None);
+        }
         if set.paused == Some(true) {
             relation.settle()?;
         }
@@ -181,7 +189,7 @@ impl Server {
         let repointed = Arc::new(Relation::new(&open, relation.path.clone(), document, now_ms(&*self.clock)));
         mirrors.relations.lock().insert(name.to_owned(), repointed.clone());
         tracing::info!(mirror = name, to, volume, "follows another server");
-        mirrors.begin(&repointed, Some(stream), "mirror update", false)
+        mirrors.begin(&repointed, Some(stream), "mirror update", Manner::default())
     }
 
     /// Ends a running update, and answers when it is over.
@@ -268,5 +276,6 @@ fn link(wish: &api::LinkWish, before: Link) -> Result<Link, ServerError> {
     if connections.is_some_and(|connections| !(1..=LANES_MAX).contains(&connections)) {
         return Err(ServerError::Invalid { what: "the number of connections", rule: "it is 1 to 16" });
     }
-    Ok(Link { limit, connections, compress: wish.compress.unwrap_or(before.compress) })
+    let at_once = wish.spread.map_or(before.at_once, |spread| !spread);
+    Ok(Link { limit, connections, compress: wish.compress.unwrap_or(before.compress), at_once })
 }

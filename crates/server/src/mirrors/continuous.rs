@@ -108,7 +108,9 @@ impl Mirrors {
     /// Begins what is due: an update, or a session.
     pub(super) fn begin_due(self: &Arc<Self>, relation: &Arc<Relation>) -> Result<(), ServerError> {
         if !relation.document.lock().when.continuous {
-            return self.begin(relation, None, "mirror update", false).map(drop);
+            let within = relation.document.lock().within();
+            let manner = Manner { within, ..Manner::default() };
+            return self.begin(relation, None, "mirror update", manner).map(drop);
         }
         let open = self.volumes.get(&relation.name)?;
         relation.claim(&*self.clock)?;

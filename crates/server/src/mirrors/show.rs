@@ -60,6 +60,7 @@ impl Mirrors {
             patience: document.stall(self.patience),
         };
         let (over_rpo, rpo_ms) = (facts.over_rpo(), document.rpo().map(millis));
+        let within_ms = document.within().map(millis);
         let Judged { state, reason, remedy, check } = facts.judge();
         let image_ms = shown.as_ref().map(|shown| shown.created.0 / 1_000_000);
         let waits = !failed_over && !document.paused;
@@ -101,6 +102,7 @@ impl Mirrors {
             limit_now_bytes: relation.pace.rate(),
             connections: document.link.connections.unwrap_or(1),
             compress: document.link.compress,
+            within_ms,
             image: shown.map(|shown| shown.name),
             image_ms,
             image_age_ms: image_ms.map(|image_ms| match relation.destination.image_age() {

@@ -1,0 +1,96 @@
+//! An update that comes by an interval is in no hurry. It is spread over a part of the interval, so that clients of the source share their disk and their processor with a trickle, and not
+//! with all that the machine can send. What is left is divided by the time that is left each time some has arrived; when the time is over, the rest goes as fast as it can.
+
+use std::time::Duration;
+
+use super::Document;
+use crate::transfer::Seen;
+
+/// The longest that an update by an interval is spread over: what was written before it began waits for it, and its owner chose the interval for the lag.
+const WITHIN_MAX: Duration = Duration::from_secs(300);
+/// Of what the wanted lag leaves beside the interval, this part, in hundredths.
+const OF_RPO: u32 = 75;
+/// Bytes a second that hurt nobody: a small update is over at once.
+const RATE_MIN: u64 = 4 << 20;
+
+/// A running update that has time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spread {
+    pub(super) began: Duration,
+    pub(super) within: Duration,
+}
+
+impl Spread {
+    /// Bytes a second of the link from now on; none for as fast as they go.
+    pub(super) fn rate(&self, now: Duration, seen: &Seen) -> Option<u64> {
+        let left = (self.began + self.within).saturating_sub(now).as_secs_f64();
+        // What is to come is not known before the first of it.
+        let wanted = seen.changed_bytes.checked_sub(seen.arrived_bytes)?;
+        if left <= 0.0 || seen.arrived_bytes == 0 {
+            return None;
+        }
+        // What is packed stays packed as well as it was.
+        let of_each = seen.sent_bytes as f64 / seen.arrived_bytes as f64;
+        Some(((wanted as f64 * of_each / left) as u64).max(RATE_MIN))
+    }
+}
+
+impl Document {
+    /// How long an update by the schedule may take; none for as fast as it goes. A cron expression names hours in which it is wanted to be over.
+    pub(super) fn within(&self) -> Option<Duration> {
+        if self.link.at_once {
+            return None;
+        }
+        let every = Duration::from_millis(self.when.every_ms?);
+        let spare = self.rpo().map_or(every, |rpo| rpo.saturating_sub(every) * OF_RPO / 100);
+        Some((every / 2).min(spare).min(WITHIN_MAX)).filter(|within| !within.is_zero())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::CertificateDer;
+
+    use super::*;
+    use crate::identity::Fingerprint;
+
+    const MIB: u64 = 1 << 20;
+
+    fn seen(arrived: u64, changed: u64, sent: u64) -> Seen {
+        Seen { arrived_bytes: arrived, changed_bytes: changed, sent_bytes: sent, ..Seen::default() }
+    }
+
+    #[test]
+    fn what_is_left_is_divided_by_the_time_that_is_left() {
+        let second = Duration::from_secs;
+        let spread = Spread { began: second(100), within: second(30) };
+        assert_eq!(spread.rate(second(100), &seen(0, 0, 0)), None, "nothing is known yet");
+        assert_eq!(spread.rate(second(110), &seen(100 * MIB, 500 * MIB, 100 * MIB)), Some(20 * MIB));
+        assert_eq!(spread.rate(second(110), &seen(100 * MIB, 500 * MIB, 50 * MIB)), Some(10 * MIB), "packed");
+        assert_eq!(spread.rate(second(129), &seen(100 * MIB, 500 * MIB, 100 * MIB)), Some(400 * MIB));
+        assert_eq!(spread.rate(second(130), &seen(100 * MIB, 500 * MIB, 100 * MIB)), None, "it is late");
+        assert_eq!(spread.rate(second(101), &seen(MIB, 2 * MIB, MIB)), Some(RATE_MIN), "it is little");
+        assert_eq!(spread.rate(second(101), &seen(3 * MIB, 2 * MIB, MIB)), None, "more than was said");
+    }
+
+    #[test]
+    fn update_by_an_interval_has_half_of_it_or_what_the_wanted_lag_leaves() {
+        let nobody = Fingerprint::of(&CertificateDer::from_slice(&[]));
+        let mut document = Document::of("source:9000", nobody, "v", 1);
+        assert_eq!(document.within(), None, "on request only");
+        let mut within = |every_s: u64, rpo_s: Option<u64>| {
+            document.when.every_ms = Some(every_s * 1000);
+            document.rpo_ms = rpo_s.map(|rpo| rpo * 1000);
+            document.within().map(|within| within.as_secs())
+        };
+        assert_eq!(within(60, None), Some(30));
+        assert_eq!(within(900, None), Some(300));
+        assert_eq!(within(900, Some(1000)), Some(75));
+        assert_eq!(within(900, Some(1200)), Some(225));
+        assert_eq!(within(900, Some(900)), None, "there is no time");
+        assert_eq!(within(900, Some(60)), None);
+        document.rpo_ms = None;
+        document.link.at_once = true;
+        assert_eq!(document.within(), None);
+    }
+}
