@@ -25,9 +25,10 @@ use cairn_format::{Cursor, Role, Root, SEGMENTS_MAX};
 use crate::compare::Maps;
 use crate::consistency::Rider;
 use crate::error::VolumeError;
+use crate::locks::MutexGuard;
 use crate::snapshots::join;
 use crate::space::{add_destination_areas, device_blocks};
-use crate::volume::{Snapshot, Volume};
+use crate::volume::{Commit, Snapshot, Volume};
 
 /// What a volume has that another copy, with which it has some snapshots in common, does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +50,23 @@ impl Volume {
     /// [`VolumeError::WrongRole`], [`VolumeError::TransferInProgress`]; [`VolumeError::Damaged`] or [`VolumeError::Device`] when its inodes can't be read. The volume is then a
     /// destination as it was.
     pub fn failover(self: &Arc<Self>) -> Result<(), VolumeError> {
+        self.without_transfer(|| {
+            let mut commit = self.commit.lock();
+            // Changes wait until what there is to be known of the image is known.
+            let _waiting = self.hold_changes();
+            self.become_writable(&mut commit)
+        })
+    }
+
+    /// The same right after a demotion, for who holds `commit` and the changes.
+    pub(crate) fn take_back(
+        self: &Arc<Self>,
+        commit: &mut MutexGuard<'_, Commit>,
+    ) -> Result<(), VolumeError> {
+        self.without_transfer(|| self.become_writable(commit))
+    }
+
+    fn without_transfer(&self, change: impl FnOnce() -> Result<(), VolumeError>) -> Result<(), VolumeError> {
         {
             let mut state = self.state.lock();
             if state.role == Role::Normal {
@@ -60,20 +78,17 @@ impl Volume {
             // Nor does one begin before the role has changed: it would write where blocks are allocated by then.
             state.receiving = true;
         }
-        let outcome = self.become_writable();
+        let outcome = change();
         self.state.lock().receiving = false;
         self.work.notify_all();
         outcome
     }
 
-    fn become_writable(self: &Arc<Self>) -> Result<(), VolumeError> {
-        let mut commit = self.commit.lock();
-        // Changes wait until what there is to be known of the image is known.
-        let _waiting = self.hold_changes();
+    fn become_writable(self: &Arc<Self>, commit: &mut MutexGuard<'_, Commit>) -> Result<(), VolumeError> {
         // Before the role changes, as it may fail: files that the source had removed and not yet freed, which are freed here from now on, since maps, and
         // how tall the trees are.
         self.find_special_files()?;
-        self.commit_holding(&mut commit, Rider::Failover)?;
+        self.commit_holding(commit, Rider::Failover)?;
         // What an unfinished transfer brought stands in places that are allocated from now on.
         self.state.lock().arrivals = None;
         Ok(())
@@ -86,6 +101,14 @@ impl Volume {
     /// As [`Volume::create_snapshot`]; [`VolumeError::DeviceTooSmall`]. The volume is then as it was.
     pub fn demote(self: &Arc<Self>, name: &str, held: bool) -> Result<Snapshot, VolumeError> {
         let mut commit = self.commit.lock();
+        self.check_room_as_destination(&commit)?;
+        let _waiting = self.hold_changes();
+        let done = self.commit_holding(&mut commit, Rider::Demote(name.to_owned(), held))?;
+        self.work.notify_all();
+        done.snapshot.as_ref().map(Snapshot::from).ok_or(VolumeError::Closed)
+    }
+
+    pub(crate) fn check_room_as_destination(&self, commit: &Commit) -> Result<(), VolumeError> {
         let mut layout = commit.superblock.layout.clone();
         add_destination_areas(&mut layout);
         let need = device_blocks(&layout) * BLOCK_SIZE as u64;
@@ -96,10 +119,7 @@ impl Volume {
         if layout.segments.len() > SEGMENTS_MAX {
             return Err(VolumeError::TableFull);
         }
-        let _waiting = self.hold_changes();
-        let done = self.commit_holding(&mut commit, Rider::Demote(name.to_owned(), held))?;
-        self.work.notify_all();
-        done.snapshot.as_ref().map(Snapshot::from).ok_or(VolumeError::Closed)
+        Ok(())
     }
 
     /// Bytes of device that this volume needs as a destination: a redirect area and a have map besides its block space.

@@ -96,3 +96,100 @@ fn snapshot_of_a_group_is_made_of_all_or_of_none() {
     let lun = file(&volumes[0], 10);
     write(&volumes[0], lun, 0, 1, 1).expect("nobody waits any more");
 }
+
+/// Clients write to all of them until they are refused, each a number to one after the other.
+#[test]
+fn volumes_that_end_as_sources_together_show_every_write_that_was_answered_and_one_instant() {
+    for round in 0..8 {
+        let volumes: Vec<Arc<Volume>> = (0..3).map(|_| fresh(8192).1).collect();
+        let luns: Vec<FileId> = volumes.iter().map(|volume| file(volume, 64)).collect();
+        let answered: Vec<AtomicU64> = (0..6).map(|_| AtomicU64::new(0)).collect();
+        let heads: Vec<String> = (0..3).map(|at| format!("mirror.head.{at}")).collect();
+        let shown = std::thread::scope(|scope| {
+            for client in 0..2 {
+                let (volumes, luns, answered) = (&volumes, &luns, &answered);
+                scope.spawn(move || {
+                    for number in 1.. {
+                        for (at, (volume, lun)) in volumes.iter().zip(luns).enumerate() {
+                            if write(volume, *lun, client, 1, number - client).is_err() {
+                                return;
+                            }
+                            answered[client as usize * 3 + at].store(number, Ordering::Release);
+                        }
+                    }
+                });
+            }
+            while answered.iter().any(|answered| answered.load(Ordering::Acquire) < 20 + round) {
+                std::thread::yield_now();
+            }
+            let shown = Volume::demote_together(&volumes, "group.end", &heads);
+            shown.expect("all give way")
+        });
+        for (volume, head) in volumes.iter().zip(&shown) {
+            assert_eq!(volume.own_head().as_ref(), Some(head), "it shows what was written last");
+            let named = volume.snapshot_named("group.end").expect("the snapshot of all is there");
+            assert_eq!(named.generation, head.generation, "and is the same");
+        }
+        for client in 0..2 {
+            let of = |at: usize| {
+                let image = volumes[at].image(Some(shown[at].id)).expect("it is there");
+                read_image(&image, luns[at], client, 1)[0]
+            };
+            let numbers: Vec<u64> = (0..3).map(of).collect();
+            for (at, number) in numbers.iter().enumerate() {
+                let answered = answered[client as usize * 3 + at].load(Ordering::Acquire);
+                assert!(*number >= answered, "volume {at} shows {number}, and {answered} was answered");
+            }
+            assert!(numbers.is_sorted_by(|a, b| a >= b) && numbers[0] - numbers[2] <= 1, "{numbers:?}");
+        }
+        for volume in &volumes {
+            volume.failover().expect("it takes its role back");
+            assert_sound(volume);
+        }
+    }
+}
+
+#[test]
+fn volumes_give_way_together_or_take_writes_as_before_wherever_a_device_fails() {
+    for failing_first in [false, true] {
+        let mut failures = 0;
+        for after in 0.. {
+            let device = Arc::new(FaultDevice::new(Volume::device_bytes(1024, Role::Normal) * 2));
+            format(&*device, 1024);
+            let (failing, whole) = if failing_first {
+                let failing = open(&device);
+                (failing, fresh(1024).1)
+            } else {
+                let whole = fresh(1024).1;
+                (open(&device), whole)
+            };
+            let lun = file(&whole, 10);
+            let other = file(&failing, 10);
+            write(&whole, lun, 0, 2, 7).expect("there is room");
+            write(&failing, other, 0, 2, 7).expect("there is room");
+            let members = [failing.clone(), whole.clone()];
+            let heads = ["mirror.head.1".to_owned(), "mirror.head.2".to_owned()];
+            device.fail_operations(after, u64::MAX, cairn_device::DeviceError::OutOfService);
+            let outcome = Volume::demote_together(&members, "group.end", &heads);
+            device.heal_operations();
+            let Err((at, error)) = outcome else {
+                assert!(whole.own_head().is_some() && failing.own_head().is_some());
+                break;
+            };
+            failures += 1;
+            assert_eq!(at, 0, "{error}");
+            assert_eq!(whole.status().role, Role::Normal, "after {after}: {error}");
+            assert_eq!(whole.snapshot_named("group.end"), None, "it is of all or of none");
+            write(&whole, lun, 0, 1, 8).expect("it takes writes");
+            assert_eq!(read(&whole, lun, 0, 2), [8, 8]);
+            assert_sound(&whole);
+        }
+        assert!(failures > 5, "{failures} places");
+    }
+    let volumes: Vec<Arc<Volume>> = (0..2).map(|_| fresh(1024).1).collect();
+    let twice = [volumes[0].clone(), volumes[1].clone(), volumes[0].clone()];
+    let heads: Vec<String> = (0..3).map(|at| format!("mirror.head.{at}")).collect();
+    assert!(Volume::demote_together(&twice, "group.end", &heads).is_err());
+    assert!(Volume::demote_together(&volumes, "group.end", &heads[..1]).is_err(), "a head without a name");
+    assert!(volumes.iter().all(|volume| volume.status().role == Role::Normal));
+}
