@@ -64,6 +64,12 @@ pub enum Refusal {
     /// Its owner has not allowed it.
     #[error("the owner of the source has not allowed a mirror to take over")]
     NotAllowed,
+    /// The volume belongs to a group of the source that changes its role as a whole.
+    #[error("the source's volume is one of group {0} there, whose roles change together")]
+    InGroup(String),
+    /// The source has no such group, or one of other volumes.
+    #[error("the source has no group {0} of just these volumes")]
+    OtherGroup(String),
     /// The destination does not have the source's last base, so a change of roles would take long or lose something.
     #[error("the destination does not have the last image: update it first")]
     Behind,

@@ -6,7 +6,8 @@ use cairn_stream::{Compression, Have};
 use crate::error::{NackReason, Refusal};
 use crate::lag::SourceStatus;
 use crate::message::{
-    Answer, Await, Began, HandOver, PROTOCOL_VERSION, Request, Stance, StandingOf, StatusOf, Update,
+    Answer, Await, Began, HandOver, HandOverTogether, PROTOCOL_VERSION, Request, Stance, StandingOf,
+    StatusOf, Update,
 };
 use crate::relationship::Relationship;
 use crate::roles::{Departure, Standing, Successor};
@@ -106,6 +107,21 @@ pub fn samples() -> Vec<Vec<u8>> {
         mirror: true,
     };
     let id = VolumeId([7; 16]);
+    let wish = HandOver {
+        volume: "vol0".to_owned(),
+        id,
+        relationship: Relationship(0xabc),
+        shown: SnapshotId(3),
+        successor: Successor {
+            address: ":7420".to_owned(),
+            volume: "copy".to_owned(),
+            every_ms: Some(900_000),
+            cron: "0 2 * * *".to_owned(),
+            continuous: true,
+            zone: String::new(),
+            rpo_ms: None,
+        },
+    };
     let requests = [
         Request::ProvisionInfo { volume: "vol0".to_owned() },
         Request::Status(StatusOf {
@@ -143,20 +159,10 @@ pub fn samples() -> Vec<Vec<u8>> {
             step_ms: 1000,
             wait_ms: 2000,
         }),
-        Request::HandOver(HandOver {
-            volume: "vol0".to_owned(),
-            id,
-            relationship: Relationship(0xabc),
-            shown: SnapshotId(3),
-            successor: Successor {
-                address: ":7420".to_owned(),
-                volume: "copy".to_owned(),
-                every_ms: Some(900_000),
-                cron: "0 2 * * *".to_owned(),
-                continuous: true,
-                zone: String::new(),
-                rpo_ms: None,
-            },
+        Request::HandOver(wish.clone()),
+        Request::HandOverTogether(HandOverTogether {
+            group: "bank".to_owned(),
+            members: vec![wish.clone(), HandOver { volume: "logs".to_owned(), ..wish }],
         }),
     ];
     let answers = [
@@ -171,6 +177,9 @@ pub fn samples() -> Vec<Vec<u8>> {
         Answer::AskBegan { accumulating: FileId(9), in_flight: Some(FileId(8)) },
         Answer::AskClaims { from: Vbn(5) },
         Answer::HandedOver { target: SnapshotId(5) },
+        Answer::HandedOverTogether { targets: vec![SnapshotId(5), SnapshotId(9)] },
+        Answer::Refused(Refusal::InGroup("bank".to_owned())),
+        Answer::Refused(Refusal::OtherGroup("bank".to_owned())),
         Answer::Standing(Standing {
             id,
             role: cairn_format::Role::Destination,

@@ -14,7 +14,9 @@ use crate::roles::{Departure, Standing, Successor};
 use crate::wire::{Body, Frame, Parser};
 
 /// The version of everything after the hello. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
+/// Volumes whose roles change together at most, in one message.
+pub const HEIRS_MAX: usize = 64;
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNMIR");
 
 /// What a destination asks.
@@ -46,6 +48,8 @@ pub(crate) enum Request {
     Standing(StandingOf),
     /// The other side is to become the destination, and this one the source.
     HandOver(HandOver),
+    /// The same of all volumes of a group, at one instant.
+    HandOverTogether(HandOverTogether),
     /// An answer when there is something to bring.
     Await(Await),
 }
@@ -84,6 +88,14 @@ pub(crate) struct HandOver {
     /// The snapshot that it shows.
     pub(crate) shown: SnapshotId,
     pub(crate) successor: Successor,
+}
+
+/// The wish of the mirrors of a group to take over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HandOverTogether {
+    /// What it is called on both sides.
+    pub(crate) group: String,
+    pub(crate) members: Vec<HandOver>,
 }
 
 /// How a request for an update stands to what is shown at the destination.
@@ -213,6 +225,10 @@ pub(crate) enum Answer {
     HandedOver {
         target: SnapshotId,
     },
+    /// The same of each volume of a group, in the order of the request.
+    HandedOverTogether {
+        targets: Vec<SnapshotId>,
+    },
 }
 
 const HELLO: u8 = 1;
@@ -231,6 +247,7 @@ const ASK_CLAIMS: u8 = 13;
 const STANDING: u8 = 14;
 const HAND_OVER: u8 = 15;
 const AWAIT: u8 = 18;
+const HAND_OVER_TOGETHER: u8 = 19;
 
 /// Blocks in one message of claims: 4 MiB of checksums.
 pub(crate) const CLAIMS_MAX: usize = 1 << 18;
@@ -326,11 +343,10 @@ impl Request {
                 };
                 (STANDING, body)
             }
-            Request::HandOver(HandOver { volume, id, relationship, shown, successor }) => {
-                let body = body.text(volume).array(&id.0).u64(relationship.0).u64(shown.0);
-                let Successor { address, volume, every_ms, cron, continuous, zone, rpo_ms } = successor;
-                let body = body.text(address).text(volume).option(*every_ms).text(cron).text(zone);
-                (HAND_OVER, body.option(*rpo_ms).u8(u8::from(*continuous)))
+            Request::HandOver(wish) => (HAND_OVER, put_hand_over(body, wish)),
+            Request::HandOverTogether(HandOverTogether { group, members }) => {
+                let body = body.text(group).u32(members.len() as u32);
+                (HAND_OVER_TOGETHER, members.iter().fold(body, put_hand_over))
             }
             Request::Await(wish) => {
                 let body = body.text(&wish.volume).u64(wish.relationship.0).u64(wish.base.0);
@@ -390,20 +406,12 @@ impl Request {
                     }),
                 },
             }),
-            HAND_OVER => Request::HandOver(HandOver {
-                volume: parser.text()?,
-                id: VolumeId(parser.array()?),
-                relationship: Relationship(parser.u64()?),
-                shown: SnapshotId(parser.u64()?),
-                successor: Successor {
-                    address: parser.text()?,
-                    volume: parser.text()?,
-                    every_ms: parser.option()?,
-                    cron: parser.text()?,
-                    zone: parser.text()?,
-                    rpo_ms: parser.option()?,
-                    continuous: parser.flag()?,
-                },
+            HAND_OVER => Request::HandOver(parse_hand_over(&mut parser)?),
+            HAND_OVER_TOGETHER => Request::HandOverTogether(HandOverTogether {
+                group: parser.text()?,
+                members: (0..parse_heirs(&mut parser)?)
+                    .map(|_| parse_hand_over(&mut parser))
+                    .collect::<Result<_, _>>()?,
             }),
             AWAIT => Request::Await(Await {
                 volume: parser.text()?,
@@ -418,6 +426,40 @@ impl Request {
         };
         parser.end()?;
         Ok(request)
+    }
+}
+
+fn put_hand_over(body: Body, wish: &HandOver) -> Body {
+    let HandOver { volume, id, relationship, shown, successor } = wish;
+    let body = body.text(volume).array(&id.0).u64(relationship.0).u64(shown.0);
+    let Successor { address, volume, every_ms, cron, continuous, zone, rpo_ms } = successor;
+    let body = body.text(address).text(volume).option(*every_ms).text(cron).text(zone);
+    body.option(*rpo_ms).u8(u8::from(*continuous))
+}
+
+fn parse_hand_over(parser: &mut Parser<'_>) -> Result<HandOver, MirrorError> {
+    Ok(HandOver {
+        volume: parser.text()?,
+        id: VolumeId(parser.array()?),
+        relationship: Relationship(parser.u64()?),
+        shown: SnapshotId(parser.u64()?),
+        successor: Successor {
+            address: parser.text()?,
+            volume: parser.text()?,
+            every_ms: parser.option()?,
+            cron: parser.text()?,
+            zone: parser.text()?,
+            rpo_ms: parser.option()?,
+            continuous: parser.flag()?,
+        },
+    })
+}
+
+fn parse_heirs(parser: &mut Parser<'_>) -> Result<usize, MirrorError> {
+    let count = parser.u32()? as usize;
+    match count {
+        1..=HEIRS_MAX => Ok(count),
+        _ => Err(MirrorError::Protocol("it names no volume, or too many at once")),
     }
 }
 
@@ -546,6 +588,10 @@ impl Answer {
             Answer::Copies(answer) => answer.encode(),
             Answer::Standing(standing) => (STANDING, put_standing(body, standing)),
             Answer::HandedOver { target } => (HAND_OVER, body.u64(target.0)),
+            Answer::HandedOverTogether { targets } => {
+                let body = body.u32(targets.len() as u32);
+                (HAND_OVER_TOGETHER, targets.iter().fold(body, |body, target| body.u64(target.0)))
+            }
         };
         (kind, body.0)
     }
@@ -583,6 +629,11 @@ impl Answer {
             REFUSED => Answer::Refused(parse_refusal(&mut parser)?),
             STANDING => Answer::Standing(parse_standing(&mut parser)?),
             HAND_OVER => Answer::HandedOver { target: SnapshotId(parser.u64()?) },
+            HAND_OVER_TOGETHER => Answer::HandedOverTogether {
+                targets: (0..parse_heirs(&mut parser)?)
+                    .map(|_| parser.u64().map(SnapshotId))
+                    .collect::<Result<_, _>>()?,
+            },
             _ => return Err(MirrorError::Protocol("it sent an unknown message")),
         };
         parser.end()?;
@@ -660,6 +711,8 @@ fn put_refusal(body: Body, refusal: &Refusal) -> Body {
         Refusal::Behind => body.u32(11),
         Refusal::Hook => body.u32(12),
         Refusal::NotAllowed => body.u32(13),
+        Refusal::InGroup(group) => body.u32(14).text(group),
+        Refusal::OtherGroup(group) => body.u32(15).text(group),
     }
 }
 
@@ -678,6 +731,8 @@ fn parse_refusal(parser: &mut Parser<'_>) -> Result<Refusal, MirrorError> {
         11 => Refusal::Behind,
         12 => Refusal::Hook,
         13 => Refusal::NotAllowed,
+        14 => Refusal::InGroup(parser.text()?),
+        15 => Refusal::OtherGroup(parser.text()?),
         _ => Refusal::Unknown,
     })
 }

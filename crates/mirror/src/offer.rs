@@ -8,7 +8,7 @@ use cairn_volume::{Snapshot, Volume};
 use crate::error::Refusal;
 use crate::lag::Lag;
 use crate::relationship::{PeerName, Relationship};
-use crate::roles::{Departure, GiveWay, Successor};
+use crate::roles::{Departure, GiveTogether, GiveWay, Heir, Successor};
 
 /// The volumes that a source offers.
 pub trait SourceVolumes {
@@ -30,6 +30,18 @@ pub trait SourceVolumes {
         _successor: &Successor,
         _give: &mut GiveWay<'_>,
     ) -> Result<Snapshot, Refusal> {
+        Err(Refusal::NotTaken)
+    }
+
+    /// The mirrors of a group want to take over, all at one instant. As [`SourceVolumes::hand_over`], for all of them or for none: of some it may have been done before, and a crash
+    /// kept it from the others; those take writes again first.
+    fn hand_over_together(
+        &self,
+        _group: &str,
+        _peer: &PeerName,
+        _heirs: &[Heir],
+        _give: &mut GiveTogether<'_>,
+    ) -> Result<Vec<Snapshot>, Refusal> {
         Err(Refusal::NotTaken)
     }
 

@@ -8,6 +8,7 @@
 //! | reverse: hand over | its last snapshot, and it is a destination that shows it ([`cairn_volume::Volume::demote`]) | |
 //! | reverse: bring that snapshot | serves it | an update like any other |
 //! | reverse: take over | | becomes writable; it has all that there is |
+//! | reverse of a group: hand over | of all volumes at one instant: a snapshot of the group in each, and then as above ([`cairn_volume::Volume::demote_together`]) | |
 //! | resync: give way | becomes a destination that shows its own head, which can be spilled | |
 //! | resync: update | its own head is replaced, in one superblock write | serves its image |
 //!
@@ -21,9 +22,9 @@ use cairn_format::stream::root_digest;
 use cairn_volume::{Snapshot, Volume, VolumeError};
 
 use crate::error::Refusal;
-use crate::message::{HandOver, StandingOf};
+use crate::message::{HandOver, HandOverTogether, StandingOf};
 use crate::offer::SourceVolumes;
-use crate::relationship::{PeerName, prefix, split};
+use crate::relationship::{PeerName, Relationship, prefix, split};
 use crate::source::{Source, own_snapshots};
 
 /// News of a mirror that was failed over.
@@ -60,6 +61,17 @@ pub struct Successor {
     pub zone: String,
     /// The lag that is wanted at most.
     pub rpo_ms: Option<u64>,
+}
+
+/// A mirror of a group that wants the role of its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heir {
+    /// The volume, as the source calls it.
+    pub volume: String,
+    /// Which mirror of it.
+    pub relationship: Relationship,
+    /// How it is followed from then on.
+    pub successor: Successor,
 }
 
 /// What a side is.
@@ -126,29 +138,74 @@ impl Source {
     ) -> Result<SnapshotId, Refusal> {
         let prefix = prefix(peer, wish.relationship);
         let _housekeeping = self.housekeeping.lock();
-        let status = volume.status();
-        if status.id != wish.id {
-            return Err(Refusal::WrongVolume { expected: wish.id, found: status.id });
+        if let Some(given) = given_before(volume, wish, &prefix)? {
+            return Ok(given);
         }
-        if let Some(head) = handed_over(volume, &prefix) {
-            return Ok(head.id);
-        }
-        if status.role != Role::Normal {
-            return Err(Refusal::NotASource);
-        }
-        let own = own_snapshots(volume, &prefix);
-        // It has the base, so that what it lacks is little and the last update finds it.
-        if !own.iter().any(|(snapshot, _)| snapshot.id == wish.shown && snapshot.held) {
-            return Err(Refusal::Behind);
-        }
-        let name = format!("{prefix}{}", own.last().map_or(0, |(_, number)| *number) + 1);
+        let name = name_of_head(volume, wish, &prefix)?;
         let mut give = || volume.demote(&name, true);
-        let successor =
-            Successor { address: volumes.reachable(&wish.successor.address), ..wish.successor.clone() };
+        let successor = successor(wish, volumes);
         let head = volumes.hand_over(&wish.volume, peer, wish.relationship, &successor, &mut give)?;
         Ok(head.id)
     }
+
+    /// The same of all volumes of a group: from one instant on none of them takes writes. Where only some have given their role away (a crash), they take it back first,
+    /// so that there is such an instant.
+    pub(crate) fn hand_over_together(
+        &self,
+        wish: &HandOverTogether,
+        peer: &PeerName,
+        volumes: &dyn SourceVolumes,
+    ) -> Result<Vec<SnapshotId>, Refusal> {
+        let members = wish.members.iter().map(|wish| volumes.volume(&wish.volume, peer));
+        let members: Vec<Arc<Volume>> = members.collect::<Result<_, _>>()?;
+        let _housekeeping = self.housekeeping.lock();
+        let (mut given, mut names, mut heirs) = (Vec::new(), Vec::new(), Vec::new());
+        for (volume, wish) in members.iter().zip(&wish.members) {
+            let prefix = prefix(peer, wish.relationship);
+            given.push(given_before(volume, wish, &prefix)?);
+            names.push(name_of_head(volume, wish, &prefix));
+            let (volume, relationship) = (wish.volume.clone(), wish.relationship);
+            heirs.push(Heir { volume, relationship, successor: successor(wish, volumes) });
+        }
+        if let Some(all) = given.into_iter().collect::<Option<Vec<_>>>() {
+            return Ok(all);
+        }
+        let names: Vec<String> = names.into_iter().collect::<Result<_, _>>()?;
+        let mut give = |snapshot: &str| Volume::demote_together(&members, snapshot, &names);
+        let heads = volumes.hand_over_together(&wish.group, peer, &heirs, &mut give)?;
+        Ok(heads.into_iter().map(|head| head.id).collect())
+    }
+}
+
+/// What a volume shows that has given its role to this mirror before; none while it takes writes.
+fn given_before(volume: &Arc<Volume>, wish: &HandOver, prefix: &str) -> Result<Option<SnapshotId>, Refusal> {
+    let status = volume.status();
+    if status.id != wish.id {
+        return Err(Refusal::WrongVolume { expected: wish.id, found: status.id });
+    }
+    match handed_over(volume, prefix) {
+        Some(head) => Ok(Some(head.id)),
+        None if status.role != Role::Normal => Err(Refusal::NotASource),
+        None => Ok(None),
+    }
+}
+
+/// What the last snapshot of a source is called that a mirror gets.
+fn name_of_head(volume: &Arc<Volume>, wish: &HandOver, prefix: &str) -> Result<String, Refusal> {
+    let own = own_snapshots(volume, prefix);
+    // It has the base, so that what it lacks is little and the last update finds it.
+    if !own.iter().any(|(snapshot, _)| snapshot.id == wish.shown && snapshot.held) {
+        return Err(Refusal::Behind);
+    }
+    Ok(format!("{prefix}{}", own.last().map_or(0, |(_, number)| *number) + 1))
+}
+
+fn successor(wish: &HandOver, volumes: &dyn SourceVolumes) -> Successor {
+    Successor { address: volumes.reachable(&wish.successor.address), ..wish.successor.clone() }
 }
 
 /// Makes a volume give way.
 pub type GiveWay<'a> = dyn FnMut() -> Result<Snapshot, VolumeError> + 'a;
+
+/// Makes all volumes of a group give way at one instant, of which each has a snapshot of the name that is given. An error has the place of the volume that it is about.
+pub type GiveTogether<'a> = dyn FnMut(&str) -> Result<Vec<Snapshot>, (usize, VolumeError)> + 'a;

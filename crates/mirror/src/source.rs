@@ -206,6 +206,10 @@ impl Source {
                     }
                     Err(refusal) => Err(refusal),
                 },
+                Request::HandOverTogether(wish) => {
+                    let targets = self.hand_over_together(&wish, peer, volumes);
+                    targets.map(|targets| Answer::HandedOverTogether { targets })
+                }
                 Request::Ack { .. } | Request::Nack { .. } | Request::Began(_) | Request::Claims(_) => {
                     return Err(MirrorError::Protocol("it answers what was not asked"));
                 }

@@ -13,7 +13,7 @@ use cairn_volume::{Divergence, Snapshot, Volume};
 use crate::client::{Client, unexpected};
 use crate::destination::{Destination, DestinationState};
 use crate::error::MirrorError;
-use crate::message::{Answer, HandOver, Request, StandingOf};
+use crate::message::{Answer, HandOver, HandOverTogether, Request, StandingOf};
 use crate::roles::{Departure, Standing, Successor};
 
 impl Destination {
@@ -124,22 +124,47 @@ impl Destination {
         client: &mut Client<'_, S>,
         successor: Successor,
     ) -> Result<SnapshotId, MirrorError> {
+        match client.ask(&Request::HandOver(self.wish_for_role(successor)?))? {
+            Answer::HandedOver { target } => Ok(target),
+            answer => Err(unexpected(answer)),
+        }
+    }
+
+    /// The same for all mirrors of a group, which are of one server: their sources stop at one instant, of which each has a snapshot of the group. What is returned is in the order of
+    /// `heirs`.
+    ///
+    /// # Errors
+    /// As [`Destination::ask_for_role`]; no source has given its role away then, unless the other side died in the middle: asked again, it goes on.
+    pub fn ask_for_roles<S: Read + Write + ?Sized>(
+        client: &mut Client<'_, S>,
+        group: &str,
+        heirs: Vec<(&Destination, Successor)>,
+    ) -> Result<Vec<SnapshotId>, MirrorError> {
+        let count = heirs.len();
+        let members = heirs.into_iter().map(|(heir, successor)| heir.wish_for_role(successor));
+        let wish = HandOverTogether { group: group.to_owned(), members: members.collect::<Result<_, _>>()? };
+        match client.ask(&Request::HandOverTogether(wish))? {
+            Answer::HandedOverTogether { targets } if targets.len() == count => Ok(targets),
+            Answer::HandedOverTogether { .. } => {
+                Err(MirrorError::Protocol("it has not given the roles of all volumes away"))
+            }
+            answer => Err(unexpected(answer)),
+        }
+    }
+
+    fn wish_for_role(&self, successor: Successor) -> Result<HandOver, MirrorError> {
         let status = self.volume.status();
         if status.role != Role::Destination {
             return Err(MirrorError::FailedOver);
         }
         self.refuse_own_head()?;
-        let wish = HandOver {
+        Ok(HandOver {
             volume: self.source_volume.clone(),
             id: self.volume.id(),
             relationship: self.relationship,
             shown: status.cursor.snapshot,
             successor,
-        };
-        match client.ask(&Request::HandOver(wish))? {
-            Answer::HandedOver { target } => Ok(target),
-            answer => Err(unexpected(answer)),
-        }
+        })
     }
 
     /// Becomes the source, with all that there is: `target` is what the other side has handed over.
@@ -147,13 +172,22 @@ impl Destination {
     /// # Errors
     /// [`crate::Refusal::Behind`] when that is not what this side shows; [`MirrorError::Busy`] while a transfer runs.
     pub fn take_over(&self, target: SnapshotId) -> Result<(), MirrorError> {
-        let status = self.volume.status();
-        if status.role == Role::Destination
-            && (status.cursor.snapshot != target || self.volume.own_head().is_some())
-        {
-            return Err(crate::Refusal::Behind.into());
+        if self.volume.status().role == Role::Destination {
+            self.refuse_unless_shown(target)?;
         }
         self.failover().map(drop)
+    }
+
+    /// Refuses what needs what the other side has handed over while this side does not show that.
+    ///
+    /// # Errors
+    /// [`crate::Refusal::Behind`].
+    pub fn refuse_unless_shown(&self, target: SnapshotId) -> Result<(), MirrorError> {
+        let shown = self.volume.status().cursor.snapshot;
+        match shown == target && self.volume.own_head().is_none() {
+            true => Ok(()),
+            false => Err(crate::Refusal::Behind.into()),
+        }
     }
 
     /// Refuses what an own head that nobody has given up would be lost by.

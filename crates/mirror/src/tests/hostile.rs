@@ -108,6 +108,15 @@ fn messages_come_out_as_they_went_in() {
 }
 
 #[test]
+fn every_message_is_written_again_as_it_was_read() {
+    for sample in crate::fuzzing::samples() {
+        let frame = read_frame(&mut sample.as_slice()).expect("it is whole").expect("it is a frame");
+        let mut again = crate::fuzzing::meanings(&frame).into_iter().flatten();
+        assert!(again.any(|again| again == sample), "kind {}", frame.kind);
+    }
+}
+
+#[test]
 fn another_version_is_told_with_both_numbers() {
     let pair = Pair::new(0);
     let mut bytes = Vec::new();
