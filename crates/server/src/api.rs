@@ -34,7 +34,8 @@ pub use dumps::{
 };
 pub use governor::{Governor, SetGovernor};
 pub use groups::{
-    CreateGroup, Group, GroupFailover, GroupFailoverState, GroupLoss, GroupMember, GroupSnapshot, ShowGroup,
+    CreateGroup, Group, GroupFailover, GroupFailoverState, GroupLoss, GroupMember, GroupReverse,
+    GroupSnapshot, ShowGroup,
 };
 pub use hooks::{Hooks, SetHooks};
 pub use mirrors::{
@@ -657,6 +658,8 @@ pub enum JobOutcome {
     Check(CheckResult),
     /// Of `mirror create` and `mirror update`.
     Mirror(Box<Mirror>),
+    /// Of `group reverse`.
+    GroupReverse(Box<GroupReverse>),
     /// Of `mirror verify`.
     Verify(Box<MirrorVerify>),
     /// Of `image dump`.

@@ -390,13 +390,13 @@ pub enum ServerError {
         other: String,
     },
     /// A failover of a group was cut off.
-    #[error("the failover of group `{group}` is not over")]
+    #[error("the failover or reverse of group `{group}` is not over")]
     GroupUnfinished {
         /// Its name.
         group: String,
     },
     /// A group takes writes already.
-    #[error("group `{group}` was failed over")]
+    #[error("the volumes of group `{group}` were failed over, or took over, and take writes")]
     GroupFailedOver {
         /// Its name.
         group: String,

@@ -31,6 +31,7 @@ use timetable::Timetable;
 use together::{Memory, refuse_shared};
 
 mod failover;
+mod reverse;
 mod together;
 pub(crate) use together::Showing;
 
@@ -40,6 +41,7 @@ const PREFIX: &str = "group.";
 const NAME_MAX: usize = 32;
 /// Volumes of a group at most: writes to all of them wait while the snapshots are made.
 const MEMBERS_MAX: usize = 64;
+const _: () = assert!(MEMBERS_MAX <= cairn_mirror::HEIRS_MAX, "their roles change in one message");
 /// A newer snapshot of a group that only some of its mirrors have is a problem when they have had it for so long.
 const HELD_BACK_MS: u64 = 15 * 60_000;
 const TIME_FORMAT: &str = "%Y-%m-%dT%H-%M-%S.%3fZ";
@@ -68,7 +70,7 @@ struct Group {
     shown: Option<String>,
 }
 
-/// A failover of a group.
+/// A failover of a group, or the end of a planned change of its roles.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Failover {
     /// The snapshot that all are brought to.
@@ -76,6 +78,9 @@ struct Failover {
     at_ms: u64,
     /// The volumes that show it.
     done: BTreeSet<String>,
+    /// The sources have given their roles away at that instant, and each mirror has the last image.
+    #[serde(default)]
+    reverse: bool,
     /// It is being done right now.
     #[serde(skip)]
     running: bool,
@@ -111,6 +116,28 @@ impl Groups {
         let groups = Self { path, volumes, clock, groups, memory, named_ms: AtomicU64::new(0) };
         groups.advance_all(true);
         Ok(groups)
+    }
+
+    /// The name of the next snapshot of a group, and its time: never one that was given before, whatever the clock does.
+    pub(crate) fn name_snapshot(&self, group: &str) -> (String, u64) {
+        let now_ms = self.clock.now().0 / 1_000_000;
+        let before = self.named_ms.fetch_max(now_ms, Ordering::AcqRel);
+        let at_ms = if before < now_ms { now_ms } else { self.named_ms.fetch_add(1, Ordering::AcqRel) + 1 };
+        let time = timetable::in_zone(at_ms, Tz::UTC).map(|at| at.format(TIME_FORMAT).to_string());
+        (format!("{PREFIX}{group}.{}", time.unwrap_or_default()), at_ms)
+    }
+
+    /// Refuses unless there is a group of that name, of just these volumes, which is not on its way to take writes.
+    pub(crate) fn check_whole(&self, name: &str, volumes: &[&str]) -> Result<(), ServerError> {
+        let group = self.get(name)?;
+        let own: BTreeSet<&str> = group.volumes.iter().map(String::as_str).collect();
+        if volumes.len() != own.len() || volumes.iter().any(|volume| !own.contains(volume)) {
+            return Err(ServerError::Invalid {
+                what: "the group",
+                rule: "it has the same volumes on both sides",
+            });
+        }
+        self.refuse_unfinished(&group)
     }
 
     fn get(&self, name: &str) -> Result<Group, ServerError> {
@@ -346,6 +373,7 @@ impl Server {
             failover: self.groups.failover_of(group).map(|failover| api::GroupFailoverState {
                 snapshot: failover.snapshot.clone(),
                 at_ms: failover.at_ms,
+                reverse: failover.reverse,
                 left: group.volumes.iter().filter(|v| !failover.done.contains(*v)).cloned().collect(),
             }),
         }
@@ -468,12 +496,7 @@ impl Server {
         // Named when the hooks have quiesced all, and never as one before, whatever the clock does.
         let volumes: Vec<Arc<Volume>> = members.iter().map(|open| open.volume.clone()).collect();
         let mut make = || {
-            let last = &self.groups.named_ms;
-            let now_ms = self.clock_ms();
-            let before = last.fetch_max(now_ms, Ordering::AcqRel);
-            let at_ms = if before < now_ms { now_ms } else { last.fetch_add(1, Ordering::AcqRel) + 1 };
-            let time = timetable::in_zone(at_ms, Tz::UTC).map(|at| at.format(TIME_FORMAT).to_string());
-            let snapshot = format!("{PREFIX}{name}.{}", time.unwrap_or_default());
+            let (snapshot, at_ms) = self.groups.name_snapshot(name);
             Volume::snapshot_together(&volumes, &snapshot).map(|_| (snapshot, at_ms))
         };
         let made = around_all(&members, &mut make)?;
@@ -592,9 +615,10 @@ impl Server {
             };
             let name = &group.name;
             if let Some(failover) = group.failover.as_ref().filter(|failover| !failover.left.is_empty()) {
+                let command = if failover.reverse { "reverse" } else { "failover" };
                 tell(
-                    format!("its failover was cut off: {} are left", failover.left.join(", ")),
-                    format!("`cairn group failover {name}` goes on with it"),
+                    format!("its {command} was cut off: {} are left", failover.left.join(", ")),
+                    format!("`cairn group {command} {name}` goes on with it"),
                 );
             }
             if group.together && self.shows_nothing(&group) {

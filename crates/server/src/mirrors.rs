@@ -42,10 +42,12 @@ mod commands;
 mod consent;
 mod continuous;
 mod facing;
+mod giving;
 mod rewind;
 mod roles;
 mod show;
 mod spread;
+mod together;
 mod verify;
 mod when;
 

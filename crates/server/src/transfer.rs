@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::{
-    Client, Departure, Destination, GiveWay, Lag, MirrorError, Pace, PeerName, Refusal, Relationship, Source,
-    SourceVolumes, Successor, Threads, TransferKind, TransferReport,
+    Client, Departure, Destination, GiveTogether, GiveWay, Heir, Lag, MirrorError, Pace, PeerName, Refusal,
+    Relationship, Source, SourceVolumes, Successor, Threads, TransferKind, TransferReport,
 };
 use cairn_volume::{Snapshot, Volume};
 
@@ -77,6 +77,16 @@ impl SourceVolumes for Offered<'_> {
         give: &mut GiveWay<'_>,
     ) -> Result<Snapshot, Refusal> {
         self.mirrors.hand_over(volume, self.certificate, relationship, successor, give)
+    }
+
+    fn hand_over_together(
+        &self,
+        group: &str,
+        _peer: &PeerName,
+        heirs: &[Heir],
+        give: &mut GiveTogether<'_>,
+    ) -> Result<Vec<Snapshot>, Refusal> {
+        self.mirrors.hand_over_together(group, self.certificate, heirs, give)
     }
 
     fn departed(
@@ -235,7 +245,8 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
             Refusal::DestinationTooSmall { .. } => ErrorKind::TooSmall,
             Refusal::SourceFull => ErrorKind::NoSpace,
             Refusal::Superseded | Refusal::Behind => ErrorKind::Busy,
-            Refusal::NotTaken => ErrorKind::WrongRole,
+            Refusal::NotTaken | Refusal::InGroup(_) => ErrorKind::WrongRole,
+            Refusal::OtherGroup(_) => ErrorKind::NotFound,
             Refusal::NotAllowed => ErrorKind::PeerRefused,
             Refusal::Hook => ErrorKind::Failed,
             Refusal::SourceFailed | Refusal::Unknown => ErrorKind::Failed,
@@ -279,7 +290,13 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
                     .into()
             }
             Refusal::NotAllowed => format!(
-                "on the source: `cairn mirror allow-reverse VOLUME`, and then this command again within 15 minutes; what was to be lost by that is nothing: `{volume}` follows as before"
+                "on the source: `cairn mirror allow-reverse VOLUME` (of a group: `cairn group allow-reverse GROUP`), and then this command again within 15 minutes; what was to be lost by that is nothing: `{volume}` follows as before"
+            ),
+            Refusal::InGroup(group) => format!(
+                "`cairn group reverse {group}` here changes the roles of all of them at one instant (`cairn group create {group} ...` first, if there is no such group here); for this one alone, `cairn group apart {group}` on the source first"
+            ),
+            Refusal::OtherGroup(group) => format!(
+                "compare `cairn group show {group}` here and on the source: on both sides it has the same name and the same volumes; make it anew where it has not"
             ),
             Refusal::NotTaken => "see `cairn status` and the log on the source".into(),
             Refusal::SourceFailed | Refusal::Unknown => "see `cairn status` on the source".into(),

@@ -46,6 +46,25 @@ pub enum Group {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
+    /// On the source: let the mirrors of all volumes of a group take over with `group reverse`, within some time
+    AllowReverse {
+        /// Its name
+        name: String,
+        /// Within this time
+        #[arg(long = "for", value_name = "TIME", default_value = "15m")]
+        length: Interval,
+        /// No longer
+        #[arg(long, conflicts_with = "length")]
+        off: bool,
+    },
+    /// Change the roles of all volumes of a group without loss: the sources stop at one instant, their last changes are brought, and all volumes of this side, the mirrors, take writes
+    Reverse {
+        /// Its name
+        name: String,
+        /// Only say how far behind they are
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
     /// End a group; its volumes and their snapshots stay
     Delete {
         /// Its name

@@ -4,10 +4,11 @@ use cairn_server::api;
 
 use super::schedule::{keep, keeps};
 use super::volume::segment;
+use super::{follow, summary};
 use crate::arguments::{Group, SetGroup};
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, ago, duration, interval, size, table};
+use crate::output::{Output, ago, duration, interval, print_line, size, table};
 
 /// Runs a command on groups.
 pub fn run(command: Group, client: &Client, output: Output) -> Result<(), Failure> {
@@ -46,6 +47,20 @@ pub fn run(command: Group, client: &Client, output: Output) -> Result<(), Failur
         Group::Together { name } => show_together(&name, true, client, output)?,
         Group::Apart { name } => show_together(&name, false, client, output)?,
         Group::Failover { name, dry_run } => failover(&name, dry_run, client, output)?,
+        Group::AllowReverse { name, length, off } => {
+            let for_ms = u64::try_from(length.0.as_millis()).unwrap_or(u64::MAX);
+            let request = api::AllowReverse { for_ms: Some(if off { 0 } else { for_ms }) };
+            let allowed: Vec<api::ReverseAllowed> =
+                client.post(&format!("{}/allow-reverse", path(&name)?), &request)?;
+            output.tell(&allowed, |allowed| match allowed.iter().filter_map(|one| one.until_ms).min() {
+                Some(until) => format!(
+                    "the mirrors of all volumes of {name} may take over until {}\nnext: `cairn group reverse {name}` on their server; clients here are cut off then",
+                    ago(until)
+                ),
+                None => format!("no mirror of a volume of {name} may take over"),
+            });
+        }
+        Group::Reverse { name, dry_run } => reverse(&name, dry_run, client, output)?,
         Group::Delete { name } => {
             let () = client.delete(&path(&name)?)?;
             output.tell(&serde_json::json!({ "deleted": name }), |_| {
@@ -102,6 +117,37 @@ fn failover(name: &str, dry_run: bool, client: &Client, output: Output) -> Resul
             done.snapshot
         )
     });
+    Ok(())
+}
+
+fn reverse(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let path = path(name)?;
+    let group: api::Group = client.get(&path)?;
+    let lag = |member: &api::GroupMember| {
+        let behind = member.lag_ms.map_or("-".to_owned(), duration);
+        format!("{} is behind by {behind}", member.volume)
+    };
+    let behind: Vec<String> = group.members.iter().map(lag).collect();
+    let what = format!(
+        "the sources of all volumes of {name} become read-only at one instant, their clients are cut off, and the volumes take writes here; what they lack now is brought first: {}",
+        behind.join(", ")
+    );
+    if dry_run {
+        output.show(&group, |_| format!("{what}; nothing was done"));
+        return Ok(());
+    }
+    output.confirm(&what)?;
+    let job: api::Job = client.post(&format!("{path}/reverse"), &())?;
+    let Some(api::JobOutcome::GroupReverse(done)) = follow(job, client, output)? else { return Ok(()) };
+    if output.json {
+        print_line(&summary(&done).to_string());
+    } else if !output.quiet {
+        print_line(&format!("the volumes of {name} take writes now, all as of {}", done.snapshot));
+        for mirror in &done.mirrors {
+            print_line(&format!("roles: {}", mirror.direction));
+        }
+        print_line("next: connect the clients here");
+    }
     Ok(())
 }
 
@@ -165,7 +211,8 @@ fn show(group: &api::Group) -> String {
             [] => String::new(),
             left => format!("; not yet: {}", left.join(", ")),
         };
-        text += &format!("\nfailover  {} to {}{left}", ago(failover.at_ms), failover.snapshot);
+        let what = if failover.reverse { "reversed" } else { "failover" };
+        text += &format!("\n{what}  {} to {}{left}", ago(failover.at_ms), failover.snapshot);
     }
     if let Some(problem) = &group.problem {
         text += &format!("\nproblem   {problem}");

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Keep;
+use super::{Keep, Mirror};
 
 /// Makes a group.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -98,6 +98,8 @@ pub struct GroupFailoverState {
     pub snapshot: String,
     /// When it was begun.
     pub at_ms: u64,
+    /// It is the end of a planned change of roles: all volumes have what their sources wrote last.
+    pub reverse: bool,
     /// Volumes that are not there yet.
     pub left: Vec<String>,
 }
@@ -115,6 +117,19 @@ pub struct GroupFailover {
     pub lost: Vec<GroupLoss>,
     /// Nothing was done.
     pub dry_run: bool,
+}
+
+/// What a planned change of the roles of a group has brought.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct GroupReverse {
+    /// The group.
+    pub name: String,
+    /// The snapshot of the instant at which the sources stopped, which all volumes show.
+    pub snapshot: String,
+    /// When that was made.
+    pub created_ms: Option<u64>,
+    /// What each volume is now.
+    pub mirrors: Vec<Mirror>,
 }
 
 /// What a failover of a group costs one of its volumes.

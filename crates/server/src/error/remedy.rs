@@ -211,7 +211,7 @@ impl ServerError {
                 "make one at the source with `cairn snapshot create --group {group}`, and let the mirrors bring it; or have each volume show its own newest image: `cairn group apart {group}`"
             ),
             E::InGroup { group, .. } => format!(
-                "`cairn group failover {group}` brings all of them to that instant; for this one alone, `cairn group apart {group}` first"
+                "`cairn group failover {group}` brings all of them to that instant, and `cairn group reverse {group}` changes the roles of all of them as planned; for this one alone, `cairn group apart {group}` first"
             ),
             E::GroupsShare { group, other } => format!(
                 "`cairn group create {group} ... --apart`; or have the other one's volumes show each its own newest image first: `cairn group apart {other}`"

@@ -1,4 +1,4 @@
-//! The failover of a group: all of its mirrors take writes, at one instant.
+//! The failover of a group: all of its mirrors take writes, at one instant. And the end of a planned change of its roles ([`super::reverse`]), which is the same with nothing to give up.
 //!
 //! What is to be done is written down first (`groups.json`), and each volume's part once it is done: cut anywhere, the same command goes on, and never goes over a volume twice. Until the last
 //! one is done, all of them show the instant that they are brought to, and nobody writes to any ([`super::together`]): what was written to one of them would be lost when that is rolled back,
@@ -41,6 +41,18 @@ impl Groups {
             return Err(ServerError::Busy { name: name.to_owned(), by: "it is being failed over" });
         }
         Ok(Turn { groups: self, name })
+    }
+
+    /// What came of a failover that ran.
+    pub(super) fn ended<T>(&self, name: &str, outcome: Result<T, ServerError>) -> Result<T, ServerError> {
+        let ended = self.change(name, |group| {
+            if let Some(failover) = &mut group.failover {
+                failover.running = false;
+            }
+        });
+        let outcome = outcome?;
+        ended?;
+        Ok(outcome)
     }
 
     /// The failover of a group, as far as it still holds: once a volume that was brought to the common instant follows again, the roles have changed since, and the
@@ -106,14 +118,7 @@ impl Server {
         }
         let _turn = self.groups.take_turn(name)?;
         let outcome = self.carry_out(name);
-        let ended = self.groups.change(name, |group| {
-            if let Some(failover) = &mut group.failover {
-                failover.running = false;
-            }
-        });
-        let answer = outcome?;
-        ended?;
-        Ok(answer)
+        self.groups.ended(name, outcome)
     }
 
     /// What a failover would do, and that nothing stops it.
@@ -140,7 +145,7 @@ impl Server {
                 return Err(ServerError::NotAMirror { volume: volume.clone() });
             }
             // What would stop it in the middle is said before anything is done.
-            if begun.as_ref().is_none_or(|begun| !begun.done.contains(volume)) {
+            if begun.as_ref().is_none_or(|begun| !begun.reverse && !begun.done.contains(volume)) {
                 self.devices.refuse_adopted(volume, None)?;
                 self.mounts.refuse_if_live(volume)?;
             }
@@ -165,8 +170,13 @@ impl Server {
             let plan = self.plan_failover(name)?;
             let (snapshot, at_ms) = (plan.answer.snapshot.clone(), self.clock_ms());
             let begun = plan.begun.clone();
-            let failover =
-                begun.unwrap_or(Failover { snapshot, at_ms, done: BTreeSet::new(), running: true });
+            let failover = begun.unwrap_or(Failover {
+                snapshot,
+                at_ms,
+                done: BTreeSet::new(),
+                reverse: false,
+                running: true,
+            });
             self.groups
                 .change(name, |group| group.failover = Some(Failover { running: true, ..failover }))?;
             // An image that was let in before that may lack it: it is in place after this, or does not come.
@@ -188,18 +198,32 @@ impl Server {
 
     fn carry_out(&self, name: &str) -> Result<api::GroupFailover, ServerError> {
         let Plan { group, begun, answer } = self.begin_failover(name)?;
+        let (done, reverse) = begun.map(|begun| (begun.done, begun.reverse)).unwrap_or_default();
+        self.bring_to(&group, &answer.snapshot, &done, reverse)?;
+        Ok(api::GroupFailover { dry_run: false, ..answer })
+    }
+
+    /// Has each volume of a group that is not done show a snapshot and take writes.
+    pub(super) fn bring_to(
+        &self,
+        group: &Group,
+        snapshot: &str,
+        done: &BTreeSet<String>,
+        reverse: bool,
+    ) -> Result<(), ServerError> {
         // Mounts take writes once all of it is over, not in between.
         let _still: Vec<Still<'_>> =
             group.volumes.iter().map(|volume| self.mounts.keep_still(volume)).collect();
-        for volume in &group.volumes {
-            if begun.as_ref().is_some_and(|begun| begun.done.contains(volume)) {
-                continue;
+        for volume in group.volumes.iter().filter(|volume| !done.contains(*volume)) {
+            if reverse {
+                self.take_role(volume, snapshot)?;
+            } else {
+                if self.volumes.get(volume)?.is_destination() {
+                    self.failover(volume, false)?;
+                }
+                self.rollback(volume, snapshot)?;
             }
-            if self.volumes.get(volume)?.is_destination() {
-                self.failover(volume, false)?;
-            }
-            self.rollback(volume, &answer.snapshot)?;
-            self.groups.change(name, |group| {
+            self.groups.change(&group.name, |group| {
                 if let Some(failover) = &mut group.failover {
                     failover.done.insert(volume.clone());
                 }
@@ -209,8 +233,8 @@ impl Server {
         let closed = self.close_sessions(|export| {
             export.snapshot.is_none() && group.volumes.iter().any(|volume| volume == export.volume)
         });
-        tracing::warn!(group = name, snapshot = answer.snapshot, closed, "failed a group over");
-        Ok(api::GroupFailover { dry_run: false, ..answer })
+        tracing::warn!(group = group.name, snapshot, closed, reverse, "the volumes of a group take writes");
+        Ok(())
     }
 
     /// Makes one mirror writable that need not stay with others.

@@ -157,6 +157,33 @@ impl Groups {
         }
     }
 
+    /// The group of a volume that is shown together and whose volumes all follow, or all take writes: their roles change together as planned. Or one that is on its way from one to
+    /// the other.
+    pub(crate) fn roles_with(&self, volume: &str) -> Option<String> {
+        let groups = self.groups.lock();
+        if let Some((group, _)) = self.unfinished(&groups, volume) {
+            return Some(group.name.clone());
+        }
+        let all = |group: &Group, role: Role| {
+            let is = |open: &Option<Arc<OpenVolume>>| {
+                open.as_ref().is_none_or(|open| open.volume.status_role() == role)
+            };
+            self.members(group).iter().all(is)
+        };
+        let mut mine =
+            groups.iter().filter(|group| group.together && group.volumes.iter().any(|own| own == volume));
+        let found = mine.find(|group| all(group, Role::Normal) || all(group, Role::Destination));
+        found.map(|group| group.name.clone())
+    }
+
+    /// Refuses a planned change of the role of one volume of several that change theirs together.
+    pub(crate) fn refuse_role_alone(&self, volume: &str) -> Result<(), ServerError> {
+        match self.roles_with(volume) {
+            None => Ok(()),
+            Some(group) => Err(ServerError::InGroup { volume: volume.to_owned(), group }),
+        }
+    }
+
     /// Has the mirrors of a group show one instant, or each its own newest image.
     pub(super) fn set_together(&self, name: &str, together: bool) -> Result<(), ServerError> {
         self.try_change(name, |group, all| {
@@ -232,7 +259,7 @@ impl Groups {
     }
 
     /// The newest snapshot of a group that all of its volumes have, and keep.
-    fn common(&self, group: &Group) -> Option<String> {
+    pub(super) fn common(&self, group: &Group) -> Option<String> {
         let members: Vec<Arc<OpenVolume>> = self.members(group).into_iter().collect::<Option<_>>()?;
         let memory = self.memory.lock();
         let has = |open: &Arc<OpenVolume>, name: &str| {

@@ -16,6 +16,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(show_group, set_group, delete_group))
         .routes(routes!(snapshot_group))
         .routes(routes!(failover_group))
+        .routes(routes!(reverse_group))
+        .routes(routes!(allow_group_reverse))
         .routes(routes!(show_group_together))
 }
 
@@ -81,6 +83,26 @@ async fn failover_group(
     Body(request): Body<api::FailoverRequest>,
 ) -> Answer<api::GroupFailover> {
     blocking(server, move |server| server.failover_group(&group, request.dry_run)).await
+}
+
+/// Changes the roles of all volumes of a group as planned: their sources stop at one instant, their last changes are brought, and all of the mirrors take writes.
+#[utoipa::path(post, path = "/v1/groups/{group}/reverse", tag = "groups", params(("group" = String, Path,)),
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn reverse_group(State(server): State<Arc<Server>>, Path(group): Path<String>) -> Answer<api::Job> {
+    let own = server.clone();
+    blocking(server, move |_| own.reverse_group(&group)).await
+}
+
+/// On the source: lets the mirrors of all volumes of a group take over (`reverse`) within some time.
+#[utoipa::path(post, path = "/v1/groups/{group}/allow-reverse", tag = "groups", params(("group" = String, Path,)),
+    request_body = api::AllowReverse,
+    responses((status = 200, body = [api::ReverseAllowed]), (status = "default", body = ErrorBody)))]
+async fn allow_group_reverse(
+    State(server): State<Arc<Server>>,
+    Path(group): Path<String>,
+    Body(request): Body<api::AllowReverse>,
+) -> Answer<Vec<api::ReverseAllowed>> {
+    blocking(server, move |server| server.allow_group_reverse(&group, &request)).await
 }
 
 /// Says whether the mirrors of a group show one instant, or each its own newest image.

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::now_ms;
+use super::roles::ALLOWED_MS;
 use crate::error::ServerError;
 use crate::identity::Fingerprint;
 use crate::state;
@@ -41,6 +42,10 @@ struct Consent {
 }
 
 impl Consent {
+    fn is_for(&self, taker: Taker, clock: &dyn Clock) -> bool {
+        !self.is_over(clock) && self.taken.is_none_or(|other| other == taker)
+    }
+
     fn is_over(&self, clock: &dyn Clock) -> bool {
         self.until_ms <= now_ms(clock) || self.ends.is_some_and(|ends| ends <= clock.monotonic())
     }
@@ -90,10 +95,32 @@ impl Consents {
         for_ms: u64,
         clock: &dyn Clock,
     ) -> Result<u64, ServerError> {
+        self.write(name, folder, for_ms, None, clock)
+    }
+
+    /// What a mirror took and used stands for it again, and for no other: what it was used for is done once more.
+    pub(super) fn renew(
+        &self,
+        name: &str,
+        folder: &Path,
+        taker: Taker,
+        clock: &dyn Clock,
+    ) -> Result<(), ServerError> {
+        self.write(name, folder, ALLOWED_MS, Some(taker), clock).map(drop)
+    }
+
+    fn write(
+        &self,
+        name: &str,
+        folder: &Path,
+        for_ms: u64,
+        taken: Option<Taker>,
+        clock: &dyn Clock,
+    ) -> Result<u64, ServerError> {
         let mut given = self.given.lock();
         let until_ms = now_ms(clock).saturating_add(for_ms);
         let ends = clock.monotonic().saturating_add(Duration::from_millis(for_ms));
-        let consent = Consent { until_ms, taken: None, ends: Some(ends) };
+        let consent = Consent { until_ms, taken, ends: Some(ends) };
         state::save(&file(folder), &consent)?;
         given.insert(name.to_owned(), consent);
         Ok(until_ms)
@@ -112,6 +139,11 @@ impl Consents {
         self.given.lock().remove(name);
     }
 
+    /// Whether a mirror could take it.
+    pub(super) fn may_take(&self, name: &str, taker: Taker, clock: &dyn Clock) -> bool {
+        self.given.lock().get(name).is_some_and(|consent| consent.is_for(taker, clock))
+    }
+
     /// Takes it for one mirror, and writes that down; false when there is none, or another mirror has it.
     pub(super) fn take(
         &self,
@@ -122,7 +154,7 @@ impl Consents {
     ) -> Result<bool, ServerError> {
         let mut given = self.given.lock();
         let Some(consent) = given.get_mut(name) else { return Ok(false) };
-        if consent.is_over(clock) || consent.taken.is_some_and(|other| other != taker) {
+        if !consent.is_for(taker, clock) {
             return Ok(false);
         }
         let taken = Consent { taken: Some(taker), ..consent.clone() };

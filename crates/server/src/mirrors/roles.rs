@@ -13,15 +13,11 @@ use std::sync::{Arc, Weak};
 use cairn_base::{BLOCK_SIZE, SnapshotId};
 use cairn_format::dump::{DumpId, DumpLevel};
 use cairn_format::stream::root_digest;
-use cairn_mirror::{
-    Client, Departure, GiveWay, MirrorError, PeerName, Refusal, Relationship, Standing, Successor,
-};
+use cairn_mirror::{Client, Departure, MirrorError, PeerName, Relationship, Standing, Successor};
 use cairn_stream::{DumpLabel, PartReader};
 use cairn_volume::{Divergence, Role, Snapshot};
 use serde::{Deserialize, Serialize};
 
-use super::consent::Taker;
-use super::when::When;
 use super::{ASK_EVERY, Claim, Document, Manner, Mirrors, Relation, now_ms};
 use crate::api;
 use crate::destination::{SourceStream, connect, hang_up};
@@ -36,12 +32,12 @@ use crate::volumes::OpenVolume;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Updates with which a mirror catches up before the source is asked to stop, at most.
-const CATCH_UP: usize = 3;
+pub(super) const CATCH_UP: usize = 3;
 /// An update of no more than this is little enough for the stop: 4 MiB.
-const LITTLE: u64 = 4 << 20;
+pub(super) const LITTLE: u64 = 4 << 20;
 
 /// For how long a mirror may take over when nothing else is said.
-const ALLOWED_MS: u64 = 15 * 60_000;
+pub(super) const ALLOWED_MS: u64 = 15 * 60_000;
 
 /// How the present roles came about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +72,7 @@ pub(super) struct Decision {
 
 impl Mirrors {
     /// A conversation with the other side that is not a transfer.
-    fn talk<T>(
+    pub(super) fn talk<T>(
         &self,
         relation: &Relation,
         say: impl FnOnce(&mut Client<'_, SourceStream>) -> Result<T, MirrorError>,
@@ -135,83 +131,6 @@ impl Mirrors {
         };
         if std::thread::Builder::new().name("tell".to_owned()).spawn(tell).is_err() {
             relation.live.lock().asking = false;
-        }
-    }
-
-    /// A mirror of a volume here takes over: this server notes whom the volume follows from now on, and the volume gives way.
-    pub(crate) fn hand_over(
-        &self,
-        name: &str,
-        certificate: Fingerprint,
-        relationship: Relationship,
-        successor: &Successor,
-        give: &mut GiveWay<'_>,
-    ) -> Result<Snapshot, Refusal> {
-        let refused = |error: ServerError| {
-            tracing::error!(volume = name, %error, "a mirror that was to take over was refused");
-            Refusal::NotTaken
-        };
-        let open = self.volumes.get(name).map_err(|_| Refusal::NoSuchVolume)?;
-        if successor.address.is_empty() {
-            return Err(refused(ServerError::Unlocated));
-        }
-        open.make_room_as_destination().map_err(refused)?;
-        let before = self.relations.lock().get(name).cloned();
-        if before.as_ref().is_some_and(|before| before.live.lock().running) {
-            return Err(Refusal::Superseded);
-        }
-        let own_source = before.as_ref().is_some_and(|before| {
-            let document = before.document.lock();
-            document.origin && document.fingerprint == certificate && document.relationship == relationship.0
-        });
-        let now_ms = now_ms(&*self.clock);
-        let folder = self.volumes.folder(name);
-        let taker = Taker::new(certificate, relationship);
-        if !own_source && !self.consents.take(name, &folder, taker, &*self.clock).map_err(refused)? {
-            tracing::warn!(volume = name, "a mirror wants to take over, and nobody has allowed that");
-            return Err(Refusal::NotAllowed);
-        }
-        let path = folder.join("mirror.json");
-        let mut document = Document::of(&successor.address, certificate, &successor.volume, relationship.0);
-        let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        let (cron, zone) = (some(&successor.cron), some(&successor.zone));
-        // What this side can't read it does without.
-        let when = When::default().changed(successor.every_ms, cron.as_deref(), zone.as_deref());
-        document.when = when.unwrap_or_default();
-        document.when.continuous = successor.continuous;
-        document.rpo_ms = successor.rpo_ms;
-        if let Some(before) = &before {
-            document.settings_of(&before.document.lock());
-        }
-        document.change = Some(self.changed(Change::HandOver));
-        state::save(&path, &document).map_err(refused)?;
-        match give() {
-            Ok(head) => {
-                let relation = Arc::new(Relation::new(&open, path, document, now_ms));
-                self.relations.lock().insert(name.to_owned(), relation);
-                if let Err(error) = self.consents.end(name, &folder) {
-                    // The next start does it.
-                    tracing::warn!(volume = name, %error, "a consent that was used is written down still");
-                }
-                let closed = self.close_sessions(name);
-                tracing::warn!(
-                    volume = name,
-                    to = successor.address,
-                    snapshot = head.name,
-                    closed,
-                    "gave its role away"
-                );
-                Ok(head)
-            }
-            Err(error) => {
-                tracing::error!(volume = name, %error, "a volume could not give its role away");
-                let undone = match &before {
-                    Some(before) => state::save(&path, &*before.document.lock()),
-                    None => fs::remove_file(&path).map_err(ServerError::path("remove", &path)),
-                };
-                undone.map_err(refused)?;
-                Err(Refusal::from(&error))
-            }
         }
     }
 
@@ -418,8 +337,8 @@ impl Mirrors {
         if relation.is_failed_over() {
             return Err(ServerError::FailedOver { volume: relation.name.clone() });
         }
-        let document = relation.document.lock().clone();
-        self.peers.pin(self.clock.now(), document.fingerprint, &relation.name)?;
+        let fingerprint = relation.document.lock().fingerprint;
+        self.peers.pin(self.clock.now(), fingerprint, &relation.name)?;
         let whole = Manner { hold: true, ..Manner::default() };
         for _ in 0..CATCH_UP {
             self.update(relation, open, None, progress, whole)?;
@@ -429,15 +348,7 @@ impl Mirrors {
             }
         }
         progress.phase("asking for the role of the source");
-        let successor = Successor {
-            address: self.own_address(),
-            volume: relation.name.clone(),
-            every_ms: document.when.every_ms,
-            cron: document.when.cron.clone().unwrap_or_default(),
-            continuous: document.when.continuous,
-            zone: document.when.zone.clone().unwrap_or_default(),
-            rpo_ms: document.rpo_ms,
-        };
+        let successor = self.successor(relation);
         let destination = &relation.destination;
         let target = self.talk(relation, |client| destination.ask_for_role(client, successor))?;
         self.update(relation, open, None, progress, whole)?;
@@ -450,6 +361,20 @@ impl Mirrors {
             "took over: the volume takes writes, and the other side follows"
         );
         Ok(())
+    }
+
+    /// How the other side follows this one once the roles have changed.
+    pub(super) fn successor(&self, relation: &Relation) -> Successor {
+        let document = relation.document.lock();
+        Successor {
+            address: self.own_address(),
+            volume: relation.name.clone(),
+            every_ms: document.when.every_ms,
+            cron: document.when.cron.clone().unwrap_or_default(),
+            continuous: document.when.continuous,
+            zone: document.when.zone.clone().unwrap_or_default(),
+            rpo_ms: document.rpo_ms,
+        }
     }
 
     /// Changes what is written down of a mirror.
@@ -468,7 +393,7 @@ impl Mirrors {
 }
 
 impl Relation {
-    fn failed(&self, source: MirrorError) -> ServerError {
+    pub(super) fn failed(&self, source: MirrorError) -> ServerError {
         ServerError::Mirror { volume: self.name.clone(), source: Box::new(source) }
     }
 }
@@ -498,20 +423,26 @@ impl Server {
         volume: &str,
         request: &api::AllowReverse,
     ) -> Result<api::ReverseAllowed, ServerError> {
-        let open = self.volumes.get(volume)?;
-        if open.is_destination() {
-            return Err(ServerError::IsDestination { volume: volume.to_owned() });
-        }
+        self.check_allow_reverse(volume, request)?;
         let for_ms = request.for_ms.unwrap_or(ALLOWED_MS);
-        if for_ms > 0 {
-            self.refuse_history_on(volume)?;
-        }
         let (mirrors, folder) = (&self.mirrors, self.volumes.folder(volume));
         let until_ms = match for_ms {
             0 => mirrors.consents.end(volume, &folder).map(|()| None)?,
             _ => Some(mirrors.consents.give(volume, &folder, for_ms, &*self.clock)?),
         };
         Ok(api::ReverseAllowed { volume: volume.to_owned(), until_ms })
+    }
+
+    /// Refuses what keeps a mirror from taking over.
+    pub(crate) fn check_allow_reverse(
+        &self,
+        volume: &str,
+        request: &api::AllowReverse,
+    ) -> Result<(), ServerError> {
+        if self.volumes.get(volume)?.is_destination() {
+            return Err(ServerError::IsDestination { volume: volume.to_owned() });
+        }
+        if request.for_ms == Some(0) { Ok(()) } else { self.refuse_history_on(volume) }
     }
 
     /// The mirror of that name; or, for a volume whose mirror was failed over and has told so, the relation to that one, which nothing is written down of yet.
@@ -592,6 +523,7 @@ impl Server {
         wish: api::ResyncRequest,
     ) -> Result<api::Job, ServerError> {
         self.refuse_nonsense(&wish)?;
+        self.groups.refuse_role_alone(name)?;
         self.refuse_history_on(name)?;
         let relation = self.other_side(name, wish.from.as_deref())?;
         self.mirrors.start(&relation, "mirror failback", move |mirrors, relation, open, progress| {
@@ -605,6 +537,7 @@ impl Server {
         if relation.is_failed_over() {
             return Err(ServerError::FailedOver { volume: name.to_owned() });
         }
+        self.groups.refuse_role_alone(name)?;
         self.mirrors.start(&relation, "mirror reverse", |mirrors, relation, open, progress| {
             mirrors.reverse(relation, open, progress)
         })

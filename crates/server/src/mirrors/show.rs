@@ -157,7 +157,7 @@ impl Facts<'_> {
             (MirrorState::FailedOver, reason, Some(next), 0)
         } else if self.handed_over && !self.live.running {
             let next = format!(
-                "repeat `cairn mirror reverse` on the other side; if that is gone for good, `cairn mirror failover {name}` takes the role back, and loses what was written there if it had taken over"
+                "repeat `cairn mirror reverse` (of a group: `cairn group reverse`) on the other side; if that is gone for good, `cairn mirror failover {name}` (`cairn group failover`) takes the role back, and loses what was written there if it had taken over"
             );
             let reason =
                 "it has given its role away, and the other side was not heard to have taken over".to_owned();

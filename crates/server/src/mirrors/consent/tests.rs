@@ -70,3 +70,19 @@ fn consent_ends_with_its_time_whatever_the_wall_clock_is_set_to() {
     clock.set(Timestamp(clock.now().0 - 10 * HOUR.as_nanos() as u64));
     assert!(!consents.take("vol0", dir.path(), taker(1), &clock).unwrap());
 }
+
+#[test]
+fn consent_that_was_used_stands_for_the_same_mirror_again_when_it_is_renewed() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = clock();
+    let consents = started(dir.path(), true);
+    assert!(!consents.may_take("vol0", taker(1), &clock));
+    consents.renew("vol0", dir.path(), taker(1), &clock).unwrap();
+    assert!(consents.may_take("vol0", taker(1), &clock) && !consents.may_take("vol0", taker(2), &clock));
+    // A crash before the volume takes writes again, and one after it.
+    assert!(!started(dir.path(), true).may_take("vol0", taker(1), &clock));
+    consents.renew("vol0", dir.path(), taker(1), &clock).unwrap();
+    let consents = started(dir.path(), false);
+    assert!(!consents.take("vol0", dir.path(), taker(2), &clock).unwrap(), "for nobody else");
+    assert!(consents.take("vol0", dir.path(), taker(1), &clock).unwrap());
+}

@@ -1,0 +1,122 @@
+//! The planned change of the roles of a group: all of its sources stop at one instant, their mirrors bring what was written last, and take writes, all of them or none.
+//!
+//! | step | what a crash of either side after it leaves |
+//! |---|---|
+//! | the mirrors catch up | mirrors, as before |
+//! | the sources make a snapshot of the group and give way, at one instant ([`crate::mirrors`]) | no side takes writes; the same command goes on, or the old side takes its roles back (`group failover` there) |
+//! | the mirrors bring that | the same |
+//! | it is written down here that they take over (`groups.json`) | they show that instant, and the same command ends it, without the other side |
+//! | one by one they become writable | the same: nobody writes to any before all are ([`super::together`]) |
+//!
+//! From the third last on this is a failover of the group ([`super::failover`]) to a snapshot beyond which none of the volumes has anything.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Failover, Group};
+use crate::api;
+use crate::error::ServerError;
+use crate::jobs::Progress;
+use crate::server::Server;
+use crate::volumes::OpenVolume;
+
+/// Whether the image that a volume shows, or showed when it became writable, is a snapshot.
+fn shows(open: &OpenVolume, snapshot: &str) -> bool {
+    let shown = open.volume.snapshot(open.volume.status().cursor.snapshot);
+    let named = open.volume.snapshot_named(snapshot);
+    shown.zip(named).is_some_and(|(shown, named)| shown.generation == named.generation)
+}
+
+impl Server {
+    /// Lets the mirrors of all volumes of a group take over within that time, or no longer.
+    pub(crate) fn allow_group_reverse(
+        &self,
+        name: &str,
+        request: &api::AllowReverse,
+    ) -> Result<Vec<api::ReverseAllowed>, ServerError> {
+        let group = self.groups.get(name)?;
+        group.volumes.iter().try_for_each(|volume| self.check_allow_reverse(volume, request))?;
+        group.volumes.iter().map(|volume| self.allow_reverse(volume, request)).collect()
+    }
+
+    /// Begins to change the roles of all volumes of a group, or goes on with that. Done before, it says so.
+    pub(crate) fn reverse_group(self: &Arc<Self>, name: &str) -> Result<api::Job, ServerError> {
+        let group = self.groups.get(name)?;
+        self.begun_reverse(&group)?;
+        let (server, group) = (self.clone(), name.to_owned());
+        self.jobs.start("group reverse", name, move |progress| {
+            let _turn = server.groups.take_turn(&group)?;
+            let outcome = server.change_roles(&group, progress);
+            let reversed = server.groups.ended(&group, outcome)?;
+            Ok(Some(api::JobOutcome::GroupReverse(Box::new(reversed))))
+        })
+    }
+
+    /// The change that was begun, or done; none when one can begin.
+    fn begun_reverse(&self, group: &Group) -> Result<Option<Failover>, ServerError> {
+        match self.groups.failover_of(group) {
+            None => self.mirrors.refuse_apart(&group.volumes).map(|()| None),
+            Some(failover) if failover.reverse => Ok(Some(failover)),
+            Some(_) => {
+                self.groups.refuse_unfinished(group)?;
+                Err(ServerError::GroupFailedOver { group: group.name.clone() })
+            }
+        }
+    }
+
+    fn change_roles(&self, name: &str, progress: &Progress) -> Result<api::GroupReverse, ServerError> {
+        let group = self.groups.get(name)?;
+        // What is begun needs nothing of the other side.
+        let failover = match self.begun_reverse(&group)? {
+            Some(begun) => {
+                if begun.done.len() < group.volumes.len() {
+                    let _claimed = self.mirrors.claim_all(&group.volumes)?;
+                    self.groups.change(name, |group| {
+                        group.failover = Some(Failover { running: true, ..begun.clone() });
+                    })?;
+                    self.bring_to(&group, &begun.snapshot, &begun.done, true)?;
+                }
+                begun
+            }
+            None => {
+                let claimed = self.mirrors.claim_all(&group.volumes)?;
+                self.mirrors.ask_for_roles(name, &claimed, progress)?;
+                let failover = self.note_reverse(&group)?;
+                self.bring_to(&group, &failover.snapshot, &failover.done, true)?;
+                failover
+            }
+        };
+        let mirrors = group.volumes.iter().map(|volume| self.show_mirror(volume));
+        Ok(api::GroupReverse {
+            name: name.to_owned(),
+            created_ms: group.made_ms(&failover.snapshot),
+            mirrors: mirrors.collect::<Result<_, _>>()?,
+            snapshot: failover.snapshot,
+        })
+    }
+
+    /// Writes down that all mirrors of a group, which have all there is, take over: from here on nothing else becomes of them.
+    fn note_reverse(&self, group: &Group) -> Result<Failover, ServerError> {
+        let apart = || ServerError::GroupApart { group: group.name.clone() };
+        let snapshot = self.groups.common(group).ok_or_else(apart)?;
+        for volume in &group.volumes {
+            if !shows(&*self.volumes.get(volume)?, &snapshot) {
+                return Err(apart());
+            }
+        }
+        let at_ms = self.clock_ms();
+        let failover = Failover { snapshot, at_ms, done: BTreeSet::new(), reverse: true, running: true };
+        self.groups.change(&group.name, |group| group.failover = Some(failover.clone()))?;
+        Ok(failover)
+    }
+
+    /// Has one of them take writes.
+    pub(super) fn take_role(&self, volume: &str, snapshot: &str) -> Result<(), ServerError> {
+        self.mirrors.take_over(volume)?;
+        // Cut off before, it may have got a later image of another side that took its role back: the others have not.
+        if !shows(&*self.volumes.get(volume)?, snapshot) {
+            self.rollback(volume, snapshot)?;
+        }
+        Ok(())
+    }
+}

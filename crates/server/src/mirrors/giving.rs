@@ -1,0 +1,272 @@
+//! How a volume here gives its role to a mirror of it, alone or at one instant with the others of its group.
+//!
+//! | step | what a crash after it leaves |
+//! |---|---|
+//! | the consent is taken (`reverse.json`) | the same mirror may come again |
+//! | whom it follows is written down (`mirror.json`) | nothing: it is without effect while the volume takes writes |
+//! | it gives way, in one superblock write | the mirror comes again, and is told the same |
+//! | the consent goes | the next start does it |
+//!
+//! Of a group each step is done for all volumes before the next one. A crash between two that give way leaves some that show their last snapshot and take no writes, and others that still do: nothing is lost
+//! by that, and the mirrors that come again find it. Then those that gave way take writes again first, since all of them are to stop at one instant.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::{fs, io};
+
+use cairn_mirror::{GiveTogether, GiveWay, Heir, Refusal, Relationship, Successor};
+use cairn_volume::Snapshot;
+
+use super::consent::Taker;
+use super::roles::Change;
+use super::when::When;
+use super::{Document, Mirrors, Relation, now_ms};
+use crate::error::ServerError;
+use crate::identity::Fingerprint;
+use crate::state;
+use crate::volumes::OpenVolume;
+
+/// A volume whose role a mirror asks for.
+struct Giving {
+    open: Arc<OpenVolume>,
+    /// What it followed before, if anything.
+    before: Option<Arc<Relation>>,
+    folder: PathBuf,
+    /// Whom it follows from then on.
+    document: Document,
+    taker: Taker,
+    /// It was made of that mirror, which needs no word of its owner.
+    from_origin: bool,
+    /// It has given way to it before.
+    is_given: bool,
+}
+
+impl Giving {
+    fn name(&self) -> &str {
+        &self.open.name
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("mirror.json")
+    }
+}
+
+fn refused(volume: &str, error: &ServerError) -> Refusal {
+    tracing::error!(volume, %error, "a mirror that was to take over was refused");
+    Refusal::NotTaken
+}
+
+impl Mirrors {
+    /// A mirror of a volume here takes over: this server notes whom the volume follows from now on, and the volume gives way.
+    pub(crate) fn hand_over(
+        &self,
+        name: &str,
+        certificate: Fingerprint,
+        relationship: Relationship,
+        successor: &Successor,
+        give: &mut GiveWay<'_>,
+    ) -> Result<Snapshot, Refusal> {
+        if let Some(group) = self.groups.roles_with(name) {
+            tracing::warn!(volume = name, group, "a mirror wants to take over alone, and not with its group");
+            return Err(Refusal::InGroup(group));
+        }
+        let giving = self.giving(name, certificate, relationship, successor)?;
+        giving.open.make_room_as_destination().map_err(|error| refused(name, &error))?;
+        self.take_consent(&giving)?;
+        state::save(&giving.path(), &giving.document).map_err(|error| refused(name, &error))?;
+        match give() {
+            Ok(head) => {
+                let (name, to) = self.has_given(giving);
+                self.cut_off(&name, &to, &head);
+                Ok(head)
+            }
+            Err(error) => {
+                tracing::error!(volume = name, %error, "a volume could not give its role away");
+                self.not_given(giving)?;
+                Err(Refusal::from(&error))
+            }
+        }
+    }
+
+    /// The mirrors of a group of volumes here take over: the same of all of them, at one instant.
+    pub(crate) fn hand_over_together(
+        &self,
+        group: &str,
+        certificate: Fingerprint,
+        heirs: &[Heir],
+        give: &mut GiveTogether<'_>,
+    ) -> Result<Vec<Snapshot>, Refusal> {
+        let volumes: Vec<&str> = heirs.iter().map(|heir| heir.volume.as_str()).collect();
+        self.groups.check_whole(group, &volumes).map_err(|error| {
+            let refusal = refused(group, &error);
+            let is_other = matches!(error, ServerError::NotFound { .. } | ServerError::Invalid { .. });
+            if is_other { Refusal::OtherGroup(group.to_owned()) } else { refusal }
+        })?;
+        let all = heirs
+            .iter()
+            .map(|heir| self.giving(&heir.volume, certificate, heir.relationship, &heir.successor));
+        let all: Vec<Giving> = all.collect::<Result<_, _>>()?;
+        // Before anything is changed for any of them.
+        all.iter().try_for_each(|giving| self.check_consent(giving))?;
+        let failed = |giving: &Giving| {
+            let volume = giving.name().to_owned();
+            move |error: ServerError| refused(&volume, &error)
+        };
+        for giving in &all {
+            giving.open.make_room_as_destination().map_err(failed(giving))?;
+        }
+        for giving in all.iter().filter(|giving| giving.is_given) {
+            self.take_back(giving).map_err(failed(giving))?;
+        }
+        all.iter().try_for_each(|giving| self.take_consent(giving))?;
+        let saved = all
+            .iter()
+            .try_for_each(|giving| state::save(&giving.path(), &giving.document).map_err(failed(giving)));
+        if let Err(refusal) = saved {
+            all.into_iter().try_for_each(|giving| self.not_given(giving))?;
+            return Err(refusal);
+        }
+        // What programs wrote to mounted files and the kernel still holds would be refused afterwards.
+        all.iter().for_each(|giving| giving.open.collect());
+        match give(&self.groups.name_snapshot(group).0) {
+            Ok(heads) => {
+                let given: Vec<_> = all.into_iter().map(|giving| self.has_given(giving)).collect();
+                // Who comes again sees what all of them show from now on.
+                self.groups.advance_all(true);
+                for ((name, to), head) in given.iter().zip(&heads) {
+                    self.cut_off(name, to, head);
+                }
+                Ok(heads)
+            }
+            Err((at, error)) => {
+                let volume = all.get(at).map(Giving::name).unwrap_or_default();
+                tracing::error!(group, volume, %error, "a group could not give its roles away");
+                all.into_iter().try_for_each(|giving| self.not_given(giving))?;
+                Err(Refusal::from(&error))
+            }
+        }
+    }
+
+    fn giving(
+        &self,
+        name: &str,
+        certificate: Fingerprint,
+        relationship: Relationship,
+        successor: &Successor,
+    ) -> Result<Giving, Refusal> {
+        let open = self.volumes.get(name).map_err(|_| Refusal::NoSuchVolume)?;
+        if successor.address.is_empty() {
+            return Err(refused(name, &ServerError::Unlocated));
+        }
+        let is_given = open.is_destination();
+        let before = self.relations.lock().get(name).cloned();
+        // An update of one that has given way is refused by the other side, which does not take writes either.
+        if !is_given && before.as_ref().is_some_and(|before| before.live.lock().running) {
+            return Err(Refusal::Superseded);
+        }
+        let from_origin = before.as_ref().is_some_and(|before| {
+            let document = before.document.lock();
+            document.origin && document.fingerprint == certificate && document.relationship == relationship.0
+        });
+        let mut document = Document::of(&successor.address, certificate, &successor.volume, relationship.0);
+        let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let (cron, zone) = (some(&successor.cron), some(&successor.zone));
+        // What this side can't read it does without.
+        let when = When::default().changed(successor.every_ms, cron.as_deref(), zone.as_deref());
+        document.when = when.unwrap_or_default();
+        document.when.continuous = successor.continuous;
+        document.rpo_ms = successor.rpo_ms;
+        if let Some(before) = &before {
+            document.settings_of(&before.document.lock());
+        }
+        document.change = Some(self.changed(Change::HandOver));
+        let folder = self.volumes.folder(name);
+        let taker = Taker::new(certificate, relationship);
+        Ok(Giving { open, before, folder, document, taker, from_origin, is_given })
+    }
+
+    /// Refuses what the owner has not allowed; of what was given before he had.
+    fn check_consent(&self, giving: &Giving) -> Result<(), Refusal> {
+        let name = giving.name();
+        if giving.from_origin || giving.is_given || self.consents.may_take(name, giving.taker, &*self.clock) {
+            return Ok(());
+        }
+        tracing::warn!(volume = name, "a mirror wants to take over, and nobody has allowed that");
+        Err(Refusal::NotAllowed)
+    }
+
+    fn take_consent(&self, giving: &Giving) -> Result<(), Refusal> {
+        let name = giving.name();
+        if giving.from_origin {
+            return Ok(());
+        }
+        let taken = self.consents.take(name, &giving.folder, giving.taker, &*self.clock);
+        if taken.map_err(|error| refused(name, &error))? {
+            return Ok(());
+        }
+        tracing::warn!(volume = name, "a mirror wants to take over, and nobody has allowed that");
+        Err(Refusal::NotAllowed)
+    }
+
+    /// Has a volume that gave way without the others of its group take writes again: nothing was written to it, and its mirror has not taken over, as it asks for the role.
+    fn take_back(&self, giving: &Giving) -> Result<(), ServerError> {
+        let name = giving.name();
+        let none = || ServerError::NotAMirror { volume: name.to_owned() };
+        let relation = giving.before.as_ref().ok_or_else(none)?;
+        // The word of its owner was used for what is done again now.
+        if !giving.from_origin {
+            self.consents.renew(name, &giving.folder, giving.taker, &*self.clock)?;
+        }
+        relation.settle()?;
+        relation.destination.failover().map_err(|error| relation.failed(error))?;
+        tracing::warn!(volume = name, "it takes writes again, as the others of its group had not given way");
+        Ok(())
+    }
+
+    /// It follows its mirror from now on: what it is called, and where that is.
+    fn has_given(&self, giving: Giving) -> (String, String) {
+        let name = giving.name().to_owned();
+        let to = giving.document.address.clone();
+        if let Err(error) = self.consents.end(&name, &giving.folder) {
+            // The next start does it.
+            tracing::warn!(volume = name, %error, "a consent that was used is written down still");
+        }
+        self.follows(giving);
+        (name, to)
+    }
+
+    fn cut_off(&self, name: &str, to: &str, head: &Snapshot) {
+        let closed = self.close_sessions(name);
+        tracing::warn!(volume = name, to, snapshot = head.name, closed, "gave its role away");
+    }
+
+    fn follows(&self, giving: Giving) {
+        let (name, path) = (giving.name().to_owned(), giving.path());
+        let relation = Relation::new(&giving.open, path, giving.document, now_ms(&*self.clock));
+        self.relations.lock().insert(name, Arc::new(relation));
+    }
+
+    /// It takes writes as before, and what was written down too early goes. Not of one that failed in the middle of it, of which only the next start knows what it is: what is written
+    /// down is without effect if it takes writes.
+    fn not_given(&self, giving: Giving) -> Result<(), Refusal> {
+        if giving.open.is_destination() {
+            // It failed when it was to take its role back.
+            self.follows(giving);
+            return Ok(());
+        }
+        if giving.open.volume.status().latched.is_some() {
+            return Ok(());
+        }
+        let (name, path) = (giving.name(), giving.path());
+        let undone = match &giving.before {
+            Some(before) => state::save(&path, &*before.document.lock()),
+            None => match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(ServerError::path("remove", &path)(error))
+                }
+                _ => Ok(()),
+            },
+        };
+        undone.map_err(|error| refused(name, &error))
+    }
+}
