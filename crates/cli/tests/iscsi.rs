@@ -298,6 +298,29 @@ fn adopted_device_and_its_past_are_targets() {
     server.bad(10, "not-found", &["export", "set", "disk1", "--read-only", "true"]);
 }
 
+#[test]
+fn luns_of_a_volume_at_an_instant_are_targets() {
+    if !has_qemu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    let store = running::path(dir.path(), "store.img");
+    server.good(&["volume", "create", "v", "--size", "64M", "--history", &store]);
+    server.good(&["lun", "create", "v/db", "--size", "1M"]);
+    let now = url(&server);
+    good(&now, &["write -P 0x21 0 1M", "flush"]);
+    server.good(&["history", "mark", "v", "before"]);
+    good(&now, &["write -P 0x22 0 1M", "flush"]);
+    server.good(&["history", "view", "v", "--mark", "before", "--as", "past"]);
+    let copy = running::path(dir.path(), "copy.img");
+    let arguments = ["convert", "-O", "raw", &now.replace("v.db", "v.past.db"), &copy];
+    let output = Command::new("qemu-img").args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(std::fs::read(copy).unwrap(), [0x21; 1 << 20]);
+    good(&now, &["read -P 0x22 0 1M"]);
+}
+
 /// Logs in to a target as the port with this ISID. The error is the status of the login response.
 fn log_in(server: &Running, target: &str, isid: u8) -> Result<Initiator, u16> {
     let portal = server.json(&["status"])["iscsi"][0].as_str().unwrap().to_owned();

@@ -1,9 +1,10 @@
-//! Volumes over a history from the command line: brought back as a whole, under clients and over kills; mirrors away from a mistake that they have copied.
+//! Volumes over a history from the command line: brought back as a whole, under clients and over kills; looked into as of an instant; mirrors away from a mistake that they have copied.
 
 mod running;
 
+use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use running::{PATIENCE, Running, can_mount, wait_until};
@@ -145,7 +146,7 @@ fn what_a_volume_over_a_history_does_not_do_is_refused_and_changes_nothing() {
     std::fs::write(&log, vec![0; 16 * MIB]).unwrap();
     server.bad(2, "usage", &["volume", "log", "vol0", "--device", &log]);
     server.bad(22, "too-small", &["volume", "grow", "vol0", "--size", "128M"]);
-    server.bad(2, "usage", &["history", "view", "vol0", "--mark", "good"]);
+    server.bad(2, "usage", &["history", "clone", "vol0", "--mark", "good"]);
     server.bad(10, "not-found", &["history", "revert", "vol0", "--mark", "none", "--yes"]);
     server.bad(10, "not-found", &["mirror", "rewind", "vol0", "--mark", "good", "--yes"]);
     let disk = path(dir.path(), "disk");
@@ -162,6 +163,163 @@ fn what_a_volume_over_a_history_does_not_do_is_refused_and_changes_nothing() {
     server.bad(10, "not-found", &["history", "status", "plain"]);
     server.good(&["history", "revert", "vol0", "--mark", "good", "--yes"]);
     assert_eq!(read(&server, "vol0/db"), 1);
+}
+
+/// A volume over a history, with a LUN that is full of `1` at the mark `good` and of `2` now.
+fn with_past(dir: &Path) -> Running {
+    let server = Running::start(dir, "d");
+    let store = path(dir, "vol0.history");
+    let create = ["volume", "create", "vol0", "--size", "64M", "--history", &store];
+    let kind = ["--placement", "split-down-stream", "--granularity", "every-write"];
+    server.good(&[&create[..], &kind].concat());
+    server.good(&["lun", "create", "vol0/db", "--size", "1M"]);
+    write(&server, "vol0/db", 1);
+    server.good(&["history", "mark", "vol0", "good"]);
+    write(&server, "vol0/db", 2);
+    server
+}
+
+fn view(server: &Running, arguments: &[&str]) -> Value {
+    server.json(&[&["history", "view", "vol0"], arguments].concat())
+}
+
+#[test]
+fn view_of_a_volume_stays_at_its_instant_over_kills_and_a_revert_while_the_volume_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = with_past(dir.path());
+    let past = view(&server, &["--mark", "good", "--as", "past"]);
+    assert_eq!(past["name"], "vol0@past");
+    assert!(past["uris"][0].as_str().unwrap().contains("vol0%40past/db"), "{past}");
+    assert_eq!((read(&server, "vol0@past/db"), read(&server, "vol0/db")), (1, 2));
+    assert!(server.disk("vol0@past/db").write(0, &[9; 4096]).is_err(), "a view is read-only");
+    // Flushed, and in the intent log alone.
+    write(&server, "vol0/db", 3);
+    let late = view(&server, &["--at", "now"]);
+    let late = late["name"].as_str().unwrap();
+    assert!(late.starts_with("vol0@at-"), "{late}");
+    write(&server, "vol0/db", 4);
+    server.good(&["lun", "create", "vol0/extra", "--size", "1M"]);
+    let all = |server: &Running| {
+        let late = read(server, &format!("{late}/db"));
+        (read(server, "vol0@past/db"), late, read(server, "vol0/db"))
+    };
+    assert_eq!(all(&server), (1, 3, 4));
+    assert!(!server.has_export("vol0@past/extra"));
+    let named = |server: &Running| view(server, &[]).as_array().unwrap().len();
+    assert_eq!(named(&server), 2);
+    assert_eq!(server.json(&["history", "status", "vol0"])["views"].as_array().unwrap().len(), 2);
+    assert_eq!(server.json(&["volume", "list"]).as_array().unwrap().len(), 1, "it is no volume");
+    assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]));
+
+    server.kill();
+    server.restart();
+    assert_eq!(all(&server), (1, 3, 4), "both are back after a kill");
+    server.good(&["history", "revert", "vol0", "--mark", "good", "--yes"]);
+    assert_eq!(all(&server), (1, 3, 1), "a revert leaves views where they are");
+    write(&server, "vol0/db", 5);
+    assert!(server.good(&["volume", "check", "vol0", "--deep"]).contains("sound"));
+    server.kill();
+    server.restart();
+    assert_eq!(all(&server), (1, 3, 5));
+
+    let connected = server.disk("vol0@past/db");
+    server.bad(11, "busy", &["history", "view", "vol0", "--delete", "past"]);
+    connected.disconnect().unwrap();
+    let delete = ["history", "view", "vol0", "--delete", "past"];
+    wait_until("its client has gone", || server.run(&delete).status.success());
+    assert!(!server.has_export("vol0@past/db"));
+    server.bad(10, "not-found", &delete);
+    assert_eq!(named(&server), 1);
+    server.kill();
+    server.restart();
+    assert_eq!(named(&server), 1, "what was ended does not come back");
+    // The other one goes with the volume, whose devices can be named again.
+    server.good(&["volume", "delete", "vol0", "--yes"]);
+    let store = path(dir.path(), "vol0.history");
+    server.good(&["volume", "create", "vol0", "--size", "64M", "--history", &store]);
+    assert_eq!(named(&server), 0);
+}
+
+#[test]
+fn what_a_view_of_a_volume_does_not_do_is_refused_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = with_past(dir.path());
+    let look = |arguments: &[&str]| [&["history", "view", "vol0"], arguments].concat().join(" ");
+    let refused = |code, kind, line: &str| {
+        server.bad(code, kind, &line.split(' ').collect::<Vec<_>>());
+    };
+    refused(10, "not-found", &look(&["--mark", "none"]));
+    refused(10, "not-found", &look(&["--at", "2001-01-01T00:00:00Z"]));
+    refused(10, "not-found", &look(&["--delete", "none"]));
+    server.good(&["snapshot", "create", "vol0@first"]);
+    refused(21, "taken", &look(&["--mark", "good", "--as", "first"]));
+    server.good(&["history", "view", "vol0", "--mark", "good", "--as", "past"]);
+    refused(21, "taken", &look(&["--mark", "good", "--as", "past"]));
+    refused(21, "taken", "snapshot create vol0@past");
+    refused(21, "taken", "snapshot rename vol0@first past");
+    refused(2, "usage", "snapshot delete vol0@past --yes");
+    refused(2, "usage", "clone create vol0@past copy");
+    server.good(&["volume", "create", "plain", "--size", "64M"]);
+    refused(10, "not-found", "history view plain --at now");
+    assert_eq!((read(&server, "vol0@past/db"), read(&server, "vol0/db")), (1, 2));
+    let left = fs::read_dir(server.data.join("volumes/vol0")).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(!left.iter().any(|name| name.contains("scratch")), "{left:?}");
+}
+
+/// A directory that something is mounted on; unmounted at the end, whatever comes.
+struct Point(PathBuf);
+
+impl Point {
+    fn new(dir: &Path, name: &str) -> Self {
+        let point = dir.join(name);
+        fs::create_dir(&point).unwrap();
+        Self(point)
+    }
+
+    fn name(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Point {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn files_of_a_volume_at_an_instant_are_mounted_beside_those_of_now() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = with_past(dir.path());
+    let (now, then) = (Point::new(dir.path(), "now"), Point::new(dir.path(), "then"));
+    server.good(&["mount", "vol0", now.name()]);
+    let put = |text: &str| {
+        let mut file = File::create(now.0.join("file")).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file.sync_all().unwrap();
+    };
+    put("before");
+    server.good(&["history", "view", "vol0", "--at", "now", "--as", "past"]);
+    put("after");
+    server.good(&["mount", "vol0@past", then.name()]);
+    let shown = || [&now, &then].map(|point| fs::read_to_string(point.0.join("file")).unwrap());
+    assert_eq!(shown(), ["after", "before"]);
+    assert!(fs::write(then.0.join("other"), "").is_err(), "a view is read-only");
+    server.bad(11, "busy", &["history", "view", "vol0", "--delete", "past"]);
+    server.good(&["unmount", now.name()]);
+    server.bad(11, "busy", &["history", "revert", "vol0", "--mark", "good", "--yes"]);
+    server.good(&["mount", "vol0", now.name()]);
+    server.kill();
+    server.restart();
+    assert_eq!(shown(), ["after", "before"]);
+    server.good(&["unmount", then.name()]);
+    server.good(&["history", "view", "vol0", "--delete", "past"]);
+    server.bad(10, "not-found", &["mount", "vol0@past", then.name()]);
+    server.good(&["unmount", now.name()]);
 }
 
 /// A source with a LUN full of `1`, and a mirror of it over a history.
@@ -295,4 +453,34 @@ fn volume_is_not_brought_back_under_programs_that_work_in_a_mount_of_it() {
     let found = std::fs::read_to_string(&file).unwrap();
     server.good(&["unmount", &point]);
     assert_eq!(found, "one");
+}
+
+#[test]
+fn view_of_a_mirror_stays_at_its_image_while_updates_and_rewinds_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mut destination) = mirrored(dir.path());
+    for byte in 2..4 {
+        write(&source, "vol0/db", byte);
+        destination.good(&["mirror", "update", "vol0"]);
+    }
+    let marked = marks(&destination, "vol0");
+    view(&destination, &["--mark", &marked[1], "--as", "past"]);
+    assert_eq!((read(&destination, "vol0@past/db"), read(&destination, "vol0/db")), (2, 3));
+    // The source gives a snapshot the name of the view.
+    source.good(&["snapshot", "create", "vol0@past"]);
+    write(&source, "vol0/db", 4);
+    destination.good(&["mirror", "update", "vol0"]);
+    assert_eq!((read(&destination, "vol0@past/db"), read(&destination, "vol0/db")), (2, 4));
+    destination.kill();
+    destination.restart();
+    assert_eq!((read(&destination, "vol0@past/db"), read(&destination, "vol0/db")), (2, 4));
+    let rewound = destination.json(&["mirror", "rewind", "vol0", "--mark", &marked[0], "--yes"]);
+    assert_eq!((read(&destination, "vol0@past/db"), read(&destination, "vol0/db")), (2, 1));
+    let undo = rewound["undo"].as_str().unwrap();
+    destination.good(&["mirror", "rewind", "vol0", "--mark", undo, "--yes"]);
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    write(&destination, "vol0/db", 5);
+    assert_eq!((read(&destination, "vol0@past/db"), read(&destination, "vol0/db")), (2, 5));
+    destination.good(&["history", "view", "vol0", "--delete", "past"]);
+    assert_eq!(read(&destination, "vol0@past/db"), 3, "the snapshot that was behind it");
 }

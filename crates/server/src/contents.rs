@@ -196,6 +196,7 @@ impl Server {
     pub(crate) fn create_snapshot(&self, volume: &str, name: &str) -> Result<api::Snapshot, ServerError> {
         names::check_snapshot(name)?;
         let open = self.writable(volume)?;
+        open.refuse_name_of_view(name)?;
         let full = format!("{volume}@{name}");
         let make = || open.volume.create_snapshot(name);
         let snapshot = open.snapshot_with(make)?.map_err(named(volume, &full))?;
@@ -265,6 +266,7 @@ impl Server {
         names::check_snapshot(new_name)?;
         let open = self.writable(volume)?;
         let snapshot = find_snapshot(&open, name)?;
+        open.refuse_name_of_view(new_name)?;
         let full = format!("{volume}@{new_name}");
         open.volume.rename_snapshot(snapshot.id, new_name).map_err(named(volume, &full))?;
         Ok(show_snapshot(volume, &find_snapshot(&open, new_name)?))
@@ -381,13 +383,8 @@ pub(crate) fn named<'a>(
 }
 
 pub(crate) fn find_snapshot(open: &OpenVolume, name: &str) -> Result<Snapshot, ServerError> {
-    open.volume.snapshots().into_iter().find(|snapshot| snapshot.name == name).ok_or_else(|| {
-        ServerError::NotFound {
-            what: "snapshot",
-            name: format!("{}@{name}", open.name),
-            list: "cairn snapshot list VOLUME",
-        }
-    })
+    let found = open.volume.snapshots().into_iter().find(|snapshot| snapshot.name == name);
+    found.ok_or_else(|| open.no_snapshot(name))
 }
 
 fn show_snapshot(volume: &str, snapshot: &Snapshot) -> api::Snapshot {

@@ -286,14 +286,7 @@ impl Devices {
             // Room for every block twice: what is overwritten is cleaned away, so that it never fills.
             let bytes = (2 * view.geometry().length + STORE_MIN).next_multiple_of(1 << 20);
             let store = Arc::new(FileDevice::create(&path, bytes)?);
-            let made = HistoryOptions {
-                store: HistoryId(random_bytes()),
-                placement: Placement::Logging,
-                granularity: Granularity::Marks,
-                block_bytes: document.block_bytes,
-                window: Window::of_a_clone(),
-            };
-            History::create(view.clone(), store, &made, options)
+            History::create(view.clone(), store, &options_of_a_clone(document.block_bytes), options)
         } else {
             History::open(view.clone(), open_when_free(&path)?, options)
         };
@@ -695,7 +688,7 @@ impl OpenDevice {
     }
 
     /// The time that a request means.
-    fn instant(&self, instant: &api::Instant) -> Result<u64, ServerError> {
+    pub(crate) fn instant(&self, instant: &api::Instant) -> Result<u64, ServerError> {
         match (&instant.at_ns, &instant.mark) {
             (Some(at), None) => Ok(*at),
             (None, Some(mark)) => Ok(self.history.marked(mark).map_err(ServerError::history(&self.name))?.0),
@@ -744,7 +737,7 @@ impl OpenDevice {
 }
 
 /// The view of an instant that was kept when it was exported. Another one in its place would be a wrong disk.
-fn exactly(history: &Arc<History>, at: u64) -> Result<HistoryView, HistoryError> {
+pub(crate) fn exactly(history: &Arc<History>, at: u64) -> Result<HistoryView, HistoryError> {
     let view = history.view(Timestamp(at))?;
     if view.instant().0 == at { Ok(view) } else { Err(HistoryError::BeforeWindow) }
 }
@@ -765,6 +758,17 @@ pub(crate) fn refuse_other_store(name: &str, store: &dyn Device, expected: &str)
 /// How the history under a volume is opened: without a read cache, as the volume has one, and a scrub of it reads from the media.
 pub(crate) fn options_under_volume(clock: Arc<dyn Clock>) -> OpenOptions {
     OpenOptions { dirty_bytes: DIRTY_BYTES, read_bytes: 0, clock }
+}
+
+/// What is written over a view: redirect-on-write, and never folded back into it.
+pub(crate) fn options_of_a_clone(block_bytes: u32) -> HistoryOptions {
+    HistoryOptions {
+        store: HistoryId(random_bytes()),
+        placement: Placement::Logging,
+        granularity: Granularity::Marks,
+        block_bytes,
+        window: Window::of_a_clone(),
+    }
 }
 
 /// What a new history is like that a request asks for.

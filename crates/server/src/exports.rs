@@ -1,4 +1,4 @@
-//! What clients can open: `VOLUME/LUN` for the present, `VOLUME@SNAPSHOT/LUN` for the past; `DEVICE` and `DEVICE@VIEW` of an adopted device.
+//! What clients can open: `VOLUME/LUN` for the present, `VOLUME@SNAPSHOT/LUN` and `VOLUME@VIEW/LUN` for the past; `DEVICE` and `DEVICE@VIEW` of an adopted device.
 //!
 //! On the destination of a mirror `VOLUME/LUN` is the newest image at the time of connecting, and it stays that image
 //! for the whole session, however many newer ones arrive: a file system that is mounted from it never sees its disk
@@ -56,6 +56,12 @@ impl Exports for ExportTable {
                     exports.push(ExportInfo { name, description: "snapshot, read-only".to_owned() });
                 }
             }
+            for (view, shown) in open.views() {
+                for lun in open.luns.list_in(shown.image()).unwrap_or_default() {
+                    let name = format!("{volume}@{view}/{}", lun.name);
+                    exports.push(ExportInfo { name, description: "an instant, read-only".to_owned() });
+                }
+            }
         }
         exports
     }
@@ -107,7 +113,7 @@ impl ExportTable {
         let parsed = ExportName::parse(name).ok_or_else(unknown)?;
         let open = self.volumes.get(parsed.volume).map_err(|_| unknown())?;
         let opened = match parsed.snapshot {
-            Some(snapshot) => open_snapshot(&open, snapshot, parsed.lun),
+            Some(past) => open_past(&open, past, parsed.lun),
             None => self.open_shown(name, &open, parsed.lun),
         };
         opened.map_err(|refusal| match refusal {
@@ -214,11 +220,10 @@ fn open_image(open: &Arc<OpenVolume>, lun: &str) -> Result<Export, Refusal> {
     read_only(open.luns.open_in(&image, lun)?, "the newest image of a mirror when you connected")
 }
 
-fn open_snapshot(open: &Arc<OpenVolume>, snapshot: &str, lun: &str) -> Result<Export, Refusal> {
-    let snapshots = open.volume.snapshots();
-    let found = snapshots.iter().find(|known| known.name == snapshot).ok_or(Refusal::Unknown)?;
-    let image = open.volume.image(Some(found.id))?;
-    read_only(open.luns.open_in(&image, lun)?, "a snapshot")
+fn open_past(open: &Arc<OpenVolume>, past: &str, lun: &str) -> Result<Export, Refusal> {
+    let image = open.past(past)?.ok_or(Refusal::Unknown)?;
+    let description = if image.snapshot().is_some() { "a snapshot" } else { "an instant" };
+    read_only(open.luns.open_in(&image, lun)?, description)
 }
 
 fn read_only(device: Arc<dyn cairn_device::Device>, description: &str) -> Result<Export, Refusal> {

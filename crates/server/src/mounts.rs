@@ -27,7 +27,6 @@ use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::api;
-use crate::contents::find_snapshot;
 use crate::error::ServerError;
 use crate::groups::{Groups, Showing};
 use crate::state;
@@ -585,9 +584,9 @@ impl Mounts {
         let name = record.name();
         let failed = ServerError::tree(&name);
         let (view, read_only) = match &record.snapshot {
-            Some(snapshot) => {
-                let id = find_snapshot(&open, snapshot)?.id;
-                let image = open.volume.image(Some(id)).map_err(ServerError::volume(&record.volume))?;
+            Some(past) => {
+                let found = open.past(past).map_err(ServerError::volume(&record.volume))?;
+                let image = found.ok_or_else(|| open.no_snapshot(past))?;
                 (View::Frozen(Arc::new(Tree::of_image(image).map_err(failed)?)), true)
             }
             None if !matches!(self.groups.showing(&open)?, Showing::Live) => {

@@ -1,5 +1,5 @@
 //! What iSCSI initiators can log in to: the export `VOLUME/LUN` is LUN 0 of `iqn.2026-11.io.cairn:VOLUME.LUN`, and `VOLUME@SNAPSHOT/LUN` of
-//! `iqn.2026-11.io.cairn:VOLUME.SNAPSHOT.LUN`; an adopted device is `iqn.2026-11.io.cairn:DEVICE`, and `DEVICE@VIEW` is `DEVICE.VIEW`.
+//! `iqn.2026-11.io.cairn:VOLUME.SNAPSHOT.LUN`, as `VOLUME@VIEW/LUN` is; an adopted device is `iqn.2026-11.io.cairn:DEVICE`, and `DEVICE@VIEW` is `DEVICE.VIEW`.
 //! A LUN that was adopted is two targets, and one unit behind them: the same disk by two ports.
 //!
 //! Names may have dots themselves. What a target name stands for is found by trying: present LUNs come first, then devices, then LUNs of snapshots, then
@@ -10,6 +10,7 @@ use cairn_frontend_iscsi::{
     Account, Export, Initiator, LoginError, OpenTargetError, ReservationState, Targets,
 };
 use cairn_frontend_nbd::{Exports, OpenExportError};
+use cairn_volume::Image;
 use sha2::{Digest, Sha256};
 
 use crate::api::WriteCache;
@@ -101,9 +102,7 @@ impl TargetTable {
         for (volume, rest) in cuts(name) {
             let Ok(open) = self.volumes().get(volume) else { continue };
             for (snapshot, lun) in cuts(rest) {
-                let snapshots = open.volume.snapshots();
-                let Some(found) = snapshots.iter().find(|known| known.name == snapshot) else { continue };
-                let Ok(image) = open.volume.image(Some(found.id)) else { continue };
+                let Ok(Some(image)) = open.past(snapshot) else { continue };
                 let luns = open.luns.list_in(&image).unwrap_or_default();
                 if luns.iter().any(|known| known.name == lun) {
                     let (volume, lun) = (volume.to_owned(), lun.to_owned());
@@ -133,12 +132,16 @@ impl TargetTable {
 
     fn identify_lun(&self, digest: Sha256, name: &ExportName<'_>) -> Result<Sha256, DeviceError> {
         let open = self.volumes().get(name.volume).map_err(|_| DeviceError::OutOfService)?;
-        let snapshots = open.volume.snapshots();
-        let snapshot = snapshots.iter().find(|known| Some(known.name.as_str()) == name.snapshot);
-        let lun = match snapshot {
-            Some(snapshot) => {
-                let image = open.volume.image(Some(snapshot.id)).map_err(|error| error.to_device(0, 0))?;
-                let luns = open.luns.list_in(&image).unwrap_or_default();
+        let past = name.snapshot.map(|past| open.past(past)).transpose();
+        let past = past.map_err(|error| error.to_device(0, 0))?.flatten();
+        // Of a view it is the instant, which is beyond all numbers of snapshots.
+        let number = match name.snapshot.and_then(|past| open.view(past)) {
+            Some(view) => view.at_ns(),
+            None => past.as_ref().and_then(Image::snapshot).map_or(0, |id| id.0),
+        };
+        let lun = match &past {
+            Some(image) => {
+                let luns = open.luns.list_in(image).unwrap_or_default();
                 luns.into_iter().find(|known| known.name == name.lun).ok_or(DeviceError::OutOfService)?
             }
             None => self.exports.find_lun(&open, name.lun).ok_or(DeviceError::OutOfService)?,
@@ -147,7 +150,7 @@ impl TargetTable {
             .chain_update(open.volume.status().id.0)
             .chain_update(lun.created.0.to_le_bytes())
             .chain_update(name.lun)
-            .chain_update(snapshot.map_or(0, |snapshot| snapshot.id.0).to_le_bytes()))
+            .chain_update(number.to_le_bytes()))
     }
 }
 

@@ -36,12 +36,14 @@ mod rehearsal;
 mod restore;
 mod scrub;
 mod tree;
+mod views;
 mod waiting;
 pub(crate) use clones::CloneOf;
 use history::{Beneath, Under};
 use log::LogFile;
 pub(crate) use restore::Unfinished as UnfinishedRestore;
 use scrub::Scrub;
+pub(crate) use views::VolumeView;
 
 /// How long a round of background work waits for something to do: the longest that closing a volume waits.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -115,7 +117,7 @@ pub(crate) struct Volumes {
     dir: PathBuf,
     cache: ByteSize,
     clock: Arc<dyn Clock>,
-    /// Held while a volume is made or deleted.
+    /// Held while a volume is made, deleted, brought back or shown at an instant.
     changing: Mutex<()>,
     entries: RwLock<BTreeMap<String, Entry>>,
     /// Names of volumes that are being restored.
@@ -221,8 +223,9 @@ impl Volumes {
         let devices =
             paths.iter().map(|path| open_when_free(path, patience)).collect::<Result<Vec<_>, _>>()?;
         let under = document.history.as_ref();
-        let under =
-            under.map(|beneath| beneath.open(name, &paths, whole(&devices), &self.clock)).transpose()?;
+        let under = under
+            .map(|beneath| beneath.open(name, &folder, &paths, whole(&devices), &self.clock))
+            .transpose()?;
         Ok(Parts { paths, devices, log: None, under, clone_of: document.clone_of.clone() })
     }
 

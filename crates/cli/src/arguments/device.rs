@@ -137,17 +137,17 @@ pub enum History {
         #[arg(long)]
         consistent: bool,
     },
-    /// Export an instant, read-only, as DEVICE@NAME
+    /// Export an instant, read-only, as DEVICE@NAME, or of a volume over a history as VOLUME@NAME/LUN; without an instant, list such views
     View {
-        /// The device
+        /// The device, or a volume over a history
         name: String,
         /// Which instant
         #[command(flatten)]
         at: InstantArgument,
-        /// The NAME of DEVICE@NAME; by time when not given
+        /// The NAME of DEVICE@NAME or VOLUME@NAME; by time when not given
         #[arg(long = "as", value_name = "NAME")]
         export: Option<String>,
-        /// End the export DEVICE@NAME
+        /// End the view DEVICE@NAME or VOLUME@NAME
         #[arg(long, value_name = "NAME", conflicts_with_all = ["at", "mark", "export"])]
         delete: Option<String>,
     },

@@ -112,6 +112,11 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
             let mark: api::Mark = client.post(&format!("{}/marks", path(&name)?), &request)?;
             output.tell(&mark, |mark| format!("{} is {}", mark.name, show(mark.at_ns)));
         }
+        History::View { name, at: InstantArgument { at: None, mark: None }, export: None, delete: None } => {
+            let status: api::HistoryStatus = client.get(&path(&name)?)?;
+            let views: Vec<_> = status.views.into_iter().filter(|view| !view.writable).collect();
+            output.show(&views, |views| table(["NAME", "INSTANT", "URI"], views.iter().flat_map(view_rows)));
+        }
         History::View { name, at, export, delete } => {
             view(&name, at, export, delete, false, client, output)?;
         }
@@ -221,8 +226,25 @@ fn view(
     }
     let request = api::CreateView { name: export, instant: instant(&at)?, writable };
     let view: api::View = client.post(&format!("{}/views", path(name)?), &request)?;
-    output.tell(&view, |view| format!("{} shows {}\n{}", view.name, show(view.at_ns), view.uris.join("\n")));
+    output.tell(&view, |view| {
+        let first = format!("{} shows {}", view.name, show(view.at_ns));
+        std::iter::once(first).chain(view.uris.iter().cloned()).collect::<Vec<_>>().join("\n")
+    });
     Ok(())
+}
+
+/// A row for each place at which clients find a view.
+fn view_rows(view: &api::View) -> Vec<[String; 3]> {
+    let mut uris = view.uris.clone();
+    if uris.is_empty() {
+        uris.push(String::new());
+    }
+    let mut first = [view.name.clone(), show(view.at_ns)];
+    let row = |uri| {
+        let [name, at] = std::mem::take(&mut first);
+        [name, at, uri]
+    };
+    uris.into_iter().map(row).collect()
 }
 
 fn path(name: &str) -> Result<String, Failure> {

@@ -138,7 +138,7 @@ pub struct Mark {
 /// An exported view or clone of an instant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct View {
-    /// The name of its export: DEVICE@NAME.
+    /// The name of its export: DEVICE@NAME. Of a volume VOLUME@NAME, whose LUNs are the exports VOLUME@NAME/LUN.
     pub name: String,
     /// What it shows.
     pub at_ns: u64,

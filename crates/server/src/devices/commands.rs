@@ -8,6 +8,7 @@ use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::server::Server;
 use crate::targets::present_of;
+use crate::volumes::{OpenVolume, VolumeView};
 
 impl Server {
     pub(crate) fn list_devices(&self) -> Vec<api::Device> {
@@ -50,7 +51,13 @@ impl Server {
         // What is under a volume is no export.
         let exported = !self.is_volume(name);
         let uris = |name: &str| if exported { self.uris(name) } else { Vec::new() };
-        Ok(self.remembering(name)?.show_history(&uris))
+        let mut status = self.remembering(name)?.show_history(&uris);
+        if !exported {
+            let open = self.volumes.get(name)?;
+            let views = open.views();
+            status.views = views.iter().map(|(view, shown)| self.show_view(&open, view, shown)).collect();
+        }
+        Ok(status)
     }
 
     /// Names the present instant of a device; of a volume, with all that was written to it before.
@@ -123,20 +130,50 @@ impl Server {
         request: &api::CreateView,
     ) -> Result<api::View, ServerError> {
         if self.is_volume(device) {
-            self.remembering(device)?;
-            return Err(ServerError::OverHistory {
-                volume: device.to_owned(),
-                kind: ErrorKind::Usage,
-                why: "an instant of a whole volume is not exported beside it",
-                next: "bring the volume back with `cairn history revert`, and go back to its present with the mark that it names",
-            });
+            return self.create_volume_view(device, request);
         }
         let (view, at_ns, writable) = self.devices.show_instant(device, request)?;
         let name = format!("{device}@{view}");
         Ok(api::View { uris: self.uris(&name), name, at_ns, writable })
     }
 
+    /// Shows all of a volume at an instant.
+    fn create_volume_view(&self, volume: &str, request: &api::CreateView) -> Result<api::View, ServerError> {
+        self.remembering(volume)?;
+        if request.writable {
+            return Err(ServerError::OverHistory {
+                volume: volume.to_owned(),
+                kind: ErrorKind::Usage,
+                why: "an instant of a whole volume takes no writes",
+                next: "look into it with `cairn history view`, or bring the volume back with `cairn history revert`, which can be undone",
+            });
+        }
+        let (name, view) = self.volumes.show_instant(volume, request)?;
+        tracing::info!(volume, view = name, at_ns = view.at_ns(), "shows an instant");
+        Ok(self.show_view(&*self.volumes.get(volume)?, &name, &view))
+    }
+
+    /// A view of a volume, with where its LUNs are.
+    fn show_view(&self, open: &OpenVolume, name: &str, view: &VolumeView) -> api::View {
+        let name = format!("{}@{name}", open.name);
+        let luns = open.luns.list_in(view.image()).unwrap_or_default();
+        let uris = luns.iter().flat_map(|lun| self.uris(&format!("{name}/{}", lun.name))).collect();
+        api::View { uris, name, at_ns: view.at_ns(), writable: false }
+    }
+
+    fn delete_volume_view(&self, volume: &str, view: &str) -> Result<(), ServerError> {
+        let full = format!("{volume}@{view}");
+        self.refuse_if_in_use(&full, |export| export.volume == volume && export.snapshot == Some(view))?;
+        self.mounts.refuse_if_mounted(&full, |of, name| of == volume && name == Some(view))?;
+        self.volumes.hide_instant(volume, view)?;
+        let inside = format!("{full}/");
+        self.access.forget(|name| name.starts_with(&inside))
+    }
+
     pub(crate) fn delete_view(&self, device: &str, view: &str) -> Result<(), ServerError> {
+        if self.is_volume(device) {
+            return self.delete_volume_view(device, view);
+        }
         self.refuse_open_export(&format!("{device}@{view}"))?;
         self.devices.hide_instant(device, view)?;
         self.access.forget(|name| name == format!("{device}@{view}"))

@@ -73,7 +73,7 @@ async fn create_mark(
     blocking(server, move |server| server.create_mark(&device, &request)).await
 }
 
-/// Exports an instant: a view, or a clone that takes writes of its own.
+/// Exports an instant: a view, or a clone that takes writes of its own. Of a volume over a history a view of all of it.
 #[utoipa::path(post, path = "/v1/devices/{device}/views", tag = "devices", params(("device" = String, Path,)),
     request_body = api::CreateView,
     responses((status = 200, body = api::View), (status = "default", body = ErrorBody)))]

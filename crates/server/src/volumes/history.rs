@@ -19,6 +19,7 @@ use cairn_volume::{CheckDepth, Inspection, Numbers, Volume};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
+use super::views::Views;
 use super::{Entry, OpenVolume, Parts, Volumes, clear_beginning};
 use crate::api::{self, ErrorKind};
 use crate::devices::{
@@ -53,6 +54,8 @@ pub(super) struct Under {
     store: Arc<FileDevice>,
     fence: Arc<Fence>,
     beneath: Beneath,
+    /// They stay when the volume is opened again.
+    pub(super) views: Arc<Views>,
 }
 
 /// What is between a history and one opening of its volume. Once it is shut nothing comes through.
@@ -70,6 +73,7 @@ impl Beneath {
     pub(super) fn open(
         &self,
         volume: &str,
+        folder: &Path,
         paths: &[PathBuf],
         origin: Arc<dyn Device>,
         clock: &Arc<dyn Clock>,
@@ -83,7 +87,8 @@ impl Beneath {
         let history = History::open(origin, store.clone(), options_under_volume(clock.clone()));
         let history = history.map_err(ServerError::history(volume))?;
         let first = paths.first().ok_or(ServerError::Bug)?;
-        Ok(Under::new(volume, history, first, store, self.clone()))
+        let views = Views::open(folder, volume, &history, clock);
+        Ok(Under::new(volume, history, first, store, self.clone(), views))
     }
 }
 
@@ -94,17 +99,19 @@ impl Under {
         origin: &Path,
         store: Arc<FileDevice>,
         beneath: Beneath,
+        views: Views,
     ) -> Self {
         let device = OpenDevice::under_volume(volume, history.clone(), origin, &beneath.store);
-        Self { device, store, fence: Arc::new(Fence::new(history)), beneath }
+        let fence = Arc::new(Fence::new(history));
+        Self { device, store, fence, beneath, views: Arc::new(views) }
     }
 
     /// For another opening of the volume, when nothing of this one comes through any more.
     fn again(&self, beneath: Beneath) -> Self {
         let history = self.device.history().clone();
         history.let_wait(true);
-        let (device, store) = (self.device.clone(), self.store.clone());
-        Self { device, store, fence: Arc::new(Fence::new(history)), beneath }
+        let (device, store, views) = (self.device.clone(), self.store.clone(), self.views.clone());
+        Self { device, store, fence: Arc::new(Fence::new(history)), beneath, views }
     }
 
     /// What the volume stands on.
@@ -161,7 +168,8 @@ impl Volumes {
         let history = history.map_err(ServerError::history(volume))?;
         let id = options.store.to_string();
         let beneath = Beneath { store: path, id, next_file: 0, next_snapshot: 0 };
-        let under = Under::new(volume, history, origin_path, store, beneath.clone());
+        let views = Views::none(&self.folder(volume));
+        let under = Under::new(volume, history, origin_path, store, beneath.clone(), views);
         Ok((beneath, under))
     }
 
@@ -183,9 +191,7 @@ impl Volumes {
         let device = open.history()?;
         self.refuse_if_cloned(&open.name)?;
         let view = device.view(at)?;
-        let then = Volume::inspect(&view).map_err(|_| {
-            refused("there was no whole volume at that instant", "choose a later one: `cairn history status`")
-        })?;
+        let then = Volume::inspect(&view).map_err(|_| no_volume_then(&open.name))?;
         if then.role != open.volume.status_role() {
             return Err(refused(
                 "it had another role at that instant: it was a mirror then and is none now, or the other way round",
@@ -324,7 +330,16 @@ impl OpenVolume {
     }
 }
 
-fn no_history(volume: &str) -> ServerError {
+pub(super) fn no_volume_then(volume: &str) -> ServerError {
+    ServerError::OverHistory {
+        volume: volume.to_owned(),
+        kind: ErrorKind::WrongRole,
+        why: "there was no whole volume at that instant",
+        next: "choose a later one: `cairn history status`",
+    }
+}
+
+pub(super) fn no_history(volume: &str) -> ServerError {
     ServerError::OverHistory {
         volume: volume.to_owned(),
         kind: ErrorKind::NotFound,

@@ -149,7 +149,44 @@ fn instant_before_the_volume_is_refused_and_changes_nothing() {
     let at = api::Instant { at_ns: Some(start), mark: None };
     let refused = volumes.revert("vol0", &at).err().expect("there was none");
     assert!(matches!(refused, ServerError::OverHistory { .. }), "{refused}");
+    let request = api::CreateView { name: None, instant: at, writable: false };
+    let refused = volumes.show_instant("vol0", &request).err().expect("there was none");
+    assert!(matches!(refused, ServerError::OverHistory { .. }), "{refused}");
+    assert!(open.views().is_empty());
     write(&volumes, 4);
     assert_eq!(read(&volumes), 4, "the same opening goes on");
     volumes.end();
+}
+
+#[test]
+fn view_is_of_its_instant_and_nothing_of_it_comes_into_the_volume() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volumes = made(folder.path());
+    let open = volumes.get("vol0").expect("it is open");
+    let at =
+        |name: &str| api::CreateView { name: Some(name.to_owned()), instant: mark("one"), writable: false };
+    volumes.show_instant("vol0", &at("first")).expect("it is shown");
+    open.history().expect("a history").history().flush().expect("all is out");
+    let generation = open.volume.status().generation;
+    let files = ["volumes/vol0/volume.img", "store.img"].map(|name| folder.path().join(name));
+    let bytes = || files.each_ref().map(|path| std::fs::read(path).expect("a file"));
+    let before = bytes();
+
+    let (_, view) = volumes.show_instant("vol0", &at("second")).expect("it is shown");
+    let lun = open.luns.open_in(view.image(), "db").expect("a LUN");
+    assert_eq!(lun.read(0, 4096).expect("a read").to_vec(), [1; 4096]);
+    assert!(lun.write_from(0, &[9; 4096]).is_err(), "it takes no writes");
+    assert!(bytes() == before, "neither the device nor the store of the volume is written to");
+    assert_eq!(open.volume.status().generation, generation);
+    volumes.hide_instant("vol0", "first").expect("it ends");
+    drop((open, lun, view));
+    volumes.end();
+    drop(volumes);
+
+    let again = self::volumes(folder.path());
+    let open = again.get("vol0").expect("it is open");
+    assert_eq!(open.views().into_keys().collect::<Vec<_>>(), ["second"]);
+    assert_eq!(read(&again), 2);
+    assert_sound(&again);
+    again.end();
 }

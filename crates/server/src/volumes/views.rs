@@ -1,0 +1,231 @@
+//! Views of a volume over a history: all of it as it was at an instant, read-only, beside the volume.
+//!
+//! `views.json` has their names and instants. It is written before a view is shown, so a restart or a kill brings all of them back; nothing else of a view lasts.
+//! A view is a volume of its own, opened at the instant as after a power cut. What opening it writes, the consistency point that takes in the intent log, goes over the history's view into a
+//! scratch file, which has lost its name before anything is in it: a crash leaves nothing, and the volume, its devices and its history get none of it. Exports and mounts
+//! know it, and nobody else: no thread works in it, and it is no volume to schedules, scrubs, groups or mirrors.
+//!
+//! `VOLUME@NAME` is the view for as long as there is one. A snapshot that comes by its name later, from the source of a mirror, is behind it until the view is ended.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cairn_base::{Clock, Timestamp};
+use cairn_device::{Device, FileDevice};
+use cairn_history::{History, HistoryView};
+use cairn_volume::{Image, OpenOptions, Role, Volume, VolumeError};
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+
+use super::history::{no_history, no_volume_then};
+use super::{OpenVolume, Volumes};
+use crate::api::{self, ErrorKind};
+use crate::devices::{BLOCK_BYTES, STORE_MIN, exactly, options_of_a_clone, options_under_volume};
+use crate::error::ServerError;
+use crate::names;
+use crate::state;
+
+/// Memory of a view for blocks: it is looked into now and then, and never written to.
+const CACHE_BYTES: u64 = 32 << 20;
+
+/// What `views.json` says.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Document {
+    /// Instants by the names of their views.
+    views: BTreeMap<String, u64>,
+}
+
+/// A volume at an instant. It holds the window of the history.
+pub(crate) struct VolumeView {
+    image: Image,
+    at: Timestamp,
+}
+
+impl VolumeView {
+    pub(crate) fn image(&self) -> &Image {
+        &self.image
+    }
+
+    pub(crate) fn at_ns(&self) -> u64 {
+        self.at.0
+    }
+}
+
+/// The views of a volume. Changed under [`Volumes::changing`] only.
+pub(super) struct Views {
+    folder: PathBuf,
+    shown: RwLock<BTreeMap<String, Arc<VolumeView>>>,
+}
+
+impl Views {
+    /// Of a new volume.
+    pub(super) fn none(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), shown: RwLock::default() }
+    }
+
+    /// Shows again what was shown, before anything moves the window of the history.
+    pub(super) fn open(folder: &Path, volume: &str, history: &Arc<History>, clock: &Arc<dyn Clock>) -> Self {
+        let views = Self::none(folder);
+        let document = state::load::<Document>(&views.path()).unwrap_or_else(|error| {
+            tracing::error!(volume, %error, "the views of a volume can't be read, and are not shown");
+            None
+        });
+        for (name, at) in document.unwrap_or_default().views {
+            let full = format!("{volume}@{name}");
+            let held = exactly(history, at).map_err(ServerError::history(volume));
+            match held.and_then(|held| views.look(volume, &full, held, clock)) {
+                Ok(view) => drop(views.shown.write().insert(name, Arc::new(view))),
+                Err(error) => tracing::warn!(view = full, %error, "a view is no longer shown"),
+            }
+        }
+        views
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("views.json")
+    }
+
+    fn get(&self, name: &str) -> Option<Arc<VolumeView>> {
+        self.shown.read().get(name).cloned()
+    }
+
+    /// Opens the volume at an instant.
+    fn look(
+        &self,
+        volume: &str,
+        full: &str,
+        held: HistoryView,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<VolumeView, ServerError> {
+        let at = held.instant();
+        Volume::inspect(&held).map_err(|_| no_volume_then(volume))?;
+        // Far more than the nodes and maps of one consistency point. Sparse: it takes what is written.
+        let store = self.scratch((held.geometry().length / 4 + STORE_MIN).next_multiple_of(1 << 20))?;
+        let options = options_under_volume(clock.clone());
+        let over = History::create(Arc::new(held), store, &options_of_a_clone(BLOCK_BYTES), options);
+        let over = over.map_err(ServerError::history(volume))?;
+        let options = OpenOptions { cache_bytes: CACHE_BYTES, clock: clock.clone() };
+        let image = Volume::open(over, options).and_then(|then| {
+            // A mirror shows its last image, and has nothing besides.
+            if then.status_role() == Role::Normal {
+                then.consistency_point()?;
+            }
+            then.image(None)
+        });
+        Ok(VolumeView { image: image.map_err(ServerError::volume(full))?, at })
+    }
+
+    /// A file without a name, which goes with the view.
+    fn scratch(&self, bytes: u64) -> Result<Arc<FileDevice>, ServerError> {
+        let path = self.folder.join("view.scratch");
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(ServerError::path("remove", &path)(error));
+            }
+            // A crash has left it, between the next two steps.
+            _ => {}
+        }
+        let file = FileDevice::create(&path, bytes)?;
+        fs::remove_file(&path).map_err(ServerError::path("remove", &path))?;
+        Ok(Arc::new(file))
+    }
+
+    /// Changes what is shown, once that is written down.
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Arc<VolumeView>>)) -> Result<(), ServerError> {
+        let mut shown = self.shown.read().clone();
+        change(&mut shown);
+        let views = shown.iter().map(|(name, view)| (name.clone(), view.at.0)).collect();
+        state::save(&self.path(), &Document { views })?;
+        // A view that goes closes files and lets go of the window: not under the lock.
+        let before = std::mem::replace(&mut *self.shown.write(), shown);
+        drop(before);
+        Ok(())
+    }
+}
+
+impl Volumes {
+    /// Shows a volume as it was at an instant, as `VOLUME@NAME`.
+    pub(crate) fn show_instant(
+        &self,
+        volume: &str,
+        request: &api::CreateView,
+    ) -> Result<(String, Arc<VolumeView>), ServerError> {
+        let _changing = self.changing.lock();
+        let open = self.get(volume)?;
+        let under = open.under.as_ref().ok_or_else(|| no_history(volume))?;
+        let device = open.history()?;
+        let at = device.instant(&request.instant)?;
+        let name = request.name.clone().unwrap_or_else(|| format!("at-{}", at / 1_000_000));
+        names::check("view", &name)?;
+        let full = format!("{volume}@{name}");
+        open.refuse_name_of_view(&name)?;
+        if open.volume.snapshot_named(&name).is_some() {
+            return Err(ServerError::Taken { what: "snapshot", name: full });
+        }
+        let held = device.view(&request.instant)?;
+        let view = Arc::new(under.views.look(volume, &full, held, &self.clock)?);
+        under.views.change(|shown| drop(shown.insert(name.clone(), view.clone())))?;
+        Ok((name, view))
+    }
+
+    /// Ends a view. Nobody looks into it.
+    pub(crate) fn hide_instant(&self, volume: &str, name: &str) -> Result<(), ServerError> {
+        let _changing = self.changing.lock();
+        let open = self.get(volume)?;
+        let under = open.under.as_ref().ok_or_else(|| no_history(volume))?;
+        if under.views.get(name).is_none() {
+            let (name, list) = (format!("{volume}@{name}"), "cairn history view VOLUME");
+            return Err(ServerError::NotFound { what: "view", name, list });
+        }
+        under.views.change(|shown| drop(shown.remove(name)))
+    }
+}
+
+impl OpenVolume {
+    /// Its views, by name.
+    pub(crate) fn views(&self) -> BTreeMap<String, Arc<VolumeView>> {
+        self.under.as_ref().map(|under| under.views.shown.read().clone()).unwrap_or_default()
+    }
+
+    /// The view of that name.
+    pub(crate) fn view(&self, name: &str) -> Option<Arc<VolumeView>> {
+        self.under.as_ref()?.views.get(name)
+    }
+
+    /// What `VOLUME@NAME` shows: a view, or else a snapshot. `None` when there is neither.
+    pub(crate) fn past(&self, name: &str) -> Result<Option<Image>, VolumeError> {
+        if let Some(view) = self.view(name) {
+            return Ok(Some(view.image.clone()));
+        }
+        let snapshot = self.volume.snapshot_named(name);
+        snapshot.map(|snapshot| self.volume.image(Some(snapshot.id))).transpose()
+    }
+
+    /// Refuses the name of a view to what would be behind it.
+    pub(crate) fn refuse_name_of_view(&self, name: &str) -> Result<(), ServerError> {
+        match self.view(name) {
+            Some(_) => Err(ServerError::Taken { what: "view", name: format!("{}@{name}", self.name) }),
+            None => Ok(()),
+        }
+    }
+
+    /// What is said to whoever asks for a snapshot that is not there: it may be a view.
+    pub(crate) fn no_snapshot(&self, name: &str) -> ServerError {
+        if self.view(name).is_some() {
+            return ServerError::OverHistory {
+                volume: self.name.clone(),
+                kind: ErrorKind::Usage,
+                why: "that is a view of an instant, and no snapshot",
+                next: "read its LUNs as `VOLUME@NAME/LUN`, or its files with `cairn mount VOLUME@NAME DIR`; `cairn snapshot list` has the snapshots",
+            };
+        }
+        ServerError::NotFound {
+            what: "snapshot",
+            name: format!("{}@{name}", self.name),
+            list: "cairn snapshot list VOLUME",
+        }
+    }
+}
