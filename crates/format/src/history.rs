@@ -70,7 +70,7 @@ struct RawSuperblock {
     placement: u8,
     granularity: u8,
     floor_policy: u8,
-    reserved: u8,
+    reduction: u8,
     store: [u8; 16],
     address: U64,
     sequence: U64,
@@ -163,6 +163,28 @@ pub enum FloorPolicy {
     Fail,
 }
 
+/// How contents are made smaller on their way into the log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reduction {
+    /// A version is stored as what differs from an earlier one of its block, where that is less.
+    pub xor: bool,
+    /// A content that the segment has already is not stored again.
+    pub identical: bool,
+}
+
+impl Reduction {
+    /// Contents are stored as they are.
+    pub const NONE: Reduction = Reduction { xor: false, identical: false };
+
+    fn code(self) -> u8 {
+        u8::from(self.xor) | u8::from(self.identical) << 1
+    }
+
+    fn of(code: u8) -> Option<Self> {
+        (code < 4).then_some(Self { xor: code & 1 == 1, identical: code & 2 == 2 })
+    }
+}
+
 /// A revert whose background copy is not over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RevertState {
@@ -198,6 +220,8 @@ pub struct HistorySuperblock {
     pub granularity: Granularity,
     /// What happens at the floor.
     pub floor_policy: FloorPolicy,
+    /// What becomes of contents from now on; `None` when none was ever reduced, and no entry is.
+    pub reduction: Option<Reduction>,
     /// A power of two from 512 B to 64 KiB.
     pub block_bytes: u32,
     /// Blocks of 4 KiB in a segment.
@@ -251,9 +275,14 @@ impl HistorySuperblock {
         if raw.address.get() != address {
             return Err(FormatError::Misplaced(structure));
         }
-        if raw.reserved != 0 || raw.reserved_end.iter().any(|byte| *byte != 0) {
+        if raw.reserved_end.iter().any(|byte| *byte != 0) {
             return Err(field("reserved byte"));
         }
+        let reduction = match (raw.version.get(), raw.reduction) {
+            (1, 0) => None,
+            (2, code) => Some(Reduction::of(code).ok_or(field("reduction"))?),
+            _ => return Err(field("reduction")),
+        };
         let granularity = match (raw.granularity, raw.granularity_ns.get()) {
             (1, 0) => Granularity::EveryWrite,
             (2, ns) if ns > 0 => Granularity::Interval(ns),
@@ -332,6 +361,7 @@ impl HistorySuperblock {
             placement: Placement::of(raw.placement).ok_or(field("placement"))?,
             granularity,
             floor_policy,
+            reduction,
             block_bytes,
             segment_blocks,
             segments,
@@ -377,16 +407,20 @@ impl HistorySuperblock {
                 until_ns: step.until_ns.into(),
             };
         }
+        let (version, reduction) = match self.reduction {
+            None => (layout::VERSION, 0),
+            Some(reduction) => (layout::HISTORY_VERSION, reduction.code()),
+        };
         let raw = RawSuperblock {
             magic: SUPERBLOCK_MAGIC.into(),
-            version: layout::VERSION.into(),
+            version: version.into(),
             placement: self.placement.code(),
             granularity,
             floor_policy: match self.floor_policy {
                 FloorPolicy::Wait => 1,
                 FloorPolicy::Fail => 2,
             },
-            reserved: 0,
+            reduction,
             store: self.store.0,
             address: address.into(),
             sequence: self.sequence.into(),
@@ -545,7 +579,8 @@ struct RawEntry {
     crc: U32,
     length: U32,
     kind: u8,
-    reserved: [u8; 3],
+    reduced: u8,
+    reserved: [u8; 2],
 }
 
 const _: () = assert!(size_of::<RawEntry>() == ENTRY);
@@ -607,14 +642,16 @@ pub struct HistoryEntry {
     pub time: u64,
     /// Which block of the device; [`NO_LBA`] for a mark.
     pub lba: u64,
-    /// Where the content is, from the start of the segment; without content, where the record is. Units of 512 bytes.
+    /// Where the content is stored, from the start of the segment; without content, where the record is. Units of 512 bytes. Several entries of a segment can have one content.
     pub place: u32,
-    /// CRC-32C of the content; 0 without.
+    /// CRC-32C of what is stored there; 0 without content.
     pub crc: u32,
-    /// Bytes of the content; 0 without.
+    /// Bytes of what is stored there; 0 without content.
     pub length: u32,
     /// What it says.
     pub kind: EntryKind,
+    /// A [`Delta`](crate::delta::Delta) is stored, not the content itself.
+    pub reduced: bool,
 }
 
 /// The head of a record and its entries; the content follows in the blocks after them.
@@ -678,7 +715,8 @@ impl HistoryRecord {
                 crc: entry.crc.into(),
                 length: entry.length.into(),
                 kind: entry.kind.code(),
-                reserved: [0; 3],
+                reduced: entry.reduced.into(),
+                reserved: [0; 2],
             };
             place.copy_from_slice(raw.as_bytes());
         }
@@ -746,7 +784,7 @@ impl HistoryRecord {
 fn parse_entry(bytes: &[u8]) -> Result<HistoryEntry, FormatError> {
     let field = |field| FormatError::Field { structure: Structure::HistoryRecord, field };
     let raw = RawEntry::ref_from_bytes(bytes).map_err(|_| field("entry"))?;
-    if raw.reserved != [0; 3] {
+    if raw.reserved != [0; 2] {
         return Err(field("reserved byte"));
     }
     let kind = EntryKind::of(raw.kind).ok_or(field("entry kind"))?;
@@ -757,7 +795,14 @@ fn parse_entry(bytes: &[u8]) -> Result<HistoryEntry, FormatError> {
         crc: raw.crc.get(),
         length: raw.length.get(),
         kind,
+        reduced: raw.reduced == 1,
     };
+    let may_be_reduced = matches!(kind, EntryKind::Undo | EntryKind::Redo)
+        && u64::from(entry.length).is_multiple_of(PLACE_UNIT)
+        && entry.length < HISTORY_BLOCK_MAX;
+    if raw.reduced > 1 || (entry.reduced && !may_be_reduced) {
+        return Err(field("reduced"));
+    }
     let content = match kind.has_data() {
         true => (1..=HISTORY_BLOCK_MAX).contains(&entry.length),
         false => entry.length == 0 && entry.crc == 0,

@@ -4,10 +4,12 @@ use cairn_base::BLOCK_SIZE;
 
 use crate::{FormatError, Structure};
 
-/// The version of every struct but the superblock that this program writes, and the newest that it reads.
+/// The version of every struct but the two superblocks that this program writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
 /// The newest version of the superblock: 2 is written when the intent log is on a device of its own, else 1.
 pub const SUPERBLOCK_VERSION: u32 = 2;
+/// The newest version of the superblock of a history: 2 is written once contents may have been reduced, else 1.
+pub const HISTORY_VERSION: u32 = 2;
 /// First superblock slot, in blocks from the start of the device.
 pub const SUPERBLOCK_A: u64 = 0;
 /// Second superblock slot: 64 KiB away, so that one bad stretch of media does not take both.
@@ -57,6 +59,7 @@ pub const fn space_start(blocks: u64) -> u64 {
 pub(crate) fn check_version(structure: Structure, found: u32) -> Result<(), FormatError> {
     let supported = match structure {
         Structure::Superblock => SUPERBLOCK_VERSION,
+        Structure::HistoryStore => HISTORY_VERSION,
         _ => VERSION,
     };
     match found {

@@ -3,6 +3,7 @@
 //! All structs are fixed, little-endian, without implicit padding; reserved bytes are zero and checked. Bytes
 //! that come from a disk are parsed into checked types or refused with a [`FormatError`]; nothing here panics on them.
 
+pub mod delta;
 mod directory;
 pub mod dump;
 mod error;

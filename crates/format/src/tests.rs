@@ -428,6 +428,13 @@ fn samples() -> Vec<Sample> {
             parts: vec![("history::RawSuperblock", 0)],
         },
         Sample {
+            name: "history superblock with a reduction",
+            bytes: histories::superblock_bytes(&histories::reduced_superblock()),
+            reread: histories::reread_superblock,
+            seal: Some(seal_superblock),
+            parts: vec![("history::RawSuperblock", 0)],
+        },
+        Sample {
             name: "end of a history segment",
             bytes: histories::segment_bytes(&histories::segment()),
             reread: histories::reread_segment,

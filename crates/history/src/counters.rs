@@ -39,6 +39,10 @@ pub(crate) struct Tally {
     pub(crate) read_hits: AtomicU64,
     pub(crate) read_misses: AtomicU64,
     pub(crate) damaged: AtomicU64,
+    content_bytes: AtomicU64,
+    stored_bytes: AtomicU64,
+    xor: AtomicU64,
+    identical: AtomicU64,
 }
 
 /// I/O of one kind.
@@ -71,6 +75,14 @@ pub struct Counters {
     pub read_misses: u64,
     /// Versions whose checksum failed; they were not served.
     pub damaged: u64,
+    /// Bytes of the contents that went to the log, what was moved within it included.
+    pub content_bytes: u64,
+    /// Bytes that are stored for them.
+    pub stored_bytes: u64,
+    /// Of these contents, those of which what differs from an earlier one is stored ...
+    pub xor_versions: u64,
+    /// ... and those of which nothing is, as the segment has them already.
+    pub identical_versions: u64,
     /// By kind.
     pub current_reads: IoCount,
     /// By kind.
@@ -95,6 +107,16 @@ impl Counters {
 impl Tally {
     pub(crate) fn add(&self, count: &AtomicU64, by: u64) {
         count.fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// A content of so many bytes went to the log, where it takes `stored`.
+    pub(crate) fn stored(&self, content: u64, stored: u64, is_delta: bool) {
+        self.add(&self.content_bytes, content);
+        self.add(&self.stored_bytes, stored);
+        match stored {
+            0 => self.add(&self.identical, 1),
+            _ => self.add(&self.xor, u64::from(is_delta)),
+        }
     }
 
     /// One operation at `offset` of some device.
@@ -126,6 +148,10 @@ impl Tally {
             read_hits: get(&self.read_hits),
             read_misses: get(&self.read_misses),
             damaged: get(&self.damaged),
+            content_bytes: get(&self.content_bytes),
+            stored_bytes: get(&self.stored_bytes),
+            xor_versions: get(&self.xor),
+            identical_versions: get(&self.identical),
             current_reads: io(Io::CurrentRead),
             current_writes: io(Io::CurrentWrite),
             history_reads: io(Io::HistoryRead),

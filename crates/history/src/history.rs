@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cairn_base::{Clock, Condvar, Mutex};
 use cairn_device::{Device, DeviceError};
-use cairn_format::history::{MarkContent, Placement, RevertState};
+use cairn_format::history::{MarkContent, NO_LBA, Placement, RevertState};
 use parking_lot::RwLock;
 
 use crate::HistoryError;
@@ -122,13 +122,15 @@ impl History {
         u64::from(self.block_bytes).min(self.length.saturating_sub(at)) as usize
     }
 
-    /// What a version takes of its segment.
+    /// Bytes of what a version holds.
+    pub(crate) fn content_bytes(&self, lba: u64) -> usize {
+        if lba == NO_LBA { MarkContent::SIZE } else { self.length_of(lba) }
+    }
+
+    /// What a version takes of its segment at most: as if it were not reduced. What is moved to another segment may have nothing there to be less by.
     pub(crate) fn weight_of(&self, version: &Version) -> u64 {
-        let length = if version.lba == cairn_format::history::NO_LBA {
-            MarkContent::SIZE as u64
-        } else {
-            u64::from(self.block_bytes)
-        };
+        let length =
+            if version.lba == NO_LBA { MarkContent::SIZE as u64 } else { u64::from(self.block_bytes) };
         weight(version.kind, length)
     }
 

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use cairn_format::history::EntryKind;
+use cairn_format::history::{EntryKind, HistoryEntry, PLACE_UNIT};
 
 /// Entries in a run at most.
 const RUN: usize = 512;
@@ -24,13 +24,23 @@ pub(crate) struct Version {
     pub(crate) kind: EntryKind,
     /// In units of 512 bytes from the start of the store.
     pub(crate) place: u64,
+    /// Of what is stored there.
     pub(crate) crc: u32,
+    /// Units that a delta takes there; 0: the content is stored whole.
+    pub(crate) units: u8,
 }
 
 /// Order of versions: block, time, undo before the rest.
 pub(crate) type Key = (u64, u64, u8);
 
 impl Version {
+    /// What an entry says; `base`: where its segment begins, in units of places.
+    pub(crate) fn of(entry: &HistoryEntry, base: u64) -> Self {
+        let HistoryEntry { lba, time, kind, place, crc, length, reduced } = *entry;
+        let units = if reduced { (u64::from(length) / PLACE_UNIT) as u8 } else { 0 };
+        Self { lba, time, kind, place: base + u64::from(place), crc, units }
+    }
+
     pub(crate) fn key(&self) -> Key {
         (self.lba, self.time, rank(self.kind))
     }
@@ -62,7 +72,7 @@ fn is_undo(kind: EntryKind) -> bool {
     matches!(kind, EntryKind::Undo | EntryKind::UndoZero | EntryKind::UndoLost)
 }
 
-/// lba: 40 bits, place: 40, crc: 32, kind: 8, time: 64.
+/// lba: 40 bits, place: 40, crc: 32, units: 8, kind: 8, time: 64.
 #[derive(Clone, Copy)]
 struct Packed {
     time: u64,
@@ -78,6 +88,7 @@ impl Packed {
             time: version.time,
             lba_place: version.lba << 24 | version.place >> 16,
             place_kind_crc: (version.place & 0xffff) << 48
+                | u64::from(version.units) << 40
                 | u64::from(version.kind.code()) << 32
                 | u64::from(version.crc),
         }
@@ -91,6 +102,7 @@ impl Packed {
             kind,
             place: (self.lba_place & 0xff_ffff) << 16 | self.place_kind_crc >> 48,
             crc: self.place_kind_crc as u32,
+            units: (self.place_kind_crc >> 40) as u8,
         }
     }
 

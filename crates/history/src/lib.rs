@@ -24,6 +24,11 @@
 //! where a summary is damaged. An embedded engine (redb, fjall) was not taken: each version would be written once more, and its commits would have to be tied to the
 //! flushes of two devices; a log that holds block, time, length and checksum is an index already.
 //!
+//! # What is stored of a content
+//! All of it, unless the owner wants a [`Reduction`]: then what it differs by from an earlier version of its block (XOR, without the stretches of zeroes), or nothing, where the same bytes are stored already. Both refer to
+//! contents of their own segment, which stay there for as long as the segment is needed for any version; so nothing of what moves the window, thins, reverts or empties segments has to know of it. Room is counted as if
+//! nothing were reduced: no work that was begun can lack any, and what is needed of a segment moves on to others when it would fill less than half of one whole. How it is done, and what damage costs, is in `reduce.rs`.
+//!
 //! # Invariants, and what a cut leaves
 //! 1. *No place of the log is written twice* before the superblock has freed its segment, and that superblock is durable before the segment is written again.
 //!    A cut in the middle of a record leaves a torn end: it is not durable, no flush has covered it, and the log ends before it. The superblock names segments *ahead*: the log goes on in
@@ -39,10 +44,12 @@
 //!    says so, and goes on after a cut. Where an undo of the revert's time is there and no later entry, the origin is written again. A client's write to a block that is not copied yet waits until the copy of it is durable.
 //! 6. *A flush* writes out the cache, then makes store and origin durable. What is acknowledged before is in both. One that waited for another is over with it, when all that it asks for was taken before that one began.
 //! 7. *What is damaged is never served*: each version has a checksum in its entry; a record or summary that fails where it was durable is reported. Where a version that is needed elsewhere can't be read, an entry says that it is lost, and the rest goes on.
+//! 8. *What a version is stored by is stored before it, in the same segment*: a version of a chain of [eight](cairn_format::delta::LINKS_MAX) at most. A cut leaves both or not the younger one. A store that was ever
+//!    reduced says so in the version of its superblock, before the first such entry; programs that know nothing of it refuse it.
 //!
 //! # What it does not do
 //! A view of an instant that the window leaves (only when the store is full: views hold the window otherwise) fails its reads.
-//! Extra reduction of data (XOR, identical content) is not here.
+//! A reduction does not look further back than the segment that is being filled, and not at what is stored whole already.
 
 mod cache;
 mod content;
@@ -57,6 +64,7 @@ mod lost;
 mod options;
 mod owed;
 mod recover;
+mod reduce;
 mod resolve;
 mod revert;
 mod room;
@@ -68,7 +76,7 @@ mod timeline;
 mod trim;
 mod view;
 
-pub use cairn_format::history::{FloorPolicy, Granularity, Placement};
+pub use cairn_format::history::{FloorPolicy, Granularity, Placement, Reduction};
 pub use counters::{Counters, Io, IoCount};
 pub use error::HistoryError;
 pub use history::History;

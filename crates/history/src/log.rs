@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{DeviceError, Operation, Segments};
 use cairn_format::history::{
-    EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, PLACE_UNIT, SEGMENTS_START,
-    SLOT_A, SLOT_B,
+    EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, PLACE_UNIT, Reduction,
+    SEGMENTS_START, SLOT_A, SLOT_B,
 };
 
 use crate::HistoryError;
@@ -14,6 +14,7 @@ use crate::content::{crc, zeroes};
 use crate::counters::Io;
 use crate::history::History;
 use crate::index::Version;
+use crate::reduce::{Recent, Stored};
 use crate::room::RESERVE;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -62,6 +63,8 @@ pub(crate) struct Writer {
     pub(crate) position: u64,
     /// What it has so far.
     pub(crate) entries: Vec<HistoryEntry>,
+    /// Contents that it has, which later ones can be less by.
+    pub(crate) recent: Recent,
     pub(crate) segment_sequence: u64,
     /// Of the segment that begins next. Above every one that was ever given, also to segments that a cut took away.
     pub(crate) next_sequence: u64,
@@ -133,7 +136,7 @@ impl History {
                 continue;
             }
             let batch: Vec<Pending> = left.drain(..count).collect();
-            self.append_record(writer, batch, bytes, &mut versions)?;
+            self.append_record(writer, batch, &mut versions)?;
         }
         Ok(versions)
     }
@@ -142,11 +145,10 @@ impl History {
         &self,
         writer: &mut Writer,
         batch: Vec<Pending>,
-        bytes: u64,
         versions: &mut Vec<Version>,
     ) -> Result<(), HistoryError> {
         let head = HistoryRecord::head_blocks(batch.len());
-        let blocks = head + bytes.div_ceil(BLOCK);
+        let reduction = writer.superblock.reduction.unwrap_or(Reduction::NONE);
         let base = writer.start_of(writer.segment) * BLOCK / PLACE_UNIT;
         let record_place = writer.position * BLOCK / PLACE_UNIT;
         let mut place = record_place + head * BLOCK / PLACE_UNIT;
@@ -154,20 +156,31 @@ impl History {
         let mut content = Segments::default();
         let mut latest = 0;
         for pending in batch {
-            let (length, sum, at) = match &pending.data {
-                Some(data) => (data.len() as u64, crc(data), place),
-                None => (0, 0, record_place),
-            };
-            if let Some(data) = pending.data {
-                content.append(data);
-                content.append(zeroes((length.next_multiple_of(PLACE_UNIT) - length) as usize));
-                place += length.div_ceil(PLACE_UNIT);
-            }
             let (lba, time, kind) = (pending.lba, pending.time, pending.kind);
+            let at = record_place as u32;
+            let mut entry = HistoryEntry { time, lba, place: at, crc: 0, length: 0, kind, reduced: false };
+            if let Some(data) = pending.data {
+                let whole = data.len() as u64;
+                let (stored, new) = writer.recent.store(reduction, lba, data, place);
+                entry.place = stored.place as u32;
+                entry.crc = stored.crc;
+                entry.reduced = stored.units > 0;
+                entry.length = stored.bytes(whole as usize) as u32;
+                let added = new.as_ref().map_or(0, |new| new.len() as u64);
+                if kind != EntryKind::Mark {
+                    self.tally.stored(whole, added, entry.reduced);
+                }
+                if let Some(new) = new {
+                    content.append(new);
+                    content.append(zeroes((added.next_multiple_of(PLACE_UNIT) - added) as usize));
+                    place += added.div_ceil(PLACE_UNIT);
+                }
+            }
             latest = latest.max(time);
-            entries.push(HistoryEntry { time, lba, place: at as u32, crc: sum, length: length as u32, kind });
-            versions.push(Version { lba, time, kind, place: base + at, crc: sum });
+            versions.push(Version::of(&entry, base));
+            entries.push(entry);
         }
+        let blocks = (place * PLACE_UNIT).div_ceil(BLOCK) - writer.position;
         let record = HistoryRecord {
             summary: false,
             segment: writer.segment_sequence,
@@ -269,6 +282,7 @@ impl History {
         writer.position = 1;
         writer.previous = 0;
         writer.entries = Vec::new();
+        writer.recent = Recent::default();
         writer.superblock.live[segment] = true;
         let (sequence, record) = (writer.segment_sequence, writer.next_record);
         self.write_begin(writer, segment, sequence, record)?;
@@ -359,25 +373,32 @@ impl History {
         batch.into_iter().try_for_each(|operation| self.latch(operation.into_outcome()))
     }
 
-    /// Where the content of versions is: read, checked, in their order. A version without content is an error of the caller.
+    /// The content of versions, each with its bytes: read, checked, in their order. A version without content is an error of the caller.
     pub(crate) fn read_versions(&self, versions: &[(Version, usize)]) -> Vec<Result<Segments, DeviceError>> {
+        let places: Vec<(Stored, usize)> =
+            versions.iter().map(|(version, length)| (Stored::of(version), *length)).collect();
+        let read = self.read_stored(&places);
+        self.rebuild(&places, read)
+    }
+
+    /// What is stored of contents, each with its bytes: read, checked, in their order.
+    pub(crate) fn read_stored(&self, places: &[(Stored, usize)]) -> Vec<Result<Segments, DeviceError>> {
         let alignment = u64::from(self.store.geometry().alignment);
-        let mut batch = Vec::with_capacity(versions.len());
-        for (version, length) in versions {
-            let offset = version.place * PLACE_UNIT;
+        let mut batch = Vec::with_capacity(places.len());
+        for (stored, length) in places {
+            let offset = stored.place * PLACE_UNIT;
             let start = offset / alignment * alignment;
-            let end = (offset + *length as u64).next_multiple_of(alignment);
+            let end = (offset + stored.bytes(*length) as u64).next_multiple_of(alignment);
             self.tally.io(Io::HistoryRead, 1, start, end - start);
             batch.push(Operation::read(start, (end - start) as u32));
         }
         self.store.run(&mut batch);
-        let read = batch.into_iter().zip(versions).map(|(operation, (version, length))| {
+        let read = batch.into_iter().zip(places).map(|(operation, (stored, length))| {
             let data = operation.into_data()?;
-            let at = (version.place * PLACE_UNIT % alignment) as usize;
-            let data = data.slice(at, *length);
-            let offset = version.place * PLACE_UNIT;
-            if crc(&data) != version.crc {
-                return Err(DeviceError::Corrupt { offset, length: *length as u64 });
+            let at = (stored.place * PLACE_UNIT % alignment) as usize;
+            let data = data.slice(at, stored.bytes(*length));
+            if crc(&data) != stored.crc {
+                return Err(stored.damaged(*length));
             }
             Ok(data)
         });

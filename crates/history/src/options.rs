@@ -6,7 +6,7 @@ use std::time::Duration;
 use cairn_base::{BLOCK_SIZE, Clock, HistoryId};
 use cairn_format::history::{
     FloorPolicy, Granularity, HISTORY_BLOCK_MAX, HISTORY_SEGMENTS_MAX, HISTORY_SEGMENTS_MIN, NO_LBA,
-    Placement, SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN, SEGMENTS_START, THINNED_MAX, is_block_size,
+    Placement, Reduction, SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN, SEGMENTS_START, THINNED_MAX, is_block_size,
 };
 
 use crate::HistoryError;
@@ -32,6 +32,8 @@ pub struct Window {
     pub floor_policy: FloorPolicy,
     /// What is older keeps fewer instants, the youngest step first.
     pub thin: [Option<Thin>; THINNED_MAX],
+    /// What becomes of contents that go to the log from now on.
+    pub reduction: Reduction,
 }
 
 /// A step of retention.
@@ -58,6 +60,7 @@ impl Default for Window {
             floor: Duration::ZERO,
             floor_policy: FloorPolicy::Fail,
             thin: [None; THINNED_MAX],
+            reduction: Reduction::NONE,
         }
     }
 }

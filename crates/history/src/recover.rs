@@ -19,6 +19,7 @@ use crate::history::{History, State};
 use crate::index::{Index, Loading, Version};
 use crate::log::{RECORD_BYTES, Segment, Writer};
 use crate::options::{HistoryOptions, OpenOptions, check, segments_of};
+use crate::reduce::Recent;
 use crate::resolve::NOW;
 use crate::revert::{BEFORE, after_mark};
 use crate::status::{set_in_superblock, window_of};
@@ -81,6 +82,7 @@ impl History {
             placement: options.placement,
             granularity: options.granularity,
             floor_policy: options.window.floor_policy,
+            reduction: None,
             block_bytes: options.block_bytes,
             segment_blocks,
             segments,
@@ -187,6 +189,7 @@ impl History {
             segment: 0,
             position: 1,
             entries: Vec::new(),
+            recent: Recent::default(),
             segment_sequence: 0,
             next_sequence: 1,
             previous: 0,
@@ -352,7 +355,7 @@ impl History {
                 match self.summary(writer, last.index, &end) {
                     Ok(entries) => {
                         let whole =
-                            proof + 1 >= end.record || self.content_is_there(writer, last, &entries)?;
+                            proof + 1 >= end.record || self.content_is_there(writer, last, &entries, 0)?;
                         served = whole.then_some((end, entries));
                     }
                     Err(error @ HistoryError::Device(_)) => return Err(error),
@@ -642,7 +645,7 @@ impl History {
             }
             if record.sequence > durable
                 && found.end.is_none()
-                && !self.content_is_there(writer, found, &record.entries)?
+                && !self.content_is_there(writer, found, &record.entries, records.position)?
             {
                 break;
             }
@@ -695,8 +698,11 @@ impl History {
                 _ => return false,
             };
             let fits = u64::from(entry.place) + u64::from(entry.length).div_ceil(PLACE_UNIT) <= end;
-            fits && u64::from(entry.place) < end
-                && (!entry.kind.has_data() || u64::from(entry.length) == length)
+            let stored = match entry.reduced {
+                true => u64::from(entry.length) < length,
+                false => !entry.kind.has_data() || u64::from(entry.length) == length,
+            };
+            fits && u64::from(entry.place) < end && stored
         };
         if record.entries.iter().all(sane) {
             return Ok(());
@@ -705,18 +711,24 @@ impl History {
         Err(HistoryError::Damaged { offset, source })
     }
 
-    /// True when all content of entries of a segment is on the store: no record's end was torn.
+    /// True when all content of entries of a segment that is stored from block `from` of it on is on the store: no record's end was torn. What is stored before belongs to records before, which say so
+    /// themselves: damage there is no torn end here.
     fn content_is_there(
         &self,
         writer: &Writer,
         found: &Found,
         entries: &[HistoryEntry],
+        from: u64,
     ) -> Result<bool, HistoryError> {
         let base = writer.start_of(found.index) * BLOCK;
         let alignment = u64::from(self.store.geometry().alignment);
         let offset_of = |entry: &HistoryEntry| base + u64::from(entry.place) * PLACE_UNIT;
         let end_of = |entry: &HistoryEntry| offset_of(entry) + u64::from(entry.length);
-        let with_data: Vec<&HistoryEntry> = entries.iter().filter(|entry| entry.kind.has_data()).collect();
+        let is_own = |entry: &&HistoryEntry| u64::from(entry.place) * PLACE_UNIT >= from * BLOCK;
+        let mut with_data: Vec<&HistoryEntry> =
+            entries.iter().filter(|entry| entry.kind.has_data()).filter(is_own).collect();
+        with_data.sort_by_key(|entry| entry.place);
+        with_data.dedup_by_key(|entry| (entry.place, entry.crc, entry.length));
         // Contents of a record lie behind each other, and are read together: there may be hundreds of thousands.
         let follows = |one: &&HistoryEntry, next: &&HistoryEntry| {
             end_of(one).next_multiple_of(PLACE_UNIT) == offset_of(next)
@@ -731,7 +743,7 @@ impl History {
                 // One that is not there before what can't be read is the end all the same.
                 Err(_) if part.len() > 1 => {
                     for entry in part {
-                        if !self.content_is_there(writer, found, &[**entry])? {
+                        if !self.content_is_there(writer, found, &[**entry], from)? {
                             return Ok(false);
                         }
                     }
@@ -768,13 +780,9 @@ impl History {
                 Segment { sequence: found.sequence, last_ns, closed, ..Segment::default() };
             state.last = state.last.max(last_ns);
         }
-        let version = |entry: &HistoryEntry| {
-            let HistoryEntry { lba, time, kind, place, crc, .. } = *entry;
-            Version { lba, time, kind, place: base + u64::from(place), crc }
-        };
         entries
             .iter()
-            .map(version)
+            .map(|entry| Version::of(entry, base))
             .filter(|version| version.counts(cut))
             .for_each(|version| loading.add(&version));
     }

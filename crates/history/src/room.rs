@@ -354,8 +354,7 @@ impl History {
         let needed: Vec<(HistoryEntry, Version)> = {
             let state = self.state.lock();
             let here = |entry: HistoryEntry| {
-                let HistoryEntry { lba, time, kind, place, crc, .. } = entry;
-                let version = Version { lba, time, kind, place: base + u64::from(place), crc };
+                let version = Version::of(&entry, base);
                 (state.index.get(version.key()) == Some(version)).then_some((entry, version))
             };
             entries.into_iter().filter_map(here).collect()
@@ -365,7 +364,7 @@ impl History {
             let wanted: Vec<(Version, usize)> = part
                 .iter()
                 .filter(|(entry, _)| entry.kind.has_data())
-                .map(|(entry, version)| (*version, entry.length as usize))
+                .map(|(_, version)| (*version, self.content_bytes(version.lba)))
                 .collect();
             let mut read = self.read_versions(&wanted).into_iter();
             let mut pending = Vec::with_capacity(part.len());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cairn_base::{HistoryId, Timestamp};
-use cairn_format::history::{Granularity, Placement, THINNED_MAX, Thinned};
+use cairn_format::history::{Granularity, Placement, Reduction, THINNED_MAX, Thinned};
 
 use crate::HistoryError;
 use crate::counters::Counters;
@@ -84,7 +84,7 @@ pub struct HistoryStatus {
     pub index_bytes: u64,
     /// Bytes of the store that hold history.
     pub used_bytes: u64,
-    /// Of these, bytes that something needs.
+    /// Of these, bytes that something needs; with a reduction that is what it would be without, as far as it is not more than its segments.
     pub live_bytes: u64,
     /// Bytes of the store that can hold history.
     pub store_bytes: u64,
@@ -147,7 +147,7 @@ impl History {
             versions: state.index.len() as u64,
             index_bytes: state.index.memory() as u64,
             used_bytes: (superblock.segments - free) * segment_bytes,
-            live_bytes: state.segments.iter().map(|segment| segment.live).sum(),
+            live_bytes: state.segments.iter().map(|segment| segment.live.min(segment_bytes)).sum(),
             store_bytes: superblock.segments * segment_bytes,
             dirty_bytes: state.cache.bytes() + state.current.bytes(),
             marks: marks.collect(),
@@ -211,6 +211,10 @@ pub(crate) fn set_in_superblock(superblock: &mut cairn_format::history::HistoryS
     superblock.window_bytes = window.bytes.unwrap_or(0);
     superblock.floor_ns = window.floor.as_nanos() as u64;
     superblock.floor_policy = window.floor_policy;
+    // What was reduced once stays so.
+    if superblock.reduction.is_some() || window.reduction != Reduction::NONE {
+        superblock.reduction = Some(window.reduction);
+    }
     // What a step has thinned stays so, whatever its age becomes. A finer one before it begins there: its end is an end of every finer interval.
     let before = std::mem::take(&mut superblock.thinned);
     let mut until_ns = 0;
@@ -236,6 +240,7 @@ pub(crate) fn window_of(superblock: &cairn_format::history::HistorySuperblock) -
         floor: Duration::from_nanos(superblock.floor_ns),
         floor_policy: superblock.floor_policy,
         thin,
+        reduction: superblock.reduction.unwrap_or(Reduction::NONE),
     }
 }
 

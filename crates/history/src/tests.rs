@@ -15,6 +15,7 @@ mod lost;
 mod opening;
 mod order;
 mod owed;
+mod reduce;
 mod semantics;
 mod waits;
 

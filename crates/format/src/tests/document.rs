@@ -68,6 +68,7 @@ fn newer_version_is_refused_and_named() {
         let at = field(head, "version").0;
         let newest = match head {
             "superblock::RawSuperblock" => layout::SUPERBLOCK_VERSION,
+            "history::RawSuperblock" => layout::HISTORY_VERSION,
             _ => layout::VERSION,
         };
         let newer = (newest + 1) as u8;
@@ -92,7 +93,7 @@ fn newer_version_is_refused_and_named() {
         seen += 1;
     }
     assert_eq!(
-        seen, 16,
+        seen, 17,
         "superblocks, log device, node, leaves, attributes, quotas, label blocks, log record and the history's have a version"
     );
 }

@@ -23,6 +23,8 @@ fn bytes_of_every_struct_are_those_of_its_version() {
         ("label index block", "f42aa5f1921d49236be11cbe73285120"),
         ("log record", "2af89504e75afa69edc69abc9d29fd1c"),
         ("history superblock", "72d71cfc41089646cdde61995a4c9cec"),
+        // Version 2 of the superblock of a history.
+        ("history superblock with a reduction", "4e804f039c31494329b9f4c1e7a6594a"),
         ("end of a history segment", "2a31de01a0c6323b79d0c1224cd2d01e"),
         ("history record", "42478c5178fe7bb4cdf729cdb15a2404"),
     ];

@@ -1,9 +1,10 @@
 //! Samples of the structs of a history store.
 
-use cairn_base::{BLOCK_SIZE, HistoryId, crc32c};
+use cairn_base::{BLOCK_SIZE, Checksum, HistoryId, crc32c};
 
 use super::block;
 use crate::FormatError;
+use crate::delta::{Delta, LINKS_MAX, runs_between};
 use crate::history::*;
 
 pub(super) const STORE: HistoryId = HistoryId([0x7d; 16]);
@@ -15,6 +16,7 @@ pub(super) fn superblock() -> HistorySuperblock {
         placement: Placement::SplitStream,
         granularity: Granularity::Interval(1_000_000_000),
         floor_policy: FloorPolicy::Wait,
+        reduction: None,
         block_bytes: 4096,
         segment_blocks: 256,
         segments: 100,
@@ -39,6 +41,16 @@ pub(super) fn superblock() -> HistorySuperblock {
         ahead: (0..100).map(|index| index % 9 == 0).collect(),
         ahead_from: 13,
     }
+}
+
+/// Of version 2.
+pub(super) fn reduced_superblock() -> HistorySuperblock {
+    HistorySuperblock { reduction: Some(Reduction { xor: true, identical: false }), ..superblock() }
+}
+
+fn delta() -> Delta {
+    let runs = vec![7, 0, 3, 0, 1, 2, 3, 2, 0, 1, 0, 9];
+    Delta { back: 24, base_crc: 0x1234_5678, base_units: 1, links: 2, crc: 0x9abc_def0, runs }
 }
 
 pub(super) fn superblock_bytes(superblock: &HistorySuperblock) -> Vec<u8> {
@@ -73,6 +85,7 @@ pub(super) fn record() -> HistoryRecord {
         crc: if kind.has_data() { 0x1234_5678 } else { 0 },
         length: if kind.has_data() { 4096 } else { 0 },
         kind,
+        reduced: false,
     };
     HistoryRecord {
         summary: false,
@@ -121,9 +134,101 @@ fn record_of_another_store_or_with_an_impossible_entry_is_refused() {
         |entry: &mut HistoryEntry| entry.length = 0,
         |entry: &mut HistoryEntry| entry.length = HISTORY_BLOCK_MAX + 1,
         |entry: &mut HistoryEntry| entry.time = u64::MAX,
+        |entry: &mut HistoryEntry| (entry.reduced, entry.length) = (true, 500),
+        |entry: &mut HistoryEntry| (entry.reduced, entry.length) = (true, HISTORY_BLOCK_MAX),
     ] {
         let mut record = record();
         change(&mut record.entries[1]);
         assert!(HistoryRecord::parse(&record.to_bytes(STORE), STORE).is_err());
+    }
+}
+
+#[test]
+fn superblock_says_by_its_version_whether_contents_may_be_reduced() {
+    for (reduction, version) in [(None, 1), (Some(Reduction::NONE), 2)] {
+        let bytes = superblock_bytes(&HistorySuperblock { reduction, ..superblock() });
+        assert_eq!(bytes[8], version);
+        // The other version with the same bytes says something else.
+        let mut other = bytes.clone();
+        (other[8], other[15]) = (3 - version, 1);
+        let sum = Checksum::of(&other[..BLOCK_SIZE - 16]);
+        other[BLOCK_SIZE - 16..].copy_from_slice(&sum.0);
+        assert_eq!(reread_superblock(&other).is_err(), version == 2, "version 1 has no reduction");
+    }
+}
+
+#[test]
+fn bytes_of_a_delta_are_those_of_its_version_and_none_is_ignored() {
+    let bytes = delta().to_bytes();
+    assert_eq!(format!("{:?}", Checksum::of(&bytes)), "73d330f2031a95a1bc401599d9599f56");
+    assert_eq!(Delta::parse(&bytes), Ok(delta()));
+    let (reserved, count) = super::document::field("delta::RawDelta", "reserved");
+    for bit in 0..bytes.len() * 8 {
+        let mut changed = bytes.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        let read = Delta::parse(&changed);
+        assert!(read.is_err() || !(reserved..reserved + count).contains(&(bit / 8)), "bit {bit}");
+        assert!(read.is_err() || read.is_ok_and(|delta| delta.to_bytes() == changed), "bit {bit}");
+    }
+}
+
+#[test]
+fn delta_with_an_impossible_base_or_length_is_refused_and_none_reaches_past_its_content() {
+    let bytes = delta().to_bytes();
+    assert!(Delta::parse(&bytes[..bytes.len() - 1]).is_err());
+    assert!(Delta::parse(&[&bytes[..], &[0; 512]].concat()).is_err(), "longer than it says");
+    for change in [
+        |delta: &mut Delta| delta.back = 0,
+        |delta: &mut Delta| delta.links = 0,
+        |delta: &mut Delta| delta.links = LINKS_MAX + 1,
+        |delta: &mut Delta| delta.links = 1,
+        |delta: &mut Delta| delta.base_units = 0,
+    ] {
+        let mut changed = delta();
+        change(&mut changed);
+        assert!(Delta::parse(&changed.to_bytes()).is_err(), "{changed:?}");
+    }
+    let mut content = vec![0; 20];
+    delta().apply(&mut content).expect("its runs end within it");
+    assert_eq!(content[6..14], [0, 1, 2, 3, 0, 0, 9, 0]);
+    for length in 0..13 {
+        assert!(delta().apply(&mut vec![0; length]).is_err(), "{length} bytes");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn runs_make_of_a_content_the_other_one_or_are_not_worth_it(
+        before in proptest::collection::vec(proptest::prelude::any::<u8>(), 1..3000),
+        changes in proptest::collection::vec((0usize..3000, 1usize..200, 0u8..=255), 0..12),
+        limit in 0usize..3000,
+    ) {
+        let mut after = before.clone();
+        for (at, count, value) in changes {
+            let at = at % after.len();
+            let end = (at + count).min(after.len());
+            after[at..end].iter_mut().for_each(|byte| *byte ^= value);
+        }
+        let all = runs_between(&before, &after, 60_000).expect("it has room");
+        let limited = runs_between(&before, &after, limit);
+        proptest::prop_assert_eq!(limited.is_some(), all.len() <= limit);
+        let mut found = before.clone();
+        Delta { runs: all, ..delta() }.apply(&mut found).expect("its own runs");
+        proptest::prop_assert_eq!(found, after);
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_read_and_written_the_same(
+        bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 512),
+        length in 0u32..500,
+    ) {
+        let mut bytes = bytes;
+        bytes[12..16].copy_from_slice(&length.to_le_bytes());
+        bytes[18..24].fill(0);
+        bytes[24 + (length as usize).min(488)..].fill(0);
+        if let Ok(delta) = Delta::parse(&bytes) {
+            proptest::prop_assert_eq!(delta.to_bytes(), bytes);
+            let _ = delta.apply(&mut [0; 4096]);
+        }
     }
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::index::{Index, Key, Loading, Version};
 
 fn version(lba: u64, time: u64, kind: EntryKind, place: u64) -> Version {
-    Version { lba, time, kind, place, crc: (place * 31) as u32 }
+    Version { lba, time, kind, place, crc: (place * 31) as u32, units: place as u8 }
 }
 
 proptest! {

@@ -331,7 +331,7 @@ fn release_that_is_refused_for_what_is_lost_gives_up_no_history() {
 fn block_that_is_lost_until_a_time_and_from_then_on_stays_known_when_the_one_goes() {
     let stack = Stack::new(&hour(Placement::Checkpointing), BLOCKS * B as u64, 8 * MIB);
     let mut state = stack.history.state.lock();
-    let lost = |kind| Version { lba: DAMAGED, time: 5, kind, place: 0, crc: 0 };
+    let lost = |kind| Version { lba: DAMAGED, time: 5, kind, place: 0, crc: 0, units: 0 };
     let (until, from) = (lost(EntryKind::UndoLost), lost(EntryKind::RedoLost));
     for version in [until, from] {
         state.index.insert(&version);

@@ -1,0 +1,233 @@
+//! Contents that take less room in the log: XOR with an earlier version of the block, and identical content once (Trap-array and Peabody, section 5 of the 2007 paper).
+//!
+//! **Nothing refers to another segment.** A version that is stored as what differs from an earlier one, its base, or that has its content from another one, lies in the segment where that is stored. A segment is freed only when no
+//! version in the index has its place there, so what a version builds on is there as long as it is, whatever becomes of the versions that it was stored for: the window moves on, retention drops them, a write of
+//! the same window replaces them, and nobody has to ask who builds on what. A version that is moved to another segment is put together and stored there anew. The price: a block is stored whole once a segment at least.
+//!
+//! [`Recent`] has the contents of the segment that is being filled, as far as they fit in memory, by block and by checksum. So nothing is read to find what a content can be less by, and bytes are compared with bytes. It is
+//! empty when a segment begins, and after an opening.
+//!
+//! A base comes before what builds on it, in the log or within a record, so where a cut has torn the log the end is before both or behind the base. A chain has [`LINKS_MAX`] deltas at most, then comes a version that is
+//! stored whole. Damage costs the versions that build on what is damaged, no others, and is told: what is stored has a checksum in its entry, its base has one, and the content has one after each step.
+
+use std::collections::{HashMap, VecDeque};
+
+use cairn_base::crc32c;
+use cairn_device::{DeviceError, Segment, Segments};
+use cairn_format::delta::{Delta, LINKS_MAX, runs_between};
+use cairn_format::history::{NO_LBA, PLACE_UNIT, Reduction};
+
+use crate::content::crc;
+use crate::history::History;
+use crate::index::Version;
+
+/// Bytes of contents that are remembered at most: as much as the largest segment of a store holds unless it is of more than 256 GiB.
+const RECENT_BYTES: u64 = 32 << 20;
+/// What one of them takes in memory besides its bytes.
+const OVERHEAD: u64 = 256;
+/// A delta takes one part in so many of its content at most: reading it is a second read at least.
+const WORTH: usize = 2;
+const UNIT: usize = PLACE_UNIT as usize;
+
+/// How and where a content is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// In units of 512 bytes; from where, the user knows.
+    pub(crate) place: u64,
+    /// CRC-32C of what is stored.
+    pub(crate) crc: u32,
+    /// Units that a delta takes; 0: the content is stored whole.
+    pub(crate) units: u8,
+}
+
+impl Stored {
+    pub(crate) fn of(version: &Version) -> Self {
+        Self { place: version.place, crc: version.crc, units: version.units }
+    }
+
+    /// Bytes of what is stored of a content of `length`.
+    pub(crate) fn bytes(&self, length: usize) -> usize {
+        if self.units == 0 { length } else { usize::from(self.units) * UNIT }
+    }
+
+    /// It is not what was stored.
+    pub(crate) fn damaged(&self, length: usize) -> DeviceError {
+        let (offset, length) = (self.place * PLACE_UNIT, self.bytes(length) as u64);
+        DeviceError::Corrupt { offset, length }
+    }
+}
+
+/// A content that is remembered.
+struct Known {
+    lba: u64,
+    sum: u32,
+    content: Segments,
+    stored: Stored,
+    /// Deltas up to one that is stored whole.
+    links: u8,
+}
+
+/// Contents of the segment that is being filled. Places are from its start.
+#[derive(Default)]
+pub(crate) struct Recent {
+    /// In the order in which they were stored; they are counted through.
+    known: VecDeque<Known>,
+    /// The number of the first of them.
+    first: u64,
+    /// The last one of each block.
+    by_block: HashMap<u64, u64>,
+    /// The last one of each checksum.
+    by_sum: HashMap<u32, u64>,
+    bytes: u64,
+}
+
+impl Recent {
+    /// How a content is stored when the next free place is `place`, and what goes there, if anything does.
+    pub(crate) fn store(
+        &mut self,
+        reduction: Reduction,
+        lba: u64,
+        content: Segments,
+        place: u64,
+    ) -> (Stored, Option<Segments>) {
+        let sum = crc(&content);
+        let whole = Stored { place, crc: sum, units: 0 };
+        if reduction == Reduction::NONE || lba == NO_LBA {
+            return (whole, Some(content));
+        }
+        if let (true, Some(stored)) = (reduction.identical, self.identical(sum, &content)) {
+            return (stored, None);
+        }
+        let delta = if reduction.xor { self.delta(lba, sum, &content, place) } else { None };
+        let (stored, links, new) = match delta {
+            Some(delta) => {
+                let bytes = delta.to_bytes();
+                let units = (bytes.len() / UNIT) as u8;
+                (Stored { place, crc: crc32c(&bytes), units }, delta.links, Segments::copy_of(&bytes))
+            }
+            None => (whole, 0, content.clone()),
+        };
+        self.remember(Known { lba, sum, content, stored, links });
+        (stored, Some(new))
+    }
+
+    fn get(&self, number: Option<&u64>) -> Option<&Known> {
+        self.known.get(number?.checked_sub(self.first)? as usize)
+    }
+
+    /// Where the same bytes are stored.
+    fn identical(&self, sum: u32, content: &Segments) -> Option<Stored> {
+        let known = self.get(self.by_sum.get(&sum))?;
+        is_same(&known.content, content).then_some(known.stored)
+    }
+
+    /// What a content differs by from the last one of its block, where that is worth it.
+    fn delta(&self, lba: u64, sum: u32, content: &Segments, place: u64) -> Option<Delta> {
+        let base = self.get(self.by_block.get(&lba))?;
+        let units = content.len() / UNIT / WORTH;
+        if base.links >= LINKS_MAX || base.content.len() != content.len() || units == 0 {
+            return None;
+        }
+        let room = Delta::room(units);
+        let runs = runs_between(&base.content.to_vec(), &content.to_vec(), room)?;
+        let back = u32::try_from(place - base.stored.place).ok()?;
+        let links = base.links + 1;
+        Some(Delta { back, base_crc: base.stored.crc, base_units: base.stored.units, links, crc: sum, runs })
+    }
+
+    fn remember(&mut self, known: Known) {
+        let number = self.first + self.known.len() as u64;
+        self.by_block.insert(known.lba, number);
+        self.by_sum.insert(known.sum, number);
+        self.bytes += known.content.len() as u64 + OVERHEAD;
+        self.known.push_back(known);
+        while self.bytes > RECENT_BYTES
+            && let Some(oldest) = self.known.pop_front()
+        {
+            self.bytes -= oldest.content.len() as u64 + OVERHEAD;
+            if self.by_block.get(&oldest.lba) == Some(&self.first) {
+                self.by_block.remove(&oldest.lba);
+            }
+            if self.by_sum.get(&oldest.sum) == Some(&self.first) {
+                self.by_sum.remove(&oldest.sum);
+            }
+            self.first += 1;
+        }
+    }
+}
+
+/// True when both have the same bytes, in whatever pieces.
+fn is_same(one: &Segments, other: &Segments) -> bool {
+    if one.iter().map(Segment::len).eq(other.iter().map(Segment::len)) {
+        return one.iter().zip(other.iter()).all(|(one, other)| one.bytes() == other.bytes());
+    }
+    one.to_vec() == other.to_vec()
+}
+
+/// A content that is being put together.
+struct Chain {
+    /// Which one.
+    at: usize,
+    length: usize,
+    /// From the content back to its base.
+    deltas: Vec<Delta>,
+    /// What is read next.
+    next: Stored,
+}
+
+impl Chain {
+    /// Takes what is stored at `next`: the content, once that is there.
+    fn take(&mut self, data: &Segments) -> Result<Option<Segments>, DeviceError> {
+        let damaged = self.next.damaged(self.length);
+        if self.next.units > 0 {
+            let delta = Delta::parse(&data.to_vec()).map_err(|_| damaged.clone())?;
+            let follows = self.deltas.last().is_none_or(|later| later.links == delta.links + 1);
+            let place = self.next.place.checked_sub(delta.back.into()).filter(|_| follows).ok_or(damaged)?;
+            self.next = Stored { place, crc: delta.base_crc, units: delta.base_units };
+            self.deltas.push(delta);
+            return Ok(None);
+        }
+        let mut content = data.to_vec();
+        for delta in self.deltas.iter().rev() {
+            delta.apply(&mut content).map_err(|_| damaged.clone())?;
+            if crc32c(&content) != delta.crc {
+                return Err(damaged);
+            }
+        }
+        Ok(Some(Segments::copy_of(&content)))
+    }
+}
+
+impl History {
+    /// Contents of which was read what is stored of them: where that is a delta, what it builds on is read as well, one link of all chains at a time.
+    pub(crate) fn rebuild(
+        &self,
+        places: &[(Stored, usize)],
+        read: Vec<Result<Segments, DeviceError>>,
+    ) -> Vec<Result<Segments, DeviceError>> {
+        let mut contents = read;
+        let mut chains: Vec<Chain> = Vec::new();
+        for (at, (stored, length)) in places.iter().enumerate().filter(|(_, (stored, _))| stored.units > 0) {
+            let mut chain = Chain { at, length: *length, deltas: Vec::new(), next: *stored };
+            match contents[at].as_ref().map_err(DeviceError::clone).and_then(|data| chain.take(data)) {
+                Ok(_) => chains.push(chain),
+                Err(error) => contents[at] = Err(error),
+            }
+        }
+        while !chains.is_empty() {
+            let wanted: Vec<(Stored, usize)> =
+                chains.iter().map(|chain| (chain.next, chain.length)).collect();
+            let read = self.read_stored(&wanted);
+            let mut left = Vec::new();
+            for (mut chain, data) in chains.into_iter().zip(read) {
+                match data.and_then(|data| chain.take(&data)) {
+                    Ok(None) => left.push(chain),
+                    Ok(Some(content)) => contents[chain.at] = Ok(content),
+                    Err(error) => contents[chain.at] = Err(error),
+                }
+            }
+            chains = left;
+        }
+        contents
+    }
+}
