@@ -410,6 +410,33 @@ fn retention_is_told_on_the_command_line_and_survives_a_restart() {
 }
 
 #[test]
+fn contents_are_reduced_as_their_owner_wants_and_status_says_what_that_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, image) = served(dir.path());
+    adopt(&server, dir.path(), &image, "logging", "every-write", &["--window", "24h", "--reduce", "all"]);
+    assert_eq!(status(&server)["window"]["reduce"], "all");
+    let mut disk = server.disk("disk0");
+    (0..20).for_each(|block| write(&mut disk, block, 77));
+    disk.flush().unwrap();
+    let reduced = status(&server);
+    assert_eq!(reduced["identical_versions"], 19);
+    assert_eq!(reduced["content_bytes"], 20 * BLOCK);
+    assert_eq!(reduced["stored_bytes"], BLOCK);
+    let page = server.good(&["history", "status", "disk0"]);
+    assert!(page.contains("to 4 KiB since it was opened") && page.contains("19 to nothing"), "{page}");
+    // Another window leaves it as it is, and by itself it leaves the window as it is.
+    server.good(&["history", "window", "disk0", "--window", "48h"]);
+    assert_eq!(status(&server)["window"]["reduce"], "all");
+    server.good(&["history", "window", "disk0", "--reduce", "none"]);
+    server.kill();
+    server.restart();
+    let window = status(&server)["window"].clone();
+    assert_eq!((&window["reduce"], &window["time_ms"]), (&"none".into(), &(48 * 3_600_000).into()));
+    let mut disk = server.disk("disk0");
+    assert!((0..20).all(|block| read(&mut disk, block) == 77));
+}
+
+#[test]
 fn release_that_stopped_leaves_the_device_to_those_who_may_open_it() {
     let dir = tempfile::tempdir().unwrap();
     let (server, image) = served(dir.path());

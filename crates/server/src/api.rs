@@ -26,7 +26,7 @@ pub use activity::{Activity, Rate};
 pub use clones::{CreateClone, VolumeClone};
 pub use devices::{
     AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, Folding, HistoryStatus, Instant, IoCount,
-    LostVersion, Mark, Placement, RevertCopy, Reverted, Thin, View, VolumeHistory, Window,
+    LostVersion, Mark, Placement, Reduce, RevertCopy, Reverted, Thin, View, VolumeHistory, Window,
 };
 pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
 pub use dumps::{

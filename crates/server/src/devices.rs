@@ -18,7 +18,7 @@ use cairn_device::{Device, FileDevice};
 use cairn_frontend_nbd::{Export, ExportInfo};
 use cairn_history::{
     FloorPolicy, Granularity, History, HistoryError, HistoryOptions, HistoryView, OpenOptions, Placement,
-    Thin, Window,
+    Reduction, Thin, Window,
 };
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
@@ -732,7 +732,11 @@ impl OpenDevice {
     }
 
     pub(crate) fn set_window(&self, window: &api::Window) -> Result<(), ServerError> {
-        self.history.set_window(engine_window(window)?).map_err(ServerError::history(&self.name))
+        let mut wanted = engine_window(window)?;
+        if window.reduce.is_none() {
+            wanted.reduction = self.history.status().window.reduction;
+        }
+        self.history.set_window(wanted).map_err(ServerError::history(&self.name))
     }
 }
 
@@ -832,5 +836,11 @@ fn engine_window(window: &api::Window) -> Result<Window, ServerError> {
             api::FloorPolicy::Fail => FloorPolicy::Fail,
         },
         thin,
+        reduction: match window.reduce.unwrap_or(api::Reduce::None) {
+            api::Reduce::None => Reduction::NONE,
+            api::Reduce::Xor => Reduction { xor: true, identical: false },
+            api::Reduce::Identical => Reduction { xor: false, identical: true },
+            api::Reduce::All => Reduction { xor: true, identical: true },
+        },
     })
 }

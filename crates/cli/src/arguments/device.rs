@@ -95,6 +95,9 @@ pub struct WindowArguments {
     /// What is older than AGE keeps one instant every so long: `--thin 1h:1m --thin 1d:1h`. Marks stay
     #[arg(long, value_name = "AGE:EVERY", value_parser = thin)]
     pub thin: Vec<api::Thin>,
+    /// Store less of what is written from now on: none, xor (what differs from an earlier version of the block), identical (the same content once) or all; as it is, or none, when not given
+    #[arg(long, value_name = "HOW", value_parser = reduce)]
+    pub reduce: Option<api::Reduce>,
 }
 
 /// An instant: a time or a mark.
@@ -192,6 +195,10 @@ fn placement(text: &str) -> Result<api::Placement, String> {
 
 fn floor_policy(text: &str) -> Result<api::FloorPolicy, String> {
     word(text, "wait or fail")
+}
+
+fn reduce(text: &str) -> Result<api::Reduce, String> {
+    word(text, "none, xor, identical or all")
 }
 
 fn thin(text: &str) -> Result<api::Thin, String> {

@@ -129,8 +129,14 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
         }
         History::Revert { name, at, dry_run } => go_back(&name, &at, dry_run, false, client, output)?,
         History::Window { name, window: arguments } => {
-            let request = window(&arguments)?;
             let now: api::HistoryStatus = client.get(&path(&name)?)?;
+            let asked = window(&arguments)?;
+            // By itself it changes nothing of how much is kept.
+            let only = api::Window { reduce: asked.reduce, ..api::Window::default() };
+            let request = match asked.reduce {
+                Some(_) if asked == only => api::Window { reduce: asked.reduce, ..now.window.clone() },
+                _ => asked,
+            };
             if keeps_less(&request, &now.window) {
                 output.confirm(&format!(
                     "this gives up what {name} remembers beyond its new window ({}; now: {})",
@@ -269,6 +275,7 @@ fn window(arguments: &WindowArguments) -> Result<api::Window, Failure> {
         floor_ms: arguments.floor.map(ms),
         floor_policy: arguments.floor_policy.unwrap_or_default(),
         thin: arguments.thin.clone(),
+        reduce: arguments.reduce,
         ..api::Window::default()
     };
     for part in &arguments.window {
@@ -316,7 +323,18 @@ fn window_words(window: &api::Window) -> String {
     for step in &window.thin {
         words.push(format!("past {} one instant every {}", duration(step.after_ms), duration(step.every_ms)));
     }
+    words.extend(window.reduce.and_then(reduce_words).map(|words| format!("stored as {words}")));
     words.join(", ")
+}
+
+/// What is stored of contents that are reduced.
+fn reduce_words(reduce: api::Reduce) -> Option<&'static str> {
+    match reduce {
+        api::Reduce::None => None,
+        api::Reduce::Xor => Some("what differs from an earlier version"),
+        api::Reduce::Identical => Some("identical content once"),
+        api::Reduce::All => Some("what differs from an earlier version, identical content once"),
+    }
 }
 
 fn page(status: &api::HistoryStatus) -> String {
@@ -356,6 +374,18 @@ fn page(status: &api::HistoryStatus) -> String {
             size(status.index_bytes)
         ),
     );
+    if status.window.reduce.and_then(reduce_words).is_some() || status.stored_bytes < status.content_bytes {
+        row(
+            "reduced",
+            format!(
+                "{} to {} since it was opened: {} versions to what differs, {} to nothing",
+                size(status.content_bytes),
+                size(status.stored_bytes),
+                status.xor_versions,
+                status.identical_versions
+            ),
+        );
+    }
     for (name, io) in [
         ("reads of the origin", status.current_reads),
         ("writes of the origin", status.current_writes),

@@ -30,6 +30,20 @@ pub enum FloorPolicy {
     Fail,
 }
 
+/// What becomes of contents on their way into a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reduce {
+    /// They are stored as they are.
+    None,
+    /// What differs from an earlier version of the block is stored, where that is less.
+    Xor,
+    /// What is stored already is not stored again.
+    Identical,
+    /// Both.
+    All,
+}
+
 /// How much history is kept. What is not given is not limited.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -44,6 +58,8 @@ pub struct Window {
     pub floor_policy: FloorPolicy,
     /// What is older keeps fewer instants, the youngest step first; four steps at most.
     pub thin: Vec<Thin>,
+    /// What becomes of contents from now on; as it was when not given, and `none` for a new history.
+    pub reduce: Option<Reduce>,
 }
 
 /// A step of retention.
@@ -202,7 +218,7 @@ pub struct HistoryStatus {
     pub index_bytes: u64,
     /// Of the store, taken.
     pub used_bytes: u64,
-    /// Of that, needed.
+    /// Of that, needed; where contents are reduced, at most.
     pub live_bytes: u64,
     /// Of the store, in all.
     pub store_bytes: u64,
@@ -226,6 +242,14 @@ pub struct HistoryStatus {
     pub absorbed_blocks: u64,
     /// Blocks of I/O that a written block has cost: figure 5 of the 2007 paper.
     pub io_per_write: f64,
+    /// Bytes of the contents that went to the log since the device was opened.
+    pub content_bytes: u64,
+    /// Bytes that are stored for them: less where they are reduced.
+    pub stored_bytes: u64,
+    /// Of these contents, those of which what differs from an earlier one is stored.
+    pub xor_versions: u64,
+    /// Those of which nothing is, as they were there already.
+    pub identical_versions: u64,
     /// Versions whose checksum failed; they were not served.
     pub damaged: u64,
     /// Versions that can't be read any more: what needs them fails, everything else goes on. The first of them, in order of blocks.

@@ -189,6 +189,10 @@ impl OpenDevice {
             written_blocks: counters.written_blocks,
             absorbed_blocks: counters.absorbed_blocks,
             io_per_write: counters.io_per_write(false),
+            content_bytes: counters.content_bytes,
+            stored_bytes: counters.stored_bytes,
+            xor_versions: counters.xor_versions,
+            identical_versions: counters.identical_versions,
             damaged: counters.damaged,
             lost: status.lost.iter().map(lost).collect(),
             lost_versions: status.lost_versions,
@@ -242,5 +246,11 @@ fn window(window: &Window) -> api::Window {
             .steps()
             .map(|step| api::Thin { after_ms: ms(step.after), every_ms: ms(step.every) })
             .collect(),
+        reduce: Some(match (window.reduction.xor, window.reduction.identical) {
+            (false, false) => api::Reduce::None,
+            (true, false) => api::Reduce::Xor,
+            (false, true) => api::Reduce::Identical,
+            (true, true) => api::Reduce::All,
+        }),
     }
 }
