@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use cairn_base::{HistoryId, Rng};
 use cairn_device::{Device, Direct, FileDevice, FileOptions, Operation, Request, Segments, SystemClock};
-use cairn_history::{Granularity, History, HistoryOptions, OpenOptions, Placement, Window};
+use cairn_history::{
+    Granularity, History, HistoryOptions, HistoryStatus, OpenOptions, Placement, Reduction, Window,
+};
 use serde_json::Value;
 
 use crate::Plan;
@@ -195,6 +197,7 @@ pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
         std::fs::remove_dir_all(&folder)?;
         std::fs::create_dir_all(&folder)?;
         write_through(plan, report, &folder)?;
+        reduced(plan, report, &folder)?;
     }
     many_writes(plan, report, &folder)
 }
@@ -275,6 +278,86 @@ fn write_through(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> 
                     let flushes = history.status().counters.flushes.max(1) as f64;
                     let work = format!("writes for each flush of a device: {name}, {clients} clients");
                     report.alone(work, "writes", written as f64 / flushes, report::Target::None);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the log takes for each written page, its own entries included, and how many a second one thread writes: pages of which little changes, with a skew, and now and then a copy of another one.
+fn reduced(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
+    const PAGE: usize = 4096;
+    let writes: u64 = if plan.quick { 20_000 } else { 400_000 };
+    let pages = 16_384;
+    let file = |name: &str, bytes| {
+        let options = FileOptions { direct: Direct::Never, ..FileOptions::default() };
+        let path = folder.join(name);
+        let _ = std::fs::remove_file(&path);
+        FileDevice::create_with(path, bytes, options).map(Arc::new)
+    };
+    for placement in [Placement::Logging, Placement::Checkpointing] {
+        let mut without = None;
+        for (name, xor, identical) in
+            [("none", false, false), ("xor", true, false), ("identical", false, true), ("all", true, true)]
+        {
+            let (origin, store) = (
+                file("reduced.img", (pages * PAGE) as u64)?,
+                file("reduced.history", writes * 2 * PAGE as u64 + (1 << 30))?,
+            );
+            let options = HistoryOptions {
+                store: HistoryId([5; 16]),
+                placement,
+                granularity: Granularity::EveryWrite,
+                block_bytes: PAGE as u32,
+                window: Window { reduction: Reduction { xor, identical }, ..Window::default() },
+            };
+            let clock = Arc::new(SystemClock::new());
+            let open = OpenOptions { dirty_bytes: 32 << 20, read_bytes: 0, clock };
+            let history = History::create(origin, store, &options, open)?;
+            let mut rng = Rng::new(6);
+            let mut image = vec![0; pages * PAGE];
+            rng.fill(&mut image);
+            let filled = image.chunks(1 << 20).enumerate();
+            for (number, chunk) in filled {
+                history.write((number << 20) as u64, Segments::copy_of(chunk))?;
+            }
+            history.flush()?;
+            let before = history.status();
+            let start = Instant::now();
+            for number in 0..writes {
+                // The lowest of four random pages: some are written far more often than others.
+                let page = (0..4).map(|_| rng.below(pages as u64)).min().unwrap_or(0) as usize * PAGE;
+                if number.is_multiple_of(10) {
+                    let from = rng.below(pages as u64 / 16) as usize * PAGE;
+                    image.copy_within(from..from + PAGE, page);
+                } else {
+                    // A row, and the head of the page.
+                    let (at, length) = (64 + rng.below(3700) as usize, 40 + rng.below(200) as usize);
+                    rng.fill(&mut image[page + at..][..length]);
+                    rng.fill(&mut image[page..][..16]);
+                }
+                history.write(page as u64, Segments::copy_of(&image[page..][..PAGE]))?;
+            }
+            history.flush()?;
+            let rate = writes as f64 / start.elapsed().as_secs_f64();
+            let after = history.status();
+            let taken = |status: &HistoryStatus| {
+                (status.counters.stored_bytes + status.counters.metadata.blocks * PAGE as u64) as f64
+            };
+            let used = (taken(&after) - taken(&before)) / writes as f64;
+            let work = |what: &str| format!("{what}, pages of which little changes, {placement:?}: {name}");
+            match without {
+                None => {
+                    report.alone(work("log for each written page"), "bytes", used, report::Target::None);
+                    report.alone(work("written pages, one thread"), "writes/s", rate, report::Target::None);
+                    without = Some((used, rate));
+                }
+                Some((bytes, all)) => {
+                    let none = report::Target::None;
+                    let (log, pages) = (work("log for each written page"), work("written pages, one thread"));
+                    report.against(log, "bytes", Some(used), ("none", bytes), none);
+                    report.against(pages, "writes/s", Some(rate), ("none", all), none);
                 }
             }
         }

@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use cairn_base::{HistoryId, ManualClock, Rng, Timestamp};
 use cairn_device::{Device, DeviceError, Fate, FaultDevice, FaultPart, Operation, Request, Segments};
 use cairn_history::{
-    FloorPolicy, Granularity, History, HistoryError, HistoryOptions, OpenOptions, Placement, Thin, Window,
+    FloorPolicy, Granularity, History, HistoryError, HistoryOptions, OpenOptions, Placement, Reduction, Thin,
+    Window,
 };
 
 use crate::cuts::{Done, at_every_operation};
@@ -45,15 +46,18 @@ fn config(rng: &mut Rng, small: bool) -> Config {
     };
     let block_bytes = [512, 1024, 4096, 4096, 8192, 65536][rng.below(6) as usize];
     let time = rng.one_in(3).then(|| Duration::from_secs(2 + rng.below(20)));
-    let window = Window {
+    let mut window = Window {
         time,
         bytes: rng.one_in(4).then(|| (1 << 20) + rng.below(1 << 20)),
         floor: if rng.one_in(5) { Duration::from_secs(2) } else { Duration::ZERO },
         floor_policy: FloorPolicy::Fail,
         thin: thin(rng, granularity),
+        reduction: Reduction::NONE,
     };
     let mut id = [0; 16];
     rng.fill(&mut id);
+    // By what is random already: a seed from before this choice makes the same of its others.
+    window.reduction = Reduction { xor: id[0] & 1 == 1, identical: id[0] & 2 == 2 };
     let blocks = if small { 4 + rng.below(28) } else { 8 + rng.below(120) };
     Config {
         options: HistoryOptions { store: HistoryId(id), placement, granularity, block_bytes, window },
@@ -259,6 +263,26 @@ impl<'a> Life<'a> {
         (offset, length.min(all - offset))
     }
 
+    /// Where contents are reduced: some of them are what stands there or elsewhere already, but for a few bytes of some.
+    fn make_alike(&self, bytes: &mut [u8], image: &[u8], offset: usize) {
+        let Some(choice) = bytes.first_chunk::<8>().copied().map(u64::from_le_bytes) else { return };
+        if self.config.options.window.reduction == Reduction::NONE || choice.is_multiple_of(4) {
+            return;
+        }
+        let block = self.config.options.block_bytes as usize;
+        let last = (image.len() - bytes.len()) / block;
+        let elsewhere = (choice >> 8) as usize % (last + 1) * block;
+        let from = if choice % 4 == 1 { elsewhere } else { offset };
+        let changed: Vec<u8> = bytes.iter().copied().skip(8).take(40).collect();
+        bytes.copy_from_slice(&image[from..from + bytes.len()]);
+        if choice % 4 > 1 {
+            for (index, byte) in changed.into_iter().enumerate() {
+                let at = (index / 8 * 997 + (choice >> 16) as usize % 4096 + index % 8) % bytes.len();
+                bytes[at] = byte;
+            }
+        }
+    }
+
     fn write(&mut self) -> Result<()> {
         let mut batch = Vec::new();
         let mut image = (*self.present()).clone();
@@ -269,6 +293,7 @@ impl<'a> Life<'a> {
             if !self.rng.one_in(8) {
                 self.rng.fill(&mut bytes);
             }
+            self.make_alike(&mut bytes, &image, offset as usize);
             image[offset as usize..(offset + length) as usize].copy_from_slice(&bytes);
             let fua = self.rng.one_in(10);
             batch
