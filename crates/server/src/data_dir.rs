@@ -25,11 +25,12 @@
 //! DIR/volumes/NAME/drill.json    the drills of a mirror
 //! DIR/groups.json               volumes that belong together
 //! DIR/followers.json             the mirrors of its volumes, as they were last seen
+//! DIR/volumes/NAME/views.json    its views of instants, when it is over a history
 //! DIR/volumes/NAME/mirror.json   which source it follows, when it is a mirror
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -45,6 +46,8 @@ const MAX_SOCKET_PATH: usize = 107;
 /// How long a server that answers nobody is taken for one that ends, and how often is looked.
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 const LOCK_ROUND: Duration = Duration::from_millis(20);
+/// How long a server has for an answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The directory, held for this process until it is dropped.
 pub(crate) struct DataDir {
@@ -73,7 +76,7 @@ impl DataDir {
                 Ok(()) => break,
                 // A server that was killed has its lock until the kernel is through with what it had asked of its disks.
                 Err(fs::TryLockError::WouldBlock)
-                    if UnixStream::connect(path.join("control.sock")).is_err() && Instant::now() < until =>
+                    if !answers(&path.join("control.sock")) && Instant::now() < until =>
                 {
                     if !std::mem::replace(&mut told, true) {
                         tracing::info!(path = %path.display(), "waits for a server that has this directory and answers nobody, as one that was killed does for a moment");
@@ -170,6 +173,18 @@ impl DataDir {
     }
 }
 
+/// True when a server answers there, whatever it says. One that was killed takes connections for a moment more, and is not heard of.
+fn answers(socket: &Path) -> bool {
+    let ask = || {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
+        stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+        stream.read(&mut [0])
+    };
+    ask().is_ok_and(|bytes| bytes > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,9 +199,20 @@ mod tests {
         });
         let held = DataDir::open(scratch.path()).expect("it has ended meanwhile");
         ends.join().unwrap();
-        let _listener = held.listen_control().unwrap();
+        let (listener, _) = held.listen_control().unwrap();
+        // It is killed, and its socket takes connections as long as the kernel has not come to that.
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop((listener, held));
+        });
+        let held = DataDir::open(scratch.path()).expect("it took connections, and answered nobody");
+        ends.join().unwrap();
+        let (listener, _) = held.listen_control().unwrap();
+        let serves =
+            std::thread::spawn(move || listener.accept().unwrap().0.write_all(b"HTTP/1.0 404\r\n\r\n"));
         let began = Instant::now();
         assert!(matches!(DataDir::open(scratch.path()), Err(ServerError::DataDirBusy { .. })));
         assert!(began.elapsed() < LOCK_PATIENCE);
+        serves.join().unwrap().unwrap();
     }
 }

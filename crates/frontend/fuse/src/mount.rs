@@ -149,8 +149,8 @@ impl Mount {
             return Ok(());
         }
         for place in self.places()? {
-            // Another file system can lie over it.
-            let root = File::open(place)?;
+            // Another file system can lie over it, also one that this program can't look into.
+            let Ok(root) = File::open(place) else { continue };
             if device_of(&root.metadata()?) == self.device {
                 return Ok(rustix::fs::syncfs(&root)?);
             }
