@@ -113,6 +113,15 @@ fn begin(server: &Running, command: &[&str]) -> Child {
     begun.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
+/// Writes down, where the server is stopped, what a kill leaves once the first of the mirrors has taken over.
+fn note_half_done(server: &Running, instant: &Value) {
+    let path = server.data.join("groups.json");
+    let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    document["groups"][0]["failover"] =
+        serde_json::json!({ "snapshot": instant, "at_ms": 1, "done": ["data"], "reverse": true });
+    std::fs::write(&path, document.to_string()).unwrap();
+}
+
 /// Begins the change of roles under load, and waits until the sources have given theirs away; what they had answered.
 fn give_away(from: &Running, to: &Running, at: u64) -> (Child, [u64; 3]) {
     let load = count_up(from, at);
@@ -288,11 +297,7 @@ fn group_whose_volumes_have_changed_their_roles_in_part_changes_all_of_them_at_o
     destination.good(&["mirror", "failover", "data", "--yes"]);
     destination.good(&["group", "together", "bank"]);
     destination.kill();
-    let path = destination.data.join("groups.json");
-    let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    document["groups"][0]["failover"] =
-        serde_json::json!({ "snapshot": instant, "at_ms": 1, "done": ["data"], "reverse": true });
-    std::fs::write(&path, document.to_string()).unwrap();
+    note_half_done(&destination, &instant);
     destination.restart();
     assert!(problems(&destination).contains("reverse was cut off"), "{}", problems(&destination));
     assert_eq!(&numbers(&destination)[1..], &answered[1..]);
@@ -310,4 +315,39 @@ fn group_whose_volumes_have_changed_their_roles_in_part_changes_all_of_them_at_o
         source.good(&["mirror", "update", volume]);
         assert!(destination.good(&["volume", "check", volume]).contains("sound"));
     }
+}
+
+#[test]
+fn group_that_was_on_its_way_to_take_over_does_so_at_that_instant_whatever_came_since() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut source, mut destination) = pair(dir.path());
+    let number_all = |number: u64| {
+        for volume in VOLUMES {
+            let mut disk = source.disk(&format!("{volume}/db"));
+            disk.write(0, &number.to_le_bytes().repeat(BYTES / 8)).and_then(|()| disk.flush()).unwrap();
+        }
+    };
+    number_all(1);
+    source.good(&["snapshot", "create", "--group", "bank"]);
+    for volume in VOLUMES {
+        destination.good(&["mirror", "update", volume]);
+    }
+    let instant = destination.json(&["group", "show", "bank"])["common"]["name"].clone();
+    // One of the mirrors has taken over when the server is killed.
+    destination.good(&["group", "apart", "bank"]);
+    destination.good(&["mirror", "failover", "data", "--yes"]);
+    destination.good(&["group", "together", "bank"]);
+    destination.kill();
+    note_half_done(&destination, &instant);
+    destination.restart();
+    // The other side has its roles again, and goes on.
+    number_all(2);
+    for volume in &VOLUMES[1..] {
+        destination.good(&["mirror", "update", volume]);
+    }
+    assert_eq!(numbers(&destination), [1; 3], "what is on its way to an instant shows that");
+    source.kill();
+    destination.good(&["group", "reverse", "bank", "--yes"]);
+    assert_eq!(numbers(&destination), [1; 3]);
+    assert!(takes_writes(&destination));
 }

@@ -7,9 +7,9 @@ use cairn_base::BLOCK_SIZE;
 use cairn_files::{ChangeKind, LunInfo, NodeKind, Tree, TreeChange, TreeError, check_tree};
 use cairn_volume::{CheckDepth, CheckProgress, Role, Snapshot, VolumeError};
 
-use crate::api;
+use crate::api::{self, ErrorKind};
 use crate::background;
-use crate::error::ServerError;
+use crate::error::{ServerError, volume_kind};
 use crate::names::{self, ExportName};
 use crate::server::Server;
 use crate::volumes::{NewVolume, OpenVolume, blocks_of, new_volume_id};
@@ -343,7 +343,15 @@ impl Server {
         let ended = self.close_sessions(mine);
         // What was answered and is in memory alone must not go with a revert that is refused. Here it may wait for room in the history; once the volume closes nothing waits any more.
         if open.volume.status().latched.is_none() {
-            open.volume.consistency_point().map_err(ServerError::volume(name))?;
+            open.volume.consistency_point().map_err(|error| match volume_kind(&error) {
+                kind @ ErrorKind::NoSpace => ServerError::OverHistory {
+                    volume: name.to_owned(),
+                    kind,
+                    why: "what was written last has no room in its history, and would be lost",
+                    next: "let old history go (`cairn history window VOLUME --floor TIME` with a shorter one), and do this again",
+                },
+                _ => ServerError::volume(name)(error),
+            })?;
         }
         let (opened, reverted) = self.volumes.revert(name, at)?;
         // Those that came back meanwhile.

@@ -5,8 +5,8 @@
 //! | the mirrors catch up | mirrors, as before |
 //! | the sources make a snapshot of the group and give way, at one instant ([`crate::mirrors`]) | no side takes writes; the same command goes on, or the old side takes its roles back (`group failover` there) |
 //! | the mirrors bring that | the same |
-//! | it is written down here that they take over (`groups.json`) | they show that instant, and the same command ends it, without the other side |
-//! | one by one they become writable | the same: nobody writes to any before all are ([`super::together`]) |
+//! | it is written down here that they take over (`groups.json`) | the same: it holds from the first one that did |
+//! | one by one they become writable | they show that instant, and nobody writes to any before all are ([`super::together`]); the same command ends it, without the other side |
 //!
 //! From the third last on this is a failover of the group ([`super::failover`]) to a snapshot beyond which none of the volumes has anything.
 
