@@ -11,7 +11,7 @@ use crate::fio::{Load, Seen, Target};
 use crate::process::settle;
 use crate::report::{self, Report, median};
 
-/// What clients offer, in writes of 4 KiB a second: what this machine carries with both servers and the client on it, and time to spare.
+/// What clients offer, in writes of 4 KiB a second and writes to a flush: what this machine carries with both servers and the client on it, and time to spare.
 const LOADS: [(u32, u32); 3] = [(1000, 0), (4000, 0), (1000, 8)];
 /// The lag that is asked for.
 const LAG_MAX: f64 = 5.0;
@@ -27,7 +27,7 @@ pub(crate) fn continuous(plan: &Plan, report: &mut Report) -> Result<()> {
     let source = Cairn::start(plan, "continuous-source", "127.0.0.1:0", MEMORY_DEFAULT_MIB)?;
     source.make_lun(bytes * 4, bytes)?;
     Load::fill(bytes).run(&Target { server: source.server()?, uri: source.lun()?, scratch: &plan.folder })?;
-    let destination = Cairn::start(plan, "continuous-destination", "off", MEMORY_DEFAULT_MIB)?;
+    let destination = Cairn::elsewhere(plan, "continuous", "off", MEMORY_DEFAULT_MIB)?;
     let token = source.json(&["peer", "invite"])?;
     let token = token["token"].as_str().context("peer invite --json gave no token")?.to_owned();
     destination.cli(&["mirror", "create", "vol0", &token, "--continuous"])?;
@@ -68,7 +68,7 @@ pub(crate) fn continuous(plan: &Plan, report: &mut Report) -> Result<()> {
         report.alone(format!("{work}, the largest lag"), "s", lag, report::Target::Limit(LAG_MAX));
         report.alone(format!("{work}, steps read from the device"), "", read_steps, report::Target::None);
     }
-    report.note("Client, source and destination share this machine. The lag is the destination's own, asked ten times a second: the time since the source was heard of counts in it.");
+    report.note("Client and source share this machine, and the destination is here as well, but as if it were elsewhere: in memory, and with what others leave of the processor (`chrt --idle`). The lag is the destination's own, asked ten times a second: the time since the source was heard of counts in it.");
     Ok(())
 }
 
