@@ -25,6 +25,8 @@ const FILES_EACH: usize = 200;
 const FILLED: f64 = 0.7;
 /// One in so many blocks, or files, changes before the incremental.
 const CHANGED_ONE_IN: u64 = 100;
+/// Of the incremental: small files, each a block of its own.
+const SMALL_FILE: usize = 3000;
 /// Of the LUN whose maps are compared.
 const SPARSE_BYTES: u64 = 100 << 30;
 
@@ -82,19 +84,24 @@ struct Ext4 {
 }
 
 impl Ext4 {
-    fn new(folder: &Path, bytes: u64) -> Result<Self> {
-        let (image, mount) = (folder.join("ext4.img"), folder.join("ext4"));
+    /// With room for `inodes` files; as many as mkfs thinks right when that is 0.
+    fn new(folder: &Path, name: &str, bytes: u64, inodes: u64) -> Result<Self> {
+        let (image, mount) = (folder.join(format!("{name}.img")), folder.join(name));
         std::fs::create_dir(&mount)?;
         std::fs::File::create(&image)?.set_len(bytes)?;
-        run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?;
+        let mut mkfs = Command::new("mkfs.ext4");
+        mkfs.args(["-q", "-F"]);
+        if inodes > 0 {
+            mkfs.args(["-N", &inodes.to_string()]);
+        }
+        run(mkfs.arg(&image))?;
         let device = run(Command::new("losetup").args(["--find", "--show"]).arg(&image))?;
-        let ext4 = Self { image, mount, device: device.trim().to_owned() };
-        ext4.mounted(|mount| fill(mount, bytes))?;
-        Ok(ext4)
+        Ok(Self { image, mount, device: device.trim().to_owned() })
     }
 
     fn mounted(&self, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-        run(Command::new("mount").arg(&self.device).arg(&self.mount))?;
+        // Reading must not change what is compared.
+        run(Command::new("mount").args(["-o", "noatime"]).arg(&self.device).arg(&self.mount))?;
         let worked = work(&self.mount);
         run(Command::new("umount").arg(&self.mount))?;
         worked
@@ -106,6 +113,7 @@ impl Drop for Ext4 {
         // Mounted only when something went wrong in between.
         let _ = run(Command::new("umount").arg(&self.mount));
         let _ = run(Command::new("losetup").arg("--detach").arg(&self.device));
+        let _ = std::fs::remove_file(&self.image);
     }
 }
 
@@ -118,12 +126,15 @@ impl Drop for Mounted<'_> {
     }
 }
 
-fn fill(mount: &Path, bytes: u64) -> Result<()> {
-    let (mut rng, mut left, mut number) = (Rng::new(1), (bytes as f64 * FILLED) as i64, 0);
+/// Files of these sizes by turns, until that many bytes are in them.
+fn fill(mount: &Path, bytes: u64, sizes: &[usize]) -> Result<()> {
+    let (mut rng, mut left, mut number) = (Rng::new(1), bytes as i64, 0);
     while left > 0 {
         let folder = mount.join(format!("d{}", number / FILES_EACH));
-        std::fs::create_dir_all(&folder)?;
-        let size = FILES[number % FILES.len()];
+        if number.is_multiple_of(FILES_EACH) {
+            std::fs::create_dir(&folder)?;
+        }
+        let size = sizes[number % sizes.len()];
         std::fs::write(folder.join(format!("f{number}")), noise(&mut rng, size))?;
         left -= size as i64;
         number += 1;
@@ -186,29 +197,48 @@ pub(crate) fn image(plan: &Plan, report: &mut Report) -> Result<()> {
         report.note("This table is about ratios within one run.");
         return Ok(());
     }
-    plan.ask_room(26)?;
-    let bytes = plan.export_bytes();
-    let ext4 = match Ext4::new(&plan.folder, bytes) {
-        Ok(ext4) => ext4,
-        Err(error) => {
-            report.note(format!("No loop device for an ext4 file system ({error}): this table needs root."));
-            return Ok(());
+    plan.ask_room(30)?;
+    let parts: [(&str, fn(&Plan, &mut Report) -> Result<()>); 3] =
+        [("everything", everything), ("incremental", incremental), ("sparse", sparse)];
+    for (name, part) in parts {
+        if plan.wants(name) {
+            part(plan, report)?;
         }
-    };
-    let cairn = Cairn::start(plan, "image-cairn", "off", MEMORY_DEFAULT_MIB)?;
-    cairn.make_lun(bytes * 3, bytes)?;
-    run(Command::new("nbdcopy").arg("--flush").arg(&ext4.image).arg(cairn.lun()?))?;
-    let mut known = Known::of(&ext4.image)?;
-    let planned = cairn.json(&["image", "dump", "vol0", "-0", "-n"])?;
-    let data = planned["data_bytes"].as_f64().context("the plan says its bytes")?;
-    settle()?;
-    everything(plan, report, &cairn, &ext4, data)?;
-    incremental(plan, report, &cairn, &ext4, &mut known)?;
-    sparse(report, &cairn)
+    }
+    Ok(())
 }
 
-fn everything(plan: &Plan, report: &mut Report, cairn: &Cairn, ext4: &Ext4, data: f64) -> Result<()> {
-    let volume = plan.folder.join("image-cairn/volumes/vol0/volume.img");
+/// A file system with files of those sizes on a loop device, and the same on a LUN of a server of its own; none without root.
+fn on_both(
+    plan: &Plan,
+    report: &mut Report,
+    (bytes, inodes): (u64, u64),
+    (files_bytes, sizes): (u64, &[usize]),
+) -> Result<Option<(Ext4, Cairn)>> {
+    let name = format!("ext4-{inodes}");
+    let ext4 = match Ext4::new(&plan.folder, &name, bytes, inodes) {
+        Ok(ext4) => ext4,
+        Err(error) => {
+            report.note(format!("No loop device for an ext4 file system ({error}): this needs root."));
+            return Ok(None);
+        }
+    };
+    ext4.mounted(|mount| fill(mount, files_bytes, sizes))?;
+    let cairn = Cairn::start(plan, &format!("{name}-cairn"), "off", MEMORY_DEFAULT_MIB)?;
+    cairn.make_lun(bytes * 3, bytes)?;
+    run(Command::new("nbdcopy").arg("--flush").arg(&ext4.image).arg(cairn.lun()?))?;
+    settle()?;
+    Ok(Some((ext4, cairn)))
+}
+
+/// Level 0 and back, next to what reads and writes the same device.
+fn everything(plan: &Plan, report: &mut Report) -> Result<()> {
+    let bytes = plan.export_bytes();
+    let files = ((bytes as f64 * FILLED) as u64, FILES);
+    let Some((ext4, cairn)) = on_both(plan, report, (bytes, 0), files)? else { return Ok(()) };
+    let planned = cairn.json(&["image", "dump", "vol0", "-0", "-n"])?;
+    let data = planned["data_bytes"].as_f64().context("the plan says its bytes")?;
+    let volume = cairn.folder().join("volumes/vol0/volume.img");
     let at = |name: &str| plan.folder.join(name).display().to_string();
     let (file, raw, scratch) = (at("dump"), at("copy.raw"), plan.folder.join("fio"));
     let data_bytes = data as u64 & !((1 << 20) - 1);
@@ -243,17 +273,18 @@ fn everything(plan: &Plan, report: &mut Report, cairn: &Cairn, ext4: &Ext4, data
         for (streams, figures) in streams.iter().zip(&mut dumps) {
             let mut arguments = vec!["image", "dump", "vol0", "-0", "--to"];
             arguments.extend(vec!["/dev/null"; *streams]);
-            figures.add(data, served(cairn, &arguments)?);
+            figures.add(data, served(&cairn, &arguments)?);
         }
-        packed.add(data, served(cairn, &["image", "dump", "vol0", "-0", "--compress", "--to", "/dev/null"])?);
+        packed
+            .add(data, served(&cairn, &["image", "dump", "vol0", "-0", "--compress", "--to", "/dev/null"])?);
         settle()?;
-        to_file.add(data, served(cairn, &["image", "dump", "vol0", "-0", "--overwrite", "--to", &file])?);
+        to_file.add(data, served(&cairn, &["image", "dump", "vol0", "-0", "--overwrite", "--to", &file])?);
         settle()?;
         writes.push(fio(&scratch, "write", 0, data_bytes)? / 1e6);
         std::fs::remove_file(&scratch)?;
         settle()?;
         let name = format!("restored{round}");
-        restores.add(data, served(cairn, &["image", "restore", &name, &file])?);
+        restores.add(data, served(&cairn, &["image", "restore", &name, &file])?);
         cairn.cli(&["volume", "delete", &name, "--yes"])?;
         settle()?;
         for ((name, line, bytes), figures) in peers.iter().zip(&mut of_peers) {
@@ -305,14 +336,16 @@ fn everything(plan: &Plan, report: &mut Report, cairn: &Cairn, ext4: &Ext4, data
     Ok(())
 }
 
-/// One in a hundred files is written anew: level 1 next to BSD dump and restore -1, rsync and btrfs send.
-fn incremental(
-    plan: &Plan,
-    report: &mut Report,
-    cairn: &Cairn,
-    ext4: &Ext4,
-    known: &mut Known,
-) -> Result<()> {
+/// One in a hundred of many files is written anew: level 1 next to BSD dump and restore -1, rsync and btrfs send.
+fn incremental(plan: &Plan, report: &mut Report) -> Result<()> {
+    let files: u64 = if plan.quick { 10_000 } else { 1_000_000 };
+    // A block for each, its inode, and what mkfs and directories want.
+    let bytes = (files * 5400).next_multiple_of(1 << 30);
+    let contents = (files * SMALL_FILE as u64, &[SMALL_FILE][..]);
+    let Some((ext4, cairn)) = on_both(plan, report, (bytes, files * 21 / 20), contents)? else {
+        return Ok(());
+    };
+    let mut known = Known::of(&ext4.image)?;
     let at = |name: &str| plan.folder.join(name).display().to_string();
     let (btrfs, mirror, dates) = (at("btrfs"), at("rsync"), at("dumpdates"));
     let (image, mount, device) = (ext4.image.display(), ext4.mount.display(), &ext4.device);
@@ -324,13 +357,13 @@ fn incremental(
     let with_btrfs = took(&format!(
         "truncate -s {} {btrfs}.img; mkfs.btrfs -q {btrfs}.img; mkdir {btrfs}; mount -o loop {btrfs}.img {btrfs}; \
          btrfs subvolume create {btrfs}/now; cp {image} {btrfs}/now/disk; sync; btrfs subvolume snapshot -r {btrfs}/now {btrfs}/before",
-        plan.export_bytes() * 4
+        bytes * 3
     ));
     cairn.cli(&["image", "dump", "vol0", "-0", "--to", "/dev/null"])?;
     ext4.mounted(change)?;
     let written = known.write_changes(&ext4.image, &cairn.folder().join("nbd.sock"), "vol0/db")?;
     report.note(format!(
-        "What changed in the file system went to the LUN block by block: {} MB.",
+        "{files} files of {SMALL_FILE} bytes. What changed in the file system went to the LUN block by block: {} MB.",
         written / 1_000_000
     ));
     settle()?;
@@ -340,7 +373,7 @@ fn incremental(
     let mb = |field: &str| dumped[field].as_f64().map(|bytes| bytes / 1e6).context("the dump says its bytes");
     let live = ("changed live blocks", mb("data_bytes")?);
     report.against(
-        "bytes of level 1 after 1 % of the files",
+        format!("bytes of level 1 after 1 % of {files} files"),
         "MB",
         Some(mb("bytes")?),
         live,
@@ -372,7 +405,7 @@ fn incremental(
     for (name, outcome, asked) in rows {
         match outcome {
             Ok(took) => report.against(
-                "time of level 1, durable in a file",
+                format!("time of level 1 after 1 % of {files} files, durable in a file"),
                 "s",
                 Some(seconds),
                 (name, took.wall),
@@ -385,7 +418,8 @@ fn incremental(
 }
 
 /// Finding what changed in a large sparse LUN.
-fn sparse(report: &mut Report, cairn: &Cairn) -> Result<()> {
+fn sparse(plan: &Plan, report: &mut Report) -> Result<()> {
+    let cairn = Cairn::start(plan, "image-sparse", "off", MEMORY_DEFAULT_MIB)?;
     cairn.cli(&["volume", "create", "large", "--size", &(2 * SPARSE_BYTES).to_string()])?;
     cairn.cli(&["lun", "create", "large/db", "--size", &SPARSE_BYTES.to_string()])?;
     let uri = cairn.server()?.uri("large/db");
