@@ -238,8 +238,11 @@ impl Volume {
         for (file, lba, count) in change.holes {
             state.open.punch(file, lba.0, count, order, true);
         }
-        for (file, lba, block) in change.blocks {
-            state.open.write(file, [(lba, block)], order);
+        let mut blocks = change.blocks.into_iter().peekable();
+        while let Some(&(file, ..)) = blocks.peek() {
+            // Those of a file in a row are taken together: each call looks the file up and counts its nodes.
+            let of_file = std::iter::from_fn(|| blocks.next_if(|(of, ..)| *of == file));
+            state.open.write(file, of_file.map(|(_, lba, block)| (lba, block)), order);
         }
         for (file, leaves) in leaves {
             state.note_leaves(file, &leaves);

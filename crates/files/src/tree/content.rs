@@ -17,6 +17,14 @@ const PIECE: u64 = 1 << 20;
 /// An access time that is older than this is brought up to date by a read: a day.
 const ACCESS_AGE_NS: i64 = 86_400_000_000_000;
 
+/// What is written.
+enum Data<'a> {
+    /// Bytes, which are copied into blocks.
+    Bytes(&'a [u8]),
+    /// Blocks that are full of it but for the last, from the beginning of one on.
+    Blocks(std::vec::IntoIter<BlockMut>),
+}
+
 impl Tree {
     /// Up to `length` bytes at `offset`, fewer at the end. Brings the access time up to date as `relatime` does.
     ///
@@ -77,7 +85,7 @@ impl Tree {
     /// [`TreeError::TooLarge`] past the largest size, and nothing is written; [`TreeError::NoSpace`] or [`TreeError::Quota`]: if an earlier piece was written the number of its bytes is
     /// returned instead; [`TreeError::IsDirectory`]; [`TreeError::NotFound`]; [`TreeError::ReadOnly`]; damage of a block that is written in part.
     pub fn write(&self, file: FileId, offset: u64, data: &[u8]) -> Result<usize, TreeError> {
-        self.write_at(file, offset, data, true)
+        self.write_at(file, offset, data.len(), Data::Bytes(data), true)
     }
 
     /// The same for who has kept the bytes back and says by [`Tree::set`] when they were modified, before or after this. That the file has changed is told now.
@@ -85,27 +93,45 @@ impl Tree {
     /// # Errors
     /// Those of [`Tree::write`], also when an earlier piece was written.
     pub fn write_back(&self, file: FileId, offset: u64, data: &[u8]) -> Result<usize, TreeError> {
-        self.write_at(file, offset, data, false)
+        self.write_at(file, offset, data.len(), Data::Bytes(data), false)
+    }
+
+    /// Either of the two for the first `length` bytes in `blocks`, which are kept as they are: no byte is copied but those of a block that is written in part.
+    ///
+    /// # Errors
+    /// Those of [`Tree::write`] or [`Tree::write_back`]; [`TreeError::Invalid`] for an offset that is not the beginning of a block, or more bytes than there are in the blocks.
+    pub fn write_blocks(
+        &self,
+        file: FileId,
+        offset: u64,
+        length: usize,
+        blocks: Vec<BlockMut>,
+        is_kept_back: bool,
+    ) -> Result<usize, TreeError> {
+        if !offset.is_multiple_of(BLOCK) || length > blocks.len() * BLOCK_SIZE {
+            return Err(TreeError::Invalid("whole blocks are written to whole blocks"));
+        }
+        self.write_at(file, offset, length, Data::Blocks(blocks.into_iter()), !is_kept_back)
     }
 
     fn write_at(
         &self,
         file: FileId,
         offset: u64,
-        data: &[u8],
+        length: usize,
+        mut data: Data<'_>,
         is_modified_now: bool,
     ) -> Result<usize, TreeError> {
         let source = self.live()?;
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        let end = offset.checked_add(length as u64).filter(|end| *end <= FILE_BYTES_MAX);
         end.ok_or(TreeError::TooLarge)?;
         let _file = self.lock_files(&[file]);
         let mut written = 0;
-        while written < data.len() {
+        while written < length {
             let at = offset + written as u64;
-            let room = (PIECE - at % PIECE) as usize;
-            let piece = &data[written..data.len().min(written + room)];
-            match write_piece(source, &self.quotas, file, at, piece, is_modified_now) {
-                Ok(()) => written += piece.len(),
+            let piece = (length - written).min((PIECE - at % PIECE) as usize);
+            match write_piece(source, &self.quotas, file, at, piece, &mut data, is_modified_now) {
+                Ok(()) => written += piece,
                 // A program goes on where it was told to. A kernel that writes back takes a part for all of it, and would tell nobody what is missing.
                 Err(_) if written > 0 && is_modified_now => break,
                 Err(error) => return Err(error),
@@ -298,28 +324,65 @@ fn holes_in(source: &Source, inode: &Inode, first: u64, end: u64) -> Result<u64,
     Ok(end - first - there)
 }
 
+impl Data<'_> {
+    /// The next `length` bytes as blocks of the file: those from `offset` on, up to where a piece ends.
+    fn next_blocks(
+        &mut self,
+        source: &Source,
+        inode: &Inode,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<BlockMut>, TreeError> {
+        let end = offset + length as u64;
+        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        let count = (last - first) as usize;
+        let mut blocks = Vec::with_capacity(count);
+        match self {
+            Data::Bytes(_) => BlockMut::append_run(&mut blocks, count),
+            Data::Blocks(given) => blocks.extend(given.take(count)),
+        }
+        for (lba, block) in (first..).zip(&mut blocks) {
+            let start = lba * BLOCK;
+            let (from, to) = (offset.max(start), end.min(start + BLOCK));
+            let part = (from - start) as usize..(to - start) as usize;
+            let is_whole = part.len() == BLOCK_SIZE;
+            match self {
+                Data::Bytes(bytes) => {
+                    if !is_whole {
+                        *block = block_to_change(source, inode, lba)?;
+                    }
+                    let (piece, rest) = bytes.split_at(part.len());
+                    block[part].copy_from_slice(piece);
+                    *bytes = rest;
+                }
+                Data::Blocks(_) if is_whole => {}
+                Data::Blocks(_) => {
+                    let mut changed = block_to_change(source, inode, lba)?;
+                    changed[part.clone()].copy_from_slice(&block[part]);
+                    *block = changed;
+                }
+            }
+        }
+        Ok(blocks)
+    }
+}
+
+/// Writes what comes next of `data`: `length` bytes, which do not reach past the end of a piece.
 fn write_piece(
     source: &Source,
     quotas: &Quotas,
     file: FileId,
     offset: u64,
-    data: &[u8],
+    length: usize,
+    data: &mut Data<'_>,
     is_modified_now: bool,
 ) -> Result<(), TreeError> {
     let mut edit = Edit::new(source, quotas);
     let inode = as_file(edit.inode(file)?)?;
-    let end = offset + data.len() as u64;
+    let end = offset + length as u64;
     let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
     let fresh = holes_in(source, &inode, first, last)?;
-    for lba in first..last {
-        let start = lba * BLOCK;
-        let (from, to) = (offset.max(start), end.min(start + BLOCK));
-        let piece = &data[(from - offset) as usize..(to - offset) as usize];
-        let mut block = match piece.len() {
-            BLOCK_SIZE => BlockMut::dirty(),
-            _ => block_to_change(source, &inode, lba)?,
-        };
-        block[(from - start) as usize..(to - start) as usize].copy_from_slice(piece);
+    for (lba, block) in (first..).zip(data.next_blocks(source, &inode, offset, length)?) {
         edit.content().write(file, Lba(lba), block.freeze());
     }
     let now = edit.now();

@@ -3,13 +3,15 @@
 //! Whatever the bytes are, the answer is one that the kernel takes: its length is its own, it names the request, an error is one of Linux's and has nothing behind it. A request that
 //! is not understood is answered too, as somebody waits for it.
 
-use std::io::IoSlice;
+use std::convert::Infallible;
+use std::io::{IoSlice, IoSliceMut};
 
 use zerocopy::IntoBytes;
 
 use crate::abi::*;
 use crate::error::MountError;
 use crate::operations::{Answer, FileSystem};
+use crate::received::{REQUEST_MAX, Received};
 use crate::request::{Operation, Request};
 use crate::shown::{Shown, View};
 
@@ -53,7 +55,15 @@ pub(crate) enum Step {
 }
 
 impl FileSystem {
-    /// Does what one request asks for.
+    /// Does what the request that was read asks for.
+    pub(crate) fn take(&self, received: &mut Received) -> Step {
+        match received.take_write() {
+            Some(write) => Step::Answer { unique: write.header.unique, answer: self.write_blocks(write) },
+            None => self.step(&received.bytes()),
+        }
+    }
+
+    /// The same for its bytes.
     pub(crate) fn step(&self, bytes: &[u8]) -> Step {
         let Some(request) = Request::parse(bytes) else {
             // What is not understood at all still has a number that the kernel waits for.
@@ -128,6 +138,17 @@ pub(crate) fn with_answer<T>(unique: u64, answer: Answer, write: impl FnOnce(&[I
     write(&[IoSlice::new(header.as_bytes()), IoSlice::new(&body)])
 }
 
+/// Reads a request as the kernel would give it.
+fn fill(parts: &mut [IoSliceMut<'_>], mut request: &[u8]) -> Result<usize, Infallible> {
+    let length = request.len();
+    for part in parts {
+        let (piece, rest) = request.split_at(request.len().min(part.len()));
+        part[..piece.len()].copy_from_slice(piece);
+        request = rest;
+    }
+    Ok(length)
+}
+
 /// A mount without a kernel: bytes of requests in, bytes of answers out, in one thread. It is what a fuzzer and a test speak with.
 pub struct Unmounted {
     files: FileSystem,
@@ -144,7 +165,14 @@ impl Unmounted {
 
     /// Takes the bytes of one read from `/dev/fuse`, and gives those that would be written to it; none where the kernel waits for none.
     pub fn answer(&self, request: &[u8]) -> Option<Vec<u8>> {
-        let (unique, answer) = match self.files.step(request) {
+        let mut received = Received::new();
+        let step = if request.len() <= REQUEST_MAX {
+            let Ok(()) = received.read(|parts| fill(parts, request));
+            self.files.take(&mut received)
+        } else {
+            self.files.step(request)
+        };
+        let (unique, answer) = match step {
             Step::Answer { unique, answer } => (unique, answer),
             Step::Silence => return None,
             Step::AfterData { .. } => (unique_of(request)?, self.files.answer_late(request)),

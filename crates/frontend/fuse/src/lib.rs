@@ -20,6 +20,7 @@ mod error;
 mod mount;
 mod node;
 mod operations;
+mod received;
 mod request;
 mod session;
 mod shown;

@@ -17,6 +17,7 @@ use crate::attributes::{attr_out, entry, no_entry, ns_of, statx_out};
 use crate::conversation::WRITE_MAX;
 use crate::directory;
 use crate::node::{BASE, Node};
+use crate::received::BlockWrite;
 use crate::request::{Operation, Request};
 use crate::shown::{Shown, Slot};
 
@@ -136,7 +137,13 @@ impl FileSystem {
                 let length = (arguments.size as usize).min(WRITE_MAX);
                 slot.tree.read(file, arguments.offset, length).map_err(errno)
             }
-            Operation::Write { arguments, data } => self.write(node, arguments, data),
+            Operation::Write { arguments, data } => {
+                let offset = arguments.offset;
+                self.write(node, arguments, |tree, file, is_kept_back| match is_kept_back {
+                    true => tree.write_back(file, offset, data),
+                    false => tree.write(file, offset, data),
+                })
+            }
             Operation::StatFs => self.space(),
             Operation::Release(arguments) => self.release(node, arguments.flags),
             Operation::Fsync | Operation::FsyncDir => {
@@ -358,7 +365,21 @@ impl FileSystem {
         Ok(answer)
     }
 
-    fn write(&self, node: u64, arguments: &fuse_write_in, data: &[u8]) -> Answer {
+    /// Does a write whose data lies in blocks.
+    pub(crate) fn write_blocks(&self, write: BlockWrite) -> Answer {
+        let BlockWrite { header, arguments, blocks } = write;
+        let (offset, length) = (arguments.offset, arguments.size as usize);
+        self.write(header.nodeid, &arguments, |tree, file, is_kept_back| {
+            tree.write_blocks(file, offset, length, blocks, is_kept_back)
+        })
+    }
+
+    fn write(
+        &self,
+        node: u64,
+        arguments: &fuse_write_in,
+        act: impl FnOnce(&Tree, FileId, bool) -> Result<usize, TreeError>,
+    ) -> Answer {
         let (slot, file) = self.shown.file(node)?;
         if arguments.write_flags & FUSE_WRITE_KILL_SUIDGID != 0 {
             let stat = slot.tree.stat(file).map_err(errno)?;
@@ -370,12 +391,9 @@ impl FileSystem {
         if arguments.fh & HANDLE_CAPABILITY != 0 {
             drop_capability(&slot.tree, file).map_err(errno)?;
         }
-        let written = match arguments.write_flags & FUSE_WRITE_CACHE {
-            0 => slot.tree.write(file, arguments.offset, data),
-            // The kernel wrote it back, and says by itself when a program had written it.
-            _ => slot.tree.write_back(file, arguments.offset, data),
-        };
-        let written = written.map_err(errno)?;
+        // What the kernel wrote back: it says by itself when a program had written it.
+        let is_kept_back = arguments.write_flags & FUSE_WRITE_CACHE != 0;
+        let written = act(&slot.tree, file, is_kept_back).map_err(errno)?;
         Ok(bytes(fuse_write_out { size: written as u32, padding: 0 }))
     }
 

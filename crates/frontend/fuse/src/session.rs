@@ -12,13 +12,12 @@ use parking_lot::{Condvar, Mutex};
 use zerocopy::IntoBytes;
 
 use crate::abi::*;
-use crate::conversation::{Step, WRITE_MAX, unique_of, with_answer};
+use crate::conversation::{Step, unique_of, with_answer};
 use crate::operations::{Answer, FileSystem};
+use crate::received::Received;
 
 /// Threads of a mount: requests wait for devices, not for processors.
 const THREADS: usize = 6;
-/// A write with its headers.
-const BUFFER: usize = WRITE_MAX + 4096;
 
 /// An open connection to the kernel.
 pub(crate) struct Connection {
@@ -72,11 +71,11 @@ impl Connection {
     }
 
     fn serve(self: Arc<Self>) {
-        let mut buffer = vec![0; BUFFER];
+        let mut received = Received::new();
         loop {
-            match rustix::io::read(&self.device, &mut buffer[..]) {
-                Ok(count) => {
-                    if !self.take(&buffer[..count]) {
+            match received.read(|parts| rustix::io::readv(&self.device, parts)) {
+                Ok(()) => {
+                    if !self.take(&mut received) {
                         return;
                     }
                 }
@@ -92,11 +91,11 @@ impl Connection {
     }
 
     /// One request; false for the last.
-    fn take(self: &Arc<Self>, bytes: &[u8]) -> bool {
-        match self.files.step(bytes) {
+    fn take(self: &Arc<Self>, received: &mut Received) -> bool {
+        match self.files.take(received) {
             Step::Answer { unique, answer } => self.reply(unique, answer),
             Step::Silence => {}
-            Step::AfterData { node } => self.answer_with_data(node, bytes.to_vec()),
+            Step::AfterData { node } => self.answer_with_data(node, received.bytes()),
             Step::End { unique } => {
                 self.reply(unique, Ok(Vec::new()));
                 return false;

@@ -1,15 +1,21 @@
 //! What can be said without a kernel; `crates/cli/tests/mounts.rs` has one.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use cairn_base::FileId;
+use cairn_base::{FileId, ManualClock, Timestamp, VolumeId};
+use cairn_device::MemoryDevice;
+use cairn_files::{New, Tree, check_tree};
+use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
 use zerocopy::IntoBytes;
 
 use crate::abi::*;
 use crate::attributes::{attr, ns_of, statx_out};
+use crate::conversation::WRITE_MAX;
 use crate::mount::{Line, mounted_line};
 use crate::node::{BASE, Node, SNAPSHOTS};
 use crate::request::{Operation, Request};
+use crate::{Unmounted, View};
 
 fn request(opcode: u32, parts: &[&[u8]], extended: u16) -> Vec<u8> {
     let body: usize = parts.iter().map(|part| part.len()).sum();
@@ -92,4 +98,67 @@ fn mounts_are_found_in_what_the_kernel_lists() {
     assert!(mounted_line(part).is_some_and(|line| !line.whole), "a directory of it, bound elsewhere");
     assert_eq!(mounted_line("52 27 0:45 / /mnt/a rw - ext4 /dev/sda rw"), None);
     assert_eq!(mounted_line("nonsense"), None);
+}
+
+fn live_tree() -> Arc<Tree> {
+    const BLOCKS: u64 = 8192;
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks: BLOCKS, role: Role::Normal };
+    Volume::format(&*device, &options, &*clock).unwrap();
+    let volume = Volume::open(device, OpenOptions { cache_bytes: 8 << 20, clock }).unwrap();
+    Arc::new(Tree::open(volume).unwrap())
+}
+
+/// Data of writes comes in blocks that are kept as they are: whole ones, parts at the end, at any place, over what is there; and what is no such write comes through all the same.
+#[test]
+fn writes_of_any_place_and_length_are_read_back() {
+    let tree = live_tree();
+    let file = tree.make(tree.root(), b"file", &New { mode: 0o100_644, ..New::default() }).unwrap().file;
+    let node = Node { slot: BASE, file }.number().unwrap();
+    let mount = Unmounted::new(View::Live(tree.clone())).unwrap();
+    let ask = |mut bytes: Vec<u8>| {
+        bytes[16..24].copy_from_slice(&node.to_ne_bytes());
+        let answer = mount.answer(&bytes).unwrap();
+        assert_eq!(answer[4..8], [0; 4], "no error");
+        answer[16..].to_vec()
+    };
+    let mut wanted: Vec<u8> = Vec::new();
+    let places = [
+        (0, WRITE_MAX),
+        (0, 5),
+        (4096, 4096),
+        (8192, 10_000),
+        (100, 9000),
+        (WRITE_MAX / 2, WRITE_MAX),
+        (WRITE_MAX - 4096, 8192),
+        (3 * WRITE_MAX / 2, 1),
+        (2 * WRITE_MAX, 0),
+        (2 * WRITE_MAX + 4096, 4095),
+        (2 * WRITE_MAX + 8000, 500),
+        (4096, 1),
+    ];
+    for (turn, (offset, length)) in places.into_iter().enumerate() {
+        let data: Vec<u8> = (0..length).map(|n| (n * 31 / 7 + turn * 13) as u8).collect();
+        let write_flags = if turn % 2 == 0 { FUSE_WRITE_CACHE } else { 0 };
+        let arguments =
+            fuse_write_in { offset: offset as u64, size: length as u32, write_flags, ..Default::default() };
+        let written = ask(request(opcode::WRITE, &[arguments.as_bytes(), &data], 0));
+        assert_eq!(written[..4], (length as u32).to_ne_bytes());
+        if length > 0 {
+            wanted.resize(wanted.len().max(offset + length), 0);
+            wanted[offset..offset + length].copy_from_slice(&data);
+        }
+        let mut read = Vec::new();
+        for at in (0..wanted.len()).step_by(WRITE_MAX) {
+            let arguments = fuse_read_in { offset: at as u64, size: WRITE_MAX as u32, ..Default::default() };
+            read.extend(ask(request(opcode::READ, &[arguments.as_bytes()], 0)));
+        }
+        assert!(read == wanted, "after write {turn} of {length} bytes at {offset}");
+    }
+    tree.sync_all().unwrap();
+    assert_eq!(check_tree(&tree.volume().image(None).unwrap()).unwrap(), []);
+    // Longer than any request: it is answered, too.
+    let arguments = fuse_write_in { size: WRITE_MAX as u32 + 1, ..Default::default() };
+    ask(request(opcode::WRITE, &[arguments.as_bytes(), &vec![1; WRITE_MAX + 1]], 0));
 }

@@ -1,0 +1,84 @@
+//! A request as it is read: its head, and blocks for what comes behind.
+//!
+//! Most bytes that the kernel sends are data of writes, in whole pages behind a head whose length is known. Read to the beginning of blocks, they lie there as the volume keeps them, and are not
+//! copied again. Everything else is short, and taken together before it is parsed.
+
+use std::io::IoSliceMut;
+
+use cairn_base::BLOCK_SIZE;
+use cairn_device::BlockMut;
+use zerocopy::FromBytes;
+
+use crate::abi::*;
+use crate::conversation::WRITE_MAX;
+
+/// Bytes in front of the data of a write.
+const HEAD: usize = size_of::<fuse_in_header>() + size_of::<fuse_write_in>();
+/// Blocks for the largest write.
+const BLOCKS: usize = WRITE_MAX / BLOCK_SIZE;
+/// Bytes of the longest request.
+pub(crate) const REQUEST_MAX: usize = HEAD + WRITE_MAX;
+
+/// A request, and the memory for it.
+pub(crate) struct Received {
+    head: [u8; HEAD],
+    blocks: Vec<BlockMut>,
+    length: usize,
+}
+
+/// A write of whole blocks.
+pub(crate) struct BlockWrite {
+    pub(crate) header: fuse_in_header,
+    pub(crate) arguments: fuse_write_in,
+    /// The last one may have less than it could.
+    pub(crate) blocks: Vec<BlockMut>,
+}
+
+impl Received {
+    /// No request yet.
+    pub(crate) fn new() -> Self {
+        Self { head: [0; HEAD], blocks: Vec::with_capacity(BLOCKS), length: 0 }
+    }
+
+    /// Has `read` fill the memory with a request; it says how long that is.
+    pub(crate) fn read<E>(
+        &mut self,
+        read: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
+    ) -> Result<(), E> {
+        self.length = 0;
+        let missing = BLOCKS - self.blocks.len();
+        BlockMut::append_run(&mut self.blocks, missing);
+        let mut parts = Vec::with_capacity(1 + BLOCKS);
+        parts.push(IoSliceMut::new(&mut self.head));
+        parts.extend(self.blocks.iter_mut().map(|block| IoSliceMut::new(&mut block[..])));
+        self.length = read(&mut parts)?;
+        Ok(())
+    }
+
+    /// The write of whole blocks that the request is, with its memory; `None` when it is anything else.
+    pub(crate) fn take_write(&mut self) -> Option<BlockWrite> {
+        let behind = self.length.checked_sub(HEAD)?;
+        let (header, rest) = fuse_in_header::read_from_prefix(&self.head).ok()?;
+        let arguments = fuse_write_in::read_from_bytes(rest).ok()?;
+        let is_it = header.opcode == opcode::WRITE
+            && header.len as usize == self.length
+            && header.total_extlen == 0
+            && arguments.size as usize == behind
+            && arguments.offset.is_multiple_of(BLOCK_SIZE as u64);
+        is_it.then(|| {
+            let blocks = self.blocks.drain(..behind.div_ceil(BLOCK_SIZE)).collect();
+            BlockWrite { header, arguments, blocks }
+        })
+    }
+
+    /// All bytes of the request.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.length);
+        bytes.extend_from_slice(&self.head[..self.length.min(HEAD)]);
+        for block in &self.blocks {
+            let left = self.length - bytes.len();
+            bytes.extend_from_slice(&block[..left.min(BLOCK_SIZE)]);
+        }
+        bytes
+    }
+}
