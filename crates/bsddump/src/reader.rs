@@ -319,7 +319,7 @@ impl<R: Read> Reader<R> {
         let mut ends_early = false;
         for _ in header.pieces.iter().filter(|is_there| **is_there) {
             match self.input.take_next()? {
-                Some(record) => all.extend(record),
+                Some(record) => all.extend_from_slice(&record),
                 None => {
                     ends_early = true;
                     break;
@@ -331,22 +331,23 @@ impl<R: Read> Reader<R> {
         if ends_early || is_wrong {
             self.hurt(header.number);
         }
-        let mut there = all.chunks_exact(RECORD);
-        let mut run: Option<(u64, Vec<u8>)> = None;
-        for is_there in &header.pieces {
-            let left = size.saturating_sub(at).min(RECORD as u64) as usize;
-            if *is_there {
-                let Some(piece) = there.next() else { break };
-                run.get_or_insert_with(|| (at, Vec::new())).1.extend(&piece[..left]);
-            } else if let Some((offset, bytes)) = run.take() {
-                sink(offset, &bytes)?;
+        let mut rest = &all[..];
+        for run in header.pieces.chunk_by(|a, b| a == b) {
+            let length = run.len() * RECORD;
+            let wanted = size.saturating_sub(at).min(length as u64);
+            if run[0] {
+                let (there, behind) = rest.split_at(rest.len().min(length));
+                rest = behind;
+                let bytes = &there[..there.len().min(wanted as usize)];
+                if !bytes.is_empty() {
+                    sink(at, bytes)?;
+                }
+                if there.len() < length {
+                    at += bytes.len() as u64;
+                    break;
+                }
             }
-            at += left as u64;
-        }
-        if let Some((offset, bytes)) = run
-            && !bytes.is_empty()
-        {
-            sink(offset, &bytes)?;
+            at += wanted;
         }
         Ok(at)
     }
@@ -379,7 +380,7 @@ impl<R: Read> Reader<R> {
         let header = Header::parse(&record).filter(|header| header.what == what).ok_or(ReadError::NoMaps)?;
         let mut bytes = Vec::new();
         for _ in 0..header.map_records {
-            bytes.extend(self.input.take_next()?.ok_or(ReadError::NoMaps)?);
+            bytes.extend_from_slice(&self.input.take_next()?.ok_or(ReadError::NoMaps)?);
         }
         // A map that is not as it was written would have files deleted that exist.
         if header.content_crc.is_some_and(|sum| sum != content_checksum(&bytes)) {
