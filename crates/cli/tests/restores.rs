@@ -417,3 +417,130 @@ fn nothing_is_written_outside_of_the_directory() {
     assert_eq!(std::fs::read(outside.join("kept")).unwrap(), b"kept");
     assert_eq!(std::fs::read(to.join("top")).unwrap(), b"top");
 }
+
+/// Files are made by several threads, and with as few system calls as will do: what they have in the end is what the dump says.
+#[test]
+fn owners_modes_times_and_holes_are_those_of_the_dump_whatever_the_mask() {
+    let (scratch, from, to) = scene();
+    let is_root = rustix::process::geteuid().is_root();
+    let wide = from.join("wide");
+    std::fs::create_dir(&wide).unwrap();
+    for (number, mode) in
+        [0o644, 0o600, 0o000, 0o070, 0o777, 0o4755, 0o2755, 0o6711, 0o1666].iter().enumerate()
+    {
+        for owner in [(0, 0), (0, 34), (12, 0), (12, 34)] {
+            let path = wide.join(format!("{number} of {} {}", owner.0, owner.1));
+            let file = std::fs::File::create(&path).unwrap();
+            file.write_all_at(b"begin", 0).unwrap();
+            // Some end in a hole.
+            file.set_len(5 + 100_000 * (number as u64 % 2)).unwrap();
+            if is_root {
+                std::os::unix::fs::chown(&path, Some(owner.0), Some(owner.1)).unwrap();
+            }
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(*mode)).unwrap();
+        }
+    }
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, Folder::new(&from).dump(0, 0, 1000)).unwrap();
+    for (mask, flags) in [("077", "-rf"), ("000", "-xf")] {
+        let to = to.join(mask);
+        std::fs::create_dir(&to).unwrap();
+        let mut masked = Command::new("sh");
+        masked.args(["-c", "umask $0; exec \"$@\"", mask, env!("CARGO_BIN_EXE_cairn"), "restore", flags]);
+        good(&masked.arg(&dump).arg("--to").arg(&to).output().unwrap());
+        assert_eq!(look(&to), look(&from));
+        for entry in std::fs::read_dir(&wide).unwrap() {
+            let name = entry.unwrap().file_name();
+            let [made, wanted] =
+                [to.join("wide").join(&name), wide.join(&name)].map(|p| std::fs::metadata(p).unwrap());
+            assert_eq!(
+                (made.uid(), made.gid(), made.len()),
+                (wanted.uid(), wanted.gid(), wanted.len()),
+                "{name:?}"
+            );
+            assert_eq!(
+                (made.mtime(), made.mtime_nsec()),
+                (wanted.mtime().min(1), wanted.mtime_nsec()),
+                "{name:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_wished_for_twice_comes_out_once() {
+    let (scratch, from, to) = scene();
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, Folder::new(&from).dump(0, 0, 1000)).unwrap();
+    good(&restore("-xf", &dump, &to, &["top", "a", "a/b", "top"]));
+    assert_eq!(look(&to), look(&from));
+}
+
+/// More files than one batch has, in many directories, with names of one file in several of them; and what can't be made, in between.
+#[test]
+fn many_files_are_made_at_once_and_troubles_are_told_in_the_order_of_the_dump() {
+    let (scratch, from, to) = scene();
+    for directory in 0..20 {
+        let path = from.join(format!("d{directory}"));
+        std::fs::create_dir(&path).unwrap();
+        for number in 0..120 {
+            let size = if number == 60 { 700_000 } else { number * 50 };
+            std::fs::write(path.join(format!("f{number}")), vec![number as u8; size]).unwrap();
+        }
+        std::fs::hard_link(from.join("d0/f1"), path.join("one of all")).unwrap();
+        std::os::unix::fs::symlink("f1", path.join("link")).unwrap();
+    }
+    let mut folder = Folder::new(&from);
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, folder.dump(0, 0, 1000)).unwrap();
+    good(&restore("-rf", &dump, &to, &[]));
+    assert_eq!(look(&to), look(&from));
+    // Over what is there: every file was written again.
+    for directory in 0..20 {
+        for number in 0..120 {
+            std::fs::write(from.join(format!("d{directory}/f{number}")), b"again").unwrap();
+        }
+    }
+    let one = scratch.path().join("one");
+    std::fs::write(&one, folder.dump(1, 1000, 2000)).unwrap();
+    good(&restore("-rf", &one, &to, &[]));
+    assert_eq!(look(&to), look(&from));
+
+    let fresh = scratch.path().join("fresh");
+    std::fs::create_dir(&fresh).unwrap();
+    let blocked: Vec<String> =
+        (0..20).map(|directory| format!("d{directory}/f{}", 7 * directory % 120)).collect();
+    blocked.iter().for_each(|path| std::fs::create_dir_all(fresh.join(path).join("occupied")).unwrap());
+    let told = restore("-xf", &dump, &fresh, &[]);
+    assert_eq!(code(&told), Some(3), "{told:?}");
+    let said = String::from_utf8_lossy(&told.stderr).into_owned();
+    let mut order: Vec<(u64, &String)> =
+        blocked.iter().map(|path| (std::fs::metadata(from.join(path)).unwrap().ino(), path)).collect();
+    order.sort();
+    let named: Vec<String> =
+        order.iter().map(|(_, path)| format!("./{path}: Is a directory (os error 21)")).collect();
+    assert_eq!(said.lines().filter(|line| line.contains("Is a directory")).collect::<Vec<_>>(), named);
+}
+
+#[test]
+fn full_disk_ends_a_restore_and_is_told() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root mounts a disk that is soon full");
+        return;
+    }
+    let (scratch, from, to) = scene();
+    for number in 0..200 {
+        std::fs::write(from.join(format!("f{number}")), vec![1; 20_000]).unwrap();
+    }
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, Folder::new(&from).dump(0, 0, 1000)).unwrap();
+    rustix::mount::mount("none", &to, "tmpfs", rustix::mount::MountFlags::empty(), c"size=1m").unwrap();
+    let told = ["-rf", "-xf"].map(|flags| restore(flags, &dump, &to, &[]));
+    let left = std::fs::read_dir(&to).unwrap().count();
+    rustix::mount::unmount(&to, rustix::mount::UnmountFlags::empty()).unwrap();
+    for told in told {
+        let said = String::from_utf8_lossy(&told.stderr).into_owned();
+        assert!(said.contains("No space left on device") && !told.status.success(), "{said}");
+    }
+    assert!(left < 200, "what follows is not tried");
+}

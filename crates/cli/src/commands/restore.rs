@@ -1,14 +1,14 @@
 //! `cairn restore`: files out of a BSD dump, onto this machine. It reads what Linux `dump` writes as well, and needs no server.
 
 pub mod host;
+mod makers;
 mod rebuild;
 mod shell;
 mod volumes;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use cairn_bsddump::{Attribute, Damage, Inode, InodeMap, Kind, Names, ROOT, ReadError, Reader};
@@ -17,10 +17,8 @@ use cairn_server::api::ErrorKind;
 use crate::arguments::Restore;
 use crate::exit::{Failure, PARTLY_DONE};
 use crate::output::{Output, print_line};
-use host::{Place, Target};
-
-/// A symbolic link's target is not longer on Linux.
-const LINK_MAX: u64 = 4096;
+use host::Target;
+use makers::Manner;
 
 /// Paths that were chosen, with the numbers that they stand for; a directory before what is in it.
 type Chosen = Vec<(Vec<u8>, u32)>;
@@ -141,9 +139,13 @@ impl Open {
 
     /// Makes what was chosen, as far as the dump has it.
     fn extract(&mut self, chosen: &[(Vec<u8>, u32)], target: &Target) -> Result<(), Failure> {
-        let mut paths: HashMap<u32, Vec<&[u8]>> = HashMap::new();
+        let mut paths: HashMap<u32, Vec<Vec<u8>>> = HashMap::new();
         for (path, number) in chosen {
-            paths.entry(*number).or_default().push(path);
+            let paths = paths.entry(*number).or_default();
+            // What is chosen by way of two wishes has one name all the same.
+            if !paths.contains(path) {
+                paths.push(path.clone());
+            }
         }
         for (path, number) in chosen {
             if self.names.is_directory(*number) {
@@ -151,27 +153,7 @@ impl Open {
                 self.note(path, made);
             }
         }
-        self.each_file(&mut |open, inode| {
-            let Some(paths) = paths.get(&inode.number) else { return Ok(()) };
-            let mut made: Option<Place> = None;
-            for path in paths {
-                let place = target.place(path);
-                let outcome = match (&made, place) {
-                    (_, Err(error)) => Err(error),
-                    (Some(first), Ok(place)) => first.link_to(&place),
-                    (None, Ok(place)) => {
-                        let outcome = open.make(inode, &place, target)?;
-                        made = outcome.is_ok().then_some(place);
-                        outcome
-                    }
-                };
-                open.note(path, outcome);
-                if made.is_none() {
-                    break;
-                }
-            }
-            Ok(())
-        })?;
+        self.make_files(target, Manner::InPlace, &mut |number| paths.remove(&number))?;
         // From below: a directory's time changes with what is made in it.
         for (path, number) in chosen.iter().rev() {
             if let Some((inode, attributes)) = self.directories.get(number) {
@@ -182,55 +164,35 @@ impl Open {
         Ok(())
     }
 
-    /// Shows every file that is no directory, in the order of the dump.
-    fn each_file(
+    /// Makes every file that is no directory under the names that `names` has for its number, as the dump gives them.
+    fn make_files(
         &mut self,
-        each: &mut dyn FnMut(&mut Self, &Inode) -> Result<(), Failure>,
+        target: &Target,
+        manner: Manner<'_>,
+        names: &mut dyn FnMut(u32) -> Option<Vec<Vec<u8>>>,
     ) -> Result<(), Failure> {
-        let mut next = self.first.take();
-        while let Some(inode) = next {
-            if inode.kind != Kind::Directory {
-                each(self, &inode)?;
-            }
-            next = self.reader.next_inode()?;
-        }
-        Ok(())
-    }
-
-    /// Makes the file that was read last. The error inside is that of the machine, for this file alone.
-    fn make(&mut self, inode: &Inode, place: &Place, target: &Target) -> Result<io::Result<()>, Failure> {
-        let made = match inode.kind {
-            Kind::Regular => match place.make_file() {
-                Ok(file) => {
-                    let written = self.reader.content(&mut |offset, bytes| file.write_all_at(bytes, offset));
-                    match (written, file.set_len(inode.size)) {
-                        (Ok(content), Ok(())) => Ok(content.attributes),
-                        (Ok(_), Err(error)) => Err(error),
-                        // Of the disk, as it is full: nothing that follows would do better.
-                        (Err(error), _) => return Err(error.into()),
-                    }
+        let (first, reader) = (self.first.take(), &mut self.reader);
+        // One that a damaged dump has twice would be made by two threads at once.
+        let mut given = HashSet::new();
+        let (outcome, troubles) = makers::run(target, manner, |makers| {
+            let mut next = first;
+            while let Some(inode) = next {
+                let is_new = inode.kind != Kind::Directory && !given.contains(&inode.number);
+                if let Some(names) = is_new.then(|| names(inode.number)).flatten() {
+                    given.insert(inode.number);
+                    makers.take(reader, &inode, names)?;
                 }
-                Err(error) => Err(error),
-            },
-            Kind::Symlink => {
-                let mut path = Vec::new();
-                let content = self.reader.content(&mut |_, bytes| {
-                    path.extend(bytes.iter().take((LINK_MAX as usize).saturating_sub(path.len())));
-                    Ok(())
-                })?;
-                place.make_link(&path).map(|()| content.attributes)
+                next = reader.next_inode()?;
             }
-            _ => {
-                let content = self.reader.content(&mut |_, _| Ok(()))?;
-                place.make_special(inode).map(|()| content.attributes)
-            }
-        };
-        Ok(made.and_then(|attributes| target.dress(place, inode, &attributes)))
+            Ok(())
+        });
+        self.troubles.extend(troubles);
+        outcome
     }
 
     fn note(&mut self, path: &[u8], outcome: io::Result<()>) {
         if let Err(error) = outcome {
-            self.troubles.push(format!("./{}: {error}", String::from_utf8_lossy(path)));
+            self.troubles.push(trouble(path, &error));
         }
     }
 
@@ -271,6 +233,10 @@ impl Open {
         }
         Err(Failure::silent(PARTLY_DONE))
     }
+}
+
+fn trouble(path: &[u8], error: &io::Error) -> String {
+    format!("./{}: {error}", String::from_utf8_lossy(path))
 }
 
 /// Numbers that a dump has and that are no directories in it.

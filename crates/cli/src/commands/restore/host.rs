@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::rc::Rc;
 
 use cairn_bsddump::{Attribute, Inode, Kind, Time};
 use rustix::fs::{self, AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
@@ -18,19 +19,26 @@ pub struct Target {
     root: OwnedFd,
     /// Owners can be set.
     is_root: bool,
+    /// Who owns what is made: user and group.
+    own: (u32, u32),
 }
 
 /// A name in a directory that is open.
 pub struct Place {
-    directory: OwnedFd,
+    directory: Rc<OwnedFd>,
     name: Vec<u8>,
 }
+
+/// The directory that somebody was in last: the next file is mostly made there too, and so the way down is not gone for each.
+#[derive(Default)]
+pub struct Stand(Option<(Vec<u8>, Rc<OwnedFd>)>);
 
 impl Target {
     /// Opens a directory that exists.
     pub fn open(path: &Path) -> io::Result<Self> {
         let root = fs::open(path, DIRECTORY, Mode::empty())?;
-        Ok(Self { root, is_root: rustix::process::geteuid().is_root() })
+        let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+        Ok(Self { root, is_root: user.is_root(), own: (user.as_raw(), group.as_raw()) })
     }
 
     /// The names in it.
@@ -66,10 +74,27 @@ impl Target {
 
     /// The place of a path. Directories on the way are made where they are missing, for nobody else to look into until they get their own mode.
     pub fn place(&self, path: &[u8]) -> io::Result<Place> {
+        self.place_from(&mut Stand::default(), path)
+    }
+
+    /// The same for who makes one file after the other, and moves no directory meanwhile.
+    pub fn place_from(&self, stand: &mut Stand, path: &[u8]) -> io::Result<Place> {
         let (way, name) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(at) => (&path[..at], &path[at + 1..]),
             None => (&[][..], path),
         };
+        let directory = match &stand.0 {
+            Some((here, directory)) if here == way => directory.clone(),
+            _ => {
+                let directory = Rc::new(self.walk(way)?);
+                stand.0 = Some((way.to_vec(), directory.clone()));
+                directory
+            }
+        };
+        Ok(Place { directory, name: name.to_vec() })
+    }
+
+    fn walk(&self, way: &[u8]) -> io::Result<OwnedFd> {
         let mut directory = fs::openat(&self.root, ".", DIRECTORY, Mode::empty())?;
         for step in way.split(|byte| *byte == b'/').filter(|step| !step.is_empty()) {
             directory = match fs::openat(&directory, step, DIRECTORY, Mode::empty()) {
@@ -80,7 +105,57 @@ impl Target {
                 opened => opened?,
             };
         }
-        Ok(Place { directory, name: name.to_vec() })
+        Ok(directory)
+    }
+
+    /// The mode in which a file is made that is dressed at once: its own, if nobody gets more by it than in the end; otherwise one that lets its owner in alone.
+    pub fn first_mode(&self, inode: &Inode, attributes: &[Attribute]) -> Mode {
+        let is_own = !self.is_root || (inode.uid, inode.gid) == self.own;
+        // A list of rights can give its group less than the mode says.
+        if is_own && attributes.is_empty() {
+            Mode::from_raw_mode(inode.permissions.into()) & (Mode::RWXU | Mode::RWXG | Mode::RWXO)
+        } else {
+            OWNER
+        }
+    }
+
+    /// What [`Target::dress`] does, for a file that was just made and is still open. What it has already is not set again.
+    pub fn dress_open(&self, file: &File, inode: &Inode, attributes: &[Attribute]) -> io::Result<()> {
+        let now = fs::fstat(file)?;
+        let is_given = self.is_root && (now.st_uid, now.st_gid) != (inode.uid, inode.gid);
+        if is_given {
+            fs::fchown(file, Some(Uid::from_raw(inode.uid)), Some(Gid::from_raw(inode.gid)))?;
+        }
+        let set = |attribute: &Attribute| {
+            let name = OsStr::from_bytes(&attribute.name);
+            fs::fsetxattr(file, name, &attribute.value, XattrFlags::empty())
+        };
+        let failed = self.set_attributes(attributes, set);
+        let mode = Mode::from_raw_mode(inode.permissions.into());
+        // Another owner takes bits away, and a list of rights has its own.
+        if is_given || !attributes.is_empty() || Mode::from_raw_mode(now.st_mode) != mode {
+            fs::fchmod(file, mode)?;
+        }
+        fs::futimens(file, &times(inode))?;
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Sets extended attributes with `set`, all that can be; gives the last error, but for what this user may not set.
+    fn set_attributes(
+        &self,
+        attributes: &[Attribute],
+        set: impl Fn(&Attribute) -> rustix::io::Result<()>,
+    ) -> Option<rustix::io::Errno> {
+        let may = |attribute: &&Attribute| self.is_root || attribute.name.starts_with(b"user.");
+        let mut failed = None;
+        for attribute in attributes {
+            if let Err(error) = set(attribute)
+                && may(&attribute)
+            {
+                failed = Some(error);
+            }
+        }
+        failed
     }
 
     /// Gives a file its owner, mode, extended attributes and times. What this user may not set is left; what fails otherwise is the error.
@@ -91,23 +166,12 @@ impl Target {
             let owner = (Some(Uid::from_raw(inode.uid)), Some(Gid::from_raw(inode.gid)));
             fs::chownat(&place.directory, name, owner.0, owner.1, nofollow)?;
         }
-        let mut failed = None;
-        for attribute in attributes {
-            // By way of the open directory: `lsetxattr` knows no directory to start from.
-            let path = place.through_proc();
-            let set = fs::lsetxattr(
-                &path,
-                OsStr::from_bytes(&attribute.name),
-                &attribute.value,
-                XattrFlags::empty(),
-            );
-            let may = self.is_root || attribute.name.starts_with(b"user.");
-            if let Err(error) = set
-                && may
-            {
-                failed = Some(error);
-            }
-        }
+        // By way of the open directory: `lsetxattr` knows no directory to start from.
+        let set = |attribute: &Attribute| {
+            let name = OsStr::from_bytes(&attribute.name);
+            fs::lsetxattr(place.through_proc(), name, &attribute.value, XattrFlags::empty())
+        };
+        let failed = self.set_attributes(attributes, set);
         if inode.kind != Kind::Symlink {
             fs::chmodat(
                 &place.directory,
@@ -116,13 +180,13 @@ impl Target {
                 AtFlags::empty(),
             )?;
         }
-        let times =
-            Timestamps { last_access: timespec(inode.accessed), last_modification: timespec(inode.modified) };
-        fs::utimensat(&place.directory, name, &times, nofollow)?;
+        fs::utimensat(&place.directory, name, &times(inode), nofollow)?;
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 }
 
+/// For its owner alone.
+const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 /// A step down: a directory, and not by way of a link.
 const DIRECTORY: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -139,39 +203,66 @@ impl Place {
         }
     }
 
+    /// Makes what an inode is, without owner and times: a file, which is open then; a symbolic link to `target`; a device, pipe or socket.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when something has the name.
+    pub fn make(&self, inode: &Inode, target: &[u8], mode: Mode) -> io::Result<Option<File>> {
+        Ok(match inode.kind {
+            Kind::Regular => Some(self.create(mode)?),
+            Kind::Symlink => fs::symlinkat(target, &self.directory, self.name.as_slice()).map(|()| None)?,
+            _ => self.create_special(inode).map(|()| None)?,
+        })
+    }
+
+    /// Does it in place of whatever has the name, unless that is a directory.
+    pub fn instead<T>(&self, make: impl Fn(&Self) -> io::Result<T>) -> io::Result<T> {
+        match make(self) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.clear()?;
+                make(self)
+            }
+            made => made,
+        }
+    }
+
     /// Makes a file, in place of whatever has the name unless that is a directory.
     pub fn make_file(&self) -> io::Result<File> {
-        self.clear()?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = fs::openat(&self.directory, self.name.as_slice(), flags, Mode::RUSR | Mode::WUSR)?;
-        Ok(file.into())
+        self.instead(|place| place.create(OWNER))
     }
 
-    /// Makes a symbolic link.
+    /// Makes a symbolic link, likewise.
     pub fn make_link(&self, target: &[u8]) -> io::Result<()> {
-        self.clear()?;
-        Ok(fs::symlinkat(target, &self.directory, self.name.as_slice())?)
+        self.instead(|place| Ok(fs::symlinkat(target, &place.directory, place.name.as_slice())?))
     }
 
-    /// Makes a device, pipe or socket.
+    /// Makes a device, pipe or socket, likewise.
     pub fn make_special(&self, inode: &Inode) -> io::Result<()> {
+        self.instead(|place| place.create_special(inode))
+    }
+
+    fn create(&self, mode: Mode) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(fs::openat(&self.directory, self.name.as_slice(), flags, mode)?.into())
+    }
+
+    fn create_special(&self, inode: &Inode) -> io::Result<()> {
         let kind = match inode.kind {
             Kind::Fifo => FileType::Fifo,
             Kind::Socket => FileType::Socket,
             Kind::Block => FileType::BlockDevice,
             _ => FileType::CharacterDevice,
         };
-        self.clear()?;
         let device = fs::makedev(inode.device.0, inode.device.1);
-        let mode = Mode::RUSR | Mode::WUSR;
-        Ok(fs::mknodat(&self.directory, self.name.as_slice(), kind, mode, device)?)
+        Ok(fs::mknodat(&self.directory, self.name.as_slice(), kind, OWNER, device)?)
     }
 
     /// Gives the file here another name as well.
     pub fn link_to(&self, other: &Place) -> io::Result<()> {
-        other.clear()?;
-        let flags = AtFlags::empty();
-        Ok(fs::linkat(&self.directory, self.name.as_slice(), &other.directory, other.name.as_slice(), flags)?)
+        other.instead(|other| {
+            let (from, to) = (self.name.as_slice(), other.name.as_slice());
+            Ok(fs::linkat(&self.directory, from, &other.directory, to, AtFlags::empty())?)
+        })
     }
 
     /// Takes the file or directory here elsewhere, over whatever file is there.
@@ -198,6 +289,10 @@ impl Place {
         path.extend(&self.name);
         path
     }
+}
+
+fn times(inode: &Inode) -> Timestamps {
+    Timestamps { last_access: timespec(inode.accessed), last_modification: timespec(inode.modified) }
 }
 
 fn timespec(time: Time) -> Timespec {

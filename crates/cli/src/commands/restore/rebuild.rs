@@ -7,7 +7,7 @@
 //! 1. Directories that are elsewhere now, and one name of each file that has none of its names any more, go to the work directory.
 //! 2. Names that are gone or mean something else are removed, then directories that are gone, the deepest first.
 //! 3. Directories come to their places, from the root down; files that stayed as they were get their names.
-//! 4. Files of the dump are made in the work directory and then put over what has their names: what a damaged dump lacks is not lost here.
+//! 4. Files of the dump are made: where nothing has their names at once, otherwise in the work directory and then put over what has them. What a damaged dump lacks is not lost here.
 //! 5. Directories get their owners, modes and times.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -18,6 +18,7 @@ use cairn_server::api::ErrorKind;
 use serde::{Deserialize, Serialize};
 
 use super::host::Target;
+use super::makers::Manner;
 use super::{Open, files_of};
 use crate::exit::Failure;
 
@@ -118,24 +119,12 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     let new = Tree::of(&merged);
     target.place(WORK.as_bytes())?.make_directory()?;
     let staged = change_names(&old, &new, open, target)?;
-    open.each_file(&mut |open, inode| {
-        let Some(names) = new.files.get(&inode.number) else { return Ok(()) };
-        let work = target.place(format!("{WORK}/new").as_bytes())?;
-        let made = open.make(inode, &work, target)?;
-        let first = new.path_of(&names[0], &HashSet::new());
-        if let Err(error) = made {
-            open.note(&first, Err(error));
-            return Ok(());
-        }
-        for name in &names[1..] {
-            let path = new.path_of(name, &HashSet::new());
-            let linked = target.place(&path).and_then(|place| work.link_to(&place));
-            open.note(&path, linked);
-        }
-        let moved = target.place(&first).and_then(|place| work.move_to(&place));
-        open.note(&first, moved);
-        Ok(())
-    })?;
+    let nowhere = HashSet::new();
+    let mut names_of = |number: u32| {
+        let names = new.files.get(&number)?;
+        Some(names.iter().map(|name| new.path_of(name, &nowhere)).collect())
+    };
+    open.make_files(target, Manner::Aside(WORK), &mut names_of)?;
     for number in new.order.iter().rev() {
         if let Some((inode, attributes)) = open.directories.get(number) {
             let path = new.path(*number, &HashSet::new());
