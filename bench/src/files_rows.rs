@@ -97,6 +97,12 @@ impl Drop for Contender {
     }
 }
 
+/// What `--rows` chooses of: a word of the work is enough.
+const SMALL_FILES: &str = "small files: create, stat, read and delete of them";
+const LARGE_FILE: &str = "a large file: write with fsync, read of it, cold";
+const DUMPS: &str = "BSD dump of the small files and restore of that dump";
+const CHANGES: &str = "finding what changed";
+
 /// Many small files, a large one, and dumps of the small ones.
 pub(crate) fn files(plan: &Plan, report: &mut Report) -> Result<()> {
     let sizes = if plan.quick {
@@ -116,7 +122,7 @@ pub(crate) fn files(plan: &Plan, report: &mut Report) -> Result<()> {
     let mut seen: Vec<Seen> = contenders.iter().map(|_| Seen::default()).collect();
     for round in 0..rounds {
         for (contender, seen) in contenders.iter().zip(&mut seen) {
-            seen.turn(&contender.folder.join(format!("round{round}")), &sizes, &mut || {
+            seen.turn(plan, &contender.folder.join(format!("round{round}")), &sizes, &mut || {
                 contender.forget(cairn.as_mut())
             })
             .with_context(|| format!("with {}", contender.name))?;
@@ -124,8 +130,10 @@ pub(crate) fn files(plan: &Plan, report: &mut Report) -> Result<()> {
         }
     }
     rows(report, &contenders, seen, cairn.is_some());
-    dumps(plan, report, &sizes, &folder, &contenders, cairn.as_ref())?;
-    if let (Some(cairn), Some(contender)) = (&cairn, contenders.first()) {
+    if plan.wants(DUMPS) {
+        dumps(plan, report, &sizes, &folder, &contenders, cairn.as_ref())?;
+    }
+    if let (Some(cairn), Some(contender), true) = (&cairn, contenders.first(), plan.wants(CHANGES)) {
         finding_changes(plan, report, cairn, &contender.folder)?;
     }
     report.note(format!(
@@ -148,8 +156,29 @@ struct Seen {
 }
 
 impl Seen {
-    /// One turn of all work.
-    fn turn(&mut self, folder: &Path, sizes: &Sizes, forget: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    /// One turn of all work that is wanted.
+    fn turn(
+        &mut self,
+        plan: &Plan,
+        folder: &Path,
+        sizes: &Sizes,
+        forget: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        if plan.wants(SMALL_FILES) {
+            self.small_files(folder, sizes, forget)?;
+        }
+        if plan.wants(LARGE_FILE) {
+            self.large_file(folder, sizes, forget)?;
+        }
+        Ok(())
+    }
+
+    fn small_files(
+        &mut self,
+        folder: &Path,
+        sizes: &Sizes,
+        forget: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         fs::create_dir(folder)?;
         let count = sizes.files as f64;
         let rate = |time: Duration| count / time.as_secs_f64();
@@ -175,6 +204,15 @@ impl Seen {
             fs::remove_dir_all(folder)?;
             sync(folder.parent().context("a folder")?)
         })?));
+        Ok(())
+    }
+
+    fn large_file(
+        &mut self,
+        folder: &Path,
+        sizes: &Sizes,
+        forget: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         fs::create_dir(folder)?;
         let mib = sizes.large as f64 / f64::from(1 << 20);
         let large = folder.join("large");
@@ -264,6 +302,9 @@ fn rows(report: &mut Report, contenders: &[Contender], seen: Vec<Seen>, with_cai
         ("read of it, cold", "MiB/s", |seen| &seen.read_large),
     ];
     for (work, unit, pick) in works {
+        if seen.iter().all(|seen| pick(seen).is_empty()) {
+            continue;
+        }
         let mut medians: Vec<(&'static str, f64)> =
             contenders.iter().zip(&seen).map(|(one, seen)| (one.name, median(pick(seen).clone()))).collect();
         let cairn = with_cairn.then(|| medians.remove(0).1);
