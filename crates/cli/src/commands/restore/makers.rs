@@ -90,12 +90,15 @@ struct Maker<'a> {
     aside: Stand,
 }
 
-/// A file that is made: what it is, and how it is filled. Content that can't be written ends the restore; what else fails is the file's own.
+/// The extended attributes of a file that was filled. Content that can't be written ends the restore; the error inside is the file's own.
+type Filled<'a> = Result<io::Result<Cow<'a, [Attribute]>>, ReadError>;
+
+/// A file that is made: what it is, and how it is filled.
 struct Making<'a> {
     inode: &'a Inode,
     link: &'a [u8],
     mode: rustix::fs::Mode,
-    fill: &'a mut dyn FnMut(Option<&File>) -> Result<io::Result<Cow<'a, [Attribute]>>, ReadError>,
+    fill: &'a mut dyn FnMut(Option<&File>) -> Filled<'a>,
 }
 
 /// Has all files made that `read` gives. Returns what went wrong with single ones besides.
