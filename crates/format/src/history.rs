@@ -314,6 +314,9 @@ impl HistorySuperblock {
         if times.iter().any(|value| value.get() >= u64::MAX / 2) {
             return Err(field("time"));
         }
+        if raw.cut_ns.get() > raw.start_ns.get() {
+            return Err(field("time"));
+        }
         let (live, ahead) = (read_map(&raw.live), read_map(&raw.ahead));
         if live[segments as usize..].contains(&true) {
             return Err(field("live segments"));
@@ -335,6 +338,10 @@ impl HistorySuperblock {
                 return Err(field("revert"));
             }
             reverts.push(known);
+        }
+        // A write after a revert has a later stamp.
+        if reverts.last().is_some_and(|last| last.time > raw.last_ns.get()) {
+            return Err(field("time"));
         }
         let mut thinned: Vec<Thinned> = Vec::new();
         for (index, step) in raw.thinned.iter().enumerate() {
@@ -524,7 +531,7 @@ impl HistorySegment {
             _ => return Err(field("end")),
         };
         let (sequence, record) = (raw.sequence.get(), raw.record.get());
-        if sequence.max(record) >= layout::COUNTER_MAX {
+        if sequence.min(record) == 0 || sequence.max(record) >= layout::COUNTER_MAX {
             return Err(field("sequence"));
         }
         Ok(Self { store, sequence, record, summary_blocks })

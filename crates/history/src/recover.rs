@@ -7,7 +7,7 @@ use cairn_base::{BLOCK_SIZE, Condvar, HistoryId, Mutex, crc32c};
 use cairn_device::Device;
 use cairn_format::history::{
     EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, MarkContent, NO_LBA,
-    PLACE_UNIT, Placement, SLOT_A, SLOT_B,
+    PLACE_UNIT, Placement, SEGMENTS_START, SLOT_A, SLOT_B,
 };
 use cairn_format::{BlockBytes, FormatError, Structure};
 use parking_lot::RwLock;
@@ -28,6 +28,9 @@ use crate::timeline::Timeline;
 use crate::trim::{Trim, apart};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Past every stamp that a store can have: stamps are of the clock, which [`stamp`](History::stamp) takes as far as a quarter of all numbers, and one more for each write. Up to where a time can't be read
+/// any more are as many again.
+const STAMPS_END: u64 = u64::MAX / 8 * 3;
 /// Blocks of the origin that are written again at once.
 const REPLAYED: usize = 128;
 
@@ -128,6 +131,11 @@ impl History {
         let found = origin.geometry().length;
         if found != superblock.origin_bytes {
             return Err(HistoryError::OtherOrigin { expected: superblock.origin_bytes, found });
+        }
+        let need = (SEGMENTS_START + superblock.segments * superblock.segment_blocks) * BLOCK;
+        let have = store.geometry().length;
+        if have < need {
+            return Err(HistoryError::StoreTooSmall { have, need });
         }
         let options = HistoryOptions {
             store: superblock.store,
@@ -265,6 +273,10 @@ impl History {
         }
         let (settled, mut unsure) = self.follow(writer, tail, &mut loading)?;
         self.load(writer, loading);
+        if self.state.lock().last >= STAMPS_END {
+            let source = FormatError::Field { structure: Structure::HistoryStore, field: "time" };
+            return Err(HistoryError::Damaged { offset: SLOT_A * BLOCK, source });
+        }
         let later = unsettled.into_iter().filter(|(next_record, _)| *next_record > settled + 1);
         unsure.extend(later.flat_map(|(_, lbas)| lbas));
         self.sync_store(writer)?;

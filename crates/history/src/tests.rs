@@ -10,6 +10,7 @@ use crate::*;
 
 mod damage;
 mod group;
+mod hostile;
 mod index;
 mod lost;
 mod opening;

@@ -3,9 +3,9 @@
 use cairn_base::{BLOCK_SIZE, Checksum, HistoryId, crc32c};
 
 use super::block;
-use crate::FormatError;
 use crate::delta::{Delta, LINKS_MAX, runs_between};
 use crate::history::*;
+use crate::{FormatError, Structure};
 
 pub(super) const STORE: HistoryId = HistoryId([0x7d; 16]);
 
@@ -140,6 +140,28 @@ fn record_of_another_store_or_with_an_impossible_entry_is_refused() {
         let mut record = record();
         change(&mut record.entries[1]);
         assert!(HistoryRecord::parse(&record.to_bytes(STORE), STORE).is_err());
+    }
+}
+
+#[test]
+fn superblock_that_contradicts_itself_is_refused() {
+    for change in [
+        |superblock: &mut HistorySuperblock| superblock.cut_ns = superblock.start_ns + 1,
+        |superblock: &mut HistorySuperblock| superblock.reverts[1].time = superblock.last_ns + 1,
+    ] {
+        let mut superblock = superblock();
+        change(&mut superblock);
+        let sum = FormatError::Field { structure: Structure::HistoryStore, field: "time" };
+        assert_eq!(reread_superblock(&superblock_bytes(&superblock)), Err(sum), "{superblock:?}");
+    }
+}
+
+#[test]
+fn segments_and_their_records_are_counted_from_one() {
+    for (sequence, record) in [(0, 340), (12, 0)] {
+        let bytes = segment_bytes(&HistorySegment { sequence, record, ..segment() });
+        let sequence = FormatError::Field { structure: Structure::HistorySegment, field: "sequence" };
+        assert_eq!(reread_segment(&bytes), Err(sequence));
     }
 }
 
