@@ -3,7 +3,7 @@
 //! ```text
 //! cairn-fuzz run TARGET [INPUTS [SEED]]     the corpus, then changed inputs
 //! cairn-fuzz replay TARGET FILE             one input
-//! cairn-fuzz corpus                         writes the seeds of all targets into fuzz/corpus
+//! cairn-fuzz corpus                         makes the seeds in fuzz/corpus what the targets begin with
 //! cairn-fuzz list                           the names of the targets
 //! ```
 

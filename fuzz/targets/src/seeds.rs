@@ -1,26 +1,53 @@
 //! The corpora as files: `fuzz/corpus/TARGET/NAME`, made from real bytes.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use cairn_base::{Checksum, Rng};
 
-use crate::TARGETS;
+use crate::{TARGETS, Target};
+
+/// How the names of seeds begin; what crashed once has another name.
+const SEED: &str = "seed-";
 
 /// Where corpora are: a folder for each target.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus")
 }
 
-/// Writes the seeds of all targets, beside whatever is there.
-pub fn write() -> Result<()> {
-    for target in TARGETS {
-        let folder = folder().join(target.name);
-        std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        for seed in (target.seeds)() {
-            let path = folder.join(format!("seed-{:?}", Checksum::of(&seed)));
-            std::fs::write(&path, &seed).with_context(|| path.display().to_string())?;
+/// The corpus of a target as its seeds are now: each with its file.
+pub fn made(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = folder().join(target.name);
+    let named = |seed: Vec<u8>| (folder.join(format!("{SEED}{:?}", Checksum::of(&seed))), seed);
+    (target.seeds)().into_iter().map(named).collect()
+}
+
+/// Files of corpora that were seeds once, and that no target makes any more; what crashed once is none of them.
+pub fn stale() -> Result<Vec<PathBuf>> {
+    let made: HashSet<PathBuf> = TARGETS.iter().flat_map(made).map(|(path, _)| path).collect();
+    let mut stale = Vec::new();
+    for folder in std::fs::read_dir(folder()).context("the corpora are there")? {
+        for entry in std::fs::read_dir(folder?.path())? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(SEED) && !made.contains(&entry.path()) {
+                stale.push(entry.path());
+            }
         }
+    }
+    stale.sort();
+    Ok(stale)
+}
+
+/// Writes the seeds of all targets, and takes away those that no target makes any more.
+pub fn write() -> Result<()> {
+    for (path, seed) in TARGETS.iter().flat_map(made) {
+        let folder = path.parent().context("a seed lies in a folder")?;
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        std::fs::write(&path, &seed).with_context(|| path.display().to_string())?;
+    }
+    for path in stale()? {
+        std::fs::remove_file(&path).with_context(|| path.display().to_string())?;
     }
     Ok(())
 }

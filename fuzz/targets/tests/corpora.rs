@@ -1,0 +1,37 @@
+//! The corpora in the repository are those of the targets as they are: a format that changes can't leave old ones behind unseen.
+
+use std::path::Path;
+
+use cairn_fuzz::{TARGETS, seeds};
+
+/// Bytes of a file in a corpus: what a fuzzer changes should be small, and what the repository keeps as well.
+const FILE_MAX: u64 = 100_000;
+
+#[test]
+fn corpora_have_what_targets_begin_with() {
+    let shown = |path: &Path| path.strip_prefix(seeds::folder()).unwrap_or(path).display().to_string();
+    let mut wrong: Vec<String> = Vec::new();
+    for target in TARGETS {
+        let made = seeds::made(target);
+        assert!(!made.is_empty(), "{} begins with nothing", target.name);
+        let missing = made.iter().filter(|(path, seed)| std::fs::read(path).ok().as_ref() != Some(seed));
+        wrong.extend(missing.map(|(path, _)| format!("{} is missing", shown(path))));
+    }
+    let stale = seeds::stale().expect("the corpora can be listed");
+    wrong.extend(stale.iter().map(|path| format!("{} is of an older target", shown(path))));
+    assert!(wrong.is_empty(), "`cargo run -p cairn-fuzz -- corpus` mends it:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn corpora_are_of_targets_and_small() {
+    for folder in std::fs::read_dir(seeds::folder()).unwrap() {
+        let folder = folder.unwrap();
+        let name = folder.file_name().into_string().unwrap();
+        assert!(TARGETS.iter().any(|target| target.name == name), "fuzz/corpus/{name} is of no target");
+        for entry in std::fs::read_dir(folder.path()).unwrap() {
+            let entry = entry.unwrap();
+            let bytes = entry.metadata().unwrap().len();
+            assert!(bytes <= FILE_MAX, "{} has {bytes} bytes", entry.path().display());
+        }
+    }
+}
