@@ -26,7 +26,7 @@ pub(crate) fn block(data: &[u8]) -> BlockBytes {
 
 /// Fails when `reread` ignored something of what it accepted.
 #[track_caller]
-fn canonical(bytes: &[u8], reread: Result<Vec<u8>, FormatError>) {
+pub(crate) fn canonical(bytes: &[u8], reread: Result<Vec<u8>, FormatError>) {
     if let Ok(again) = reread {
         assert!(again == bytes, "bytes were accepted that are written in another way");
     }

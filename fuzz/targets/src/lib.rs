@@ -11,6 +11,7 @@
 mod blocks;
 mod dumps;
 mod fuse;
+mod histories;
 mod iscsi;
 mod leaves;
 mod mirrors;
@@ -72,6 +73,9 @@ pub const TARGETS: &[Target] = &[
     target("log_record", blocks::log_record, blocks::log_record_seeds, FAST),
     target("log_ring", volumes::log_ring, volumes::log_ring_seeds, SLOW),
     target("volume_image", volumes::volume_image, volumes::volume_image_seeds, SLOW),
+    target("history_structs", histories::structs, histories::structs_seeds, FAST),
+    target("history_log", histories::log, histories::log_seeds, SLOW),
+    target("history_image", histories::image, histories::image_seeds, SLOW),
     target("stream_structs", streams::structs, streams::struct_seeds, FAST),
     target("stream_reader", streams::reader, streams::stream_seeds, 5_000),
     target("stream_apply", streams::applied, streams::apply_seeds, SLOW),

@@ -26,13 +26,13 @@ const ACTIVE_MAP: FileId = FileId(u64::MAX);
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub(crate) struct Edit {
     /// Which of the volume's blocks of metadata; 0 is the superblock.
-    block: u16,
-    at: u16,
-    value: Value,
+    pub(crate) block: u16,
+    pub(crate) at: u16,
+    pub(crate) value: Value,
 }
 
 #[derive(Debug, Clone, Copy, Arbitrary)]
-enum Value {
+pub(crate) enum Value {
     Byte(u8),
     Flip(u8),
     Word(u64),
@@ -43,7 +43,7 @@ enum Value {
 }
 
 impl Edit {
-    fn apply(self, bytes: &mut BlockBytes) {
+    pub(crate) fn apply(self, bytes: &mut BlockBytes) {
         let at = usize::from(self.at) % BLOCK_SIZE;
         let word = at / 8 * 8;
         let mut put = |value: u64| bytes[word..word + 8].copy_from_slice(&value.to_le_bytes());
@@ -61,7 +61,7 @@ impl Edit {
     }
 }
 
-fn bytes_of(blocks: &Blocks, number: u64) -> BlockBytes {
+pub(crate) fn bytes_of(blocks: &Blocks, number: u64) -> BlockBytes {
     let mut bytes = [0; BLOCK_SIZE];
     if let Some(block) = blocks.get(&number) {
         bytes.copy_from_slice(&block[..]);
