@@ -1,9 +1,11 @@
 //! Commands that are more than one operation of the device, done one at a time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_device::{Device, DeviceError, Operation, Request, Segments};
 use cairn_proto_iscsi::scsi::{Compare, CopyList, LogicalUnit, Medium, Sense};
+use parking_lot::RwLockReadGuard;
 
 use crate::device_error::sense;
 use crate::limits::{EXTENTS_MAX, STRIDE_BYTES};
@@ -15,9 +17,24 @@ pub(crate) type Resolve<'a> = &'a dyn Fn(&[u8]) -> Option<Found>;
 /// A logical unit that takes part in a copy.
 #[derive(Clone)]
 pub(crate) struct Found {
+    pub(crate) unit: Arc<Unit>,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) block_bytes: u32,
     pub(crate) read_only: bool,
+}
+
+/// Why a command was not done.
+pub(crate) enum Failure {
+    /// To be answered.
+    Sense(Sense),
+    /// Somebody has ended this session's tasks: there is no answer.
+    Aborted,
+}
+
+impl From<Sense> for Failure {
+    fn from(sense: Sense) -> Self {
+        Self::Sense(sense)
+    }
 }
 
 /// Where a command is done.
@@ -26,12 +43,14 @@ pub(crate) struct Place<'a> {
     pub(crate) unit: &'a Unit,
     pub(crate) block_bytes: u32,
     pub(crate) writes_through: bool,
+    /// [`Attached::aborted`](crate::units::Attached::aborted)
+    pub(crate) aborted: &'a AtomicBool,
     pub(crate) resolve: Resolve<'a>,
 }
 
 impl Place<'_> {
     /// Does it with the data that came; returns data for the initiator.
-    pub(crate) fn run(&self, medium: &Medium, data: &Segments) -> Result<Vec<u8>, Sense> {
+    pub(crate) fn run(&self, medium: &Medium, data: &Segments) -> Result<Vec<u8>, Failure> {
         let bytes = |blocks: u64| blocks * u64::from(self.block_bytes);
         let whole = u64::from(self.block_bytes);
         match medium {
@@ -39,12 +58,12 @@ impl Place<'_> {
                 // What came of it, in whole blocks, goes to the medium and is read back.
                 let length = data.len() as u64 / whole * whole;
                 let data = data.slice(0, length as usize);
-                let _shared = self.unit.exclusive.read();
+                let _shared = self.beside_others()?;
                 self.write(bytes(*lba), data.clone(), *fua)?;
                 self.compare(bytes(*lba), &data)?;
             }
             Medium::WriteAtomic { lba, fua, .. } if !data.is_empty() => {
-                let _shared = self.unit.exclusive.read();
+                let _shared = self.beside_others()?;
                 let fua = *fua || self.writes_through;
                 let written = self.device.write_atomic(bytes(*lba), data.clone(), fua);
                 written.map_err(|error| sense(&error))?;
@@ -65,6 +84,7 @@ impl Place<'_> {
                 let length = data.len() as u64 / whole * whole;
                 let mut new = data.slice(0, length as usize).to_vec();
                 let _alone = self.unit.exclusive.write();
+                self.still_wanted()?;
                 let old = self.read(bytes(*lba), length)?;
                 new.iter_mut().zip(&old).for_each(|(new, old)| *new |= old);
                 self.write(bytes(*lba), Segments::copy_of(&new), *fua)?;
@@ -73,6 +93,7 @@ impl Place<'_> {
                 let half = data.len() / 2;
                 {
                     let _alone = self.unit.exclusive.write();
+                    self.still_wanted()?;
                     self.compare(bytes(*lba), &data.slice(0, half))?;
                     let new = Operation::write(bytes(*lba), data.slice(half, half));
                     self.one(new)?;
@@ -86,7 +107,7 @@ impl Place<'_> {
                 self.write_same(bytes(*lba), bytes(*blocks), *unmap, *no_data, data)?;
             }
             Medium::Unmap(list) => {
-                let _shared = self.unit.exclusive.read();
+                let _shared = self.beside_others()?;
                 // Unmapped blocks read as zeroes: a promise of LBPRZ, which trim alone does not give.
                 let zeroes =
                     |(lba, blocks): &(u64, u32)| self.zeroes(bytes(*lba), bytes((*blocks).into()), true);
@@ -123,6 +144,18 @@ impl Place<'_> {
         Ok(Vec::new())
     }
 
+    /// For a write; an error when nothing is to be written any more.
+    fn beside_others(&self) -> Result<RwLockReadGuard<'_, ()>, Failure> {
+        let shared = self.unit.exclusive.read();
+        self.still_wanted()?;
+        Ok(shared)
+    }
+
+    /// To be asked under the unit's lock: [who ends tasks](Unit::abort) waits for those that have it.
+    fn still_wanted(&self) -> Result<(), Failure> {
+        if self.aborted.load(Ordering::Acquire) { Err(Failure::Aborted) } else { Ok(()) }
+    }
+
     fn zeroes(&self, offset: u64, length: u64, may_trim: bool) -> Operation {
         Operation::new(Request::WriteZeroes { offset, length, may_trim, fua: self.writes_through })
     }
@@ -145,12 +178,12 @@ impl Place<'_> {
     }
 
     /// Calls `work` for stretches of the bytes, one after the other.
-    fn each(
+    fn each<E>(
         &self,
         offset: u64,
         length: u64,
-        mut work: impl FnMut(u64, u32) -> Result<(), Sense>,
-    ) -> Result<(), Sense> {
+        mut work: impl FnMut(u64, u32) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut done = 0;
         while done < length {
             let now = (length - done).min(STRIDE_BYTES.into());
@@ -181,20 +214,23 @@ impl Place<'_> {
         unmap: bool,
         no_data: bool,
         data: &Segments,
-    ) -> Result<(), Sense> {
+    ) -> Result<(), Failure> {
         let block = data.to_vec();
         if no_data || block.iter().all(|byte| *byte == 0) {
-            let _shared = self.unit.exclusive.read();
-            return self.one(self.zeroes(offset, length, unmap));
+            let _shared = self.beside_others()?;
+            return Ok(self.one(self.zeroes(offset, length, unmap))?);
         }
         // Data that is no zeroes can't be unmapped, as unmapped blocks read as zeroes (SBC-3, section 5.43).
         let stride = block.repeat(STRIDE_BYTES as usize / block.len().max(1));
         let stride = Segments::copy_of(&stride);
-        let _shared = self.unit.exclusive.read();
-        self.each(offset, length, |at, length| self.write(at, stride.slice(0, length as usize), false))
+        let _shared = self.beside_others()?;
+        self.each(offset, length, |at, length| {
+            self.still_wanted()?;
+            Ok(self.write(at, stride.slice(0, length as usize), false)?)
+        })
     }
 
-    fn copy(&self, list: &CopyList) -> Result<(), Sense> {
+    fn copy(&self, list: &CopyList) -> Result<(), Failure> {
         let resolved: Vec<_> = list.targets.iter().map(|target| (self.resolve)(&target.designator)).collect();
         for segment in &list.segments {
             let find =
@@ -202,7 +238,7 @@ impl Place<'_> {
             let source = find(segment.source)?;
             let destination = find(segment.destination)?;
             if destination.read_only {
-                return Err(Sense::COPY_ABORTED);
+                return Err(Sense::COPY_ABORTED.into());
             }
             let counted = if segment.counts_destination { &destination } else { &source }.block_bytes;
             let length = u64::from(segment.blocks) * u64::from(counted);
@@ -213,11 +249,18 @@ impl Place<'_> {
             };
             let from = place(segment.source_lba, &source).ok_or(Sense::COPY_ABORTED)?;
             let to = place(segment.destination_lba, &destination).ok_or(Sense::COPY_ABORTED)?;
-            let _alone = self.unit.exclusive.write();
             let aborted = |_: DeviceError| Sense::COPY_ABORTED;
             self.each(0, length, |at, length| {
+                // Of the unit that is written, as a COMPARE AND WRITE there must not be undone, and of no other: copies in opposite directions never wait
+                // for each other. Let go of behind each stretch, so that clients wait for one and not for all.
+                let _alone = destination.unit.exclusive.write();
+                self.still_wanted()?;
+                let is_own = std::ptr::eq(self.unit, &*destination.unit);
+                if !is_own && destination.unit.state.lock().is_reserved() {
+                    return Err(Sense::COPY_ABORTED.into());
+                }
                 let data = source.device.read(from + at, length).map_err(aborted)?;
-                destination.device.write(to + at, data).map_err(aborted)
+                Ok::<(), Failure>(destination.device.write(to + at, data).map_err(aborted)?)
             })?;
             // Whether the destination has a write cache is not known here: it may be another unit.
             destination.device.flush().map_err(aborted)?;

@@ -5,6 +5,7 @@
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use cairn_device::{DeviceError, Operation, Request, Segments};
@@ -15,9 +16,11 @@ use cairn_proto_iscsi::scsi::Medium;
 use cairn_proto_iscsi::{CommandRequest, Residual};
 
 use crate::device_error::sense;
-use crate::execute::{self, Found};
+use crate::execute::{self, Failure, Found};
 use crate::session::{Session, SessionEnd};
+use crate::targets::Export;
 use crate::task::Read;
+use crate::units::Unit;
 
 /// What an operation answers.
 pub(crate) enum Slot {
@@ -29,6 +32,16 @@ pub(crate) enum Slot {
     Plain { tag: u32, since: Instant, expected: u32 },
     /// It is answered.
     Answered,
+}
+
+impl Slot {
+    /// The task, unless it is answered.
+    fn tag(&self) -> Option<u32> {
+        match self {
+            Self::Read(Read { tag, .. }, _) | Self::Write { tag, .. } | Self::Plain { tag, .. } => Some(*tag),
+            Self::Answered => None,
+        }
+    }
 }
 
 /// A command that is done by itself, after the batch.
@@ -135,19 +148,38 @@ impl Session<'_> {
             let unit = Arc::clone(&place.attached.unit);
             {
                 let _shared = round.writes.then(|| unit.exclusive.read());
-                device.run_ready(&mut round.operations);
+                if !(round.writes && self.drop_aborted(round)) {
+                    device.run_ready(&mut round.operations);
+                }
             }
             self.answer_operations(round);
             round.send(self.socket)?;
             if round.slots.iter().any(|slot| !matches!(slot, Slot::Answered)) {
                 {
                     let _shared = round.writes.then(|| unit.exclusive.read());
-                    device.run(&mut round.operations);
+                    if !(round.writes && self.drop_aborted(round)) {
+                        device.run(&mut round.operations);
+                    }
                 }
                 self.answer_operations(round);
             }
         }
         round.send(self.socket)
+    }
+
+    /// Forgets all tasks and what of the round is not answered, if somebody has ended this session's tasks; true then. What writes asks again under the unit's
+    /// lock, as [who ends tasks](Unit::abort) waits for those that have it.
+    pub(crate) fn drop_aborted(&mut self, round: &mut Round) -> bool {
+        let aborted =
+            self.place.as_ref().is_some_and(|place| place.attached.aborted.swap(false, Ordering::AcqRel));
+        if aborted {
+            self.drop_tasks();
+            let begun = round.slots.drain(..).filter_map(|slot| slot.tag());
+            let later = round.later.drain(..).map(|later| later.request.tag);
+            begun.chain(later).for_each(|tag| self.protocol.forget(tag));
+            round.operations.clear();
+        }
+        aborted
     }
 
     /// Prepares the answers of what finished since the last call.
@@ -257,6 +289,7 @@ impl Session<'_> {
                 unit,
                 block_bytes: geometry.block_bytes,
                 writes_through,
+                aborted: &place.attached.aborted,
                 resolve: &resolve,
             };
             let outcome = at.run(&medium, &data);
@@ -267,6 +300,15 @@ impl Session<'_> {
             if let Medium::Copy(list) = &medium {
                 unit.state.lock().copied(place.attached.nexus, list, outcome.is_err());
             }
+            let outcome = match outcome {
+                Ok(answer) => Ok(answer),
+                Err(Failure::Sense(sense)) => Err(sense),
+                // The flag stays: those behind it are not done either.
+                Err(Failure::Aborted) => {
+                    self.protocol.forget(request.tag);
+                    continue;
+                }
+            };
             match outcome {
                 Ok(answer) if answer.is_empty() => {
                     self.protocol.respond(request.tag, 0, &[], residual, 0, &mut round.out);
@@ -286,17 +328,15 @@ impl Session<'_> {
     /// The unit of a designator, if this initiator may use it: its own, or one that asks nothing of it and that nobody has reserved.
     fn resolve(&self, designator: &[u8]) -> Option<Found> {
         let place = self.place.as_ref()?;
-        let found = |export: &crate::targets::Export| {
+        let found = |unit: Arc<Unit>, export: &Export| {
             let geometry = crate::units::geometry(export);
-            Found {
-                device: Arc::clone(&export.device),
-                block_bytes: geometry.block_bytes,
-                read_only: geometry.read_only,
-            }
+            let read_only = geometry.read_only || unit.state.lock().is_write_protected();
+            let device = Arc::clone(&export.device);
+            Found { unit, device, block_bytes: geometry.block_bytes, read_only }
         };
-        let own = place.attached.unit.state.lock().description().designator();
-        if designator == own {
-            return Some(found(&place.export));
+        let own = Arc::clone(&place.attached.unit);
+        if designator == own.state.lock().description().designator() {
+            return Some(found(own, &place.export));
         }
         let targets = &self.shared.targets;
         for target in targets.list(&self.initiator) {
@@ -304,13 +344,13 @@ impl Session<'_> {
             if !open_to_all {
                 continue;
             }
+            let bytes = |id: u64| (0x3 << 60 | (id & !(0xf << 60))).to_be_bytes();
             if let Ok(export) = targets.open(&target)
-                && self.shared.units.is_free(&export)
+                && designator == bytes(export.id)
             {
-                let bytes = (0x3 << 60 | (export.id & !(0xf << 60))).to_be_bytes();
-                if designator == bytes {
-                    return Some(found(&export));
-                }
+                let unit = self.shared.units.of(&export);
+                let is_free = !unit.state.lock().is_reserved();
+                return is_free.then(|| found(unit, &export));
             }
         }
         None

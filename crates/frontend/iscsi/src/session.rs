@@ -187,7 +187,7 @@ impl Session<'_> {
 
     /// Nothing came for a while: is there something to say?
     fn look_around(&mut self, round: &mut Round) {
-        self.drop_aborted();
+        self.drop_aborted(round);
         let blocks = self.unit_blocks();
         if blocks != self.blocks {
             self.blocks = blocks;
@@ -248,7 +248,7 @@ impl Session<'_> {
         if busy && waits_for_others(&header) {
             return Ok(Begun::Later);
         }
-        self.drop_aborted();
+        self.drop_aborted(round);
         let event = self.protocol.receive(&header)?;
         self.input.consume(whole);
         let left = header.data_bytes() as usize;
@@ -357,15 +357,6 @@ impl Session<'_> {
             self.received = Instant::now();
         }
         Ok(received)
-    }
-
-    /// Forgets all tasks, if somebody ended them.
-    fn drop_aborted(&mut self) {
-        let aborted =
-            self.place.as_ref().is_some_and(|place| place.attached.aborted.swap(false, Ordering::AcqRel));
-        if aborted {
-            self.drop_tasks();
-        }
     }
 }
 

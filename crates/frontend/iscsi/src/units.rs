@@ -54,31 +54,7 @@ impl Units {
     /// The unit behind a target, for a session of the initiator port `port`.
     pub(crate) fn attach(&self, target: String, export: &Export, port: &str) -> Attached {
         let nexus = Nexus(self.next.fetch_add(1, Ordering::Relaxed));
-        let unit = {
-            let mut units = self.units.lock();
-            let new = || {
-                let description = Description {
-                    name: export.unit.clone(),
-                    id: export.id,
-                    ports: export.ports,
-                    removable: export.removable,
-                    write_cache: export.write_cache,
-                };
-                let state = LogicalUnit::new(description, geometry(export), export.reservations.clone());
-                Arc::new(Unit {
-                    state: Mutex::new(state),
-                    exclusive: RwLock::new(()),
-                    keeping: Mutex::new(()),
-                    sessions: Mutex::default(),
-                })
-            };
-            let unit = units.entry(export.unit.clone()).or_insert_with(new);
-            if unit.state.lock().description().id != export.id {
-                // Another LUN of the same name: the old one was deleted.
-                *unit = new();
-            }
-            Arc::clone(unit)
-        };
+        let unit = self.of(export);
         let aborted = Arc::new(AtomicBool::new(false));
         let name = nexus_name(port, export.port);
         unit.sessions.lock().push((nexus, name.clone(), Arc::clone(&aborted)));
@@ -92,11 +68,31 @@ impl Units {
         Attached { unit, nexus, aborted }
     }
 
-    /// True when nobody has registered with the unit of an export, also before the server started.
-    pub(crate) fn is_free(&self, export: &Export) -> bool {
-        let unit = self.units.lock().get(&export.unit).cloned();
-        let known = unit.map(|unit| unit.state.lock().reservations().registrations.is_empty());
-        known.unwrap_or(export.reservations.registrations.is_empty())
+    /// The unit behind an export, also when nobody has logged in to it yet.
+    pub(crate) fn of(&self, export: &Export) -> Arc<Unit> {
+        let mut units = self.units.lock();
+        let new = || {
+            let description = Description {
+                name: export.unit.clone(),
+                id: export.id,
+                ports: export.ports,
+                removable: export.removable,
+                write_cache: export.write_cache,
+            };
+            let state = LogicalUnit::new(description, geometry(export), export.reservations.clone());
+            Arc::new(Unit {
+                state: Mutex::new(state),
+                exclusive: RwLock::new(()),
+                keeping: Mutex::new(()),
+                sessions: Mutex::default(),
+            })
+        };
+        let unit = units.entry(export.unit.clone()).or_insert_with(new);
+        if unit.state.lock().description().id != export.id {
+            // Another LUN of the same name: the old one was deleted.
+            *unit = new();
+        }
+        Arc::clone(unit)
     }
 }
 
@@ -107,13 +103,16 @@ impl Unit {
         self.state.lock().reset();
     }
 
-    /// Ends tasks of sessions; they notice before they look at another PDU.
+    /// Ends tasks of sessions; they notice before they look at another PDU. When this returns none of these tasks writes any more, so that the caller's own
+    /// writes are the last ones. Not to be called with `exclusive`.
     pub(crate) fn abort(&self, concerned: impl Fn(Nexus, &str) -> bool) {
         for (nexus, port, aborted) in self.sessions.lock().iter() {
             if concerned(*nexus, port) {
                 aborted.store(true, Ordering::Release);
             }
         }
+        // Whoever has it for a write that was begun lets go of it, and whoever gets it looks at the flag first.
+        drop(self.exclusive.write());
     }
 }
 

@@ -136,6 +136,16 @@ impl LogicalUnit {
         &self.persistent
     }
 
+    /// True when somebody has registered with it for persistent reservations, or has reserved it for a session.
+    pub fn is_reserved(&self) -> bool {
+        self.reserved.is_some() || !self.persistent.registrations.is_empty()
+    }
+
+    /// True when an initiator has forbidden writes by its control mode page.
+    pub fn is_write_protected(&self) -> bool {
+        self.modes.write_protect
+    }
+
     /// True when sense data has descriptor format.
     pub fn has_descriptors(&self) -> bool {
         self.modes.descriptors

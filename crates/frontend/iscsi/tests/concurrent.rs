@@ -1,0 +1,270 @@
+//! What commands do beside those of others: copies from one unit into another, and the end of tasks.
+mod harness;
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use cairn_base::Rng;
+use cairn_device::{Device, Geometry, MemoryDevice, Operation, Request};
+use cairn_frontend_iscsi::{
+    Account, Export, IscsiServer, Listener, LoginError, OpenTargetError, ReservationState, ServerOptions,
+    Targets,
+};
+use cairn_proto_iscsi::pdu::{self, Header, opcode};
+use harness::initiator::{Initiator, transfer};
+use harness::{PREFIX, SIZE};
+use parking_lot::Mutex;
+
+const READS: u8 = 0x40;
+const WRITES: u8 = 0x20;
+const BLOCK: usize = 512;
+/// What must not happen does not happen within this time.
+const WHILE: Duration = Duration::from_millis(300);
+/// The units' ids; the targets are `v.0` and `v.1`.
+const IDS: [u64; 2] = [0x1234, 0x5678];
+
+type Call = Box<dyn FnOnce() + Send>;
+
+/// Calls something behind the first read, before that is answered, and before the first changes; tells of changes.
+struct Watched {
+    inner: MemoryDevice,
+    behind_read: Mutex<Option<Call>>,
+    before_changes: Mutex<VecDeque<Call>>,
+    changed: Mutex<Option<Sender<()>>>,
+}
+
+impl Watched {
+    fn new(content: u8) -> Arc<Self> {
+        let inner = MemoryDevice::new(SIZE);
+        inner.write_from(0, &[content; BLOCK]).unwrap();
+        let (behind_read, before_changes) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { inner, behind_read, before_changes, changed: Mutex::default() })
+    }
+
+    fn first(&self) -> Vec<u8> {
+        self.inner.read(0, BLOCK as u32).unwrap().to_vec()
+    }
+}
+
+impl Device for Watched {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        let any = |wanted: fn(&Request) -> bool| batch.iter().any(|operation| wanted(operation.request()));
+        let reads = any(|request| matches!(request, Request::Read { .. }));
+        let changes = any(|request| matches!(request, Request::Write { .. } | Request::WriteZeroes { .. }));
+        if changes {
+            let call = self.before_changes.lock().pop_front();
+            call.into_iter().for_each(|call| call());
+        }
+        self.inner.run(batch);
+        if changes && let Some(changed) = &*self.changed.lock() {
+            let _ = changed.send(());
+        }
+        if reads {
+            let call = self.behind_read.lock().take();
+            call.into_iter().for_each(|call| call());
+        }
+    }
+}
+
+struct Two([Arc<Watched>; 2]);
+
+impl Targets for Two {
+    fn list(&self, _: &cairn_frontend_iscsi::Initiator) -> Vec<String> {
+        (0..2).map(|index| format!("{PREFIX}v.{index}")).collect()
+    }
+
+    fn admit(&self, _: &cairn_frontend_iscsi::Initiator, _: &str) -> Result<Option<Account>, LoginError> {
+        Ok(None)
+    }
+
+    fn open(&self, target: &str) -> Result<Export, OpenTargetError> {
+        let index = usize::from(target.ends_with('1'));
+        let name = format!("v/{index}");
+        Ok(Export {
+            name: name.clone(),
+            unit: name,
+            port: 1,
+            ports: 1,
+            device: self.0[index].clone(),
+            id: IDS[index],
+            read_only: false,
+            block_bytes: BLOCK as u32,
+            removable: false,
+            write_cache: true,
+            reservations: ReservationState::default(),
+        })
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        Rng::new(1).fill(bytes);
+    }
+
+    fn keep(&self, _: &str, _: &ReservationState) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A server of two units whose first blocks are all 1 and all 2, their devices, and a session of each.
+fn two() -> (IscsiServer, [Arc<Watched>; 2], [Initiator; 2]) {
+    let devices = [Watched::new(1), Watched::new(2)];
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let targets = Arc::new(Two(devices.clone()));
+    let server = IscsiServer::start(vec![listener], targets, ServerOptions::default()).unwrap();
+    let portal = server.addresses()[0].clone();
+    let log_in = |index| Initiator::login(&portal, &format!("{PREFIX}v.{index}"), 1, false).unwrap();
+    let initiators = [log_in(0), log_in(1)];
+    (server, devices, initiators)
+}
+
+/// Sends an EXTENDED COPY of the first block of unit `from` to that of unit `to` (SPC-4, section 6.4).
+fn copy(initiator: &mut Initiator, from: usize, to: usize) {
+    let mut list = vec![0; 16];
+    list[1] = 3 << 3;
+    list[3] = 64;
+    list[11] = 28;
+    for id in IDS {
+        let mut target = [0; 32];
+        target[..8].copy_from_slice(&[0xe4, 0, 0, 0, 1, 3, 0, 8]);
+        target[8..16].copy_from_slice(&(3 << 60 | id).to_be_bytes());
+        target[30] = (BLOCK >> 8) as u8;
+        list.extend_from_slice(&target);
+    }
+    let mut segment = [0; 28];
+    segment[..12].copy_from_slice(&[2, 0, 0, 24, 0, from as u8, 0, to as u8, 0, 0, 0, 1]);
+    list.extend_from_slice(&segment);
+    let mut cdb = [0; 16];
+    cdb[0] = 0x83;
+    cdb[13] = list.len() as u8;
+    initiator.command(1, &cdb, WRITES, list.len() as u32, &list);
+}
+
+/// Sends a COMPARE AND WRITE of the first block.
+fn compare_and_write(initiator: &mut Initiator, compared: u8, written: u8) {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[13]) = (0x89, 1);
+    let data = [[compared; BLOCK], [written; BLOCK]].concat();
+    initiator.command(2, &cdb, WRITES, data.len() as u32, &data);
+}
+
+/// Has a device tell when it was read, and answer when it was written, or a while later.
+fn hold_read(device: &Watched) -> Receiver<()> {
+    let (has_read, reads) = channel();
+    let (has_changed, changes) = channel();
+    *device.changed.lock() = Some(has_changed);
+    *device.behind_read.lock() = Some(Box::new(move || {
+        has_read.send(()).unwrap();
+        let _ = changes.recv_timeout(WHILE);
+    }));
+    reads
+}
+
+#[test]
+fn copy_into_another_unit_does_not_come_between_a_compare_and_its_write() {
+    let (_server, devices, [mut copier, mut locker]) = two();
+    let compared = hold_read(&devices[1]);
+    compare_and_write(&mut locker, 2, 3);
+    compared.recv().unwrap();
+    copy(&mut copier, 0, 1);
+    assert_eq!(locker.status().0, 0);
+    assert_eq!(copier.status().0, 0);
+    assert_eq!(devices[1].first(), [1; BLOCK], "what was compared was there until it was written");
+}
+
+#[test]
+fn copies_in_opposite_directions_do_not_wait_for_each_other() {
+    let (_server, devices, mut initiators) = two();
+    let both = Arc::new(Barrier::new(2));
+    for device in &devices {
+        let both = Arc::clone(&both);
+        *device.behind_read.lock() = Some(Box::new(move || drop(both.wait())));
+    }
+    for (index, initiator) in initiators.iter_mut().enumerate() {
+        copy(initiator, index, 1 - index);
+    }
+    for initiator in &mut initiators {
+        assert_eq!(initiator.status().0, 0);
+    }
+    assert_eq!((devices[0].first(), devices[1].first()), (vec![2; BLOCK], vec![1; BLOCK]));
+}
+
+#[test]
+fn copy_into_a_unit_that_is_reserved_or_takes_no_writes_is_refused() {
+    let (_server, devices, [mut copier, mut other]) = two();
+    let mut cdb = [0; 16];
+    for opcode in [0x16, 0x17] {
+        cdb[0] = opcode;
+        other.command(1, &cdb, 0, 0, &[]);
+        assert_eq!(other.status().0, 0, "RESERVE (6), RELEASE (6)");
+        copy(&mut copier, 0, 1);
+        let refused = (2, vec![0x0a, 0x0d, 0x02]);
+        let expected = if opcode == 0x16 { refused } else { (0, Vec::new()) };
+        assert_eq!(copier.status(), expected, "COPY TARGET DEVICE NOT REACHABLE");
+    }
+    // MODE SENSE (6) and MODE SELECT (6): the control page, with SWP.
+    (cdb[0], cdb[1], cdb[2], cdb[4]) = (0x1a, 0x08, 0x0a, 255);
+    other.command(1, &cdb, READS, 255, &[]);
+    let (_, mut page) = other.receive().unwrap();
+    (page[0], page[8]) = (0, page[8] | 0x08);
+    (cdb[0], cdb[1], cdb[2], cdb[4]) = (0x15, 0x10, 0, page.len() as u8);
+    devices[1].inner.write_from(0, &[9; BLOCK]).unwrap();
+    other.command(1, &cdb, WRITES, page.len() as u32, &page);
+    assert_eq!(other.status().0, 0);
+    copy(&mut copier, 0, 1);
+    assert_eq!(copier.status().0, 2);
+    assert_eq!(devices[1].first(), [9; BLOCK]);
+}
+
+/// PERSISTENT RESERVE OUT; true when it is done.
+fn reserve_out(initiator: &mut Initiator, action: u8, kind: u8, keys: (u64, u64)) -> bool {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1], cdb[2], cdb[8]) = (0x5f, action, kind, 24);
+    let parameters = [&keys.0.to_be_bytes()[..], &keys.1.to_be_bytes(), &[0; 8]].concat();
+    initiator.command(1, &cdb, WRITES, 24, &parameters);
+    initiator.status().0 == 0
+}
+
+#[test]
+fn nothing_of_an_initiator_is_written_once_its_tasks_were_ended_by_another() {
+    let (server, devices, [_, mut fenced]) = two();
+    let mut other = Initiator::login(&server.addresses()[0], &format!("{PREFIX}v.1"), 2, false).unwrap();
+    assert!(reserve_out(&mut fenced, 0, 0, (0, 1)) && reserve_out(&mut other, 0, 0, (0, 2)), "REGISTER");
+    let (begins, has_begun) = channel();
+    let (writes, has_written) = channel();
+    let has_written = Arc::new(Mutex::new(has_written));
+    let wait = || {
+        let has_written = Arc::clone(&has_written);
+        move || drop(has_written.lock().recv_timeout(WHILE))
+    };
+    let (first, second) = (wait(), wait());
+    let first = move || {
+        begins.send(()).unwrap();
+        first();
+    };
+    *devices[1].before_changes.lock() = VecDeque::from([Box::new(first) as Call, Box::new(second)]);
+    // A WRITE (10) of the first block, and in one go with it a WRITE SAME (10) with zeroes.
+    let mut bytes = Vec::new();
+    for (tag, code, content) in [(5, 0x2a, 7), (6, 0x41, 0)] {
+        let header = Header::new(opcode::SCSI_COMMAND, tag).with_word(0, BLOCK as u32);
+        let mut header = header.with_word(1, fenced.command_number).with_cdb(&transfer(code, 0, 1));
+        header.flags = 0x80 | WRITES;
+        pdu::put(&mut bytes, header, &[content; BLOCK], false, false);
+        fenced.command_number += 1;
+    }
+    std::io::Write::write_all(&mut fenced.stream, &bytes).unwrap();
+    has_begun.recv().unwrap();
+    assert!(reserve_out(&mut other, 5, 1, (2, 1)), "PREEMPT AND ABORT");
+    other.command(2, &transfer(0x2a, 0, 1), WRITES, BLOCK as u32, &[5; BLOCK]);
+    assert_eq!(other.status().0, 0);
+    writes.send(()).unwrap();
+    // It is there, and has left behind what it had begun.
+    fenced.command(77, &[0; 16], 0, 0, &[]);
+    while fenced.receive().unwrap().0.tag() != 77 {}
+    assert_eq!(devices[1].first(), [5; BLOCK], "the write of the one who ended the tasks is the last");
+    drop(writes);
+}
