@@ -15,7 +15,7 @@ mod restore;
 mod trace;
 
 pub use device::{Beneath, Device, History, InstantArgument, WindowArguments};
-pub use files::{DiffSnapshots, Dump, Mount, Unmount};
+pub use files::{DiffSnapshots, Dump, Mount, Quota, SetQuota, Unmount};
 pub use group::{Group, SetGroup};
 pub use image::{DumpImage, ExtractImage, Image, MountImage, RestoreImage, split_path};
 pub use restore::Restore;
@@ -86,6 +86,9 @@ pub enum Command {
     Mount(Mount),
     /// Take a mount away
     Unmount(Unmount),
+    /// What directories of a volume may take, with all below them
+    #[command(subcommand)]
+    Quota(Quota),
     /// Files of a volume as a BSD dump, for `cairn restore` and Linux `restore`
     Dump(Dump),
     /// Snapshots

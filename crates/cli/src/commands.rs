@@ -11,6 +11,7 @@ mod lun;
 mod mirror;
 mod mount;
 mod peer;
+mod quota;
 mod restore;
 mod schedule;
 mod scrub;
@@ -47,6 +48,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Mirror(command) => mirror::run(command, client, output),
         Command::Mount(asked) => mount::run(asked, client, output),
         Command::Unmount(asked) => mount::unmount(&asked, client, output),
+        Command::Quota(command) => quota::run(command, client, output),
         Command::Dump(asked) => dump::run(&asked, client, output),
         Command::Image(command) => image::run(command, client, output),
         Command::Trace(Trace::Record(asked)) => trace::run_record(&asked, client, output),

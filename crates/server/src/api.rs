@@ -17,6 +17,7 @@ mod hooks;
 mod mirrors;
 mod mounts;
 mod plans;
+mod quotas;
 mod recordings;
 mod schedules;
 mod verify;
@@ -45,6 +46,7 @@ pub use mirrors::{
 };
 pub use mounts::{CreateMount, Mount, Unmount};
 pub use plans::{LivePlan, PlanQuery};
+pub use quotas::{Quota, SetQuota};
 pub use recordings::{RecordExport, Recording};
 pub use schedules::{Keep, Schedule, SetSchedule, Simulate, Simulation};
 pub use verify::{MirrorVerify, VerifyRequest};
@@ -325,6 +327,9 @@ pub struct CheckFinding {
     pub message: String,
     /// VOLUME/LUN, when it concerns one that has a name.
     pub lun: Option<String>,
+    /// The path of the file that it concerns, in the state in which it was met.
+    #[serde(default)]
+    pub path: Option<String>,
     /// VOLUME@SNAPSHOT in which it was met first; none for the present state or the volume as a whole.
     pub snapshot: Option<String>,
 }
@@ -422,7 +427,10 @@ pub struct DamagedBlock {
     pub message: String,
     /// VOLUME/LUN that it belongs to.
     pub lun: Option<String>,
-    /// Where in that LUN.
+    /// The path of the file that it belongs to; of one that is there in a snapshot alone with that one's name.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// Where in the LUN or the file.
     pub offset_bytes: Option<u64>,
 }
 

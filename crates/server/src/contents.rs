@@ -12,7 +12,7 @@ use crate::background;
 use crate::error::{ServerError, volume_kind};
 use crate::names::{self, ExportName};
 use crate::server::Server;
-use crate::volumes::{NewVolume, OpenVolume, blocks_of, new_volume_id};
+use crate::volumes::{NewVolume, OpenVolume, blocks_of, file_of_finding, new_volume_id, shown_path};
 
 impl Server {
     pub(crate) fn create_volume(&self, request: &api::CreateVolume) -> Result<api::Volume, ServerError> {
@@ -115,6 +115,7 @@ impl Server {
             if report.interrupted {
                 return Err(ServerError::Cancelled);
             }
+            open.find_paths(report.findings.iter().filter_map(file_of_finding));
             let mut findings: Vec<_> =
                 report.findings.iter().map(|finding| open.show_finding(finding)).collect();
             progress.phase("checking files");
@@ -231,15 +232,19 @@ impl Server {
         };
         let (before, after) = (tree(from)?, tree(to)?);
         let changes = match (&before, &after) {
-            (_, None) => Vec::new(),
+            (None, None) => Vec::new(),
             (Some(before), Some(after)) => {
                 after.changes_since(before).map_err(ServerError::tree(&format!("{volume}@{to}")))?
             }
-            (None, Some(_)) => {
-                return Err(ServerError::tree(&format!("{volume}@{from}"))(TreeError::NoTree));
+            // Before the first file was stored there is no tree.
+            (None, Some(after)) => {
+                after.all_as(ChangeKind::Created).map_err(ServerError::tree(&format!("{volume}@{to}")))?
+            }
+            (Some(before), None) => {
+                before.all_as(ChangeKind::Deleted).map_err(ServerError::tree(&format!("{volume}@{from}")))?
             }
         };
-        let text = |path: Vec<u8>| format!("/{}", String::from_utf8_lossy(&path));
+        let text = |path: Vec<u8>| shown_path(&path);
         let show = |change: TreeChange| api::FileChange {
             path: change.path.map(text),
             change: match change.kind {
@@ -368,7 +373,7 @@ impl Server {
     }
 
     /// The volume, unless a mirror's source decides what is in it.
-    fn writable(&self, name: &str) -> Result<std::sync::Arc<OpenVolume>, ServerError> {
+    pub(crate) fn writable(&self, name: &str) -> Result<std::sync::Arc<OpenVolume>, ServerError> {
         let open = self.volumes.get(name)?;
         if open.is_destination() {
             return Err(ServerError::IsDestination { volume: name.to_owned() });
@@ -429,6 +434,7 @@ fn tree_findings(
         let show = |message: String| api::CheckFinding {
             message: format!("{message}{of}"),
             lun: None,
+            path: None,
             snapshot: named.clone(),
         };
         match found {

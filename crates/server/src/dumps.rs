@@ -186,8 +186,7 @@ impl Server {
         };
         let exclude = globs(&request.exclude)?;
         let snapshot = request.snapshot.clone();
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let (folder, host) = (self.volumes.folder(volume), host.trim().to_owned());
+        let (folder, host) = (self.volumes.folder(volume), crate::names::host());
         let (volume_records, confirmed) = (request.volume_records, request.confirmed);
         Ok(Making {
             groups: self.groups.clone(),

@@ -66,7 +66,7 @@ pub enum ServerError {
         name: String,
     },
     /// Clients have it open.
-    #[error("`{name}` is in use by {sessions} NBD session(s)")]
+    #[error("`{name}` is in use by {sessions} session(s)")]
     InUse {
         /// The export or the volume.
         name: String,
@@ -79,6 +79,12 @@ pub enum ServerError {
         /// The volume or the snapshot.
         name: String,
         /// Where.
+        directory: PathBuf,
+    },
+    /// A directory that a mount would hide the files of.
+    #[error("{} is not empty: a mount would hide what is in it", directory.display())]
+    MountNotEmpty {
+        /// The directory.
         directory: PathBuf,
     },
     /// A mount without a directory, in which somebody works.

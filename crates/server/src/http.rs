@@ -12,6 +12,7 @@ mod images;
 mod mirrors;
 mod mounts;
 mod plans;
+mod quotas;
 mod recordings;
 mod volumes;
 
@@ -58,6 +59,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(drills::routes())
         .merge(mounts::routes())
         .merge(dumps::routes())
+        .merge(quotas::routes())
         .merge(groups::routes())
         .merge(recordings::routes())
         .merge(plans::routes())

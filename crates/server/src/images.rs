@@ -4,20 +4,20 @@
 //! higher level may be made against it: until the next dump of its level or a lower one. A dump of a snapshot that its owner named holds nothing.
 //! A dump into files that is cut is gone on with (`unfinished`); through a pipe it leaves nothing. A restore that is cut is gone on with as well (`restoring`).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cairn_base::{BLOCK_SIZE, Clock, SnapshotId};
-use cairn_files::Luns;
+use cairn_base::{BLOCK_SIZE, Clock, FileId, SnapshotId};
+use cairn_files::{Luns, Tree};
 use cairn_format::dump::{DumpId, DumpLevel, PARTS_MAX};
 use cairn_format::stream::root_digest;
 use cairn_stream::{
     Begun, Compression, Dump, DumpBytes, DumpError, DumpLabel, Plan, StreamError, Threads, Work, begun_table,
 };
-use cairn_volume::{CheckDepth, Finding, Place, Snapshot, Volume};
+use cairn_volume::{CheckDepth, Finding, Snapshot, Volume};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ use crate::server::Server;
 use crate::state;
 use crate::token::random_bytes;
 use crate::transfer::Scoped;
-use crate::volumes::{OpenVolume, blocks_of};
+use crate::volumes::{OpenVolume, blocks_of, file_of_finding, shown_path};
 
 mod restoring;
 mod unfinished;
@@ -695,24 +695,28 @@ pub(crate) fn findings(
     Ok(name_findings(volume, name, &report.findings))
 }
 
-/// Findings with the LUN and the snapshot that they concern, as far as these have names in `volume`.
+/// Findings with the LUN or the file and the snapshot that they concern, as far as these have names in `volume`.
 pub fn name_findings(volume: &Arc<Volume>, name: &str, findings: &[Finding]) -> Vec<String> {
     let luns = Luns::new(volume.clone());
-    let lun_of = |finding: &Finding| {
-        let Finding::DamagedBlock { place, snapshot, .. } = finding else { return None };
-        let file = match place {
-            Place::Data { file, .. } => *file,
-            Place::Node(node) => node.file,
-            Place::Unknown => return None,
-        };
-        let image = volume.image(Some(*snapshot).filter(|id| id.0 != 0)).ok()?;
-        luns.list_in(&image).ok()?.into_iter().find(|lun| lun.file == file).map(|lun| lun.name)
-    };
+    let mut files: HashMap<Option<SnapshotId>, HashSet<FileId>> = HashMap::new();
+    for (snapshot, file) in findings.iter().filter_map(file_of_finding) {
+        files.entry(snapshot).or_default().insert(file);
+    }
+    let mut names: HashMap<(Option<SnapshotId>, FileId), String> = HashMap::new();
+    for (snapshot, files) in files {
+        let Ok(image) = volume.image(snapshot) else { continue };
+        let named = luns.list_in(&image).unwrap_or_default().into_iter();
+        names.extend(named.map(|lun| ((snapshot, lun.file), format!("{name}/{}", lun.name))));
+        // Without a tree, or with one that can't be read, there are no paths.
+        let paths = Tree::of_image(image).map(|tree| tree.paths_of(&files)).unwrap_or_default();
+        names.extend(paths.into_iter().map(|(file, path)| ((snapshot, file), shown_path(&path))));
+    }
     let describe = |finding: &Finding| {
-        let lun = lun_of(finding).map(|lun| format!(" ({name}/{lun})")).unwrap_or_default();
+        let of = file_of_finding(finding).and_then(|of| names.get(&of));
+        let of = of.map(|named| format!(" ({named})")).unwrap_or_default();
         let snapshot = finding.snapshot().and_then(|id| volume.snapshot(id));
         let snapshot = snapshot.map(|snapshot| format!(" [{name}@{}]", snapshot.name)).unwrap_or_default();
-        format!("{finding}{lun}{snapshot}")
+        format!("{finding}{of}{snapshot}")
     };
     findings.iter().map(describe).collect()
 }

@@ -35,6 +35,7 @@ mod notify;
 mod pace;
 mod peers;
 mod plans;
+mod quotas;
 mod recordings;
 mod schedules;
 mod server;

@@ -302,6 +302,10 @@ impl Mounts {
         if entries.iter().any(|entry| entry.record.directory == record.directory && entry.is_there()) {
             return Err(ServerError::Taken { what: "mount", name: request.directory.clone() });
         }
+        // A dead mount that is in the way can't be read, and is no obstacle.
+        if std::fs::read_dir(&record.directory).is_ok_and(|mut names| names.next().is_some()) {
+            return Err(ServerError::MountNotEmpty { directory: record.directory });
+        }
         let mounted = self.mount(&record, &entries, None)?;
         entries.retain(|entry| entry.record.directory != record.directory);
         entries.push(Entry { record, state: Ok(mounted), waits: false });

@@ -1,6 +1,7 @@
 //! Names as users write them: `VOLUME`, `VOLUME/LUN`, `VOLUME@SNAPSHOT`, `VOLUME@SNAPSHOT/LUN`; and NBD URIs.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::error::ServerError;
@@ -47,6 +48,20 @@ impl<'a> ExportName<'a> {
             None => (left, None),
         };
         Some(Self { volume, snapshot, lun })
+    }
+}
+
+/// This machine's name.
+pub(crate) fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
+/// An address that is listened on, as a client can use it: the one of all interfaces is that of none, so this machine's name stands for it.
+pub(crate) fn from_elsewhere(address: &str) -> String {
+    match (address.parse::<SocketAddr>(), host()) {
+        (Ok(all), host) if all.ip().is_unspecified() && !host.is_empty() => format!("{host}:{}", all.port()),
+        _ => address.to_owned(),
     }
 }
 

@@ -66,6 +66,8 @@ pub(crate) struct Server {
     pub(crate) groups: Arc<Groups>,
     nbd: NbdServer,
     iscsi: IscsiServer,
+    /// Where initiators are told to come.
+    iscsi_portals: Vec<String>,
     pub(crate) access: Arc<Access>,
     /// DIR/nbd.sock.
     nbd_socket: PathBuf,
@@ -154,9 +156,15 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     };
     let nbd = NbdServer::start(nbd, Arc::new(exports()), options)?;
     let targets = TargetTable { exports: exports(), fingerprint: identity.fingerprint.to_string() };
+    let advertised = config.iscsi_advertise.clone();
     let options = IscsiOptions { advertise: config.iscsi_advertise, ..IscsiOptions::default() };
     let iscsi = IscsiServer::start(portals, Arc::new(targets), options)
         .map_err(|source| ServerError::Thread { what: "iSCSI", source })?;
+    let portals = iscsi.addresses().iter().map(|address| names::from_elsewhere(address));
+    let iscsi_portals = match advertised {
+        Some(portal) if !iscsi.addresses().is_empty() => vec![portal],
+        _ => portals.collect(),
+    };
     let mut http_addresses = vec![format!("unix:{}", control_path.display())];
     http_addresses.extend(http.as_ref().map(|(listener, _)| local(listener)));
     let mirror_address = mirror.as_ref().map(local);
@@ -193,6 +201,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         dumping: Arc::default(),
         nbd,
         iscsi,
+        iscsi_portals,
         access,
         nbd_socket,
         http_addresses,
@@ -411,7 +420,9 @@ impl Server {
         let mut uris = vec![names::unix_uri(&self.nbd_socket, export)];
         for address in self.nbd.addresses() {
             match address {
-                NbdAddress::Tcp(address) => uris.push(names::tcp_uri(address, export)),
+                NbdAddress::Tcp(address) => {
+                    uris.push(names::tcp_uri(&names::from_elsewhere(address), export));
+                }
                 NbdAddress::Unix(path) if *path != self.nbd_socket => {
                     uris.push(names::unix_uri(path, export));
                 }
@@ -423,7 +434,7 @@ impl Server {
 
     /// How initiators reach an export.
     pub(crate) fn target(&self, export: &str) -> api::Target {
-        api::Target { name: target_name(export), portals: self.iscsi.addresses().to_vec() }
+        api::Target { name: target_name(export), portals: self.iscsi_portals.clone() }
     }
 
     /// The name under which the settings of an export stand.
@@ -451,6 +462,9 @@ impl Server {
             }
         };
         let disk = self.devices.disk_of(name);
+        if request.block_bytes.is_some_and(|bytes| bytes != 512 && bytes != 4096) {
+            return Err(ServerError::Invalid { what: "the block size", rule: "it is 512 or 4096" });
+        }
         let block_bytes = request.block_bytes.unwrap_or(self.access.show(&disk).block_bytes);
         if !bytes.is_multiple_of(u64::from(block_bytes.max(1))) {
             return Err(ServerError::Invalid {

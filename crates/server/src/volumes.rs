@@ -32,6 +32,7 @@ use crate::token::random_bytes;
 mod clones;
 mod history;
 mod log;
+mod places;
 mod rehearsal;
 mod restore;
 mod scrub;
@@ -41,6 +42,8 @@ mod waiting;
 pub(crate) use clones::CloneOf;
 use history::{Beneath, Under};
 use log::LogFile;
+use places::Paths;
+pub(crate) use places::{file_of_finding, shown_path};
 pub(crate) use restore::Unfinished as UnfinishedRestore;
 use scrub::Scrub;
 pub(crate) use views::VolumeView;
@@ -73,6 +76,7 @@ pub(crate) struct OpenVolume {
     /// Faults that are put under it on purpose.
     rehearsal: Arc<Rehearsal>,
     scrub: Scrub,
+    file_paths: Paths,
     pub(crate) schedules: Schedules,
     pub(crate) hooks: Hooks,
     /// The live tree of files, as long as somebody has it.
@@ -266,6 +270,7 @@ impl Volumes {
             under: parts.under,
             rehearsal,
             scrub: Scrub::open(self.folder(name).join("scrub.json")),
+            file_paths: Paths::default(),
             schedules: Schedules::open(self.folder(name).join("schedules.json")),
             hooks: Hooks::open(self.folder(name).join("hooks.json")),
             tree: Mutex::default(),

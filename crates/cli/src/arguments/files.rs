@@ -1,4 +1,4 @@
-//! The flags of `cairn mount`, `cairn unmount` and `cairn dump`, and the names that they take.
+//! The flags of `cairn mount`, `cairn unmount`, `cairn quota` and `cairn dump`, and the names that they take.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -51,6 +51,69 @@ pub struct Unmount {
     /// Cut off the programs that work in it, also in one that was taken away lazily: what they have not written yet is lost
     #[arg(long, conflicts_with = "lazy")]
     pub force: bool,
+}
+
+/// `cairn quota`.
+#[derive(Debug, Subcommand)]
+pub enum Quota {
+    /// The directories of a volume that have a quota: what they may take, and take
+    List {
+        /// Its name
+        volume: String,
+    },
+    /// Give an empty directory a quota, change one, or lift it; what is not named stays as it is
+    Set(SetQuota),
+}
+
+/// `cairn quota set`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("limits").args(["size", "files"]).required(true).multiple(true))]
+pub struct SetQuota {
+    /// VOLUME:/PATH of a directory; one without a quota yet must be empty
+    pub name: TreeName,
+    /// What all in it may take together, such as 10G; `off` for no limit
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<SizeLimit>,
+    /// How many files and directories there may be, itself included; `off` for no limit
+    #[arg(long, value_name = "N")]
+    pub files: Option<CountLimit>,
+}
+
+/// A size, or 0 for `off`.
+#[derive(Debug, Clone, Copy)]
+pub struct SizeLimit(pub u64);
+
+/// A number, or 0 for `off`.
+#[derive(Debug, Clone, Copy)]
+pub struct CountLimit(pub u64);
+
+const NO_LIMIT: &str = "0 is no limit that anything could keep to: `off` lifts a limit";
+
+impl FromStr for SizeLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "off" => Ok(Self(0)),
+            text => match text.parse::<ByteSize>().map_err(|error| error.to_string())?.0 {
+                0 => Err(NO_LIMIT.to_owned()),
+                bytes => Ok(Self(bytes)),
+            },
+        }
+    }
+}
+
+impl FromStr for CountLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match (text, text.parse::<u64>()) {
+            ("off", _) => Ok(Self(0)),
+            (_, Ok(0)) => Err(NO_LIMIT.to_owned()),
+            (_, Ok(count)) => Ok(Self(count)),
+            (_, Err(_)) => Err("a number of files, such as 100000, or `off`".to_owned()),
+        }
+    }
 }
 
 /// `cairn dump`.

@@ -110,6 +110,7 @@ fn list(exports: &[api::Export]) -> String {
             export.name.clone(),
             size(export.size_bytes),
             mode.to_owned(),
+            access.block_bytes.to_string(),
             cache.to_owned(),
             any(&access.initiators),
             any(&access.networks),
@@ -119,7 +120,7 @@ fn list(exports: &[api::Export]) -> String {
         ]
     };
     table(
-        ["NAME", "SIZE", "MODE", "CACHE", "INITIATORS", "NETWORKS", "CHAP", "SESSIONS", "TARGET"],
+        ["NAME", "SIZE", "MODE", "BLOCK", "CACHE", "INITIATORS", "NETWORKS", "CHAP", "SESSIONS", "TARGET"],
         exports.iter().map(row),
     )
 }

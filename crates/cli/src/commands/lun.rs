@@ -45,7 +45,7 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
             let lun: api::Lun = client.patch(&path(&name)?, &request)?;
             output.tell(&lun, |lun| {
                 format!(
-                    "{} has {} now; clients see it when they connect again",
+                    "{} has {} now; iSCSI initiators are told, NBD clients see it when they connect again",
                     lun.name,
                     size(lun.size_bytes)
                 )

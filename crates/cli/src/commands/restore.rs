@@ -49,7 +49,7 @@ pub fn run(asked: &Restore, output: Output) -> Result<(), Failure> {
     } else {
         let chosen = open.choose(&wanted)?;
         if asked.list {
-            open.list(&chosen);
+            open.list(&chosen, output);
             return Ok(());
         }
         open.extract(&chosen, &target(&asked.to)?)?;
@@ -131,10 +131,15 @@ impl Open {
         Ok(chosen)
     }
 
-    fn list(&self, chosen: &[(Vec<u8>, u32)]) {
-        for (path, number) in chosen.iter().filter(|(_, number)| self.reader.dumped().contains(*number)) {
-            print_line(&format!("{number:>10}\t./{}", String::from_utf8_lossy(path)));
+    fn list(&self, chosen: &[(Vec<u8>, u32)], output: Output) {
+        let dumped = chosen.iter().filter(|(_, number)| self.reader.dumped().contains(*number));
+        let dumped = dumped.map(|(path, number)| (String::from_utf8_lossy(path), number));
+        if output.json {
+            let show = |(path, number)| serde_json::json!({ "number": number, "path": format!("/{path}") });
+            output.show(&dumped.map(show).collect::<Vec<_>>(), |_| String::new());
+            return;
         }
+        dumped.for_each(|(path, number)| print_line(&format!("{number:>10}\t./{path}")));
     }
 
     /// Makes what was chosen, as far as the dump has it.

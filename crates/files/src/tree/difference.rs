@@ -120,6 +120,28 @@ impl Tree {
         Ok(changes)
     }
 
+    /// What differs between nothing and this tree (`Created`), or this tree and nothing (`Deleted`): all its names, by path.
+    ///
+    /// # Errors
+    /// Damage; the volume's states.
+    pub fn all_as(&self, kind: ChangeKind) -> Result<Vec<TreeChange>, TreeError> {
+        let (mut changes, mut told) = (Vec::new(), HashSet::new());
+        let mut waiting = vec![(self.root, Vec::new())];
+        while let Some((directory, path)) = waiting.pop() {
+            for Entry { file, kind: node, name, .. } in self.all_names(directory)? {
+                let whole = [&path[..], if path.is_empty() { &b""[..] } else { b"/" }, &name].concat();
+                if node == NodeKind::Directory {
+                    waiting.push((file, whole.clone()));
+                }
+                let first = told.insert(file) || kind != ChangeKind::Created;
+                let kind = if first { kind } else { ChangeKind::Linked };
+                changes.push(TreeChange { path: Some(whole), kind, from: None, file, node });
+            }
+        }
+        changes.sort();
+        Ok(changes)
+    }
+
     /// The same by number and without paths, in order of number: nothing is read but what differs.
     ///
     /// # Errors
@@ -252,6 +274,29 @@ impl Tree {
             after = last.cookie;
             entries.extend(found.into_iter().filter(|entry| entry.name != b"." && entry.name != b".."));
         }
+    }
+
+    /// A path from the root, without a slash before it, of each of these files that has one. Directories that can't be read are passed over, with what is below them.
+    pub fn paths_of(&self, files: &HashSet<FileId>) -> HashMap<FileId, Vec<u8>> {
+        let mut found = HashMap::new();
+        if files.contains(&self.root) {
+            found.insert(self.root, Vec::new());
+        }
+        let mut waiting = vec![(self.root, Vec::new())];
+        while found.len() < files.len()
+            && let Some((directory, path)) = waiting.pop()
+        {
+            for entry in self.all_names(directory).unwrap_or_default() {
+                let whole = [&path[..], if path.is_empty() { &b""[..] } else { b"/" }, &entry.name].concat();
+                if files.contains(&entry.file) {
+                    found.entry(entry.file).or_insert_with(|| whole.clone());
+                }
+                if entry.kind == NodeKind::Directory {
+                    waiting.push((entry.file, whole));
+                }
+            }
+        }
+        found
     }
 
     fn path_of(&self, (directory, name): &(FileId, Vec<u8>)) -> Result<Vec<u8>, TreeError> {

@@ -239,7 +239,9 @@ fn nothing_of_an_initiator_is_written_once_its_tasks_were_ended_by_another() {
     let has_written = Arc::new(Mutex::new(has_written));
     let wait = || {
         let has_written = Arc::clone(&has_written);
-        move || drop(has_written.lock().recv_timeout(WHILE))
+        move || {
+            let _ = has_written.lock().recv_timeout(WHILE);
+        }
     };
     let (first, second) = (wait(), wait());
     let first = move || {

@@ -53,7 +53,9 @@ impl ServerError {
             },
             E::Path { source, .. } | E::Listen { source, .. } => io_kind(source),
             E::DamagedState { .. } => ErrorKind::Damaged,
-            E::DeviceNotEmpty { .. } | E::DestinationTaken { .. } => ErrorKind::NotEmpty,
+            E::DeviceNotEmpty { .. } | E::DestinationTaken { .. } | E::MountNotEmpty { .. } => {
+                ErrorKind::NotEmpty
+            }
             E::DeviceTooSmall { .. } => ErrorKind::TooSmall,
             E::OpenDevice(error)
             | E::LogUnavailable { source: error, .. }
@@ -132,6 +134,7 @@ impl ServerError {
                 "end them; or cut them off, which loses what they have not written yet: cairn unmount --force {}",
                 directory.display()
             ),
+            E::MountNotEmpty { .. } => "name an empty directory, such as one that `mkdir` has just made".into(),
             E::MountedElsewhere { directory, .. } => {
                 format!("use it there, or take it away first: cairn unmount {}", directory.display())
             }
@@ -681,6 +684,9 @@ fn mount_next(error: &MountError) -> String {
         MountError::Busy { path } => {
             format!("`fuser -vm {0}` names the programs; or cairn unmount --lazy {0}", path.display())
         }
+        MountError::Refused { reason, .. } if reason.contains("/dev/fuse") => {
+            "let the server's user open it (`ls -l /dev/fuse`: mode 0666 on most systems), or run the server as root".into()
+        }
         MountError::Refused { .. } => {
             "name an empty directory that the server's user owns; --allow-other needs `user_allow_other` in /etc/fuse.conf".into()
         }
@@ -693,6 +699,7 @@ fn tree_kind(error: &TreeError) -> ErrorKind {
     match error {
         TreeError::NotFound | TreeError::NoTree => ErrorKind::NotFound,
         TreeError::NoSpace | TreeError::Quota => ErrorKind::NoSpace,
+        TreeError::NotEmpty => ErrorKind::NotEmpty,
         TreeError::ReadOnly => ErrorKind::ReadOnly,
         TreeError::Stale => ErrorKind::Busy,
         TreeError::Damaged(source) | TreeError::Volume(source) => volume_kind(source),
@@ -708,6 +715,11 @@ fn tree_next(name: &str, error: &TreeError) -> String {
         }
         TreeError::Damaged(source) | TreeError::Volume(source) => volume_next(name, source),
         TreeError::Stale => "run the command again: it is made with what there is now".into(),
+        // Quotas alone ask for an empty directory here.
+        TreeError::NotEmpty => {
+            "make another directory, give it the quota while it is empty, and copy there what is in this one"
+                .into()
+        }
         _ => "correct it and run the command again".into(),
     }
 }

@@ -20,7 +20,7 @@ use crate::jobs::Progress;
 use crate::server::Server;
 use crate::source::is_silence;
 use crate::state;
-use crate::volumes::OpenVolume;
+use crate::volumes::{OpenVolume, file_of_finding};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes a second that a comparison reads from media, unless told otherwise.
@@ -174,6 +174,8 @@ impl Mirrors {
             source => ServerError::Mirror { volume: relation.name.clone(), source: Box::new(source) },
         })?;
         self.note_mended(relation, &verified.mended);
+        let finding = |difference: &Difference| file_of_finding(&finding_of(difference));
+        open.find_paths(verified.differences.iter().filter_map(finding));
         let show = |difference: &Difference| show_difference(open, &document.volume, difference);
         let Verified { mended, .. } = verified;
         Ok(api::MirrorVerify {
@@ -197,9 +199,14 @@ impl Mirrors {
     }
 }
 
+fn finding_of(difference: &Difference) -> Finding {
+    let Difference { vbn, place, snapshot, .. } = *difference;
+    Finding::DamagedBlock { vbn, place, snapshot }
+}
+
 fn show_difference(open: &OpenVolume, there: &str, difference: &Difference) -> api::CheckFinding {
     let Difference { vbn, place, snapshot, kind } = *difference;
-    let shown = open.show_finding(&Finding::DamagedBlock { vbn, place, snapshot });
+    let shown = open.show_finding(&finding_of(difference));
     let message = match kind {
         DifferenceKind::Here => format!("here: {}", shown.message),
         DifferenceKind::There => format!("at the source ({there}): {}", shown.message),

@@ -26,3 +26,13 @@ fn uris_escape_what_a_uri_cannot_hold() {
     assert_eq!(uri, "nbd+unix:///vol0%40s1/db?socket=/srv/my%20data/nbd%26x.sock");
     assert_eq!(tcp_uri("[::1]:10809", "v/l"), "nbd://[::1]:10809/v/l");
 }
+
+#[test]
+fn address_of_all_interfaces_is_told_by_the_name_of_the_machine() {
+    for address in ["0.0.0.0:3260", "[::]:3260"] {
+        assert_eq!(from_elsewhere(address), format!("{}:3260", host()), "{address}");
+    }
+    for address in ["10.0.0.7:3260", "[::1]:3260", "storage1:3260"] {
+        assert_eq!(from_elsewhere(address), address);
+    }
+}

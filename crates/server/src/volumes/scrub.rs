@@ -12,6 +12,7 @@ use cairn_volume::{DamagedBlock, Finding, Health, Place, Position, ScrubCursor};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
+use super::places::{file_of, file_of_finding};
 use super::{OpenVolume, PATIENCE};
 use crate::api;
 use crate::error::ServerError;
@@ -177,6 +178,9 @@ impl OpenVolume {
         let (mut cursor, started_ms) = (running.cursor(), running.started_ms);
         drop(inner);
         let step = self.volume.scrub(&mut cursor, PIECE);
+        if let Ok(step) = &step {
+            self.find_paths(step.findings.iter().filter_map(file_of_finding));
+        }
         let after = clock.monotonic();
         let mut inner = self.scrub.inner.lock();
         let inner = &mut *inner;
@@ -335,6 +339,7 @@ impl OpenVolume {
     pub(crate) fn show_scrub(&self) -> api::Scrub {
         let status = self.volume.status();
         let damaged = self.volume.damaged();
+        self.find_paths(damaged.iter().filter_map(|block| Some((None, file_of(block.place)?))));
         let document = self.scrub.inner.lock().document.clone();
         let total = status.used * BLOCK;
         let running = document.running.as_ref();
@@ -362,29 +367,35 @@ impl OpenVolume {
 
     fn show_damaged(&self, block: &DamagedBlock) -> api::DamagedBlock {
         let lun = self.lun_of(block.place).map(|lun| format!("{}/{lun}", self.name));
+        let path = match &lun {
+            Some(_) => None,
+            None => file_of(block.place).and_then(|file| self.path_anywhere(file)),
+        };
+        let named = lun.as_ref().or(path.as_ref());
         let offset_bytes = match block.place {
-            Place::Data { lba, .. } if lun.is_some() => Some(lba.0 * BLOCK),
+            Place::Data { lba, .. } if named.is_some() => Some(lba.0 * BLOCK),
             _ => None,
         };
-        let what = match (&lun, offset_bytes, block.place) {
-            (Some(lun), Some(offset), Place::Data { lba, .. }) => {
-                format!("block {lba} of {lun} (bytes {offset} to {})", offset + BLOCK - 1)
+        let what = match (named, offset_bytes, block.place) {
+            (Some(named), Some(offset), Place::Data { lba, .. }) => {
+                format!("block {lba} of {named} (bytes {offset} to {})", offset + BLOCK - 1)
             }
-            (Some(lun), _, place) => format!("{place} ({lun})"),
+            (Some(named), _, place) => format!("{place} ({named})"),
             (None, _, place) => place.to_string(),
         };
         let message = format!("block {} is damaged: {what} cannot be read", block.vbn);
-        api::DamagedBlock { block: block.vbn.0, message, lun, offset_bytes }
+        api::DamagedBlock { block: block.vbn.0, message, lun, path, offset_bytes }
     }
 
     /// What is damaged, for `cairn status`.
     pub(super) fn damage_problems(&self) -> Vec<api::Problem> {
         let damaged = self.volume.damaged();
+        let named = damaged.iter().take(NAMED_MAX);
+        self.find_paths(named.clone().filter_map(|block| Some((None, file_of(block.place)?))));
         let next = "a mirror that has it gives it back by itself (`cairn mirror status` says whether one answers); else write over it, or restore it \
                     from a snapshot";
         let problem = |message| api::Problem { subject: self.name.clone(), message, next: next.to_owned() };
-        let mut problems: Vec<_> =
-            damaged.iter().take(NAMED_MAX).map(|block| problem(self.show_damaged(block).message)).collect();
+        let mut problems: Vec<_> = named.map(|block| problem(self.show_damaged(block).message)).collect();
         if damaged.len() > NAMED_MAX {
             let more = damaged.len() - NAMED_MAX;
             problems.push(problem(format!(
@@ -395,7 +406,7 @@ impl OpenVolume {
         problems
     }
 
-    /// A finding as the API tells it: with the LUN and the snapshot named.
+    /// A finding as the API tells it: with the LUN or the file, and the snapshot, named. Of many, [their paths](Self::find_paths) are to be looked for first.
     pub(crate) fn show_finding(&self, finding: &Finding) -> api::CheckFinding {
         let name = &self.name;
         let lun = match finding {
@@ -403,21 +414,15 @@ impl OpenVolume {
             _ => None,
         };
         let lun = lun.map(|lun| format!("{name}/{lun}"));
-        let of_lun = lun.as_ref().map(|lun| format!(" ({lun})")).unwrap_or_default();
+        let path = match &lun {
+            Some(_) => None,
+            None => file_of_finding(finding).and_then(|of| self.path_of(of)),
+        };
+        let of = lun.as_ref().or(path.as_ref()).map(|named| format!(" ({named})")).unwrap_or_default();
         let snapshot = finding.snapshot().and_then(|id| self.volume.snapshot(id));
         let snapshot = snapshot.map(|snapshot| format!("{name}@{}", snapshot.name));
         let named = snapshot.as_ref().map(|snapshot| format!(" [{snapshot}]")).unwrap_or_default();
-        api::CheckFinding { message: format!("{finding}{of_lun}{named}"), lun, snapshot }
-    }
-
-    /// The name of the LUN that a block belongs to, as far as it has one today.
-    pub(crate) fn lun_of(&self, place: Place) -> Option<String> {
-        let file = match place {
-            Place::Data { file, .. } => file,
-            Place::Node(node) => node.file,
-            Place::Unknown => return None,
-        };
-        self.luns.list().ok()?.into_iter().find(|lun| lun.file == file).map(|lun| lun.name)
+        api::CheckFinding { message: format!("{finding}{of}{named}"), lun, path, snapshot }
     }
 }
 

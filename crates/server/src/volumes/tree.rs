@@ -30,6 +30,11 @@ impl OpenVolume {
         Ok(opened)
     }
 
+    /// The live tree, if somebody has it.
+    pub(crate) fn live_tree_in_use(&self) -> Option<Arc<Tree>> {
+        self.tree.lock().upgrade().filter(|tree| tree.is_current())
+    }
+
     /// Makes a snapshot with the hooks of the volume around it. Of mounted files it has everything that was written before: the kernel is asked for what it still holds.
     pub(crate) fn snapshot_with<T>(&self, make: impl FnOnce() -> T) -> Result<T, ServerError> {
         // A hook inherits the priority of its thread, and the program that it has stopped waits for all of this.

@@ -71,7 +71,9 @@ impl Log {
             let mut from = Unstructured::new(&chunk[1..]);
             match chunk[0] % 16 {
                 0..=8 => log.changes.push(Change::arbitrary(&mut from)?),
-                15 if log.head.spoiled % 4 == 0 => log.spoiled.push(Arbitrary::arbitrary(&mut from)?),
+                15 if log.head.spoiled.is_multiple_of(4) => {
+                    log.spoiled.push(Arbitrary::arbitrary(&mut from)?)
+                }
                 _ => log.work.push(Work::arbitrary(&mut from)?),
             }
         }
@@ -211,10 +213,10 @@ impl Meant {
     fn revert(&mut self, revert: &RevertState) {
         let target = self.at(revert.target).clone();
         self.mark(revert.time - 1, "before-revert-1".to_owned());
-        for lba in 0..self.lengths.len() {
+        for (lba, content) in target.iter().enumerate() {
             let is_changed = |said: &Said| said.lba == lba as u64 && said.time > revert.target;
             if (lba as u64) < revert.cursor && self.said.iter().any(is_changed) {
-                self.change(lba, revert.time, &target[lba], 0);
+                self.change(lba, revert.time, content, 0);
             }
         }
         self.images.insert(revert.time, target);

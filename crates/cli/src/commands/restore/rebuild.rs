@@ -233,7 +233,9 @@ fn load(open: &Open, target: &Target) -> Result<Tree, Failure> {
         );
         return Err(usage(message, "restore the dump in between first"));
     }
-    if label.date <= state.date {
+    // Dates are whole seconds: two levels may have one.
+    let is_later = (label.date, label.level) > (state.date, state.level);
+    if !is_later {
         let message = "this dump is not newer than the last one that was restored here".to_owned();
         return Err(usage(message, "restore dumps in the order in which they were made"));
     }

@@ -1,0 +1,58 @@
+//! `cairn quota`.
+
+use cairn_server::api::{self, ErrorKind};
+
+use super::volume::segment;
+use crate::arguments::{Quota, SetQuota};
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::output::{Output, size, table};
+
+/// Runs a command on quotas.
+pub fn run(command: Quota, client: &Client, output: Output) -> Result<(), Failure> {
+    match command {
+        Quota::List { volume } => {
+            let path = format!("/v1/volumes/{}/files/quotas", segment(&volume)?);
+            let quotas: Vec<api::Quota> = client.get(&path)?;
+            output.show(&quotas, |quotas| list(quotas));
+            Ok(())
+        }
+        Quota::Set(asked) => set(&asked, client, output),
+    }
+}
+
+fn set(asked: &SetQuota, client: &Client, output: Output) -> Result<(), Failure> {
+    let name = &asked.name;
+    if let Some(snapshot) = &name.snapshot {
+        let what =
+            format!("`{}@{snapshot}` is a snapshot, and keeps the quotas that there were", name.volume);
+        let next = format!("give a directory of the volume itself a quota: {}:/PATH", name.volume);
+        return Err(Failure::new(ErrorKind::Usage, what, next));
+    }
+    let request = api::SetQuota {
+        path: name.path.clone(),
+        bytes: asked.size.map(|limit| limit.0),
+        files: asked.files.map(|limit| limit.0),
+    };
+    let path = format!("/v1/volumes/{}/files/quotas", segment(&name.volume)?);
+    let quota: Option<api::Quota> = client.patch(&path, &request)?;
+    output.tell(&quota, |quota| match quota {
+        Some(quota) => list(std::slice::from_ref(quota)),
+        None => format!("{}:{} has no quota", name.volume, name.path),
+    });
+    Ok(())
+}
+
+fn list(quotas: &[api::Quota]) -> String {
+    let row = |quota: &api::Quota| {
+        let files = quota.limit_files.map_or("-".to_owned(), |files| files.to_string());
+        [
+            quota.path.clone().unwrap_or_else(|| "removed, and in use".to_owned()),
+            size(quota.used_bytes),
+            quota.limit_bytes.map_or("-".to_owned(), size),
+            quota.used_files.to_string(),
+            files,
+        ]
+    };
+    table(["DIRECTORY", "USED", "OF", "FILES", "OF"], quotas.iter().map(row))
+}

@@ -1,0 +1,241 @@
+//! What an owner does with the files of a volume beside mounting them: quotas, differences of snapshots, and what damage belongs to.
+//!
+//! Mounting needs root here; without it these tests say that they are skipped.
+
+mod running;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use running::{Running, can_mount};
+
+const EDQUOT: i32 = 122;
+const EIO: i32 = 5;
+
+/// A server with a volume that is mounted; unmounted again at the end, whatever comes.
+struct Mounted {
+    server: Running,
+    point: PathBuf,
+}
+
+impl Mounted {
+    fn new(scratch: &Path) -> Self {
+        let server = Running::start_with(scratch, "data", &["--mirror", "off"]);
+        server.good(&["volume", "create", "vol0", "--size", "256M"]);
+        let point = scratch.join("mnt");
+        fs::create_dir(&point).unwrap();
+        let mounted = Self { server, point };
+        mounted.mount();
+        mounted
+    }
+
+    fn mount(&self) {
+        self.server.good(&["mount", "vol0", self.point.to_str().unwrap()]);
+    }
+
+    fn unmount(&self) {
+        self.server.good(&["unmount", self.point.to_str().unwrap()]);
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.point.join(path)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.point, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+fn write_and_sync(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let file = fs::File::create(path)?;
+    file.write_all_at(bytes, 0)?;
+    file.sync_all()
+}
+
+#[test]
+fn directory_takes_no_more_than_its_quota_and_an_owner_sets_changes_and_lifts_it() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path());
+    assert_eq!(mounted.server.json(&["quota", "list", "vol0"]), serde_json::json!([]));
+    fs::create_dir_all(mounted.path("home/ann")).unwrap();
+    let set = ["quota", "set", "vol0:/home/ann", "--size", "1M", "--files", "3"];
+    let quota = mounted.server.json(&set);
+    let expected = serde_json::json!({
+        "path": "/home/ann", "limit_bytes": 1 << 20, "limit_files": 3, "used_bytes": 4096, "used_files": 1,
+    });
+    assert_eq!(quota, expected);
+    write_and_sync(&mounted.path("home/ann/a"), &[1; 512 << 10]).unwrap();
+    let full = write_and_sync(&mounted.path("home/ann/b"), &[1; 768 << 10]).unwrap_err();
+    assert_eq!(full.raw_os_error(), Some(EDQUOT));
+    write_and_sync(&mounted.path("home/elsewhere"), &[1; 2 << 20]).unwrap();
+    fs::remove_file(mounted.path("home/ann/b")).unwrap();
+    fs::create_dir(mounted.path("home/ann/c")).unwrap();
+    let many = fs::File::create(mounted.path("home/ann/d")).unwrap_err();
+    assert_eq!(many.raw_os_error(), Some(EDQUOT));
+
+    // What is not named stays; it is there after a kill.
+    mounted.server.good(&["quota", "set", "vol0:/home/ann", "--files", "off"]);
+    mounted.server.kill();
+    mounted.server.restart();
+    running::wait_until("it is mounted again", || fs::metadata(mounted.path("home/ann/a")).is_ok());
+    let listed = mounted.server.json(&["quota", "list", "vol0"]);
+    let shown = |field: &str| listed[0][field].clone();
+    assert_eq!((shown("limit_bytes"), shown("limit_files")), ((1 << 20).into(), ().into()));
+    fs::File::create(mounted.path("home/ann/d")).unwrap();
+    let people = mounted.server.good(&["quota", "list", "vol0"]);
+    assert!(people.contains("/home/ann") && people.contains("1 MiB"), "{people}");
+
+    // Also of a volume that is not mounted; looking at it makes nothing.
+    mounted.unmount();
+    assert_eq!(mounted.server.json(&["quota", "list", "vol0"])[0]["used_files"], 4);
+    mounted.server.good(&["volume", "create", "bare", "--size", "64M"]);
+    assert_eq!(mounted.server.json(&["quota", "list", "bare"]), serde_json::json!([]));
+    mounted.mount();
+    for name in ["a", "d"] {
+        fs::remove_file(mounted.path("home/ann").join(name)).unwrap();
+    }
+    fs::remove_dir(mounted.path("home/ann/c")).unwrap();
+    let gone = mounted.server.good(&["quota", "set", "vol0:/home/ann", "--size", "off"]);
+    assert_eq!(gone, "vol0:/home/ann has no quota\n");
+    assert_eq!(mounted.server.json(&["quota", "list", "vol0"]), serde_json::json!([]));
+
+    let said = mounted.server.bad(32, "not-empty", &["quota", "set", "vol0:/home", "--size", "1M"]);
+    assert!(said.contains("vol0:/home"), "{said}");
+    for (code, kind, name) in
+        [(10, "not-found", "vol0:/nobody"), (2, "usage", "vol0"), (10, "not-found", "vol1:/home")]
+    {
+        mounted.server.bad(code, kind, &["quota", "set", name, "--size", "1M"]);
+    }
+    mounted.server.good(&["snapshot", "create", "vol0@s"]);
+    mounted.server.bad(2, "usage", &["quota", "set", "vol0@s:/home", "--size", "1M"]);
+    for wrong in [&["--size", "0"][..], &["--files", "0"], &["--files", "many"], &[]] {
+        let output = mounted.server.run(&[&["quota", "set", "vol0:/home/ann"], wrong].concat());
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+    }
+    assert_eq!(mounted.server.good(&["volume", "check", "vol0"]), "volume vol0 is sound\n");
+}
+
+#[test]
+fn damaged_block_of_a_file_is_told_by_its_path_now_and_in_a_snapshot() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path());
+    fs::create_dir_all(mounted.path("home/ann")).unwrap();
+    let content = [&[1; 4096][..], b"the block that rots", &[7; 4096 - 19]].concat();
+    write_and_sync(&mounted.path("home/ann/notes"), &content).unwrap();
+    mounted.server.good(&["snapshot", "create", "vol0@kept"]);
+    mounted.unmount();
+    mounted.server.terminate();
+    let image = mounted.server.data.join("volumes/vol0/volume.img");
+    let image = fs::OpenOptions::new().read(true).write(true).open(image).unwrap();
+    let mut block = vec![0; 4096];
+    let is_it = |number: &u64| {
+        image.read_exact_at(&mut block, number * 4096).unwrap();
+        block == content[4096..]
+    };
+    let found = (0..image.metadata().unwrap().len() / 4096).find(is_it);
+    image.write_all_at(b"x", found.expect("it is in the volume") * 4096 + 100).unwrap();
+    mounted.server.restart();
+
+    let output = mounted.server.run(&["volume", "check", "vol0", "--deep"]);
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert_eq!(output.status.code(), Some(27), "{said}");
+    assert!(said.contains("(/home/ann/notes) [vol0@kept]"), "{said}");
+    mounted.mount();
+    assert_eq!(fs::read(mounted.path("home/ann/notes")).unwrap_err().raw_os_error(), Some(EIO));
+    let problems = mounted.server.json(&["status"])["problems"].clone();
+    let message = problems[0]["message"].as_str().unwrap();
+    assert!(message.contains("block 1 of /home/ann/notes (bytes 4096 to 8191)"), "{problems}");
+    let scrub = mounted.server.json(&["volume", "scrub", "vol0", "--status"]);
+    let damaged = &scrub["damaged"][0];
+    assert_eq!((&damaged["path"], &damaged["offset_bytes"]), (&"/home/ann/notes".into(), &4096.into()));
+
+    // Of a file that is gone, the snapshot that has it is told: asked by a server that has told nobody yet.
+    fs::remove_file(mounted.path("home/ann/notes")).unwrap();
+    mounted.server.terminate();
+    mounted.server.restart();
+    running::wait_until("damage is known again", || {
+        let problems = mounted.server.json(&["status"])["problems"].clone();
+        let message = problems[0]["message"].as_str().unwrap_or_default().to_owned();
+        message.contains("/home/ann/notes in vol0@kept")
+    });
+}
+
+#[test]
+fn snapshots_from_before_the_first_file_differ_by_all_files() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let server = Running::start_with(scratch.path(), "data", &["--mirror", "off"]);
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    server.good(&["snapshot", "create", "vol0@empty"]);
+    let point = scratch.path().join("mnt");
+    fs::create_dir(&point).unwrap();
+    let mounted = Mounted { server, point };
+    mounted.mount();
+    fs::create_dir(mounted.path("d")).unwrap();
+    write_and_sync(&mounted.path("d/file"), b"x").unwrap();
+    fs::hard_link(mounted.path("d/file"), mounted.path("link")).unwrap();
+    mounted.server.good(&["snapshot", "create", "vol0@full"]);
+    let diff = |from: &str, to: &str| mounted.server.good(&["snapshot", "diff", "vol0", from, to]);
+    assert_eq!(diff("empty", "full"), "created   /d/\nlinked    /d/file\ncreated   /link\n");
+    assert_eq!(diff("full", "empty"), "deleted   /d/\ndeleted   /d/file\ndeleted   /link\n");
+    assert_eq!(diff("empty", "empty"), "");
+}
+
+#[test]
+fn directory_with_files_is_not_mounted_on() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    let taken = scratch.path().join("taken");
+    fs::create_dir(&taken).unwrap();
+    fs::write(taken.join("file"), "x").unwrap();
+    mounted.server.bad(32, "not-empty", &["mount", "vol0", taken.to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(taken.join("file")).unwrap(), "x");
+}
+
+#[test]
+fn dumps_of_two_levels_from_one_second_are_restored_one_after_the_other() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    let (zero, one, to) = (scratch.path().join("0"), scratch.path().join("1"), scratch.path().join("to"));
+    let [zero, one, to] = [&zero, &one, &to].map(|path| path.to_str().unwrap());
+    let dump = |level: &str, file: &str| {
+        mounted.server.good(&["dump", level, "-f", file, "--overwrite", "vol0"]);
+    };
+    write_and_sync(&mounted.path("first"), b"first").unwrap();
+    running::wait_until("both are of one second", || {
+        dump("-0", zero);
+        write_and_sync(&mounted.path("second"), b"second").unwrap();
+        dump("-1", one);
+        let dates = mounted.server.json(&["dump", "--dates", "vol0"]);
+        let is_same = dates[0]["date_ms"] == dates[1]["date_ms"];
+        if !is_same {
+            fs::remove_file(mounted.path("second")).unwrap();
+        }
+        is_same
+    });
+    fs::create_dir(to).unwrap();
+    for file in [zero, one] {
+        mounted.server.good(&["restore", "-rf", file, "--to", to]);
+    }
+    assert_eq!(fs::read_to_string(Path::new(to).join("second")).unwrap(), "second");
+    mounted.server.bad(2, "usage", &["restore", "-rf", one, "--to", to]);
+    let listed = mounted.server.json(&["restore", "-tf", zero]);
+    assert_eq!(listed[0]["path"], "/first");
+}

@@ -1,0 +1,109 @@
+//! What a damaged place belongs to: a LUN by its name, or a file of the tree by its path.
+//!
+//! A file does not know its names, so paths are found by reading directories, of all files at once. What was found stays for a while, as `cairn status` is asked again
+//! and again.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use cairn_base::{FileId, SnapshotId};
+use cairn_files::Tree;
+use cairn_volume::{Finding, Place};
+use parking_lot::Mutex;
+
+use super::OpenVolume;
+
+/// How long a path that was found is told without another look.
+const KEPT_FOR: Duration = Duration::from_secs(60);
+/// Paths that are kept; more files are not named until these are forgotten.
+const KEPT_MAX: usize = 10_000;
+/// Snapshots, from the newest on, in which a file is looked for that has no name now.
+const SNAPSHOTS_MAX: usize = 8;
+
+/// A file in a state: of a snapshot, or the present one.
+type Of = (Option<SnapshotId>, FileId);
+
+/// Paths that were found of late; `None` for a file without one.
+#[derive(Default)]
+pub(crate) struct Paths {
+    known: Mutex<HashMap<Of, (Instant, Option<String>)>>,
+}
+
+/// The file that a place is in.
+pub(crate) fn file_of(place: Place) -> Option<FileId> {
+    match place {
+        Place::Data { file, .. } => Some(file),
+        Place::Node(node) => Some(node.file),
+        Place::Unknown => None,
+    }
+}
+
+/// The file that a finding is about, in the state in which it was met.
+pub(crate) fn file_of_finding(finding: &Finding) -> Option<Of> {
+    let Finding::DamagedBlock { place, snapshot, .. } = finding else { return None };
+    Some((Some(*snapshot).filter(|id| id.0 != 0), file_of(*place)?))
+}
+
+/// A path from the root, as messages have it.
+pub(crate) fn shown_path(path: &[u8]) -> String {
+    format!("/{}", String::from_utf8_lossy(path))
+}
+
+impl OpenVolume {
+    /// Looks for paths ahead of [`Self::path_of`], so that each tree is read once. LUNs are passed over.
+    pub(crate) fn find_paths(&self, files: impl IntoIterator<Item = Of>) {
+        let luns: HashSet<FileId> =
+            self.luns.list().map(|luns| luns.into_iter().map(|lun| lun.file).collect()).unwrap_or_default();
+        let mut wanted: HashMap<Option<SnapshotId>, HashSet<FileId>> = HashMap::new();
+        {
+            let mut known = self.file_paths.known.lock();
+            known.retain(|_, (found, _)| found.elapsed() < KEPT_FOR);
+            if known.len() >= KEPT_MAX {
+                return;
+            }
+            for (snapshot, file) in files {
+                if !luns.contains(&file) && !known.contains_key(&(snapshot, file)) {
+                    wanted.entry(snapshot).or_default().insert(file);
+                }
+            }
+        }
+        for (snapshot, files) in wanted {
+            // What can't be read is damaged too, and told by itself.
+            let tree = self.volume.image(snapshot).ok().and_then(|image| Tree::of_image(image).ok());
+            let found = tree.map(|tree| tree.paths_of(&files)).unwrap_or_default();
+            let mut known = self.file_paths.known.lock();
+            for file in files {
+                if known.len() < KEPT_MAX {
+                    let path = found.get(&file).map(|path| shown_path(path));
+                    known.insert((snapshot, file), (Instant::now(), path));
+                }
+            }
+        }
+    }
+
+    /// The path of a file in a state, if it has one there.
+    pub(crate) fn path_of(&self, of: Of) -> Option<String> {
+        self.find_paths([of]);
+        self.file_paths.known.lock().get(&of).and_then(|(_, path)| path.clone())
+    }
+
+    /// The path of a file now; of one that was deleted, that of the newest snapshot that has it, and its name.
+    pub(crate) fn path_anywhere(&self, file: FileId) -> Option<String> {
+        let now = self.path_of((None, file));
+        now.or_else(|| {
+            let mut snapshots = self.volume.snapshots();
+            snapshots.sort_unstable_by_key(|snapshot| std::cmp::Reverse(snapshot.id));
+            let mut newest = snapshots.into_iter().take(SNAPSHOTS_MAX);
+            newest.find_map(|snapshot| {
+                let path = self.path_of((Some(snapshot.id), file))?;
+                Some(format!("{path} in {}@{}", self.name, snapshot.name))
+            })
+        })
+    }
+
+    /// The name of the LUN that a block belongs to, as far as it has one today.
+    pub(crate) fn lun_of(&self, place: Place) -> Option<String> {
+        let file = file_of(place)?;
+        self.luns.list().ok()?.into_iter().find(|lun| lun.file == file).map(|lun| lun.name)
+    }
+}
