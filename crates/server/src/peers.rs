@@ -185,12 +185,24 @@ impl Peers {
         Ok(gone)
     }
 
-    /// Whether the credential is one of ours, used or not.
-    pub(crate) fn knows(&self, credential: &Credential) -> Result<(), ServerError> {
+    /// Whether whoever presents a credential may learn that there is no such volume: it is one of ours, nobody else has used it, and it is not for another volume.
+    pub(crate) fn knows(
+        &self,
+        certificate: Fingerprint,
+        credential: &Credential,
+        volume: &str,
+    ) -> Result<(), ServerError> {
         let document = self.document.lock();
         let mine =
-            |entry: &Entry| entry.id == credential.id && credential.secret.matches(&entry.secret_digest);
-        if document.peers.iter().any(mine) { Ok(()) } else { Err(ServerError::TokenUnknown) }
+            |entry: &&Entry| entry.id == credential.id && credential.secret.matches(&entry.secret_digest);
+        let entry = document.peers.iter().find(mine).ok_or(ServerError::TokenUnknown)?;
+        if !entry.allows(volume) {
+            return Err(ServerError::VolumeNotAllowed { volume: volume.to_owned() });
+        }
+        match &entry.pinned {
+            Some(pinned) if pinned.fingerprint != certificate => Err(ServerError::TokenUsed),
+            _ => Ok(()),
+        }
     }
 
     /// Decides about a connection for `volume` from the holder of `certificate`; the first use of a token pins it.

@@ -345,7 +345,7 @@ fn admit(hello: &Hello, stream: &DestinationLane, shared: &Shared) -> Result<Fin
         && shared.volumes.get(&hello.volume).is_err()
     {
         // A mistyped volume must not use the token up, and only who has a token learns what there is.
-        shared.peers.knows(credential)?;
+        shared.peers.knows(certificate, credential, &hello.volume)?;
         shared.volumes.get(&hello.volume)?;
     }
     shared.peers.admit(&*shared.clock, certificate, hello.credential.as_ref(), &hello.volume)?;

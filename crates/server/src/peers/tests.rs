@@ -91,6 +91,24 @@ fn token_that_names_no_volume_is_for_the_first_one() {
 }
 
 #[test]
+fn used_token_does_not_tell_which_volumes_there_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = Peers::open(dir.path()).unwrap();
+    let credential = invite(&peers, None);
+    let (one, other) = (fingerprint("01"), fingerprint("02"));
+    peers.knows(one, &credential, "mistyped").expect("it is told before the token is used up");
+    peers.admit(&clock(NOW), one, Some(&credential), "mail").unwrap();
+    for certificate in [one, other] {
+        let refused = peers.knows(certificate, &credential, "guessed");
+        assert!(
+            matches!(refused, Err(ServerError::VolumeNotAllowed { .. })),
+            "the answer for one that there is"
+        );
+    }
+    assert!(matches!(peers.knows(other, &credential, "mail"), Err(ServerError::TokenUsed)));
+}
+
+#[test]
 fn secret_is_not_in_the_state_file() {
     let dir = tempfile::tempdir().unwrap();
     let peers = Peers::open(dir.path()).unwrap();
