@@ -74,6 +74,9 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// How soon for the first time.
 const ASK_FIRST: Duration = Duration::from_millis(5);
 
+/// Findings that are printed for people.
+const FINDINGS_SHOWN: usize = 20;
+
 /// Short work is asked for more often: to be told late costs it a sixteenth of its time, not a tenth of a second.
 fn ask_in(job: &api::Job) -> Duration {
     Duration::from_millis(job.elapsed_ms / 16).clamp(ASK_FIRST, ASK_EVERY)
@@ -165,6 +168,15 @@ fn status_line(job: &api::Job) -> String {
         "elapsed_ms": job.elapsed_ms,
         "notes": job.notes,
     }))
+}
+
+/// Prints findings for people, of many the first: a damaged record has one for each of its blocks.
+fn print_findings<'a>(findings: impl ExactSizeIterator<Item = &'a str>) {
+    let more = findings.len().saturating_sub(FINDINGS_SHOWN);
+    findings.take(FINDINGS_SHOWN).for_each(print_line);
+    if more > 0 {
+        print_line(&format!("... and {more} more, which --json lists"));
+    }
 }
 
 /// The last line of long work for programs.

@@ -130,6 +130,11 @@ fn levels_are_dumped_in_parts_restored_in_any_order_and_mounted_without_a_server
     assert_eq!(listing["luns"][0]["name"], "v/db");
     assert_eq!(listing["files"][0]["level"], "1");
     assert!(listing["snapshots"].to_string().contains("monday"));
+    // Alone it is no damage that the rest is elsewhere.
+    let output = cairn().args(["image", "ls", &one]).output().unwrap();
+    let (listed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    assert!(listed.contains("monday") && listed.contains("name the dump of that as well"), "{listed}");
     let verified = cairn().args(["image", "verify", "--deep", &one]).args(&files).output().unwrap();
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
     let mut mount: Vec<&str> = vec![&one];

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_server::api::{self, ErrorKind};
 
-use super::{follow, scrub, summary};
+use super::{follow, print_findings, scrub, summary};
 use crate::arguments::{Rehearse, Volume};
 use crate::client::Client;
 use crate::exit::Failure;
@@ -190,7 +190,7 @@ fn check(name: &str, deep: bool, client: &Client, output: Output) -> Result<(), 
     if output.json {
         print_line(&summary(&result).to_string());
     } else {
-        result.findings.iter().for_each(|finding| print_line(&finding.message));
+        print_findings(result.findings.iter().map(|finding| finding.message.as_str()));
     }
     if !result.findings.is_empty() {
         return Err(Failure::new(

@@ -9,7 +9,7 @@ use super::files::{self, Handed};
 use crate::arguments::RestoreImage;
 use crate::client::Client;
 use crate::commands::volume::{absolute, segment};
-use crate::commands::{follow, summary};
+use crate::commands::{follow, print_findings, summary};
 use crate::exit::Failure;
 use crate::output::{Output, print_line, size};
 
@@ -105,7 +105,8 @@ fn tell(result: &api::RestoreResult, output: Output) -> Result<(), Failure> {
     if output.json {
         print_line(&summary(result).to_string());
     } else {
-        result.lost.iter().chain(&result.findings).for_each(|line| print_line(line));
+        result.lost.iter().for_each(|line| print_line(line));
+        print_findings(result.findings.iter().map(String::as_str));
         if !output.quiet {
             let there = match result.there_bytes {
                 0 => String::new(),

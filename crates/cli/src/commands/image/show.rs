@@ -9,10 +9,12 @@ use cairn_format::stream::StreamKind;
 use cairn_server::api::ErrorKind;
 use cairn_server::name_findings;
 use cairn_stream::{DumpBytes, DumpError, PartIndex, PartReader};
-use cairn_volume::{CheckDepth, CheckProgress};
+use cairn_volume::{CheckDepth, CheckProgress, Snapshot};
+use tracing::subscriber::{NoSubscriber, with_default};
 
 use super::files;
-use super::mount::{DumpExports, dump_failure, open_dump, open_files};
+use super::mount::{DumpExports, DumpLun, dump_failure, open_dump, open_files};
+use crate::commands::print_findings;
 use crate::exit::Failure;
 use crate::output::{Output, ago, print_line, size, table};
 
@@ -65,14 +67,7 @@ fn show_part(part: &PartIndex) -> Result<ShownPart, Failure> {
 pub fn ls(paths: &[PathBuf], output: Output) -> Result<(), Failure> {
     let parts = open_files(paths)?;
     let shown = parts.iter().map(show_part).collect::<Result<Vec<_>, _>>()?;
-    // Alone an increment still says which LUNs there are, as their inodes have changed with them mostly.
-    let opened = open_dump(parts, true, true);
-    let note = opened.as_ref().err().map(|failure| failure.body.message.clone());
-    let (mut snapshots, mut luns) = (Vec::new(), Vec::new());
-    if let Ok(dump) = opened {
-        snapshots = dump.volume.snapshots();
-        luns = DumpExports::new(dump).luns();
-    }
+    let Contents { snapshots, luns, note } = contents(parts);
     let listed: Vec<_> = snapshots
         .iter()
         .map(|snapshot| serde_json::json!({ "name": snapshot.name, "created_ms": snapshot.created.0 / 1_000_000 }))
@@ -97,17 +92,60 @@ pub fn ls(paths: &[PathBuf], output: Output) -> Result<(), Failure> {
         let head = ["FILE", "VOLUME", "LEVEL", "AGAINST", "SNAPSHOT", "MADE", "PART", "SIZE", ""];
         let mut text = table(head, shown.iter().map(row));
         let of_snapshots = snapshots.iter().map(|one| [one.name.clone(), ago(one.created.0 / 1_000_000)]);
-        text += &format!("\n\n{}", table(["SNAPSHOT", "MADE"], of_snapshots));
-        text += &format!(
-            "\n\n{}",
-            table(["LUN", "SIZE"], luns.iter().map(|lun| [lun.name.clone(), size(lun.bytes)]))
-        );
+        if !snapshots.is_empty() {
+            text += &format!("\n\n{}", table(["SNAPSHOT", "MADE"], of_snapshots));
+        }
+        if !luns.is_empty() {
+            let of_luns = luns.iter().map(|lun| [lun.name.clone(), size(lun.bytes)]);
+            text += &format!("\n\n{}", table(["LUN", "SIZE"], of_luns));
+        }
         if let Some(note) = &note {
             text += &format!("\n\nnote: {note}");
         }
         text
     });
     Ok(())
+}
+
+/// What the volume in dumps has, as far as can be seen.
+struct Contents {
+    snapshots: Vec<Snapshot>,
+    luns: Vec<DumpLun>,
+    /// Why that is not all.
+    note: Option<String>,
+}
+
+/// Looks into dumps. Of one that was made against another, and is looked at alone, most of what the volume needs is elsewhere: that is no damage, and is not told as such.
+fn contents(parts: Vec<PartIndex>) -> Contents {
+    let against = |part: &&PartIndex| {
+        let begins = part.head().stream.base;
+        let is_there = |other: &PartIndex| other.head().stream.target == begins;
+        part.head().stream.kind == StreamKind::Incremental && !parts.iter().any(is_there)
+    };
+    let base = parts.iter().find(against).and_then(|part| show_part(part).ok()?.base);
+    let Some(base) = base else {
+        return match open_dump(parts, false, true) {
+            Ok(dump) => {
+                let snapshots = dump.volume.snapshots();
+                Contents { snapshots, luns: DumpExports::new(dump).luns(), note: None }
+            }
+            Err(failure) => {
+                Contents { snapshots: Vec::new(), luns: Vec::new(), note: Some(failure.body.message) }
+            }
+        };
+    };
+    let note = format!(
+        "it was made against {base}: name the dump of that as well, to see which LUNs there are, to look into them and to restore"
+    );
+    // Alone an increment still says which snapshots there are, and mostly which LUNs, as their inodes have changed with them.
+    let (snapshots, luns) = with_default(NoSubscriber::new(), || match open_dump(parts, true, true) {
+        Ok(dump) => {
+            let snapshots = dump.volume.snapshots();
+            (snapshots, DumpExports::new(dump).luns())
+        }
+        Err(_) => (Vec::new(), Vec::new()),
+    });
+    Contents { snapshots, luns, note: Some(note) }
 }
 
 /// Reads dumps record by record and as a whole; with `deep`, compares every block with the tree above it as well.
@@ -171,7 +209,8 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
     if output.json {
         print_line(&result.to_string());
     } else {
-        wrong.iter().chain(&findings).for_each(|line| print_line(line));
+        wrong.iter().for_each(|line| print_line(line));
+        print_findings(findings.iter().map(String::as_str));
     }
     if wrong.is_empty() && findings.is_empty() {
         if !output.json && !output.quiet {

@@ -15,6 +15,8 @@ use crate::output::{Output, duration, size, table};
 
 /// The cache that a history is taken to have, in bytes: the server's curves have it as well.
 const CACHE: u64 = 256 << 20;
+/// What was seen of less than this says little of a day.
+const HOUR_S: f64 = 3600.0;
 
 fn check(asked: &PlanTrace) -> Result<(), Failure> {
     let usage = |what, next| Err(Failure::new(ErrorKind::Usage, what, next));
@@ -142,6 +144,12 @@ fn people(plan: &Plan, source: &str) -> String {
     );
     if plan.lags.iter().any(|lag| lag.beyond_trace) {
         let _ = write!(text, "\n* longer than {source}: what is written again after its end is not known");
+    }
+    if plan.trace_s < HOUR_S {
+        let _ = write!(
+            text,
+            "\nnote: a day is reckoned from less than an hour here: ask again when more was seen"
+        );
     }
     text
 }
