@@ -321,7 +321,16 @@ fn source_keeps_the_snapshot_that_its_mirrors_have_in_common() {
     let common = bring(&source, &destination, 2);
     destination.good(&["mirror", "update", "data"]);
     destination.good(&["mirror", "update", "logs"]);
-    source.good(&["group", "set", "bank", "--every", "1s", "--keep-last", "1"]);
+    // What is deleted by it is said first: of three the newest stays, and the one that the mirrors have in common.
+    snapshot(&source);
+    snapshot(&source);
+    let one = ["group", "set", "bank", "--every", "1s", "--keep-last", "1"];
+    let would = source.json(&[&one[..], &["--dry-run"]].concat());
+    assert_eq!(would["deletes"].as_array().unwrap().len(), 1, "{would}");
+    let said = source.bad(2, "usage", &one);
+    assert!(said.contains("deletes 1 snapshots"), "{said}");
+    assert_eq!(source.json(&["group", "show", "bank"])["every_ms"], Value::Null, "nothing was set");
+    source.good(&[&one[..], &["--yes"]].concat());
     let names = || -> Vec<String> {
         let group = source.json(&["group", "show", "bank"]);
         let snapshots = group["snapshots"].as_array().unwrap().iter();

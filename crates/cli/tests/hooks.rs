@@ -5,7 +5,7 @@ mod running;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use running::{PATIENCE, Running, cairn, refused};
+use running::{PATIENCE, Running, cairn, refused, wait_until};
 
 fn lines(path: &Path) -> Vec<String> {
     std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
@@ -112,4 +112,41 @@ fn hooks_run_around_every_snapshot_and_no_longer_than_their_time() {
     destination.good(&["mirror", "update", "vol0"]);
     assert_eq!(source.json(&["status"])["problems"], serde_json::json!([]));
     assert!(!source.run(&["volume", "hooks", "vol0", "--timeout", "1h"]).status.success());
+}
+
+#[test]
+fn hook_that_hangs_holds_up_neither_other_schedules_nor_the_end_of_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    for volume in ["hung", "other"] {
+        server.good(&["volume", "create", volume, "--size", "64M"]);
+    }
+    let log = dir.path().join("log");
+    let after = format!("echo released >> {}", log.display());
+    let hang = ["volume", "hooks", "hung", "--before", "sleep 600", "--after", &after, "--timeout", "9m"];
+    server.good(&hang);
+    server.good(&["snapshot", "schedule", "set", "hung", "often", "--every", "1s"]);
+    server.good(&["snapshot", "schedule", "set", "other", "often", "--every", "1s"]);
+    wait_until("the other volume's schedule runs, again and again", || {
+        server.json(&["snapshot", "list", "other"]).as_array().unwrap().len() > 2
+    });
+    assert_eq!(server.json(&["snapshot", "list", "hung"]), serde_json::json!([]), "its hook hangs");
+    let begin = Instant::now();
+    assert_eq!(server.terminate(), 0);
+    assert!(begin.elapsed() < PATIENCE, "it did not wait for the hook: {:?}", begin.elapsed());
+    assert_eq!(lines(&log), ["released"], "nothing stays quiesced");
+}
+
+#[test]
+fn hook_that_fails_is_told_with_what_it_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    // More than a pipe holds, and something that goes on with its output.
+    let talks = "sleep 3 & head -c 300000 /dev/zero; echo; echo the database is away >&2; exit 3";
+    server.good(&["volume", "hooks", "vol0", "--before", talks]);
+    let said = server.bad(1, "failed", &["snapshot", "create", "vol0@one"]);
+    assert!(said.contains("exit status: 3; it said: the database is away"), "{said}");
+    let problems = server.json(&["status"])["problems"].to_string();
+    assert!(problems.contains("the database is away"), "{problems}");
 }

@@ -84,7 +84,10 @@ fn what_is_no_schedule_is_refused_with_the_next_step() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), "a");
     server.good(&["volume", "create", "vol0", "--size", "64M"]);
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 8] = [
+        (&["x", "--cron", "0 0 30 2 *"], "there is a day on which it is due"),
+        (&["image", "--every", "1h"], "come and go with mirrors, dumps and groups"),
+        (&["group.bank", "--every", "1h"], "come and go with mirrors, dumps and groups"),
         (&["x", "--cron", "never"], "no cron expression"),
         (&["x", "--every", "10ms"], "one second"),
         (&["mirror.x", "--every", "1h"], "does not begin with `mirror`"),
@@ -97,6 +100,9 @@ fn what_is_no_schedule_is_refused_with_the_next_step() {
         assert_eq!(output.status.code(), Some(2), "{told}");
         assert!(told.contains(message), "{told}");
     }
+    let never = ["snapshot", "schedule", "simulate", "--cron", "0 0 31 2 *"];
+    let never = server.bad(2, "usage", &[&never[..], &["--for", "30d"]].concat());
+    assert!(never.contains("there is a day on which it is due"), "{never}");
     let arguments = ["snapshot", "schedule", "set", "vol0", "x", "--every", "1h", "--dry-run"];
     assert_eq!(server.json(&arguments)["label"], "x");
     assert_eq!(

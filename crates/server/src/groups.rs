@@ -22,7 +22,7 @@ use crate::api;
 use crate::contents::named;
 use crate::error::ServerError;
 use crate::names;
-use crate::schedules::{retention, timetable};
+use crate::schedules::{Aside, retention, timetable};
 use crate::server::Server;
 use crate::state;
 use crate::transfer;
@@ -321,15 +321,27 @@ impl Server {
         found.into_iter().map(show).collect()
     }
 
-    fn show_one(&self, group: &Group) -> api::Group {
-        let members = self.members(group);
-        let mut snapshots = self.group_snapshots(group, &members);
-        for (name, peers) in self.kept_for_mirrors(&members, &snapshots) {
+    /// The same, with the mirrors for which they stay.
+    fn group_snapshots_and_for_whom(&self, group: &Group, members: &[Member]) -> Vec<api::GroupSnapshot> {
+        let mut snapshots = self.group_snapshots(group, members);
+        for (name, peers) in self.kept_for_mirrors(members, &snapshots) {
             if let Some(snapshot) = snapshots.iter_mut().find(|snapshot| snapshot.name == name) {
                 snapshot.kept_for = peers;
             }
         }
+        snapshots
+    }
+
+    fn show_one(&self, group: &Group) -> api::Group {
+        let members = self.members(group);
+        let snapshots = self.group_snapshots_and_for_whom(group, &members);
         let common = snapshots.iter().rev().find(|snapshot| snapshot.missing.is_empty()).cloned();
+        // What its zone can't be read for is told where it runs.
+        let is_timed = group.every_ms.is_some() || group.cron.is_some();
+        let deletes = match is_timed {
+            true => self.superfluous(group, &members, &snapshots).unwrap_or_default(),
+            false => Vec::new(),
+        };
         let shown = |volume: &String| {
             let mirror = self.show_mirror(volume).ok();
             let open = members.iter().find(|member| member.open.name == *volume).map(|member| &member.open);
@@ -363,6 +375,7 @@ impl Server {
             common,
             spread_ms: spread,
             snapshots,
+            deletes: if follows { Vec::new() } else { deletes },
             every_ms: group.every_ms,
             cron: group.cron.clone(),
             zone: group.zone.clone(),
@@ -461,7 +474,7 @@ impl Server {
         let zone = timetable::zone(set.zone.as_deref())?;
         let from_ms = self.clock_ms();
         if set.every_ms.is_some() || set.cron.is_some() {
-            Timetable::read(set.every_ms, set.cron.as_deref(), zone, from_ms)?;
+            Timetable::read(set.every_ms, set.cron.as_deref(), zone, from_ms)?.is_due_ever(from_ms)?;
         }
         let apply = |group: &mut Group| {
             group.every_ms = set.every_ms;
@@ -509,27 +522,38 @@ impl Server {
     }
 
     /// Makes the snapshots of groups that are due, and deletes those that need not stay.
-    pub(crate) fn run_groups(&self) {
+    pub(crate) fn run_groups(self: &Arc<Self>, aside: &mut Aside) {
         let now_ms = self.clock_ms();
         self.groups.advance_all(false);
         let groups = self.groups.groups.lock().clone();
-        for group in groups.iter().filter(|group| group.next_ms(now_ms).is_some_and(|next| next <= now_ms)) {
-            let follows = |volume: &String| self.volumes.get(volume).is_ok_and(|open| open.is_destination());
-            if group.volumes.iter().any(follows) || self.groups.refuse_unfinished(group).is_err() {
+        for group in
+            groups.into_iter().filter(|group| group.next_ms(now_ms).is_some_and(|next| next <= now_ms))
+        {
+            let member = |volume: &String| self.volumes.get(volume).ok();
+            let follows = |volume: &String| member(volume).is_some_and(|open| open.is_destination());
+            if group.volumes.iter().any(follows) || self.groups.refuse_unfinished(&group).is_err() {
                 // Its source makes them; or it is told that the failover is to be gone on with.
                 continue;
             }
-            let outcome = self.snapshot_group(&group.name).and_then(|_| self.thin_group(group));
-            if let Err(error) = &outcome {
-                tracing::warn!(group = group.name, %error, "a scheduled snapshot of a group failed");
-            }
-            let noted = self.groups.change(&group.name, |group| {
-                group.last_ms = Some(now_ms);
-                group.problem = outcome.err().map(|error| error.to_string());
-            });
-            if let Err(error) = noted {
-                tracing::warn!(group = group.name, %error, "the last run of a group was not written down");
-            }
+            let is_slow = group.volumes.iter().filter_map(member).any(|open| open.hooks.are_there());
+            let server = self.clone();
+            // No volume has such a name.
+            aside.run(format!("{PREFIX}/{}", group.name), is_slow, move || server.run_group(&group, now_ms));
+        }
+    }
+
+    /// Makes a snapshot of a group by its schedule.
+    fn run_group(&self, group: &Group, now_ms: u64) {
+        let outcome = self.snapshot_group(&group.name).and_then(|_| self.thin_group(group));
+        if let Err(error) = &outcome {
+            tracing::warn!(group = group.name, %error, "a scheduled snapshot of a group failed");
+        }
+        let noted = self.groups.change(&group.name, |group| {
+            group.last_ms = Some(now_ms);
+            group.problem = outcome.err().map(|error| error.to_string());
+        });
+        if let Err(error) = noted {
+            tracing::warn!(group = group.name, %error, "the last run of a group was not written down");
         }
     }
 
@@ -565,33 +589,44 @@ impl Server {
         kept
     }
 
-    /// Deletes the snapshots of a group that its rules no longer keep: those of its schedule and those made by hand, none that is held or open in any volume, and none that mirrors
+    /// The snapshots of a group that its rules do not keep: those of its schedule and those made by hand, none that is held or open in any volume, and none that mirrors
     /// have as the last that they have in common.
-    fn thin_group(&self, group: &Group) -> Result<(), ServerError> {
-        let members = self.members(group);
-        let snapshots = self.group_snapshots(group, &members);
+    fn superfluous(
+        &self,
+        group: &Group,
+        members: &[Member],
+        snapshots: &[api::GroupSnapshot],
+    ) -> Result<Vec<String>, ServerError> {
         let times: Vec<u64> = snapshots.iter().map(|snapshot| snapshot.created_ms).collect();
         let stays = retention::kept(&group.keep, &times, group.zone()?);
-        let kept = self.kept_for_mirrors(&members, &snapshots);
-        let goes =
-            |(snapshot, stays): &(&api::GroupSnapshot, bool)| !stays && !kept.contains_key(&snapshot.name);
-        for (snapshot, _) in snapshots.iter().zip(stays).filter(goes) {
-            let of =
-                |member: &Member| member.snapshots.iter().find(|found| found.name == snapshot.name).cloned();
-            let is_open = |member: &Member| {
-                let name = Some(snapshot.name.as_str());
-                self.has_sessions(|export| export.volume == member.open.name && export.snapshot == name)
-                    || !self.mounts.of(|of, shown| of == member.open.name && shown == name).is_empty()
-            };
-            let needed = |found: &Snapshot, member: &Member| {
-                found.held || member.open.volume.is_cloned(found.id) || is_open(member)
-            };
-            // Of all or of none: a part of it is nothing to go back to.
-            if members.iter().any(|member| of(member).is_some_and(|found| needed(&found, member))) {
-                continue;
-            }
+        let needed = |name: &str| {
+            members.iter().any(|member| {
+                let Some(found) = member.snapshots.iter().find(|found| found.name == name) else {
+                    return false;
+                };
+                let shown = Some(name);
+                found.held
+                    || member.open.volume.is_cloned(found.id)
+                    || self
+                        .has_sessions(|export| export.volume == member.open.name && export.snapshot == shown)
+                    || !self.mounts.of(|of, shows| of == member.open.name && shows == shown).is_empty()
+            })
+        };
+        // Of all volumes or of none: a part of it is nothing to go back to.
+        let goes = |(snapshot, stays): &(&api::GroupSnapshot, bool)| {
+            !stays && snapshot.kept_for.is_empty() && !needed(&snapshot.name)
+        };
+        let gone = snapshots.iter().zip(stays).filter(goes);
+        Ok(gone.map(|(snapshot, _)| snapshot.name.clone()).collect())
+    }
+
+    /// Deletes the snapshots of a group that need not stay.
+    fn thin_group(&self, group: &Group) -> Result<(), ServerError> {
+        let members = self.members(group);
+        let snapshots = self.group_snapshots_and_for_whom(group, &members);
+        for name in self.superfluous(group, &members, &snapshots)? {
             for member in &members {
-                if let Some(found) = of(member) {
+                if let Some(found) = member.snapshots.iter().find(|found| found.name == name) {
                     let deleted = member.open.volume.delete_snapshots(&[found.id]);
                     deleted.map_err(ServerError::volume(&member.open.name))?;
                 }

@@ -1,12 +1,16 @@
 //! Commands that an owner has run around each snapshot of a volume, to quiesce a database for instance: one before it, one after it.
 //!
 //! Around means around: the command after it runs once the snapshot is made or has failed, and also when the command before it failed or took too long, so that nobody stays
-//! quiesced. Without success before it there is no snapshot. A command that takes longer than its time is killed with all that it has started. Snapshots of one volume with hooks are made one
-//! at a time; those that updates of mirrors, schedules, dumps and owners make have them, and those that are taken in a change of roles have not.
+//! quiesced. Without success before it there is no snapshot. A command that takes longer than its time is killed with all that it has started, and so is one that runs when the server ends,
+//! but that the one after a snapshot gets some seconds: nobody stays quiesced. Snapshots of one volume with hooks are made one at a time; those that updates of mirrors, schedules, dumps and owners make have them, and those that are taken in a change of roles have not.
 
+use std::io::{PipeReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -22,6 +26,12 @@ use crate::state;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest that can be said: writes may be held back all the while.
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+/// What a command after a snapshot still gets when the server ends.
+const AT_THE_END: Duration = Duration::from_secs(10);
+/// Bytes of what a command said that are kept: the end of it.
+const SAID_MAX: usize = 1024;
+/// How long what a command said is waited for once it has ended: what it left running may hold its output open for ever.
+const SAID_PATIENCE: Duration = Duration::from_millis(200);
 /// How often a running command is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -50,6 +60,8 @@ pub(crate) struct Hooks {
     turn: Mutex<()>,
     /// What went wrong the last time.
     problem: Mutex<Option<String>>,
+    /// The server ends.
+    ending: AtomicBool,
 }
 
 impl Hooks {
@@ -61,7 +73,19 @@ impl Hooks {
         }
         let unread = document.is_err();
         let document = Mutex::new(document.ok().flatten().unwrap_or_default());
-        Self { path, document, unread, turn: Mutex::new(()), problem: Mutex::new(None) }
+        let (turn, problem, ending) = (Mutex::new(()), Mutex::new(None), AtomicBool::new(false));
+        Self { path, document, unread, turn, problem, ending }
+    }
+
+    /// Whether there are any: a snapshot may take as long as they do.
+    pub(crate) fn are_there(&self) -> bool {
+        let document = self.document.lock();
+        document.before.is_some() || document.after.is_some()
+    }
+
+    /// Ends those that run, and lets none begin.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::Release);
     }
 
     /// Makes a snapshot of `volume` with the hooks around it.
@@ -75,9 +99,12 @@ impl Hooks {
         }
         let busy = || ServerError::Busy { name: volume.to_owned(), by: "the hooks of another snapshot run" };
         let _turn = self.turn.try_lock_for(document.timeout() * 2).ok_or_else(busy)?;
+        if self.ending.load(Ordering::Acquire) {
+            return Err(ServerError::Ending);
+        }
         let run = |which: &'static str, command: &Option<String>| match command {
             None => Ok(()),
-            Some(command) => run(volume, which, command, document.timeout()),
+            Some(command) => self.run(volume, which, command, document.timeout()),
         };
         let made = run("before", &document.before).map(|()| make());
         let after = run("after", &document.after);
@@ -100,6 +127,43 @@ impl Hooks {
         }
     }
 
+    /// Runs a command to its end, or to that of its time.
+    fn run(
+        &self,
+        volume: &str,
+        which: &'static str,
+        text: &str,
+        timeout: Duration,
+    ) -> Result<(), ServerError> {
+        let failed = |how: String| ServerError::Hook { volume: volume.to_owned(), which, how };
+        let (mut child, said) =
+            start(volume, which, text).map_err(|error| failed(format!("can't be started: {error}")))?;
+        let mut until = Instant::now() + timeout;
+        let mut is_late = format!("did not end within {} ms, and was killed", timeout.as_millis());
+        let mut ending = false;
+        loop {
+            if !ending && self.ending.load(Ordering::Acquire) {
+                ending = true;
+                let left = if which == "before" { Duration::ZERO } else { AT_THE_END };
+                until = until.min(Instant::now() + left);
+                "was killed, as the server ends".clone_into(&mut is_late);
+            }
+            match child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(failed(format!("failed: {status}{}", said.last()))),
+                Ok(None) if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
+                Ok(None) => {
+                    end(&mut child);
+                    return Err(failed(format!("{is_late}{}", said.last())));
+                }
+                Err(error) => {
+                    end(&mut child);
+                    return Err(failed(format!("can't be waited for: {error}")));
+                }
+            }
+        }
+    }
+
     /// What is wrong with them.
     pub(crate) fn problem(&self, volume: &str) -> Option<api::Problem> {
         let message = self.problem.lock().clone()?;
@@ -109,27 +173,50 @@ impl Hooks {
     }
 }
 
-/// Runs a command to its end, or to that of its time.
-fn run(volume: &str, which: &'static str, text: &str, timeout: Duration) -> Result<(), ServerError> {
-    let failed = |how: String| ServerError::Hook { volume: volume.to_owned(), which, how };
+fn start(volume: &str, which: &str, text: &str) -> std::io::Result<(Child, Said)> {
+    let (reader, writer) = std::io::pipe()?;
+    let said = Said::read(reader)?;
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(text).env("CAIRN_VOLUME", volume).env("CAIRN_HOOK", which);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-    let mut child = command.spawn().map_err(|error| failed(format!("can't be started: {error}")))?;
-    let until = Instant::now() + timeout;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.success() => return Ok(()),
-            Ok(Some(status)) => return Err(failed(format!("failed: {status}"))),
-            Ok(None) if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
-            Ok(None) => {
-                end(&mut child);
-                return Err(failed(format!("did not end within {} ms, and was killed", timeout.as_millis())));
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
+    // This side's ends of the pipe go with `command`.
+    Ok((command.spawn()?, said))
+}
+
+/// The end of what a command says. It is read for as long as anything that the command has started may write, as a full pipe would stop that.
+struct Said {
+    end: Arc<Mutex<Vec<u8>>>,
+    reading: JoinHandle<()>,
+}
+
+impl Said {
+    fn read(mut from: PipeReader) -> std::io::Result<Self> {
+        let end = Arc::new(Mutex::new(Vec::new()));
+        let shared = end.clone();
+        let read = move || {
+            let mut buffer = [0; SAID_MAX];
+            while let Ok(count @ 1..) = from.read(&mut buffer) {
+                let mut end = shared.lock();
+                end.extend_from_slice(&buffer[..count]);
+                let surplus = end.len().saturating_sub(SAID_MAX);
+                end.drain(..surplus);
             }
-            Err(error) => {
-                end(&mut child);
-                return Err(failed(format!("can't be waited for: {error}")));
-            }
+        };
+        let reading = std::thread::Builder::new().name("hook".to_owned()).spawn(read)?;
+        Ok(Self { end, reading })
+    }
+
+    /// Its last line, as the end of a sentence.
+    fn last(&self) -> String {
+        let until = Instant::now() + SAID_PATIENCE;
+        while !self.reading.is_finished() && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let end = self.end.lock();
+        let text = String::from_utf8_lossy(&end);
+        match text.lines().map(str::trim).rfind(|line| !line.is_empty()) {
+            Some(line) => format!("; it said: {line}"),
+            None => String::new(),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! none that is held and none that a client has open. `schedules.json` in the folder of the volume keeps them. What was missed while the
 //! server was away, or the volume a mirror, is made up for by one run. A run that fails is told in `cairn status` and tried again at its next time.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -31,6 +32,8 @@ use timetable::Timetable;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Longest label, in bytes: with the time behind it a name has no more than 64.
 const LABEL_MAX: usize = 40;
+/// First words of the names of snapshots that come and go with dumps and groups.
+const RESERVED: [&str; 3] = ["image", "dump", "group"];
 /// Runs of one simulation at most.
 const SIMULATED_MAX: u64 = 200_000;
 /// Seconds of which one is free for the name of a snapshot, or it fails.
@@ -132,10 +135,14 @@ fn superfluous(plan: &Plan, snapshots: &[Snapshot]) -> Result<Vec<Snapshot>, Ser
 
 fn check_label(label: &str) -> Result<(), ServerError> {
     names::check("schedule", label)?;
-    if label.len() > LABEL_MAX || label.starts_with("mirror") {
+    let first = label.split('.').next();
+    if label.len() > LABEL_MAX
+        || label.starts_with("mirror")
+        || first.is_some_and(|first| RESERVED.contains(&first))
+    {
         return Err(ServerError::Invalid {
             what: "the label",
-            rule: "it has at most 40 characters and does not begin with `mirror`",
+            rule: "it has at most 40 characters and does not begin with `mirror`, `image`, `dump` or `group`: such snapshots come and go with mirrors, dumps and groups",
         });
     }
     Ok(())
@@ -218,8 +225,8 @@ impl Server {
         Ok(())
     }
 
-    /// Runs every schedule that is due.
-    fn run_schedules(&self) {
+    /// Runs every schedule that is due; those of a volume with hooks aside.
+    fn run_schedules(self: &Arc<Self>, aside: &mut Aside) {
         for open in self.volumes.all() {
             if open.is_destination() {
                 continue;
@@ -227,21 +234,30 @@ impl Server {
             let now_ms = self.now_ms();
             let is_due = |plan: &Plan| plan.next_ms(now_ms).is_some_and(|next| next <= now_ms);
             let due: Vec<Plan> = open.schedules.plans.lock().iter().filter(|p| is_due(p)).cloned().collect();
-            for plan in due {
-                let outcome = self.run_schedule(&open, &plan, now_ms);
-                if let Err(error) = &outcome {
-                    tracing::warn!(volume = open.name, label = plan.label, %error, "a scheduled snapshot failed");
-                }
-                let mut plans = open.schedules.plans.lock();
-                // It may have been set anew or removed meanwhile.
-                if let Some(kept) = plans.iter_mut().find(|kept| kept.label == plan.label) {
-                    kept.last_ms = Some(now_ms);
-                    kept.problem = outcome.err().map(|error| error.to_string());
-                }
-                if let Err(error) = open.schedules.save(&plans) {
-                    // The next start runs it once more than it should.
-                    tracing::warn!(volume = open.name, %error, "the last run of a schedule was not written down");
-                }
+            if due.is_empty() {
+                continue;
+            }
+            let (server, key, is_slow) = (self.clone(), open.name.clone(), open.hooks.are_there());
+            aside.run(key, is_slow, move || server.run_due(&open, due, now_ms));
+        }
+    }
+
+    /// Runs schedules of one volume.
+    fn run_due(&self, open: &OpenVolume, due: Vec<Plan>, now_ms: u64) {
+        for plan in due {
+            let outcome = self.run_schedule(open, &plan, now_ms);
+            if let Err(error) = &outcome {
+                tracing::warn!(volume = open.name, label = plan.label, %error, "a scheduled snapshot failed");
+            }
+            let mut plans = open.schedules.plans.lock();
+            // It may have been set anew or removed meanwhile.
+            if let Some(kept) = plans.iter_mut().find(|kept| kept.label == plan.label) {
+                kept.last_ms = Some(now_ms);
+                kept.problem = outcome.err().map(|error| error.to_string());
+            }
+            if let Err(error) = open.schedules.save(&plans) {
+                // The next start runs it once more than it should.
+                tracing::warn!(volume = open.name, %error, "the last run of a schedule was not written down");
             }
         }
     }
@@ -304,9 +320,11 @@ impl Server {
             at_ms = next;
             simulation.made += 1;
             simulation.kept_ms.push(next);
-            let stays = retention::kept(&plan.keep, &simulation.kept_ms, zone);
-            let mut stays = stays.into_iter();
-            simulation.kept_ms.retain(|_| stays.next().unwrap_or(true));
+            // Without a rule all stay, which is not worth looking at each time.
+            if plan.keep != api::Keep::default() {
+                let mut stays = retention::kept(&plan.keep, &simulation.kept_ms, zone).into_iter();
+                simulation.kept_ms.retain(|_| stays.next().unwrap_or(true));
+            }
             simulation.most = simulation.most.max(simulation.kept_ms.len() as u64);
         }
         Ok(simulation)
@@ -344,8 +362,37 @@ fn plan_of(label: &str, request: &api::SetSchedule, now_ms: u64) -> Result<Plan,
         last_ms: None,
         problem: None,
     };
-    plan.timetable()?;
+    plan.timetable()?.is_due_ever(now_ms)?;
     Ok(plan)
+}
+
+/// What may take as long as its hooks do, and holds up nobody else's schedule: a thread each, one at a time of each name.
+#[derive(Default)]
+pub(crate) struct Aside(BTreeMap<String, JoinHandle<()>>);
+
+impl Aside {
+    /// Runs it: here, or on a thread of its own when it is slow. Nothing while what ran last under that name still does: it is due again then.
+    pub(crate) fn run(&mut self, name: String, is_slow: bool, work: impl FnOnce() + Send + 'static) {
+        if self.0.get(&name).is_some_and(|thread| !thread.is_finished()) {
+            return;
+        }
+        if !is_slow {
+            return work();
+        }
+        match std::thread::Builder::new().name("snapshot".to_owned()).spawn(work) {
+            Ok(thread) => drop(self.0.insert(name, thread)),
+            Err(error) => tracing::warn!(name, %error, "a scheduled snapshot waits for a thread"),
+        }
+    }
+
+    /// Waits for all.
+    fn end(self) {
+        for (name, thread) in self.0 {
+            if thread.join().is_err() {
+                tracing::error!(name, "a scheduled snapshot had panicked");
+            }
+        }
+    }
 }
 
 /// The thread that runs schedules, and looks whether devices are back that volumes wait for; it ends when this is dropped.
@@ -360,18 +407,20 @@ impl Runner {
         let shared = ending.clone();
         let look = move || {
             let (ended, wake) = &*shared;
+            let mut aside = Aside::default();
             loop {
                 server.open_waiting();
-                server.run_schedules();
-                server.run_groups();
+                server.run_schedules(&mut aside);
+                server.run_groups(&mut aside);
                 let mut ended = ended.lock();
                 if !*ended {
                     wake.wait_for(&mut ended, LOOK_EVERY);
                 }
                 if *ended {
-                    return;
+                    break;
                 }
             }
+            aside.end();
         };
         let thread = std::thread::Builder::new().name("snapshots".to_owned()).spawn(look);
         let thread =

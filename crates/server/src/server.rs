@@ -233,6 +233,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         notify::tell("STOPPING=1");
     }));
 
+    server.volumes.end_hooks();
     server.mirrors.end();
     server.drills.end();
     server.jobs.cancel_all();

@@ -544,6 +544,11 @@ impl Volumes {
         fs::remove_dir_all(&grave).map_err(ServerError::path("delete", &folder))
     }
 
+    /// Ends the commands around snapshots that run.
+    pub(crate) fn end_hooks(&self) {
+        self.all().iter().for_each(|open| open.hooks.end());
+    }
+
     /// Ends every volume: a consistency point each.
     pub(crate) fn end(&self) {
         for open in self.clones_first() {

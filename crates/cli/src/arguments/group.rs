@@ -72,7 +72,7 @@ pub enum Group {
     },
 }
 
-/// `cairn group set`.
+/// `cairn group set`: all of the schedule at once.
 #[derive(Debug, Args)]
 pub struct SetGroup {
     /// The group
@@ -89,4 +89,7 @@ pub struct SetGroup {
     /// How long they are kept
     #[command(flatten)]
     pub keep: Keeping,
+    /// Only say when it runs and what the next run deletes
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
 }

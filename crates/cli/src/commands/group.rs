@@ -33,17 +33,7 @@ pub fn run(command: Group, client: &Client, output: Output) -> Result<(), Failur
             let group: api::Group = client.get(&path(&name)?)?;
             output.show(&group, show);
         }
-        Group::Set(SetGroup { name, every, cron, zone, keep: keeping }) => {
-            let request = api::SetSchedule {
-                every_ms: every.map(|every| u64::try_from(every.0.as_millis()).unwrap_or(u64::MAX)),
-                cron,
-                zone,
-                keep: keep(&keeping),
-                dry_run: false,
-            };
-            let group: api::Group = client.put(&path(&name)?, &request)?;
-            output.tell(&group, show);
-        }
+        Group::Set(asked) => set(&asked, client, output)?,
         Group::Together { name } => show_together(&name, true, client, output)?,
         Group::Apart { name } => show_together(&name, false, client, output)?,
         Group::Failover { name, dry_run } => failover(&name, dry_run, client, output)?,
@@ -82,6 +72,33 @@ fn show_together(name: &str, together: bool, client: &Client, output: Output) ->
     let path = format!("{}/together", path(name)?);
     let group: api::Group = client.put(&path, &api::ShowGroup { together })?;
     output.tell(&group, |group| format!("{}: {}", group.name, shows(group)));
+    Ok(())
+}
+
+/// Sets the schedule of a group; asks when the next run deletes something by it.
+fn set(asked: &SetGroup, client: &Client, output: Output) -> Result<(), Failure> {
+    let path = path(&asked.name)?;
+    let request = |dry_run| api::SetSchedule {
+        every_ms: asked.every.map(|every| u64::try_from(every.0.as_millis()).unwrap_or(u64::MAX)),
+        cron: asked.cron.clone(),
+        zone: asked.zone.clone(),
+        keep: keep(&asked.keep),
+        dry_run,
+    };
+    let would: api::Group = client.put(&path, &request(true))?;
+    if asked.dry_run {
+        output.show(&would, |would| format!("{}\nnothing was set", show(would)));
+        return Ok(());
+    }
+    if !would.deletes.is_empty() {
+        let count = would.deletes.len();
+        output.confirm(&format!(
+            "by these rules the next run deletes {count} snapshots of {} in each of its volumes",
+            asked.name
+        ))?;
+    }
+    let group: api::Group = client.put(&path, &request(false))?;
+    output.tell(&group, show);
     Ok(())
 }
 
@@ -195,6 +212,9 @@ fn show(group: &api::Group) -> String {
         format!("name      {}\nsnapshots {}, keeps {}", group.name, when(group), keeps(&group.keep));
     if let Some(next) = group.next_ms {
         text += &format!(", next {}", ago(next));
+    }
+    if !group.deletes.is_empty() {
+        text += &format!("\n          the next run deletes {}", group.deletes.join(", "));
     }
     text += &match &group.common {
         Some(common) => format!("\nall have  {}, made {}", common.name, ago(common.created_ms)),

@@ -43,6 +43,9 @@ pub struct Group {
     pub spread_ms: Option<u64>,
     /// Its snapshots, the oldest first.
     pub snapshots: Vec<GroupSnapshot>,
+    /// Those that its rules do not keep: the next run of its schedule deletes them.
+    #[serde(default)]
+    pub deletes: Vec<String>,
     /// One is made so often.
     pub every_ms: Option<u64>,
     /// Or by this cron expression.

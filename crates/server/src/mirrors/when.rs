@@ -76,14 +76,7 @@ impl When {
 
     fn timetable(&self) -> Result<Option<Timetable>, ServerError> {
         let Some(cron) = self.cron.as_deref() else { return Ok(None) };
-        let timetable = Timetable::read(None, Some(cron), self.place(), 0)?;
-        match timetable.next(0) {
-            Some(_) => Ok(Some(timetable)),
-            None => Err(ServerError::Invalid {
-                what: "the cron expression",
-                rule: "there is a day on which it is due",
-            }),
-        }
+        Timetable::read(None, Some(cron), self.place(), 0)?.is_due_ever(0).map(Some)
     }
 
     /// The next run of one that begins now, in milliseconds since 1970 UTC.

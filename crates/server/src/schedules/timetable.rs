@@ -58,7 +58,18 @@ impl Timetable {
         }
     }
 
-    /// The first time after `after_ms`, in milliseconds since 1970 UTC; nothing when there is none (the 30th of February).
+    /// Refuses one that is never due (the 30th of February): it would look like a schedule and do nothing.
+    pub(crate) fn is_due_ever(self, from_ms: u64) -> Result<Self, ServerError> {
+        match self.next(from_ms) {
+            Some(_) => Ok(self),
+            None => Err(ServerError::Invalid {
+                what: "the cron expression",
+                rule: "there is a day on which it is due",
+            }),
+        }
+    }
+
+    /// The first time after `after_ms`, in milliseconds since 1970 UTC; nothing when there is none.
     pub(crate) fn next(&self, after_ms: u64) -> Option<u64> {
         match self {
             Self::Every { every_ms, from_ms } => {
