@@ -52,6 +52,38 @@ fn full_disk_fails_the_writes_that_do_not_fit_and_nothing_else() {
 }
 
 #[test]
+fn full_disk_under_a_history_ends_the_writes_of_its_device_with_a_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let Some(small) = SmallDisk::mount(&disk, 16 << 20) else { return };
+    let mut server = Running::start(dir.path(), "d");
+    let (origin, history) = (running::path(dir.path(), "disk.img"), running::path(&disk, "history"));
+    let adopt = ["device", "adopt", "disk0", "--origin", &origin, "--size", "64M", "--history", &history];
+    let how = ["--placement", "split-down-stream", "--granularity", "every-write", "--history-size", "1G"];
+    server.good(&[&adopt[..], &how].concat());
+    let mut client = server.disk("disk0");
+    client.write(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+    let refused = (1..40).any(|megabyte| {
+        let bytes: Vec<u8> = (0..1 << 20).map(|n: u64| (n * megabyte % 251) as u8).collect();
+        client.write(megabyte << 20, &bytes).and_then(|()| client.flush()).is_err()
+    });
+    assert!(refused, "a full disk takes no more");
+    assert_eq!(client.read(0, 4096).unwrap(), [1; 4096], "what was flushed is still served");
+    let problem = server.json(&["status"])["problems"][0].clone();
+    assert_eq!(problem["subject"], "disk0", "{problem}");
+    assert!(problem["next"].as_str().unwrap().contains("free some space"), "{problem}");
+    server.kill();
+    small.grow(256 << 20);
+    server.restart();
+    let mut client = server.disk("disk0");
+    assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
+    client.write(4096, &[2; 4096]).unwrap();
+    client.flush().unwrap();
+}
+
+#[test]
 fn damaged_block_fails_its_reads_alone_and_its_file_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Running::start(dir.path(), "d");

@@ -410,6 +410,96 @@ fn retention_is_told_on_the_command_line_and_survives_a_restart() {
 }
 
 #[test]
+fn window_keeps_what_is_not_named_and_is_shown_without_an_option() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, image) = served(dir.path());
+    let steps =
+        ["--thin", "1h:1m", "--window", "7d", "--window", "6M", "--floor", "10m", "--floor-policy", "wait"];
+    adopt(&server, dir.path(), &image, "hybrid", "every-write", &steps);
+    let before = status(&server)["window"].clone();
+    let said = server.good(&["history", "window", "disk0"]);
+    assert!(said.contains("7 d, 6 MiB, never less than 10 min (writes wait)"), "{said}");
+    assert_eq!(status(&server)["window"], before, "looking changes nothing");
+    // As the remedy of a full store has it.
+    server.good(&["history", "window", "disk0", "--floor", "5m"]);
+    let window = status(&server)["window"].clone();
+    assert_eq!(window["floor_ms"], 300_000);
+    for same in ["time_ms", "bytes", "thin", "floor_policy", "reduce"] {
+        assert_eq!(window[same], before[same], "{same}");
+    }
+    server.good(&["history", "window", "disk0", "--thin", "off", "--floor", "off", "--window", "8d"]);
+    let window = status(&server)["window"].clone();
+    assert_eq!((&window["thin"], &window["floor_ms"]), (&serde_json::json!([]), &Value::Null));
+    assert_eq!((&window["time_ms"], &window["bytes"]), (&(8 * 86_400_000).into(), &Value::Null));
+    server.good(&["history", "window", "disk0", "--window", "off"]);
+    assert_eq!(status(&server)["window"]["time_ms"], Value::Null);
+    server.bad(2, "usage", &["history", "window", "disk0", "--window", "1d", "--floor", "2d", "--yes"]);
+}
+
+#[test]
+fn history_that_is_described_and_has_no_place_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, image) = served(dir.path());
+    for described in [
+        &["--window", "24h"][..],
+        &["--floor", "1h"],
+        &["--thin", "1h:1m"],
+        &["--reduce", "all"],
+        &["--block", "512"],
+        &["--dirty", "1M"],
+        &["--cache", "1M"],
+        &["--history-size", "1G"],
+    ] {
+        let said =
+            server.bad(2, "usage", &[&["device", "adopt", "disk0", "--origin", &image], described].concat());
+        assert!(said.contains("--history PATH"), "{said}");
+    }
+    assert!(server.json(&["device", "list"]).as_array().unwrap().is_empty(), "nothing was adopted");
+    server.good(&["device", "adopt", "disk0", "--origin", &image]);
+}
+
+#[test]
+fn clone_is_not_ended_as_a_view_and_a_release_says_what_is_in_its_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, image) = served(dir.path());
+    adopt(&server, dir.path(), &image, "logging", "every-write", &[]);
+    server.good(&["history", "clone", "disk0", "--at", "now", "--as", "try"]);
+    server.good(&["history", "view", "disk0", "--at", "now", "--as", "then"]);
+    let mut clone = server.disk("disk0@try");
+    write(&mut clone, 3, 203);
+    clone.flush().unwrap();
+    clone.disconnect().unwrap();
+    let said = server.bad(2, "usage", &["history", "view", "disk0", "--delete", "try"]);
+    assert!(said.contains("is a clone"), "{said}");
+    let said = server.bad(2, "usage", &["history", "clone", "disk0", "--delete", "then", "--yes"]);
+    assert!(said.contains("is a view"), "{said}");
+    assert_eq!(read(&mut server.disk("disk0@try"), 3), 203, "what was written to it is there");
+    let said = server.bad(11, "busy", &["device", "release", "disk0", "--yes"]);
+    assert!(said.contains("then") && said.contains("try"), "{said}");
+}
+
+#[test]
+fn revert_says_beforehand_to_which_instant_and_what_is_against_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, image) = served(dir.path());
+    adopt(&server, dir.path(), &image, "split-down-stream", "every-write", &[]);
+    let mut disk = server.disk("disk0");
+    write(&mut disk, 1, 101);
+    disk.flush().unwrap();
+    let mark = server.json(&["history", "mark", "disk0", "good"]);
+    write(&mut disk, 1, 102);
+    disk.flush().unwrap();
+    let revert = |more: &[&str]| server.json(&[&["history", "revert", "disk0", "--dry-run"], more].concat());
+    let would = revert(&["--mark", "good"]);
+    assert_eq!((&would["at_ns"], &would["sessions_ended"]), (&mark["at_ns"], &1.into()), "{would}");
+    assert_eq!(would["dry_run"], true);
+    assert_eq!(read(&mut disk, 1), 102, "nothing was done, and its session goes on");
+    for wrong in [&["disk0", "--mark", "nosuch"][..], &["disk0", "--at", "-5d"], &["nosuch", "--at", "now"]] {
+        server.bad(10, "not-found", &[&["history", "revert", "--dry-run"], wrong].concat());
+    }
+}
+
+#[test]
 fn contents_are_reduced_as_their_owner_wants_and_status_says_what_that_saved() {
     let dir = tempfile::tempdir().unwrap();
     let (mut server, image) = served(dir.path());

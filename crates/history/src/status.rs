@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cairn_base::{HistoryId, Timestamp};
+use cairn_device::DeviceError;
 use cairn_format::history::{Granularity, Placement, Reduction, THINNED_MAX, Thinned};
 
 use crate::HistoryError;
@@ -108,6 +109,8 @@ pub struct HistoryStatus {
     pub waiting: u64,
     /// Why it takes no more writes.
     pub failed: Option<String>,
+    /// That is so because what is under its origin or its store had no room.
+    pub failed_for_room: bool,
     /// Since it was opened.
     pub counters: Counters,
 }
@@ -164,6 +167,7 @@ impl History {
             events: state.events.iter().copied().collect(),
             waiting: state.waiting,
             failed: state.failed.as_ref().map(ToString::to_string),
+            failed_for_room: matches!(state.failed, Some(DeviceError::NoSpace { .. })),
             counters: self.tally.show(),
         }
     }

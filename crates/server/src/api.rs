@@ -27,7 +27,8 @@ pub use activity::{Activity, Rate};
 pub use clones::{CreateClone, VolumeClone};
 pub use devices::{
     AdoptDevice, CreateMark, CreateView, Device, FloorPolicy, Folding, HistoryStatus, Instant, IoCount,
-    LostVersion, Mark, Placement, Reduce, RevertCopy, Reverted, Thin, View, VolumeHistory, Window,
+    LostVersion, Mark, Placement, Reduce, Revert, RevertCopy, Reverted, Thin, View, ViewQuery, VolumeHistory,
+    Window,
 };
 pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
 pub use dumps::{

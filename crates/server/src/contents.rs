@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use cairn_base::BLOCK_SIZE;
 use cairn_files::{ChangeKind, LunInfo, NodeKind, Tree, TreeChange, TreeError, check_tree};
-use cairn_volume::{CheckDepth, CheckProgress, Role, Snapshot, VolumeError};
+use cairn_history::HistoryView;
+use cairn_volume::{CheckDepth, CheckProgress, Inspection, Role, Snapshot, VolumeError};
 
 use crate::api::{self, ErrorKind};
 use crate::background;
@@ -333,15 +334,38 @@ impl Server {
         }
     }
 
+    /// Refuses what bringing a volume back to an instant would refuse. While the view lives the instant stays; what is said of the volume is as of then.
+    fn check_bring_back(
+        &self,
+        open: &OpenVolume,
+        at: &api::Instant,
+    ) -> Result<(HistoryView, Inspection), ServerError> {
+        let name = open.name.as_str();
+        let found = self.volumes.check_revert(open, at)?;
+        self.groups.refuse_alone(name)?;
+        self.devices.refuse_adopted(name, None)?;
+        self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
+        self.mounts.refuse_if_left(name)?;
+        Ok(found)
+    }
+
+    /// What [`Server::bring_back`] would do.
+    pub(crate) fn would_bring_back(
+        &self,
+        name: &str,
+        at: &api::Instant,
+    ) -> Result<api::Reverted, ServerError> {
+        let open = self.volumes.get(name)?;
+        let (held, _) = self.check_bring_back(&open, at)?;
+        let sessions = self.sessions_of(|export| export.volume == name).len();
+        Ok(api::Reverted::would(held.instant().0, sessions))
+    }
+
     /// Brings a volume back to an instant of its history, while nothing else is done with it; its clients connect again.
     pub(crate) fn bring_back(&self, name: &str, at: &api::Instant) -> Result<api::Reverted, ServerError> {
         let open = self.volumes.get(name)?;
-        let (_held, then) = self.volumes.check_revert(&open, at)?;
-        self.groups.refuse_alone(name)?;
-        self.devices.refuse_adopted(name, None)?;
         let _still = self.mounts.keep_still(name);
-        self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
-        self.mounts.refuse_if_left(name)?;
+        let (_held, then) = self.check_bring_back(&open, at)?;
         self.forget_dumps_since(&open, then.created)?;
         // What clients have in memory is of another time, also of snapshots: those that are younger will not be there.
         let mine = |export: &ExportName<'_>| export.volume == name;

@@ -327,6 +327,12 @@ impl Devices {
         if history_place.as_ref() == Some(&origin_place) {
             return Err(ServerError::Invalid { what: "the history", rule: "it is not the origin itself" });
         }
+        if history_place.is_none() && wants_history(request) {
+            return Err(ServerError::Invalid {
+                what: "the request",
+                rule: "a window, a placement, a granularity, a block and caches are those of a history, and none is named: give it a file or an empty disk (--history PATH), or leave them out",
+            });
+        }
         let granularity = request.granularity.as_deref();
         let options = new_history(request.placement, granularity, &request.window, block_bytes)?;
         let origin = self.take_origin(&origin_place, request.size_bytes, made)?;
@@ -467,6 +473,24 @@ impl Devices {
         *open.document.lock() = document;
         open.shown.write().insert(view.clone(), shown);
         Ok((view, instant, request.writable))
+    }
+
+    /// Refuses a view where a clone is meant, and a clone, also one that could not be opened, where a view is.
+    pub(crate) fn refuse_other_kind(
+        &self,
+        name: &str,
+        view: &str,
+        writable: Option<bool>,
+    ) -> Result<(), ServerError> {
+        let open = self.get(name)?;
+        let document = open.document.lock();
+        let is_clone = document.clones.contains_key(view);
+        let is_there = is_clone || document.views.contains_key(view);
+        if !is_there || writable.is_none_or(|writable| writable == is_clone) {
+            return Ok(());
+        }
+        let kind = if is_clone { "clone" } else { "view" };
+        Err(ServerError::OtherKind { device: name.to_owned(), view: view.to_owned(), kind })
     }
 
     /// Ends the export of an instant; a clone and all that was written to it is gone.
@@ -773,6 +797,15 @@ pub(crate) fn options_of_a_clone(block_bytes: u32) -> HistoryOptions {
         block_bytes,
         window: Window::of_a_clone(),
     }
+}
+
+/// True of a request that says how a history is to be. Without one nothing would be remembered, and its owner would find that out when it is needed.
+fn wants_history(request: &api::AdoptDevice) -> bool {
+    request.placement.is_some()
+        || request.granularity.is_some()
+        || request.window != api::Window::default()
+        || [request.history_bytes, request.dirty_bytes, request.cache_bytes].iter().any(Option::is_some)
+        || request.block_bytes.is_some()
 }
 
 /// What a new history is like that a request asks for.

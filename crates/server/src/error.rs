@@ -339,6 +339,24 @@ pub enum ServerError {
         /// The cause.
         source: cairn_device::OpenError,
     },
+    /// A clone was taken for a view, or a view for a clone.
+    #[error("`{device}@{view}` is a {kind}")]
+    OtherKind {
+        /// The device.
+        device: String,
+        /// The second part of its name.
+        view: String,
+        /// "view" or "clone", as in the command.
+        kind: &'static str,
+    },
+    /// Instants of a device are exported.
+    #[error("`{device}` has views or clones: {instants}")]
+    Shown {
+        /// The device.
+        device: String,
+        /// The second parts of their names.
+        instants: String,
+    },
     /// What a volume with a history under it, or without one, does not do.
     #[error("`{volume}`: {why}")]
     OverHistory {
@@ -406,6 +424,12 @@ pub enum ServerError {
     GroupFailedOver {
         /// Its name.
         group: String,
+    },
+    /// It follows nobody, and nobody has taken its place as far as it has heard.
+    #[error("`{volume}` is no mirror, and no mirror of it has said that it was failed over")]
+    NotDeparted {
+        /// The volume.
+        volume: String,
     },
     /// A mirror was asked for, and the volume is none.
     #[error("`{volume}` is no mirror")]

@@ -485,7 +485,7 @@ impl Server {
         })
     }
 
-    fn sessions_of(&self, concerned: impl Fn(&ExportName<'_>) -> bool) -> Vec<String> {
+    pub(crate) fn sessions_of(&self, concerned: impl Fn(&ExportName<'_>) -> bool) -> Vec<String> {
         let name = |session: SessionInfo| session.export;
         let mine = |name: &String| ExportName::parse(name).is_some_and(|parsed| concerned(&parsed));
         let nbd = self.nbd.sessions().into_iter().map(name);

@@ -6,6 +6,8 @@ use cairn_base::{ByteSize, Interval};
 use cairn_server::api;
 use clap::{Args, Subcommand};
 
+use super::Setting;
+
 /// `cairn device`.
 #[derive(Debug, Subcommand)]
 pub enum Device {
@@ -83,18 +85,18 @@ pub struct Beneath {
 /// How much history is kept.
 #[derive(Debug, Args)]
 pub struct WindowArguments {
-    /// A length of time (24h), a size (100G), or both by giving it twice; as long as there is room when not given
+    /// A length of time (24h), a size (100G), or both by giving it twice; `off` for as long as there is room, as in a new history
     #[arg(long, value_name = "W")]
     pub window: Vec<String>,
-    /// History younger than this is not given up when the store is full
+    /// History younger than this is not given up when the store is full; `off` for any is
     #[arg(long, value_name = "TIME")]
-    pub floor: Option<Interval>,
+    pub floor: Option<Setting>,
     /// What a write does then: wait or fail
     #[arg(long, value_name = "POLICY", value_parser = floor_policy)]
     pub floor_policy: Option<api::FloorPolicy>,
-    /// What is older than AGE keeps one instant every so long: `--thin 1h:1m --thin 1d:1h`. Marks stay
+    /// What is older than AGE keeps one instant every so long: `--thin 1h:1m --thin 1d:1h`; `off` for all of them. Marks stay
     #[arg(long, value_name = "AGE:EVERY", value_parser = thin)]
-    pub thin: Vec<api::Thin>,
+    pub thin: Vec<Thinning>,
     /// Store less of what is written from now on: none, xor (what differs from an earlier version of the block), identical (the same content once) or all; as it is, or none, when not given
     #[arg(long, value_name = "HOW", value_parser = reduce)]
     pub reduce: Option<api::Reduce>,
@@ -103,7 +105,7 @@ pub struct WindowArguments {
 /// An instant: a time or a mark.
 #[derive(Debug, Args)]
 pub struct InstantArgument {
-    /// '2026-11-20 14:03:07' (local time), with Z (UTC), -5m, or now
+    /// '2026-11-20 14:03:07' (local time), with Z (UTC), 14:03 (the last one), 'yesterday 14:03', -5m, or now
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, conflicts_with = "mark")]
     pub at: Option<String>,
     /// The instant of a mark
@@ -179,7 +181,7 @@ pub enum History {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
-    /// Change how much history is kept
+    /// Change how much history is kept: what is not named stays, and `off` takes it back. Without an option, show it
     Window {
         /// The device, or a volume over a history
         name: String,
@@ -201,13 +203,20 @@ fn reduce(text: &str) -> Result<api::Reduce, String> {
     word(text, "none, xor, identical or all")
 }
 
-fn thin(text: &str) -> Result<api::Thin, String> {
-    let wrong = || "it is an age and an interval, such as 1h:1m".to_owned();
+/// A step of retention, or `off`.
+#[derive(Debug, Clone, Copy)]
+pub struct Thinning(pub Option<api::Thin>);
+
+fn thin(text: &str) -> Result<Thinning, String> {
+    let wrong = || "it is an age and an interval, such as 1h:1m, or `off`".to_owned();
+    if text == "off" {
+        return Ok(Thinning(None));
+    }
     let (after, every) = text.split_once(':').ok_or_else(wrong)?;
     let ms = |text: &str| {
         text.parse::<Interval>().map(|interval| interval.0.as_millis() as u64).map_err(|_| wrong())
     };
-    Ok(api::Thin { after_ms: ms(after)?, every_ms: ms(every)? })
+    Ok(Thinning(Some(api::Thin { after_ms: ms(after)?, every_ms: ms(every)? })))
 }
 
 fn word<T: serde::de::DeserializeOwned>(text: &str, words: &str) -> Result<T, String> {

@@ -121,22 +121,16 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
             view(&name, at, export, delete, false, client, output)?;
         }
         History::Clone { name, at, export, delete } => {
-            if let Some(export) = &delete {
-                output
-                    .confirm(&format!("this deletes the clone {name}@{export} and what was written to it"))?;
-            }
             view(&name, at, export, delete, true, client, output)?;
         }
         History::Revert { name, at, dry_run } => go_back(&name, &at, dry_run, false, client, output)?,
         History::Window { name, window: arguments } => {
             let now: api::HistoryStatus = client.get(&path(&name)?)?;
-            let asked = window(&arguments)?;
-            // By itself it changes nothing of how much is kept.
-            let only = api::Window { reduce: asked.reduce, ..api::Window::default() };
-            let request = match asked.reduce {
-                Some(_) if asked == only => api::Window { reduce: asked.reduce, ..now.window.clone() },
-                _ => asked,
-            };
+            let request = changed(&now.window, &arguments)?;
+            if request == now.window {
+                output.show(&now, |now| format!("the window of {name}: {}", window_words(&now.window)));
+                return Ok(());
+            }
             if keeps_less(&request, &now.window) {
                 output.confirm(&format!(
                     "this gives up what {name} remembers beyond its new window ({}; now: {})",
@@ -160,19 +154,27 @@ pub fn go_back(
     client: &Client,
     output: Output,
 ) -> Result<(), Failure> {
-    let instant = instant(at)?;
-    let pauses = if mirror { ", pauses its updates" } else { "" };
-    let what = format!("this brings {name} back to {}{pauses} and ends its sessions", at.words());
-    if dry_run {
-        output.show(&instant, |_| format!("{what}; nothing was done"));
-        return Ok(());
-    }
-    output.confirm(&what)?;
+    // Read once: what is relative to now means the same when it is done as when it was looked at.
+    let api::Instant { at_ns, mark } = instant(at)?;
+    let request = |dry_run| api::Revert { at_ns, mark: mark.clone(), dry_run };
     let (path, command) = match mirror {
         true => (format!("/v1/mirrors/{}/rewind", segment(name)?), "cairn mirror rewind"),
         false => (format!("{}/revert", path(name)?), "cairn history revert"),
     };
-    let reverted: api::Reverted = client.post(&path, &instant)?;
+    let would: api::Reverted = client.post(&path, &request(true))?;
+    let pauses = if mirror { ", pauses its updates" } else { "" };
+    let what = format!(
+        "this brings {name} back to {}, the last instant kept up to {}{pauses}, and ends its {} session(s)",
+        show(would.at_ns),
+        at.words(),
+        would.sessions_ended
+    );
+    if dry_run {
+        output.show(&would, |_| format!("{what}; nothing was done"));
+        return Ok(());
+    }
+    output.confirm(&what)?;
+    let reverted: api::Reverted = client.post(&path, &request(false))?;
     output.tell(&reverted, |reverted| {
         let (at, ended, undo) = (show(reverted.at_ns), reverted.sessions_ended, &reverted.undo);
         let paused = if mirror {
@@ -225,7 +227,11 @@ fn view(
     output: Output,
 ) -> Result<(), Failure> {
     if let Some(view) = delete {
-        let () = client.delete(&format!("{}/views/{}", path(name)?, segment(&view)?))?;
+        if writable {
+            output.confirm(&format!("this deletes the clone {name}@{view} and what was written to it"))?;
+        }
+        // One is not ended for the other: with a clone goes what was written to it.
+        let () = client.delete(&format!("{}/views/{}?writable={writable}", path(name)?, segment(&view)?))?;
         let deleted = serde_json::json!({ "deleted": format!("{name}@{view}") });
         output.tell(&deleted, |_| format!("{name}@{view} is no longer exported"));
         return Ok(());
@@ -269,16 +275,27 @@ fn instant(argument: &InstantArgument) -> Result<api::Instant, Failure> {
     }
 }
 
+/// The window of a new history.
 fn window(arguments: &WindowArguments) -> Result<api::Window, Failure> {
+    changed(&api::Window::default(), arguments)
+}
+
+/// A window with what was asked for: what is not named stays. Length and size are one setting, and so are all steps of retention.
+fn changed(before: &api::Window, arguments: &WindowArguments) -> Result<api::Window, Failure> {
     let ms = |interval: Interval| interval.0.as_millis() as u64;
-    let mut window = api::Window {
-        floor_ms: arguments.floor.map(ms),
-        floor_policy: arguments.floor_policy.unwrap_or_default(),
-        thin: arguments.thin.clone(),
-        reduce: arguments.reduce,
-        ..api::Window::default()
-    };
-    for part in &arguments.window {
+    let mut window = before.clone();
+    if let Some(floor) = arguments.floor {
+        window.floor_ms = floor.0.map(ms);
+    }
+    window.floor_policy = arguments.floor_policy.unwrap_or(window.floor_policy);
+    window.reduce = arguments.reduce.or(window.reduce);
+    if !arguments.thin.is_empty() {
+        window.thin = arguments.thin.iter().filter_map(|step| step.0).collect();
+    }
+    if !arguments.window.is_empty() {
+        (window.time_ms, window.bytes) = (None, None);
+    }
+    for part in arguments.window.iter().filter(|part| *part != "off") {
         if let Ok(interval) = part.parse::<Interval>()
             && part.ends_with(['s', 'm', 'h', 'd'])
         {
@@ -289,7 +306,7 @@ fn window(arguments: &WindowArguments) -> Result<api::Window, Failure> {
             return Err(Failure::new(
                 ErrorKind::Usage,
                 format!("`{part}` is no window"),
-                "give a length of time such as 24h, a size such as 100G, or both: --window 24h --window 100G",
+                "give a length of time such as 24h, a size such as 100G, or both: --window 24h --window 100G; `off` is no limit",
             ));
         }
     }

@@ -1,7 +1,7 @@
 //! The objects of adopted devices: disks that remember. Instants are nanoseconds since 1970 UTC.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 /// Where versions go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -300,6 +300,32 @@ pub struct Instant {
     pub mark: Option<String>,
 }
 
+/// Which kind of export of an instant is meant.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, IntoParams)]
+pub struct ViewQuery {
+    /// A clone, or a view, and refused if it is the other; whatever it is when not given.
+    pub writable: Option<bool>,
+}
+
+/// Brings a device, a volume or a mirror back to an instant: a time, or the name of a mark.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Revert {
+    /// A time; the last instant up to it that is kept.
+    pub at_ns: Option<u64>,
+    /// The name of a mark.
+    pub mark: Option<String>,
+    /// Only say which instant it would be, and what is against it.
+    pub dry_run: bool,
+}
+
+impl Revert {
+    /// To when.
+    pub(crate) fn instant(&self) -> Instant {
+        Instant { at_ns: self.at_ns, mark: self.mark.clone() }
+    }
+}
+
 /// Exports an instant.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -313,16 +339,27 @@ pub struct CreateView {
     pub writable: bool,
 }
 
-/// What a revert did.
+/// What a revert did, or would do.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Reverted {
     /// What the device shows now.
     pub at_ns: u64,
-    /// Revert to this mark to undo it.
+    /// Revert to this mark to undo it; empty when nothing was done.
     pub undo: String,
-    /// NBD sessions that were ended: their clients connect again.
+    /// Sessions that were ended, or would be: their clients connect again.
     pub sessions_ended: u64,
     /// Of a volume: what its check finds wrong there.
     #[serde(default)]
     pub findings: Vec<String>,
+    /// Nothing was done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl Reverted {
+    /// Nothing was done yet.
+    pub(crate) fn would(at_ns: u64, sessions: usize) -> Self {
+        let (undo, findings) = (String::new(), Vec::new());
+        Self { at_ns, undo, sessions_ended: sessions as u64, findings, dry_run: true }
+    }
 }

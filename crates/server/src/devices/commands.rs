@@ -170,10 +170,17 @@ impl Server {
         self.access.forget(|name| name.starts_with(&inside))
     }
 
-    pub(crate) fn delete_view(&self, device: &str, view: &str) -> Result<(), ServerError> {
+    /// Ends a view or, with what was written to it, a clone; refused when it is not what `writable` says.
+    pub(crate) fn delete_view(
+        &self,
+        device: &str,
+        view: &str,
+        writable: Option<bool>,
+    ) -> Result<(), ServerError> {
         if self.is_volume(device) {
             return self.delete_volume_view(device, view);
         }
+        self.devices.refuse_other_kind(device, view, writable)?;
         self.refuse_open_export(&format!("{device}@{view}"))?;
         self.devices.hide_instant(device, view)?;
         self.access.forget(|name| name == format!("{device}@{view}"))
@@ -188,21 +195,27 @@ impl Server {
     pub(crate) fn revert_device(
         &self,
         device: &str,
-        at: &api::Instant,
+        request: &api::Revert,
     ) -> Result<api::Reverted, ServerError> {
         if self.is_volume(device) {
-            return self.revert_volume(device, at);
+            return self.revert_volume(device, request);
         }
         let open = self.devices.get(device)?;
+        let at = &request.instant();
         // Refused before any session ends for nothing.
-        let _held = open.view(at)?;
+        let held = open.view(at)?;
         open.check_revert(at)?;
-        // What clients have in memory is of another time. A write that waits for the revert would be the first one after it.
         let lun = self.devices.lun_of(device);
+        if request.dry_run {
+            let of_lun = lun.map_or(0, |lun| self.sessions_named(&lun));
+            let sessions = of_lun + self.sessions_named(device);
+            return Ok(api::Reverted::would(held.instant().0, sessions));
+        }
+        // What clients have in memory is of another time. A write that waits for the revert would be the first one after it.
         let mut sessions_ended = self.close_device(device, lun.as_deref());
         let (at_ns, undo) = open.revert(at)?;
         // Those that came back meanwhile.
         sessions_ended += self.close_device(device, lun.as_deref());
-        Ok(api::Reverted { at_ns, undo, sessions_ended, findings: Vec::new() })
+        Ok(api::Reverted { at_ns, undo, sessions_ended, findings: Vec::new(), dry_run: false })
     }
 }

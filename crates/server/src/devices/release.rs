@@ -3,6 +3,7 @@
 //! The document says `releasing` before anything is done, so that a start finds out whether the release was over: then the store has no history any more. One that stopped in the middle, by a failure or with the
 //! server, leaves a device that is served as before and says why it stopped. It can be asked for again, and goes on; a history that has failed meanwhile, or could not be opened, is opened again for that.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -129,10 +130,13 @@ impl Devices {
 impl OpenDevice {
     /// Refuses while instants of it are exported: what was written to a clone is nothing without the history.
     fn refuse_if_shown(&self) -> Result<(), ServerError> {
-        if self.shown.read().is_empty() && self.document.lock().clones.is_empty() {
+        let mut instants: BTreeSet<String> = self.shown.read().keys().cloned().collect();
+        instants.extend(self.document.lock().clones.keys().cloned());
+        if instants.is_empty() {
             return Ok(());
         }
-        Err(ServerError::Busy { name: self.name.clone(), by: "it has views or clones" })
+        let instants: Vec<String> = instants.into_iter().collect();
+        Err(ServerError::Shown { device: self.name.clone(), instants: instants.join(", ") })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Adopted devices as the API shows them.
 
 use cairn_base::Interval;
-use cairn_history::{FloorPolicy, Granularity, IoCount, Placement, Window};
+use cairn_history::{FloorPolicy, Granularity, History, IoCount, Placement, Window};
 use std::time::Duration;
 
 use super::{Devices, Document, Entry, OpenDevice, Shown};
@@ -76,10 +76,7 @@ fn closed(name: &str, document: &Document, problem: String) -> api::Device {
 impl OpenDevice {
     /// What is wrong with it.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
-        let failed = self.history.status().failed.map(|message| {
-            let next = "see the kernel's log for its disks, then start the server again".to_owned();
-            api::Problem { subject: self.name.clone(), message, next }
-        });
+        let failed = failed(&self.name, &self.history);
         let own = [failed, self.stopped_problem(), self.lost_problem()];
         own.into_iter().flatten().chain(self.clone_problems()).collect()
     }
@@ -118,11 +115,8 @@ impl OpenDevice {
         });
         let mut problems: Vec<api::Problem> = closed.collect();
         for (clone, shown) in self.shown.read().iter() {
-            if let Shown::Clone { history, .. } = shown
-                && let Some(message) = history.status().failed
-            {
-                let next = "see the kernel's log for its disks, then start the server again".to_owned();
-                problems.push(api::Problem { subject: subject(clone), message, next });
+            if let Shown::Clone { history, .. } = shown {
+                problems.extend(failed(&subject(clone), history));
             }
         }
         problems
@@ -204,6 +198,20 @@ impl OpenDevice {
             metadata: io(counters.metadata),
         }
     }
+}
+
+/// That a history takes no more writes, and what to do.
+fn failed(subject: &str, history: &History) -> Option<api::Problem> {
+    let status = history.status();
+    let why = status.failed?;
+    let next = match status.failed_for_room {
+        true => {
+            "free some space on the file systems on which its origin and its history are, then start the server again"
+        }
+        false => "see the kernel's log for its disks, then start the server again",
+    };
+    let message = format!("it takes no more writes: {why}");
+    Some(api::Problem { subject: subject.to_owned(), message, next: next.to_owned() })
 }
 
 fn stopped(why: &str) -> String {

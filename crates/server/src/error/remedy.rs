@@ -19,13 +19,16 @@ impl ServerError {
             E::Invalid { what: "the size", .. } => ErrorKind::WrongSize,
             E::InvalidName { .. }
             | E::Invalid { .. }
+            | E::OtherKind { .. }
             | E::Config { .. }
             | E::InvalidToken
             | E::BadRequest { .. }
             | E::RestoreOfOthers { .. }
             | E::SocketPath { .. }
             | E::NoAddress { .. } => ErrorKind::Usage,
-            E::NotFound { .. } | E::NotAMirror { .. } | E::NothingWritten { .. } => ErrorKind::NotFound,
+            E::NotFound { .. } | E::NotAMirror { .. } | E::NotDeparted { .. } | E::NothingWritten { .. } => {
+                ErrorKind::NotFound
+            }
             E::NoSuchPath { .. } | E::StateVersion { .. } | E::PeerVersion { .. } => {
                 ErrorKind::VersionMismatch
             }
@@ -35,6 +38,7 @@ impl ServerError {
             | E::HeldForMirror { .. }
             | E::HasClone { .. }
             | E::Busy { .. }
+            | E::Shown { .. }
             | E::DumpUnfinished { .. }
             | E::DumpNotWhole { .. }
             | E::RestoreUnfinished { .. }
@@ -146,6 +150,12 @@ impl ServerError {
             E::Cron { .. } => "give five fields: minute, hour, day of the month, month, day of the week, such as `30 2 * * 1-5`".into(),
             E::Hook { volume, .. } => format!("run it by hand as the server's user; `cairn volume hooks {volume}` shows it"),
             E::Paused { volume } => format!("`cairn mirror resume {volume}`"),
+            E::OtherKind { device, view, kind } => {
+                format!("`cairn history {kind} {device} --delete {view}` ends it; what was written to a clone goes with it")
+            }
+            E::Shown { device, .. } => format!(
+                "end them with `cairn history view {device} --delete NAME`, and clones with `cairn history clone {device} --delete NAME`"
+            ),
             E::Busy { .. } => "wait until it is over; `cairn status` shows it".into(),
             E::DeviceClaimed { volume, .. } => format!(
                 "choose another device; see what `{volume}` lacks with `cairn status`, or give it up with `cairn volume delete {volume}`"
@@ -244,6 +254,10 @@ impl ServerError {
             E::NoImage { volume } => format!("let the baseline arrive: `cairn mirror update {volume}`"),
             E::Thread { .. } => {
                 "see the limits of this user (`ulimit -u`) and the memory of the machine".into()
+            }
+            E::NotDeparted { .. } => {
+                "one that was failed over says so within some 15 s of when it reaches this server, and `cairn status` here tells it then: wait for that, and see that this server listens for mirrors where it did (--mirror)"
+                    .into()
             }
             E::NotAMirror { .. } => "see the mirrors with `cairn mirror status`".into(),
             E::FailedOver { volume } => format!(
@@ -654,7 +668,7 @@ fn files_kind(error: &FilesError) -> ErrorKind {
 }
 
 fn files_next(name: &str, error: &FilesError) -> String {
-    let volume = name.split('/').next().unwrap_or(name);
+    let volume = name.split('/').next().unwrap_or(name).trim_start_matches("lun:");
     match error {
         FilesError::NoSuchLun => format!("see what there is with `cairn lun list {volume}`"),
         FilesError::NameTaken | FilesError::InvalidName => "choose another name".into(),

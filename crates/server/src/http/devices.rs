@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::{Body as Bytes, to_bytes};
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
@@ -87,23 +87,24 @@ async fn create_view(
 
 /// Ends the export of an instant. What was written to a clone is gone.
 #[utoipa::path(delete, path = "/v1/devices/{device}/views/{view}", tag = "devices",
-    params(("device" = String, Path,), ("view" = String, Path,)),
+    params(("device" = String, Path,), ("view" = String, Path,), api::ViewQuery),
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
 async fn delete_view(
     State(server): State<Arc<Server>>,
     Path((device, view)): Path<(String, String)>,
+    Query(query): Query<api::ViewQuery>,
 ) -> Answer<()> {
-    blocking(server, move |server| server.delete_view(&device, &view)).await
+    blocking(server, move |server| server.delete_view(&device, &view, query.writable)).await
 }
 
 /// Brings the device, or the volume over a history, back to an instant at once, and ends its sessions: clients connect again.
 #[utoipa::path(post, path = "/v1/devices/{device}/revert", tag = "devices", params(("device" = String, Path,)),
-    request_body = api::Instant,
+    request_body = api::Revert,
     responses((status = 200, body = api::Reverted), (status = "default", body = ErrorBody)))]
 async fn revert(
     State(server): State<Arc<Server>>,
     Path(device): Path<String>,
-    Body(request): Body<api::Instant>,
+    Body(request): Body<api::Revert>,
 ) -> Answer<api::Reverted> {
     blocking(server, move |server| server.revert_device(&device, &request)).await
 }

@@ -110,12 +110,12 @@ async fn update_mirror(
 
 /// Brings a mirror over a history back to what it showed at an instant, ends its sessions, and pauses it.
 #[utoipa::path(post, path = "/v1/mirrors/{mirror}/rewind", tag = "mirrors", params(("mirror" = String, Path,)),
-    request_body = api::Instant,
+    request_body = api::Revert,
     responses((status = 200, body = api::Reverted), (status = "default", body = ErrorBody)))]
 async fn rewind_mirror(
     State(server): State<Arc<Server>>,
     Path(mirror): Path<String>,
-    Body(request): Body<api::Instant>,
+    Body(request): Body<api::Revert>,
 ) -> Answer<api::Reverted> {
     blocking(server, move |server| server.rewind_mirror(&mirror, &request)).await
 }

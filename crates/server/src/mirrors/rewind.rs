@@ -13,7 +13,11 @@ use crate::server::Server;
 
 impl Server {
     /// Brings a volume that takes writes back to an instant.
-    pub(crate) fn revert_volume(&self, name: &str, at: &api::Instant) -> Result<api::Reverted, ServerError> {
+    pub(crate) fn revert_volume(
+        &self,
+        name: &str,
+        request: &api::Revert,
+    ) -> Result<api::Reverted, ServerError> {
         if self.volumes.get(name)?.is_destination() {
             return Err(ServerError::OverHistory {
                 volume: name.to_owned(),
@@ -22,11 +26,19 @@ impl Server {
                 next: "use `cairn mirror rewind`, which pauses it first",
             });
         }
-        self.mirrors.alone(name, || self.bring_back(name, at))
+        let at = &request.instant();
+        match request.dry_run {
+            true => self.would_bring_back(name, at),
+            false => self.mirrors.alone(name, || self.bring_back(name, at)),
+        }
     }
 
     /// Brings a mirror back to what it showed at an instant, and pauses it.
-    pub(crate) fn rewind_mirror(&self, name: &str, at: &api::Instant) -> Result<api::Reverted, ServerError> {
+    pub(crate) fn rewind_mirror(
+        &self,
+        name: &str,
+        request: &api::Revert,
+    ) -> Result<api::Reverted, ServerError> {
         let relation = self.mirrors.get(name)?;
         if relation.is_failed_over() {
             return Err(ServerError::FailedOver { volume: name.to_owned() });
@@ -39,6 +51,10 @@ impl Server {
                 why: "it has mirrors of its own, which would be ahead of it",
                 next: "fail over one of them instead, or let go of them first with `cairn mirror forget`",
             });
+        }
+        let at = &request.instant();
+        if request.dry_run {
+            return self.would_bring_back(name, at);
         }
         // Refused before anything is changed.
         drop(self.volumes.check_revert(&open, at)?);

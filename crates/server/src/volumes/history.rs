@@ -218,7 +218,7 @@ impl Volumes {
         under.fence.shut();
         let reverted = closed.and_then(|()| self.note_numbers(name, under)).and_then(|()| {
             let (at_ns, undo) = under.device.revert(at)?;
-            Ok(api::Reverted { at_ns, undo, sessions_ended: 0, findings: Vec::new() })
+            Ok(api::Reverted { at_ns, undo, sessions_ended: 0, findings: Vec::new(), dry_run: false })
         });
         let opened = self.open_over(&open, under);
         let (mut reverted, opened) = match (reverted, opened) {
