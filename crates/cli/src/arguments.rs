@@ -660,6 +660,9 @@ pub enum Mirror {
         /// It may take so long, and costs the source's clients less for it, as an update of --every does
         #[arg(long, value_name = "TIME")]
         within: Option<Interval>,
+        /// Only ask the source how much it would be
+        #[arg(short = 'n', long, conflicts_with_all = ["compare", "within"])]
+        dry_run: bool,
     },
     /// For monitoring: exit code 0 all is well, 1 look at it, 2 act, 3 not known
     Check {
@@ -789,6 +792,7 @@ pub enum Mirror {
         dry_run: bool,
     },
     /// Make the mirror an ordinary volume; the source is not asked
+    #[command(visible_aliases = ["promote", "break"])]
     Failover {
         /// The mirror
         name: String,

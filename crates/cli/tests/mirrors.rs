@@ -484,3 +484,35 @@ fn source_address(token: &str) -> String {
     let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
     json["address"].as_str().unwrap().to_owned()
 }
+
+#[test]
+fn update_is_priced_and_what_is_kept_for_a_mirror_is_named_before_anything_is_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let mut disk = source.disk("vol0/db");
+    disk.write(0, &[1; 1 << 20]).unwrap();
+    disk.flush().unwrap();
+    let destination = Running::start(dir.path(), "destination");
+    destination.good(&["mirror", "create", "vol0", &invite(&source, &[])]);
+    let price = || destination.json(&["mirror", "update", "vol0", "--dry-run"]);
+    let none = price();
+    assert_eq!((&none["changed_bytes"], &none["base_known"]), (&0.into(), &true.into()), "{none}");
+    disk.write(0, &[2; 256 << 10]).unwrap();
+    disk.flush().unwrap();
+    let changed = price()["changed_bytes"].as_u64().unwrap();
+    assert!((256 << 10..400 << 10).contains(&changed), "{changed}");
+    assert_eq!(destination.disk("vol0/db").read(0, 4096).unwrap(), [1; 4096], "nothing was brought");
+    let brought = destination.json(&["mirror", "update", "vol0"])["last"]["changed_bytes"].as_u64().unwrap();
+    assert!(brought.abs_diff(changed) < 128 << 10, "{changed} were told, {brought} came");
+
+    // What the source keeps for it, by the name that the mirror itself knows.
+    source.bad(10, "not-found", &["mirror", "forget", "vol0", "nosuch", "--dry-run"]);
+    let name = destination.json(&["mirror", "status", "vol0"])["source_name"].as_str().unwrap().to_owned();
+    source.good(&["mirror", "forget", "vol0", &name, "--dry-run"]);
+    assert_eq!(source.json(&["status"])["followers"][0]["name"], name.as_str(), "nothing was done");
+    let said = destination.good(&["mirror", "delete", "vol0", "--yes"]);
+    let forget = format!("cairn mirror forget vol0 {name}");
+    assert!(said.contains(&forget), "{said}");
+    source.good(&["mirror", "forget", "vol0", &name, "--yes"]);
+    assert_eq!(source.json(&["snapshot", "list", "vol0"]), serde_json::json!([]), "nothing is held any more");
+}

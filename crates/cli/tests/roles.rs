@@ -159,6 +159,20 @@ fn mirror_that_was_failed_over_gives_up_its_writes_and_follows_again() {
     assert_eq!(source.json(&["status"])["followers"][0]["departed"], Value::Null);
 }
 
+#[test]
+fn side_that_gave_its_role_away_hears_without_a_schedule_that_it_was_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = pair(dir.path());
+    source.good(&["mirror", "allow-reverse", "vol0"]);
+    destination.good(&["mirror", "reverse", "vol0", "--yes"]);
+    poll("it hears of it", || status(&source)["state"] == "silent");
+    let shown = status(&source);
+    assert_eq!(shown["check"], 1, "nothing is wrong: {shown}");
+    assert!(shown["remedy"].as_str().unwrap().contains("cairn mirror update"), "{shown}");
+    source.good(&["mirror", "update", "vol0"]);
+    assert_eq!(status(&source)["state"], "mirrored");
+}
+
 /// Changes of role in the next test: as many as `CAIRN_ROLE_SWAPS` says, for a soak.
 fn swaps() -> u32 {
     std::env::var("CAIRN_ROLE_SWAPS").map_or(25, |swaps| swaps.parse().unwrap())

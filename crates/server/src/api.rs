@@ -43,7 +43,7 @@ pub use hooks::{Hooks, SetHooks};
 pub use mirrors::{
     Aborted, AllowReverse, Compress, CreateMirror, Departed, Divergence, DivergenceRequest, Failover,
     FailoverRequest, Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorSession, MirrorState,
-    RepointMirror, ResyncRequest, ReverseAllowed, SetMirror, Transfer, UpdateRequest,
+    RepointMirror, ResyncRequest, ReverseAllowed, SetMirror, Transfer, UpdatePrice, UpdateRequest,
 };
 pub use mounts::{CreateMount, Mount, Unmount};
 pub use plans::{LivePlan, PlanQuery};

@@ -376,6 +376,9 @@ impl api::DrillResult {
             (DrillOutcome::NotServed, _) => format!("its image could not be served: {last}"),
             (DrillOutcome::TimedOut, _) => format!("the probe did not end in time: {last}"),
             (DrillOutcome::Cancelled, _) => "it was ended".to_owned(),
+            (DrillOutcome::Failed, Some(code)) if last.is_empty() => {
+                format!("the probe ended with {code}, and said nothing")
+            }
             (DrillOutcome::Failed, Some(code)) => format!("the probe ended with {code}: {last}"),
             (DrillOutcome::Failed, None) => format!("the probe failed: {last}"),
         }

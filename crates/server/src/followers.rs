@@ -21,6 +21,8 @@ use crate::transfer;
 
 /// Following is written down again when nothing but the time of the last contact changed, at least so often.
 const WRITE_EVERY: Duration = Duration::from_secs(600);
+/// A mirror asks every few seconds how far behind it is: one that has not for a day is gone, or cut off, and what is kept for it grows.
+const UNHEARD_MS: u64 = 24 * 3_600_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
@@ -222,3 +224,28 @@ fn follower(volume: &str, mirror: &MirrorAtSource, base: Option<String>) -> api:
         }),
     }
 }
+
+impl api::Follower {
+    /// The problem that a mirror does not come any more, whatever lag its owner wants.
+    pub(crate) fn unheard(&self, now_ms: u64) -> Option<api::Problem> {
+        let since_ms = now_ms.saturating_sub(self.heard_ms?);
+        if since_ms < UNHEARD_MS || self.departed.is_some() {
+            return None;
+        }
+        let Self { volume, name, .. } = self;
+        let kept = match (&self.base, self.lag_bytes) {
+            (Some(_), Some(bytes)) => format!(", and keeps up to {bytes} bytes from being reused"),
+            _ => String::new(),
+        };
+        Some(api::Problem {
+            subject: volume.clone(),
+            message: format!("its mirror {name} was not heard of for {} h{kept}", since_ms / 3_600_000),
+            next: format!(
+                "look at its server and at the network; one that will not come again is let go with `cairn mirror forget {volume} {name}`, or with all of its server's by `cairn peer revoke`"
+            ),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -235,6 +235,8 @@ struct Live {
     next_ms: Option<u64>,
     /// What runs is a session of a mirror that follows continuously.
     following: Option<Following>,
+    /// The other side, which was given the role of the source here, takes writes.
+    taken_over: bool,
     /// Sessions that have failed since the last step.
     failures: u32,
 }
@@ -434,6 +436,7 @@ impl Mirrors {
                     }
                     mirrors.ask_for_lag(&relation);
                     mirrors.tell_of_failover(&relation);
+                    mirrors.ask_for_heir(&relation);
                 }
                 let mut asleep = mirrors.asleep.lock();
                 if !mirrors.ending.load(Ordering::Acquire) {

@@ -312,6 +312,8 @@ impl Server {
         problems.extend(self.devices.problems());
         problems.extend(self.mounts.problems());
         problems.extend(followers.iter().filter_map(api::Follower::parted));
+        let now_ms = self.clock.now().0 / 1_000_000;
+        problems.extend(followers.iter().filter_map(|follower| follower.unheard(now_ms)));
         problems.extend(self.schedule_problems());
         problems.extend(followers.iter().filter(|follower| follower.over_rpo).map(|follower| api::Problem {
             subject: follower.volume.clone(),

@@ -44,8 +44,12 @@ pub fn run(asked: &DrillMirror, client: &Client, output: Output) -> Result<(), F
     if passed {
         return Ok(());
     }
+    let kind = match result.outcome {
+        DrillOutcome::Cancelled => ErrorKind::Interrupted,
+        _ => ErrorKind::Failed,
+    };
     Err(Failure::new(
-        ErrorKind::Failed,
+        kind,
         format!("the drill of {} did not pass: {}", result.mirror, result.reason()),
         "the mirror is as it was; look at its image with `cairn clone create`, or at the probe",
     ))

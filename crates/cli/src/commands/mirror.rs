@@ -56,7 +56,11 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             let mirror: api::Mirror = client.get(&path(&name)?)?;
             output.show(&mirror, show);
         }
-        Mirror::Update { name, compare, within } => {
+        Mirror::Update { name, dry_run: true, .. } => {
+            let price: api::UpdatePrice = client.get(&format!("{}/update", path(&name)?))?;
+            output.show(&price, priced);
+        }
+        Mirror::Update { name, compare, within, dry_run: false } => {
             let request = api::UpdateRequest { compare, within_ms: within.map(ms) };
             let job: api::Job = client.post(&format!("{}/update", path(&name)?), &request)?;
             transferred(job, client, output)?;
@@ -133,7 +137,14 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             }
             output.confirm(&what)?;
             let () = client.delete(&path(&name)?)?;
-            output.tell(&serde_json::json!({ "deleted": name }), |_| format!("deleted {name}"));
+            let forget = format!("cairn mirror forget {} {}", mirror.source_volume, mirror.source_name);
+            let deleted = serde_json::json!({ "deleted": name, "next_at_source": forget });
+            output.tell(&deleted, |_| {
+                format!(
+                    "deleted {name}\nnext: at the source ({}) what is kept for it pins space until `{forget}`, or `cairn peer revoke` of this server",
+                    mirror.source_address
+                )
+            });
         }
     }
     Ok(())
@@ -172,6 +183,27 @@ fn transferred(job: api::Job, client: &Client, output: Output) -> Result<(), Fai
         ));
     }
     Ok(())
+}
+
+/// What an update would bring.
+fn priced(price: &api::UpdatePrice) -> String {
+    let name = &price.name;
+    let full = size(price.full_bytes);
+    let mut text = match (price.base_known, price.changed_bytes) {
+        (false, _) => format!(
+            "the source does not know what has changed since the image of {name}: an update goes by an older snapshot that both have, or says the price of comparing (a full copy is {full})"
+        ),
+        (true, 0) => format!("nothing has changed since the image of {name} (a full copy is {full})"),
+        (true, changed) => format!(
+            "{} ({changed} bytes) changed at the source since the image of {name}, the first of it {} ago (a full copy is {full})",
+            size(changed),
+            duration(price.lag_ms)
+        ),
+    };
+    if price.kept_bytes > 0 {
+        text += &format!("; {} of an update that was cut are here already", size(price.kept_bytes));
+    }
+    text + "; nothing was done"
 }
 
 fn verified(job: api::Job, client: &Client, output: Output) -> Result<(), Failure> {
@@ -282,6 +314,15 @@ fn judge(mirror: &api::Mirror, rpo_ms: Option<u64>) -> (u8, String) {
 }
 
 fn forget(volume: &str, name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let status: api::Status = client.get("/v1/status")?;
+    let follows = status.followers.iter().any(|one| one.volume == volume && one.name == name);
+    if !follows && !status.leftovers.iter().any(|one| one.volume == volume && one.name == name) {
+        return Err(Failure::new(
+            ErrorKind::NotFound,
+            format!("{volume} keeps nothing for a mirror `{name}`"),
+            "`cairn status --json` names those that there are, among followers and leftovers",
+        ));
+    }
     let what = format!(
         "this ends what {volume} keeps for the mirror {name}: its next update would have to compare checksums, and a failback too"
     );

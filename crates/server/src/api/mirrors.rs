@@ -127,6 +127,23 @@ pub struct UpdateRequest {
     pub within_ms: Option<u64>,
 }
 
+/// What an update now would bring, as its source counts it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UpdatePrice {
+    /// The mirror.
+    pub name: String,
+    /// The source knows what has changed since the image here: it holds the snapshot, or has a record.
+    pub base_known: bool,
+    /// Blocks that changed since then, before packing; all that is in use there where it does not know.
+    pub changed_bytes: u64,
+    /// What an update that was cut has brought already.
+    pub kept_bytes: u64,
+    /// A full copy.
+    pub full_bytes: u64,
+    /// Since the first change that is not here.
+    pub lag_ms: u64,
+}
+
 /// What an abort ended.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Aborted {
@@ -358,6 +375,9 @@ pub struct Mirror {
     pub source_address: String,
     /// The volume there.
     pub source_volume: String,
+    /// What the source calls this mirror: `cairn mirror forget` there takes it.
+    #[serde(default)]
+    pub source_name: String,
     /// An update begins that often.
     pub every_ms: Option<u64>,
     /// Or by this cron expression.

@@ -17,7 +17,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(revoke_peer))
         .routes(routes!(list_mirrors, create_mirror))
         .routes(routes!(show_mirror, set_mirror, delete_mirror))
-        .routes(routes!(update_mirror))
+        .routes(routes!(update_mirror, price_update))
         .routes(routes!(abort_mirror))
         .routes(routes!(repoint_mirror))
         .routes(routes!(rewind_mirror))
@@ -106,6 +106,17 @@ async fn update_mirror(
     Body(request): Body<api::UpdateRequest>,
 ) -> Answer<api::Job> {
     blocking(server, move |server| server.update_mirror(&mirror, &request)).await
+}
+
+/// What an update now would bring: the source is asked, and nothing is sent.
+#[utoipa::path(get, path = "/v1/mirrors/{mirror}/update", tag = "mirrors",
+    params(("mirror" = String, Path,)),
+    responses((status = 200, body = api::UpdatePrice), (status = "default", body = ErrorBody)))]
+async fn price_update(
+    State(server): State<Arc<Server>>,
+    Path(mirror): Path<String>,
+) -> Answer<api::UpdatePrice> {
+    blocking(server, move |server| server.price_update(&mirror)).await
 }
 
 /// Brings a mirror over a history back to what it showed at an instant, ends its sessions, and pauses it.

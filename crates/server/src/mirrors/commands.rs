@@ -102,6 +102,25 @@ impl Server {
         self.mirrors.begin(&relation, None, "mirror update", manner)
     }
 
+    /// Asks the source what an update now would bring.
+    pub(crate) fn price_update(&self, name: &str) -> Result<api::UpdatePrice, ServerError> {
+        let relation = self.mirrors.get(name)?;
+        if relation.is_failed_over() {
+            return Err(ServerError::FailedOver { volume: name.to_owned() });
+        }
+        let destination = &relation.destination;
+        let lag = self.mirrors.talk(&relation, |client| destination.refresh(client))?;
+        let status = destination.contact().ok_or(ServerError::Bug)?.status;
+        Ok(api::UpdatePrice {
+            name: name.to_owned(),
+            base_known: status.base_taken.is_some(),
+            changed_bytes: lag.bytes,
+            kept_bytes: destination.arrived_blocks() * BLOCK_SIZE as u64,
+            full_bytes: status.used * BLOCK_SIZE as u64,
+            lag_ms: millis(lag.age),
+        })
+    }
+
     /// Changes what is wanted of a mirror. A change of the schedule counts from now.
     pub(crate) fn set_mirror(&self, name: &str, set: &api::SetMirror) -> Result<api::Mirror, ServerError> {
         let relation = self.mirrors.get(name)?;

@@ -36,6 +36,8 @@ pub(super) const CATCH_UP: usize = 3;
 /// An update of no more than this is little enough for the stop: 4 MiB.
 pub(super) const LITTLE: u64 = 4 << 20;
 
+/// What a side that was given a role gets to take it, before it is asked.
+const TAKES_OVER_MS: u64 = 3_000;
 /// For how long a mirror may take over when nothing else is said.
 pub(super) const ALLOWED_MS: u64 = 15 * 60_000;
 
@@ -130,6 +132,46 @@ impl Mirrors {
             live.asking = false;
         };
         if std::thread::Builder::new().name("tell".to_owned()).spawn(tell).is_err() {
+            relation.live.lock().asking = false;
+        }
+    }
+
+    /// Asks whether the other side has taken over that was given the role here, on a thread of its own, until it has: a mirror without a schedule would not hear of it.
+    pub(super) fn ask_for_heir(self: &Arc<Self>, relation: &Arc<Relation>) {
+        let given_ms = {
+            let document = relation.document.lock();
+            let updated = document.last.as_ref().is_some_and(|last| last.complete);
+            match document.change {
+                Some(Changed { kind: Change::HandOver, at_ms, .. }) if !updated => at_ms,
+                _ => return,
+            }
+        };
+        if relation.destination.volume().own_head().is_none() || relation.is_failed_over() {
+            return;
+        }
+        // It brings the last image first.
+        if now_ms(&*self.clock).saturating_sub(given_ms) < TAKES_OVER_MS {
+            return;
+        }
+        {
+            let now = self.clock.monotonic();
+            let mut live = relation.live.lock();
+            let asked = live.asked.is_some_and(|asked| now.saturating_sub(asked) < ASK_EVERY);
+            if live.taken_over || asked || live.running || live.asking {
+                return;
+            }
+            live.asking = true;
+            live.asked = Some(now);
+        }
+        let (mirrors, mine) = (self.clone(), relation.clone());
+        let ask = move || {
+            let said = mirrors.talk(&mine, |client| mine.destination.standing(client, None));
+            let mut live = mine.live.lock();
+            live.taken_over = said.as_ref().is_ok_and(|said| said.role == Role::Normal);
+            live.unanswered = said.err().map(|error| error.body());
+            live.asking = false;
+        };
+        if std::thread::Builder::new().name("heir".to_owned()).spawn(ask).is_err() {
             relation.live.lock().asking = false;
         }
     }
@@ -458,7 +500,7 @@ impl Server {
             follower.volume == open.volume.id() && follower.departed.is_some()
         };
         let follower = self.source.followers().into_iter().find(departed);
-        let follower = follower.ok_or_else(|| ServerError::NotAMirror { volume: name.to_owned() })?;
+        let follower = follower.ok_or_else(|| ServerError::NotDeparted { volume: name.to_owned() })?;
         let peer = follower.peer().to_owned();
         let pinned = self.peers.pinned().into_iter().find(|pinned| transfer::peer_digits(*pinned) == peer);
         let fingerprint = pinned.ok_or(ServerError::PeerNotPinned)?;

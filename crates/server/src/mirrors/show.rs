@@ -88,6 +88,11 @@ impl Mirrors {
             quiet_ms: live.running.then(|| relation.quiet_ms(&*self.clock)),
             source_address: document.address,
             source_volume: document.volume,
+            source_name: format!(
+                "{}-{:016x}",
+                transfer::peer_digits(self.identity.fingerprint),
+                document.relationship
+            ),
             every_ms: document.when.every_ms,
             continuous: document.when.continuous,
             session: live.following.as_ref().filter(|following| following.steady).map(Following::show),
@@ -155,7 +160,7 @@ impl Facts<'_> {
             );
             let reason = format!("it takes writes and follows nobody; the other side {knows}");
             (MirrorState::FailedOver, reason, Some(next), 0)
-        } else if self.handed_over && !self.live.running {
+        } else if self.handed_over && !self.live.running && !self.live.taken_over {
             let next = format!(
                 "repeat `cairn mirror reverse` (of a group: `cairn group reverse`) on the other side; if that is gone for good, `cairn mirror failover {name}` (`cairn group failover`) takes the role back, and loses what was written there if it had taken over"
             );
