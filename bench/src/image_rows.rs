@@ -188,6 +188,9 @@ impl Figures {
     }
 }
 
+/// Rows that can be taken without the others.
+type Part = fn(&Plan, &mut Report) -> Result<()>;
+
 /// A contender: its name, what it runs, and the bytes that it reads.
 type Peer = (&'static str, String, f64);
 
@@ -198,7 +201,7 @@ pub(crate) fn image(plan: &Plan, report: &mut Report) -> Result<()> {
         return Ok(());
     }
     plan.ask_room(30)?;
-    let parts: [(&str, fn(&Plan, &mut Report) -> Result<()>); 3] =
+    let parts: [(&str, Part); 3] =
         [("everything", everything), ("incremental", incremental), ("sparse", sparse)];
     for (name, part) in parts {
         if plan.wants(name) {

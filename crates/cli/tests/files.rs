@@ -162,7 +162,8 @@ fn damaged_block_of_a_file_is_told_by_its_path_now_and_in_a_snapshot() {
     fs::remove_file(mounted.path("home/ann/notes")).unwrap();
     mounted.server.terminate();
     mounted.server.restart();
-    running::wait_until("damage is known again", || {
+    mounted.server.good(&["volume", "scrub", "vol0"]);
+    running::wait_until("the damage is found again", || {
         let problems = mounted.server.json(&["status"])["problems"].clone();
         let message = problems[0]["message"].as_str().unwrap_or_default().to_owned();
         message.contains("/home/ann/notes in vol0@kept")

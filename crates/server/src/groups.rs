@@ -474,7 +474,7 @@ impl Server {
         let zone = timetable::zone(set.zone.as_deref())?;
         let from_ms = self.clock_ms();
         if set.every_ms.is_some() || set.cron.is_some() {
-            Timetable::read(set.every_ms, set.cron.as_deref(), zone, from_ms)?.is_due_ever(from_ms)?;
+            Timetable::read(set.every_ms, set.cron.as_deref(), zone, from_ms)?.due_at_some_time(from_ms)?;
         }
         let apply = |group: &mut Group| {
             group.every_ms = set.every_ms;

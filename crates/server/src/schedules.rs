@@ -362,7 +362,7 @@ fn plan_of(label: &str, request: &api::SetSchedule, now_ms: u64) -> Result<Plan,
         last_ms: None,
         problem: None,
     };
-    plan.timetable()?.is_due_ever(now_ms)?;
+    plan.timetable()?.due_at_some_time(now_ms)?;
     Ok(plan)
 }
 

@@ -182,7 +182,9 @@ fn copies_in_opposite_directions_do_not_wait_for_each_other() {
     let both = Arc::new(Barrier::new(2));
     for device in &devices {
         let both = Arc::clone(&both);
-        *device.behind_read.lock() = Some(Box::new(move || drop(both.wait())));
+        *device.behind_read.lock() = Some(Box::new(move || {
+            both.wait();
+        }));
     }
     for (index, initiator) in initiators.iter_mut().enumerate() {
         copy(initiator, index, 1 - index);

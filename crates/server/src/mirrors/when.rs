@@ -76,7 +76,7 @@ impl When {
 
     fn timetable(&self) -> Result<Option<Timetable>, ServerError> {
         let Some(cron) = self.cron.as_deref() else { return Ok(None) };
-        Timetable::read(None, Some(cron), self.place(), 0)?.is_due_ever(0).map(Some)
+        Timetable::read(None, Some(cron), self.place(), 0)?.due_at_some_time(0).map(Some)
     }
 
     /// The next run of one that begins now, in milliseconds since 1970 UTC.

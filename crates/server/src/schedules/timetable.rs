@@ -59,7 +59,7 @@ impl Timetable {
     }
 
     /// Refuses one that is never due (the 30th of February): it would look like a schedule and do nothing.
-    pub(crate) fn is_due_ever(self, from_ms: u64) -> Result<Self, ServerError> {
+    pub(crate) fn due_at_some_time(self, from_ms: u64) -> Result<Self, ServerError> {
         match self.next(from_ms) {
             Some(_) => Ok(self),
             None => Err(ServerError::Invalid {
