@@ -21,7 +21,6 @@ mod operation;
 mod pool;
 mod rehearsal;
 mod segments;
-mod share;
 mod side;
 #[cfg(any(test, feature = "suite"))]
 pub mod suite;
@@ -39,7 +38,6 @@ pub use memory::MemoryDevice;
 pub use operation::{Operation, Request};
 pub use rehearsal::{Faults, Rehearsal, RehearsalDevice};
 pub use segments::{Segment, Segments};
-pub use share::{LONGEST_SLICE, set_share};
 pub use side::SideDevice;
 
 /// What a device is and what it takes.

@@ -1,22 +1,18 @@
 //! Work that no client waits for: it gets what clients leave of a busy processor.
 
-#[cfg(target_os = "linux")]
-use cairn_device::{LONGEST_SLICE, set_share};
-#[cfg(target_os = "linux")]
-use rustix::process::{getpid, getpriority_process};
-
 /// How far behind a client's thread: where both could run, a tenth as much as that gets. On an idle machine nothing changes, and a mirror whose machine is always busy goes on.
 #[cfg(target_os = "linux")]
 const NICER: i32 = 10;
 
-/// Lets the threads of clients go before this one, for as long as it lives: it gets less of a busy processor, and whoever wakes up meanwhile, also of another program, has it at once.
+/// Lets the threads of clients go before this one, for as long as it lives.
 pub(crate) fn step_back() {
     #[cfg(target_os = "linux")]
     {
+        let thread = Some(rustix::thread::gettid());
         // From where the owner of the server has put all of it, as the first thread tells: this one may have been started by one that has stepped back.
-        let nice = getpriority_process(Some(getpid())).map(|first| first + NICER);
-        let stepped = nice.map_err(Into::into).and_then(|nice| set_share(nice, Some(LONGEST_SLICE)));
-        if let Err(error) = stepped {
+        let first = Some(rustix::process::getpid());
+        let nicer = rustix::process::getpriority_process(first).map(|now| now + NICER);
+        if let Err(error) = nicer.and_then(|nicer| rustix::process::setpriority_process(thread, nicer)) {
             tracing::debug!(%error, "a thread of the background has the priority of clients");
         }
     }
@@ -26,14 +22,15 @@ pub(crate) fn step_back() {
 pub(crate) fn ahead<T>(act: impl FnOnce() -> T) -> T {
     #[cfg(target_os = "linux")]
     {
+        use rustix::process::{getpid, getpriority_process, setpriority_process};
         let thread = Some(rustix::thread::gettid());
         if let (Ok(own), Ok(first)) = (getpriority_process(thread), getpriority_process(Some(getpid())))
             && own > first
-            && set_share(first, None).is_ok()
+            && setpriority_process(thread, first).is_ok()
         {
             let done = act();
             // To go back further is everybody's right.
-            let _ = set_share(own, Some(LONGEST_SLICE));
+            let _ = setpriority_process(thread, own);
             return done;
         }
     }
