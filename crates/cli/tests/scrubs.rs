@@ -109,6 +109,24 @@ fn scrub_goes_on_after_a_kill_finds_what_rots_and_it_stays_in_status_until_it_is
 }
 
 #[test]
+fn damage_that_was_met_just_before_the_server_ends_is_known_when_it_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "128M"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "32M"]);
+    server.disk("vol0/db").write(20480, &marked(1)).unwrap();
+    assert_eq!(server.terminate(), 0);
+    rot(&server, &marked(1));
+    server.restart();
+    let mut disk = server.disk("vol0/db");
+    assert!(disk.read(20480, 4096).is_err(), "it is damaged");
+    assert_eq!(server.terminate(), 0);
+    server.restart();
+    let problems = server.json(&["status"])["problems"].clone();
+    assert!(problems[0]["message"].as_str().unwrap_or_default().contains("block 5 of vol0/db"), "{problems}");
+}
+
+#[test]
 fn scrubs_are_scheduled_stopped_and_refuse_what_makes_no_sense() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), "d");

@@ -263,13 +263,13 @@ impl Volumes {
             clone_of: parts.clone_of,
             name: name.to_owned(),
             luns: Luns::new(volume.clone()),
+            scrub: Scrub::open(self.folder(name).join("scrub.json"), &volume),
             volume,
             parts: parts.devices,
             paths: parts.paths,
             log: Mutex::new(parts.log),
             under: parts.under,
             rehearsal,
-            scrub: Scrub::open(self.folder(name).join("scrub.json")),
             file_paths: Paths::default(),
             schedules: Schedules::open(self.folder(name).join("schedules.json")),
             hooks: Hooks::open(self.folder(name).join("hooks.json")),
@@ -592,6 +592,8 @@ impl OpenVolume {
             while !self.ending.load(Ordering::Acquire) {
                 self.scrub_round(&*clock);
             }
+            // What was met since the last round.
+            self.keep_damage(&*clock);
         };
         std::thread::Builder::new()
             .name("scrub".to_owned())

@@ -75,11 +75,13 @@ pub(crate) struct Damage {
 
 impl Damage {
     pub(crate) fn note(&self, want: &Wanted) {
-        let (vbn, checksum) = (want.pointer.vbn, want.pointer.checksum);
+        self.add(DamagedBlock { vbn: want.pointer.vbn, checksum: want.pointer.checksum, place: want.place });
+    }
+
+    fn add(&self, block: DamagedBlock) {
         let mut blocks = self.blocks.lock();
         if blocks.len() < DAMAGED_MAX {
-            let entry = blocks.entry((vbn, checksum.0));
-            entry.or_insert(DamagedBlock { vbn, checksum, place: want.place });
+            blocks.entry((block.vbn, block.checksum.0)).or_insert(block);
         }
     }
 
@@ -93,9 +95,15 @@ impl Damage {
 }
 
 impl Volume {
-    /// The damaged blocks that reads, checks and scrubs have met since opening and that were not repaired, by number; at most 1024.
+    /// The damaged blocks that reads, checks and scrubs have met since opening, or that were [known](Self::remember_damaged) before, and that were not repaired, by
+    /// number; at most 1024.
     pub fn damaged(&self) -> Vec<DamagedBlock> {
         self.store.damage().blocks.lock().values().copied().collect()
+    }
+
+    /// Counts blocks as damaged that were so before the volume was opened, until they are [looked at again](Self::look_again) or repaired.
+    pub fn remember_damaged(&self, blocks: impl IntoIterator<Item = DamagedBlock>) {
+        blocks.into_iter().for_each(|block| self.store.damage().add(block));
     }
 
     /// Blocks that were repaired since opening.
@@ -178,7 +186,7 @@ impl Volume {
     /// has it, and remembered otherwise; one that is not is forgotten.
     ///
     /// # Errors
-    /// [`VolumeError::Refused`] while a node above it is damaged too.
+    /// [`VolumeError::Refused`] while a node above it is damaged too. What was known of the block stays known.
     pub fn look_again(self: &Arc<Self>, block: &DamagedBlock) -> Result<Health, VolumeError> {
         let found = {
             let _commit = self.commit.lock();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Checksum, Clock, FileId, Lba, SnapshotId, Vbn};
 use cairn_format::NodeAddress;
-use cairn_volume::{DamagedBlock, Finding, Health, Place, Position, ScrubCursor};
+use cairn_volume::{DamagedBlock, Finding, Health, Place, Position, ScrubCursor, Volume};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
@@ -133,14 +133,17 @@ pub(crate) struct Scrub {
 }
 
 impl Scrub {
-    /// What the folder of a volume says of it. A file that can't be read is told and counts as none: it costs a pass.
-    pub(crate) fn open(path: PathBuf) -> Self {
-        let document = state::load(&path).unwrap_or_else(|error| {
+    /// What the folder of a volume says of it: what was damaged is known to the volume from here on. A file that can't be read is told and counts as none: it costs
+    /// a pass.
+    pub(crate) fn open(path: PathBuf, volume: &Volume) -> Self {
+        let document: Option<Document> = state::load(&path).unwrap_or_else(|error| {
             tracing::warn!(%error, "what is known of the last scrub is lost");
             None
         });
+        let document = document.unwrap_or_default();
+        volume.remember_damaged(document.damaged.iter().map(DamagedBlock::from));
         let inner = Inner {
-            document: document.unwrap_or_default(),
+            document,
             next: Duration::ZERO,
             written: Duration::ZERO,
             looked: None,
@@ -263,22 +266,16 @@ impl OpenVolume {
     /// Looks again at what is damaged, now and then, and keeps the list of it.
     fn look_at_damage(&self, clock: &dyn Clock) {
         let now = clock.monotonic();
-        let kept: Vec<DamagedBlock> = {
+        let is_due = {
             let mut inner = self.scrub.inner.lock();
-            let first = inner.looked.is_none();
-            if inner.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK_EVERY) {
-                Vec::new()
-            } else {
+            let is_due = inner.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK_EVERY);
+            if is_due {
                 inner.looked = Some(now);
-                let known = self.volume.damaged();
-                match first {
-                    true => known.into_iter().chain(inner.document.damaged.iter().map(Into::into)).collect(),
-                    false => known,
-                }
             }
+            is_due
         };
-        for block in kept {
-            match self.volume.look_again(&block) {
+        for block in self.volume.damaged().iter().filter(|_| is_due) {
+            match self.volume.look_again(block) {
                 Ok(Health::Damaged | Health::Gone | Health::Sound) => {}
                 Ok(Health::Mended) => {
                     tracing::warn!(volume = self.name, vbn = block.vbn.0, "mended from memory")
@@ -286,9 +283,14 @@ impl OpenVolume {
                 Err(error) => tracing::debug!(volume = self.name, %error, "a damaged block is not looked at"),
             }
             if self.ending.load(std::sync::atomic::Ordering::Acquire) {
-                return;
+                break;
             }
         }
+        self.keep_damage(clock);
+    }
+
+    /// Writes down which blocks are damaged, for the next start, if that has changed.
+    pub(super) fn keep_damage(&self, clock: &dyn Clock) {
         let (known, repaired) = (self.volume.damaged(), self.volume.repaired_blocks());
         let mut inner = self.scrub.inner.lock();
         let damaged: Vec<Damaged> = known.iter().map(Into::into).collect();
@@ -300,7 +302,7 @@ impl OpenVolume {
                 inner.document.repaired_ms = Some(clock.now().0 / 1_000_000);
             }
             inner.document.damaged = damaged;
-            self.scrub.write(&mut inner, now);
+            self.scrub.write(&mut inner, clock.monotonic());
         }
     }
 

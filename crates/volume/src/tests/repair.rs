@@ -107,6 +107,33 @@ fn node_is_repaired_and_writes_below_it_go_on() {
 }
 
 #[test]
+fn block_that_was_damaged_before_stays_known_while_nobody_can_say_how_it_is() {
+    let (device, volume) = fresh(BLOCKS);
+    let lun = file(&volume, 10);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let leaf = volume.inode(lun).expect("it exists").tree.pointer;
+    let (vbn, whole) = (vbn_of(&volume, lun, 2), stored(&*device, leaf.vbn.0));
+    volume.close().expect("it closes");
+    device.write_from(offset(vbn), &[9; 100]).expect("it is there");
+    device.write_from(offset(leaf.vbn.0), &[9; 100]).expect("it is there");
+    let volume = open(&device);
+    let checksum = Checksum::of(&block(102)[..]);
+    let damaged =
+        DamagedBlock { vbn: cairn_base::Vbn(vbn), checksum, place: Place::Data { file: lun, lba: Lba(2) } };
+    volume.remember_damaged([damaged]);
+    let looked = volume.look_again(&damaged);
+    assert!(matches!(looked, Err(VolumeError::Refused(_))), "{looked:?}");
+    assert!(volume.damaged().contains(&damaged), "{:?}", volume.damaged());
+    assert_eq!(volume.repair(leaf.vbn, leaf.checksum, &whole).expect("it is"), Repaired::Written);
+    assert_eq!(volume.look_again(&damaged).expect("the way is whole"), Health::Damaged);
+    assert_eq!(volume.damaged(), [damaged]);
+    assert_eq!(volume.repair(damaged.vbn, checksum, &block(102)).expect("it is"), Repaired::Written);
+    assert_eq!(volume.damaged(), []);
+    assert_sound(&volume);
+}
+
+#[test]
 fn block_that_was_given_to_another_file_meanwhile_is_left_alone() {
     let (_device, volume, lun, vbn) = rotten();
     read_fails(&volume, lun, 2);
