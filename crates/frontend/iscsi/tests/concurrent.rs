@@ -27,9 +27,11 @@ const IDS: [u64; 2] = [0x1234, 0x5678];
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// Calls something behind the first read, before that is answered, and before the first changes; tells of changes.
+/// Calls something behind the first read, before that is answered, and before the first changes; tells of changes. Nothing is done at once; something may be called
+/// where it could be.
 struct Watched {
     inner: MemoryDevice,
+    at_once: Mutex<Option<Call>>,
     behind_read: Mutex<Option<Call>>,
     before_changes: Mutex<VecDeque<Call>>,
     changed: Mutex<Option<Sender<()>>>,
@@ -40,7 +42,8 @@ impl Watched {
         let inner = MemoryDevice::new(SIZE);
         inner.write_from(0, &[content; BLOCK]).unwrap();
         let (behind_read, before_changes) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { inner, behind_read, before_changes, changed: Mutex::default() })
+        let (at_once, changed) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { inner, at_once, behind_read, before_changes, changed })
     }
 
     fn first(&self) -> Vec<u8> {
@@ -51,6 +54,11 @@ impl Watched {
 impl Device for Watched {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
+    }
+
+    fn run_ready(&self, _: &mut [Operation]) {
+        let call = self.at_once.lock().take();
+        call.into_iter().for_each(|call| call());
     }
 
     fn run(&self, batch: &mut [Operation]) {
@@ -122,8 +130,13 @@ fn two() -> (IscsiServer, [Arc<Watched>; 2], [Initiator; 2]) {
     (server, devices, initiators)
 }
 
-/// Sends an EXTENDED COPY of the first block of unit `from` to that of unit `to` (SPC-4, section 6.4).
+/// Sends an EXTENDED COPY of the first block of unit `from` to that of unit `to`.
 fn copy(initiator: &mut Initiator, from: usize, to: usize) {
+    copy_blocks(initiator, from, to, 1);
+}
+
+/// Sends an EXTENDED COPY of the first blocks of unit `from` to those of unit `to` (SPC-4, section 6.4).
+fn copy_blocks(initiator: &mut Initiator, from: usize, to: usize, blocks: u16) {
     let mut list = vec![0; 16];
     list[1] = 3 << 3;
     list[3] = 64;
@@ -136,7 +149,8 @@ fn copy(initiator: &mut Initiator, from: usize, to: usize) {
         list.extend_from_slice(&target);
     }
     let mut segment = [0; 28];
-    segment[..12].copy_from_slice(&[2, 0, 0, 24, 0, from as u8, 0, to as u8, 0, 0, 0, 1]);
+    segment[..10].copy_from_slice(&[2, 0, 0, 24, 0, from as u8, 0, to as u8, 0, 0]);
+    segment[10..12].copy_from_slice(&blocks.to_be_bytes());
     list.extend_from_slice(&segment);
     let mut cdb = [0; 16];
     cdb[0] = 0x83;
@@ -222,6 +236,26 @@ fn copy_into_a_unit_that_is_reserved_or_takes_no_writes_is_refused() {
     assert_eq!(devices[1].first(), [9; BLOCK]);
 }
 
+#[test]
+fn copy_goes_no_further_into_a_unit_that_somebody_reserves_meanwhile() {
+    let (_server, devices, [mut copier, mut other]) = two();
+    // More than is copied in one go; the last block tells.
+    let blocks: u16 = 5 << 11;
+    let last = u64::from(blocks - 1) * BLOCK as u64;
+    devices[1].inner.write_from(last, &[9; BLOCK]).unwrap();
+    let (kept, reserver) = channel();
+    *devices[0].behind_read.lock() = Some(Box::new(move || {
+        other.command(1, &[0x16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, 0, &[]);
+        assert_eq!(other.status().0, 0, "RESERVE (6)");
+        // Its reservation ends with its session.
+        kept.send(other).unwrap();
+    }));
+    copy_blocks(&mut copier, 0, 1, blocks);
+    assert_eq!(copier.status(), (2, vec![0x0a, 0, 0]), "COPY ABORTED");
+    drop(reserver);
+    assert_eq!(devices[1].inner.read(last, BLOCK as u32).unwrap().to_vec(), [9; BLOCK]);
+}
+
 /// PERSISTENT RESERVE OUT; true when it is done.
 fn reserve_out(initiator: &mut Initiator, action: u8, kind: u8, keys: (u64, u64)) -> bool {
     let mut cdb = [0; 16];
@@ -231,11 +265,43 @@ fn reserve_out(initiator: &mut Initiator, action: u8, kind: u8, keys: (u64, u64)
     initiator.status().0 == 0
 }
 
-#[test]
-fn nothing_of_an_initiator_is_written_once_its_tasks_were_ended_by_another() {
-    let (server, devices, [_, mut fenced]) = two();
+/// A server, its second device, and two initiators that have registered there, of which the second is to end the tasks of the first.
+fn fenced() -> (IscsiServer, Arc<Watched>, Initiator, Initiator) {
+    let (server, [_, device], [_, mut fenced]) = two();
     let mut other = Initiator::login(&server.addresses()[0], &format!("{PREFIX}v.1"), 2, false).unwrap();
     assert!(reserve_out(&mut fenced, 0, 0, (0, 1)) && reserve_out(&mut other, 0, 0, (0, 2)), "REGISTER");
+    (server, device, fenced, other)
+}
+
+/// Sends commands that write the first block in one go, each with its tag, its code and what it writes.
+fn write_all(initiator: &mut Initiator, commands: &[(u32, u8, u8)]) {
+    let mut bytes = Vec::new();
+    for &(tag, code, content) in commands {
+        let header = Header::new(opcode::SCSI_COMMAND, tag).with_word(0, BLOCK as u32);
+        let mut header = header.with_word(1, initiator.command_number).with_cdb(&transfer(code, 0, 1));
+        header.flags = 0x80 | WRITES;
+        pdu::put(&mut bytes, header, &[content; BLOCK], false, false);
+        initiator.command_number += 1;
+    }
+    std::io::Write::write_all(&mut initiator.stream, &bytes).unwrap();
+}
+
+/// Writes the first block once PREEMPT AND ABORT is answered, past the device that waits, so that nothing but the fence orders it; lets what waits go on then. What
+/// `fenced` had sent must not be seen.
+fn fence(device: &Watched, fenced: &mut Initiator, other: &mut Initiator, waits: &Sender<()>) {
+    assert!(reserve_out(other, 5, 1, (2, 1)), "PREEMPT AND ABORT");
+    device.inner.write_from(0, &[5; BLOCK]).unwrap();
+    let _ = waits.send(());
+    let _ = waits.send(());
+    // It is there, and has left behind what it had begun.
+    fenced.command(77, &[0; 16], 0, 0, &[]);
+    while fenced.receive().unwrap().0.tag() != 77 {}
+    assert_eq!(device.first(), [5; BLOCK], "the write of the one who ended the tasks is the last");
+}
+
+#[test]
+fn nothing_of_an_initiator_is_written_once_its_tasks_were_ended_by_another() {
+    let (_server, device, mut first, mut other) = fenced();
     let (begins, has_begun) = channel();
     let (writes, has_written) = channel();
     let has_written = Arc::new(Mutex::new(has_written));
@@ -245,30 +311,32 @@ fn nothing_of_an_initiator_is_written_once_its_tasks_were_ended_by_another() {
             let _ = has_written.lock().recv_timeout(WHILE);
         }
     };
-    let (first, second) = (wait(), wait());
-    let first = move || {
+    let (waits, next) = (wait(), wait());
+    let begun = move || {
         begins.send(()).unwrap();
-        first();
+        waits();
     };
-    *devices[1].before_changes.lock() = VecDeque::from([Box::new(first) as Call, Box::new(second)]);
-    // A WRITE (10) of the first block, and in one go with it a WRITE SAME (10) with zeroes.
-    let mut bytes = Vec::new();
-    for (tag, code, content) in [(5, 0x2a, 7), (6, 0x41, 0)] {
-        let header = Header::new(opcode::SCSI_COMMAND, tag).with_word(0, BLOCK as u32);
-        let mut header = header.with_word(1, fenced.command_number).with_cdb(&transfer(code, 0, 1));
-        header.flags = 0x80 | WRITES;
-        pdu::put(&mut bytes, header, &[content; BLOCK], false, false);
-        fenced.command_number += 1;
-    }
-    std::io::Write::write_all(&mut fenced.stream, &bytes).unwrap();
+    *device.before_changes.lock() = VecDeque::from([Box::new(begun) as Call, Box::new(next)]);
+    // A WRITE (10), and behind it a WRITE SAME (10) with zeroes.
+    write_all(&mut first, &[(5, 0x2a, 7), (6, 0x41, 0)]);
     has_begun.recv().unwrap();
-    assert!(reserve_out(&mut other, 5, 1, (2, 1)), "PREEMPT AND ABORT");
-    other.command(2, &transfer(0x2a, 0, 1), WRITES, BLOCK as u32, &[5; BLOCK]);
-    assert_eq!(other.status().0, 0);
-    writes.send(()).unwrap();
-    // It is there, and has left behind what it had begun.
-    fenced.command(77, &[0; 16], 0, 0, &[]);
-    while fenced.receive().unwrap().0.tag() != 77 {}
-    assert_eq!(devices[1].first(), [5; BLOCK], "the write of the one who ended the tasks is the last");
-    drop(writes);
+    fence(&device, &mut first, &mut other, &writes);
+}
+
+#[test]
+fn write_that_has_yet_to_be_done_is_not_done_once_its_task_was_ended_by_another() {
+    let (_server, device, mut first, mut other) = fenced();
+    let (begins, has_begun) = channel();
+    let (writes, has_written) = channel();
+    *device.at_once.lock() = Some(Box::new(move || {
+        begins.send(()).unwrap();
+        // Until the other one waits for this look at what is ready to be over.
+        std::thread::sleep(WHILE);
+    }));
+    *device.before_changes.lock() = VecDeque::from([Box::new(move || {
+        let _ = has_written.recv_timeout(WHILE);
+    }) as Call]);
+    write_all(&mut first, &[(5, 0x2a, 7)]);
+    has_begun.recv().unwrap();
+    fence(&device, &mut first, &mut other, &writes);
 }

@@ -142,13 +142,8 @@ impl Scrub {
         });
         let document = document.unwrap_or_default();
         volume.remember_damaged(document.damaged.iter().map(DamagedBlock::from));
-        let inner = Inner {
-            document,
-            next: Duration::ZERO,
-            written: Duration::ZERO,
-            looked: None,
-            counted: 0,
-        };
+        let inner =
+            Inner { document, next: Duration::ZERO, written: Duration::ZERO, looked: None, counted: 0 };
         Self { path, inner: Mutex::new(inner), wake: Condvar::new() }
     }
 
