@@ -113,13 +113,19 @@ fn begin(server: &Running, command: &[&str]) -> Child {
     begun.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Writes down, where the server is stopped, what a kill leaves once the first of the mirrors has taken over.
-fn note_half_done(server: &Running, instant: &Value) {
+/// Makes of a server what a kill leaves once the first of the mirrors has taken over: that is done, and it is written down that all of them do.
+fn take_over_first_and_be_killed(server: &mut Running) {
+    let instant = server.json(&["group", "show", "bank"])["common"]["name"].clone();
+    server.good(&["group", "apart", "bank"]);
+    server.good(&["mirror", "failover", "data", "--yes"]);
+    server.good(&["group", "together", "bank"]);
+    server.kill();
     let path = server.data.join("groups.json");
     let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     document["groups"][0]["failover"] =
         serde_json::json!({ "snapshot": instant, "at_ms": 1, "done": ["data"], "reverse": true });
     std::fs::write(&path, document.to_string()).unwrap();
+    server.restart();
 }
 
 /// Begins the change of roles under load, and waits until the sources have given theirs away; what they had answered.
@@ -291,14 +297,7 @@ fn group_whose_volumes_have_changed_their_roles_in_part_changes_all_of_them_at_o
     for volume in VOLUMES {
         destination.good(&["mirror", "update", volume]);
     }
-    let instant = destination.json(&["group", "show", "bank"])["common"]["name"].clone();
-    // One of the mirrors has taken over, and it is written down that all of them do.
-    destination.good(&["group", "apart", "bank"]);
-    destination.good(&["mirror", "failover", "data", "--yes"]);
-    destination.good(&["group", "together", "bank"]);
-    destination.kill();
-    note_half_done(&destination, &instant);
-    destination.restart();
+    take_over_first_and_be_killed(&mut destination);
     assert!(problems(&destination).contains("reverse was cut off"), "{}", problems(&destination));
     assert_eq!(&numbers(&destination)[1..], &answered[1..]);
     assert!(!takes_writes(&destination), "nobody writes to any before all do");
@@ -332,14 +331,7 @@ fn group_that_was_on_its_way_to_take_over_does_so_at_that_instant_whatever_came_
     for volume in VOLUMES {
         destination.good(&["mirror", "update", volume]);
     }
-    let instant = destination.json(&["group", "show", "bank"])["common"]["name"].clone();
-    // One of the mirrors has taken over when the server is killed.
-    destination.good(&["group", "apart", "bank"]);
-    destination.good(&["mirror", "failover", "data", "--yes"]);
-    destination.good(&["group", "together", "bank"]);
-    destination.kill();
-    note_half_done(&destination, &instant);
-    destination.restart();
+    take_over_first_and_be_killed(&mut destination);
     // The other side has its roles again, and goes on.
     number_all(2);
     for volume in &VOLUMES[1..] {
