@@ -5,13 +5,16 @@
 mod running;
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
 use running::{Running, can_mount};
 
 const EDQUOT: i32 = 122;
 const EIO: i32 = 5;
+/// A user who may do nothing.
+const NOBODY: u32 = 65_534;
 
 /// A server with a volume that is mounted; unmounted again at the end, whatever comes.
 struct Mounted {
@@ -188,6 +191,32 @@ fn snapshots_from_before_the_first_file_differ_by_all_files() {
     assert_eq!(diff("empty", "full"), "created   /d/\nlinked    /d/file\ncreated   /link\n");
     assert_eq!(diff("full", "empty"), "deleted   /d/\ndeleted   /d/file\ndeleted   /link\n");
     assert_eq!(diff("empty", "empty"), "");
+}
+
+#[test]
+fn server_without_root_mounts_what_its_user_can_write_to() {
+    let is_open = fs::metadata("/dev/fuse").is_ok_and(|device| device.mode() & 0o006 == 0o006);
+    let scratch = tempfile::tempdir().unwrap();
+    let Some(server) = is_open.then(|| Running::start_as(NOBODY, scratch.path())).flatten() else {
+        eprintln!("skipped: /dev/fuse is for root alone");
+        return;
+    };
+    let point = scratch.path().join("mnt");
+    fs::create_dir(&point).unwrap();
+    std::os::unix::fs::chown(&point, Some(NOBODY), Some(NOBODY)).unwrap();
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    let mounted = Mounted { server, point };
+    mounted.mount();
+    let script = "cd \"$0\" && mkdir d && echo mine > d/f && chmod 600 d/f && ln d/f g && mv g d/g && sync d/f && stat -c %u:%h . d/f";
+    let shell = |script: &str| {
+        let mut shell = std::process::Command::new("sh");
+        let done = shell.args(["-c", script]).arg(&mounted.point).uid(NOBODY).gid(NOBODY).output().unwrap();
+        String::from_utf8([done.stdout, done.stderr].concat()).unwrap()
+    };
+    assert_eq!(shell(script), format!("{NOBODY}:3\n{NOBODY}:2\n"));
+    mounted.server.good(&["snapshot", "create", "vol0@s"]);
+    assert_eq!(shell("rm -r \"$0\"/d && cat \"$0\"/.snapshot/s/d/g"), "mine\n");
+    mounted.unmount();
 }
 
 #[test]

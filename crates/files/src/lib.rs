@@ -15,8 +15,8 @@ pub use error::FilesError;
 pub use lun::{LunInfo, Luns};
 pub use lun_device::LunDevice;
 pub use tree::{
-    Allocate, ChangeKind, Entry, FILE_BYTES_MAX, FileDifference, New, NodeKind, Quota, QuotaLimits, Rename,
-    SetStat, SetTime, SetXattr, Space, Stat, Tree, TreeChange, TreeError, TreeFinding, check_tree,
+    Allocate, ChangeKind, Entry, FILE_BYTES_MAX, FileDifference, New, NodeKind, Owner, Quota, QuotaLimits,
+    Rename, SetStat, SetTime, SetXattr, Space, Stat, Tree, TreeChange, TreeError, TreeFinding, check_tree,
 };
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ pub struct Running {
     pub data: PathBuf,
     arguments: Vec<String>,
     process: Option<Child>,
+    /// Who runs it and its commands, if not who runs the tests.
+    user: Option<u32>,
 }
 
 impl Running {
@@ -39,15 +42,38 @@ impl Running {
     /// The same with other addresses.
     pub fn start_with(dir: &Path, name: &str, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        let mut running = Self { data: dir.join(name), arguments, process: None };
+        let mut running = Self { data: dir.join(name), arguments, process: None, user: None };
         running.restart();
         running
+    }
+
+    /// A server of another user in a directory of his, if this machine lets the tests do so; said aloud if not.
+    pub fn start_as(user: u32, dir: &Path) -> Option<Self> {
+        let own = |path: &Path| std::os::unix::fs::chown(path, Some(user), Some(user)).is_ok();
+        let runs =
+            || cairn().arg("--version").uid(user).gid(user).output().is_ok_and(|done| done.status.success());
+        if !rustix::process::geteuid().is_root() || !own(dir) || !runs() {
+            eprintln!("skipped: it needs root, and a program that other users may run");
+            return None;
+        }
+        let arguments = ["--mirror", "off"].map(str::to_owned).to_vec();
+        let mut running = Self { data: dir.join("data"), arguments, process: None, user: Some(user) };
+        running.restart();
+        Some(running)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = cairn();
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        command
     }
 
     /// Starts it on the same folder.
     pub fn restart(&mut self) {
         assert!(self.process.is_none(), "it runs");
-        let mut command = cairn();
+        let mut command = self.command();
         command
             .arg("serve")
             .arg("--data")
@@ -93,7 +119,7 @@ impl Running {
     }
 
     pub fn run(&self, arguments: &[&str]) -> Output {
-        cairn().args(arguments).arg("--data").arg(&self.data).output().unwrap()
+        self.command().args(arguments).arg("--data").arg(&self.data).output().unwrap()
     }
 
     /// Runs what must succeed; what it printed.

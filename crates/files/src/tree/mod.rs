@@ -71,6 +71,15 @@ const ROOT_NAME: &str = ".files";
 const ORPHANS_NAME: &str = ".orphans";
 const QUOTAS_NAME: &str = ".quotas";
 
+/// Whose the root directory of a new tree is; root's by default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
 /// The files that the root directory names.
 #[derive(Debug, Clone, Copy)]
 struct Roots {
@@ -99,12 +108,20 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tree of a live volume. At first it makes an empty one (mode 0755, owner 0), and in any case frees what was without a name and
+    /// The tree of a live volume, which is root's when it is made: see [`Tree::open_for`].
+    ///
+    /// # Errors
+    /// As [`Tree::open_for`].
+    pub fn open(volume: Arc<Volume>) -> Result<Self, TreeError> {
+        Self::open_for(volume, Owner::default())
+    }
+
+    /// The tree of a live volume. At first it makes an empty one, whose root directory is of `owner` (mode 0755), and in any case frees what was without a name and
     /// open when the volume was last used.
     ///
     /// # Errors
     /// [`TreeError::ReadOnly`] while the volume is a destination: [`Tree::of_image`] reads what it shows. [`TreeError::NoSpace`]; damage; the volume's states.
-    pub fn open(volume: Arc<Volume>) -> Result<Self, TreeError> {
+    pub fn open_for(volume: Arc<Volume>, owner: Owner) -> Result<Self, TreeError> {
         if volume.status_role() == Role::Destination {
             return Err(TreeError::ReadOnly);
         }
@@ -115,7 +132,7 @@ impl Tree {
             let found = find_roots(&Directory::read(&volume)?)?;
             let roots = match found {
                 Some(roots) => roots,
-                None => make_roots(&volume)?,
+                None => make_roots(&volume, owner)?,
             };
             drop(turn);
             roots
@@ -405,9 +422,11 @@ fn find_roots(directory: &Directory) -> Result<Option<Roots>, VolumeError> {
 }
 
 /// Makes them in one generation: after a crash they are there, or there is no tree.
-fn make_roots(volume: &Arc<Volume>) -> Result<Roots, TreeError> {
+fn make_roots(volume: &Arc<Volume>, owner: Owner) -> Result<Roots, TreeError> {
     let now = volume.now().0.cast_signed();
     let directory = Attributes {
+        uid: owner.uid,
+        gid: owner.gid,
         mode: NodeKind::Directory.type_bits() | 0o755,
         links: 2,
         blocks: 1,

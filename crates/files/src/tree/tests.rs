@@ -49,6 +49,19 @@ fn assert_whole(tree: &Tree) {
 }
 
 #[test]
+fn new_tree_is_of_who_makes_it_and_stays_so() {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(4096, Role::Normal)));
+    format(&*device, 4096);
+    let volume = open_volume(&device, Arc::new(ManualClock::new(Timestamp(1_000_000_000))));
+    for owner in [Owner { uid: 1000, gid: 100 }, Owner::default()] {
+        let tree = Tree::open_for(volume.clone(), owner).expect("it opens");
+        let stat = tree.stat(tree.root()).expect("it is there");
+        assert_eq!((stat.uid, stat.gid, stat.mode & 0o777), (1000, 100, 0o755));
+        assert_whole(&tree);
+    }
+}
+
+#[test]
 fn tree_does_what_the_model_does() {
     for seed in 0..6 {
         let (device, mut tree) = fresh(16_384);

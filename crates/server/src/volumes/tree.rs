@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_files::Tree;
+use cairn_files::{Owner, Tree};
 use cairn_frontend_fuse::Mount;
+use rustix::process::{getegid, geteuid};
 
 use super::OpenVolume;
 use crate::background;
@@ -18,14 +19,17 @@ impl OpenVolume {
     /// What a volume is busy with whose mount was taken away while programs work in it.
     pub(crate) const STILL_USED: &str = "programs still work in a mount of it that was taken away";
 
-    /// The live tree, which is made if there is none yet. It closes when nobody has it any more.
+    /// The live tree, which is made if there is none yet, for the user of this server: without root nobody could write to it otherwise. It closes when nobody has it
+    /// any more.
     pub(crate) fn live_tree(&self) -> Result<Arc<Tree>, ServerError> {
         let mut tree = self.tree.lock();
         // One that a rollback has overtaken is not handed out again.
         if let Some(tree) = tree.upgrade().filter(|tree| tree.is_current()) {
             return Ok(tree);
         }
-        let opened = Tree::open(self.volume.clone()).map(Arc::new).map_err(ServerError::tree(&self.name))?;
+        let owner = Owner { uid: geteuid().as_raw(), gid: getegid().as_raw() };
+        let opened = Tree::open_for(self.volume.clone(), owner).map(Arc::new);
+        let opened = opened.map_err(ServerError::tree(&self.name))?;
         *tree = Arc::downgrade(&opened);
         Ok(opened)
     }
