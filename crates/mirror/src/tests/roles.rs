@@ -420,6 +420,95 @@ fn attempt(pair: &mut Pair) -> bool {
     pair.update().is_ok()
 }
 
+/// The power goes at every operation of the device of either side of a planned change of roles, and comes back: never do both sides take writes, both are whole, and the same
+/// once more ends it, with all that was flushed. What only the log of the source had is in the head that it hands over.
+#[test]
+fn power_cut_at_any_operation_of_a_planned_change_of_roles_loses_nothing_and_goes_on() {
+    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    let bytes = Volume::device_bytes(BLOCKS, Role::Destination);
+    let devices = [(); 2].map(|()| Arc::new(FaultDevice::new(bytes)));
+    let mut rng = Rng::new(14);
+    let mut pair = Pair::on(devices[0].clone(), devices[1].clone(), clock, 14);
+    (0..30).for_each(|_| pair.work(&mut rng));
+    pair.update().expect("a baseline");
+    (0..6).for_each(|_| pair.work(&mut rng));
+    pair.source.consistency_point().expect("it commits");
+    pair.write(pair.files[0], 7, 5, &mut rng);
+    pair.source.flush().expect("it is in the log");
+    let whole = devices.map(|device| device.fork());
+    let expected = {
+        let device: Arc<dyn Device> = Arc::new(whole[0].fork());
+        let volume = open(&device, &pair.clock);
+        volume.consistency_point().expect("it commits");
+        seen(&volume)
+    };
+    for side in [0, 1, 0, 1] {
+        let mut stages = [0; 3];
+        for cut in 0.. {
+            let mut devices = whole.each_ref().map(|device| Arc::new(device.fork()));
+            restart(&mut pair, &devices);
+            devices[side].cut_after(cut);
+            let through = change_roles(&pair);
+            if !devices[side].is_off() {
+                assert!(through, "without a cut it goes through");
+                break;
+            }
+            devices[side] = Arc::new(devices[side].power_cycle(&mut rng));
+            restart(&mut pair, &devices);
+            let roles = (pair.source.status().role, pair.destination.status().role);
+            let stage = match roles {
+                (Role::Normal, Role::Destination) => 0,
+                (Role::Destination, Role::Destination) => 1,
+                (Role::Destination, Role::Normal) => 2,
+                both => panic!("side {side}, cut at {cut}: {both:?}"),
+            };
+            stages[stage] += 1;
+            for volume in [&pair.source, &pair.destination] {
+                assert_clean(volume);
+            }
+            if stage > 0 {
+                assert_eq!(seen(&pair.source), expected, "side {side}, cut at {cut}: what it handed over");
+            }
+            assert!(change_roles(&pair), "side {side}, cut at {cut}: the same again goes on");
+            for volume in [&pair.source, &pair.destination] {
+                assert_eq!(seen(volume), expected, "side {side}, cut at {cut}");
+                assert_clean(volume);
+            }
+            assert_eq!(pair.destination.status().role, Role::Normal);
+            // The other direction goes on where this one ended.
+            pair.swap();
+            let update = pair.update().expect("the new direction works");
+            assert_ne!(update.kind, TransferKind::Baseline, "side {side}, cut at {cut}");
+            pair.assert_mirrored();
+            pair.swap();
+        }
+        // The old source does nothing more once the other one has taken over, which has little to do before the role is given away.
+        assert!(stages[side..side + 2].iter().all(|count| *count > 0), "side {side}: cut in {stages:?}");
+    }
+}
+
+/// Both servers start anew, on these devices.
+fn restart(pair: &mut Pair, devices: &[Arc<FaultDevice>; 2]) {
+    let [source, destination] = devices.each_ref().map(|device| -> Arc<dyn Device> { device.clone() });
+    (pair.source_device, pair.destination_device) = (source, destination);
+    (pair.registry, pair.other_registry) = Default::default();
+    pair.source = open(&pair.source_device, &pair.clock);
+    pair.reopen_destination();
+}
+
+/// A planned change of roles, or what is left of one. True when it went through.
+fn change_roles(pair: &Pair) -> bool {
+    if pair.destination.status().role == Role::Normal {
+        return true;
+    }
+    let mirror = pair.mirror();
+    let update = || pair.update_with(&mirror, Trouble::default());
+    let taken = update()
+        .and_then(|_| pair.converse(|client| mirror.ask_for_role(client, successor())))
+        .and_then(|target| update().and_then(|_| mirror.take_over(target)));
+    taken.is_ok()
+}
+
 #[test]
 fn handed_over_head_is_never_dropped_for_an_older_image() {
     let mut pair = Pair::new(11);
