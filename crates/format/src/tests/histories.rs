@@ -195,6 +195,19 @@ fn bytes_of_a_delta_are_those_of_its_version_and_none_is_ignored() {
 }
 
 #[test]
+fn delta_takes_as_many_units_as_have_room_for_its_runs() {
+    for length in [0, 1, 100, 480, 487, 488, 489, 511, 512, 999, 1000, 1001, 4000] {
+        let delta = Delta { runs: vec![1; length], ..delta() };
+        let bytes = delta.to_bytes();
+        assert_eq!(Delta::parse(&bytes), Ok(delta), "{length} bytes of runs");
+        let units = bytes.len() / PLACE_UNIT as usize;
+        assert!((units..=units + 1).all(|units| length <= Delta::room(units)), "{length}");
+        assert!((0..units).all(|units| length > Delta::room(units) || units == 0), "{length}");
+    }
+    assert_eq!(Delta::room(0), 0);
+}
+
+#[test]
 fn delta_with_an_impossible_base_or_length_is_refused_and_none_reaches_past_its_content() {
     let bytes = delta().to_bytes();
     assert!(Delta::parse(&bytes[..bytes.len() - 1]).is_err());
