@@ -266,3 +266,33 @@ fn dumps_of_two_levels_from_one_second_are_restored_one_after_the_other() {
     let listed = mounted.server.json(&["restore", "-tf", zero]);
     assert_eq!(listed[0]["path"], "/first");
 }
+
+/// What a restore of a level keeps for the next one says that all of it is there: then it is, also after a crash.
+#[test]
+fn tree_that_was_restored_is_whole_after_a_crash_as_the_next_level_builds_on_it() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path());
+    let content = |number: usize| vec![number as u8; 5000 + number * 40];
+    fs::create_dir(mounted.path("from")).unwrap();
+    for number in 0..200 {
+        fs::write(mounted.path(&format!("from/f{number}")), content(number)).unwrap();
+    }
+    mounted.server.good(&["snapshot", "create", "vol0@s"]);
+    let dump = scratch.path().join("dump");
+    mounted.server.good(&["dump", "-0", "-f", dump.to_str().unwrap(), "vol0@s:/from"]);
+    let to = mounted.path("to");
+    fs::create_dir(&to).unwrap();
+    // The other side of the kernel's memory of this mount is the server: what is not there yet is lost with it.
+    mounted.server.good(&["restore", "-rf", dump.to_str().unwrap(), "--to", to.to_str().unwrap()]);
+    mounted.server.kill();
+    mounted.server.restart();
+    running::wait_until("it is mounted again", || fs::metadata(&to).is_ok());
+    assert!(to.join(".cairn-restore.json").exists(), "the next level finds what there is");
+    for number in 0..200 {
+        let found = fs::read(to.join(format!("from/f{number}"))).unwrap();
+        assert!(found == content(number), "file {number} has {} bytes", found.len());
+    }
+}

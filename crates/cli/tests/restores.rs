@@ -259,6 +259,45 @@ fn levels_out_of_turn_are_refused() {
 }
 
 #[test]
+fn restore_that_was_cut_off_is_not_built_on_and_one_that_was_all_but_over_is() {
+    let (scratch, from, to) = scene();
+    let mut folder = Folder::new(&from);
+    let [zero, one] = ["0", "1"].map(|name| scratch.path().join(name));
+    std::fs::write(&zero, folder.dump(0, 0, 1000)).unwrap();
+    std::fs::write(from.join("later"), b"later").unwrap();
+    std::fs::write(&one, folder.dump(1, 1000, 2000)).unwrap();
+    let work = to.join(".cairn-restore.work");
+    // Killed before anything has changed.
+    std::fs::create_dir(&work).unwrap();
+    good(&restore("-rf", &zero, &to, &[]));
+    // Killed when all is done but the end of this directory.
+    std::fs::create_dir(&work).unwrap();
+    good(&restore("-rf", &one, &to, &[]));
+    assert_eq!(look(&to), look(&from));
+    assert!(!work.exists());
+
+    // Killed while the dump comes: half of it does, and then nothing.
+    let other = scratch.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
+    command.args(["restore", "-rf", "-", "--to"]).arg(&other).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let whole = std::fs::read(&zero).unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&whole[..whole.len() - 2048]).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !other.join(".cairn-restore.work/state").exists() {
+        assert!(std::time::Instant::now() < deadline, "it begins");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let refused = restore("-rf", &one, &other, &[]);
+    assert_eq!(code(&refused), Some(32), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("cut off before"), "{refused:?}");
+}
+
+#[test]
 fn single_files_come_out_by_path_and_by_hand() {
     let (scratch, from, to) = scene();
     let bytes = Folder::new(&from).dump(0, 0, 1000);

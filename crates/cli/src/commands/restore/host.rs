@@ -63,13 +63,15 @@ impl Target {
         }
     }
 
-    /// Writes a file in it anew, whole or not at all.
-    pub fn replace(&self, name: &[u8], bytes: &[u8]) -> io::Result<()> {
-        let fresh = self.place(&[name, b".new"].concat())?;
-        let mut file = fresh.make_file()?;
+    /// Gives a file that was made in it this content and its last name, once all that was made before is on the disk; durable when it returns.
+    pub fn conclude(&self, mut file: File, from: &Place, bytes: &[u8], name: &[u8]) -> io::Result<()> {
+        let directory = fs::openat(&self.root, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         file.write_all(bytes)?;
+        fs::syncfs(&directory)?;
+        // Of a FUSE file system the kernel writes only what it has in memory itself.
         file.sync_all()?;
-        fresh.move_to(&self.place(name)?)
+        from.move_to(&self.place(name)?)?;
+        Ok(fs::fsync(&directory)?)
     }
 
     /// The place of a path. Directories on the way are made where they are missing, for nobody else to look into until they get their own mode.

@@ -1,7 +1,8 @@
 //! `cairn restore -r`: a whole tree out of a dump of level 0 and those of higher levels after it, with what was renamed, removed and used again meanwhile.
 //!
-//! What the tree has of which number is kept in a file in it, so that the next dump can be compared with it. It is written last: a restore that
-//! was cut off is seen by the directory that it works in, and starts over from level 0 elsewhere.
+//! What the tree has of which number is kept in a file in it, so that the next dump can be compared with it. It is written last, once all else is on the disk: a restore that
+//! was cut off is seen by the directory that it works in, and starts over from level 0 elsewhere. That file is there from the beginning, in the work directory: an empty one is left by a restore
+//! that has changed nothing yet, or that is over but for it.
 //!
 //! # Order
 //! 1. Directories that are elsewhere now, and one name of each file that has none of its names any more, go to the work directory.
@@ -11,6 +12,7 @@
 //! 5. Directories get their owners, modes and times.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
 use std::io;
 
 use cairn_bsddump::{Entry, Kind, Names, ROOT};
@@ -26,6 +28,8 @@ use crate::exit::Failure;
 const STATE: &str = ".cairn-restore.json";
 /// Where things wait while names change.
 const WORK: &str = ".cairn-restore.work";
+/// What becomes [`STATE`], in there: while it has this name, the tree is on its way.
+const NEXT: &str = ".cairn-restore.work/state";
 
 /// What was restored so far.
 #[derive(Debug, Serialize, Deserialize)]
@@ -118,6 +122,7 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     }
     let new = Tree::of(&merged);
     target.place(WORK.as_bytes())?.make_directory()?;
+    let next = target.place(NEXT.as_bytes())?.make_file()?;
     let staged = change_names(&old, &new, open, target)?;
     let nowhere = HashSet::new();
     let mut names_of = |number: u32| {
@@ -134,8 +139,8 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
         }
     }
     staged.iter().try_for_each(|number| target.place(format!("{WORK}/{number}").as_bytes())?.clear())?;
-    target.place(WORK.as_bytes())?.remove_directory()?;
-    save(open, target, &new)
+    save(open, target, &new, next)?;
+    Ok(target.place(WORK.as_bytes())?.remove_directory()?)
 }
 
 /// Steps 1 to 3. Returns the files that are in the work directory.
@@ -202,13 +207,13 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
 /// What the directory has of earlier dumps, after looking whether this dump goes on top of it.
 fn load(open: &Open, target: &Target) -> Result<Tree, Failure> {
     let label = open.reader.label();
-    let names = target.names()?;
-    if names.iter().any(|name| name == WORK.as_bytes()) {
-        return Err(Failure::new(
-            ErrorKind::NotEmpty,
-            "a restore into this directory was cut off before",
-            "start over with the dump of level 0 in an empty directory",
-        ));
+    let mut names = target.names()?;
+    if let Some(at) = names.iter().position(|name| name == WORK.as_bytes()) {
+        names.remove(at);
+        match target.place(WORK.as_bytes())?.remove_directory() {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => return Err(cut_off()),
+            removed => removed?,
+        }
     }
     if label.since == 0 {
         if names.iter().any(|name| name != b"lost+found") {
@@ -248,6 +253,14 @@ fn load(open: &Open, target: &Target) -> Result<Tree, Failure> {
     Ok(Tree::of(&names))
 }
 
+fn cut_off() -> Failure {
+    Failure::new(
+        ErrorKind::NotEmpty,
+        "a restore into this directory was cut off before",
+        "start over with the dump of level 0 in an empty directory",
+    )
+}
+
 fn read_state(target: &Target) -> Result<Option<State>, Failure> {
     let Some(bytes) = target.read(STATE.as_bytes())? else { return Ok(None) };
     let state: Option<State> = serde_json::from_slice(&bytes).ok();
@@ -261,7 +274,7 @@ fn read_state(target: &Target) -> Result<Option<State>, Failure> {
     }
 }
 
-fn save(open: &Open, target: &Target, tree: &Tree) -> Result<(), Failure> {
+fn save(open: &Open, target: &Target, tree: &Tree, next: File) -> Result<(), Failure> {
     let label = open.reader.label();
     let entries = |number: &u32| {
         let entries = tree.names.entries(*number).unwrap_or(&[]).iter();
@@ -270,5 +283,5 @@ fn save(open: &Open, target: &Target, tree: &Tree) -> Result<(), Failure> {
     let directories = tree.order.iter().map(|number| (*number, entries(number))).collect();
     let state = State { version: 1, date: label.date, level: label.level, directories };
     let bytes = serde_json::to_vec(&state).map_err(io::Error::from)?;
-    Ok(target.replace(STATE.as_bytes(), &bytes)?)
+    Ok(target.conclude(next, &target.place(NEXT.as_bytes())?, &bytes, STATE.as_bytes())?)
 }
