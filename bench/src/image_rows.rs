@@ -3,6 +3,8 @@
 //! One data set for all: an ext4 file system with files of mixed sizes, which is a LUN for Cairn and a loop device for BSD dump and partclone. What
 //! needs root or a kernel module that is not there is left out, and the table says so.
 
+mod files;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -61,19 +63,29 @@ fn served(cairn: &Cairn, arguments: &[&str]) -> Result<Took> {
 
 /// Bytes a second of fio over a file, past the page cache.
 fn fio(path: &Path, pattern: &str, offset: u64, bytes: u64) -> Result<f64> {
+    fio_of(&[(path, pattern, offset)], bytes)
+}
+
+/// The same over several files at once, from `offset` of each on: of one of them, until the last one is through.
+fn fio_of(jobs: &[(&Path, &str, u64)], bytes: u64) -> Result<f64> {
     let mut fio = Command::new("fio");
-    fio.args(["--name=device", "--direct=1", "--bs=1M", "--iodepth=8", "--ioengine=io_uring"]);
-    fio.args(["--output-format=json", "--refill_buffers", "--end_fsync=1", "--allow_file_create=1"]);
-    fio.arg(format!("--filename={}", path.display())).arg(format!("--rw={pattern}"));
-    fio.arg(format!("--size={bytes}")).arg(format!("--offset={offset}"));
+    fio.args(["--direct=1", "--bs=1M", "--iodepth=8", "--ioengine=io_uring", "--output-format=json"]);
+    fio.args(["--refill_buffers", "--end_fsync=1", "--allow_file_create=1"]).arg(format!("--size={bytes}"));
+    for (path, pattern, offset) in jobs {
+        fio.arg(format!("--name={pattern}")).arg(format!("--rw={pattern}"));
+        fio.arg(format!("--filename={}", path.display())).arg(format!("--offset={offset}"));
+    }
     let said = run(&mut fio)?;
     let object = said.find('{').map_or("", |start| &said[start..]);
     let seen: serde_json::Value = serde_json::from_str(object).context("fio's report")?;
-    let job = &seen["jobs"][0];
-    let side = &job[if pattern == "read" { "read" } else { "write" }];
-    // With the flush at the end, which is not part of the rate that fio tells.
-    let ms = job["job_runtime"].as_f64().context("fio's runtime")?;
-    Ok(side["io_bytes"].as_f64().context("fio's bytes")? / (ms / 1e3))
+    let mut rates = Vec::new();
+    for (job, (_, pattern, _)) in seen["jobs"].as_array().context("fio's jobs")?.iter().zip(jobs) {
+        let side = &job[if *pattern == "read" { "read" } else { "write" }];
+        // With the flush at the end, which is not part of the rate that fio tells.
+        let ms = job["job_runtime"].as_f64().context("fio's runtime")?;
+        rates.push(side["io_bytes"].as_f64().context("fio's bytes")? / (ms / 1e3));
+    }
+    Ok(rates.into_iter().fold(f64::INFINITY, f64::min))
 }
 
 /// An ext4 file system in a file, attached to a loop device while this lives.
@@ -201,8 +213,12 @@ pub(crate) fn image(plan: &Plan, report: &mut Report) -> Result<()> {
         return Ok(());
     }
     plan.ask_room(30)?;
-    let parts: [(&str, Part); 3] =
-        [("everything", everything), ("incremental", incremental), ("sparse", sparse)];
+    let parts: [(&str, Part); 4] = [
+        ("everything", everything),
+        ("files", files::files),
+        ("incremental", incremental),
+        ("sparse", sparse),
+    ];
     for (name, part) in parts {
         if plan.wants(name) {
             part(plan, report)?;
@@ -234,7 +250,7 @@ fn on_both(
     Ok(Some((ext4, cairn)))
 }
 
-/// Level 0 and back, next to what reads and writes the same device.
+/// Level 0 to nowhere, next to what reads the same device.
 fn everything(plan: &Plan, report: &mut Report) -> Result<()> {
     let bytes = plan.export_bytes();
     let files = ((bytes as f64 * FILLED) as u64, FILES);
@@ -243,7 +259,7 @@ fn everything(plan: &Plan, report: &mut Report) -> Result<()> {
     let data = planned["data_bytes"].as_f64().context("the plan says its bytes")?;
     let volume = cairn.folder().join("volumes/vol0/volume.img");
     let at = |name: &str| plan.folder.join(name).display().to_string();
-    let (file, raw, scratch) = (at("dump"), at("copy.raw"), plan.folder.join("fio"));
+    let raw = at("copy.raw");
     let data_bytes = data as u64 & !((1 << 20) - 1);
     let image = ext4.image.display();
     let peers: Vec<Peer> = vec![
@@ -266,12 +282,11 @@ fn everything(plan: &Plan, report: &mut Report) -> Result<()> {
     ];
     let mut of_peers: Vec<Figures> = peers.iter().map(|_| Figures::default()).collect();
     let mut missing: Vec<String> = Vec::new();
-    let (mut reads, mut writes) = (Vec::new(), Vec::new());
+    let mut reads = Vec::new();
     let streams = [1usize, 2, 4];
     let mut dumps: Vec<Figures> = streams.iter().map(|_| Figures::default()).collect();
-    let (mut packed, mut to_file, mut restores) =
-        (Figures::default(), Figures::default(), Figures::default());
-    for round in 0..plan.rounds() {
+    let mut packed = Figures::default();
+    for _ in 0..plan.rounds() {
         reads.push(fio(&volume, "read", 64 << 20, data_bytes)? / 1e6);
         for (streams, figures) in streams.iter().zip(&mut dumps) {
             let mut arguments = vec!["image", "dump", "vol0", "-0", "--to"];
@@ -281,15 +296,6 @@ fn everything(plan: &Plan, report: &mut Report) -> Result<()> {
         packed
             .add(data, served(&cairn, &["image", "dump", "vol0", "-0", "--compress", "--to", "/dev/null"])?);
         settle()?;
-        to_file.add(data, served(&cairn, &["image", "dump", "vol0", "-0", "--overwrite", "--to", &file])?);
-        settle()?;
-        writes.push(fio(&scratch, "write", 0, data_bytes)? / 1e6);
-        std::fs::remove_file(&scratch)?;
-        settle()?;
-        let name = format!("restored{round}");
-        restores.add(data, served(&cairn, &["image", "restore", &name, &file])?);
-        cairn.cli(&["volume", "delete", &name, "--yes"])?;
-        settle()?;
         for ((name, line, bytes), figures) in peers.iter().zip(&mut of_peers) {
             match took(line) {
                 Ok(took) => figures.add(*bytes, took),
@@ -298,28 +304,13 @@ fn everything(plan: &Plan, report: &mut Report) -> Result<()> {
             settle()?;
         }
     }
-    let (read, write) = (median(reads), median(writes));
+    let read = median(reads);
     for (streams, figures) in streams.iter().zip(&dumps) {
         let work = format!("dump -0 to /dev/null, {streams} stream(s)");
         let fio = ("fio, direct reads of the volume's file", read);
         report.against(&work, "MB/s", Some(figures.rate()), fio, Target::AtLeast(0.9));
     }
     report.alone("dump -0 to /dev/null, packed", "MB/s", packed.rate(), Target::None);
-    let fio = ("fio, direct writes of a file", write);
-    report.against(
-        "dump -0 to a file on the same disk, durable",
-        "MB/s",
-        Some(to_file.rate()),
-        fio,
-        Target::AtLeast(0.9),
-    );
-    report.against(
-        "restore from that file, durable and checked",
-        "MB/s",
-        Some(restores.rate()),
-        fio,
-        Target::AtLeast(0.9),
-    );
     for ((name, ..), figures) in peers.iter().zip(&of_peers).filter(|(_, figures)| !figures.rates.is_empty())
     {
         report.against(
@@ -332,8 +323,6 @@ fn everything(plan: &Plan, report: &mut Report) -> Result<()> {
         let asked = if name.starts_with("BSD") { Target::AtMost(0.2) } else { Target::None };
         report.against("the same, processor", "s/GiB", Some(dumps[0].cpu()), (name, figures.cpu()), asked);
     }
-    report.alone("dump -0 to a file, processor", "s/GiB", to_file.cpu(), Target::None);
-    report.alone("restore, processor", "s/GiB", restores.cpu(), Target::None);
     missing.dedup();
     missing.iter().for_each(|why| report.note(format!("Left out: {why}.")));
     Ok(())

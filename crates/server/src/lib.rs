@@ -33,6 +33,7 @@ mod mounts;
 mod names;
 mod notify;
 mod pace;
+mod past_cache;
 mod peers;
 mod plans;
 mod quotas;

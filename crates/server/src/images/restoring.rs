@@ -38,6 +38,7 @@ use crate::api;
 use crate::error::ServerError;
 use crate::handover::Handed;
 use crate::jobs::Progress;
+use crate::past_cache::Source;
 use crate::state;
 use crate::transfer::Scoped;
 use crate::volumes::{UnfinishedRestore, Volumes};
@@ -399,7 +400,7 @@ impl<'a> Restoring<'a> {
             let name = self.request.files.get(number).map_or("a file", String::as_str);
             let anywhere = file.metadata().is_ok_and(|kind| kind.is_file());
             readers.push(match anywhere {
-                true => PartReader::open_file(name, &(Arc::new(file) as Arc<dyn DumpBytes>))?,
+                true => PartReader::open_file(name, &(Arc::new(Source::new(file)) as Arc<dyn DumpBytes>))?,
                 false => PartReader::open(name, Box::new(file))?,
             });
         }

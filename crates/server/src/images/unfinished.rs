@@ -17,8 +17,9 @@
 //! The snapshots that are in the dump's table are kept ([`Kept`]) from before the first byte until it is confirmed or given up, at each start again: without one of them the rest of the dump
 //! would not fit to what is there. A destination keeps none, as that would stop its updates; there a dump goes on as long as no update came between.
 
+use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{ErrorKind, Seek, SeekFrom};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use super::{Against, Document, Making, Record};
 use crate::api;
 use crate::error::ServerError;
 use crate::handover::Handed;
+use crate::past_cache::{self, Line};
 use crate::server::Server;
 use crate::state;
 use crate::volumes::OpenVolume;
@@ -422,7 +424,7 @@ impl Ledger {
     pub(super) fn write(
         &self,
         dump: &Dump<'_>,
-        (part, mut file): (usize, &File),
+        (part, file): (usize, &File),
         begun: &Begun,
         compression: Compression,
         work: &mut Work<'_>,
@@ -438,22 +440,29 @@ impl Ledger {
             }
             _ => failed(error),
         })?;
-        file.seek(SeekFrom::Start(begun.at().bytes)).map_err(failed)?;
-        let (written, settled) = self.write_and_settle(dump, (part, file), begun, compression, work);
+        let from = begun.at().bytes;
+        let ((written, settled), put) = past_cache::write(file, from, |out, line| {
+            self.write_and_settle(dump, (part, file), begun, (out, line), (compression, work))
+        });
+        if settled.is_err() {
+            // What was on its way then is written by now.
+            self.cut_to_mark(part, file);
+        }
         settled.map_err(failed)?;
         let written = written.map_err(DumpError::from)?;
+        put.map_err(failed)?;
         self.settle(part, file)?;
         Ok(written.bytes)
     }
 
-    /// Writes, and makes durable beside it what is written: the source is read on while the disk works.
+    /// Writes, and makes durable beside it what is written: the source is read on while the disk works. A mark is of what `line` says is in the file, never of what is on its way there.
     fn write_and_settle(
         &self,
         dump: &Dump<'_>,
         (part, file): (usize, &File),
         begun: &Begun,
-        compression: Compression,
-        work: &mut Work<'_>,
+        (out, line): (&mut dyn Write, &Line<'_>),
+        (compression, work): (Compression, &mut Work<'_>),
     ) -> (Result<Produced, StreamError>, std::io::Result<()>) {
         // Who asks does not wait: one that is busy is asked again at the next record.
         let (ask, asked) = sync_channel::<Reached>(0);
@@ -467,25 +476,31 @@ impl Ledger {
         std::thread::scope(|scope| {
             let settling = scope.spawn(settle);
             let (mut bytes, mut since) = (begun.at().bytes, self.clock.monotonic());
+            let mut on_their_way = VecDeque::new();
+            let mut written = *begun.at();
             let mut reached = move |at: &Reached| {
+                on_their_way.push_back(*at);
+                let upto = line.upto();
+                let there = on_their_way.iter().take_while(|at: &&Reached| at.bytes <= upto).count();
+                written = on_their_way.drain(..there).next_back().unwrap_or(written);
                 let now = self.clock.monotonic();
-                if at.bytes - bytes < MARK_BYTES && now.saturating_sub(since) < MARK_EVERY {
+                let (more, passed) = (written.bytes - bytes, now.saturating_sub(since));
+                if more == 0 || (more < MARK_BYTES && passed < MARK_EVERY) {
                     return Ok(());
                 }
-                match ask.try_send(*at) {
-                    Ok(()) => (bytes, since) = (at.bytes, now),
+                match ask.try_send(written) {
+                    Ok(()) => (bytes, since) = (written.bytes, now),
                     Err(TrySendError::Full(_)) => {}
                     // It has failed, and says why.
                     Err(TrySendError::Disconnected(_)) => return Err(ErrorKind::Other.into()),
                 }
                 Ok(())
             };
-            let mut out = file;
-            let onto = Onto { out: &mut out, reached: &mut reached };
-            let written = dump.resume_part(part as u32, begun, onto, compression, work);
+            let onto = Onto { out, reached: &mut reached };
+            let produced = dump.resume_part(part as u32, begun, onto, compression, work);
             drop(reached);
             let bug = || Err(std::io::Error::other("the thread that makes a dump durable has panicked"));
-            (written, settling.join().unwrap_or_else(|_| bug()))
+            (produced, settling.join().unwrap_or_else(|_| bug()))
         })
     }
 
@@ -497,12 +512,16 @@ impl Ledger {
     fn settle_io(&self, part: usize, file: &File) -> std::io::Result<()> {
         let outcome = file.sync_all();
         if outcome.is_err() {
-            let durable = self.with(part, |own| own.marks.last().map_or(0, |mark| mark.bytes));
-            if let Err(error) = file.set_len(durable.unwrap_or(0)) {
-                tracing::warn!(part, %error, "what could not be made durable of a dump is still in its file");
-            }
+            self.cut_to_mark(part, file);
         }
         outcome
+    }
+
+    fn cut_to_mark(&self, part: usize, file: &File) {
+        let durable = self.with(part, |own| own.marks.last().map_or(0, |mark| mark.bytes));
+        if let Err(error) = file.set_len(durable.unwrap_or(0)) {
+            tracing::warn!(part, %error, "what could not be made durable of a dump is still in its file");
+        }
     }
 
     /// A part is durable up to here. Without the note the dump goes on all the same, and is looked at for longer if it is cut.

@@ -3,6 +3,7 @@
 //! It takes 40 bytes for each record (1 MiB of blocks). Data is not read for it; whoever reads a block verifies it.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -24,6 +25,11 @@ pub trait DumpBytes: Send + Sync {
 
     /// Bytes in all.
     fn length(&self) -> std::io::Result<u64>;
+
+    /// All from `offset` on, in order, where there is a better way to it than [`read_at`](Self::read_at), as threads that read ahead are.
+    fn in_order(&self, _offset: u64) -> Option<Box<dyn Read + Send>> {
+        None
+    }
 }
 
 impl DumpBytes for File {
@@ -58,13 +64,18 @@ impl DumpBytes for Vec<u8> {
     }
 }
 
-/// Reads a part in order.
-pub(super) struct InOrder {
-    pub(super) bytes: Arc<dyn DumpBytes>,
-    pub(super) at: u64,
+/// Reads a part in order, from `at` on.
+pub(super) fn in_order(bytes: &Arc<dyn DumpBytes>, at: u64) -> Box<dyn Read + Send> {
+    bytes.in_order(at).unwrap_or_else(|| Box::new(InOrder { bytes: bytes.clone(), at }))
 }
 
-impl std::io::Read for InOrder {
+/// A part that can be read anywhere is read in order.
+struct InOrder {
+    bytes: Arc<dyn DumpBytes>,
+    at: u64,
+}
+
+impl Read for InOrder {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let read = self.bytes.read_at(self.at, buffer)?;
         self.at += read as u64;
@@ -75,7 +86,7 @@ impl std::io::Read for InOrder {
 impl PartReader {
     /// [`PartReader::open`] of a part that can be read anywhere: when the head at its beginning is damaged, the copy at its end serves.
     pub fn open_file(file: &str, bytes: &Arc<dyn DumpBytes>) -> Result<Self, DumpError> {
-        let input = || Box::new(InOrder { bytes: bytes.clone(), at: 0 });
+        let input = || in_order(bytes, 0);
         let mut reader = match Self::open(file, input()) {
             Err(DumpError::Head { source, .. }) => {
                 let head = head_at_end(bytes).map_err(|error| read_error(file, error))?;

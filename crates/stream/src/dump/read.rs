@@ -17,7 +17,7 @@ use cairn_format::stream::{
 use cairn_format::{FormatError, SnapshotEntry, Structure};
 
 use super::error::DumpError;
-use super::index::{DumpBytes, InOrder};
+use super::index::{DumpBytes, in_order};
 use crate::error::AbortReason;
 
 /// Bytes that one read of the input asks for.
@@ -284,8 +284,7 @@ impl PartReader {
     pub(crate) fn go_on(&mut self, at: PartReached) {
         match &self.anywhere {
             Some(bytes) => {
-                let input = InOrder { bytes: bytes.clone(), at: at.offset };
-                self.window = Window::new(Box::new(input));
+                self.window = Window::new(in_order(bytes, at.offset));
                 self.window.offset = at.offset;
                 self.stand(at);
             }
@@ -511,8 +510,10 @@ pub(crate) fn unpack(header: &RecordHeader, payload: &[u8]) -> Result<Runs, Form
     if data.len() != length {
         return Err(field("length"));
     }
-    let mut pieces = data.chunks_exact(BLOCK_SIZE).map(|bytes| {
-        let mut block = BlockMut::dirty();
+    // Next to each other in memory, as they go to neighbouring places.
+    let mut blocks = Vec::new();
+    BlockMut::append_run(&mut blocks, data.len() / BLOCK_SIZE);
+    let mut pieces = blocks.into_iter().zip(data.chunks_exact(BLOCK_SIZE)).map(|(mut block, bytes)| {
         block.copy_from_slice(bytes);
         block.freeze()
     });
@@ -581,10 +582,12 @@ impl Window {
         if self.end - self.at >= count || self.at_end {
             return Ok((self.end - self.at).min(count));
         }
-        self.buffer.copy_within(self.at..self.end, 0);
-        self.end -= self.at;
-        self.at = 0;
-        while self.end < count {
+        if self.buffer.len() - self.at < count {
+            self.buffer.copy_within(self.at..self.end, 0);
+            self.end -= self.at;
+            self.at = 0;
+        }
+        while self.end - self.at < count {
             match self.input.read(&mut self.buffer[self.end..]) {
                 Ok(0) => {
                     self.at_end = true;

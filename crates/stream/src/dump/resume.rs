@@ -14,7 +14,7 @@ use cairn_format::dump::DumpId;
 use cairn_format::stream::{RECORD_SNAPSHOTS_MAX, RecordHeader, RecordKind, StreamRun, chain_digest};
 
 use super::error::DumpError;
-use super::index::{DumpBytes, InOrder};
+use super::index::{DumpBytes, in_order};
 use super::read::{HEAD_BYTES, PartHead, PartReader, read_error};
 use super::write::{Dump, Shape};
 use crate::error::StreamError;
@@ -55,8 +55,7 @@ pub fn begun_table(
     bytes: &Arc<dyn DumpBytes>,
     id: DumpId,
 ) -> Result<Option<Vec<SnapshotEntry>>, DumpError> {
-    let input = Box::new(InOrder { bytes: bytes.clone(), at: 0 });
-    match PartReader::open(file, input) {
+    match PartReader::open(file, in_order(bytes, 0)) {
         Ok(reader) => Ok(reader.table().filter(|_| reader.head().dump.dump == id)),
         Err(error @ DumpError::Read { .. }) => Err(error),
         Err(_) => Ok(None),

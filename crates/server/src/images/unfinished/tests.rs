@@ -72,7 +72,13 @@ fn what_is_durable_of_a_part_is_written_down_as_time_goes_by_and_the_part_goes_o
     let mut progress = |_| {
         clock.advance(MARK_EVERY);
         std::thread::sleep(Duration::from_millis(20));
-        if path.exists() && marks(&path).len() == MARKS {
+        let noted = if path.exists() { marks(&path) } else { Vec::new() };
+        let there = file.metadata().expect("its length").len();
+        assert!(
+            noted.iter().all(|mark| *mark <= there),
+            "{noted:?} of {there}: no mark of what is on its way"
+        );
+        if noted.len() == MARKS {
             cancel.store(true, std::sync::atomic::Ordering::Relaxed);
         }
     };

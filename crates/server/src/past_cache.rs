@@ -1,0 +1,101 @@
+//! Long files that are written or read once, from front to back, past the page cache.
+//!
+//! Through the cache each byte is copied by the kernel, finds its place on the disk late and is written back by a thread that knows nothing of who waits for it. Here a file goes in
+//! pieces of [`PIECE`] bytes of aligned memory, by threads of its own.
+//!
+//! Direct requests are aligned, and files are not: what comes before the first place where a piece may begin and what is behind the last whole piece goes through the page cache, while nothing is on its way past it. So does
+//! everything where the file system does not take direct requests: it refuses the flag, or a request with `EINVAL`.
+//!
+//! The flag (`O_DIRECT`) stands in the open file, which its client shares; it is there while pieces are on their way. To open the file once more, for oneself, would take rights that a server need not have.
+
+mod reader;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+pub(crate) use reader::Source;
+pub(crate) use writer::{Line, write};
+
+/// What offsets, lengths and memory of direct requests are multiples of.
+const ALIGNMENT: usize = 4096;
+/// Bytes of a request.
+const PIECE: usize = 2 << 20;
+
+/// Memory for a piece, aligned.
+struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Buffer {
+    fn new() -> Self {
+        let bytes = vec![0; PIECE + ALIGNMENT];
+        let start = bytes.as_ptr().align_offset(ALIGNMENT);
+        Self { bytes, start }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + PIECE]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + PIECE]
+    }
+}
+
+/// Whether requests to an open file go past the page cache.
+struct Direct(AtomicBool);
+
+impl Direct {
+    fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// From here on they do, where the file system lets them.
+    fn enter(&self, file: &File) {
+        if switch(file, true).is_ok() {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+
+    /// From here on they do not.
+    fn leave(&self, file: &File) -> io::Result<()> {
+        if self.0.swap(false, Ordering::AcqRel) { switch(file, false) } else { Ok(()) }
+    }
+
+    /// Does `request`, through the page cache where the file system does not want it otherwise.
+    fn request(&self, file: &File, request: &mut dyn FnMut() -> io::Result<usize>) -> io::Result<usize> {
+        let mut refused = false;
+        loop {
+            match request() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Another thread may have met the same, and have left already.
+                Err(error) if !refused && Errno::from_io_error(&error) == Some(Errno::INVAL) => {
+                    refused = true;
+                    self.leave(file)?;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+fn switch(file: &File, on: bool) -> io::Result<()> {
+    let mut flags = fcntl_getfl(file)?;
+    flags.set(OFlags::DIRECT, on);
+    Ok(fcntl_setfl(file, flags)?)
+}

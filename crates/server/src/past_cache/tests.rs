@@ -1,0 +1,176 @@
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cairn_base::Rng;
+use cairn_stream::DumpBytes;
+
+use super::*;
+
+const MIB: usize = 1 << 20;
+
+/// A folder on a disk, and one in memory where there is such: each takes direct requests or not.
+fn folders() -> Vec<tempfile::TempDir> {
+    let mut folders = vec![tempfile::tempdir().expect("a folder")];
+    folders.extend(tempfile::tempdir_in("/dev/shm"));
+    folders
+}
+
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut noise = vec![0; bytes];
+    Rng::new(seed).fill(&mut noise);
+    noise
+}
+
+fn file(folder: &Path) -> (PathBuf, File) {
+    let path = folder.join("f");
+    let file = File::options().create(true).truncate(true).read(true).write(true).open(&path);
+    (path, file.expect("a file"))
+}
+
+fn is_direct(file: &File) -> bool {
+    fcntl_getfl(file).expect("its flags").contains(OFlags::DIRECT)
+}
+
+#[test]
+fn what_is_written_from_any_place_on_is_in_the_file_and_nothing_else() {
+    for folder in folders() {
+        for (case, at) in
+            [0, 1, 4095, 4096, 5000, MIB - 1, MIB, MIB + 4096, 3 * MIB + 77].into_iter().enumerate()
+        {
+            for bytes in [0, 1, 4096, MIB, 9 * MIB + 333] {
+                let (path, file) = file(folder.path());
+                let before = noise(1, at);
+                file.write_all_at(&before, 0).expect("written");
+                let (content, mut rng) = (noise(2, bytes), Rng::new(case as u64));
+                let (written, last) = write(&file, at as u64, |out, _| {
+                    let mut rest = &content[..];
+                    while !rest.is_empty() {
+                        let (now, later) =
+                            rest.split_at((1 + rng.below(MIB as u64) as usize).min(rest.len()));
+                        out.write_all(now)?;
+                        rest = later;
+                    }
+                    io::Result::Ok(())
+                });
+                written.and(last).expect("written");
+                let found = std::fs::read(&path).expect("the file");
+                assert!(found[..at] == before && found[at..] == content, "{bytes} bytes from {at} on");
+                assert!(!is_direct(&file), "its client reads it as before");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_said_to_be_written_is_in_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, file) = file(folder.path());
+    let content = noise(3, 20 * MIB + 5);
+    let (mut seen, mut was_direct) = (0, false);
+    let (written, last) = write(&file, 0, |out, line| {
+        for chunk in content.chunks(MIB / 3) {
+            out.write_all(chunk)?;
+            let upto = line.upto() as usize;
+            let found = std::fs::read(&path)?;
+            assert!(
+                found.len() >= upto && found[..upto] == content[..upto],
+                "up to {upto} of {}",
+                found.len()
+            );
+            (seen, was_direct) = (upto, was_direct || is_direct(&file));
+        }
+        io::Result::Ok(())
+    });
+    written.and(last).expect("written");
+    assert!(seen > 10 * MIB, "it goes on meanwhile: {seen}");
+    let takes = switch(&file, true).is_ok();
+    assert_eq!(was_direct, takes, "it goes past the page cache where that is possible");
+}
+
+#[test]
+fn disk_that_is_full_is_told_once_and_nothing_is_written_any_more() {
+    let file = File::options().write(true).open("/dev/full").expect("a full disk");
+    let (written, last) = write(&file, 0, |out, _| {
+        let outcome = (0..100).try_for_each(|_| out.write_all(&noise(4, MIB)));
+        assert!(out.write_all(b"more").is_err(), "nothing is taken behind a failure");
+        outcome
+    });
+    assert_eq!(written.expect_err("it is full").kind(), io::ErrorKind::StorageFull);
+    assert!(last.is_err());
+    let (written, last) = write(&file, 0, |out, _| out.write_all(b"a little"));
+    written.expect("it waits to be a piece");
+    assert_eq!(last.expect_err("it is full").kind(), io::ErrorKind::StorageFull);
+}
+
+#[test]
+fn file_that_takes_bytes_at_its_end_alone_has_them_in_order() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("f");
+    let file = File::options().create(true).append(true).open(&path).expect("a file");
+    let content = noise(5, 12 * MIB + 9);
+    let (written, last) = write(&file, 0, |out, _| out.write_all(&content));
+    written.and(last).expect("written");
+    assert!(std::fs::read(&path).expect("the file") == content);
+}
+
+#[test]
+fn request_that_is_refused_goes_through_the_page_cache_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_, file) = file(folder.path());
+    let direct = Direct::new();
+    direct.enter(&file);
+    let invalid = || Err(io::Error::from(Errno::INVAL));
+    let mut outcomes = vec![Ok(7), invalid(), Err(io::ErrorKind::Interrupted.into())];
+    let done = direct.request(&file, &mut || outcomes.pop().expect("asked three times"));
+    assert_eq!(done.expect("done"), 7);
+    assert!(!is_direct(&file));
+    let mut times = 0;
+    let refused = direct.request(&file, &mut || {
+        times += 1;
+        invalid()
+    });
+    assert!(refused.is_err() && times == 2, "one that is wrong stays so");
+}
+
+#[test]
+fn file_is_read_from_any_place_on_in_order_and_anywhere() {
+    for folder in folders() {
+        for length in [0, 1, 4096, MIB, 4 * MIB, 9 * MIB + 4097] {
+            let (path, file) = file(folder.path());
+            let content = noise(6, length);
+            std::fs::write(&path, &content).expect("written");
+            let source = Source::new(file.try_clone().expect("the same open file"));
+            for at in [0, 1, 4095, 4096, MIB - 1, MIB, 5 * MIB + 3, 20 * MIB] {
+                let expected = content.get(at..).unwrap_or_default();
+                let mut found = Vec::new();
+                let mut reader = source.in_order(at as u64).expect("threads");
+                reader.read_to_end(&mut found).expect("read");
+                assert!(found == expected, "{} bytes from {at} on of {length}", found.len());
+                for bytes in [1, 5000, 2 * MIB] {
+                    let mut found = vec![0; bytes];
+                    let have = source.read_at(at as u64, &mut found).expect("read");
+                    assert!(
+                        found[..have] == expected[..bytes.min(expected.len())],
+                        "{bytes} at {at} of {length}"
+                    );
+                }
+            }
+            assert_eq!(source.length().expect("its length"), length as u64);
+            drop(source);
+        }
+    }
+}
+
+#[test]
+fn reader_that_is_left_early_leaves_the_file_as_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, file) = file(folder.path());
+    std::fs::write(&path, noise(7, 12 * MIB)).expect("written");
+    let source = Arc::new(Source::new(file.try_clone().expect("the same open file")));
+    let mut reader = source.in_order(5).expect("threads");
+    reader.read_exact(&mut [0; 100]).expect("read");
+    drop((reader, source));
+    assert!(!is_direct(&file), "its threads have ended");
+}
