@@ -216,8 +216,8 @@ struct Keeper {
     standing: Standing,
     /// Of each device the blocks that were written last.
     recent: Vec<VecDeque<Sample>>,
-    /// Of what is being written: when that fails, nobody knows what is there.
-    next: Vec<Sample>,
+    /// Of what is being written, in order: when that fails, nobody knows what is there.
+    next: VecDeque<Vec<Sample>>,
     /// Coarsest of all devices.
     alignment: u64,
     /// Blocks at the last mark, and when that was.
@@ -246,7 +246,7 @@ impl Keeper {
             noted,
             standing: notes.standing(),
             recent,
-            next: Vec::new(),
+            next: VecDeque::new(),
             alignment: alignments.max().unwrap_or(1).into(),
             since: (notes.blocks, clock.monotonic()),
             failed: false,
@@ -286,7 +286,7 @@ impl Keeper {
     }
 
     fn remember(&mut self) {
-        for sample in self.next.drain(..) {
+        for sample in self.next.pop_front().unwrap_or_default() {
             let Some(recent) = self.recent.get_mut(sample.device) else { continue };
             if recent.len() == SAMPLES {
                 recent.pop_front();
@@ -347,7 +347,7 @@ impl RestoreLedger for Keeper {
         };
         self.cross_out(|sample| runs.iter().any(|run| is_in(sample.vbn, run)))
             .map_err(|error| StreamError::from(std::io::Error::other(error)))?;
-        self.next = self.samples_of(dump, runs);
+        self.next.push_back(self.samples_of(dump, runs));
         Ok(())
     }
 

@@ -23,8 +23,10 @@ use crate::work::{Progress, Threads, Work};
 
 /// Records that wait to be written, at most; past it the readers wait.
 const RECORDS_AHEAD: usize = 16;
-/// Records that are written at once, so that several writes are under way: 8 MiB.
+/// Records that are written in one batch, so that several writes are under way: 8 MiB.
 const RECORDS_PER_WRITE: usize = 8;
+/// Batches under way at a time, so that the device has work while the last write of one is waited for.
+const BATCHES: usize = 2;
 
 /// What was restored.
 #[derive(Debug)]
@@ -63,10 +65,10 @@ pub trait RestoreLedger {
     /// Where it goes on.
     fn standing(&self) -> Standing;
 
-    /// These blocks of that dump are written next, in place of what is there.
+    /// These blocks of that dump are written next, in place of what is there; those before them may be on their way still.
     fn writing(&mut self, dump: usize, runs: &[(Vbn, Vec<Block>)]) -> Result<(), DumpError>;
 
-    /// The device has got all up to here. It is durable there once it was flushed.
+    /// The device has got all up to here, and the first of what was on its way. It is durable there once it was flushed.
     fn written(&mut self, standing: &Standing) -> Result<(), DumpError>;
 }
 
@@ -224,7 +226,7 @@ impl Writer<'_> {
         let mut written = Ok(());
         let mut write = || {
             if let Some(queue) = queue.take() {
-                written = self.write_all(&queue, work);
+                written = self.write_all(&queue, threads, work);
             }
             stop.store(true, Ordering::Relaxed);
         };
@@ -236,15 +238,68 @@ impl Writer<'_> {
         written
     }
 
-    fn write_all(&mut self, queue: &Receiver<Taken>, work: &mut Work<'_>) -> Result<(), DumpError> {
-        while let Ok(first) = queue.recv() {
-            let more = queue.try_iter().take(RECORDS_PER_WRITE - 1);
-            self.write(std::iter::once(first).chain(more).collect(), work)?;
-        }
-        Ok(())
+    /// Writes what comes through `queue`, with several batches under way.
+    fn write_all(
+        &mut self,
+        queue: &Receiver<Taken>,
+        threads: &dyn Threads,
+        work: &mut Work<'_>,
+    ) -> Result<(), DumpError> {
+        let device = self.device;
+        let mut outcome = Ok(());
+        let (mut tasks, lanes): (Vec<Task<'_>>, Vec<Lane>) = (0..BATCHES).map(|_| lane(device)).unzip();
+        let mut lanes = Some(lanes);
+        let mut give = || {
+            if let Some(lanes) = lanes.take() {
+                outcome = self.write_in(&lanes, queue, work);
+            }
+        };
+        beside_all(threads, &mut tasks, &mut give);
+        outcome
     }
 
+    fn write_in(
+        &mut self,
+        lanes: &[Lane],
+        queue: &Receiver<Taken>,
+        work: &mut Work<'_>,
+    ) -> Result<(), DumpError> {
+        // Batches go to the lanes in turn, so they are waited for in turn.
+        let (mut given, mut landed) = (0, 0);
+        let outcome = loop {
+            if given - landed == lanes.len() {
+                let batch = lanes[landed % lanes.len()].wait();
+                landed += 1;
+                match batch.and_then(|batch| self.written(batch, work)) {
+                    Ok(()) => continue,
+                    // Behind what is missing nothing counts.
+                    failed => return failed,
+                }
+            }
+            let Ok(first) = queue.recv() else { break Ok(()) };
+            let more = queue.try_iter().take(RECORDS_PER_WRITE - 1);
+            match self.batch(std::iter::once(first).chain(more).collect(), work) {
+                Ok(batch) => lanes[given % lanes.len()].give(batch),
+                failed => break failed.map(drop),
+            }
+            given += 1;
+        };
+        for number in landed..given {
+            let batch = lanes[number % lanes.len()].wait();
+            batch.and_then(|batch| self.written(batch, work))?;
+        }
+        outcome
+    }
+
+    /// Writes one batch.
     fn write(&mut self, records: Vec<Taken>, work: &mut Work<'_>) -> Result<(), DumpError> {
+        let mut batch = self.batch(records, work)?;
+        self.device.run(&mut batch.operations);
+        self.written(batch, work)
+    }
+
+    /// Records that are written next.
+    fn batch(&mut self, records: Vec<Taken>, work: &mut Work<'_>) -> Result<Batch, DumpError> {
         work.go_on()?;
         let (mut runs, mut reached) = (Runs::new(), Vec::new());
         for taken in records {
@@ -260,11 +315,14 @@ impl Writer<'_> {
             let at = self.space_at + first.0 * BLOCK_SIZE as u64;
             Operation::write(at, blocks.into_iter().collect())
         };
-        let mut batch: Vec<Operation> = runs.into_iter().map(write).collect();
-        self.device.run(&mut batch);
-        batch.into_iter().try_for_each(Operation::into_outcome)?;
-        self.standing.blocks += blocks as u64;
-        for (part, at) in reached {
+        Ok(Batch { operations: runs.into_iter().map(write).collect(), blocks: blocks as u64, reached })
+    }
+
+    /// The device has run a batch, and those before it.
+    fn written(&mut self, batch: Batch, work: &mut Work<'_>) -> Result<(), DumpError> {
+        batch.operations.into_iter().try_for_each(Operation::into_outcome)?;
+        self.standing.blocks += batch.blocks;
+        for (part, at) in batch.reached {
             if let Some(part) = self.standing.parts.get_mut(part) {
                 *part = Some(at);
             }
@@ -274,6 +332,47 @@ impl Writer<'_> {
         let bytes = blocks * BLOCK_SIZE as u64;
         (work.progress)(Progress { blocks, blocks_total: self.total, bytes });
         Ok(())
+    }
+}
+
+/// Records on their way to the device.
+struct Batch {
+    operations: Vec<Operation>,
+    blocks: u64,
+    reached: Vec<(usize, PartReached)>,
+}
+
+/// A thread that runs batches on the device, one after the other.
+struct Lane {
+    batches: SyncSender<Batch>,
+    done: Receiver<Batch>,
+}
+
+fn lane(device: &dyn Device) -> (Task<'_>, Lane) {
+    let (batches, waiting) = sync_channel::<Batch>(1);
+    let (give, done) = sync_channel(1);
+    let mut ends = Some((waiting, give));
+    let run = move || {
+        let Some((waiting, give)) = ends.take() else { return };
+        for mut batch in waiting {
+            device.run(&mut batch.operations);
+            if give.send(batch).is_err() {
+                return;
+            }
+        }
+    };
+    (Box::new(run), Lane { batches, done })
+}
+
+impl Lane {
+    /// What becomes of it [`wait`](Self::wait) says; each waits for the one before.
+    fn give(&self, batch: Batch) {
+        let _ = self.batches.send(batch);
+    }
+
+    fn wait(&self) -> Result<Batch, DumpError> {
+        let ended = |_| StreamError::from(std::io::Error::other("a thread that writes has panicked"));
+        Ok(self.done.recv().map_err(ended)?)
     }
 }
 

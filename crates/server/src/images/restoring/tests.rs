@@ -31,7 +31,7 @@ fn keeper(path: PathBuf, clock: Arc<dyn Clock>) -> Keeper {
         noted: false,
         standing: Standing::default(),
         recent: vec![VecDeque::new(); 2],
-        next: Vec::new(),
+        next: VecDeque::new(),
         alignment: BLOCK,
         since: (0, Duration::ZERO),
         failed: false,
