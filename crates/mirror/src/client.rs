@@ -8,6 +8,7 @@ use cairn_volume::Volume;
 use crate::error::MirrorError;
 use crate::lag::SourceStatus;
 use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, StatusOf};
+use crate::relationship::Relationship;
 use crate::wire::{read_frame, write_frame};
 
 /// What a destination must have before its baseline.
@@ -50,6 +51,17 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
             Answer::Provision { id, blocks, used, snapshots } => {
                 Ok(Provision { id, blocks, used, snapshots })
             }
+            answer => Err(unexpected(answer)),
+        }
+    }
+
+    /// Says that the mirror is gone for good: the source lets go of what it keeps for it.
+    ///
+    /// # Errors
+    /// Also of a source from before there was this message: it hangs up.
+    pub fn farewell(&mut self, volume: &str, relationship: Relationship) -> Result<(), MirrorError> {
+        match self.ask(&Request::Farewell { volume: volume.to_owned(), relationship })? {
+            Answer::Farewell => Ok(()),
             answer => Err(unexpected(answer)),
         }
     }

@@ -138,6 +138,7 @@ pub fn samples() -> Vec<Vec<u8>> {
         }),
         Request::Claims(vec![(Vbn(3), have.root), (Vbn(4), have.label), (Vbn(9), have.entry)]),
         Request::Nack { reason: NackReason::Damaged },
+        Request::Farewell { volume: "vol0".to_owned(), relationship: Relationship(7) },
         Request::Standing(StandingOf {
             volume: "vol0".to_owned(),
             relationship: Relationship(0xabc),
@@ -176,6 +177,7 @@ pub fn samples() -> Vec<Vec<u8>> {
         Answer::Refused(Refusal::NoCommonBase { blocks: 100 }),
         Answer::AskBegan { accumulating: FileId(9), in_flight: Some(FileId(8)) },
         Answer::AskClaims { from: Vbn(5) },
+        Answer::Farewell,
         Answer::HandedOver { target: SnapshotId(5) },
         Answer::HandedOverTogether { targets: vec![SnapshotId(5), SnapshotId(9)] },
         Answer::Refused(Refusal::InGroup("bank".to_owned())),

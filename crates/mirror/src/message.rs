@@ -52,6 +52,11 @@ pub(crate) enum Request {
     HandOverTogether(HandOverTogether),
     /// An answer when there is something to bring.
     Await(Await),
+    /// The mirror is gone for good. A source that does not know this message hangs up, and goes on keeping what it keeps: nothing is lost by that, so it is no reason for another version.
+    Farewell {
+        volume: String,
+        relationship: Relationship,
+    },
 }
 
 /// A wish to hear of changes.
@@ -229,6 +234,8 @@ pub(crate) enum Answer {
     HandedOverTogether {
         targets: Vec<SnapshotId>,
     },
+    /// What was kept for the mirror is let go.
+    Farewell,
 }
 
 const HELLO: u8 = 1;
@@ -248,6 +255,7 @@ const STANDING: u8 = 14;
 const HAND_OVER: u8 = 15;
 const AWAIT: u8 = 18;
 const HAND_OVER_TOGETHER: u8 = 19;
+const FAREWELL: u8 = 20;
 
 /// Blocks in one message of claims: 4 MiB of checksums.
 pub(crate) const CLAIMS_MAX: usize = 1 << 18;
@@ -353,6 +361,7 @@ impl Request {
                 let body = body.array(&wish.base_root.0).array(&wish.labels.0);
                 (AWAIT, body.u64(wish.step_ms).u64(wish.wait_ms))
             }
+            Request::Farewell { volume, relationship } => (FAREWELL, body.text(volume).u64(relationship.0)),
         };
         (kind, body.0)
     }
@@ -422,6 +431,9 @@ impl Request {
                 step_ms: parser.u64()?,
                 wait_ms: parser.u64()?,
             }),
+            FAREWELL => {
+                Request::Farewell { volume: parser.text()?, relationship: Relationship(parser.u64()?) }
+            }
             _ => return Err(MirrorError::Protocol("it sent an unknown message")),
         };
         parser.end()?;
@@ -592,6 +604,7 @@ impl Answer {
                 let body = body.u32(targets.len() as u32);
                 (HAND_OVER_TOGETHER, targets.iter().fold(body, |body, target| body.u64(target.0)))
             }
+            Answer::Farewell => (FAREWELL, body),
         };
         (kind, body.0)
     }
@@ -634,6 +647,7 @@ impl Answer {
                     .map(|_| parser.u64().map(SnapshotId))
                     .collect::<Result<_, _>>()?,
             },
+            FAREWELL => Answer::Farewell,
             _ => return Err(MirrorError::Protocol("it sent an unknown message")),
         };
         parser.end()?;

@@ -8,9 +8,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cairn_base::{BLOCK_SIZE, SnapshotId, Timestamp};
 use cairn_format::Role;
+use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{Snapshot, Volume};
 
 use crate::error::Refusal;
@@ -31,6 +33,10 @@ impl Source {
             .filter(|((of, _), follower)| *of == id && follower.departed.is_none())
             .flat_map(|(_, follower)| follower.relayed.iter().copied())
             .collect();
+        if self.forgets.load(Ordering::Acquire) {
+            let images = volume.snapshots().into_iter().filter(|own| own.name.starts_with(MIRROR_PREFIX));
+            kept.extend(images.map(|image| image.id));
+        }
         if !kept.is_empty() {
             kept.insert(volume.status().cursor.snapshot);
         }

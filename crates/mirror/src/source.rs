@@ -47,6 +47,8 @@ pub struct Source {
     pub(crate) followers: Mutex<BTreeMap<Key, Follower>>,
     /// Blocks sent to each mirror since it last confirmed an image.
     sent: Mutex<HashMap<Key, u64>>,
+    /// There are mirrors that are not known.
+    pub(crate) forgets: AtomicBool,
     /// What was measured on the way to each mirror.
     gauges: Mutex<HashMap<Key, Arc<Gauge>>>,
 }
@@ -108,10 +110,24 @@ impl Source {
 
     /// A source that remembers mirrors which an earlier run of the program knew.
     pub fn remembering(followers: Vec<Follower>) -> Self {
-        let keyed = followers
-            .into_iter()
-            .map(|follower| ((follower.volume, format!("{MIRROR_PREFIX}{}.", follower.name)), follower));
-        Self { followers: Mutex::new(keyed.collect()), ..Self::default() }
+        let source = Self::default();
+        source.remember(followers);
+        source
+    }
+
+    /// The same of one that did not know them until now; what it has heard itself meanwhile is newer.
+    pub fn remember(&self, followers: Vec<Follower>) {
+        let mut known = self.followers.lock();
+        for follower in followers {
+            let key = (follower.volume, format!("{MIRROR_PREFIX}{}.", follower.name));
+            known.entry(key).or_insert(follower);
+        }
+        self.forgets.store(false, Ordering::Release);
+    }
+
+    /// What an earlier run knew of mirrors is not known: a destination that they may follow keeps whatever any of them may have as its base ([`Source::relayed`]).
+    pub fn remember_not(&self) {
+        self.forgets.store(true, Ordering::Release);
     }
 
     /// The mirrors that are known, to be remembered.
@@ -210,6 +226,14 @@ impl Source {
                     let targets = self.hand_over_together(&wish, peer, volumes);
                     targets.map(|targets| Answer::HandedOverTogether { targets })
                 }
+                Request::Farewell { volume, relationship } => match volumes.volume(&volume, peer) {
+                    Ok(volume) => {
+                        let name = name_in(&prefix(peer, relationship)).to_owned();
+                        let gone = self.forget(&volume, &name);
+                        gone.map(|()| Answer::Farewell).map_err(|error| Refusal::from(&error))
+                    }
+                    Err(refusal) => Err(refusal),
+                },
                 Request::Ack { .. } | Request::Nack { .. } | Request::Began(_) | Request::Claims(_) => {
                     return Err(MirrorError::Protocol("it answers what was not asked"));
                 }
