@@ -73,6 +73,9 @@ pub enum Command {
     Restore(Restore),
     /// Volumes, exports, mirrors, and problems with their remedies
     Status,
+    /// State files of the server that can't be read, and the ways back
+    #[command(subcommand)]
+    State(StateFile),
     /// Volumes
     #[command(subcommand)]
     Volume(Volume),
@@ -120,6 +123,29 @@ pub enum Command {
     Trace(Trace),
     /// What a lag costs on a link, which history is cheapest at which granularity, what space it needs, and one setting
     Plan(PlanTrace),
+}
+
+/// `cairn state`.
+#[derive(Debug, Subcommand)]
+pub enum StateFile {
+    /// Those that are there and can't be read, and what each keeps out of service
+    List,
+    /// Take in a file of which a copy was put back, without a restart
+    Restore {
+        /// The file, as `cairn status` names it
+        file: String,
+        /// What it said before its last change, which lies beside it; a mirror is paused then
+        #[arg(long)]
+        previous: bool,
+    },
+    /// Go on without what a file said; it is set aside as FILE.damaged
+    GiveUp {
+        /// The file, as `cairn status` names it
+        file: String,
+        /// Only say what that costs
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
 }
 
 /// `cairn demo`.
@@ -348,13 +374,13 @@ pub struct Rehearse {
     #[arg(long, value_name = "TIME")]
     pub delay: Option<Interval>,
     /// One in so many reads of the devices fails
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub fail_reads: Option<u64>,
     /// One in so many writes fails; the first failure makes the volume read-only until the server starts again
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub fail_writes: Option<u64>,
     /// One in so many flushes fails, with the same end
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub fail_flushes: Option<u64>,
     /// A killed server loses what was not flushed: SIGKILL becomes a power cut
     #[arg(long)]
@@ -825,6 +851,9 @@ pub struct Decision {
     /// Where the other side is, when it has moved or never said so
     #[arg(long, value_name = "HOST:PORT")]
     pub from: Option<String>,
+    /// Which one, when several mirrors of it were failed over: its name, as `cairn status` tells it
+    #[arg(long, value_name = "NAME")]
+    pub mirror: Option<String>,
     /// Only say what would be given up
     #[arg(short = 'n', long)]
     pub dry_run: bool,

@@ -17,6 +17,7 @@ mod schedule;
 mod scrub;
 pub mod serve;
 mod snapshot;
+mod state;
 mod status;
 pub mod trace;
 mod volume;
@@ -36,6 +37,7 @@ use crate::output::{Output, json, print_line};
 pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
         Command::Status => status::run(client, output),
+        Command::State(command) => state::run(command, client, output),
         Command::Volume(command) => volume::run(command, client, output),
         Command::Device(command) => device::run(command, client, output),
         Command::History(command) => device::run_history(command, client, output),

@@ -353,3 +353,50 @@ fn manager_is_told_when_the_server_is_ready_and_when_it_ends() {
     assert_eq!(&said[..length], b"STOPPING=1");
     assert_eq!(process.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn next_steps_name_what_is_known_and_nobody_is_asked_about_what_is_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    for volume in ["v", "w"] {
+        server.good(&["volume", "create", volume, "--size", "64M"]);
+    }
+    let next = |arguments: &[&str]| {
+        let output = server.run(&[arguments, &["--json"]].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let object: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        (object["message"].as_str().unwrap().to_owned(), object["next"].as_str().unwrap().to_owned())
+    };
+    assert!(next(&["snapshot", "delete", "v@nosuch", "--yes"]).1.contains("cairn snapshot list v`"));
+    assert!(next(&["snapshot", "schedule", "remove", "v", "nosuch"]).1.contains("schedule list v`"));
+    server.good(&["snapshot", "create", "v@dear"]);
+    server.good(&["snapshot", "hold", "v@dear"]);
+    let (message, remedy) = next(&["snapshot", "delete", "v@dear", "--yes"]);
+    assert!(
+        message.contains("v@dear") && remedy.contains("cairn snapshot release v@dear"),
+        "{message} {remedy}"
+    );
+    // Nothing is silently off.
+    let nothing = server.run(&["volume", "rehearse", "v", "--fail-reads", "0", "--yes"]);
+    assert_eq!(nothing.status.code(), Some(2), "{nothing:?}");
+    // Not asked for a word first.
+    server.bad(10, "not-found", &["peer", "revoke", "nosuch"]);
+
+    // A schedule that never runs is told where it is made, and afterwards.
+    let other = Running::start(dir.path(), "other");
+    other.good(&["volume", "create", "m", "--size", "64M"]);
+    let token = other.invite();
+    server.good(&["mirror", "create", "m", &token]);
+    server.good(&["group", "create", "g", "v", "m"]);
+    let said = server.good(&["group", "set", "g", "--every", "1h"]);
+    assert!(said.contains("NEVER") && said.contains('m'), "{said}");
+    let problems = server.json(&["status"])["problems"].to_string();
+    assert!(problems.contains("never runs"), "{problems}");
+
+    let (origin, history) = (running::path(dir.path(), "disk"), running::path(dir.path(), "history"));
+    server.good(&["device", "adopt", "disk0", "--origin", &origin, "--size", "8M", "--history", &history]);
+    server.good(&["history", "mark", "disk0", "monday"]);
+    server.good(&["history", "view", "disk0", "--mark", "monday", "--as", "then"]);
+    let said = server.good(&["device", "release", "disk0", "-n"]);
+    assert!(said.contains("disk0@then"), "{said}");
+}

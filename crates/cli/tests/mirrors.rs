@@ -510,9 +510,38 @@ fn update_is_priced_and_what_is_kept_for_a_mirror_is_named_before_anything_is_do
     let name = destination.json(&["mirror", "status", "vol0"])["source_name"].as_str().unwrap().to_owned();
     source.good(&["mirror", "forget", "vol0", &name, "--dry-run"]);
     assert_eq!(source.json(&["status"])["followers"][0]["name"], name.as_str(), "nothing was done");
-    let said = destination.good(&["mirror", "delete", "vol0", "--yes"]);
-    let forget = format!("cairn mirror forget vol0 {name}");
-    assert!(said.contains(&forget), "{said}");
     source.good(&["mirror", "forget", "vol0", &name, "--yes"]);
     assert_eq!(source.json(&["snapshot", "list", "vol0"]), serde_json::json!([]), "nothing is held any more");
+}
+
+#[test]
+fn source_of_a_mirror_that_is_deleted_is_told_when_it_can_be_reached() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = source(dir.path());
+    source.stay();
+    let destination = Running::start(dir.path(), "destination");
+    let mirror = || {
+        let token = invite(&source, &[]);
+        destination.good(&["mirror", "create", "vol0", &token]);
+        destination.json(&["mirror", "status", "vol0"])["source_name"].as_str().unwrap().to_owned()
+    };
+    mirror();
+    assert_eq!(source.json(&["snapshot", "list", "vol0"]).as_array().unwrap().len(), 1, "a base is held");
+    let deleted = destination.json(&["mirror", "delete", "vol0", "--yes"]);
+    assert_eq!((&deleted["told"], &deleted["next_at_source"]), (&true.into(), &serde_json::Value::Null));
+    let status = source.json(&["status"]);
+    let none = serde_json::json!([]);
+    assert_eq!((&status["followers"], &status["leftovers"], &status["problems"]), (&none, &none, &none));
+    assert_eq!(source.json(&["snapshot", "list", "vol0"]), none, "nothing is held any more");
+
+    // One that is away is not, and what is to be run there is said.
+    let name = mirror();
+    source.kill();
+    let said = destination.good(&["mirror", "delete", "vol0", "--yes"]);
+    let forget = format!("cairn mirror forget vol0 {name}");
+    assert!(said.contains(&forget) && said.contains("was not told"), "{said}");
+    source.restart();
+    assert_eq!(source.json(&["status"])["followers"][0]["name"], name.as_str());
+    source.good(&["mirror", "forget", "vol0", &name, "--yes"]);
+    assert_eq!(source.json(&["snapshot", "list", "vol0"]), none);
 }

@@ -278,3 +278,36 @@ fn source_that_gave_its_role_away_takes_it_back_when_the_other_side_is_gone() {
     source.restart();
     destination.bad(12, "peer-refused", &["mirror", "reverse", "vol0", "--yes"]);
 }
+
+#[test]
+fn resync_asks_which_of_several_failed_over_mirrors_is_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, first) = pair(dir.path());
+    let mut second = Running::start(dir.path(), "second");
+    second.stay();
+    let token = source.invite();
+    second.good(&["mirror", "create", "vol0", &token]);
+    let name = |mirror: &Running| status(mirror)["source_name"].as_str().unwrap().to_owned();
+    let names = [name(&first), name(&second)];
+    for (mirror, byte) in [(&first, 3), (&second, 4)] {
+        mirror.good(&["mirror", "failover", "vol0", "--yes"]);
+        write(mirror, 0, byte, 64 << 10);
+    }
+    poll("both failovers are told", || {
+        let followers = source.json(&["status"])["followers"].clone();
+        followers.as_array().unwrap().iter().all(|follower| !follower["departed"].is_null())
+    });
+    for asked in [
+        &["mirror", "resync", "vol0"][..],
+        &["mirror", "failback", "vol0"],
+        &["mirror", "resync", "vol0", "-n"],
+    ] {
+        let message = source.bad(2, "usage", asked);
+        assert!(names.iter().all(|name| message.contains(name)), "{message}");
+    }
+    source.bad(10, "not-found", &["mirror", "resync", "vol0", "--mirror", "nosuch"]);
+    assert!(source.good(&["status"]).contains(&format!("--mirror {}", names[1])));
+    source.good(&["mirror", "resync", "vol0", "--mirror", &names[1]]);
+    assert_eq!(content(&source), content(&second));
+    assert_ne!(content(&source), content(&first));
+}

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api;
 use crate::error::ServerError;
-use crate::state;
+use crate::state::{self, Unread};
 use crate::targets::DEVICE_PORT;
 
 /// The shortest secret of CHAP, in bytes (RFC 7143, section 9.2.1: 96 bits).
@@ -120,7 +120,7 @@ impl Default for Entry {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Exports {
+pub(crate) struct Exports {
     exports: BTreeMap<String, Entry>,
 }
 
@@ -155,7 +155,7 @@ impl Reserved {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Reservations {
+pub(crate) struct Reservations {
     exports: BTreeMap<String, Reserved>,
 }
 
@@ -174,19 +174,42 @@ pub(crate) struct Access {
     reservations_path: PathBuf,
     exports: Mutex<Exports>,
     reservations: Mutex<Reservations>,
+    unread: Mutex<Unknown>,
+}
+
+/// What is not known. An export without an entry is open to all, and a disk without a reservation takes writes of all: while either is not known, nobody is let in who might be kept out.
+#[derive(Default)]
+struct Unknown {
+    exports: Option<Unread>,
+    reservations: Option<Unread>,
 }
 
 impl Access {
     /// The files in `dir`.
     pub(crate) fn open(dir: &Path) -> Result<Self, ServerError> {
-        let exports_path = dir.join("exports.json");
-        let reservations_path = dir.join("reservations.json");
-        Ok(Self {
-            exports: Mutex::new(state::load(&exports_path)?.unwrap_or_default()),
-            reservations: Mutex::new(state::load(&reservations_path)?.unwrap_or_default()),
-            exports_path,
-            reservations_path,
-        })
+        let access = Self {
+            exports_path: dir.join("exports.json"),
+            reservations_path: dir.join("reservations.json"),
+            exports: Mutex::default(),
+            reservations: Mutex::default(),
+            unread: Mutex::default(),
+        };
+        access.read();
+        Ok(access)
+    }
+
+    /// Takes in what the files say by now.
+    pub(crate) fn read(&self) {
+        let (exports, unread_exports) = state::known(&self.exports_path);
+        let (reservations, unread_reservations) = state::known(&self.reservations_path);
+        *self.exports.lock() = exports.unwrap_or_default();
+        *self.reservations.lock() = reservations.unwrap_or_default();
+        *self.unread.lock() = Unknown { exports: unread_exports, reservations: unread_reservations };
+    }
+
+    /// Refuses while it is not known who may use an export, and how.
+    pub(crate) fn check_known(&self) -> Result<(), ServerError> {
+        state::refuse_unread(self.unread.lock().exports.as_ref())
     }
 
     /// Brings under the LUN's name what stands under those of devices on LUNs, from when these were disks of their own: a pair is a device and its LUN. Settings of the LUN
@@ -224,6 +247,12 @@ impl Access {
 
     /// May this initiator try the export, and how must it prove itself?
     pub(crate) fn admit(&self, export: &str, initiator: &Initiator) -> Result<Option<Account>, LoginError> {
+        {
+            let unread = self.unread.lock();
+            if unread.exports.is_some() || unread.reservations.is_some() {
+                return Err(LoginError::Unavailable);
+            }
+        }
         let exports = self.exports.lock();
         let Some(entry) = exports.exports.get(export) else { return Ok(None) };
         let named = entry.initiators.is_empty()

@@ -41,8 +41,8 @@ pub use groups::{
 };
 pub use hooks::{Hooks, SetHooks};
 pub use mirrors::{
-    Aborted, AllowReverse, Compress, CreateMirror, Departed, Divergence, DivergenceRequest, Failover,
-    FailoverRequest, Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorSession, MirrorState,
+    Aborted, AllowReverse, Compress, CreateMirror, DeletedMirror, Departed, Divergence, DivergenceRequest,
+    Failover, FailoverRequest, Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorSession, MirrorState,
     RepointMirror, ResyncRequest, ReverseAllowed, SetMirror, Transfer, UpdatePrice, UpdateRequest,
 };
 pub use mounts::{CreateMount, Mount, Unmount};
@@ -123,6 +123,51 @@ pub struct Problem {
     pub message: String,
     /// What to do.
     pub next: String,
+}
+
+/// A state file of the server that is there and can't be read.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DamagedFile {
+    /// Below the data directory.
+    pub file: String,
+    /// The volume or the device that it belongs to; `server` for the server's own.
+    pub subject: String,
+    /// Why it can't be read.
+    pub reason: String,
+    /// What is out of service until it can.
+    pub means: String,
+    /// What it costs to give it up; none when nothing could go on without it.
+    pub costs: Option<String>,
+    /// When its previous generation was written, if there is one that can be read.
+    pub previous_ms: Option<u64>,
+    /// What to do.
+    pub next: String,
+}
+
+/// To take in a state file that could not be read.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct RestoreState {
+    /// A path, also one below the data directory.
+    pub file: String,
+    /// Its previous generation instead of what is there.
+    #[serde(default)]
+    pub previous: bool,
+}
+
+/// To go on without a state file that can't be read.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct GiveUpState {
+    /// A path, also one below the data directory.
+    pub file: String,
+}
+
+/// A state file that was given up.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct GivenUp {
+    /// As asked for.
+    pub file: String,
+    /// Where it was set aside.
+    pub aside: String,
 }
 
 /// A server at a glance.

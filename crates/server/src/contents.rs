@@ -1,16 +1,19 @@
 //! What the API does to volumes, LUNs and snapshots: names are looked up, sessions are minded, errors are named.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cairn_base::BLOCK_SIZE;
 use cairn_files::{ChangeKind, LunInfo, NodeKind, Tree, TreeChange, TreeError, check_tree};
 use cairn_history::HistoryView;
+use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{CheckDepth, CheckProgress, Inspection, Role, Snapshot, VolumeError};
 
 use crate::api::{self, ErrorKind};
 use crate::background;
 use crate::error::{ServerError, volume_kind};
+use crate::images::DUMP_PREFIX;
 use crate::names::{self, ExportName};
 use crate::server::Server;
 use crate::volumes::{NewVolume, OpenVolume, blocks_of, file_of_finding, new_volume_id, shown_path};
@@ -43,7 +46,7 @@ impl Server {
         let outcome = self.volumes.discard_log(name, dry_run);
         // Also when nothing had to be thrown away.
         if let Ok(open) = self.volumes.get(name) {
-            self.mirrors.take_in(&open)?;
+            self.mirrors.take_in(&open);
         }
         outcome
     }
@@ -51,11 +54,15 @@ impl Server {
     /// Opens the volumes whose devices were missing and are there now.
     pub(crate) fn open_waiting(&self) {
         for open in self.volumes.open_waiting() {
-            if let Err(error) = self.mirrors.take_in(&open) {
-                tracing::error!(volume = open.name, %error, "whom it follows is not known until the server starts again");
-            }
-            self.clear_left_dumps_of(&open);
+            self.take_in_volume(&open);
         }
+    }
+
+    /// What belongs to a volume that was opened after the start.
+    pub(crate) fn take_in_volume(&self, open: &Arc<OpenVolume>) {
+        self.mirrors.take_in(open);
+        self.drills.read(&open.name);
+        self.clear_left_dumps_of(open);
     }
 
     pub(crate) fn delete_volume(&self, name: &str) -> Result<(), ServerError> {
@@ -211,6 +218,7 @@ impl Server {
         let full = format!("{volume}@{name}");
         self.refuse_if_in_use(&full, |export| export.volume == volume && export.snapshot == Some(name))?;
         self.mounts.refuse_if_mounted(&full, |of, snapshot| of == volume && snapshot == Some(name))?;
+        self.refuse_if_held(volume, &snapshot)?;
         let freed = open.volume.delete_snapshots(&[snapshot.id]).map_err(named(volume, &full))?;
         Ok(api::Freed { freed_bytes: freed * BLOCK_SIZE as u64 })
     }
@@ -288,22 +296,46 @@ impl Server {
         let open = self.writable(volume)?;
         let snapshot = find_snapshot(&open, name)?;
         let full = format!("{volume}@{name}");
+        if !held {
+            self.refuse_if_base(volume, name)?;
+        }
+        open.volume.hold_snapshot(snapshot.id, held).map_err(named(volume, &full))?;
+        Ok(show_snapshot(volume, &find_snapshot(&open, name)?))
+    }
+
+    /// Refuses to release or delete what a mirror needs for its next update, or may need as far as is known.
+    fn refuse_if_base(&self, volume: &str, name: &str) -> Result<(), ServerError> {
+        if name.starts_with(MIRROR_PREFIX) {
+            self.followers.check_known()?;
+            self.peers.check_known()?;
+        }
+        let full = format!("{volume}@{name}");
         let (followers, leftovers) = self.followers();
         let is_base = |base: Option<&str>| base.is_some_and(|base| base == name || base == full);
         let mirror =
             followers.iter().filter(|f| f.volume == volume && is_base(f.base.as_deref())).map(|f| &f.name);
         let left = leftovers.iter().filter(|l| l.volume == volume && is_base(Some(&l.base))).map(|l| &l.name);
-        if let Some(mirror) = mirror.chain(left).next()
-            && !held
-        {
-            return Err(ServerError::HeldForMirror {
+        match mirror.chain(left).next() {
+            Some(mirror) => Err(ServerError::HeldForMirror {
                 name: full,
                 volume: volume.to_owned(),
                 mirror: mirror.clone(),
-            });
+            }),
+            None => Ok(()),
         }
-        open.volume.hold_snapshot(snapshot.id, held).map_err(named(volume, &full))?;
-        Ok(show_snapshot(volume, &find_snapshot(&open, name)?))
+    }
+
+    /// Refuses to delete what is held, and says for whom.
+    fn refuse_if_held(&self, volume: &str, snapshot: &Snapshot) -> Result<(), ServerError> {
+        if !snapshot.held {
+            return Ok(());
+        }
+        self.refuse_if_base(volume, &snapshot.name)?;
+        // Those of dumps have their own way out.
+        if snapshot.name.starts_with(DUMP_PREFIX) {
+            return Ok(());
+        }
+        Err(ServerError::SnapshotHeld { name: format!("{volume}@{}", snapshot.name) })
     }
 
     pub(crate) fn rollback(&self, volume: &str, name: &str) -> Result<api::Snapshot, ServerError> {

@@ -27,6 +27,8 @@
 //! DIR/followers.json             the mirrors of its volumes, as they were last seen
 //! DIR/volumes/NAME/views.json    its views of instants, when it is over a history
 //! DIR/volumes/NAME/mirror.json   which source it follows, when it is a mirror
+//! ....json.old                   the generation before, of some of them
+//! ....json.damaged               one that could not be read and was set aside
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};

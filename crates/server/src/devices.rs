@@ -55,7 +55,7 @@ pub(crate) const BLOCK_BYTES: u32 = 4096;
 
 /// What `NAME.json` says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Document {
+pub(crate) struct Document {
     origin: Place,
     /// None: a plain device.
     history: Option<Place>,
@@ -77,6 +77,27 @@ struct Document {
     /// Why the last release stopped in the middle.
     #[serde(default)]
     release_stopped: Option<String>,
+    /// Nothing of it is known, as no document of it can be read: any LUN may be its origin or hold its history.
+    #[serde(skip)]
+    unknown: bool,
+}
+
+impl Document {
+    fn unknown() -> Self {
+        Self {
+            origin: Place::File(PathBuf::new()),
+            history: None,
+            history_id: String::new(),
+            block_bytes: 0,
+            dirty_bytes: 0,
+            cache_bytes: 0,
+            views: BTreeMap::new(),
+            clones: BTreeMap::new(),
+            releasing: false,
+            release_stopped: None,
+            unknown: true,
+        }
+    }
 }
 
 /// An exported instant.
@@ -131,6 +152,10 @@ impl Entry {
         }
     }
 
+    fn is_unknown(&self) -> bool {
+        self.with_document(|document| document.unknown)
+    }
+
     fn origin(&self) -> Place {
         self.with_document(|document| document.origin.clone())
     }
@@ -166,33 +191,64 @@ impl Devices {
             let Some(name) = path.extension().filter(|end| *end == "json").and(path.file_stem()) else {
                 continue;
             };
-            let name = name.to_string_lossy().into_owned();
-            let Some(document) = state::load::<Document>(&path)? else { continue };
-            let entry = match devices.start(&name, &document) {
-                Ok(entry) => {
-                    if let (true, Entry::Open(open)) = (document.releasing, &entry) {
-                        tracing::warn!(
-                            device = name,
-                            "its release had stopped in the middle; it is served as before"
-                        );
-                        let why = document.release_stopped.clone();
-                        let why = why.unwrap_or_else(|| "the server ended in the middle of it".to_owned());
-                        devices.note_stopped(open, why);
-                    }
-                    entry
-                }
-                Err(ServerError::History { source: HistoryError::NoHistory, .. }) if document.releasing => {
-                    fs::remove_file(&path).map_err(ServerError::path("remove", &path))?;
-                    continue;
-                }
-                Err(error) => {
-                    tracing::error!(device = name, %error, "an adopted device cannot be opened; the others are served");
-                    Entry::Unavailable(document, Arc::new(error))
-                }
-            };
-            devices.entries.write().insert(name, entry);
+            devices.open_one(&name.to_string_lossy())?;
         }
         Ok(devices)
+    }
+
+    /// Opens what the document of a device says. One whose document can't be read is not exported; where it is, which never changes, is taken from the copy beside it, so that nobody else gets to that.
+    fn open_one(&self, name: &str) -> Result<(), ServerError> {
+        let path = self.path(name);
+        let (document, unread) = state::known::<Document>(&path);
+        if let Some(unread) = unread {
+            let copy = state::load::<Document>(&state::previous(&path)).ok().flatten();
+            let closed = Entry::Unavailable(copy.unwrap_or_else(Document::unknown), Arc::new(unread.error()));
+            self.entries.write().insert(name.to_owned(), closed);
+            return Ok(());
+        }
+        let Some(document) = document else { return Ok(()) };
+        state::keep_copy(&path);
+        let entry = match self.start(name, &document) {
+            Ok(entry) => {
+                if let (true, Entry::Open(open)) = (document.releasing, &entry) {
+                    tracing::warn!(
+                        device = name,
+                        "its release had stopped in the middle; it is served as before"
+                    );
+                    let why = document.release_stopped.clone();
+                    let why = why.unwrap_or_else(|| "the server ended in the middle of it".to_owned());
+                    self.note_stopped(open, why);
+                }
+                entry
+            }
+            Err(ServerError::History { source: HistoryError::NoHistory, .. }) if document.releasing => {
+                return state::remove(&path).map_err(ServerError::path("remove", &path));
+            }
+            Err(error) => {
+                tracing::error!(device = name, %error, "an adopted device cannot be opened; the others are served");
+                Entry::Unavailable(document, Arc::new(error))
+            }
+        };
+        self.entries.write().insert(name.to_owned(), entry);
+        Ok(())
+    }
+
+    /// Takes in a device whose document could not be read: what the document says by now, or that there is none.
+    pub(crate) fn read(&self, name: &str) -> Result<(), ServerError> {
+        let _changing = self.changing.lock();
+        self.check_unread(name)?;
+        self.entries.write().remove(name);
+        self.open_one(name)
+    }
+
+    /// Refuses a device that is in service, or out of it for another reason than its document.
+    pub(crate) fn check_unread(&self, name: &str) -> Result<(), ServerError> {
+        match self.entries.read().get(name) {
+            Some(Entry::Unavailable(_, error)) if matches!(**error, ServerError::StateUnread { .. }) => {
+                Ok(())
+            }
+            _ => Err(ServerError::StateKnown { file: format!("devices/{name}.json") }),
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -347,6 +403,7 @@ impl Devices {
             clones: BTreeMap::new(),
             releasing: false,
             release_stopped: None,
+            unknown: false,
         };
         let Some(history_place) = history_place else {
             state::save(&self.path(name), &document)?;
@@ -360,7 +417,7 @@ impl Devices {
             .map_err(ServerError::history(name))?;
         state::save(&self.path(name), &document)?;
         let open =
-            self.serve(name, &document, history).inspect_err(|_| drop(fs::remove_file(self.path(name))))?;
+            self.serve(name, &document, history).inspect_err(|_| drop(state::remove(&self.path(name))))?;
         Ok(Entry::Open(open))
     }
 
@@ -518,7 +575,7 @@ impl Devices {
             _ => return Ok(false),
         };
         device.flush()?;
-        fs::remove_file(self.path(name)).map_err(ServerError::path("remove", &self.path(name)))?;
+        state::remove(&self.path(name)).map_err(ServerError::path("remove", &self.path(name)))?;
         self.entries.write().remove(name);
         Ok(true)
     }
@@ -643,6 +700,7 @@ impl OpenDevice {
             clones: BTreeMap::new(),
             releasing: false,
             release_stopped: None,
+            unknown: false,
         };
         Arc::new(Self {
             name: volume.to_owned(),

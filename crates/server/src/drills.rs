@@ -21,7 +21,7 @@ use crate::api::{self, DrillOutcome};
 use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::server::Server;
-use crate::state;
+use crate::state::{self, Unread};
 use crate::volumes::{OpenVolume, Volumes};
 
 mod probe;
@@ -68,6 +68,8 @@ pub(crate) struct Drills {
     volumes: Arc<Volumes>,
     clock: Arc<dyn Clock>,
     documents: Mutex<BTreeMap<String, Document>>,
+    /// Volumes whose drills are not known.
+    unread: Mutex<BTreeMap<String, Unread>>,
     running: Mutex<HashSet<String>>,
     ending: AtomicBool,
     asleep: Mutex<()>,
@@ -102,16 +104,27 @@ impl Drop for Turn {
 impl Drills {
     /// The drills of all volumes.
     pub(crate) fn open(volumes: Arc<Volumes>, clock: Arc<dyn Clock>) -> Result<Self, ServerError> {
-        let mut documents = BTreeMap::new();
-        for open in volumes.all() {
-            if let Some(document) = state::load(&path(&volumes, &open.name))? {
-                documents.insert(open.name.clone(), document);
-            }
-        }
-        let documents = Mutex::new(documents);
         let (running, asleep) = (Mutex::default(), Mutex::default());
         let (ending, wake) = (AtomicBool::new(false), Condvar::new());
-        Ok(Self { volumes, clock, documents, running, ending, asleep, wake })
+        let (documents, unread) = (Mutex::default(), Mutex::default());
+        let drills = Self { volumes, clock, documents, unread, running, ending, asleep, wake };
+        drills.volumes.all().iter().for_each(|open| drills.read(&open.name));
+        Ok(drills)
+    }
+
+    /// Takes in what the folder of a volume says.
+    pub(crate) fn read(&self, name: &str) {
+        let (document, unread) = state::known::<Document>(&path(&self.volumes, name));
+        let mut documents = self.documents.lock();
+        match document {
+            Some(document) => documents.insert(name.to_owned(), document),
+            None => documents.remove(name),
+        };
+        let mut unknown = self.unread.lock();
+        match unread {
+            Some(unread) => unknown.insert(name.to_owned(), unread),
+            None => unknown.remove(name),
+        };
     }
 
     fn now_ms(&self) -> u64 {
@@ -161,6 +174,7 @@ impl Drills {
 
     /// What is to be done now, after what was asked for was noted.
     fn note_request(&self, name: &str, request: &api::DrillRequest) -> Result<Document, ServerError> {
+        state::refuse_unread(self.unread.lock().get(name))?;
         let mut documents = self.documents.lock();
         let before = documents.get(name);
         let none = ServerError::Invalid {
@@ -195,13 +209,14 @@ impl Drills {
 
     /// Ends the schedule of a mirror, and forgets its probe and its last drill.
     pub(crate) fn forget(&self, name: &str) -> Result<(), ServerError> {
+        state::refuse_unread(self.unread.lock().get(name))?;
         let mut documents = self.documents.lock();
         if documents.remove(name).is_none() {
             let (what, name) = ("drill of the mirror", name.to_owned());
             return Err(ServerError::NotFound { what, name, list: "cairn status" });
         }
         let path = path(&self.volumes, name);
-        std::fs::remove_file(&path).map_err(ServerError::path("remove", &path))
+        state::remove(&path).map_err(ServerError::path("remove", &path))
     }
 
     fn due(&self) -> Vec<String> {

@@ -55,7 +55,7 @@ type Choice<'a> = &'a mut dyn FnMut(&[u8]) -> Selection;
 
 /// What `dates.json` says.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Document {
+pub(crate) struct Document {
     dates: Vec<Record>,
     /// Snapshots that dumps have made for themselves, or are about to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -116,6 +116,12 @@ pub enum ServerError {
         /// The cause.
         source: cairn_files::TreeError,
     },
+    /// It stays until it is released.
+    #[error("`{name}` is held")]
+    SnapshotHeld {
+        /// The snapshot.
+        name: String,
+    },
     /// A mirror's next update begins at it.
     #[error("`{name}` is held for the mirror {mirror}, whose next update begins there")]
     HeldForMirror {
@@ -180,6 +186,34 @@ pub enum ServerError {
         path: PathBuf,
         /// What the parser said.
         source: serde_json::Error,
+    },
+    /// What a state file says is not known, as it can't be read.
+    #[error("{reason}")]
+    StateUnread {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A state file that is not damaged was to be given up, or restored.
+    #[error("there is no state file `{file}` here that can't be read")]
+    StateKnown {
+        /// As given.
+        file: String,
+    },
+    /// What nothing could go on without.
+    #[error("nothing goes on without {}", path.display())]
+    StateNeeded {
+        /// The file.
+        path: PathBuf,
+        /// What ends what it belongs to.
+        ends: String,
+    },
+    /// A state file has no previous generation that can be read.
+    #[error("there is no previous generation of {}", path.display())]
+    NoPrevious {
+        /// The file.
+        path: PathBuf,
     },
     /// A state file of a newer (or unknown) version.
     #[error("{} has version {found}; this program reads version {supported}", path.display())]
@@ -424,6 +458,14 @@ pub enum ServerError {
     GroupFailedOver {
         /// Its name.
         group: String,
+    },
+    /// Several mirrors of a volume were failed over, and each has been written to.
+    #[error("several mirrors of `{volume}` were failed over: {}", mirrors.iter().map(|(name, address)| format!("{name} at {address}")).collect::<Vec<_>>().join(", "))]
+    SeveralDeparted {
+        /// The volume.
+        volume: String,
+        /// What each is called, and where it is.
+        mirrors: Vec<(String, String)>,
     },
     /// It follows nobody, and nobody has taken its place as far as it has heard.
     #[error("`{volume}` is no mirror, and no mirror of it has said that it was failed over")]
@@ -751,6 +793,12 @@ pub enum ServerError {
         bytes: u64,
         /// Snapshots that only this side has.
         snapshots: Vec<String>,
+    },
+    /// What was known of a mirror's source was given up.
+    #[error("the source of `{volume}` is not known any more")]
+    SourceForgotten {
+        /// The mirror.
+        volume: String,
     },
     /// The other side of a mirror did not say where it is reached.
     #[error("the other side has not said where mirrors reach its server")]

@@ -103,6 +103,10 @@ impl ExportTable {
     /// Opens an export, without a tap. `adopter`: the device that it is the origin of.
     pub(crate) fn open_named(&self, name: &str, adopter: Option<&str>) -> Result<Export, OpenExportError> {
         let unknown = || OpenExportError::Unknown { name: name.to_owned() };
+        if let Err(error) = self.access.check_known() {
+            tracing::warn!(export = name, %error, "nobody is let in while it is not known who may be");
+            return Err(OpenExportError::Failed { name: name.to_owned(), source: DeviceError::OutOfService });
+        }
         // A write that went to an adopted LUN itself would be missing in the history.
         if let Some(export) = self.devices.export(adopter.unwrap_or(name)) {
             return Ok(self.offered(&self.settings_of(name), export));

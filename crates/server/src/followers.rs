@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::api;
 use crate::error::ServerError;
 use crate::server::Server;
-use crate::state;
+use crate::state::{self, Unread};
 use crate::transfer;
 
 /// Following is written down again when nothing but the time of the last contact changed, at least so often.
@@ -79,7 +79,7 @@ impl From<DepartedEntry> for Departure {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Document {
+pub(crate) struct Document {
     followers: Vec<Entry>,
 }
 
@@ -123,19 +123,42 @@ impl From<Entry> for Follower {
 pub(crate) struct Followers {
     path: PathBuf,
     written: Mutex<Vec<Entry>>,
+    /// Whose they are is not known: nothing is let go that one may need, and nothing is written down.
+    unread: Mutex<Option<Unread>>,
 }
 
 impl Followers {
     /// The file in `dir`, and the source that remembers what it says.
     pub(crate) fn open(dir: &Path) -> Result<(Self, Source), ServerError> {
         let path = dir.join("followers.json");
-        let document: Document = state::load(&path)?.unwrap_or_default();
-        let source = Source::remembering(document.followers.iter().cloned().map(Follower::from).collect());
-        Ok((Self { path, written: Mutex::new(document.followers) }, source))
+        let source = Source::new();
+        let followers = Self { path, written: Mutex::default(), unread: Mutex::default() };
+        followers.read(&source);
+        Ok((followers, source))
+    }
+
+    /// Takes in what the file says by now.
+    pub(crate) fn read(&self, source: &Source) {
+        let (document, unread) = state::known::<Document>(&self.path);
+        let followers = document.unwrap_or_default().followers;
+        match &unread {
+            Some(_) => source.remember_not(),
+            None => source.remember(followers.iter().cloned().map(Follower::from).collect()),
+        }
+        *self.written.lock() = followers;
+        *self.unread.lock() = unread;
+    }
+
+    /// Refuses while the mirrors of this server are not known.
+    pub(crate) fn check_known(&self) -> Result<(), ServerError> {
+        state::refuse_unread(self.unread.lock().as_ref())
     }
 
     /// Writes down what the source knows, if it is worth it.
     pub(crate) fn keep(&self, source: &Source) {
+        if self.check_known().is_err() {
+            return;
+        }
         let followers: Vec<Entry> = source.followers().iter().map(Entry::from).collect();
         let mut written = self.written.lock();
         let recent = |(old, new): (&Entry, &Entry)| {
@@ -159,13 +182,16 @@ impl Server {
     /// The mirrors that follow volumes here, of peers that are pinned; and what is kept for others.
     pub(crate) fn followers(&self) -> (Vec<api::Follower>, Vec<api::Leftover>) {
         let pinned: HashSet<String> = self.peers.pinned().into_iter().map(transfer::peer_digits).collect();
+        // Who is no peer is not known then.
+        let may_be = |peer: &str| pinned.contains(peer) || self.peers.check_known().is_err();
+        let knows_all = self.peers.check_known().and_then(|()| self.followers.check_known()).is_ok();
         let (mut followers, mut leftovers) = (Vec::new(), Vec::new());
         for open in &self.volumes.all() {
             for mirror in self.source.mirrors(&open.volume).unwrap_or_default() {
                 let base = mirror.base.as_ref().map(|base| format!("{}@{}", open.name, base.name));
-                if mirror.follower.is_some() && pinned.contains(mirror.peer()) {
+                if mirror.follower.is_some() && may_be(mirror.peer()) {
                     followers.push(follower(&open.name, &mirror, base));
-                } else if let Some(base) = base {
+                } else if let Some(base) = base.filter(|_| knows_all) {
                     leftovers.push(api::Leftover {
                         volume: open.name.clone(),
                         name: mirror.name.clone(),
@@ -180,6 +206,7 @@ impl Server {
 
     /// Lets go of what is kept for a mirror that will not come again.
     pub(crate) fn forget_follower(&self, volume: &str, name: &str) -> Result<(), ServerError> {
+        self.followers.check_known()?;
         let open = self.volumes.get(volume)?;
         let failed = ServerError::volume(volume);
         let known = self.source.mirrors(&open.volume).map_err(&failed)?;

@@ -116,7 +116,7 @@ impl Judgement {
 
 /// What `governor.json` says.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-struct Document {
+pub(crate) struct Document {
     p99_us: Option<u64>,
 }
 
@@ -134,11 +134,8 @@ pub(crate) struct Governor {
 impl Governor {
     /// What the folder of a volume says.
     pub(crate) fn open(path: PathBuf, clock: Arc<dyn Clock>) -> Self {
-        let document = state::load::<Document>(&path);
-        if let Err(error) = &document {
-            tracing::error!(path = %path.display(), %error, "what mirrors may cost the clients of a volume can't be read: they may cost what they cost");
-        }
-        let limit = document.ok().flatten().and_then(|document| document.p99_us);
+        // Where that is not known they cost what they cost: a guess would slow down what somebody waits for.
+        let limit = state::known::<Document>(&path).0.and_then(|document| document.p99_us);
         let judgement = Mutex::new(Judgement { at: clock.monotonic(), ..Judgement::default() });
         Self {
             path,
@@ -148,6 +145,12 @@ impl Governor {
             judgement,
             pace: Pace::default(),
         }
+    }
+
+    /// Takes in what the folder of the volume says by now.
+    pub(crate) fn read(&self) {
+        let limit = state::known::<Document>(&self.path).0.and_then(|document| document.p99_us);
+        self.limit_us.store(limit.unwrap_or(0), Ordering::Relaxed);
     }
 
     fn limit(&self) -> Option<Duration> {

@@ -24,7 +24,7 @@ use crate::error::ServerError;
 use crate::names;
 use crate::schedules::{Aside, retention, timetable};
 use crate::server::Server;
-use crate::state;
+use crate::state::{self, Unread};
 use crate::transfer;
 use crate::volumes::{OpenVolume, Volumes};
 use timetable::Timetable;
@@ -88,13 +88,15 @@ struct Failover {
 
 /// What `groups.json` says.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Document {
+pub(crate) struct Document {
     groups: Vec<Group>,
 }
 
 /// The groups of a server. Lock order: `groups`, `memory`, then what volumes have.
 pub(crate) struct Groups {
     path: PathBuf,
+    /// Which volumes belong together is not known.
+    unread: Mutex<Option<Unread>>,
     volumes: Arc<Volumes>,
     clock: Arc<dyn Clock>,
     groups: Mutex<Vec<Group>>,
@@ -111,11 +113,40 @@ impl Groups {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, ServerError> {
         let path = dir.join("groups.json");
-        let document: Document = state::load(&path)?.unwrap_or_default();
-        let (groups, memory) = (Mutex::new(document.groups), Mutex::default());
-        let groups = Self { path, volumes, clock, groups, memory, named_ms: AtomicU64::new(0) };
-        groups.advance_all(true);
+        let (groups, memory, unread) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let groups = Self { path, unread, volumes, clock, groups, memory, named_ms: AtomicU64::new(0) };
+        groups.read();
         Ok(groups)
+    }
+
+    /// Takes in what the file says by now.
+    pub(crate) fn read(&self) {
+        let (document, unread) = state::known::<Document>(&self.path);
+        *self.groups.lock() = document.unwrap_or_default().groups;
+        *self.unread.lock() = unread;
+        self.advance_all(true);
+    }
+
+    /// Refuses while the groups are not known.
+    fn check_known(&self) -> Result<(), ServerError> {
+        state::refuse_unread(self.unread.lock().as_ref())
+    }
+
+    /// The same of a volume that may belong to one: it has a snapshot of a group. No group shows or changes a volume that has none.
+    pub(crate) fn check_known_of(&self, volume: &str) -> Result<(), ServerError> {
+        match self.volumes.get(volume) {
+            Ok(open) => self.check_known_of_open(&open),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn check_known_of_open(&self, open: &OpenVolume) -> Result<(), ServerError> {
+        let unread = self.check_known();
+        if unread.is_ok() {
+            return Ok(());
+        }
+        let is_of_group = |snapshot: &Snapshot| snapshot.name.starts_with(PREFIX);
+        if open.volume.snapshots().iter().any(is_of_group) { unread } else { Ok(()) }
     }
 
     /// The name of the next snapshot of a group, and its time: never one that was given before, whatever the clock does.
@@ -141,6 +172,7 @@ impl Groups {
     }
 
     fn get(&self, name: &str) -> Result<Group, ServerError> {
+        self.check_known()?;
         let groups = self.groups.lock();
         groups.iter().find(|group| group.name == name).cloned().ok_or_else(|| ServerError::NotFound {
             what: "group",
@@ -163,6 +195,7 @@ impl Groups {
         name: &str,
         change: impl FnOnce(&mut Group, &[Group]) -> Result<(), ServerError>,
     ) -> Result<Group, ServerError> {
+        self.check_known()?;
         let mut groups = self.groups.lock();
         let mut changed = groups.clone();
         let Some(group) = changed.iter_mut().find(|group| group.name == name) else {
@@ -393,6 +426,7 @@ impl Server {
     }
 
     pub(crate) fn create_group(&self, request: api::CreateGroup) -> Result<api::Group, ServerError> {
+        self.groups.check_known()?;
         names::check("group", &request.name)?;
         if request.name.len() > NAME_MAX {
             return Err(ServerError::Invalid {
@@ -597,6 +631,10 @@ impl Server {
         members: &[Member],
         snapshots: &[api::GroupSnapshot],
     ) -> Result<Vec<String>, ServerError> {
+        // What a mirror may need is not known: nothing goes.
+        if self.peers.check_known().is_err() || self.followers.check_known().is_err() {
+            return Ok(Vec::new());
+        }
         let times: Vec<u64> = snapshots.iter().map(|snapshot| snapshot.created_ms).collect();
         let stays = retention::kept(&group.keep, &times, group.zone()?);
         let needed = |name: &str| {
@@ -686,6 +724,21 @@ impl Server {
                 tell(
                     format!("its last snapshot failed: {problem}"),
                     format!("it is tried again; see `cairn group show {name}`"),
+                );
+            }
+            let follows: Vec<&str> =
+                group.members.iter().filter(|m| m.follows).map(|m| m.volume.as_str()).collect();
+            let is_timed = group.every_ms.is_some() || group.cron.is_some();
+            // Of one whose volumes all follow the other side has a schedule, until the roles change.
+            if is_timed && !follows.is_empty() && follows.len() < group.members.len() {
+                tell(
+                    format!(
+                        "its schedule never runs: {} follow a source, which makes their snapshots",
+                        follows.join(", ")
+                    ),
+                    format!(
+                        "make it anew without them: `cairn group delete {name}`, `cairn group create {name} VOLUME...`; or end its schedule: `cairn group set {name}` without a time"
+                    ),
                 );
             }
             let gone: Vec<&str> =

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::api;
 use crate::error::ServerError;
 use crate::server::Server;
-use crate::state;
+use crate::state::{self, Unread};
 
 /// How long a command may take when nothing is said.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// What `hooks.json` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-struct Document {
+pub(crate) struct Document {
     before: Option<String>,
     after: Option<String>,
     timeout_ms: Option<u64>,
@@ -54,8 +54,8 @@ impl Document {
 pub(crate) struct Hooks {
     path: PathBuf,
     document: Mutex<Document>,
-    /// The file can't be read: no snapshot is made without the hooks that it may name.
-    unread: bool,
+    /// Without what it says no snapshot is made: it may name hooks.
+    unread: Mutex<Option<Unread>>,
     /// One snapshot at a time.
     turn: Mutex<()>,
     /// What went wrong the last time.
@@ -67,14 +67,17 @@ pub(crate) struct Hooks {
 impl Hooks {
     /// What the folder of a volume says.
     pub(crate) fn open(path: PathBuf) -> Self {
-        let document = state::load::<Document>(&path);
-        if let Err(error) = &document {
-            tracing::error!(path = %path.display(), %error, "the hooks of a volume can't be read");
-        }
-        let unread = document.is_err();
-        let document = Mutex::new(document.ok().flatten().unwrap_or_default());
+        let (document, unread) = state::known::<Document>(&path);
+        let (document, unread) = (Mutex::new(document.unwrap_or_default()), Mutex::new(unread));
         let (turn, problem, ending) = (Mutex::new(()), Mutex::new(None), AtomicBool::new(false));
         Self { path, document, unread, turn, problem, ending }
+    }
+
+    /// Takes in what the folder of the volume says by now.
+    pub(crate) fn read(&self) {
+        let (document, unread) = state::known::<Document>(&self.path);
+        *self.document.lock() = document.unwrap_or_default();
+        *self.unread.lock() = unread;
     }
 
     /// Whether there are any: a snapshot may take as long as they do.
@@ -90,9 +93,7 @@ impl Hooks {
 
     /// Makes a snapshot of `volume` with the hooks around it.
     pub(crate) fn around<T>(&self, volume: &str, make: impl FnOnce() -> T) -> Result<T, ServerError> {
-        if self.unread {
-            state::load::<Document>(&self.path)?;
-        }
+        state::refuse_unread(self.unread.lock().as_ref())?;
         let document = self.document.lock().clone();
         if document.before.is_none() && document.after.is_none() {
             return Ok(make());
@@ -238,6 +239,7 @@ impl Server {
     /// Changes them; what is not given stays, and an empty command is none.
     pub(crate) fn set_hooks(&self, volume: &str, set: &api::SetHooks) -> Result<api::Hooks, ServerError> {
         let open = self.volumes.get(volume)?;
+        state::refuse_unread(open.hooks.unread.lock().as_ref())?;
         let limit = TIMEOUT_MAX.as_millis() as u64;
         if set.timeout_ms.is_some_and(|timeout| timeout == 0 || timeout > limit) {
             return Err(ServerError::Invalid {

@@ -49,6 +49,9 @@ fn api() -> OpenApiRouter<Arc<Server>> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(status))
         .routes(routes!(exports))
+        .routes(routes!(damaged_state))
+        .routes(routes!(restore_state))
+        .routes(routes!(give_up_state))
         .routes(routes!(jobs))
         .routes(routes!(job, cancel_job))
         .merge(volumes::routes())
@@ -202,6 +205,32 @@ pub(crate) async fn blocking<T: Send + 'static>(
 #[utoipa::path(get, path = "/v1/status", tag = "server", responses((status = 200, body = api::Status)))]
 async fn status(State(server): State<Arc<Server>>) -> Answer<api::Status> {
     blocking(server, |server| Ok(server.status())).await
+}
+
+/// The state files of the server that are there and can't be read.
+#[utoipa::path(get, path = "/v1/state", tag = "server", responses((status = 200, body = [api::DamagedFile])))]
+async fn damaged_state(State(server): State<Arc<Server>>) -> Answer<Vec<api::DamagedFile>> {
+    blocking(server, |server| Ok(server.damaged_state())).await
+}
+
+/// Takes in a state file that could not be read: as it is by now, or its previous generation.
+#[utoipa::path(post, path = "/v1/state/restore", tag = "server", request_body = api::RestoreState,
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn restore_state(
+    State(server): State<Arc<Server>>,
+    Body(request): Body<api::RestoreState>,
+) -> Answer<()> {
+    blocking(server, move |server| server.restore_state(&request)).await
+}
+
+/// Goes on without a state file that can't be read, as if there had been none. It is set aside.
+#[utoipa::path(post, path = "/v1/state/give-up", tag = "server", request_body = api::GiveUpState,
+    responses((status = 200, body = api::GivenUp), (status = "default", body = ErrorBody)))]
+async fn give_up_state(
+    State(server): State<Arc<Server>>,
+    Body(request): Body<api::GiveUpState>,
+) -> Answer<api::GivenUp> {
+    blocking(server, move |server| server.give_up_state(&request)).await
 }
 
 /// What NBD clients can open.

@@ -14,8 +14,8 @@ use sha2::{Digest, Sha256};
 use crate::error::ServerError;
 use crate::state;
 
-/// SHA-256 of a certificate in DER; 64 hexadecimal digits as text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// SHA-256 of a certificate in DER; 64 hexadecimal digits as text. All zeroes, which no certificate has, stand for one that is not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fingerprint([u8; 32]);
 

@@ -10,6 +10,7 @@ mod background;
 mod changed;
 mod config;
 mod contents;
+mod damaged;
 mod data_dir;
 mod destination;
 mod devices;

@@ -29,9 +29,10 @@ use crate::limits::Limits;
 use crate::pace::Pace;
 use crate::peers::{Credential, Peers};
 use crate::source::{is_silence, set_patience};
-use crate::state;
+use crate::state::{self, Unread};
 use crate::transfer;
 use crate::volumes::{OpenVolume, Volumes};
+pub(crate) use consent::Consent;
 use consent::Consents;
 use continuous::Following;
 use roles::{Changed, Decision};
@@ -48,6 +49,7 @@ mod roles;
 mod show;
 mod spread;
 mod together;
+mod unread;
 mod verify;
 mod when;
 
@@ -278,6 +280,8 @@ pub(crate) struct Mirrors {
     /// How long a source may be silent in a transfer.
     patience: Duration,
     relations: Mutex<BTreeMap<String, Arc<Relation>>>,
+    /// Volumes of which is not known whom they follow. Their roles are: the volume has them.
+    unread: Mutex<BTreeMap<String, Unread>>,
     /// Relations of which nothing is written down yet, while somebody has them: whoever asks meanwhile gets the same one, on which one job runs at a time.
     pending: Mutex<BTreeMap<String, Weak<Relation>>>,
     ending: AtomicBool,
@@ -319,15 +323,7 @@ impl Mirrors {
     pub(crate) fn open(around: Surroundings) -> Result<Self, ServerError> {
         let Surroundings { volumes, identity, clock, jobs, peers, groups, source, address, patience } =
             around;
-        let now_ms = now_ms(&*clock);
-        let (mut relations, consents) = (BTreeMap::new(), Consents::default());
-        for open in volumes.all() {
-            consents.recall(&open.name, &volumes.folder(&open.name), open.is_destination());
-            let path = volumes.folder(&open.name).join("mirror.json");
-            let Some(document) = state::load::<Document>(&path)? else { continue };
-            relations.insert(open.name.clone(), Arc::new(Relation::new(&open, path, document, now_ms)));
-        }
-        Ok(Self {
+        let mirrors = Self {
             volumes,
             identity,
             clock,
@@ -339,26 +335,35 @@ impl Mirrors {
             closes: OnceLock::new(),
             opens: OnceLock::new(),
             opened: Mutex::default(),
-            consents,
+            consents: Consents::default(),
             patience,
-            relations: Mutex::new(relations),
+            relations: Mutex::default(),
+            unread: Mutex::default(),
             pending: Mutex::default(),
             ending: AtomicBool::new(false),
             asleep: Mutex::new(()),
             wake: Condvar::new(),
-        })
+        };
+        mirrors.volumes.all().iter().for_each(|open| mirrors.take_in(open));
+        Ok(mirrors)
     }
 
-    /// Goes on with the mirror on a volume that was opened after the start, if there is one.
-    pub(crate) fn take_in(&self, open: &Arc<OpenVolume>) -> Result<(), ServerError> {
+    /// Goes on with the mirror on a volume, if there is one. Where its document can't be read it neither gets images nor gives its role away, and the volume stays what it is.
+    pub(crate) fn take_in(&self, open: &Arc<OpenVolume>) {
         let folder = self.volumes.folder(&open.name);
         self.consents.recall(&open.name, &folder, open.is_destination());
         let path = folder.join("mirror.json");
-        if let Some(document) = state::load::<Document>(&path)? {
+        let (document, unread) = state::known::<Document>(&path);
+        let mut unknown = self.unread.lock();
+        match unread {
+            Some(unread) => unknown.insert(open.name.clone(), unread),
+            None => unknown.remove(&open.name),
+        };
+        drop(unknown);
+        if let Some(document) = document {
             let relation = Relation::new(open, path, document, now_ms(&*self.clock));
             self.relations.lock().entry(open.name.clone()).or_insert_with(|| Arc::new(relation));
         }
-        Ok(())
     }
 
     /// How the sessions with a volume are ended.
@@ -371,6 +376,7 @@ impl Mirrors {
     }
 
     fn get(&self, name: &str) -> Result<Arc<Relation>, ServerError> {
+        self.check_known(name)?;
         let known = self.relations.lock().get(name).cloned();
         known.ok_or_else(|| match self.volumes.get(name) {
             Ok(_) => ServerError::NotAMirror { volume: name.to_owned() },
@@ -390,6 +396,9 @@ impl Mirrors {
 
     /// Refuses to delete the volume of a mirror that still follows its source.
     pub(crate) fn refuse_if_followed(&self, name: &str) -> Result<(), ServerError> {
+        if self.volumes.get(name).is_ok_and(|open| open.is_destination()) {
+            self.check_known(name)?;
+        }
         match self.relations.lock().get(name) {
             Some(relation) if !relation.is_failed_over() => {
                 Err(ServerError::FollowsSource { volume: name.to_owned() })
@@ -401,6 +410,7 @@ impl Mirrors {
     /// The volume goes, and what is known of its mirror with it.
     pub(crate) fn forget(&self, name: &str) {
         self.relations.lock().remove(name);
+        self.unread.lock().remove(name);
         self.consents.forget(name);
     }
 
@@ -429,7 +439,9 @@ impl Mirrors {
                         relation.plan_again(now_ms);
                     }
                     relation.set_pace(now_ms);
+                    // Which group it is in may not be known: its images wait.
                     if relation.is_due(now_ms)
+                        && mirrors.groups.check_known_of(&relation.name).is_ok()
                         && let Err(error) = mirrors.begin_due(&relation)
                     {
                         tracing::warn!(mirror = relation.name, %error, "an update could not begin");
@@ -496,6 +508,8 @@ impl Mirrors {
         if relation.document.lock().paused {
             return Err(ServerError::Paused { volume: relation.name.clone() });
         }
+        relation.refuse_without_source()?;
+        self.groups.check_known_of(&relation.name)?;
         let open = self.volumes.get(&relation.name)?;
         relation.interrupt()?;
         relation.claim(&*self.clock)?;
@@ -620,7 +634,8 @@ impl Mirrors {
             // A mirror that was rewound has an image, and has heard nothing of what it lacks.
             let recent = heard.map_or_else(|| !relation.has_image(), |heard| heard < ASK_EVERY) && !damaged;
             let asked = live.asked.is_some_and(|asked| now.saturating_sub(asked) < ASK_EVERY);
-            if recent || asked || live.running || live.asking || relation.is_failed_over() {
+            let nobody = relation.is_failed_over() || relation.refuse_without_source().is_err();
+            if recent || asked || live.running || live.asking || nobody {
                 return;
             }
             live.asking = true;

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::api;
 use crate::error::ServerError;
 use crate::groups::{Groups, Showing};
-use crate::state;
+use crate::state::{self, Unread};
 use crate::volumes::{OpenVolume, Volumes};
 
 /// How often mounts are compared with what they show: a mirror that moved on, a snapshot that went.
@@ -40,7 +40,7 @@ const DEAD: [i32; 2] = [103, 107];
 
 /// What `mounts.json` says.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Document {
+pub(crate) struct Document {
     mounts: Vec<Record>,
 }
 
@@ -161,6 +161,8 @@ impl Left {
 pub(crate) struct Mounts {
     own: Weak<Mounts>,
     path: PathBuf,
+    /// What is to be mounted is not known.
+    unread: Mutex<Option<Unread>>,
     volumes: Arc<Volumes>,
     groups: Arc<Groups>,
     entries: Mutex<Vec<Entry>>,
@@ -217,10 +219,10 @@ impl Mounts {
         groups: Arc<Groups>,
     ) -> Result<Arc<Self>, ServerError> {
         let path = data.join("mounts.json");
-        let document: Document = state::load(&path)?.unwrap_or_default();
         let mounts = Arc::new_cyclic(|own| Self {
             own: own.clone(),
             path,
+            unread: Mutex::default(),
             volumes,
             groups,
             entries: Mutex::default(),
@@ -231,10 +233,21 @@ impl Mounts {
             asleep: Mutex::default(),
             wake: Condvar::new(),
         });
-        for record in document.mounts {
+        mounts.read();
+        Ok(mounts)
+    }
+
+    /// Mounts what the file says that is not mounted yet.
+    pub(crate) fn read(&self) {
+        let (document, unread) = state::known::<Document>(&self.path);
+        *self.unread.lock() = unread;
+        for record in document.unwrap_or_default().mounts {
+            let mut entries = self.entries.lock();
+            if entries.iter().any(|entry| entry.record.directory == record.directory) {
+                continue;
+            }
             clear_dead(&record);
-            let mut entries = mounts.entries.lock();
-            let mounted = mounts.mount(&record, &entries, None);
+            let mounted = self.mount(&record, &entries, None);
             let waits = matches!(mounted, Err(ServerError::GroupShowsNothing { .. }));
             let state = mounted.map_err(|error| {
                 let (name, directory) = (record.name(), record.directory.display().to_string());
@@ -243,7 +256,6 @@ impl Mounts {
             });
             entries.push(Entry { record, state, waits });
         }
-        Ok(mounts)
     }
 
     /// Starts to look after them.
@@ -286,6 +298,7 @@ impl Mounts {
 
     /// Mounts what is asked for, and remembers it.
     pub(crate) fn create(&self, request: &api::CreateMount) -> Result<api::Mount, ServerError> {
+        state::refuse_unread(self.unread.lock().as_ref())?;
         let given = Path::new(&request.directory);
         let directory = given.canonicalize().map_err(ServerError::path("mount on", given))?;
         let record = Record {

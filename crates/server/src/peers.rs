@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{Invitation, Peer, PeerState};
 use crate::error::ServerError;
 use crate::identity::Fingerprint;
-use crate::state;
+use crate::state::{self, Unread};
 use crate::token::{Secret, Token, random_name};
 
 /// How long a token can be used for the first time, when nothing else is said.
@@ -53,6 +53,8 @@ pub(crate) struct Document {
 pub(crate) struct Peers {
     path: PathBuf,
     document: Mutex<Document>,
+    /// Who may mirror from here is not known: nobody new does, and nothing is let go that a peer may need.
+    unread: Mutex<Option<Unread>>,
 }
 
 /// What a destination presents.
@@ -68,8 +70,20 @@ impl Peers {
     /// The peers in `dir`.
     pub(crate) fn open(dir: &Path) -> Result<Self, ServerError> {
         let path = dir.join("peers.json");
-        let document = state::load(&path)?.unwrap_or_default();
-        Ok(Self { path, document: Mutex::new(document) })
+        let (document, unread) = state::known(&path);
+        Ok(Self { path, document: Mutex::new(document.unwrap_or_default()), unread: Mutex::new(unread) })
+    }
+
+    /// Takes in what the file says by now.
+    pub(crate) fn read(&self) {
+        let (document, unread) = state::known(&self.path);
+        *self.document.lock() = document.unwrap_or_default();
+        *self.unread.lock() = unread;
+    }
+
+    /// Refuses while the peers are not known.
+    pub(crate) fn check_known(&self) -> Result<(), ServerError> {
+        state::refuse_unread(self.unread.lock().as_ref())
     }
 
     /// Makes a token.
@@ -192,6 +206,7 @@ impl Peers {
         credential: &Credential,
         volume: &str,
     ) -> Result<(), ServerError> {
+        self.check_known()?;
         let document = self.document.lock();
         let mine =
             |entry: &&Entry| entry.id == credential.id && credential.secret.matches(&entry.secret_digest);
@@ -243,6 +258,7 @@ impl Peers {
 
     /// Whether the holder of a certificate that is pinned may have a volume.
     pub(crate) fn allows(&self, certificate: Fingerprint, volume: &str) -> Result<(), ServerError> {
+        self.check_known()?;
         let document = self.document.lock();
         let pinned =
             |entry: &&Entry| entry.pinned.as_ref().is_some_and(|pinned| pinned.fingerprint == certificate);
@@ -261,6 +277,7 @@ impl Peers {
         &self,
         change: impl FnOnce(&mut Document) -> Result<(), ServerError>,
     ) -> Result<(), ServerError> {
+        self.check_known()?;
         let mut document = self.document.lock();
         let mut changed = document.clone();
         change(&mut changed)?;

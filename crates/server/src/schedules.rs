@@ -21,7 +21,7 @@ use crate::contents::named;
 use crate::error::ServerError;
 use crate::names;
 use crate::server::Server;
-use crate::state;
+use crate::state::{self, Unread};
 use crate::volumes::OpenVolume;
 
 pub(crate) mod retention;
@@ -72,7 +72,7 @@ impl Plan {
 
 /// What `schedules.json` says.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Document {
+pub(crate) struct Document {
     schedules: Vec<Plan>,
 }
 
@@ -81,17 +81,22 @@ pub(crate) struct Schedules {
     path: PathBuf,
     plans: Mutex<Vec<Plan>>,
     /// The file says something that this program can't read: nothing runs, and nothing is written over it.
-    unread: Option<String>,
+    unread: Mutex<Option<Unread>>,
 }
 
 impl Schedules {
     /// What the folder of a volume says.
     pub(crate) fn open(path: PathBuf) -> Self {
-        let (document, unread) = match state::load::<Document>(&path) {
-            Ok(document) => (document.unwrap_or_default(), None),
-            Err(error) => (Document::default(), Some(error.to_string())),
-        };
-        Self { path, plans: Mutex::new(document.schedules), unread }
+        let (document, unread) = state::known::<Document>(&path);
+        let plans = Mutex::new(document.unwrap_or_default().schedules);
+        Self { path, plans, unread: Mutex::new(unread) }
+    }
+
+    /// Takes in what the folder of the volume says by now.
+    pub(crate) fn read(&self) {
+        let (document, unread) = state::known::<Document>(&self.path);
+        *self.plans.lock() = document.unwrap_or_default().schedules;
+        *self.unread.lock() = unread;
     }
 
     fn save(&self, plans: &[Plan]) -> Result<(), ServerError> {
@@ -99,10 +104,7 @@ impl Schedules {
     }
 
     fn check_read(&self) -> Result<(), ServerError> {
-        match &self.unread {
-            None => Ok(()),
-            Some(_) => state::load::<Document>(&self.path).map(drop),
-        }
+        state::refuse_unread(self.unread.lock().as_ref())
     }
 }
 
@@ -340,11 +342,6 @@ impl Server {
                 subject: open.name.clone(),
                 message: format!("the last snapshot of schedule {} failed: {problem}", plan.label),
                 next: format!("it is tried again; see `cairn snapshot schedule list {}`", open.name),
-            }));
-            problems.extend(open.schedules.unread.iter().map(|reason| api::Problem {
-                subject: open.name.clone(),
-                message: format!("its schedules of snapshots don't run: {reason}"),
-                next: format!("correct {} and start the server again", open.schedules.path.display()),
             }));
         }
         problems

@@ -311,10 +311,16 @@ impl Server {
         problems.extend(self.group_problems());
         problems.extend(self.devices.problems());
         problems.extend(self.mounts.problems());
-        problems.extend(followers.iter().filter_map(api::Follower::parted));
+        let parted = |follower: &api::Follower| {
+            let are_of_it =
+                |other: &&api::Follower| other.volume == follower.volume && other.departed.is_some();
+            follower.parted(followers.iter().filter(are_of_it).count() > 1)
+        };
+        problems.extend(followers.iter().filter_map(parted));
         let now_ms = self.clock.now().0 / 1_000_000;
         problems.extend(followers.iter().filter_map(|follower| follower.unheard(now_ms)));
         problems.extend(self.schedule_problems());
+        problems.extend(self.state_problems());
         problems.extend(followers.iter().filter(|follower| follower.over_rpo).map(|follower| api::Problem {
             subject: follower.volume.clone(),
             message: "a mirror of it is further behind than its owner wants".to_owned(),
@@ -341,6 +347,11 @@ impl Server {
             leftovers,
             problems,
         }
+    }
+
+    /// The data directory, absolute.
+    pub(crate) fn data_dir(&self) -> &std::path::Path {
+        self.data.path()
     }
 
     /// The data directory, as others name it.

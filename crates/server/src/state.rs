@@ -2,11 +2,14 @@
 //!
 //! A document is written beside its place, made durable, renamed over the old one, and the directory is made durable.
 //! Each carries a `version`; a newer one than this program knows is refused, not guessed at.
+//!
+//! What is there and can't be read is never written over: it may be all that its owner has. Of some documents the previous generation stays beside them, as `NAME.json.old`; see
+//! [`keeps_previous`]. What becomes of the others, and of those who need them, is in [`crate::damaged`].
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,10 +26,99 @@ struct Versioned<'a, T> {
     body: &'a T,
 }
 
-/// Writes `body` at `path`, for the owner's eyes only.
-pub(crate) fn save<T: Serialize>(path: &Path, body: &T) -> Result<(), ServerError> {
+/// Why a document is not known whose file is there: an error that can be told many times.
+#[derive(Debug, Clone)]
+pub(crate) struct Unread {
+    path: PathBuf,
+    reason: String,
+}
+
+impl Unread {
+    /// Notes it, and says so in the log.
+    pub(crate) fn new(path: &Path, error: &ServerError) -> Self {
+        tracing::error!(%error, "a state file can't be read; it is left as it is, and what it belongs to stays out of harm");
+        Self { path: path.to_owned(), reason: error.to_string() }
+    }
+
+    pub(crate) fn error(&self) -> ServerError {
+        ServerError::StateUnread { path: self.path.clone(), reason: self.reason.clone() }
+    }
+}
+
+/// What a file says, or why that is not known. Not the same as a file that is not there.
+pub(crate) fn known<T: DeserializeOwned>(path: &Path) -> (Option<T>, Option<Unread>) {
+    match load(path) {
+        Ok(document) => (document, None),
+        Err(error) => (None, Some(Unread::new(path, &error))),
+    }
+}
+
+/// Refuses while something is not known.
+pub(crate) fn refuse_unread(unread: Option<&Unread>) -> Result<(), ServerError> {
+    unread.map_or(Ok(()), |unread| Err(unread.error()))
+}
+
+/// Writes `body` at `path`, for the owner's eyes only. What is there and can't be read is not written over.
+pub(crate) fn save<T: Serialize + DeserializeOwned>(path: &Path, body: &T) -> Result<(), ServerError> {
     let text = text(path, body)?;
+    let is_there = load::<T>(path)?.is_some();
+    if keeps_previous(path) {
+        keep_previous(path, is_there.then_some(path), &text).map_err(ServerError::path("write", path))?;
+    }
     replace(path, &text).map_err(ServerError::path("write", path))
+}
+
+/// Whether the previous generation of a document stays beside it, for `cairn state restore --previous`.
+///
+/// That is so where an older one does no harm: what it says of a volume's or a device's places never changes (`volume.json`, `devices/NAME.json`), the volume itself decides over it (`mirror.json`: its role, its
+/// image, and whether a source is the right one), it is learnt again (`followers.json`), or it is of what only looks (`drill.json`, `views.json`, `mounts.json`). It is not so where an older one gives back what was
+/// taken away: peers and rights that were revoked, reservations that were released, words of an owner that were used, rules that keep less, dates of dumps that a rollback has made void, and a
+/// failover of a group that is over, which would be gone on with.
+fn keeps_previous(path: &Path) -> bool {
+    const KEPT: [&str; 6] =
+        ["volume.json", "mirror.json", "followers.json", "drill.json", "views.json", "mounts.json"];
+    let is_device = path.parent().and_then(Path::file_name).is_some_and(|folder| folder == "devices");
+    is_device || path.file_name().is_some_and(|name| KEPT.iter().any(|kept| name == *kept))
+}
+
+/// Where the previous generation of a document is.
+pub(crate) fn previous(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".old");
+    name.into()
+}
+
+/// Keeps what is at `path` as the previous generation; of a first one a copy, as the places in it are all that there will be.
+fn keep_previous(path: &Path, now: Option<&Path>, text: &[u8]) -> io::Result<()> {
+    let old = previous(path);
+    let Some(now) = now else { return write_beside(&old, text) };
+    let beside = old.with_extension("old.new");
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // Not all file systems have links.
+    fs::hard_link(now, &beside).or_else(|_| fs::copy(now, &beside).map(drop))?;
+    fs::rename(&beside, &old)
+}
+
+/// Makes a copy of a document that has none, from before there were any. Without room for it all goes on.
+pub(crate) fn keep_copy(path: &Path) {
+    let old = previous(path);
+    if old.exists() {
+        return;
+    }
+    if let Err(error) = fs::read(path).and_then(|text| write_beside(&old, &text)) {
+        tracing::warn!(path = %old.display(), %error, "a state file has no copy beside it");
+    }
+}
+
+/// Removes a document for good, and its previous generation before it: another one of its name is not to find that.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(previous(path)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fs::remove_file(path),
+    }
 }
 
 /// Reads `path`; `None` when there is no such file.
@@ -60,12 +152,17 @@ pub(crate) fn text<T: Serialize>(path: &Path, body: &T) -> Result<Vec<u8>, Serve
 
 /// Puts `bytes` at `path`, mode 0600, durably, the old content staying until the new is complete.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_beside(path, bytes)?;
+    sync_parent(path)
+}
+
+/// The same, but for the durability of the name.
+fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    fs::rename(&beside, path)?;
-    sync_parent(path)
+    fs::rename(&beside, path)
 }
 
 /// Makes the entries of the directory that holds `path` durable.
@@ -75,3 +172,6 @@ pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,8 +45,9 @@ use log::LogFile;
 use places::Paths;
 pub(crate) use places::{file_of_finding, shown_path};
 pub(crate) use restore::Unfinished as UnfinishedRestore;
+pub(crate) use scrub::Document as ScrubDocument;
 use scrub::Scrub;
-pub(crate) use views::VolumeView;
+pub(crate) use views::{Document as ViewsDocument, VolumeView};
 
 /// How long a round of background work waits for something to do: the longest that closing a volume waits.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -201,7 +202,13 @@ impl Volumes {
     }
 
     fn open_one(&self, name: &str, patience: Duration) -> Result<Arc<OpenVolume>, ServerError> {
-        let document = self.document(name)?;
+        let document = self.document(name).inspect_err(|_| {
+            // What it is made of stays as long as nobody has given it up.
+            if let Some(of) = self.places(name).and_then(|copy| copy.clone_of) {
+                let _ = self.keep_base(name, &of);
+            }
+        })?;
+        state::keep_copy(&self.folder(name).join("volume.json"));
         if let Some(of) = &document.clone_of {
             self.keep_base(name, of)?;
         }
@@ -218,6 +225,12 @@ impl Volumes {
             source: std::io::ErrorKind::NotFound.into(),
         };
         state::load(&path)?.ok_or_else(missing)
+    }
+
+    /// Where a volume is, and what it is made of, also when the document itself can't be read: that never changes, and the copy beside it says it as well.
+    fn places(&self, name: &str) -> Option<Document> {
+        let copy = || state::load(&state::previous(&self.folder(name).join("volume.json"))).ok().flatten();
+        self.document(name).ok().or_else(copy)
     }
 
     /// Opens the devices, without that of the log.
@@ -460,8 +473,12 @@ impl Volumes {
             |(name, entry): (&String, &Entry)| matches!(entry, Entry::Unavailable(_)).then(|| name.clone());
         let closed: Vec<String> = self.entries.read().iter().filter_map(unavailable).collect();
         for name in closed {
-            let Ok(document) = self.document(&name) else { continue };
             let folder = self.folder(&name);
+            let Some(document) = self.places(&name) else {
+                // Any device may be its own, unless there is no document at all.
+                state::load::<Document>(&folder.join("volume.json"))?;
+                continue;
+            };
             let store = document.history.as_ref().map(Beneath::store);
             let mut claimed = document.devices.iter().chain(&document.log_devices).chain(store);
             if claimed.any(|device| is_same(&folder.join(device), path)) {

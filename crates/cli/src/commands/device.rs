@@ -79,8 +79,13 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
                 _ => {
                     let status: api::HistoryStatus = client.get(&path(&name)?)?;
                     let since = show(status.start_ns);
+                    let shown: Vec<&str> = status.views.iter().map(|view| view.name.as_str()).collect();
+                    let first = match shown[..] {
+                        [] => String::new(),
+                        _ => format!("; first its views and clones have to be ended: {}", shown.join(", ")),
+                    };
                     let what = format!(
-                        "this gives up the history of {name} since {since}; {} keeps today's content",
+                        "this gives up the history of {name} since {since}; {} keeps today's content{first}",
                         status.device.origin
                     );
                     (status.device, what)

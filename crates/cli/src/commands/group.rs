@@ -213,6 +213,14 @@ fn show(group: &api::Group) -> String {
     if let Some(next) = group.next_ms {
         text += &format!(", next {}", ago(next));
     }
+    let follows: Vec<&str> =
+        group.members.iter().filter(|member| member.follows).map(|member| member.volume.as_str()).collect();
+    if (group.every_ms.is_some() || group.cron.is_some()) && !follows.is_empty() {
+        text += &format!(
+            "\n          NEVER HERE: {} follow a source, which makes their snapshots",
+            follows.join(", ")
+        );
+    }
     if !group.deletes.is_empty() {
         text += &format!("\n          the next run deletes {}", group.deletes.join(", "));
     }

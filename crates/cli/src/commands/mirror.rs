@@ -136,14 +136,16 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
                 return Ok(());
             }
             output.confirm(&what)?;
-            let () = client.delete(&path(&name)?)?;
+            let deleted: api::DeletedMirror = client.delete(&path(&name)?)?;
             let forget = format!("cairn mirror forget {} {}", mirror.source_volume, mirror.source_name);
-            let deleted = serde_json::json!({ "deleted": name, "next_at_source": forget });
-            output.tell(&deleted, |_| {
-                format!(
-                    "deleted {name}\nnext: at the source ({}) what is kept for it pins space until `{forget}`, or `cairn peer revoke` of this server",
-                    mirror.source_address
-                )
+            let next = Some(&forget).filter(|_| !deleted.told);
+            let told = serde_json::json!({ "deleted": name, "told": deleted.told, "next_at_source": next });
+            output.tell(&told, |_| match deleted.untold {
+                None => format!("deleted {name}; its source has let go of what it kept for it"),
+                Some(untold) => format!(
+                    "deleted {name}; its source was not told: {}\nnext: at the source ({}) what is kept for it pins space until `{forget}`, or `cairn peer revoke` of this server",
+                    untold.message, mirror.source_address
+                ),
             });
         }
     }
@@ -316,7 +318,8 @@ fn judge(mirror: &api::Mirror, rpo_ms: Option<u64>) -> (u8, String) {
 fn forget(volume: &str, name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
     let status: api::Status = client.get("/v1/status")?;
     let follows = status.followers.iter().any(|one| one.volume == volume && one.name == name);
-    if !follows && !status.leftovers.iter().any(|one| one.volume == volume && one.name == name) {
+    let is_there = follows || status.leftovers.iter().any(|one| one.volume == volume && one.name == name);
+    if !is_there && dry_run {
         return Err(Failure::new(
             ErrorKind::NotFound,
             format!("{volume} keeps nothing for a mirror `{name}`"),
@@ -330,7 +333,10 @@ fn forget(volume: &str, name: &str, dry_run: bool, client: &Client, output: Outp
         output.tell(&serde_json::json!({ "would_forget": name }), |_| format!("{what}; nothing was done"));
         return Ok(());
     }
-    output.confirm(&what)?;
+    // The server says why not, and nobody is asked about it.
+    if is_there {
+        output.confirm(&what)?;
+    }
     let () = client.delete(&format!("/v1/volumes/{}/followers/{}", segment(volume)?, segment(name)?))?;
     output.tell(&serde_json::json!({ "forgotten": name }), |_| format!("forgot {name}"));
     Ok(())
@@ -371,9 +377,9 @@ fn resync(
     output: Output,
 ) -> Result<(), Failure> {
     let path = path(name)?;
-    let Decision { spill, discard_divergent, compare, from, dry_run } = decision;
+    let Decision { spill, discard_divergent, compare, from, mirror, dry_run } = decision;
     if dry_run || discard_divergent {
-        let request = api::DivergenceRequest { from: from.clone() };
+        let request = api::DivergenceRequest { from: from.clone(), mirror: mirror.clone() };
         let found: api::Divergence = client.post(&format!("{path}/divergence"), &request)?;
         if dry_run {
             output.show(&found, |found| format!("{}; nothing was done", divergence(found)));
@@ -384,7 +390,7 @@ fn resync(
         }
     }
     let spill = absolute(&Vec::from_iter(spill))?.into_iter().next();
-    let request = api::ResyncRequest { from, spill, discard: discard_divergent, compare };
+    let request = api::ResyncRequest { from, mirror, spill, discard: discard_divergent, compare };
     let job: api::Job = client.post(&format!("{path}/{kind}"), &request)?;
     roles_changed(job, client, output)
 }
@@ -634,5 +640,6 @@ fn state(state: api::MirrorState) -> &'static str {
         S::FailedOver => "failed over",
         S::Source => "source",
         S::HandedOver => "handed over",
+        S::Unknown => "unknown",
     }
 }

@@ -30,7 +30,13 @@ pub fn run(command: Peer, client: &Client, output: Output) -> Result<(), Failure
             output.show(&peers, |peers| list(peers));
         }
         Peer::Revoke { id } => {
-            output.confirm(&format!("this ends the access of peer {id}: its mirrors get no more updates"))?;
+            let peers: Vec<api::Peer> = client.get("/v1/peers")?;
+            // One that is not there is told by the server, and nobody is asked about it.
+            if peers.iter().any(|peer| peer.id == id) {
+                output.confirm(&format!(
+                    "this ends the access of peer {id}: its mirrors get no more updates"
+                ))?;
+            }
             let () = client.delete(&format!("/v1/peers/{}", segment(&id)?))?;
             output.tell(&serde_json::json!({ "revoked": id }), |_| format!("revoked {id}"));
         }

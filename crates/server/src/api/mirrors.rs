@@ -201,7 +201,7 @@ pub struct Departed {
 
 impl Follower {
     /// The problem that a mirror was failed over, if it was.
-    pub(crate) fn parted(&self) -> Option<Problem> {
+    pub(crate) fn parted(&self, of_several: bool) -> Option<Problem> {
         let departed = self.departed.as_ref()?;
         let Departed { address, generation, .. } = departed;
         let what = match departed.diverged_bytes {
@@ -210,6 +210,7 @@ impl Follower {
             None => "what was written here since is not known".to_owned(),
         };
         let name = &self.volume;
+        let which = if of_several { format!(" --mirror {}", self.name) } else { String::new() };
         let place = if address.is_empty() { String::new() } else { format!(" to {address}") };
         Some(Problem {
             subject: name.clone(),
@@ -217,7 +218,7 @@ impl Follower {
                 "its mirror was failed over{place} at generation {generation}: this volume is not mirrored any more; {what}"
             ),
             next: format!(
-                "`cairn mirror resync {name} -n` here says what following the other side gives up; `cairn mirror failback {name}` follows it and takes the role back; \
+                "`cairn mirror resync {name}{which} -n` here says what following the other side gives up; `cairn mirror failback {name}{which}` follows it and takes the role back; \
                  or `cairn mirror resync` on the other side makes that one follow again"
             ),
         })
@@ -257,6 +258,8 @@ pub struct Divergence {
 pub struct ResyncRequest {
     /// Where the other side is, when it has moved.
     pub from: Option<String>,
+    /// Which of several mirrors that were failed over is to be followed, as `followers` calls it.
+    pub mirror: Option<String>,
     /// Keep what only this side has in a new file of this absolute path on the server.
     pub spill: Option<String>,
     /// Drop what only this side has.
@@ -271,6 +274,8 @@ pub struct ResyncRequest {
 pub struct DivergenceRequest {
     /// Where the other side is, when it has moved.
     pub from: Option<String>,
+    /// Which of several mirrors that were failed over is meant, as `followers` calls it.
+    pub mirror: Option<String>,
 }
 
 /// Lets a mirror take over.
@@ -346,8 +351,21 @@ pub enum MirrorState {
     FailedOver,
     /// It takes writes, and the other side follows it since a change of roles.
     Source,
+    /// Whom it follows is not known.
+    Unknown,
     /// It has given its role to the other side, and is read-only; the other side was not heard to have taken over.
     HandedOver,
+}
+
+/// A mirror that was deleted.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DeletedMirror {
+    /// The volume that was here.
+    pub name: String,
+    /// The source knows, and has let go of what it kept for it.
+    pub told: bool,
+    /// Why it does not.
+    pub untold: Option<ErrorBody>,
 }
 
 /// A mirror, as its destination knows it.

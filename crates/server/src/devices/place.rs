@@ -8,7 +8,7 @@ use std::time::Instant;
 use cairn_device::{Device, Direct, FileDevice, FileOptions, OpenError};
 use serde::{Deserialize, Serialize};
 
-use super::{BUSY_PATIENCE, BUSY_PAUSE, Devices};
+use super::{BUSY_PATIENCE, BUSY_PAUSE, Devices, Entry};
 use crate::error::ServerError;
 
 /// What a LUN's place begins with.
@@ -102,12 +102,13 @@ impl Devices {
             .map(|(name, _)| name.clone())
     }
 
-    /// True for a LUN in which a device has its history.
+    /// True for a LUN in which a device has its history; and for any while there is a device of which nothing is known: it may be its origin or its history, and takes no writes.
     pub(crate) fn is_history(&self, lun: &str) -> bool {
         let entries = self.entries.read();
-        entries
-            .values()
-            .any(|entry| entry.history().and_then(|place| place.lun_name()).as_deref() == Some(lun))
+        let has = |entry: &Entry| {
+            entry.is_unknown() || entry.history().and_then(|place| place.lun_name()).as_deref() == Some(lun)
+        };
+        entries.values().any(has)
     }
 
     /// The LUN that is the origin of a device.
@@ -130,6 +131,10 @@ impl Devices {
     pub(crate) fn refuse_adopted(&self, volume: &str, lun: Option<&str>) -> Result<(), ServerError> {
         let entries = self.entries.read();
         for (name, entry) in entries.iter() {
+            if let (true, Entry::Unavailable(_, error)) = (entry.is_unknown(), entry) {
+                let (reason, path) = (error.to_string(), self.path(name));
+                return Err(ServerError::StateUnread { path, reason });
+            }
             let places = [Some(entry.origin()), entry.history()];
             for place in places.into_iter().flatten() {
                 let concerned = match lun {

@@ -4,7 +4,6 @@
 //! server, leaves a device that is served as before and says why it stopped. It can be asked for again, and goes on; a history that has failed meanwhile, or could not be opened, is opened again for that.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -32,6 +31,8 @@ impl Devices {
     /// The device; one that has failed or could not be opened is opened again.
     fn open_for_release(&self, name: &str) -> Result<Option<Arc<OpenDevice>>, ServerError> {
         let closed = match self.entries.read().get(name) {
+            // What stands there by the copy may not be all of it.
+            Some(Entry::Unavailable(_, error)) if matches!(**error, ServerError::StateUnread { .. }) => None,
             Some(Entry::Unavailable(document, _)) => Some(document.clone()),
             _ => None,
         };
@@ -121,7 +122,7 @@ impl Devices {
 
     /// Nothing is left of a device.
     fn forget(&self, name: &str) -> Result<(), ServerError> {
-        fs::remove_file(self.path(name)).map_err(ServerError::path("remove", &self.path(name)))?;
+        state::remove(&self.path(name)).map_err(ServerError::path("remove", &self.path(name)))?;
         self.entries.write().remove(name);
         Ok(())
     }

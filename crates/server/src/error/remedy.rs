@@ -1,5 +1,7 @@
 //! The kind of each error, and the step that comes next: the one table of it.
 
+use std::path::Path;
+
 use cairn_device::{DeviceError, OpenError};
 use cairn_files::{FilesError, TreeError};
 use cairn_frontend_fuse::MountError;
@@ -10,6 +12,7 @@ use cairn_volume::VolumeError;
 
 use super::ServerError;
 use crate::api::ErrorKind;
+use crate::state;
 
 impl ServerError {
     /// The kind, for programs: it decides the HTTP status and the exit code.
@@ -25,6 +28,7 @@ impl ServerError {
             | E::BadRequest { .. }
             | E::RestoreOfOthers { .. }
             | E::SocketPath { .. }
+            | E::SeveralDeparted { .. }
             | E::NoAddress { .. } => ErrorKind::Usage,
             E::NotFound { .. } | E::NotAMirror { .. } | E::NotDeparted { .. } | E::NothingWritten { .. } => {
                 ErrorKind::NotFound
@@ -36,6 +40,7 @@ impl ServerError {
             E::CloneBaseGone { .. } => ErrorKind::VolumeDamaged,
             E::InUse { .. }
             | E::HeldForMirror { .. }
+            | E::SnapshotHeld { .. }
             | E::HasClone { .. }
             | E::Busy { .. }
             | E::Shown { .. }
@@ -56,7 +61,9 @@ impl ServerError {
                 cairn_frontend_iscsi::ListenError::Failed { source, .. } => io_kind(source),
             },
             E::Path { source, .. } | E::Listen { source, .. } => io_kind(source),
-            E::DamagedState { .. } => ErrorKind::Damaged,
+            E::DamagedState { .. } | E::StateUnread { .. } => ErrorKind::Damaged,
+            E::StateKnown { .. } | E::NoPrevious { .. } => ErrorKind::NotFound,
+            E::StateNeeded { .. } => ErrorKind::Usage,
             E::DeviceNotEmpty { .. } | E::DestinationTaken { .. } | E::MountNotEmpty { .. } => {
                 ErrorKind::NotEmpty
             }
@@ -78,7 +85,7 @@ impl ServerError {
             E::Tree { source, .. } => tree_kind(source),
             E::Undecided { .. } | E::GroupApart { .. } | E::GroupShowsNothing { .. } => ErrorKind::Diverged,
             E::Recording { .. } => ErrorKind::Failed,
-            E::Unlocated => ErrorKind::PeerUnreachable,
+            E::Unlocated | E::SourceForgotten { .. } => ErrorKind::PeerUnreachable,
             E::GroupFailedOver { .. }
             | E::GroupUnfinished { .. }
             | E::InGroup { .. }
@@ -127,7 +134,7 @@ impl ServerError {
                 digit, at most 64"
                 .into(),
             E::Invalid { .. } => "correct it and run the command again".into(),
-            E::NotFound { list, .. } => format!("see what there is with `{list}`"),
+            E::NotFound { list, name, .. } => format!("see what there is with `{}`", in_place(list, name)),
             E::Taken { what, .. } => format!("choose another name, or delete that {what} first"),
             E::InUse { name, .. } => format!("disconnect the clients of `{name}`; `cairn status` names them"),
             E::NoEarlierDump { name, .. } | E::DumpGivenUp { name, .. } => format!("begin with everything: cairn dump -0 {name}"),
@@ -144,6 +151,9 @@ impl ServerError {
             }
             E::Mount(error) => mount_next(error),
             E::Tree { name, source } => tree_next(name, source),
+            E::SnapshotHeld { name } => format!(
+                "`cairn snapshot release {name}` when nobody needs it any more"
+            ),
             E::HeldForMirror { volume, mirror, .. } => {
                 format!("end it there, or forget it here with `cairn mirror forget {volume} {mirror}`")
             }
@@ -165,9 +175,13 @@ impl ServerError {
                 path.display()
             ),
             E::Path { source, path, .. } => io_next(source, path),
-            E::DamagedState { path, .. } => {
-                format!("restore {} from a backup, or move it away to begin anew", path.display())
-            }
+            E::DamagedState { path, .. } | E::StateUnread { path, .. } => state_next(path),
+            E::StateKnown { .. } => "`cairn state list` shows which there are".into(),
+            E::StateNeeded { path, ends } => format!("{}; or {ends}", state_next(path)),
+            E::NoPrevious { path } => format!(
+                "put a copy of {0} back and run `cairn state restore {0}`, or go on without it: `cairn state give-up {0}`",
+                path.display()
+            ),
             E::StateVersion { .. } => "use the version of cairn that wrote it, or a newer one".into(),
             E::Config { .. } => "correct the file; docs/operations.md lists its fields".into(),
             E::Listen { source, .. } => match source.kind() {
@@ -210,7 +224,7 @@ impl ServerError {
                 "bring {} back (attach its disk, mount its file system, restore the file), and the volume is opened within seconds; without its history it stays closed",
                 path.display()
             ),
-            E::OverHistory { next, .. } => (*next).into(),
+            E::OverHistory { next, volume, .. } => in_place(next, volume),
             E::LogIsThere { volume } => {
                 format!("move it with `cairn volume log {volume} --internal` or `--device PATH`")
             }
@@ -255,6 +269,12 @@ impl ServerError {
             E::Thread { .. } => {
                 "see the limits of this user (`ulimit -u`) and the memory of the machine".into()
             }
+            E::SeveralDeparted { volume, mirrors } => {
+                let one = mirrors.first().map(|(name, _)| name.as_str()).unwrap_or("NAME");
+                format!(
+                    "say which with --mirror, such as `cairn mirror resync {volume} --mirror {one} -n`, which says what following that one gives up; what was written to the others is on their servers"
+                )
+            }
             E::NotDeparted { .. } => {
                 "one that was failed over says so within some 15 s of when it reaches this server, and `cairn status` here tells it then: wait for that, and see that this server listens for mirrors where it did (--mirror)"
                     .into()
@@ -265,6 +285,9 @@ impl ServerError {
             ),
             E::Undecided { volume, .. } => format!(
                 "keep it in a file with `cairn mirror resync {volume} --spill FILE`, or drop it with `--discard-divergent`; `-n` only says what it is"
+            ),
+            E::SourceForgotten { volume } => format!(
+                "name it: `cairn peer invite` there, and `cairn mirror repoint {volume} TOKEN`; if it is gone, `cairn mirror failover {volume}` has the volume take writes here"
             ),
             E::Unlocated => {
                 "start that server with `--mirror` and `--advertise`, and name its address here with `--from HOST:PORT`"
@@ -555,7 +578,7 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
         VolumeError::Held(_) => {
             "a mirror needs it as the base of its next update (update that mirror first, or revoke the peer), or it is the base of \
              image dumps (`cairn image levels VOLUME --forget LEVEL`)"
-                .into()
+                .replace("VOLUME", volume)
         }
         VolumeError::TransferInProgress => {
             "wait until the transfer is over; `cairn mirror status` shows it".into()
@@ -648,6 +671,30 @@ pub(crate) fn dump_next(error: &DumpError) -> &'static str {
         DumpError::Stream(StreamError::Io(_)) => "make room or mend where it goes to, and run it again",
         DumpError::Stream(_) => "run `cairn volume check` where it was dumped",
     }
+}
+
+/// A next step with the name that is known in the place of `VOLUME` or `DEVICE`: `name` begins with it.
+fn in_place(next: &str, name: &str) -> String {
+    let owner = name.split(['@', '/', ':', ' ']).next().filter(|owner| !owner.is_empty());
+    match owner {
+        // The others have to be made up by the reader.
+        Some(owner) if !next.contains("NEWVOLUME") => next.replace("VOLUME", owner).replace("DEVICE", owner),
+        _ => next.to_owned(),
+    }
+}
+
+/// What becomes of a state file that can't be read.
+fn state_next(path: &Path) -> String {
+    let file = path.display();
+    let older = match state::previous(path).is_file() {
+        true => {
+            format!("; `cairn state restore {file} --previous` takes what it said before its last change")
+        }
+        false => String::new(),
+    };
+    format!(
+        "put a copy of it back and run `cairn state restore {file}`{older}; `cairn state give-up {file}` goes on without it, and says first what that costs"
+    )
 }
 
 fn log_next(volume: &str) -> String {

@@ -83,6 +83,7 @@ impl Groups {
     /// # Errors
     /// [`ServerError::GroupShowsNothing`]; the volume's.
     pub(crate) fn showing(&self, open: &Arc<OpenVolume>) -> Result<Showing, ServerError> {
+        self.check_shown(open)?;
         let groups = self.groups.lock();
         let nothing = |group: &Group| ServerError::GroupShowsNothing {
             volume: open.name.clone(),
@@ -116,6 +117,11 @@ impl Groups {
         self.showing(open)
     }
 
+    /// Refuses to show a mirror which others may show one instant with, while it is not known which. What takes writes is served: it is somebody's disk.
+    fn check_shown(&self, open: &OpenVolume) -> Result<(), ServerError> {
+        if open.is_destination() { self.check_known_of_open(open) } else { Ok(()) }
+    }
+
     /// True of a volume that takes writes, and whose group is not on its way to that.
     pub(crate) fn is_live(&self, open: &OpenVolume) -> bool {
         let groups = self.groups.lock();
@@ -127,6 +133,7 @@ impl Groups {
     /// # Errors
     /// As [`Groups::showing`]; [`ServerError::NoImage`].
     pub(crate) fn shown_by(&self, open: &OpenVolume) -> Result<Option<Snapshot>, ServerError> {
+        self.check_shown(open)?;
         let groups = self.groups.lock();
         if let Some((_, snapshot)) = self.unfinished(&groups, &open.name) {
             return find_snapshot(open, &snapshot).map(Some);
@@ -145,6 +152,7 @@ impl Groups {
 
     /// Refuses to change the role of one volume of several that show one instant: the others would go on showing that, beside another one that takes writes.
     pub(crate) fn refuse_alone(&self, volume: &str) -> Result<(), ServerError> {
+        self.check_known_of(volume)?;
         let groups = self.groups.lock();
         // With nothing in common there is no failover of all of them.
         let together = self.together(&groups, volume).filter(|group| self.common(group).is_some());
@@ -178,6 +186,7 @@ impl Groups {
 
     /// Refuses a planned change of the role of one volume of several that change theirs together.
     pub(crate) fn refuse_role_alone(&self, volume: &str) -> Result<(), ServerError> {
+        self.check_known_of(volume)?;
         match self.roles_with(volume) {
             None => Ok(()),
             Some(group) => Err(ServerError::InGroup { volume: volume.to_owned(), group }),

@@ -77,10 +77,13 @@ async fn show_mirror(State(server): State<Arc<Server>>, Path(mirror): Path<Strin
     blocking(server, move |server| server.show_mirror(&mirror)).await
 }
 
-/// Ends a mirror and deletes its volume.
+/// Ends a mirror and deletes its volume; its source is told.
 #[utoipa::path(delete, path = "/v1/mirrors/{mirror}", tag = "mirrors", params(("mirror" = String, Path,)),
-    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
-async fn delete_mirror(State(server): State<Arc<Server>>, Path(mirror): Path<String>) -> Answer<()> {
+    responses((status = 200, body = api::DeletedMirror), (status = "default", body = ErrorBody)))]
+async fn delete_mirror(
+    State(server): State<Arc<Server>>,
+    Path(mirror): Path<String>,
+) -> Answer<api::DeletedMirror> {
     blocking(server, move |server| server.delete_mirror(&mirror)).await
 }
 
@@ -182,7 +185,7 @@ async fn divergence(
     Path(mirror): Path<String>,
     Body(request): Body<api::DivergenceRequest>,
 ) -> Answer<api::Divergence> {
-    blocking(server, move |server| server.divergence(&mirror, request.from.as_deref())).await
+    blocking(server, move |server| server.divergence(&mirror, &request)).await
 }
 
 /// Makes the volume follow the other side again, after both were written to. Only what diverged is sent.

@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cairn_base::BLOCK_SIZE;
-use cairn_mirror::Client;
+use cairn_mirror::{Client, Relationship};
 use cairn_volume::Role;
 
 use super::roles::Change;
 use super::when::When;
-use super::{Document, Link, Manner, Relation, image_of, millis, now_ms};
+use super::{Document, Link, Manner, Mirrors, Relation, image_of, millis, now_ms};
 use crate::api;
-use crate::destination::connect;
+use crate::destination::{connect, hang_up};
 use crate::error::ServerError;
 use crate::limits::Limits;
 use crate::names;
@@ -23,12 +23,22 @@ use crate::token::{Token, random_bytes};
 use crate::volumes::NewVolume;
 use crate::wire::LANES_MAX;
 
+/// How long the source of a mirror that was deleted has for an answer: whoever deletes it waits.
+const FAREWELL_PATIENCE: Duration = Duration::from_secs(5);
+
 impl Server {
     pub(crate) fn list_mirrors(&self) -> Vec<api::Mirror> {
-        self.mirrors.all().iter().map(|relation| self.mirrors.show(relation)).collect()
+        let known = self.mirrors.all();
+        let mut shown: Vec<api::Mirror> = known.iter().map(|relation| self.mirrors.show(relation)).collect();
+        shown.extend(self.mirrors.show_unread());
+        shown.sort_by(|a, b| a.name.cmp(&b.name));
+        shown
     }
 
     pub(crate) fn show_mirror(&self, name: &str) -> Result<api::Mirror, ServerError> {
+        if let Some(unread) = self.mirrors.show_unread().into_iter().find(|mirror| mirror.name == name) {
+            return Ok(unread);
+        }
         Ok(self.mirrors.show(&*self.mirrors.get(name)?))
     }
 
@@ -240,11 +250,14 @@ impl Server {
             unfinished = relation.destination.arrived_blocks();
             // Written first: without effect while the volume follows.
             let fingerprint = relation.document.lock().fingerprint;
+            let other_is_known = relation.refuse_without_source().is_ok();
             self.mirrors.keep(&relation, |document| {
                 document.change = Some(self.mirrors.changed(Change::Failover));
             })?;
             // The other side may come and follow.
-            self.peers.pin(self.clock.now(), fingerprint, name)?;
+            if other_is_known {
+                self.peers.pin(self.clock.now(), fingerprint, name)?;
+            }
             let failed = |source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) };
             let loss = relation.destination.failover().map_err(failed)?;
             open.skip_numbers();
@@ -267,7 +280,8 @@ impl Server {
         })
     }
 
-    pub(crate) fn delete_mirror(&self, name: &str) -> Result<(), ServerError> {
+    /// Ends a mirror and deletes its volume, and tells the source, which need not keep anything for it any more.
+    pub(crate) fn delete_mirror(&self, name: &str) -> Result<api::DeletedMirror, ServerError> {
         let relation = self.mirrors.get(name)?;
         if relation.is_failed_over() {
             return Err(ServerError::FailedOver { volume: name.to_owned() });
@@ -278,7 +292,28 @@ impl Server {
         self.mirrors.forget(name);
         // The others may have more in common without it, and what was held of it goes.
         self.groups.advance_all(true);
-        Ok(())
+        // Told before, it might have let go of what a mirror that stays after all goes on from.
+        let told = self.mirrors.say_farewell(&relation);
+        if let Err(error) = &told {
+            tracing::info!(mirror = name, %error, "the source of a mirror that was deleted was not told");
+        }
+        let untold = told.err().map(|error| error.body());
+        Ok(api::DeletedMirror { name: name.to_owned(), told: untold.is_none(), untold })
+    }
+}
+
+impl Mirrors {
+    fn say_farewell(&self, relation: &Relation) -> Result<(), ServerError> {
+        relation.refuse_without_source()?;
+        let document = relation.document.lock().clone();
+        let patience = document.stall(self.patience).min(FAREWELL_PATIENCE);
+        let mut stream = connect(&self.identity, &document.source(), patience, &|_| ())?;
+        let relationship = Relationship(document.relationship);
+        let said = Client::hello(&mut stream)
+            .and_then(|mut client| client.farewell(&document.volume, relationship))
+            .map_err(|source| relation.failed(source));
+        hang_up(&mut stream);
+        said
     }
 }
 

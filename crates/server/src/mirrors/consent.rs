@@ -33,7 +33,7 @@ impl Taker {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Consent {
+pub(crate) struct Consent {
     until_ms: u64,
     taken: Option<Taker>,
     /// The end by the clock that is never set, in the run of the program in which it was given: a wall clock that is put back makes it no longer.
@@ -76,6 +76,7 @@ impl Consents {
     pub(super) fn recall(&self, name: &str, folder: &Path, follows: bool) {
         let found = match follows {
             true => remove(folder).map(|()| None),
+            // One that is damaged is none, and `status` has it.
             false => state::load::<Consent>(&file(folder)),
         };
         match found {

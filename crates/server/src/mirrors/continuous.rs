@@ -112,6 +112,7 @@ impl Mirrors {
             let manner = Manner { within, ..Manner::default() };
             return self.begin(relation, None, "mirror update", manner).map(drop);
         }
+        relation.refuse_without_source()?;
         let open = self.volumes.get(&relation.name)?;
         relation.claim(&*self.clock)?;
         let since_ms = now_ms(&*self.clock);

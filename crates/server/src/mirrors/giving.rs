@@ -66,6 +66,7 @@ impl Mirrors {
         successor: &Successor,
         give: &mut GiveWay<'_>,
     ) -> Result<Snapshot, Refusal> {
+        self.groups.check_known_of(name).map_err(|error| refused(name, &error))?;
         if let Some(group) = self.groups.roles_with(name) {
             tracing::warn!(volume = name, group, "a mirror wants to take over alone, and not with its group");
             return Err(Refusal::InGroup(group));
@@ -155,6 +156,8 @@ impl Mirrors {
         successor: &Successor,
     ) -> Result<Giving, Refusal> {
         let open = self.volumes.get(name).map_err(|_| Refusal::NoSuchVolume)?;
+        // Whom it gives its role to is written down where the other is.
+        self.check_known(name).map_err(|error| refused(name, &error))?;
         if successor.address.is_empty() {
             return Err(refused(name, &ServerError::Unlocated));
         }

@@ -95,10 +95,8 @@ impl Mirrors {
             opened => {
                 // Whoever has the one before finds it busy for good.
                 self.relations.lock().remove(name);
-                if let Ok(open) = opened
-                    && let Err(error) = self.take_in(&open)
-                {
-                    tracing::error!(volume = name, %error, "whom it follows is not known until the server starts again");
+                if let Ok(open) = opened {
+                    self.take_in(&open);
                 }
             }
         }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use cairn_base::{BLOCK_SIZE, SnapshotId};
 use cairn_format::dump::{DumpId, DumpLevel};
 use cairn_format::stream::root_digest;
-use cairn_mirror::{Client, Departure, MirrorError, PeerName, Relationship, Standing, Successor};
+use cairn_mirror::{Client, Departure, Follower, MirrorError, PeerName, Relationship, Standing, Successor};
 use cairn_stream::{DumpLabel, PartReader};
 use cairn_volume::{Divergence, Role, Snapshot};
 use serde::{Deserialize, Serialize};
@@ -103,6 +103,9 @@ impl Mirrors {
         else {
             return;
         };
+        if relation.refuse_without_source().is_err() {
+            return;
+        }
         {
             let now = self.clock.monotonic();
             let mut live = relation.live.lock();
@@ -290,7 +293,7 @@ impl Mirrors {
         open.make_room_as_destination()?;
         let took_writes = open.volume.status().role == Role::Normal;
         self.keep(relation, |document| document.change = Some(self.changed(Change::Resync)))?;
-        self.relations.lock().entry(relation.name.clone()).or_insert_with(|| relation.clone());
+        self.relations.lock().insert(relation.name.clone(), relation.clone());
         // What programs wrote and the kernel still holds belongs to the head; afterwards it would be refused.
         open.collect();
         let head = relation.destination.give_way(standing).map_err(failed)?;
@@ -488,19 +491,26 @@ impl Server {
     }
 
     /// The mirror of that name; or, for a volume whose mirror was failed over and has told so, the relation to that one, which nothing is written down of yet.
-    fn other_side(&self, name: &str, from: Option<&str>) -> Result<Arc<Relation>, ServerError> {
-        if let Ok(relation) = self.mirrors.get(name) {
+    fn other_side(
+        &self,
+        name: &str,
+        from: Option<&str>,
+        mirror: Option<&str>,
+    ) -> Result<Arc<Relation>, ServerError> {
+        self.mirrors.check_known(name)?;
+        let open = self.volumes.get(name)?;
+        let known = self.mirrors.get(name).ok();
+        let follower = self.departed(&open, from, mirror, known.as_deref())?;
+        if let Some(relation) =
+            known.filter(|known| follower.as_ref().is_none_or(|own| own.name == known.follower()))
+        {
             if let Some(from) = from {
                 self.mirrors.keep(&relation, |document| document.address = from.to_owned())?;
             }
             return Ok(relation);
         }
-        let open = self.volumes.get(name)?;
-        let departed = |follower: &cairn_mirror::Follower| {
-            follower.volume == open.volume.id() && follower.departed.is_some()
-        };
-        let follower = self.source.followers().into_iter().find(departed);
         let follower = follower.ok_or_else(|| ServerError::NotDeparted { volume: name.to_owned() })?;
+        self.peers.check_known()?;
         let peer = follower.peer().to_owned();
         let pinned = self.peers.pinned().into_iter().find(|pinned| transfer::peer_digits(*pinned) == peer);
         let fingerprint = pinned.ok_or(ServerError::PeerNotPinned)?;
@@ -514,6 +524,12 @@ impl Server {
         let mut pending = self.mirrors.pending.lock();
         pending.retain(|_, relation| relation.strong_count() > 0);
         if let Some(relation) = pending.get(name).and_then(Weak::upgrade) {
+            if relation.follower() != follower.name {
+                return Err(ServerError::Busy {
+                    name: name.to_owned(),
+                    by: "it is compared with another of its mirrors",
+                });
+            }
             relation.document.lock().address = address;
             return Ok(relation);
         }
@@ -525,9 +541,48 @@ impl Server {
         Ok(relation)
     }
 
+    /// The mirror of a volume that was failed over, and is meant. Of several that were somebody has to say which: each has something else that was written to it. None is meant where one relation is
+    /// known and nothing speaks for another.
+    fn departed(
+        &self,
+        open: &OpenVolume,
+        from: Option<&str>,
+        mirror: Option<&str>,
+        known: Option<&Relation>,
+    ) -> Result<Option<Follower>, ServerError> {
+        let mut departed = self.source.followers();
+        departed.retain(|follower| follower.volume == open.volume.id() && follower.departed.is_some());
+        if let Some(mirror) = mirror {
+            let found = departed.into_iter().find(|follower| follower.name == mirror);
+            if found.is_none() && known.is_some_and(|known| known.follower() == mirror) {
+                return Ok(None);
+            }
+            let (what, name) = ("failed-over mirror", mirror.to_owned());
+            return found.map(Some).ok_or(ServerError::NotFound { what, name, list: "cairn status" });
+        }
+        // What follows has one source, whoever else was failed over before.
+        if open.is_destination() || departed.len() < 2 {
+            return Ok(departed.pop().filter(|_| known.is_none()));
+        }
+        let address = |follower: &Follower| {
+            follower.departed.as_ref().map(|departure| departure.address.clone()).unwrap_or_default()
+        };
+        let mut there: Vec<&Follower> =
+            departed.iter().filter(|follower| from.is_some_and(|from| from == address(follower))).collect();
+        if let (Some(one), true) = (there.pop(), there.is_empty()) {
+            return Ok(Some(one.clone()));
+        }
+        let mirrors = departed.iter().map(|follower| (follower.name.clone(), address(follower))).collect();
+        Err(ServerError::SeveralDeparted { volume: open.name.clone(), mirrors })
+    }
+
     /// What this side has that the other does not.
-    pub(crate) fn divergence(&self, name: &str, from: Option<&str>) -> Result<api::Divergence, ServerError> {
-        let relation = self.other_side(name, from)?;
+    pub(crate) fn divergence(
+        &self,
+        name: &str,
+        request: &api::DivergenceRequest,
+    ) -> Result<api::Divergence, ServerError> {
+        let relation = self.other_side(name, request.from.as_deref(), request.mirror.as_deref())?;
         let (standing, divergence) = self.mirrors.compare_sides(&relation)?;
         let document = relation.document.lock().clone();
         let lost = is_lost(&divergence);
@@ -553,7 +608,7 @@ impl Server {
     ) -> Result<api::Job, ServerError> {
         self.refuse_nonsense(&wish)?;
         self.refuse_history_on(name)?;
-        let relation = self.other_side(name, wish.from.as_deref())?;
+        let relation = self.other_side(name, wish.from.as_deref(), wish.mirror.as_deref())?;
         self.mirrors.start(&relation, "mirror resync", move |mirrors, relation, open, progress| {
             mirrors.resync(relation, open, progress, &wish)
         })
@@ -567,7 +622,7 @@ impl Server {
         self.refuse_nonsense(&wish)?;
         self.groups.refuse_role_alone(name)?;
         self.refuse_history_on(name)?;
-        let relation = self.other_side(name, wish.from.as_deref())?;
+        let relation = self.other_side(name, wish.from.as_deref(), wish.mirror.as_deref())?;
         self.mirrors.start(&relation, "mirror failback", move |mirrors, relation, open, progress| {
             mirrors.resync(relation, open, progress, &wish)?;
             mirrors.reverse(relation, open, progress)

@@ -160,6 +160,10 @@ impl Facts<'_> {
             );
             let reason = format!("it takes writes and follows nobody; the other side {knows}");
             (MirrorState::FailedOver, reason, Some(next), 0)
+        } else if self.document.address.is_empty() {
+            let error = crate::error::ServerError::SourceForgotten { volume: name.to_owned() };
+            let reason = "it shows its last image, and whom it follows is not known any more".to_owned();
+            (MirrorState::Unknown, reason, Some(error.next()), 2)
         } else if self.handed_over && !self.live.running && !self.live.taken_over {
             let next = format!(
                 "repeat `cairn mirror reverse` (of a group: `cairn group reverse`) on the other side; if that is gone for good, `cairn mirror failover {name}` (`cairn group failover`) takes the role back, and loses what was written there if it had taken over"

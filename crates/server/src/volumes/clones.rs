@@ -99,7 +99,7 @@ impl Volumes {
 
     /// Names of volumes, each behind what it is a clone of.
     pub(super) fn parents_first(&self, names: Vec<String>) -> Vec<String> {
-        let parent = |name: &String| Some(self.document(name).ok()?.clone_of?.volume);
+        let parent = |name: &String| Some(self.places(name)?.clone_of?.volume);
         let mut waiting: Vec<(String, Option<String>)> =
             names.into_iter().map(|name| (name.clone(), parent(&name))).collect();
         let mut ordered = Vec::with_capacity(waiting.len());
@@ -129,7 +129,7 @@ impl Volumes {
     /// The clones of a volume, whether or not they could be opened.
     fn clones_of(&self, volume: &str) -> Vec<String> {
         let names: Vec<String> = self.entries.read().keys().cloned().collect();
-        let of = |name: &String| Some(self.document(name).ok()?.clone_of?.volume);
+        let of = |name: &String| Some(self.places(name)?.clone_of?.volume);
         names.into_iter().filter(|name| of(name).as_deref() == Some(volume)).collect()
     }
 

@@ -279,7 +279,10 @@ impl Volumes {
         let beneath = document.history.as_mut().ok_or(ServerError::Bug)?;
         beneath.next_file = beneath.next_file.max(given.file);
         beneath.next_snapshot = beneath.next_snapshot.max(given.snapshot);
-        state::save(&self.folder(name).join("volume.json"), &document)
+        let path = self.folder(name).join("volume.json");
+        state::save(&path, &document)?;
+        // Also in the generation before, which may be gone back to: a number that is given twice means two things to a mirror.
+        state::save(&path, &document)
     }
 }
 

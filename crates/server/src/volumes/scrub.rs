@@ -16,7 +16,7 @@ use super::places::{file_of, file_of_finding};
 use super::{OpenVolume, PATIENCE};
 use crate::api;
 use crate::error::ServerError;
-use crate::state;
+use crate::state::{self, Unread};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Blocks of one piece: 1 MiB.
@@ -128,27 +128,29 @@ struct Inner {
 /// The scrub of one volume.
 pub(crate) struct Scrub {
     path: PathBuf,
+    /// Why what stands there is not known.
+    unread: Option<Unread>,
     inner: Mutex<Inner>,
     wake: Condvar,
 }
 
 impl Scrub {
-    /// What the folder of a volume says of it: what was damaged is known to the volume from here on. A file that can't be read is told and counts as none: it costs
-    /// a pass.
+    /// What the folder of a volume says of it: what was damaged is known to the volume from here on. A file that can't be read is told and left: passes are made on
+    /// request, and nothing of them is written down.
     pub(crate) fn open(path: PathBuf, volume: &Volume) -> Self {
-        let document: Option<Document> = state::load(&path).unwrap_or_else(|error| {
-            tracing::warn!(%error, "what is known of the last scrub is lost");
-            None
-        });
+        let (document, unread) = state::known::<Document>(&path);
         let document = document.unwrap_or_default();
         volume.remember_damaged(document.damaged.iter().map(DamagedBlock::from));
         let inner =
             Inner { document, next: Duration::ZERO, written: Duration::ZERO, looked: None, counted: 0 };
-        Self { path, inner: Mutex::new(inner), wake: Condvar::new() }
+        Self { path, unread, inner: Mutex::new(inner), wake: Condvar::new() }
     }
 
     fn write(&self, inner: &mut Inner, now: Duration) {
         inner.written = now;
+        if self.unread.is_some() {
+            return;
+        }
         if let Err(error) = state::save(&self.path, &inner.document) {
             tracing::warn!(%error, "how far a scrub is was not written down");
         }
@@ -309,6 +311,10 @@ impl OpenVolume {
     ) -> Result<api::Scrub, ServerError> {
         if request.rate_bytes.is_some_and(|rate| rate < BLOCK) {
             return Err(ServerError::Invalid { what: "the rate", rule: "it is 4 KiB a second or more" });
+        }
+        if request.rate_bytes.is_some() || request.every_ms.is_some() {
+            // It would be forgotten.
+            state::refuse_unread(self.scrub.unread.as_ref())?;
         }
         let (now, now_ms) = (clock.monotonic(), clock.now().0 / 1_000_000);
         {

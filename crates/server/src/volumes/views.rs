@@ -33,7 +33,7 @@ const CACHE_BYTES: u64 = 32 << 20;
 
 /// What `views.json` says.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Document {
+pub(crate) struct Document {
     /// Instants by the names of their views.
     views: BTreeMap<String, u64>,
 }
@@ -69,10 +69,7 @@ impl Views {
     /// Shows again what was shown, before anything moves the window of the history.
     pub(super) fn open(folder: &Path, volume: &str, history: &Arc<History>, clock: &Arc<dyn Clock>) -> Self {
         let views = Self::none(folder);
-        let document = state::load::<Document>(&views.path()).unwrap_or_else(|error| {
-            tracing::error!(volume, %error, "the views of a volume can't be read, and are not shown");
-            None
-        });
+        let (document, _) = state::known::<Document>(&views.path());
         for (name, at) in document.unwrap_or_default().views {
             let full = format!("{volume}@{name}");
             let held = exactly(history, at).map_err(ServerError::history(volume));

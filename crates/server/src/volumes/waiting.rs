@@ -22,7 +22,8 @@ impl Volumes {
         waiting.iter().filter_map(|name| self.open_again(name)).collect()
     }
 
-    fn open_again(&self, name: &str) -> Option<Arc<OpenVolume>> {
+    /// Tries again to open one.
+    pub(crate) fn open_again(&self, name: &str) -> Option<Arc<OpenVolume>> {
         let _changing = self.changing.lock();
         // It may have been opened or deleted meanwhile.
         if !matches!(self.entries.read().get(name), Some(Entry::Unavailable(_))) {

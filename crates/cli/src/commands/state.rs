@@ -1,0 +1,73 @@
+//! `cairn state`.
+
+use cairn_server::api::{self, ErrorKind};
+
+use crate::arguments::StateFile;
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::output::{Output, ago};
+
+/// Runs a command on state files.
+pub fn run(command: StateFile, client: &Client, output: Output) -> Result<(), Failure> {
+    match command {
+        StateFile::List => {
+            let files: Vec<api::DamagedFile> = client.get("/v1/state")?;
+            output.show(&files, |files| match files.is_empty() {
+                true => "all state files can be read".to_owned(),
+                false => files.iter().map(show).collect::<Vec<_>>().join("\n"),
+            });
+        }
+        StateFile::Restore { file, previous } => {
+            let request = api::RestoreState { file: absolute(&file), previous };
+            let () = client.post("/v1/state/restore", &request)?;
+            output.tell(&serde_json::json!({ "restored": file }), |_| match previous {
+                true => format!(
+                    "{file} says again what it said before its last change\nnext: look at what it belongs to; a mirror goes on after `cairn mirror resume`"
+                ),
+                false => format!("{file} was taken in"),
+            });
+        }
+        StateFile::GiveUp { file, dry_run } => give_up(&file, dry_run, client, output)?,
+    }
+    Ok(())
+}
+
+fn give_up(file: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let file = absolute(file);
+    let files: Vec<api::DamagedFile> = client.get("/v1/state")?;
+    let Some(found) = files.iter().find(|found| file.ends_with(&found.file)) else {
+        let what = format!("there is no state file `{file}` on the server that can't be read");
+        return Err(Failure::new(ErrorKind::NotFound, what, "`cairn state list` shows which there are"));
+    };
+    if dry_run {
+        output.show(found, |found| format!("{}\nnothing was done", show(found)));
+        return Ok(());
+    }
+    // Without any the server refuses, and says what would end it.
+    if let Some(costs) = &found.costs {
+        output.confirm(&format!("what {file} said is given up: {costs}"))?;
+    }
+    let done: api::GivenUp = client.post("/v1/state/give-up", &api::GiveUpState { file })?;
+    output.tell(&done, |done| {
+        format!("the server goes on without it\nnext: keep {} until all is set again", done.aside)
+    });
+    Ok(())
+}
+
+/// A path of this directory is absolute for the server, if there is such a file; any other is below its data directory.
+fn absolute(file: &str) -> String {
+    let path = std::path::Path::new(file).canonicalize();
+    path.map_or_else(|_| file.to_owned(), |path| path.display().to_string())
+}
+
+fn show(found: &api::DamagedFile) -> String {
+    let mut text =
+        format!("{} ({})\n  {}\n  means: {}\n", found.file, found.subject, found.reason, found.means);
+    if let Some(previous) = found.previous_ms {
+        text += &format!("  before its last change: written {}\n", ago(previous));
+    }
+    if let Some(costs) = &found.costs {
+        text += &format!("  giving it up costs: {costs}\n");
+    }
+    text + &format!("  next: {}", found.next)
+}

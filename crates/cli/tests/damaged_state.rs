@@ -1,0 +1,360 @@
+//! One damaged state file: the server starts, everything else is served, and what the file belonged to is told and stays out of harm.
+
+#[allow(dead_code, reason = "this test program uses a part of it")]
+#[path = "../../frontend/iscsi/tests/harness/initiator.rs"]
+mod initiator;
+mod running;
+
+use std::path::Path;
+
+use initiator::Initiator;
+use running::{Running, path};
+use serde_json::Value;
+
+/// What stands in the file after the damage: the beginning of a document, as a write that was cut leaves it.
+const DAMAGE: &[u8] = b"{\n  \"version\": 1,\n  \"vol";
+
+/// The problem of `cairn status` that names a file.
+fn problem(server: &Running, file: &str) -> Option<Value> {
+    let status = server.json(&["status"]);
+    let names = |problem: &&Value| problem["message"].as_str().unwrap().contains(file);
+    status["problems"].as_array().unwrap().iter().find(names).cloned()
+}
+
+/// Damages a file, starts the server on it, and mends it after `look` has.
+fn damaged<T>(server: &mut Running, file: &str, look: impl FnOnce(&Running) -> T) -> T {
+    let path = server.data.join(file);
+    // One that is not there is damaged as well: nobody knows that it was empty.
+    let whole = std::fs::read(&path).ok();
+    server.terminate();
+    std::fs::write(&path, DAMAGE).unwrap();
+    server.restart();
+    let told = problem(server, file).unwrap_or_else(|| panic!("{file} is not told"));
+    assert!(told["next"].as_str().unwrap().contains("cairn state"), "{told}");
+    let found = server.json(&["state", "list"]);
+    assert!(found.to_string().contains(file), "{found}");
+    let seen = look(server);
+    assert_eq!(std::fs::read(&path).unwrap(), DAMAGE, "{file} is left as it is");
+    server.terminate();
+    match whole {
+        Some(whole) => std::fs::write(&path, whole).unwrap(),
+        None => std::fs::remove_file(&path).unwrap(),
+    }
+    server.restart();
+    assert!(problem(server, file).is_none(), "{file} is whole again");
+    seen
+}
+
+/// A disk that is served, and takes writes.
+fn takes_writes(server: &Running, export: &str) {
+    let mut disk = server.disk(export);
+    disk.write(0, &[7; 4096]).unwrap();
+    disk.flush().unwrap();
+}
+
+fn has_snapshot(server: &Running, volume: &str, name: &str) -> bool {
+    server.good(&["snapshot", "list", volume]).contains(name)
+}
+
+/// A volume with a disk.
+fn volume(server: &Running, name: &str) {
+    server.good(&["volume", "create", name, "--size", "64M"]);
+    server.good(&["lun", "create", &format!("{name}/db"), "--size", "8M"]);
+    takes_writes(server, &format!("{name}/db"));
+}
+
+#[test]
+fn each_state_file_of_a_server_may_be_damaged_and_everything_else_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    volume(&server, "v");
+    volume(&server, "w");
+    server.good(&["volume", "hooks", "v", "--before", "true"]);
+    server.good(&["volume", "governor", "v", "--p99", "50ms"]);
+    server.good(&["snapshot", "schedule", "set", "v", "hourly", "--every", "1h", "--keep-last", "1"]);
+    server.good(&["snapshot", "create", "v@one"]);
+    server.good(&["group", "create", "g", "v", "w"]);
+    server.good(&["snapshot", "create", "--group", "g"]);
+    server.invite();
+    server.good(&["export", "set", "w/db", "--network", "10.0.0.0/8"]);
+
+    let (code, kind) = (27, "damaged");
+    damaged(&mut server, "volumes/v/hooks.json", |server| {
+        takes_writes(server, "v/db");
+        server.bad(code, kind, &["snapshot", "create", "v@two"]);
+        server.bad(code, kind, &["volume", "hooks", "v", "--before", ""]);
+        server.good(&["snapshot", "create", "w@two"]);
+    });
+    damaged(&mut server, "volumes/v/governor.json", |server| {
+        takes_writes(server, "v/db");
+        server.bad(code, kind, &["volume", "governor", "v", "--p99", "off"]);
+    });
+    damaged(&mut server, "volumes/v/schedules.json", |server| {
+        takes_writes(server, "v/db");
+        let set = ["snapshot", "schedule", "set", "v", "daily", "--every", "1d", "--keep-last", "1", "--yes"];
+        server.bad(code, kind, &set);
+        assert!(has_snapshot(server, "v", "one"), "nothing is deleted by rules that are not known");
+    });
+    damaged(&mut server, "groups.json", |server| {
+        takes_writes(server, "v/db");
+        for refused in [
+            &["group", "create", "h", "v", "w"][..],
+            &["group", "failover", "g", "--yes"],
+            &["group", "set", "g", "--every", "1h"],
+            &["snapshot", "create", "--group", "g"],
+        ] {
+            server.bad(code, kind, refused);
+        }
+    });
+    damaged(&mut server, "peers.json", |server| {
+        takes_writes(server, "v/db");
+        server.bad(code, kind, &["peer", "invite"]);
+    });
+    damaged(&mut server, "exports.json", |server| {
+        // Whom a disk is for is not known of any: nobody gets one.
+        assert!(!server.has_export("v/db") && !server.has_export("w/db"));
+        server.bad(code, kind, &["export", "set", "w/db", "--any-network"]);
+        server.good(&["snapshot", "create", "v@three"]);
+    });
+    takes_writes(&server, "v/db");
+    damaged(&mut server, "reservations.json", |server| {
+        takes_writes(server, "v/db");
+        let portal = server.json(&["status"])["iscsi"][0].as_str().unwrap().to_owned();
+        let login = Initiator::login(&portal, "iqn.2026-11.io.cairn:v.db", 1, false).map(drop);
+        assert_eq!(login, Err(0x0301), "who was fenced off is not known");
+    });
+    for file in ["followers.json", "mounts.json"] {
+        damaged(&mut server, file, |server| takes_writes(server, "v/db"));
+    }
+    for file in ["scrub", "views", "dumps", "dates", "reverse", "drill"] {
+        damaged(&mut server, &format!("volumes/v/{file}.json"), |server| takes_writes(server, "v/db"));
+    }
+    damaged(&mut server, "volumes/w/volume.json", |server| {
+        takes_writes(server, "v/db");
+        assert!(!server.has_export("w/db"));
+    });
+    takes_writes(&server, "w/db");
+}
+
+#[test]
+fn device_whose_settings_are_damaged_is_not_exported_nor_is_the_lun_that_it_is_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    volume(&server, "v");
+    server.good(&["lun", "create", "v/other", "--size", "8M"]);
+    let history = path(dir.path(), "history");
+    server.good(&["device", "adopt", "disk0", "--origin", "lun:v/db", "--history", &history]);
+    takes_writes(&server, "disk0");
+    let plain = path(dir.path(), "plain");
+    server.good(&["device", "adopt", "disk1", "--origin", &plain, "--size", "8M"]);
+    damaged(&mut server, "devices/disk0.json", |server| {
+        takes_writes(server, "disk1");
+        takes_writes(server, "v/other");
+        assert!(!server.has_export("disk0"), "how it remembers is not known");
+        assert!(!server.has_export("v/db"), "a write past its history would be missing there");
+        for refused in [&["device", "release", "disk0", "--yes"][..], &["lun", "delete", "v/db", "--yes"]] {
+            assert!(!server.run(refused).status.success(), "{refused:?}");
+        }
+        server.bad(21, "taken", &["device", "adopt", "disk0", "--origin", &plain]);
+    });
+    takes_writes(&server, "disk0");
+    // Without the copy beside it nothing says which LUN it is: none takes writes.
+    server.terminate();
+    std::fs::remove_file(server.data.join("devices/disk0.json.old")).unwrap();
+    let document = server.data.join("devices/disk0.json");
+    let whole = std::fs::read(&document).unwrap();
+    std::fs::write(&document, b"").unwrap();
+    server.restart();
+    assert!(server.disk("v/other").write(0, &[1; 4096]).is_err(), "it may be the one");
+    takes_writes(&server, "disk1");
+    // Put back, it is taken in without a restart.
+    std::fs::write(&document, whole).unwrap();
+    server.good(&["state", "restore", "devices/disk0.json"]);
+    takes_writes(&server, "disk0");
+    takes_writes(&server, "v/other");
+}
+
+/// A source of `data` and `logs`, and their mirrors, which belong together on both sides.
+fn mirrored(dir: &Path) -> (Running, Running) {
+    let mut source = Running::start(dir, "source");
+    source.stay();
+    let mut mirror = Running::start(dir, "mirror");
+    mirror.stay();
+    for name in ["data", "logs"] {
+        volume(&source, name);
+    }
+    source.good(&["group", "create", "bank", "data", "logs"]);
+    source.good(&["snapshot", "create", "--group", "bank"]);
+    for name in ["data", "logs"] {
+        let token = source.invite();
+        mirror.good(&["mirror", "create", name, &token, "--lock", "1h"]);
+    }
+    mirror.good(&["group", "create", "bank", "data", "logs"]);
+    (source, mirror)
+}
+
+#[test]
+fn mirror_whose_document_is_damaged_takes_neither_writes_nor_updates_until_it_is_known_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mut mirror) = mirrored(dir.path());
+    mirror.good(&["mirror", "drill", "data", "--probe", "true"]);
+    let image = mirror.json(&["mirror", "status", "data"])["image"].clone();
+    takes_writes(&source, "data/db");
+    let (code, kind) = (27, "damaged");
+    damaged(&mut mirror, "volumes/data/drill.json", |mirror| {
+        mirror.bad(code, kind, &["mirror", "drill", "data", "--probe", "true"]);
+        mirror.good(&["mirror", "update", "logs"]);
+    });
+    damaged(&mut mirror, "volumes/data/mirror.json", |mirror| {
+        for refused in [
+            &["mirror", "update", "data"][..],
+            &["mirror", "reverse", "data", "--yes"],
+            &["mirror", "set", "data", "--every", "1h"],
+            &["mirror", "delete", "data", "--yes"],
+            &["volume", "delete", "data", "--yes"],
+            &["group", "failover", "bank", "--yes"],
+        ] {
+            mirror.bad(code, kind, refused);
+        }
+        let shown = mirror.json(&["mirror", "status", "data"]);
+        assert_eq!(
+            (&shown["state"], &shown["check"], &shown["image"]),
+            (&"unknown".into(), &2.into(), &image)
+        );
+        let checked = mirror.run(&["mirror", "check"]);
+        assert_eq!(checked.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&checked.stdout).starts_with("CRITICAL"), "{checked:?}");
+        assert!(mirror.disk("data/db").write(0, &[9; 4096]).is_err(), "it is somebody's copy still");
+        mirror.good(&["mirror", "update", "logs"]);
+    });
+    mirror.good(&["mirror", "update", "data"]);
+    assert_ne!(mirror.json(&["mirror", "status", "data"])["image"], image);
+
+    // The previous generation is a way back, and what it says is looked at before anything is brought.
+    mirror.terminate();
+    std::fs::write(mirror.data.join("volumes/data/mirror.json"), DAMAGE).unwrap();
+    mirror.restart();
+    let listed = mirror.json(&["state", "list"]);
+    assert!(listed[0]["previous_ms"].is_u64(), "{listed}");
+    mirror.good(&["state", "restore", "volumes/data/mirror.json", "--previous"]);
+    let shown = mirror.json(&["mirror", "status", "data"]);
+    assert_eq!((&shown["state"], &shown["lock_ms"]), (&"paused".into(), &3_600_000.into()), "{shown}");
+    assert_eq!(std::fs::read(mirror.data.join("volumes/data/mirror.json.damaged")).unwrap(), DAMAGE);
+    mirror.good(&["mirror", "resume", "data"]);
+    mirror.good(&["mirror", "update", "data"]);
+}
+
+#[test]
+fn mirror_of_which_everything_was_given_up_keeps_its_snapshots_and_takes_a_source_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mut mirror) = mirrored(dir.path());
+    source.good(&["snapshot", "create", "data@dear"]);
+    mirror.good(&["mirror", "update", "data"]);
+    mirror.terminate();
+    std::fs::write(mirror.data.join("volumes/data/mirror.json"), DAMAGE).unwrap();
+    std::fs::remove_file(mirror.data.join("volumes/data/mirror.json.old")).unwrap();
+    mirror.restart();
+    let file = "volumes/data/mirror.json";
+    mirror.bad(10, "not-found", &["state", "restore", file, "--previous"]);
+    mirror.bad(27, "damaged", &["state", "restore", file]);
+    mirror.bad(2, "usage", &["state", "give-up", file]);
+    let told = mirror.good(&["state", "give-up", file, "-n"]);
+    assert!(told.contains("repoint"), "{told}");
+    mirror.good(&["state", "give-up", file, "--yes"]);
+    assert!(problem(&mirror, "mirror.json").is_none());
+    let shown = mirror.json(&["mirror", "status", "data"]);
+    assert_eq!((&shown["state"], &shown["check"]), (&"unknown".into(), &2.into()), "{shown}");
+    mirror.bad(30, "peer-unreachable", &["mirror", "update", "data"]);
+    let token = source.invite();
+    mirror.good(&["mirror", "repoint", "data", &token]);
+    assert_eq!(mirror.json(&["mirror", "status", "data"])["state"], "mirrored");
+    // How long what is here is to stay is not known: the source does not take it away.
+    source.good(&["snapshot", "delete", "data@dear", "--yes"]);
+    assert!(!mirror.run(&["mirror", "update", "data"]).status.success());
+    assert!(has_snapshot(&mirror, "data", "dear"));
+    mirror.good(&["mirror", "set", "data", "--lock", "off"]);
+    mirror.good(&["mirror", "update", "data"]);
+    assert!(!has_snapshot(&mirror, "data", "dear"));
+    // And one whose source is gone takes writes.
+    mirror.terminate();
+    std::fs::write(mirror.data.join("volumes/logs/mirror.json"), DAMAGE).unwrap();
+    mirror.restart();
+    mirror.good(&["group", "delete", "bank"]);
+    mirror.good(&["state", "give-up", "volumes/logs/mirror.json", "--yes"]);
+    mirror.good(&["mirror", "failover", "logs", "--yes"]);
+    takes_writes(&mirror, "logs/db");
+}
+
+#[test]
+fn mirrors_of_a_group_that_is_not_known_show_nothing_and_stay_what_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mut mirror) = mirrored(dir.path());
+    volume(&source, "alone");
+    let token = source.invite();
+    mirror.good(&["mirror", "create", "alone", &token]);
+    assert!(mirror.has_export("data/db"));
+    damaged(&mut mirror, "groups.json", |mirror| {
+        assert!(mirror.has_export("alone/db"), "no snapshot of a group is in it");
+        assert!(!mirror.has_export("data/db"), "it may belong together with others");
+        for refused in [
+            &["group", "failover", "bank", "--yes"][..],
+            &["mirror", "failover", "data", "--yes"],
+            &["mirror", "reverse", "data", "--yes"],
+            &["mirror", "update", "data"],
+        ] {
+            mirror.bad(27, "damaged", refused);
+        }
+        mirror.good(&["mirror", "update", "alone"]);
+    });
+    assert!(mirror.has_export("data/db"));
+    mirror.good(&["mirror", "update", "data"]);
+}
+
+#[test]
+fn source_that_does_not_know_its_mirrors_or_its_peers_lets_nothing_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut source, mirror) = mirrored(dir.path());
+    // The next run by the clock would delete all of the group's snapshots but the one that the mirrors have.
+    source.good(&["snapshot", "create", "--group", "bank"]);
+    mirror.good(&["mirror", "update", "data"]);
+    mirror.good(&["mirror", "update", "logs"]);
+    source.good(&["snapshot", "create", "--group", "bank"]);
+    source.good(&["group", "set", "bank", "--every", "1d", "--keep-last", "1", "--yes"]);
+    assert_eq!(source.json(&["group", "show", "bank"])["deletes"].as_array().unwrap().len(), 1);
+    let name = mirror.json(&["mirror", "status", "data"])["source_name"].as_str().unwrap().to_owned();
+    for file in ["followers.json", "peers.json"] {
+        damaged(&mut source, file, |source| {
+            let group = source.json(&["group", "show", "bank"]);
+            assert!(group["deletes"].as_array().unwrap().is_empty(), "{file}: {group}");
+            let status = source.json(&["status"]);
+            assert!(status["leftovers"].as_array().unwrap().is_empty(), "{file}: for whom is not known");
+            takes_writes(source, "data/db");
+            if file == "followers.json" {
+                source.bad(27, "damaged", &["mirror", "forget", "data", &name, "--yes"]);
+            }
+        });
+        mirror.good(&["mirror", "update", "data"]);
+    }
+}
+
+#[test]
+fn clone_whose_document_is_damaged_keeps_what_it_is_made_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    volume(&server, "v");
+    server.good(&["snapshot", "create", "v@base"]);
+    server.good(&["clone", "create", "v@base", "c"]);
+    takes_writes(&server, "c/db");
+    damaged(&mut server, "volumes/c/volume.json", |server| {
+        takes_writes(server, "v/db");
+        assert!(!server.run(&["snapshot", "delete", "v@base", "--yes"]).status.success());
+        assert!(!server.run(&["volume", "delete", "v", "--yes"]).status.success());
+    });
+    // The copy is enough to be in service again.
+    server.terminate();
+    std::fs::write(server.data.join("volumes/c/volume.json"), DAMAGE).unwrap();
+    server.restart();
+    server.bad(2, "usage", &["state", "give-up", "volumes/c/volume.json", "--yes"]);
+    server.good(&["state", "restore", "volumes/c/volume.json", "--previous"]);
+    takes_writes(&server, "c/db");
+}

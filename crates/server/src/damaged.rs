@@ -1,0 +1,404 @@
+//! State files that are there and can't be read: what each of them keeps out of service, and the ways back.
+//!
+//! A server starts on whatever of its files can be read. What a damaged one says is not known, which is not the same as nothing: who has it stays out of harm until it is known again, or
+//! given up by a word of the owner. The file itself is left as it is. [`KINDS`] has what that means for each; the parts of the server see to it.
+//!
+//! - `restore`: the owner has put a copy in its place, or wants the previous generation that lies beside some of them ([`state::keeps_previous`]); the part that it belongs to takes it in, without a restart.
+//! - `give up`: the file is set aside as `NAME.json.damaged`, and the part goes on as if there had been none.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+
+use crate::api;
+use crate::error::ServerError;
+use crate::server::Server;
+use crate::{
+    access, devices, drills, dumps, followers, governor, groups, hooks, images, mirrors, mounts, peers,
+    schedules, state, volumes,
+};
+
+/// Where the files of a kind are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// `DIR/FILE`.
+    Server,
+    /// `DIR/volumes/NAME/FILE`.
+    Volume,
+    /// `DIR/devices/NAME.json`.
+    Device,
+}
+
+/// A kind of state file.
+struct Kind {
+    file: &'static str,
+    place: Place,
+    /// Reads it as whoever needs it does.
+    check: fn(&Path) -> Result<(), ServerError>,
+    /// What is out of service while it is not known.
+    means: &'static str,
+    /// What it costs to give it up; `None` where nothing could go on.
+    costs: Option<&'static str>,
+    /// Its owner has told the problem already.
+    is_told: bool,
+}
+
+fn check<T: DeserializeOwned>(path: &Path) -> Result<(), ServerError> {
+    state::load::<T>(path).map(drop)
+}
+
+const fn kind(
+    place: Place,
+    file: &'static str,
+    check: fn(&Path) -> Result<(), ServerError>,
+    means: &'static str,
+    costs: &'static str,
+) -> Kind {
+    Kind { file, place, check, means, costs: Some(costs), is_told: false }
+}
+
+/// All of them, but for the identity of the server and its token, which are no documents.
+const KINDS: [Kind; 17] = [
+    kind(
+        Place::Server,
+        "peers.json",
+        check::<peers::Document>,
+        "nobody can mirror from here, and no invitation is made; nothing that mirrors need is let go",
+        "all invitations and all servers that may mirror from here: each mirror needs a new invitation (`cairn peer invite` here, `cairn mirror repoint` there)",
+    ),
+    kind(
+        Place::Server,
+        "followers.json",
+        check::<followers::Document>,
+        "nothing that a mirror of a volume here may need is let go, and group snapshots stay",
+        "what is known of the mirrors of volumes here: each is learnt again when it comes; snapshots that are held for one that never comes are let go with `cairn mirror forget`, and a failover that was told is told again when its server comes",
+    ),
+    kind(
+        Place::Server,
+        "groups.json",
+        check::<groups::Document>,
+        "no group can be used; mirrors that may belong to one show nothing, get no updates and don't change their roles alone",
+        "all groups, their schedules, and a failover that was cut off: make them again (`cairn group create`); their snapshots stay",
+    ),
+    kind(
+        Place::Server,
+        "exports.json",
+        check::<access::Exports>,
+        "CRITICAL: who may use which export is not known, so nobody can connect to any",
+        "EVERY EXPORT IS OPEN TO WHOEVER REACHES A LISTENER until `cairn export set` says otherwise; secrets of CHAP, read-only settings and block sizes are gone",
+    ),
+    kind(
+        Place::Server,
+        "reservations.json",
+        check::<access::Reservations>,
+        "CRITICAL: which initiator has reserved which disk is not known, so nobody can connect by iSCSI",
+        "all persistent reservations: a node of a cluster that was fenced off can write again; stop the cluster first, or have it register again",
+    ),
+    kind(
+        Place::Server,
+        "mounts.json",
+        check::<mounts::Document>,
+        "nothing is mounted, and nothing can be",
+        "what was mounted where: mount it again with `cairn mount`",
+    ),
+    Kind {
+        file: "",
+        place: Place::Device,
+        check: check::<devices::Document>,
+        means: "CRITICAL: it is not exported, nor is a LUN that it is on",
+        costs: Some(
+            "the device is not adopted any more: its origin is a plain disk, as it was written out last (with the placement `logging` it lacks what is only in the history), and its history can't be opened again",
+        ),
+        is_told: true,
+    },
+    Kind {
+        file: "volume.json",
+        place: Place::Volume,
+        check: check::<volumes::Document>,
+        means: "CRITICAL: the volume is not open, as it is not known where it is",
+        costs: None,
+        is_told: true,
+    },
+    kind(
+        Place::Volume,
+        "mirror.json",
+        check::<mirrors::Document>,
+        "CRITICAL: whom it follows is not known: it gets no updates, and its role does not change",
+        "whom the volume follows, or followed. Of a mirror: `cairn mirror repoint` names a source again, `cairn mirror failover` has it take writes; snapshots stay until `cairn mirror set --lock` says how long",
+    ),
+    kind(
+        Place::Volume,
+        "reverse.json",
+        check::<mirrors::Consent>,
+        "no mirror of it may take over, unless it needs no word",
+        "the word that a mirror may take over: say it again with `cairn mirror allow-reverse`",
+    ),
+    kind(
+        Place::Volume,
+        "drill.json",
+        check::<drills::Document>,
+        "no drill of it is made",
+        "the probe, the schedule and the last result of its drills: `cairn mirror drill --probe` sets them again",
+    ),
+    kind(
+        Place::Volume,
+        "schedules.json",
+        check::<schedules::Document>,
+        "its schedules make no snapshots and delete none",
+        "its schedules: make them again with `cairn snapshot schedule set`; no snapshot is deleted before",
+    ),
+    kind(
+        Place::Volume,
+        "hooks.json",
+        check::<hooks::Document>,
+        "no snapshot is made of it, as it may have hooks, and its mirrors get no updates",
+        "the commands around its snapshots: set them again with `cairn volume hooks`; until then its snapshots are made without",
+    ),
+    kind(
+        Place::Volume,
+        "governor.json",
+        check::<governor::Document>,
+        "its mirrors cost its clients what they cost",
+        "the latency past which its mirrors back off: set it again with `cairn volume governor`",
+    ),
+    kind(
+        Place::Volume,
+        "scrub.json",
+        check::<volumes::ScrubDocument>,
+        "no scrub begins by the clock, and what one finds is not written down",
+        "when it was scrubbed, how often it is to be, and which blocks were found damaged: `cairn volume scrub` finds them again. Taken in when the server starts next",
+    ),
+    kind(
+        Place::Volume,
+        "views.json",
+        check::<volumes::ViewsDocument>,
+        "its views of instants are not shown, and none is made",
+        "its views of instants: make them again with `cairn history view`. Taken in when the server starts next",
+    ),
+    kind(
+        Place::Volume,
+        "dumps.json",
+        check::<images::Document>,
+        "no image dump of it is made, and what an unfinished one needs may be deleted",
+        "which image dumps there are: the next one is of level 0; snapshots that were held for them are let go with `cairn snapshot release`",
+    ),
+];
+
+/// Of BSD dumps: in the list as well, but alone to be read by those who make them.
+const DATES: Kind = kind(
+    Place::Volume,
+    "dates.json",
+    check::<dumps::Document>,
+    "no BSD dump of it is made",
+    "the dates of its BSD dumps: the next one is of level 0",
+);
+
+/// One that can't be read.
+struct Found {
+    kind: &'static Kind,
+    path: PathBuf,
+    /// Of the volume or device; none of the server's own.
+    name: Option<String>,
+    error: ServerError,
+}
+
+impl Found {
+    fn previous_ms(&self) -> Option<u64> {
+        let path = state::previous(&self.path);
+        (self.kind.check)(&path).ok()?;
+        let changed = fs::metadata(&path).ok()?.modified().ok()?;
+        let since = changed.duration_since(std::time::UNIX_EPOCH).ok()?;
+        since.as_millis().try_into().ok()
+    }
+
+    fn show(&self, dir: &Path) -> api::DamagedFile {
+        let file = self.path.strip_prefix(dir).unwrap_or(&self.path);
+        api::DamagedFile {
+            file: file.display().to_string(),
+            subject: self.subject(),
+            reason: self.error.to_string(),
+            means: self.kind.means.to_owned(),
+            costs: self.kind.costs.map(str::to_owned),
+            previous_ms: self.previous_ms(),
+            next: self.error.next(),
+        }
+    }
+
+    fn subject(&self) -> String {
+        self.name.clone().unwrap_or_else(|| "server".to_owned())
+    }
+}
+
+/// Names of what is in a folder.
+fn names_in(dir: &Path) -> Vec<String> {
+    let listing = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        listing.map(|found| found.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// All state files below a data directory that can't be read.
+fn survey(dir: &Path) -> Vec<Found> {
+    let mut found = Vec::new();
+    let mut look = |kind: &'static Kind, path: PathBuf, name: Option<&String>| {
+        if let Err(error) = (kind.check)(&path) {
+            found.push(Found { kind, path, name: name.cloned(), error });
+        }
+    };
+    let volumes = names_in(&dir.join("volumes"));
+    let devices = names_in(&dir.join("devices"));
+    for kind in KINDS.iter().chain([&DATES]) {
+        match kind.place {
+            Place::Server => look(kind, dir.join(kind.file), None),
+            // What begins with a dot is being made or deleted.
+            Place::Volume => volumes.iter().filter(|name| !name.starts_with('.')).for_each(|name| {
+                look(kind, dir.join("volumes").join(name).join(kind.file), Some(name));
+            }),
+            Place::Device => devices.iter().for_each(|file| {
+                if let Some(name) = file.strip_suffix(".json") {
+                    look(kind, dir.join("devices").join(file), Some(&name.to_owned()));
+                }
+            }),
+        }
+    }
+    found
+}
+
+/// A place beside a file that nothing has yet, for it to be set aside.
+fn aside(path: &Path) -> PathBuf {
+    let named = |end: String| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let mut places = (2..).map(|number| named(format!(".damaged-{number}")));
+    let first = named(".damaged".to_owned());
+    if first.exists() { places.find(|place| !place.exists()).unwrap_or(first) } else { first }
+}
+
+impl Server {
+    /// The state files that can't be read.
+    pub(crate) fn damaged_state(&self) -> Vec<api::DamagedFile> {
+        let dir = self.data_dir();
+        survey(dir).iter().map(|found| found.show(dir)).collect()
+    }
+
+    /// What is wrong with state files, as far as nobody else has said it.
+    pub(crate) fn state_problems(&self) -> Vec<api::Problem> {
+        let untold = survey(self.data_dir()).into_iter().filter(|found| !found.kind.is_told);
+        let problem = |found: Found| api::Problem {
+            subject: found.subject(),
+            message: format!("{}; {}", found.error, found.kind.means),
+            next: found.error.next(),
+        };
+        untold.map(problem).collect()
+    }
+
+    /// Takes in a state file that could not be read: as it is by now, or its previous generation.
+    pub(crate) fn restore_state(&self, request: &api::RestoreState) -> Result<(), ServerError> {
+        let (kind, path, name) = self.state_file(&request.file)?;
+        if request.previous {
+            let old = state::previous(&path);
+            if !old.is_file() {
+                return Err(ServerError::NoPrevious { path });
+            }
+            (kind.check)(&old)?;
+            let text = fs::read(&old).map_err(ServerError::path("read", &old))?;
+            let kept = aside(&path);
+            fs::rename(&path, &kept).map_err(ServerError::path("rename", &path))?;
+            state::replace(&path, &text).map_err(ServerError::path("write", &path))?;
+        }
+        (kind.check)(&path)?;
+        self.take_in_state(kind, name.as_deref())?;
+        if let (true, "mirror.json", Some(name)) = (request.previous, kind.file, &name) {
+            self.mirrors.pause_restored(name)?;
+        }
+        tracing::warn!(path = %path.display(), previous = request.previous, "a state file was restored");
+        Ok(())
+    }
+
+    /// Goes on without a state file that can't be read; where it was set aside.
+    pub(crate) fn give_up_state(&self, request: &api::GiveUpState) -> Result<api::GivenUp, ServerError> {
+        let (kind, path, name) = self.state_file(&request.file)?;
+        if (kind.check)(&path).is_ok() {
+            return Err(ServerError::StateKnown { file: request.file.clone() });
+        }
+        if kind.costs.is_none() {
+            let ends = format!("`cairn volume delete {}` gives up the volume", name.unwrap_or_default());
+            return Err(ServerError::StateNeeded { path, ends });
+        }
+        if kind.place == Place::Device {
+            self.devices.check_unread(name.as_deref().unwrap_or_default())?;
+        }
+        let kept = aside(&path);
+        fs::rename(&path, &kept)
+            .and_then(|()| state::sync_parent(&path))
+            .map_err(ServerError::path("rename", &path))?;
+        tracing::warn!(path = %path.display(), kept = %kept.display(), "a state file was given up");
+        if let ("mirror.json", Some(name)) = (kind.file, &name) {
+            self.mirrors.forget_source(name)?;
+        }
+        self.take_in_state(kind, name.as_deref())?;
+        Ok(api::GivenUp { file: request.file.clone(), aside: kept.display().to_string() })
+    }
+
+    /// The state file that a name means: a path, or one below the data directory.
+    fn state_file(&self, file: &str) -> Result<(&'static Kind, PathBuf, Option<String>), ServerError> {
+        let unknown = || ServerError::StateKnown { file: file.to_owned() };
+        let dir = self.data_dir();
+        let path = dir.join(file);
+        let inside = path.strip_prefix(dir).map_err(|_| unknown())?;
+        let parts: Vec<&str> = inside.iter().map(|part| part.to_str().unwrap_or_default()).collect();
+        let of = |place: Place, file: &str| {
+            let mut kinds = KINDS.iter().chain([&DATES]);
+            kinds.find(|kind| kind.place == place && kind.file == file).ok_or_else(unknown)
+        };
+        let (kind, name) = match parts[..] {
+            [file] => (of(Place::Server, file)?, None),
+            ["devices", file] => (of(Place::Device, "")?, file.strip_suffix(".json")),
+            ["volumes", volume, file] => (of(Place::Volume, file)?, Some(volume)),
+            _ => return Err(unknown()),
+        };
+        if !path.is_file() || (kind.place != Place::Server && name.is_none()) {
+            return Err(unknown());
+        }
+        let name = name.map(str::to_owned);
+        Ok((kind, path, name))
+    }
+
+    /// Has the part of the server that a file belongs to read it again.
+    fn take_in_state(&self, kind: &Kind, name: Option<&str>) -> Result<(), ServerError> {
+        let name = name.unwrap_or_default();
+        let open = || self.volumes.get(name);
+        match (kind.place, kind.file) {
+            (Place::Device, _) => {
+                self.devices.read(name)?;
+                self.access.join(&self.devices.on_luns())?;
+            }
+            (_, "peers.json") => self.peers.read(),
+            (_, "followers.json") => self.followers.read(&self.source),
+            (_, "groups.json") => self.groups.read(),
+            (_, "exports.json" | "reservations.json") => {
+                self.access.read();
+                self.access.join(&self.devices.on_luns())?;
+            }
+            (_, "mounts.json") => self.mounts.read(),
+            (_, "volume.json") => {
+                if let Some(open) = self.volumes.open_again(name) {
+                    self.take_in_volume(&open);
+                }
+                self.volumes.get(name)?;
+            }
+            (_, "mirror.json" | "reverse.json") => self.mirrors.take_in(&open()?),
+            (_, "drill.json") => self.drills.read(name),
+            (_, "schedules.json") => open()?.schedules.read(),
+            (_, "hooks.json") => open()?.hooks.read(),
+            (_, "governor.json") => open()?.governor.read(),
+            // Read where they are needed, or at the next start.
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! Mirrors whose `mirror.json` can't be read, and those of which it was given up.
+//!
+//! What such a volume is, it says itself: one that follows shows its last image and takes no writes, and one that takes writes goes on. Whom it follows is not known: it gets no image, gives its role to nobody, and is not
+//! deleted. Once the document is given up it follows nobody until its owner names a source, and keeps every snapshot until its owner says for how long.
+
+use super::{Document, Mirrors, Relation, now_ms};
+use crate::api::{self, MirrorState};
+use crate::error::ServerError;
+use crate::identity::Fingerprint;
+use crate::state::{self, Unread};
+use crate::token::random_bytes;
+use crate::transfer;
+
+/// For how long the snapshots of a mirror stay of which is not known how long they are to: a hundred years.
+const UNTIL_SAID_MS: u64 = 100 * 365 * 24 * 3_600_000;
+
+impl Mirrors {
+    /// Refuses while it is not known whom a volume follows, or followed.
+    pub(super) fn check_known(&self, name: &str) -> Result<(), ServerError> {
+        state::refuse_unread(self.unread.lock().get(name))
+    }
+
+    /// Whom a mirror follows was given up: it stays a mirror, of nobody, and keeps its snapshots until its owner says how long they are to stay. A volume that takes writes needs no note of that.
+    pub(crate) fn forget_source(&self, name: &str) -> Result<(), ServerError> {
+        self.unread.lock().remove(name);
+        self.relations.lock().remove(name);
+        if !self.volumes.get(name)?.is_destination() {
+            return Ok(());
+        }
+        let relationship = u64::from_le_bytes(random_bytes());
+        let document = Document {
+            lock_ms: Some(UNTIL_SAID_MS),
+            ..Document::of("", Fingerprint::default(), name, relationship)
+        };
+        state::save(&self.volumes.folder(name).join("mirror.json"), &document)
+    }
+
+    /// A mirror whose document is of an earlier time gets no updates before its owner has looked at it.
+    pub(crate) fn pause_restored(&self, name: &str) -> Result<(), ServerError> {
+        let relation = self.get(name)?;
+        if relation.is_failed_over() {
+            return Ok(());
+        }
+        self.keep(&relation, |document| document.paused = true)
+    }
+
+    /// Those of which only is known that they are there, as their documents can't be read.
+    pub(super) fn show_unread(&self) -> Vec<api::Mirror> {
+        let unread = self.unread.lock().clone();
+        let show = |(name, unread): (String, Unread)| {
+            let open = self.volumes.get(&name).ok()?;
+            let error = unread.error();
+            let path = self.volumes.folder(&name).join("mirror.json");
+            let relation = Relation::new(
+                &open,
+                path,
+                Document::of("", Fingerprint::default(), "", 0),
+                now_ms(&*self.clock),
+            );
+            let shown = self.show(&relation);
+            let unknown = "with whom is not known";
+            let reason = match relation.is_failed_over() {
+                true => format!(
+                    "the volume takes writes, and what it has to do with a mirror is not known: {error}"
+                ),
+                false => format!("it shows its last image, gets no newer one and takes no writes: {error}"),
+            };
+            Some(api::Mirror {
+                direction: unknown.to_owned(),
+                source_address: String::new(),
+                source_volume: String::new(),
+                source_name: String::new(),
+                state: MirrorState::Unknown,
+                reason,
+                remedy: Some(error.next()),
+                check: 2,
+                problem: Some(error.body()),
+                ..shown
+            })
+        };
+        unread.into_iter().filter_map(show).collect()
+    }
+}
+
+impl Relation {
+    /// What the other side is called where it is a mirror of this one.
+    pub(super) fn follower(&self) -> String {
+        let document = self.document.lock();
+        format!("{}-{:016x}", transfer::peer_digits(document.fingerprint), document.relationship)
+    }
+
+    /// Refuses where what was known of the other side was given up.
+    pub(super) fn refuse_without_source(&self) -> Result<(), ServerError> {
+        match self.document.lock().address.is_empty() {
+            true => Err(ServerError::SourceForgotten { volume: self.name.clone() }),
+            false => Ok(()),
+        }
+    }
+}
