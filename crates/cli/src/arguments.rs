@@ -73,6 +73,16 @@ pub enum Command {
     Restore(Restore),
     /// Volumes, exports, mirrors, and problems with their remedies
     Status,
+    /// Completions for a shell, to its completion file or `source <(cairn completions bash)`
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Manual pages of all commands, into a directory
+    Man {
+        /// The directory, such as /usr/local/share/man/man1
+        dir: PathBuf,
+    },
     /// State files of the server that can't be read, and the ways back
     #[command(subcommand)]
     State(StateFile),

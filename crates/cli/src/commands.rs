@@ -55,7 +55,12 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Image(command) => image::run(command, client, output),
         Command::Trace(Trace::Record(asked)) => trace::run_record(&asked, client, output),
         Command::Plan(asked) => trace::run_live_plan(&asked, client, output),
-        Command::Serve(_) | Command::Demo(_) | Command::Trace(_) | Command::Restore(_) => {
+        Command::Serve(_)
+        | Command::Demo(_)
+        | Command::Trace(_)
+        | Command::Restore(_)
+        | Command::Completions { .. }
+        | Command::Man { .. } => {
             unreachable!("these need no server and were run before")
         }
     }

@@ -12,7 +12,7 @@ mod output;
 use std::process::ExitCode;
 
 use cairn_server::{Address, DEFAULT_DATA};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use tracing_subscriber::EnvFilter;
 
 use arguments::{Arguments, Command, Global};
@@ -37,6 +37,15 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Serve(serve) => commands::serve::run(serve, global.data, output),
         Command::Demo(demo) => demo::run(&demo, output),
+        Command::Completions { shell } => {
+            let mut command = Arguments::command();
+            clap_complete::generate(shell, &mut command, "cairn", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Man { dir } => clap_mangen::generate_to(Arguments::command(), &dir).map_err(|error| {
+            let what = format!("{}: {error}", dir.display());
+            Failure::new(ErrorKind::Failed, what, "make the directory first, or name another one")
+        }),
         Command::Restore(restore) => commands::run_restore(&restore, output),
         Command::Image(image) if image.is_local() => commands::run_local(image, output),
         Command::Trace(trace) if !matches!(trace, arguments::Trace::Record(_)) => {

@@ -30,6 +30,7 @@ use utoipa_axum::routes;
 
 use crate::api::{self, ErrorBody, ErrorKind};
 use crate::error::ServerError;
+use crate::metrics;
 use crate::server::Server;
 
 /// Longest body of a request, in bytes: the longest sensible one is a list of devices.
@@ -84,6 +85,7 @@ fn router(server: Arc<Server>) -> Router {
     };
     router
         .route("/v1/openapi.json", axum::routing::get(answer))
+        .route("/metrics", axum::routing::get(metrics))
         .fallback(
             |uri: Uri| async move { Refusal::from(ServerError::NoSuchPath { path: uri.path().to_owned() }) },
         )
@@ -199,6 +201,12 @@ pub(crate) async fn blocking<T: Send + 'static>(
         Ok(outcome) => Ok(Json(outcome?)),
         Err(_) => Err(ServerError::Bug.into()),
     }
+}
+
+/// What monitoring systems read: not JSON, and not a part of the described API.
+async fn metrics(State(server): State<Arc<Server>>) -> Result<impl IntoResponse, Refusal> {
+    let Json(text) = blocking(server, |server| server.metrics()).await?;
+    Ok(([("content-type", metrics::CONTENT_TYPE)], text))
 }
 
 /// The server at a glance.

@@ -29,6 +29,7 @@ mod identity;
 mod images;
 mod jobs;
 mod limits;
+mod metrics;
 mod mirrors;
 mod mounts;
 mod names;

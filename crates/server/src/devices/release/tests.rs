@@ -1,7 +1,6 @@
 //! Releases that stop in the middle, and go on.
 
 use std::fs;
-
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
