@@ -175,6 +175,14 @@ impl Device for ConcatDevice {
             .filter(|part| part.length > 0)
             .try_for_each(|part| self.devices[part.device].prepare(part.offset, part.length))
     }
+
+    fn allocate(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.geometry().admit_range(Action::Write, offset, length)?;
+        self.parts(offset, length).filter(|part| part.length > 0).try_for_each(|part| {
+            let taken = self.devices[part.device].allocate(part.offset, part.length);
+            taken.map_err(|error| shifted(error, self.start(part.device)))
+        })
+    }
 }
 
 impl std::fmt::Debug for ConcatDevice {

@@ -16,6 +16,8 @@
 //! **Must be detected, and not more.** Media faults: bytes that rot, a read that fails, a write that is
 //! acknowledged and never reaches the medium, a write that lands elsewhere. The cache does not hide them: they show at once.
 //!
+//! **Must be survived** as well: a part of the device can be a sparse file on a host file system that has no room left for what was never written.
+//!
 //! Not modelled: a sector that is half written, a device that forgets what it acknowledged as flushed, and
 //! durable bytes that a power cut spoils although nothing was written near them.
 //!
@@ -25,6 +27,8 @@
 //!
 //! The same calls with the same seed give the same bytes.
 
+mod host;
+
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,6 +36,7 @@ use std::sync::Arc;
 use cairn_base::{BLOCK_SIZE, Rng};
 use parking_lot::Mutex;
 
+use self::host::Host;
 use crate::image::{self, Image};
 use crate::{
     Action, Begun, Device, DeviceError, Extent, Geometry, MemoryDevice, Operation, Request, Segments,
@@ -92,6 +97,8 @@ struct State {
     unreadable: Vec<Range<u64>>,
     next_fault: Option<WriteFault>,
     failure: Option<Failure>,
+    /// What a part of the device takes room of.
+    host: Option<Host>,
     log: Vec<LoggedOperation>,
     /// Batches begun so far: every other one is done first, or when it is waited for.
     begun: u64,
@@ -237,6 +244,7 @@ impl FaultDevice {
             current: medium.clone(),
             durable: medium,
             unreadable: state.unreadable.clone(),
+            host: state.host.clone(),
             ..State::default()
         };
         FaultDevice { length: self.length, alignment: self.alignment, state: Mutex::new(next) }
@@ -296,6 +304,30 @@ impl FaultDevice {
         self.state.lock().failure = None;
     }
 
+    /// From now on `file` is a sparse file on a host file system with so many bytes left, also after a power cycle: a write to places that hold nothing takes some of them, and fails with
+    /// [`DeviceError::NoSpace`] where there are too few. `promises`: [`Device::allocate`] takes room ahead; else it does nothing.
+    pub fn be_sparse(&self, file: Range<u64>, bytes: u64, promises: bool) {
+        let mut state = self.state.lock();
+        state.host = Some(Host::new(file, bytes, promises, &state.current));
+    }
+
+    /// The host file system has so many bytes left from now on.
+    pub fn leave_room(&self, bytes: u64) {
+        if let Some(host) = &mut self.state.lock().host {
+            host.leave(bytes);
+        }
+    }
+
+    fn allocate_in(&self, part: &Range<u64>, offset: u64, length: u64) -> Result<(), DeviceError> {
+        geometry(part.end - part.start, self.alignment).admit_range(Action::Write, offset, length)?;
+        let mut state = self.state.lock();
+        if state.off {
+            return Err(DeviceError::OutOfService);
+        }
+        let had = state.host.as_mut().map_or(length, |host| host.take_ahead(part.start + offset, length));
+        if had < length { Err(DeviceError::NoSpace { offset, length }) } else { Ok(()) }
+    }
+
     /// A stretch as a device of its own, on the same power supply as the rest. Parts that are used together do not overlap.
     pub fn part(self: &Arc<Self>, range: Range<u64>) -> FaultPart {
         let aligned = |offset: u64| offset.is_multiple_of(BLOCK_SIZE as u64);
@@ -334,6 +366,10 @@ impl Device for FaultDevice {
 
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
         self.extents_in(&(0..self.length), offset, length, limit)
+    }
+
+    fn allocate(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.allocate_in(&(0..self.length), offset, length)
     }
 }
 
@@ -394,6 +430,10 @@ impl Device for FaultPart {
 
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
         self.whole.extents_in(&self.range, offset, length, limit)
+    }
+
+    fn allocate(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.whole.allocate_in(&self.range, offset, length)
     }
 }
 
@@ -491,9 +531,27 @@ impl State {
         }
         match Change::of(request, logged.fua) {
             None => self.flush(part),
-            Some(change) => self.write(change, length),
+            Some(change) => {
+                let fits = self.find_room(request);
+                self.write(change.up_to(fits), length);
+                if fits < end - start {
+                    return Err(DeviceError::NoSpace { offset: start - part.start, length: end - start });
+                }
+            }
         }
         Ok(Segments::default())
+    }
+
+    /// Bytes of a change that the host file system has room for.
+    fn find_room(&mut self, request: &Request) -> u64 {
+        let (Some(host), Some((_, offset, length))) = (&mut self.host, request.range()) else {
+            return u64::MAX;
+        };
+        if matches!(request, Request::Trim { .. } | Request::WriteZeroes { may_trim: true, .. }) {
+            host.give_back(offset, length);
+            return length;
+        }
+        host.take(offset, length)
     }
 
     fn read(&self, offset: u64, length: u64) -> Result<Segments, DeviceError> {
@@ -555,6 +613,18 @@ impl Change {
             Request::Read { .. } | Request::Flush | Request::Prefetch { .. } => return None,
         };
         Some(Self { offset, content, certain })
+    }
+
+    /// So many bytes of it, from its start.
+    fn up_to(self, bytes: u64) -> Self {
+        if bytes >= self.length() {
+            return self;
+        }
+        let content = match self.content {
+            Content::Data(data) => Content::Data(data.slice(0, bytes as usize)),
+            Content::Zeroes(_) => Content::Zeroes(bytes),
+        };
+        Self { content, ..self }
     }
 
     fn length(&self) -> u64 {

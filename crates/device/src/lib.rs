@@ -123,6 +123,16 @@ pub trait Device: Send + Sync {
         self.geometry().admit_range(Action::Write, offset, length)
     }
 
+    /// Takes room for writes at `offset..offset + length` from what lies below (the file system of a sparse file), so that none of them fails for want of
+    /// it. What is there stays as it is, and holes read as zeroes as before; it is as durable as a write. Where the layer below can't promise it, and by
+    /// default, this does nothing, and a write may fail with [`DeviceError::NoSpace`] all the same.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoSpace`]: a part of the room may have been taken, and stays so.
+    fn allocate(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.geometry().admit_range(Action::Write, offset, length)
+    }
+
     /// Reads `length` bytes at `offset`.
     fn read(&self, offset: u64, length: u32) -> Result<Segments, DeviceError> {
         let mut batch = [Operation::read(offset, length)];

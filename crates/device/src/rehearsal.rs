@@ -257,6 +257,10 @@ impl Device for RehearsalDevice {
     fn prepare(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         self.device.prepare(offset, length)
     }
+
+    fn allocate(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.device.allocate(offset, length)
+    }
 }
 
 #[cfg(test)]

@@ -74,6 +74,10 @@ impl Device for SideDevice {
     fn prepare(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         self.device.prepare(offset, length)
     }
+
+    fn allocate(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.device.allocate(offset, length)
+    }
 }
 
 impl Drop for SideDevice {

@@ -399,3 +399,32 @@ fn power_goes_for_all_parts_at_once_and_each_keeps_a_cache_of_its_own() {
     two.fail_next_operation(DeviceError::OutOfService);
     assert!(one.flush().is_ok() && two.flush().is_err() && two.flush().is_ok());
 }
+
+#[test]
+fn sparse_file_on_a_full_host_takes_what_fits_and_keeps_what_it_has() {
+    let device = FaultDevice::new(64 * KIB);
+    device.write_from(0, &[1; 4096]).unwrap();
+    device.be_sparse(0..64 * KIB, 8 * KIB, true);
+    device.write_from(0, &[2; 4096]).unwrap();
+    let refused = device.write_from(4 * KIB, &[3; 12 << 10]);
+    assert!(matches!(refused, Err(DeviceError::NoSpace { offset: 4096, length: 12288 })), "{refused:?}");
+    assert_eq!(
+        device.read(8 * KIB, 8192).unwrap().to_vec(),
+        [[3; 4096], [0; 4096]].concat(),
+        "its start fits"
+    );
+    // Over a power cut it keeps what it has taken; a trim gives it back.
+    let device = device.power_cycle_as(Fate::Kept, &mut Rng::new(1));
+    device.write_from(4 * KIB, &[4; 8192]).unwrap();
+    assert!(device.write_from(32 * KIB, &[5; 4096]).is_err());
+    device.one(Operation::trim(4 * KIB, 4 * KIB)).unwrap();
+    device.allocate(32 * KIB, 4 * KIB).unwrap();
+    assert!(device.allocate(40 * KIB, 4 * KIB).is_err());
+    device.write_from(32 * KIB, &[5; 4096]).unwrap();
+    device.leave_room(4 * KIB);
+    device.write_from(40 * KIB, &[6; 4096]).unwrap();
+    // A host that promises nothing says that it does.
+    device.be_sparse(0..64 * KIB, 0, false);
+    device.allocate(48 * KIB, 4 * KIB).unwrap();
+    assert!(device.write_from(48 * KIB, &[7; 4096]).is_err());
+}

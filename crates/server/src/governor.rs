@@ -262,6 +262,10 @@ impl Device for Timed {
     fn prepare(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         self.device.prepare(offset, length)
     }
+
+    fn allocate(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.device.allocate(offset, length)
+    }
 }
 
 impl Server {

@@ -288,4 +288,8 @@ impl Device for Tap {
     fn prepare(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         self.inner.prepare(offset, length)
     }
+
+    fn allocate(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.inner.allocate(offset, length)
+    }
 }

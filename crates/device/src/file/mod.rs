@@ -357,6 +357,20 @@ impl Device for FileDevice {
         }
         if changed { self.sync() } else { Ok(()) }
     }
+
+    /// Extents without data, which cost nothing to write. A file system that has no such call, or that writes elsewhere each time, promises nothing.
+    fn allocate(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.geometry().admit_range(Action::Write, offset, length)?;
+        if self.disk || length == 0 {
+            return Ok(());
+        }
+        match calls::allocate(&self.file, libc::FALLOC_FL_KEEP_SIZE, offset, length) {
+            Err(error) if !is_unsupported(&error) => {
+                Err(device_error(Action::Write, offset, length, &Arc::new(error)))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// True when io_uring works in this process; says so once if not.

@@ -168,6 +168,28 @@ fn prepared_space_is_data_and_keeps_what_was_written() {
 }
 
 #[test]
+fn allocated_room_is_taken_and_changes_no_byte() {
+    use std::os::unix::fs::MetadataExt;
+    for options in every_option() {
+        let (_folder, path) = place();
+        let device = FileDevice::create_with(&path, 8 * MIB, options).unwrap();
+        device.write_from(3 * MIB, &[9; 4096]).unwrap();
+        device.allocate(2 * MIB, 3 * MIB).unwrap();
+        assert_eq!(device.read(3 * MIB, 4096).unwrap().to_vec(), [9; 4096]);
+        assert_eq!(device.read(4 * MIB, MIB as u32).unwrap().to_vec(), vec![0; MIB as usize]);
+        assert!(device.allocate(7 * MIB, 2 * MIB).is_err(), "past the end");
+        let file = std::fs::metadata(&path).unwrap();
+        assert_eq!(file.len(), 8 * MIB);
+        // A file system without that call has taken nothing.
+        assert!(
+            file.blocks() * 512 >= if device.geometry().trims { 3 * MIB } else { 0 },
+            "{}",
+            file.blocks()
+        );
+    }
+}
+
+#[test]
 fn trimmed_space_becomes_a_hole() {
     for options in every_option() {
         let (_folder, path) = place();
