@@ -23,6 +23,15 @@ use crate::timeline::{Standing, Timeline};
 const SECTOR: usize = 512;
 const SECOND: u64 = 1_000_000_000;
 
+/// The file system that sparse files lie on, which has room and has none at random.
+#[derive(Debug, Clone, Copy)]
+struct Host {
+    /// The origin is a sparse file on it as well as the store.
+    with_origin: bool,
+    /// It gives room ahead of writes, and then it is there.
+    promises: bool,
+}
+
 /// What a life is like.
 #[derive(Debug, Clone, Copy)]
 struct Config {
@@ -35,6 +44,7 @@ struct Config {
     write_max: u64,
     /// Time between two actions at most, in nanoseconds.
     pause_max: u64,
+    host: Option<Host>,
 }
 
 fn config(rng: &mut Rng, small: bool) -> Config {
@@ -58,6 +68,7 @@ fn config(rng: &mut Rng, small: bool) -> Config {
     rng.fill(&mut id);
     // By what is random already: a seed from before this choice makes the same of its others.
     window.reduction = Reduction { xor: id[0] & 1 == 1, identical: id[0] & 2 == 2 };
+    let host = (id[1] & 3 == 0).then_some(Host { with_origin: id[1] & 4 == 4, promises: id[1] & 8 == 8 });
     let blocks = if small { 4 + rng.below(28) } else { 8 + rng.below(120) };
     Config {
         options: HistoryOptions { store: HistoryId(id), placement, granularity, block_bytes, window },
@@ -68,6 +79,7 @@ fn config(rng: &mut Rng, small: bool) -> Config {
         read_bytes: if rng.one_in(2) { 64 << 10 } else { 0 },
         write_max: if small { 12 << 10 } else { 96 << 10 },
         pause_max: [1000, SECOND / 4, 2 * SECOND][rng.below(3) as usize],
+        host,
     }
 }
 
@@ -139,6 +151,11 @@ impl<'a> Life<'a> {
             reverting: false,
             timeline,
         };
+        if let Some(host) = config.host {
+            let end = config.origin_bytes + config.store_bytes;
+            let start = if host.with_origin { 0 } else { config.origin_bytes };
+            life.whole.be_sparse(start..end, end, host.promises);
+        }
         life.origin().write_from(0, &content)?;
         life.origin().flush()?;
         let history = History::create(
@@ -215,6 +232,11 @@ impl<'a> Life<'a> {
         self.clock.advance(Duration::from_nanos(pause));
         self.attempted = None;
         self.reverting = false;
+        if self.config.host.is_some() && self.rng.one_in(8) {
+            let room = [0, self.rng.below(1 << 20), self.config.store_bytes][self.rng.below(3) as usize];
+            self.say(&format!("the host file system has {room} bytes left"));
+            self.whole.leave_room(room);
+        }
         let outcome = match self.rng.below(32) {
             0..=12 => self.write(),
             13..=15 => self.clear(),
@@ -238,6 +260,7 @@ impl<'a> Life<'a> {
                 _ => match error.downcast_ref::<HistoryError>() {
                     Some(
                         HistoryError::Full
+                        | HistoryError::NoRoomBelow { .. }
                         | HistoryError::TooManyReverts
                         | HistoryError::NoRoomToRevert { .. },
                     ) => {
@@ -393,7 +416,9 @@ impl<'a> Life<'a> {
     fn look_at(&mut self, at: u64) -> Result<()> {
         let view = match self.history()?.view(Timestamp(at)) {
             // Without room nothing can be brought where a view finds it.
-            Err(HistoryError::BeforeWindow | HistoryError::Full) => return Ok(()),
+            Err(HistoryError::BeforeWindow | HistoryError::Full | HistoryError::NoRoomBelow { .. }) => {
+                return Ok(());
+            }
             view => view?,
         };
         let instant = view.instant().0;
@@ -488,7 +513,15 @@ impl<'a> Life<'a> {
     }
 
     fn open(&mut self) -> Result<()> {
-        let opened = History::open(Arc::new(self.origin()), Arc::new(self.store()), self.open_options());
+        let open =
+            |life: &Self| History::open(Arc::new(life.origin()), Arc::new(life.store()), life.open_options());
+        let may_need_room = self.config.host.is_some_and(|host| host.with_origin || !host.promises);
+        let mut opened = open(self);
+        if matches!(opened, Err(HistoryError::NoRoomBelow { .. })) && may_need_room {
+            self.say("its owner makes room for it to open");
+            self.make_room();
+            opened = open(self);
+        }
         let history = match opened {
             Err(_) if self.whole.is_off() => return Ok(()),
             opened => opened?,
@@ -508,6 +541,12 @@ impl<'a> Life<'a> {
         self.instants.push(Instant { stamp: last + 1, image: current });
         self.say("= opened");
         Ok(())
+    }
+
+    /// The host file system has room, and somebody may ask it for some.
+    fn make_room(&self) {
+        self.whole.leave_room(self.config.origin_bytes + self.config.store_bytes);
+        self.clock.advance(Duration::from_secs(1));
     }
 
     fn clock_now(&self) -> u64 {
@@ -569,6 +608,10 @@ impl<'a> Life<'a> {
         // No cut any more.
         self.whole.cut_after(u64::MAX);
         self.compare_all()?;
+        if self.config.host.is_some() {
+            self.make_room();
+            ensure!(self.history()?.status().failed.is_none(), "a lack of room has ended the device");
+        }
         self.flush().or_else(|error| match error.downcast_ref::<DeviceError>() {
             Some(DeviceError::NoSpace { .. }) => Ok(()),
             _ => Err(error),
@@ -581,7 +624,7 @@ impl<'a> Life<'a> {
                 self.origin().read_into(0, &mut bytes)?;
                 ensure!(bytes == **before, "the released device differs from its last content");
             }
-            Err(HistoryError::Full) => {}
+            Err(HistoryError::Full | HistoryError::NoRoomBelow { .. }) => {}
             Err(HistoryError::Device(DeviceError::NoSpace { .. })) => {}
             Err(error) => return Err(error.into()),
         }

@@ -5,8 +5,11 @@ mod running;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use cairn_frontend_nbd::{Client, ClientError};
 use running::{PATIENCE, Running, SmallDisk};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -51,36 +54,84 @@ fn full_disk_fails_the_writes_that_do_not_fit_and_nothing_else() {
     assert!(server.good(&["volume", "check", "vol0"]).contains("sound"));
 }
 
+/// What adopts a disk with a sparse history on a file system of its own.
+fn adoption_on_a_small_file_system(dir: &Path, disk: &Path, floor: &[&str]) -> Vec<String> {
+    let (origin, history) = (running::path(dir, "disk.img"), running::path(disk, "history"));
+    let adopt = ["device", "adopt", "disk0", "--origin", &origin, "--size", "64M", "--history", &history];
+    let how = ["--placement", "split-down-stream", "--granularity", "every-write", "--history-size", "1G"];
+    let all = [&adopt[..], &how, floor].concat();
+    all.into_iter().map(str::to_owned).collect()
+}
+
+/// A write and a flush of a MiB that differs from all others.
+fn write_megabyte(client: &mut Client, number: u64) -> Result<(), ClientError> {
+    let bytes: Vec<u8> = (0..1 << 20).map(|n: u64| (n * number % 251) as u8).collect();
+    client.write((1 + number % 40) << 20, &bytes)?;
+    client.flush()
+}
+
 #[test]
-fn full_disk_under_a_history_ends_the_writes_of_its_device_with_a_remedy() {
+fn full_disk_under_a_history_takes_the_oldest_of_it_and_no_write() {
     let dir = tempfile::tempdir().unwrap();
     let disk = dir.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
-    let Some(small) = SmallDisk::mount(&disk, 16 << 20) else { return };
+    let Some(small) = SmallDisk::mount(&disk, 8 << 20) else { return };
     let mut server = Running::start(dir.path(), "d");
-    let (origin, history) = (running::path(dir.path(), "disk.img"), running::path(&disk, "history"));
-    let adopt = ["device", "adopt", "disk0", "--origin", &origin, "--size", "64M", "--history", &history];
-    let how = ["--placement", "split-down-stream", "--granularity", "every-write", "--history-size", "1G"];
-    server.good(&[&adopt[..], &how].concat());
+    let adopt = adoption_on_a_small_file_system(dir.path(), &disk, &[]);
+    let adopt: Vec<&str> = adopt.iter().map(String::as_str).collect();
+    let message = server.bad(24, "no-space", &adopt);
+    assert!(message.contains("no space is left below the history's store"), "{message}");
+    assert!(!disk.join("history").exists(), "nothing is left of it");
+    small.grow(40 << 20);
+    server.good(&adopt);
     let mut client = server.disk("disk0");
     client.write(0, &[1; 4096]).unwrap();
     client.flush().unwrap();
-    let refused = (1..40).any(|megabyte| {
-        let bytes: Vec<u8> = (0..1 << 20).map(|n: u64| (n * megabyte % 251) as u8).collect();
-        client.write(megabyte << 20, &bytes).and_then(|()| client.flush()).is_err()
-    });
-    assert!(refused, "a full disk takes no more");
+    for number in 1..80 {
+        write_megabyte(&mut client, number).unwrap();
+    }
+    assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
+    let status = server.json(&["status"]);
+    let problem = status["problems"][0].clone();
+    assert_eq!(problem["subject"], "disk0", "{problem}");
+    assert!(problem["next"].as_str().unwrap().contains("free some space"), "{problem}");
+    let said = server.good(&["history", "status", "disk0"]);
+    assert!(said.contains("given up"), "that history was given up is said: {said}");
+    // Killed on the full file system, it comes back and goes on.
+    server.kill();
+    server.restart();
+    let mut client = server.disk("disk0");
+    assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
+    write_megabyte(&mut client, 81).unwrap();
+}
+
+#[test]
+fn full_disk_under_a_history_that_must_stay_fails_writes_until_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let Some(small) = SmallDisk::mount(&disk, 40 << 20) else { return };
+    let server = Running::start(dir.path(), "d");
+    let adopt = adoption_on_a_small_file_system(dir.path(), &disk, &["--floor", "1h"]);
+    server.good(&adopt.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut client = server.disk("disk0");
+    client.write(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+    let refused = (1..40).find(|number| write_megabyte(&mut client, *number).is_err());
+    let refused = refused.expect("a full disk takes no more");
     assert_eq!(client.read(0, 4096).unwrap(), [1; 4096], "what was flushed is still served");
     let problem = server.json(&["status"])["problems"][0].clone();
     assert_eq!(problem["subject"], "disk0", "{problem}");
     assert!(problem["next"].as_str().unwrap().contains("free some space"), "{problem}");
-    server.kill();
+    // With room again it goes on, without a restart.
     small.grow(256 << 20);
-    server.restart();
-    let mut client = server.disk("disk0");
+    let until = Instant::now() + PATIENCE;
+    while write_megabyte(&mut client, refused).is_err() {
+        assert!(Instant::now() < until, "there is room");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
-    client.write(4096, &[2; 4096]).unwrap();
-    client.flush().unwrap();
+    assert!(server.json(&["status"])["problems"].as_array().unwrap().is_empty());
 }
 
 #[test]

@@ -8,8 +8,9 @@ use crate::HistoryError;
 use crate::cache::OVERHEAD as CACHED_OVERHEAD;
 use crate::content::Content;
 use crate::history::History;
-use crate::index::Version;
+use crate::index::{Version, key_of};
 use crate::log::{Pending, Writer};
+use crate::room::RESERVE;
 use crate::timeline::Timeline;
 
 /// Bytes of blocks that leave at once at most: each batch of a placement that writes the origin costs a flush of the store.
@@ -71,7 +72,7 @@ impl History {
     /// Versions that leave the cache at once: so many that the flush of the store that a batch costs does not count, a part of what may wait (clients fill the rest meanwhile), and a
     /// small part of the store.
     pub(crate) fn batch(&self, writer: &Writer) -> usize {
-        let store = (writer.superblock.segments * writer.superblock.segment_blocks) as usize * BLOCK_SIZE;
+        let store = writer.usable() * writer.superblock.segment_blocks as usize * BLOCK_SIZE;
         let large = BATCH_BYTES.min(store / STORE_PARTS).min(self.dirty_bytes as usize / 4);
         (large / self.block_bytes as usize).max(self.small_batch(writer))
     }
@@ -99,7 +100,12 @@ impl History {
         }
         // Blocks that a revert has not reached are copied first, which takes room as well.
         let reverting = !self.state.lock().reverts.is_empty();
-        let batch = if reverting { self.small_batch(writer) } else { self.batch(writer) };
+        let mut batch = if reverting { self.small_batch(writer) } else { self.batch(writer) };
+        let need = RESERVE + self.segments_of_batch(writer, batch) + self.owed(writer);
+        if !self.ready(writer, need)? {
+            // By now it is known whether the store is smaller than it looks.
+            batch = batch.min(self.batch(writer));
+        }
         self.ensure_room(writer, self.segments_of_batch(writer, batch))?;
         let picked = self.state.lock().cache.oldest(batch);
         let done: Vec<(u64, u64)> =
@@ -169,6 +175,21 @@ impl History {
     /// Puts versions where the placement wants them. Blocks come once; their versions are later than all that the log has of them.
     pub(crate) fn place(&self, writer: &mut Writer, mut work: Vec<Work>) -> Result<(), HistoryError> {
         work.sort_by_key(|(lba, _)| *lba);
+        let lasts: Vec<(u64, u64)> =
+            work.iter().filter_map(|(lba, versions)| Some((*lba, versions.last()?.0))).collect();
+        let outcome = self.place_sorted(writer, work);
+        for (lba, last) in lasts {
+            if outcome.as_ref().is_err_and(HistoryError::is_full) {
+                let until = writer.torn.entry(lba).or_default();
+                *until = last.max(*until);
+            } else if outcome.is_ok() && writer.torn.get(&lba).is_some_and(|until| *until <= last) {
+                writer.torn.remove(&lba);
+            }
+        }
+        outcome
+    }
+
+    fn place_sorted(&self, writer: &mut Writer, work: Vec<Work>) -> Result<(), HistoryError> {
         let mut plans = self.plan(&work);
         self.stage(&work, &mut plans)?;
         let mut pending = Vec::new();
@@ -198,8 +219,9 @@ impl History {
                 pending.push(redo(*lba, *time, content.clone()));
             }
         }
+        let is_torn = self.drop_placed(writer, &mut pending);
         self.tally.add(&self.tally.base, bases);
-        if !pending.is_empty() {
+        if !pending.is_empty() || is_torn {
             self.tally.add(&self.tally.retained, pending.len() as u64);
             let versions = self.append(writer, pending)?;
             let blocks = writer.superblock.segment_blocks;
@@ -236,6 +258,19 @@ impl History {
                 self.write_present(writer, work.into_iter().filter_map(last).collect())
             }
         }
+    }
+
+    /// Drops what an attempt that found no room below has brought into the index; true when there was one.
+    fn drop_placed(&self, writer: &Writer, pending: &mut Vec<Pending>) -> bool {
+        if writer.torn.is_empty() {
+            return false;
+        }
+        let state = self.state.lock();
+        pending.retain(|pending| {
+            let placed = state.index.get(key_of(pending.lba, pending.time, pending.kind));
+            !writer.torn.contains_key(&pending.lba) || placed.is_none_or(|placed| placed.kind != pending.kind)
+        });
+        true
     }
 
     /// How each block's versions are kept.

@@ -164,7 +164,7 @@ impl History {
         let asked = self.state.lock().last;
         loop {
             match self.flush_all(asked) {
-                Err(HistoryError::Full) if self.wait_a_while() => {}
+                Err(error) if error.is_full() && self.wait_a_while() => {}
                 outcome => return outcome,
             }
         }
@@ -265,7 +265,7 @@ impl History {
             };
             match outcome {
                 Ok(_) => {}
-                Err(HistoryError::Full) if self.wait_a_while() => {}
+                Err(error) if error.is_full() && self.wait_a_while() => {}
                 Err(error) => return Err(error.to_device(offset, length)),
             }
         }

@@ -95,19 +95,31 @@ pub enum HistoryError {
         /// Bytes.
         missing: u64,
     },
+    /// What lies below has no room: the file system of a sparse file, or a quota. Nothing suffers, and it goes on by itself when there is some.
+    #[error("no space is left below {below}, and there is no history that could go for it")]
+    NoRoomBelow {
+        /// Of which device.
+        below: &'static str,
+    },
     /// There is no room, and the history that is there must be kept.
     #[error("the store is full, and the history in it is younger than the floor that its owner set")]
     Full,
 }
 
 impl HistoryError {
+    /// True for a lack of room that may pass: with time, or when somebody makes some.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, HistoryError::Full | HistoryError::NoRoomBelow { .. })
+    }
+
     /// As an error of a request to the device.
     pub fn to_device(&self, offset: u64, length: u64) -> DeviceError {
         match self {
             HistoryError::Device(error) => error.clone(),
-            HistoryError::Full | HistoryError::StoreTooSmall { .. } | HistoryError::NoRoomToRevert { .. } => {
-                DeviceError::NoSpace { offset, length }
-            }
+            HistoryError::Full
+            | HistoryError::NoRoomBelow { .. }
+            | HistoryError::StoreTooSmall { .. }
+            | HistoryError::NoRoomToRevert { .. } => DeviceError::NoSpace { offset, length },
             HistoryError::Damaged { .. } | HistoryError::Missing { .. } => {
                 DeviceError::Corrupt { offset, length }
             }

@@ -81,6 +81,8 @@ pub(crate) struct State {
     pub(crate) waiting: u64,
     /// Background work found no room.
     pub(crate) full: bool,
+    /// What has no room below it.
+    pub(crate) lacking: Option<&'static str>,
     /// The window is moving to here: versions up to it may no longer serve as bases.
     pub(crate) trimming: Option<u64>,
     pub(crate) window: Window,

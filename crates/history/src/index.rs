@@ -42,7 +42,7 @@ impl Version {
     }
 
     pub(crate) fn key(&self) -> Key {
-        (self.lba, self.time, rank(self.kind))
+        key_of(self.lba, self.time, self.kind)
     }
 
     pub(crate) fn is_redo(&self) -> bool {
@@ -62,6 +62,11 @@ impl Version {
         let at_the_cut = self.lba == cairn_format::history::NO_LBA || self.kind == EntryKind::RedoLost;
         self.time > cut || at_the_cut && self.time == cut
     }
+}
+
+/// The key of a version.
+pub(crate) fn key_of(lba: u64, time: u64, kind: EntryKind) -> Key {
+    (lba, time, rank(kind))
 }
 
 fn rank(kind: EntryKind) -> u8 {

@@ -46,11 +46,14 @@
 //! 7. *What is damaged is never served*: each version has a checksum in its entry; a record or summary that fails where it was durable is reported. Where a version that is needed elsewhere can't be read, an entry says that it is lost, and the rest goes on.
 //! 8. *What a version is stored by is stored before it, in the same segment*: a version of a chain of [eight](cairn_format::delta::LINKS_MAX) at most. A cut leaves both or not the younger one. A store that was ever
 //!    reduced says so in the version of its superblock, before the first such entry; programs that know nothing of it refuse it.
+//! 9. *A segment has its room* in the file system below before it counts as spare, so that the log never ends in the middle for want of it; where that can't be promised, what found none is written again to the same place.
+//!    Until then the log does not say that the origin has it.
 //!
 //! # What it does not do
 //! A view of an instant that the window leaves (only when the store is full: views hold the window otherwise) fails its reads.
 //! A reduction does not look further back than the segment that is being filled, and not at what is stored whole already.
 
+mod below;
 mod cache;
 mod content;
 mod counters;

@@ -1,6 +1,6 @@
 //! The log: segments that are filled one after the other, and the superblock that says which of them count.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{DeviceError, Operation, Segments};
@@ -10,6 +10,7 @@ use cairn_format::history::{
 };
 
 use crate::HistoryError;
+use crate::below::Below;
 use crate::content::{crc, zeroes};
 use crate::counters::Io;
 use crate::history::History;
@@ -61,6 +62,8 @@ pub(crate) struct Writer {
     pub(crate) segment: usize,
     /// Block in it where the next record goes.
     pub(crate) position: u64,
+    /// It has its end, and the next one is not begun.
+    pub(crate) ended: bool,
     /// What it has so far.
     pub(crate) entries: Vec<HistoryEntry>,
     /// Contents that it has, which later ones can be less by.
@@ -73,7 +76,13 @@ pub(crate) struct Writer {
     pub(crate) next_record: u64,
     /// Records up to here are durable, and what they brought to the origin too.
     pub(crate) synced: u64,
+    /// Free segments that have room below.
     pub(crate) free: VecDeque<usize>,
+    /// Free segments that have none yet.
+    pub(crate) bare: VecDeque<usize>,
+    pub(crate) below: Below,
+    /// Blocks of which the log has something, up to a time, that is not in the index or not on the origin, as there was no room below in the middle of it. They are still in memory.
+    pub(crate) torn: BTreeMap<u64, u64>,
     /// Segments that the superblock names as ahead: the log goes on in them without another superblock.
     pub(crate) ahead: VecDeque<usize>,
     pub(crate) store_dirty: bool,
@@ -92,9 +101,24 @@ impl Writer {
         SEGMENTS_START + segment as u64 * self.superblock.segment_blocks
     }
 
-    /// Segments that nothing is in.
+    /// Segments that nothing is in and that can be written to.
     pub(crate) fn spare(&self) -> usize {
         self.free.len() + self.ahead.len()
+    }
+
+    /// Segments that nothing is in.
+    pub(crate) fn unused(&self) -> usize {
+        self.spare() + self.bare.len()
+    }
+
+    /// Segments that nothing is in, as far as there seems to be room for them.
+    pub(crate) fn left(&self) -> usize {
+        if self.below.is_full() { self.spare() } else { self.unused() }
+    }
+
+    /// Segments of the store, as far as there seems to be room for them.
+    pub(crate) fn usable(&self) -> usize {
+        self.superblock.segments as usize - (self.unused() - self.left())
     }
 
     /// Blocks of a segment that records can have with so many entries in all.
@@ -119,6 +143,9 @@ impl History {
         let mut versions = Vec::with_capacity(pending.len());
         let mut left = VecDeque::from(pending);
         while !left.is_empty() {
+            if writer.ended {
+                self.next_segment(writer)?;
+            }
             let mut count = 0;
             let mut bytes = 0;
             for next in left.iter().take(RECORD_ENTRIES) {
@@ -199,7 +226,12 @@ impl History {
         self.tally.io(Io::HistoryWrite, record.entries.len() as u64, offset, blocks * BLOCK);
         self.tally.io(Io::Metadata, head, offset, blocks * BLOCK);
         writer.store_dirty = true;
-        self.latch(self.store.write(offset, data))?;
+        let outcome = self.store.write(offset, data);
+        if outcome.is_err() {
+            // What it was to be less by later is not there.
+            writer.recent = Recent::default();
+        }
+        self.logged(writer, outcome)?;
         writer.next_record += 1;
         writer.position += blocks;
         writer.previous = sum;
@@ -215,29 +247,34 @@ impl History {
         if writer.ahead.is_empty() {
             self.reserve(writer)?;
         }
-        let segment = writer.segment;
-        let entries = std::mem::take(&mut writer.entries);
-        self.close_segment(writer, segment, writer.segment_sequence, entries)?;
+        if !writer.ended {
+            let entries = writer.entries.clone();
+            self.close_segment(writer, writer.segment, writer.segment_sequence, entries)?;
+            writer.ended = true;
+        }
         self.begin_ahead(writer)
     }
 
     /// Begins a segment that the superblock has named.
     pub(crate) fn begin_ahead(&self, writer: &mut Writer) -> Result<(), HistoryError> {
-        let next = writer.ahead.pop_front().ok_or(HistoryError::Full)?;
-        self.open_segment(writer, next)
+        let next = writer.ahead.front().copied().ok_or(HistoryError::Full)?;
+        self.open_segment(writer, next)?;
+        writer.ahead.pop_front();
+        Ok(())
     }
 
     /// Names free segments as ahead: durably, before anything is written there.
     pub(crate) fn reserve(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         let fit = (AHEAD_BYTES / (writer.superblock.segment_blocks * BLOCK)) as usize;
         let wanted = (writer.superblock.segments as usize / AHEAD_PART).min(fit).clamp(1, AHEAD_MAX);
+        self.ready(writer, RESERVE + wanted)?;
         // When there are few, the rest is for what makes room.
         let count = wanted.min(writer.free.len().saturating_sub(RESERVE)).max(1);
         for segment in writer.free.drain(..count.min(writer.free.len())) {
             writer.superblock.live[segment] = true;
             writer.ahead.push_back(segment);
         }
-        if writer.ahead.is_empty() { Err(HistoryError::Full) } else { self.write_superblock(writer) }
+        if writer.ahead.is_empty() { Err(self.no_room(writer)) } else { self.write_superblock(writer) }
     }
 
     /// Writes the summary of a segment, and the block that ends it.
@@ -269,23 +306,25 @@ impl History {
         let offset = (address - u64::from(blocks)) * BLOCK;
         self.tally.io(Io::Metadata, u64::from(blocks) + 1, offset, data.len() as u64);
         writer.store_dirty = true;
-        self.latch(self.store.write_from(offset, &data))?;
+        let outcome = self.store.write_from(offset, &data);
+        self.logged(writer, outcome)?;
         self.state.lock().segments[segment].closed = true;
         Ok(())
     }
 
     /// Begins a segment, which the superblock names, or soon will.
     pub(crate) fn open_segment(&self, writer: &mut Writer, segment: usize) -> Result<(), HistoryError> {
+        let (sequence, record) = (writer.next_sequence, writer.next_record);
+        self.write_begin(writer, segment, sequence, record)?;
         writer.segment = segment;
-        writer.segment_sequence = writer.next_sequence;
+        writer.ended = false;
+        writer.segment_sequence = sequence;
         writer.next_sequence += 1;
         writer.position = 1;
         writer.previous = 0;
         writer.entries = Vec::new();
         writer.recent = Recent::default();
         writer.superblock.live[segment] = true;
-        let (sequence, record) = (writer.segment_sequence, writer.next_record);
-        self.write_begin(writer, segment, sequence, record)?;
         self.state.lock().segments[segment] = Segment { sequence, ..Segment::default() };
         Ok(())
     }
@@ -304,7 +343,8 @@ impl History {
         begin.write(&mut bytes, address);
         self.tally.io(Io::Metadata, 1, address * BLOCK, BLOCK);
         writer.store_dirty = true;
-        self.latch(self.store.write_from(address * BLOCK, &bytes))
+        let outcome = self.store.write_from(address * BLOCK, &bytes);
+        self.logged(writer, outcome)
     }
 
     /// Writes the superblock into both slots, one after the other, so that either alone opens the history when the other is damaged. It is durable in the
@@ -347,7 +387,7 @@ impl History {
             self.latch(self.origin.flush())?;
             writer.origin_dirty = false;
         }
-        if self.state.lock().unsettled == 0 {
+        if self.state.lock().unsettled == 0 && writer.torn.is_empty() {
             writer.synced = writer.next_record - 1;
         }
         Ok(())
@@ -370,7 +410,12 @@ impl History {
             }
         }
         self.origin.run(&mut batch);
-        batch.into_iter().try_for_each(|operation| self.latch(operation.into_outcome()))
+        let outcomes: Vec<Result<(), DeviceError>> = batch.into_iter().map(Operation::into_outcome).collect();
+        let is_room = |outcome: &Result<(), DeviceError>| matches!(outcome, Err(DeviceError::NoSpace { .. }));
+        // That one of them found no room must not hide that another one failed.
+        let (refused, rest): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(is_room);
+        rest.into_iter().try_for_each(|outcome| self.latch(outcome))?;
+        self.brought_to_origin(writer, refused.into_iter().next().unwrap_or(Ok(())))
     }
 
     /// The content of versions, each with its bytes: read, checked, in their order. A version without content is an error of the caller.

@@ -73,6 +73,11 @@ impl Window {
     pub fn of_a_clone() -> Self {
         Self { floor: CLONE_FLOOR, ..Self::default() }
     }
+
+    /// It is that of a writable clone, or as good as that.
+    pub(crate) fn is_of_a_clone(&self) -> bool {
+        self.floor >= CLONE_FLOOR
+    }
 }
 
 /// What a new history is like.
@@ -136,7 +141,7 @@ pub(crate) fn check(
     if !(BLOCK_SIZE as u32).is_multiple_of(store.alignment) {
         return refuse("the store", "it takes pieces of 4 KiB");
     }
-    let is_clone = options.placement == Placement::Logging && options.window.floor >= CLONE_FLOOR;
+    let is_clone = options.placement == Placement::Logging && options.window.is_of_a_clone();
     if (origin.read_only && !is_clone) || store.read_only {
         return refuse("a read-only device", "origin and store take writes");
     }

@@ -153,21 +153,21 @@ impl History {
     }
 
     /// What a move of the window to `to` is up to: one that stopped in the middle could not be finished by anything.
-    pub(crate) fn price(&self, writer: &Writer, to: u64) -> Price {
+    pub(crate) fn price(&self, writer: &mut Writer, to: u64) -> Result<Price, HistoryError> {
         if !self.rebases() {
-            return Price::Pays { owed: 0 };
+            return Ok(Price::Pays { owed: 0 });
         }
         let left = self.left(writer, to);
         let taken = self.segments_of_move(writer, left.rebased);
-        if left.rebased > 0 && writer.spare() <= taken {
-            return Price::NoRoom;
+        if left.rebased > 0 && !self.ready(writer, taken + 1)? {
+            return Ok(Price::NoRoom);
         }
         // While a copy needs the room, no move may take more than it frees.
         let is_owed = writer.owed.iter().any(|owed| *owed > 0);
-        match is_owed && self.freed(writer, &left.needed) <= taken {
+        Ok(match is_owed && self.freed(writer, &left.needed) <= taken {
             true => Price::NoGain,
             false => Price::Pays { owed: left.rebased },
-        }
+        })
     }
 
     /// True where versions that leave the window become undos of later ones.
@@ -202,9 +202,8 @@ impl History {
         waiting: u64,
     ) -> Result<u64, HistoryError> {
         let blocks = self.changed(0, target, NOW) + waiting + brought_back(writer, target);
-        let copied = blocks + writer.owed.iter().sum::<u64>();
-        let need = RESERVE + 1 + self.segments_of_copy(writer, copied);
-        let mut have = writer.spare();
+        let need = self.segments_to_revert(writer, blocks);
+        let mut have = writer.left();
         if have < need {
             have = have.max(self.spare_behind(writer, target));
         }
@@ -213,6 +212,12 @@ impl History {
         }
         let segment_bytes = writer.superblock.segment_blocks * BLOCK;
         Err(HistoryError::NoRoomToRevert { missing: (need - have) as u64 * segment_bytes })
+    }
+
+    /// Segments that have to be spare for a revert that copies so many blocks.
+    pub(crate) fn segments_to_revert(&self, writer: &Writer, blocks: u64) -> usize {
+        let copied = blocks + writer.owed.iter().sum::<u64>();
+        RESERVE + 1 + self.segments_of_copy(writer, copied)
     }
 
     /// Segments that are spare once the history before `target` is given up, as far as it may be.
@@ -227,11 +232,11 @@ impl History {
         let left = self.left(writer, to);
         let rebased = self.segments_of_move(writer, left.rebased);
         // What is written before anything is free has to fit first.
-        if writer.spare() <= rebased {
+        if writer.left() <= rebased {
             let live: Vec<u64> = self.state.lock().segments.iter().map(|segment| segment.live).collect();
-            return writer.spare() + self.freed(writer, &live);
+            return writer.left() + self.freed(writer, &live);
         }
-        (writer.spare() + self.freed(writer, &left.needed)).saturating_sub(rebased)
+        (writer.left() + self.freed(writer, &left.needed)).saturating_sub(rebased)
     }
 }
 

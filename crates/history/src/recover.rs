@@ -13,6 +13,7 @@ use cairn_format::{BlockBytes, FormatError, Structure};
 use parking_lot::RwLock;
 
 use crate::HistoryError;
+use crate::below::Below;
 use crate::cache::{ReadCache, WriteCache};
 use crate::counters::Tally;
 use crate::history::{History, State};
@@ -108,6 +109,7 @@ impl History {
         let history = Self::new(origin, store, superblock, open);
         {
             let mut writer = history.writer.lock();
+            history.take_first_room(&mut writer)?;
             let first = writer.free.pop_front().ok_or(HistoryError::Full)?;
             history.open_segment(&mut writer, first)?;
             history.write_superblock(&mut writer)?;
@@ -182,6 +184,7 @@ impl History {
             may_wait: true,
             waiting: 0,
             full: false,
+            lacking: None,
             trimming: None,
             held: None,
             window: window_of(&superblock),
@@ -190,12 +193,15 @@ impl History {
             regions: HashMap::new(),
             unsettled: 0,
         };
-        let free = (0..superblock.segments as usize).filter(|index| !superblock.live[*index]).collect();
+        let bare = (0..superblock.segments as usize).filter(|index| !superblock.live[*index]).collect();
+        // Nothing goes for a clone's lack of room, so it takes no more than it needs.
+        let given = vec![window_of(&superblock).is_of_a_clone(); superblock.segments as usize];
         let (placement, block_bytes, length) =
             (superblock.placement, superblock.block_bytes, superblock.origin_bytes);
         let writer = Writer {
             segment: 0,
             position: 1,
+            ended: false,
             entries: Vec::new(),
             recent: Recent::default(),
             segment_sequence: 0,
@@ -203,7 +209,10 @@ impl History {
             previous: 0,
             next_record: 1,
             synced: superblock.durable_through,
-            free,
+            free: VecDeque::new(),
+            bare,
+            below: Below::new(given),
+            torn: BTreeMap::new(),
             ahead: VecDeque::new(),
             // What an earlier life left in a cache below must be durable before anything builds on it.
             store_dirty: true,
@@ -272,6 +281,8 @@ impl History {
             }
         }
         let (settled, mut unsure) = self.follow(writer, tail, &mut loading)?;
+        self.sort_bare(writer);
+        self.keep_room(writer)?;
         self.load(writer, loading);
         if self.state.lock().last >= STAMPS_END {
             let source = FormatError::Field { structure: Structure::HistoryStore, field: "time" };
@@ -416,6 +427,7 @@ impl History {
                 writer.next_record = records.next_record;
                 writer.position = records.position;
                 writer.previous = records.previous;
+                writer.ended = is_full;
                 writer.entries = records.entries;
                 if !is_full && self.find_end(writer, found.index, found.sequence)?.is_some() {
                     // The log goes on in it, and what that names is not all of it, or is lost.

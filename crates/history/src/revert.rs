@@ -39,7 +39,11 @@ impl History {
         let writer = &mut *writer;
         self.flush_with(writer)?;
         let target = self.target_of(at)?;
-        let copied = self.check_room_to_revert(writer, target, 0)?;
+        let mut copied = self.check_room_to_revert(writer, target, 0)?;
+        if !self.ready(writer, self.segments_to_revert(writer, copied))? {
+            // By now it is known what there is.
+            copied = self.check_room_to_revert(writer, target, 0)?;
+        }
         self.make_room_beside(writer, target)?;
         // Nobody writes meanwhile: `merge` is ours.
         let (before, time, undo) = {
@@ -148,8 +152,8 @@ impl History {
 
     /// The background copy needs room like any write: what is before its target may go. It was counted that this is enough.
     fn ensure_free_for_copy(&self, writer: &mut Writer) -> Result<(), HistoryError> {
-        while writer.spare() < RESERVE && self.win_room(writer)? {}
-        if writer.spare() < 2 { Err(HistoryError::Full) } else { Ok(()) }
+        while !self.ready(writer, RESERVE)? && self.win_room(writer)? {}
+        if writer.spare() < 2 { Err(self.no_room(writer)) } else { Ok(()) }
     }
 
     fn settle_copies(&self, writer: &mut Writer) -> Result<(), HistoryError> {

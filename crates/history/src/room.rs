@@ -8,7 +8,7 @@ use cairn_format::history::{HistoryEntry, PLACE_UNIT};
 use crate::HistoryError;
 use crate::history::History;
 use crate::index::Version;
-use crate::log::{Pending, Writer};
+use crate::log::{Pending, Segment, Writer};
 use crate::owed::Price;
 use crate::status::HistoryEvent;
 
@@ -47,15 +47,14 @@ impl History {
         self.check_failed()?;
         let more = self.step_with(writer);
         self.room.notify_all();
-        self.state.lock().full = matches!(more, Err(HistoryError::Full));
-        match more {
-            // Nothing can be done until time passes.
-            Err(HistoryError::Full) => Ok(false),
-            more => more,
-        }
+        // Then nothing can be done until time passes.
+        let is_full = more.as_ref().is_err_and(HistoryError::is_full);
+        self.state.lock().full = is_full;
+        if is_full { Ok(false) } else { more }
     }
 
     fn step_with(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
+        self.ask_for_room(writer)?;
         if self.state.lock().cache.bytes() > self.dirty_bytes / 2 {
             return self.destage(writer);
         }
@@ -82,7 +81,7 @@ impl History {
         if self.begin_thinning(writer)? {
             return Ok(true);
         }
-        let low = writer.spare() < (RESERVE + 1).max(writer.superblock.segments as usize / 16);
+        let low = writer.left() < (RESERVE + 1).max(writer.usable() / 16);
         if low && (self.reclaim(writer)? || self.clean(writer)?) {
             return Ok(true);
         }
@@ -111,7 +110,7 @@ impl History {
             }
         }
         if let Some(bytes) = state.window.bytes {
-            let used = (writer.superblock.segments as usize - writer.spare()) as u64;
+            let used = (writer.superblock.segments as usize - writer.unused()) as u64;
             let segment = writer.superblock.segment_blocks * BLOCK;
             let over = (used * segment).saturating_sub(bytes).div_ceil(segment) as usize;
             if over > 0 && used > 1 {
@@ -131,7 +130,7 @@ impl History {
 
     /// Begins the move that is due, or as much of it as there is room for; false when it can't begin.
     fn begin_due(&self, writer: &mut Writer, to: u64) -> Result<bool, HistoryError> {
-        if writer.too_full_to_move.is_some_and(|(spare, until)| spare == writer.spare() && to < until) {
+        if writer.too_full_to_move.is_some_and(|(left, until)| left == writer.left() && to < until) {
             return Ok(false);
         }
         writer.too_full_to_move = None;
@@ -152,7 +151,7 @@ impl History {
                 self.allowed(&mut state, to, true).filter(|to| *to > start)
             };
             if let Some(to) = to
-                && let Price::Pays { owed } = self.price(writer, to)
+                && let Price::Pays { owed } = self.price(writer, to)?
             {
                 self.begin_trim(writer, to, to, owed)?;
                 return Ok(true);
@@ -160,7 +159,7 @@ impl History {
             times.truncate(times.len() / 2);
             wanted = times.last().copied();
         }
-        writer.too_full_to_move = Some((writer.spare(), until));
+        writer.too_full_to_move = Some((writer.left(), until));
         Ok(false)
     }
 
@@ -187,7 +186,7 @@ impl History {
 
     /// Leaves a batch of blocks, which takes `more` segments than a small one, what is owed, and what makes room enough of the log.
     pub(crate) fn ensure_room(&self, writer: &mut Writer, more: usize) -> Result<(), HistoryError> {
-        while writer.spare() < RESERVE + more + self.owed(writer) {
+        while !self.ready(writer, RESERVE + more + self.owed(writer))? {
             self.make_room(writer)?;
         }
         Ok(())
@@ -207,7 +206,7 @@ impl History {
             let state = self.state.lock();
             state.held.is_some() || !state.window.floor.is_zero()
         };
-        if is_limited || !self.start_over(writer)? { Err(HistoryError::Full) } else { Ok(()) }
+        if is_limited || !self.start_over(writer)? { Err(self.no_room(writer)) } else { Ok(()) }
     }
 
     /// Makes segments free: what nothing needs goes first, then the oldest history that may go. False when that won none.
@@ -243,7 +242,7 @@ impl History {
                 let start = state.start;
                 self.allowed(state, kept.min(floor), false).filter(|to| *to > start)
             };
-            match to.map_or(Price::Pays { owed: 0 }, |to| self.price(writer, to)) {
+            match to.map_or(Ok(Price::Pays { owed: 0 }), |to| self.price(writer, to))? {
                 Price::Pays { owed } => {
                     if let Some(to) = to {
                         self.give_up(writer, to, to, owed)?;
@@ -303,7 +302,7 @@ impl History {
     pub(crate) fn reclaim(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let empty: Vec<usize> = {
             let state = self.state.lock();
-            let unused = |(index, segment): (usize, &crate::log::Segment)| {
+            let unused = |(index, segment): (usize, &Segment)| {
                 (segment.closed && segment.live == 0 && segment.sequence > 0 && index != writer.segment)
                     .then_some(index)
             };
@@ -319,10 +318,11 @@ impl History {
         }
         self.write_superblock(writer)?;
         self.sync_store(writer)?;
-        let mut state = self.state.lock();
         for index in empty {
-            state.segments[index] = crate::log::Segment::default();
-            writer.free.push_back(index);
+            self.state.lock().segments[index] = Segment::default();
+            // It has its room; where an earlier program has used it, perhaps not all of it.
+            let has_room = self.give_room(writer, index)?;
+            if has_room { &mut writer.free } else { &mut writer.bare }.push_back(index);
         }
         Ok(true)
     }

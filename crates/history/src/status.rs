@@ -111,6 +111,8 @@ pub struct HistoryStatus {
     pub failed: Option<String>,
     /// That is so because what is under its origin or its store had no room.
     pub failed_for_room: bool,
+    /// What has no room below it: the store, whose oldest history then goes, or the origin. It goes on by itself.
+    pub lacking: Option<&'static str>,
     /// Since it was opened.
     pub counters: Counters,
 }
@@ -121,7 +123,7 @@ impl History {
         let (superblock, free, folding) = {
             let writer = self.writer.lock();
             let folding = writer.trim.map(|trim| (trim.reached(), self.blocks()));
-            (writer.superblock.clone(), writer.spare() as u64, folding)
+            (writer.superblock.clone(), writer.unused() as u64, folding)
         };
         let segment_bytes = superblock.segment_blocks * cairn_base::BLOCK_SIZE as u64;
         let blocks = self.blocks();
@@ -168,6 +170,7 @@ impl History {
             waiting: state.waiting,
             failed: state.failed.as_ref().map(ToString::to_string),
             failed_for_room: matches!(state.failed, Some(DeviceError::NoSpace { .. })),
+            lacking: state.lacking,
             counters: self.tally.show(),
         }
     }

@@ -8,6 +8,7 @@ use cairn_device::{Device, DeviceError, FaultDevice, MemoryDevice, Segments, sui
 
 use crate::*;
 
+mod below;
 mod damage;
 mod group;
 mod hostile;

@@ -200,10 +200,19 @@ impl OpenDevice {
     }
 }
 
-/// That a history takes no more writes, and what to do.
-fn failed(subject: &str, history: &History) -> Option<api::Problem> {
+/// That a history takes no more writes, or has no room below it, and what to do.
+pub(crate) fn failed(subject: &str, history: &History) -> Option<api::Problem> {
     let status = history.status();
-    let why = status.failed?;
+    let Some(why) = status.failed else {
+        let below = status.lacking?;
+        return Some(api::Problem {
+            subject: subject.to_owned(),
+            message: format!(
+                "the file system below {below} is full: it goes on with the room that it has, from which the oldest history goes first, and what finds none fails or waits"
+            ),
+            next: "free some space there: it is taken by itself, without a restart".to_owned(),
+        });
+    };
     let next = match status.failed_for_room {
         true => {
             "free some space on the file systems on which its origin and its history are, then start the server again"

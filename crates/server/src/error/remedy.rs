@@ -469,7 +469,9 @@ fn history_kind(error: &HistoryError) -> ErrorKind {
         | HistoryError::NoSuchMark => ErrorKind::NotFound,
         HistoryError::MarkTaken => ErrorKind::Taken,
         HistoryError::TooManyReverts => ErrorKind::Busy,
-        HistoryError::Full | HistoryError::NoRoomToRevert { .. } => ErrorKind::NoSpace,
+        HistoryError::Full | HistoryError::NoRoomBelow { .. } | HistoryError::NoRoomToRevert { .. } => {
+            ErrorKind::NoSpace
+        }
         _ => ErrorKind::Failed,
     }
 }
@@ -503,6 +505,9 @@ fn history_next(device: &str, error: &HistoryError) -> String {
         HistoryError::NoRoomToRevert { .. } => format!(
             "choose a later instant, or make the floor shorter with `cairn history window {device} --floor TIME`; `cairn history clone {device} --at TIME` serves this one beside the present"
         ),
+        HistoryError::NoRoomBelow { .. } => {
+            "free some space on the file system where that is, or choose another one".into()
+        }
         HistoryError::Full => {
             format!("make the floor shorter with `cairn history window {device} --floor TIME`, or wait")
         }

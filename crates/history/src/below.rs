@@ -1,0 +1,201 @@
+//! Room below the store: of the file system that a sparse file takes it from as it fills.
+//!
+//! A segment has its room before it counts as spare, so nothing that is written to the log fails for want of it: neither what clients write, nor what makes room (moves, summaries, the superblock). Segments that were used
+//! once keep theirs. Where there is no more, the store is as large as what it has: the oldest history goes, as in any full store, and once in a while it is asked for more.
+//!
+//! Some file systems promise nothing, or break their promise (they write elsewhere each time; a quota; a LUN of a volume that fills). There a write may find no room all the same, of the log or of the origin. It is not
+//! acknowledged, what waits in memory stays there, and it is written again, to the same place, when somebody asks. Until then the log does not say of what it has of it that the origin has it too.
+
+use cairn_base::BLOCK_SIZE;
+use cairn_device::DeviceError;
+use cairn_format::history::SEGMENTS_START;
+
+use crate::HistoryError;
+use crate::history::History;
+use crate::log::Writer;
+use crate::room::RESERVE;
+
+/// Nanoseconds from one question for room to the next where there was none: a file system that is full may do much to find some.
+const PATIENCE_NS: u64 = 1_000_000_000;
+/// What has no room below it.
+const STORE: &str = "the history's store";
+const ORIGIN: &str = "the origin of the history";
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// What is known of the room below.
+pub(crate) struct Below {
+    /// Segments that have room since the opening.
+    given: Vec<bool>,
+    /// When there was none.
+    asked: Option<u64>,
+    /// The last write of the log, and of the origin, that found none, until one does.
+    refused: [bool; 2],
+}
+
+impl Below {
+    /// `given`: the segments that need no room, or have some.
+    pub(crate) fn new(given: Vec<bool>) -> Self {
+        Self { given, asked: None, refused: [false; 2] }
+    }
+
+    /// The file system below the store is full, as far as is known.
+    pub(crate) fn is_full(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// What has no room.
+    fn lacking(&self) -> Option<&'static str> {
+        let [log, origin] = self.refused;
+        if self.is_full() || log { Some(STORE) } else { origin.then_some(ORIGIN) }
+    }
+}
+
+impl History {
+    /// Sees to it that so many segments can be written to, as far as there is room for them below; false when there is not.
+    pub(crate) fn ready(&self, writer: &mut Writer, wanted: usize) -> Result<bool, HistoryError> {
+        while writer.spare() < wanted {
+            let Some(next) = writer.bare.front().copied() else { return Ok(false) };
+            let now = self.clock.now().0;
+            if writer.below.asked.is_some_and(|asked| now.abs_diff(asked) < PATIENCE_NS) {
+                return Ok(false);
+            }
+            if !self.give_room(writer, next)? {
+                // The next one may have had some before this opening.
+                writer.bare.rotate_left(1);
+                return Ok(false);
+            }
+            writer.bare.pop_front();
+            writer.free.push_back(next);
+        }
+        Ok(true)
+    }
+
+    /// Takes room for a segment; false when there is none.
+    pub(crate) fn give_room(&self, writer: &mut Writer, segment: usize) -> Result<bool, HistoryError> {
+        if writer.below.given[segment] {
+            return Ok(true);
+        }
+        let (offset, length) = (writer.start_of(segment) * BLOCK, writer.superblock.segment_blocks * BLOCK);
+        writer.store_dirty = true;
+        match self.store.allocate(offset, length) {
+            Err(DeviceError::NoSpace { .. }) => {
+                if !writer.below.is_full() {
+                    tracing::warn!(
+                        "the file system below the store of a history is full: the store grows no more, and its oldest history goes for what is written"
+                    );
+                }
+                writer.below.asked = Some(self.clock.now().0);
+                self.tell_of_room(writer);
+                Ok(false)
+            }
+            outcome => {
+                self.latch(outcome)?;
+                writer.below.given[segment] = true;
+                if writer.below.asked.take().is_some() {
+                    tracing::info!("the file system below the store of a history has room again");
+                    self.tell_of_room(writer);
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// What a new store needs to work at all: for its superblocks, the first segment, and what makes room.
+    pub(crate) fn take_first_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        match self.store.allocate(0, SEGMENTS_START * BLOCK) {
+            Err(DeviceError::NoSpace { .. }) => return Err(HistoryError::NoRoomBelow { below: STORE }),
+            outcome => self.latch(outcome)?,
+        }
+        if self.ready(writer, RESERVE + 2)? { Ok(()) } else { Err(self.no_room(writer)) }
+    }
+
+    /// Room for what an opening has found: the segment that is being filled, and those that are named ahead. What gets none is no longer named, once the superblock says so.
+    pub(crate) fn keep_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        self.give_room(writer, writer.segment)?;
+        for _ in 0..writer.ahead.len() {
+            let Some(segment) = writer.ahead.pop_front() else { break };
+            if self.give_room(writer, segment)? {
+                writer.ahead.push_back(segment);
+            } else {
+                writer.superblock.live[segment] = false;
+                writer.bare.push_front(segment);
+            }
+        }
+        Ok(())
+    }
+
+    /// Free segments that hold something come first: they have had room.
+    pub(crate) fn sort_bare(&self, writer: &mut Writer) {
+        let length = writer.superblock.segment_blocks * BLOCK;
+        let holds_something = |segment: &usize| {
+            let offset = writer.start_of(*segment) * BLOCK;
+            let first = self.store.extents(offset, length, 1).ok().and_then(|found| found.first().copied());
+            first.is_some_and(|extent| !extent.hole || extent.length < length)
+        };
+        let (first, rest): (Vec<usize>, Vec<usize>) =
+            writer.bare.iter().partition(|segment| holds_something(segment));
+        writer.bare = first.into_iter().chain(rest).collect();
+    }
+
+    /// Whether there is more room by now; asked once in a while, for the owner to know.
+    pub(crate) fn ask_for_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        if writer.below.is_full() {
+            self.ready(writer, writer.spare() + 1)?;
+        }
+        Ok(())
+    }
+
+    /// The outcome of a write of the log: no room below hurts nothing.
+    pub(crate) fn logged(
+        &self,
+        writer: &mut Writer,
+        outcome: Result<(), DeviceError>,
+    ) -> Result<(), HistoryError> {
+        self.written_below(writer, 0, outcome)
+    }
+
+    /// The outcome of a write of the origin.
+    pub(crate) fn brought_to_origin(
+        &self,
+        writer: &mut Writer,
+        outcome: Result<(), DeviceError>,
+    ) -> Result<(), HistoryError> {
+        self.written_below(writer, 1, outcome)
+    }
+
+    fn written_below(
+        &self,
+        writer: &mut Writer,
+        which: usize,
+        outcome: Result<(), DeviceError>,
+    ) -> Result<(), HistoryError> {
+        let below = [STORE, ORIGIN][which];
+        let is_refused = matches!(outcome, Err(DeviceError::NoSpace { .. }));
+        if is_refused != writer.below.refused[which] {
+            writer.below.refused[which] = is_refused;
+            self.tell_of_room(writer);
+            if is_refused {
+                tracing::warn!(
+                    below,
+                    "a write found no room: what waits stays in memory until there is some"
+                );
+            }
+        }
+        if is_refused {
+            return Err(HistoryError::NoRoomBelow { below });
+        }
+        self.latch(outcome)
+    }
+
+    /// Why there is no room in the log.
+    pub(crate) fn no_room(&self, writer: &Writer) -> HistoryError {
+        match writer.below.is_full() {
+            true => HistoryError::NoRoomBelow { below: STORE },
+            false => HistoryError::Full,
+        }
+    }
+
+    fn tell_of_room(&self, writer: &Writer) {
+        self.state.lock().lacking = writer.below.lacking();
+    }
+}
