@@ -26,6 +26,8 @@ pub struct History {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) placement: Placement,
     pub(crate) block_bytes: u32,
+    /// Blocks of a segment of the store.
+    pub(crate) segment_blocks: u64,
     pub(crate) length: u64,
     pub(crate) dirty_bytes: u64,
     /// Writes of whole blocks share it; who merges a part of a block into the rest, and who reverts, is alone.
@@ -141,6 +143,13 @@ impl History {
         use cairn_format::history::{PLACE_UNIT, SEGMENTS_START};
         let block = place * PLACE_UNIT / cairn_base::BLOCK_SIZE as u64;
         ((block - SEGMENTS_START) / segment_blocks) as usize
+    }
+
+    /// Where the segment begins that a place lies in, in units of places.
+    pub(crate) fn segment_start(&self, place: u64) -> u64 {
+        use cairn_format::history::{PLACE_UNIT, SEGMENTS_START};
+        let segment = self.segment_of(place, self.segment_blocks) as u64;
+        (SEGMENTS_START + segment * self.segment_blocks) * cairn_base::BLOCK_SIZE as u64 / PLACE_UNIT
     }
 
     /// Puts versions into the index.

@@ -198,6 +198,7 @@ impl History {
         let given = vec![window_of(&superblock).is_of_a_clone(); superblock.segments as usize];
         let (placement, block_bytes, length) =
             (superblock.placement, superblock.block_bytes, superblock.origin_bytes);
+        let segment_blocks = superblock.segment_blocks;
         let writer = Writer {
             segment: 0,
             position: 1,
@@ -230,6 +231,7 @@ impl History {
             clock: open.clock,
             placement,
             block_bytes,
+            segment_blocks,
             length,
             dirty_bytes: open.dirty_bytes.max(1),
             merge: RwLock::new(()),

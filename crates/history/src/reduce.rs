@@ -7,6 +7,8 @@
 //! [`Recent`] has the contents of the segment that is being filled, as far as they fit in memory, by block and by checksum. So nothing is read to find what a content can be less by, and bytes are compared with bytes. It is
 //! empty when a segment begins, and after an opening.
 //!
+//! Whoever reads a delta holds it to that: a base that would lie elsewhere is damage, whatever is stored there.
+//!
 //! A base comes before what builds on it, in the log or within a record, so where a cut has torn the log the end is before both or behind the base. A chain has [`LINKS_MAX`] deltas at most, then comes a version that is
 //! stored whole. Damage costs the versions that build on what is damaged, no others, and is told: what is stored has a checksum in its entry, its base has one, and the content has one after each step.
 
@@ -173,17 +175,26 @@ struct Chain {
     deltas: Vec<Delta>,
     /// What is read next.
     next: Stored,
+    /// Where the segment begins that all of it lies in.
+    segment: u64,
 }
 
 impl Chain {
+    /// A base is stored in the same segment, and all of it before what builds on it.
+    fn is_before(&self, base: &Stored) -> bool {
+        let units = base.bytes(self.length).div_ceil(UNIT) as u64;
+        base.place >= self.segment && base.place + units <= self.next.place
+    }
+
     /// Takes what is stored at `next`: the content, once that is there.
     fn take(&mut self, data: &Segments) -> Result<Option<Segments>, DeviceError> {
         let damaged = self.next.damaged(self.length);
         if self.next.units > 0 {
             let delta = Delta::parse(&data.to_vec()).map_err(|_| damaged.clone())?;
             let follows = self.deltas.last().is_none_or(|later| later.links == delta.links + 1);
-            let place = self.next.place.checked_sub(delta.back.into()).filter(|_| follows).ok_or(damaged)?;
-            self.next = Stored { place, crc: delta.base_crc, units: delta.base_units };
+            let place = self.next.place.checked_sub(delta.back.into()).filter(|_| follows);
+            let base = place.map(|place| Stored { place, crc: delta.base_crc, units: delta.base_units });
+            self.next = base.filter(|base| self.is_before(base)).ok_or(damaged)?;
             self.deltas.push(delta);
             return Ok(None);
         }
@@ -208,7 +219,8 @@ impl History {
         let mut contents = read;
         let mut chains: Vec<Chain> = Vec::new();
         for (at, (stored, length)) in places.iter().enumerate().filter(|(_, (stored, _))| stored.units > 0) {
-            let mut chain = Chain { at, length: *length, deltas: Vec::new(), next: *stored };
+            let segment = self.segment_start(stored.place);
+            let mut chain = Chain { at, length: *length, deltas: Vec::new(), next: *stored, segment };
             match contents[at].as_ref().map_err(DeviceError::clone).and_then(|data| chain.take(data)) {
                 Ok(_) => chains.push(chain),
                 Err(error) => contents[at] = Err(error),

@@ -329,25 +329,37 @@ impl History {
 
     /// Moves what is needed out of the segment with the least of it, when less than half of it is; true when it did.
     pub(crate) fn clean(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
-        let segment_bytes = writer.superblock.segment_blocks * BLOCK;
-        let chosen = {
-            let state = self.state.lock();
-            let closed = state.segments.iter().enumerate().filter(|(index, segment)| {
-                segment.closed && segment.sequence > 0 && *index != writer.segment && !segment.stuck
-            });
-            closed.min_by_key(|(_, segment)| segment.live).map(|(index, segment)| (index, *segment))
-        };
-        let Some((index, segment)) = chosen.filter(|(_, segment)| segment.live < segment_bytes / 2) else {
-            return Ok(false);
-        };
-        let entries = match self.segment_entries(writer, index, segment.sequence) {
+        while let Some((index, segment)) = self.sparsest(writer) {
+            if self.empty(writer, index, segment.sequence)? {
+                return self.reclaim(writer);
+            }
+            // It would be the one with the least for ever, and no other would be emptied.
+            self.state.lock().segments[index].stuck = true;
+        }
+        Ok(false)
+    }
+
+    /// The segment with the least that is needed, when that is less than half of it.
+    fn sparsest(&self, writer: &Writer) -> Option<(usize, Segment)> {
+        let state = self.state.lock();
+        let closed = state.segments.iter().enumerate().filter(|(index, segment)| {
+            segment.closed && segment.sequence > 0 && *index != writer.segment && !segment.stuck
+        });
+        let least = closed.min_by_key(|(_, segment)| segment.live);
+        least
+            .map(|(index, segment)| (index, *segment))
+            .filter(|(_, segment)| segment.live < writer.superblock.segment_blocks * BLOCK / 2)
+    }
+
+    /// Moves what is needed out of a segment; false when something of it can't be read, and stays.
+    fn empty(&self, writer: &mut Writer, index: usize, sequence: u64) -> Result<bool, HistoryError> {
+        let entries = match self.segment_entries(writer, index, sequence) {
             Ok(entries) => entries,
             Err(error @ HistoryError::Device(_)) => return Err(error),
             Err(error) => {
                 // Both copies of what it names are damaged. What it holds is still read by the index in memory.
                 tracing::error!(segment = index, %error, "a history segment can't be emptied");
-                self.state.lock().segments[index].stuck = true;
-                return self.clean(writer);
+                return Ok(false);
             }
         };
         let base = writer.start_of(index) * BLOCK / PLACE_UNIT;
@@ -359,7 +371,7 @@ impl History {
             };
             entries.into_iter().filter_map(here).collect()
         };
-        let mut stuck = false;
+        let mut is_empty = true;
         for part in needed.chunks(256) {
             let wanted: Vec<(Version, usize)> = part
                 .iter()
@@ -374,7 +386,7 @@ impl History {
                         Some(Ok(data)) => Some(data),
                         // It stays where it is: a read of it tells.
                         Some(Err(_)) | None => {
-                            stuck = true;
+                            is_empty = false;
                             continue;
                         }
                     },
@@ -385,11 +397,6 @@ impl History {
             let versions = self.append(writer, pending)?;
             self.publish(&mut self.state.lock(), writer.superblock.segment_blocks, &versions);
         }
-        if stuck {
-            // It would be the one with the least for ever, and no other would be emptied.
-            self.state.lock().segments[index].stuck = true;
-            return self.clean(writer);
-        }
-        self.reclaim(writer)
+        Ok(is_empty)
     }
 }

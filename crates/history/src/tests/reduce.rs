@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::index::Version;
 use crate::resolve::NOW;
-use cairn_base::Rng;
-use cairn_format::delta::LINKS_MAX;
+use cairn_base::{Rng, crc32c};
+use cairn_format::delta::{Delta, LINKS_MAX};
 use cairn_format::history::PLACE_UNIT;
 
 const B: usize = 4096;
@@ -98,6 +98,37 @@ fn reduced_history_reads_as_it_was_and_takes_a_fraction_of_the_room() {
         }
         assert!(used[1] < used[0] * 2 / 3 && used[2] < used[0] * 9 / 10 && used[3] < used[1], "{used:?}");
     }
+}
+
+#[test]
+fn delta_whose_base_would_lie_in_another_segment_is_damage_whatever_is_there() {
+    let stack = Stack::new(&reduced(Placement::Logging, XOR), 16 * B as u64, 8 * MIB);
+    let content = noise(1);
+    stack.put(0, &content);
+    // Another segment begins, and the same is stored there once more.
+    for number in 0..100 {
+        stack.put((1 + number as usize % 15) * B, &noise(number + 2));
+    }
+    stack.put(0, &content);
+    let changed: Vec<u8> = content.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 7)).collect();
+    stack.put(0, &changed);
+    stack.history.flush().expect("a flush");
+    let [first, base, delta] = stack.versions(0)[..] else { panic!("three versions") };
+    assert!(first.crc == base.crc && first.units == 0 && base.units == 0 && delta.units > 0);
+    let segment = |version: &Version| stack.history.segment_start(version.place);
+    assert!(segment(&first) < segment(&base) && segment(&base) == segment(&delta));
+    assert_eq!(bytes(&*stack.history, 0, B).expect("it is whole"), changed);
+    // The delta says that it builds on the earlier one, with all checksums right.
+    let (start, at) = (delta.place / 8 * B as u64, (delta.place * PLACE_UNIT) as usize % B);
+    let mut around = bytes(&*stack.store, start, 2 * B).expect("a read");
+    let stored = &mut around[at..][..usize::from(delta.units) * 512];
+    let edited = Delta { back: (delta.place - first.place) as u32, ..Delta::parse(stored).expect("a delta") };
+    stored.copy_from_slice(&edited.to_bytes());
+    stack.store.write_from(start, &around).expect("a write");
+    let crc = crc32c(&edited.to_bytes());
+    stack.history.state.lock().index.insert(&Version { crc, ..delta });
+    stack.history.state.lock().reads.clear();
+    assert!(matches!(bytes(&*stack.history, 0, B), Err(DeviceError::Corrupt { .. })));
 }
 
 #[test]
