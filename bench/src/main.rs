@@ -28,6 +28,7 @@ mod response_rows;
 mod served_rows;
 mod snapshot_peers;
 mod snapshot_rows;
+mod trace_rows;
 mod tree;
 mod volume_rows;
 mod wires;
@@ -142,6 +143,7 @@ const TABLES: &[Table] = &[
         "disks that remember: placements, snapshots, an instant of ten million writes",
         history_rows::history,
     ),
+    ("trace", "what a recording of an export costs its clients", trace_rows::trace),
 ];
 
 fn usage() -> String {
