@@ -266,6 +266,18 @@ fn survey(dir: &Path) -> Vec<Found> {
     found
 }
 
+/// Refuses to start where a newer version of this program has run: its files are whole, and nothing of what they say is lost by waiting for the right program. Those of one volume
+/// that did not keep a server from starting before don't.
+pub(crate) fn refuse_newer(dir: &Path) -> Result<(), ServerError> {
+    let stops = |found: &Found| {
+        let is_newer =
+            matches!(found.error, ServerError::StateVersion { found, supported, .. } if found > supported);
+        is_newer
+            && (found.kind.place != Place::Volume || matches!(found.kind.file, "mirror.json" | "drill.json"))
+    };
+    survey(dir).into_iter().find(stops).map_or(Ok(()), |found| Err(found.error))
+}
+
 /// A place beside a file that nothing has yet, for it to be set aside.
 fn aside(path: &Path) -> PathBuf {
     let named = |end: String| {

@@ -15,6 +15,7 @@ use cairn_frontend_nbd::{Address as NbdAddress, Listener, NbdServer, ServerOptio
 use crate::access::Access;
 use crate::api;
 use crate::config::{Address, Config, check_reachable};
+use crate::damaged;
 use crate::data_dir::DataDir;
 use crate::devices::Devices;
 use crate::drills::Drills;
@@ -83,6 +84,7 @@ pub(crate) struct Server {
 pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), ServerError> {
     let data = DataDir::open(&config.data)?;
     let here = data.path().to_owned();
+    damaged::refuse_newer(&here)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
