@@ -204,6 +204,7 @@ struct Relation {
     name: String,
     path: PathBuf,
     destination: Destination,
+    /// Never locked by who has `live`.
     document: Mutex<Document>,
     live: Mutex<Live>,
     /// When the last byte of a running update moved, by the monotonic clock, in milliseconds.
@@ -627,6 +628,8 @@ impl Mirrors {
     fn ask_for_lag(self: &Arc<Self>, relation: &Arc<Relation>) {
         let now = self.clock.monotonic();
         let heard = relation.destination.silence();
+        // Looked at before `live` is locked: it takes the document.
+        let nobody = relation.is_failed_over() || relation.refuse_without_source().is_err();
         {
             let mut live = relation.live.lock();
             // What is damaged is asked for whatever else was said lately.
@@ -634,7 +637,6 @@ impl Mirrors {
             // A mirror that was rewound has an image, and has heard nothing of what it lacks.
             let recent = heard.map_or_else(|| !relation.has_image(), |heard| heard < ASK_EVERY) && !damaged;
             let asked = live.asked.is_some_and(|asked| now.saturating_sub(asked) < ASK_EVERY);
-            let nobody = relation.is_failed_over() || relation.refuse_without_source().is_err();
             if recent || asked || live.running || live.asking || nobody {
                 return;
             }
