@@ -193,6 +193,19 @@ fn mirrored(dir: &Path) -> (Running, Running) {
     (source, mirror)
 }
 
+/// A way back of the mirror `data` that fails while its document is written leaves it as it was, also for the next start.
+fn fails_and_changes_nothing(mirror: &mut Running, command: &[&str]) {
+    let folder = mirror.data.join("volumes/data");
+    std::fs::create_dir(folder.join("mirror.new")).unwrap();
+    assert!(!mirror.run(command).status.success());
+    assert_eq!(std::fs::read(folder.join("mirror.json")).unwrap(), DAMAGE);
+    mirror.terminate();
+    mirror.restart();
+    assert_eq!(mirror.json(&["mirror", "status", "data"])["state"], "unknown");
+    std::fs::remove_dir(folder.join("mirror.new")).unwrap();
+    std::fs::remove_file(folder.join("mirror.json.damaged")).unwrap();
+}
+
 #[test]
 fn mirror_whose_document_is_damaged_takes_neither_writes_nor_updates_until_it_is_known_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -236,10 +249,13 @@ fn mirror_whose_document_is_damaged_takes_neither_writes_nor_updates_until_it_is
     mirror.restart();
     let listed = mirror.json(&["state", "list"]);
     assert!(listed[0]["previous_ms"].is_u64(), "{listed}");
-    mirror.good(&["state", "restore", "volumes/data/mirror.json", "--previous"]);
+    let restore = ["state", "restore", "volumes/data/mirror.json", "--previous"];
+    fails_and_changes_nothing(&mut mirror, &restore);
+    mirror.good(&restore);
     let shown = mirror.json(&["mirror", "status", "data"]);
     assert_eq!((&shown["state"], &shown["lock_ms"]), (&"paused".into(), &3_600_000.into()), "{shown}");
     assert_eq!(std::fs::read(mirror.data.join("volumes/data/mirror.json.damaged")).unwrap(), DAMAGE);
+    mirror.bad(10, "not-found", &restore);
     mirror.good(&["mirror", "resume", "data"]);
     mirror.good(&["mirror", "update", "data"]);
 }
@@ -260,6 +276,7 @@ fn mirror_of_which_everything_was_given_up_keeps_its_snapshots_and_takes_a_sourc
     mirror.bad(2, "usage", &["state", "give-up", file]);
     let told = mirror.good(&["state", "give-up", file, "-n"]);
     assert!(told.contains("repoint"), "{told}");
+    fails_and_changes_nothing(&mut mirror, &["state", "give-up", file, "--yes"]);
     mirror.good(&["state", "give-up", file, "--yes"]);
     assert!(problem(&mirror, "mirror.json").is_none());
     let shown = mirror.json(&["mirror", "status", "data"]);

@@ -7,6 +7,7 @@
 //! - `give up`: the file is set aside as `NAME.json.damaged`, and the part goes on as if there had been none.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -290,6 +291,15 @@ fn aside(path: &Path) -> PathBuf {
     if first.exists() { places.find(|place| !place.exists()).unwrap_or(first) } else { first }
 }
 
+/// Keeps a file under another name, where it is from then on, while `change` puts something in its place or nothing. It never seems not to be there: it is kept before, and where the change fails or is cut off it
+/// stays what it was.
+fn set_aside(path: &Path, change: impl FnOnce() -> io::Result<()>) -> Result<PathBuf, ServerError> {
+    let kept = aside(path);
+    state::keep_as(path, &kept).map_err(ServerError::path("write", &kept))?;
+    change().map_err(ServerError::path("change", path))?;
+    Ok(kept)
+}
+
 impl Server {
     /// The state files that can't be read.
     pub(crate) fn damaged_state(&self) -> Vec<api::DamagedFile> {
@@ -312,21 +322,22 @@ impl Server {
     pub(crate) fn restore_state(&self, request: &api::RestoreState) -> Result<(), ServerError> {
         let (kind, path, name) = self.state_file(&request.file)?;
         if request.previous {
+            if (kind.check)(&path).is_ok() {
+                return Err(ServerError::StateKnown { file: request.file.clone() });
+            }
             let old = state::previous(&path);
             if !old.is_file() {
                 return Err(ServerError::NoPrevious { path });
             }
             (kind.check)(&old)?;
-            let text = fs::read(&old).map_err(ServerError::path("read", &old))?;
-            let kept = aside(&path);
-            fs::rename(&path, &kept).map_err(ServerError::path("rename", &path))?;
-            state::replace(&path, &text).map_err(ServerError::path("write", &path))?;
+            let text = match (kind.file, &name) {
+                ("mirror.json", Some(name)) => self.mirrors.of_an_earlier_time(name, &old)?,
+                _ => fs::read(&old).map_err(ServerError::path("read", &old))?,
+            };
+            set_aside(&path, || state::replace(&path, &text))?;
         }
         (kind.check)(&path)?;
         self.take_in_state(kind, name.as_deref())?;
-        if let (true, "mirror.json", Some(name)) = (request.previous, kind.file, &name) {
-            self.mirrors.pause_restored(name)?;
-        }
         tracing::warn!(path = %path.display(), previous = request.previous, "a state file was restored");
         Ok(())
     }
@@ -344,13 +355,17 @@ impl Server {
         if kind.place == Place::Device {
             self.devices.check_unread(name.as_deref().unwrap_or_default())?;
         }
-        let kept = aside(&path);
-        fs::rename(&path, &kept)
-            .and_then(|()| state::sync_parent(&path))
-            .map_err(ServerError::path("rename", &path))?;
+        let successor = match (kind.file, &name) {
+            ("mirror.json", Some(name)) => self.mirrors.of_nobody(name)?,
+            _ => None,
+        };
+        let kept = set_aside(&path, || match &successor {
+            Some(text) => state::replace(&path, text),
+            None => fs::remove_file(&path).and_then(|()| state::sync_parent(&path)),
+        })?;
         tracing::warn!(path = %path.display(), kept = %kept.display(), "a state file was given up");
         if let ("mirror.json", Some(name)) = (kind.file, &name) {
-            self.mirrors.forget_source(name)?;
+            self.mirrors.forget_source(name);
         }
         self.take_in_state(kind, name.as_deref())?;
         Ok(api::GivenUp { file: request.file.clone(), aside: kept.display().to_string() })

@@ -97,9 +97,20 @@ fn keep_previous(path: &Path, now: Option<&Path>, text: &[u8]) -> io::Result<()>
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // Not all file systems have links.
-    fs::hard_link(now, &beside).or_else(|_| fs::copy(now, &beside).map(drop))?;
+    link_or_copy(now, &beside)?;
     fs::rename(&beside, &old)
+}
+
+/// Not all file systems have links.
+fn link_or_copy(path: &Path, other: &Path) -> io::Result<()> {
+    fs::hard_link(path, other)
+        .or_else(|_| fs::copy(path, other).and_then(|_| File::open(other)?.sync_all()))
+}
+
+/// Has what is at `path` under another name as well, durably.
+pub(crate) fn keep_as(path: &Path, other: &Path) -> io::Result<()> {
+    link_or_copy(path, other)?;
+    sync_parent(other)
 }
 
 /// Makes a copy of a document that has none, from before there were any. Without room for it all goes on.

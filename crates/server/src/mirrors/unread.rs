@@ -3,6 +3,8 @@
 //! What such a volume is, it says itself: one that follows shows its last image and takes no writes, and one that takes writes goes on. Whom it follows is not known: it gets no image, gives its role to nobody, and is not
 //! deleted. Once the document is given up it follows nobody until its owner names a source, and keeps every snapshot until its owner says for how long.
 
+use std::path::Path;
+
 use super::{Document, Mirrors, Relation, now_ms};
 use crate::api::{self, MirrorState};
 use crate::error::ServerError;
@@ -20,28 +22,31 @@ impl Mirrors {
         state::refuse_unread(self.unread.lock().get(name))
     }
 
-    /// Whom a mirror follows was given up: it stays a mirror, of nobody, and keeps its snapshots until its owner says how long they are to stay. A volume that takes writes needs no note of that.
-    pub(crate) fn forget_source(&self, name: &str) -> Result<(), ServerError> {
-        self.unread.lock().remove(name);
-        self.relations.lock().remove(name);
+    /// The document of a mirror of which whom it follows is given up: it stays a mirror, of nobody, and keeps its snapshots until its owner says how long they are to stay. A volume that takes writes needs no note of that.
+    pub(crate) fn of_nobody(&self, name: &str) -> Result<Option<Vec<u8>>, ServerError> {
         if !self.volumes.get(name)?.is_destination() {
-            return Ok(());
+            return Ok(None);
         }
         let relationship = u64::from_le_bytes(random_bytes());
         let document = Document {
             lock_ms: Some(UNTIL_SAID_MS),
             ..Document::of("", Fingerprint::default(), name, relationship)
         };
-        state::save(&self.volumes.folder(name).join("mirror.json"), &document)
+        state::text(&self.volumes.folder(name).join("mirror.json"), &document).map(Some)
     }
 
-    /// A mirror whose document is of an earlier time gets no updates before its owner has looked at it.
-    pub(crate) fn pause_restored(&self, name: &str) -> Result<(), ServerError> {
-        let relation = self.get(name)?;
-        if relation.is_failed_over() {
-            return Ok(());
-        }
-        self.keep(&relation, |document| document.paused = true)
+    /// What was known of a mirror is not any more.
+    pub(crate) fn forget_source(&self, name: &str) {
+        self.unread.lock().remove(name);
+        self.relations.lock().remove(name);
+    }
+
+    /// The document of an earlier time, as a mirror goes on with it: it gets no updates before its owner has looked at it.
+    pub(crate) fn of_an_earlier_time(&self, name: &str, path: &Path) -> Result<Vec<u8>, ServerError> {
+        let missing = || ServerError::NoPrevious { path: path.to_owned() };
+        let mut document = state::load::<Document>(path)?.ok_or_else(missing)?;
+        document.paused |= self.volumes.get(name)?.is_destination();
+        state::text(path, &document)
     }
 
     /// Those of which only is known that they are there, as their documents can't be read.
