@@ -14,7 +14,7 @@ mod image;
 mod restore;
 mod trace;
 
-pub use device::{Beneath, Device, History, InstantArgument, WindowArguments};
+pub use device::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
 pub use files::{DiffSnapshots, Dump, Mount, Quota, SetQuota, Unmount};
 pub use group::{Group, SetGroup};
 pub use image::{DumpImage, ExtractImage, Image, MountImage, RestoreImage, split_path};
@@ -110,7 +110,7 @@ pub enum Command {
     /// Existing disks and images that are adopted where they are, and remember
     #[command(subcommand)]
     Device(Device),
-    /// The history of an adopted device: marks, views, clones, reverts
+    /// The history of an adopted device or under a volume: marks, views, clones, reverts
     #[command(subcommand)]
     History(History),
     /// Volumes whose snapshots are made at one instant, and that are recovered to one

@@ -48,6 +48,7 @@ fn files_of_the_machine_are_not_adopted_from_afar() {
     for arguments in [
         &["device", "adopt", "mine", "--origin", secret][..],
         &["device", "adopt", "mine", "--origin", "lun:vol0/db", "--history", store.to_str().unwrap()],
+        &["history", "enable", "vol0", "--history", store.to_str().unwrap(), "--yes"],
     ] {
         let said = refused(&far(arguments), 12, "unauthorized", arguments);
         assert!(said.contains("control socket"), "{said}");

@@ -23,6 +23,7 @@ pub mod fuzzing;
 mod governor;
 mod groups;
 mod handover;
+mod histories;
 mod hooks;
 mod http;
 mod identity;

@@ -70,7 +70,7 @@ pub(crate) fn save<T: Serialize + DeserializeOwned>(path: &Path, body: &T) -> Re
 
 /// Whether the previous generation of a document stays beside it, for `cairn state restore --previous`.
 ///
-/// That is so where an older one does no harm: what it says of a volume's or a device's places never changes (`volume.json`, `devices/NAME.json`), the volume itself decides over it (`mirror.json`: its role, its
+/// That is so where an older one does no harm: what it says of a device's places never changes (`devices/NAME.json`), and where that of a volume's does both are made to say it (`volume.json`), the volume itself decides over it (`mirror.json`: its role, its
 /// image, and whether a source is the right one), it is learnt again (`followers.json`), or it is of what only looks (`drill.json`, `views.json`, `mounts.json`). It is not so where an older one gives back what was
 /// taken away: peers and rights that were revoked, reservations that were released, words of an owner that were used, rules that keep less, dates of dumps that a rollback has made void, and a
 /// failover of a group that is over, which would be gone on with.
@@ -103,8 +103,7 @@ fn keep_previous(path: &Path, now: Option<&Path>, text: &[u8]) -> io::Result<()>
 
 /// Not all file systems have links.
 fn link_or_copy(path: &Path, other: &Path) -> io::Result<()> {
-    fs::hard_link(path, other)
-        .or_else(|_| fs::copy(path, other).and_then(|_| File::open(other)?.sync_all()))
+    fs::hard_link(path, other).or_else(|_| fs::copy(path, other).and_then(|_| File::open(other)?.sync_all()))
 }
 
 /// Has what is at `path` under another name as well, durably.
@@ -115,12 +114,20 @@ pub(crate) fn keep_as(path: &Path, other: &Path) -> io::Result<()> {
 
 /// Makes a copy of a document that has none, from before there were any. Without room for it all goes on.
 pub(crate) fn keep_copy(path: &Path) {
+    if !previous(path).exists() {
+        renew_copy(path);
+    }
+}
+
+/// Has the generation beside a document say what it says now.
+pub(crate) fn renew_copy(path: &Path) {
     let old = previous(path);
-    if old.exists() {
+    let Ok(text) = fs::read(path) else { return };
+    if fs::read(&old).is_ok_and(|copy| copy == text) {
         return;
     }
-    if let Err(error) = fs::read(path).and_then(|text| write_beside(&old, &text)) {
-        tracing::warn!(path = %old.display(), %error, "a state file has no copy beside it");
+    if let Err(error) = write_beside(&old, &text) {
+        tracing::warn!(path = %old.display(), %error, "a state file has no copy beside it that says the same");
     }
 }
 

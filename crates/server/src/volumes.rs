@@ -14,7 +14,7 @@ use cairn_base::{BLOCK_SIZE, ByteSize, Clock, VolumeId};
 use cairn_device::{ConcatDevice, Device, FileDevice, FileOptions, OpenError, Rehearsal, RehearsalDevice};
 use cairn_files::{Luns, Tree};
 use cairn_frontend_fuse::Mount;
-use cairn_volume::{FormatOptions, Kept, NewLog, OpenOptions, Role, Volume, VolumeError};
+use cairn_volume::{FormatOptions, Kept, NewLog, Numbers, OpenOptions, Role, Volume, VolumeError};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,9 @@ use crate::schedules::Schedules;
 use crate::state;
 use crate::token::random_bytes;
 
+mod beneath;
 mod clones;
+mod fence;
 mod history;
 mod log;
 mod places;
@@ -40,7 +42,8 @@ mod tree;
 mod views;
 mod waiting;
 pub(crate) use clones::CloneOf;
-use history::{Beneath, Under};
+use fence::Fence;
+use history::{Beneath, Given, Under};
 use log::LogFile;
 use places::Paths;
 pub(crate) use places::{file_of_finding, shown_path};
@@ -69,8 +72,12 @@ pub(crate) struct OpenVolume {
     paths: Vec<PathBuf>,
     /// The device of the intent log, if it has one; kept when the volume has left it because it failed.
     log: Mutex<Option<LogFile>>,
+    /// Between it and what it stands on.
+    fence: Arc<Fence>,
     /// What remembers, between it and its devices.
     under: Option<Under>,
+    /// What it gives no number below of.
+    numbers: Numbers,
     /// What it is a clone of. That snapshot stays in it.
     clone_of: Option<CloneOf>,
     _kept: Option<Kept>,
@@ -107,10 +114,29 @@ pub(crate) struct Document {
     /// A history between the devices and the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     history: Option<Beneath>,
+    /// Of a history that was taken away, in which the volume had been brought back: numbers that it had not given yet.
+    #[serde(default, skip_serializing_if = "Given::is_nothing")]
+    given: Given,
+}
+
+impl Document {
+    /// Of a volume on those devices, with nothing else.
+    fn of(devices: Vec<PathBuf>) -> Self {
+        Self { devices, log_devices: Vec::new(), clone_of: None, history: None, given: Given::default() }
+    }
+
+    /// The volume gives no number below these.
+    fn numbers(&self) -> Numbers {
+        let beneath = self.history.as_ref().map(Beneath::given).unwrap_or_default();
+        let Given { file, snapshot } = self.given.and(beneath);
+        Numbers { file, snapshot }
+    }
 }
 
 enum Entry {
     Open(Arc<OpenVolume>),
+    /// Closed by a command that puts it back; nobody else touches anything of it.
+    Away(Arc<ServerError>),
     /// It could not be opened; its name stays taken and nothing of it is touched.
     Unavailable(Arc<ServerError>),
 }
@@ -152,6 +178,14 @@ struct Parts {
     log: Option<LogFile>,
     under: Option<Under>,
     clone_of: Option<CloneOf>,
+    numbers: Numbers,
+}
+
+impl Parts {
+    /// Of a volume on those devices, with nothing else.
+    fn of(paths: Vec<PathBuf>, devices: Vec<Arc<FileDevice>>) -> Self {
+        Self { paths, devices, log: None, under: None, clone_of: None, numbers: Numbers::default() }
+    }
 }
 
 impl Volumes {
@@ -208,7 +242,8 @@ impl Volumes {
                 let _ = self.keep_base(name, &of);
             }
         })?;
-        state::keep_copy(&self.folder(name).join("volume.json"));
+        let document = self.settle_history(name, document)?;
+        state::renew_copy(&self.folder(name).join("volume.json"));
         if let Some(of) = &document.clone_of {
             self.keep_base(name, of)?;
         }
@@ -227,7 +262,14 @@ impl Volumes {
         state::load(&path)?.ok_or_else(missing)
     }
 
-    /// Where a volume is, and what it is made of, also when the document itself can't be read: that never changes, and the copy beside it says it as well.
+    /// Writes down where a volume is and what it is made of, twice: the copy beside the document, which may be gone back to, says the same.
+    fn note(&self, name: &str, document: &Document) -> Result<(), ServerError> {
+        let path = self.folder(name).join("volume.json");
+        state::save(&path, document)?;
+        state::save(&path, document)
+    }
+
+    /// Where a volume is, and what it is made of, also when the document itself can't be read: the copy beside it says it as well.
     fn places(&self, name: &str) -> Option<Document> {
         let copy = || state::load(&state::previous(&self.folder(name).join("volume.json"))).ok().flatten();
         self.document(name).ok().or_else(copy)
@@ -243,15 +285,17 @@ impl Volumes {
         let under = under
             .map(|beneath| beneath.open(name, &folder, &paths, whole(&devices), &self.clock))
             .transpose()?;
-        Ok(Parts { paths, devices, log: None, under, clone_of: document.clone_of.clone() })
+        let (clone_of, numbers) = (document.clone_of.clone(), document.numbers());
+        Ok(Parts { paths, devices, log: None, under, clone_of, numbers })
     }
 
     fn start(&self, name: &str, parts: Parts) -> Result<Arc<OpenVolume>, ServerError> {
         let rehearsal = new_rehearsal();
         let logs = parts.log.iter().map(|log| log.beside(&rehearsal)).collect::<Result<Vec<_>, _>>()?;
-        let device = Arc::new(RehearsalDevice::new(self.below(name, &parts)?, rehearsal.clone()));
+        let fence = Arc::new(Fence::new(self.below(name, &parts)?));
+        let device = Arc::new(RehearsalDevice::new(fence.clone(), rehearsal.clone()));
         let volume = Volume::open_with_log(device, &logs, self.options());
-        self.run(name, parts, volume.map_err(ServerError::volume(name))?, rehearsal)
+        self.run(name, parts, volume.map_err(ServerError::volume(name))?, fence, rehearsal)
     }
 
     fn options(&self) -> OpenOptions {
@@ -264,10 +308,12 @@ impl Volumes {
         name: &str,
         parts: Parts,
         volume: Arc<Volume>,
+        fence: Arc<Fence>,
         rehearsal: Arc<Rehearsal>,
     ) -> Result<Arc<OpenVolume>, ServerError> {
+        volume.skip_numbers(parts.numbers);
         if let Some(under) = &parts.under {
-            under.begin(&volume)?;
+            under.begin()?;
         }
         let base = parts.clone_of.as_ref().map(|of| volume.keep_snapshot(of.snapshot()));
         let dump_keep = Mutex::new(Keep::open(&volume, &self.folder(name)));
@@ -281,7 +327,9 @@ impl Volumes {
             parts: parts.devices,
             paths: parts.paths,
             log: Mutex::new(parts.log),
+            fence,
             under: parts.under,
+            numbers: parts.numbers,
             rehearsal,
             file_paths: Paths::default(),
             schedules: Schedules::open(self.folder(name).join("schedules.json")),
@@ -313,7 +361,7 @@ impl Volumes {
     pub(crate) fn get(&self, name: &str) -> Result<Arc<OpenVolume>, ServerError> {
         match self.entries.read().get(name) {
             Some(Entry::Open(open)) => Ok(open.clone()),
-            Some(Entry::Unavailable(error)) => {
+            Some(Entry::Away(error) | Entry::Unavailable(error)) => {
                 // What its devices lack is no name that the caller got wrong.
                 let kind = match error.kind() {
                     ErrorKind::NotFound | ErrorKind::Damaged => ErrorKind::VolumeDamaged,
@@ -330,7 +378,7 @@ impl Volumes {
     pub(crate) fn all(&self) -> Vec<Arc<OpenVolume>> {
         let open = |entry: &Entry| match entry {
             Entry::Open(open) => Some(open.clone()),
-            Entry::Unavailable(_) => None,
+            Entry::Away(_) | Entry::Unavailable(_) => None,
         };
         self.entries.read().values().filter_map(open).collect()
     }
@@ -338,7 +386,7 @@ impl Volumes {
     /// What is wrong with volumes.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
         let unavailable = |(name, entry): (&String, &Entry)| match entry {
-            Entry::Open(_) => None,
+            Entry::Open(_) | Entry::Away(_) => None,
             Entry::Unavailable(error) => {
                 Some(api::Problem { subject: name.clone(), message: error.to_string(), next: error.next() })
             }
@@ -368,7 +416,7 @@ impl Volumes {
     pub(crate) fn list(&self) -> Vec<api::Volume> {
         let mut volumes: Vec<_> = self.all().iter().map(|open| open.show()).collect();
         for (name, entry) in &*self.entries.read() {
-            if let Entry::Unavailable(error) = entry {
+            if let Entry::Away(error) | Entry::Unavailable(error) = entry {
                 volumes.push(api::Volume {
                     name: name.clone(),
                     id: String::new(),
@@ -470,7 +518,7 @@ impl Volumes {
     /// further on.
     fn refuse_if_claimed(&self, path: &Path) -> Result<(), ServerError> {
         let unavailable =
-            |(name, entry): (&String, &Entry)| matches!(entry, Entry::Unavailable(_)).then(|| name.clone());
+            |(name, entry): (&String, &Entry)| (!matches!(entry, Entry::Open(_))).then(|| name.clone());
         let closed: Vec<String> = self.entries.read().iter().filter_map(unavailable).collect();
         for name in closed {
             let folder = self.folder(&name);
@@ -530,9 +578,9 @@ impl Volumes {
         let log_devices = log.iter().map(|log| log.path.clone()).collect();
         state::save(
             &nursery.join("volume.json"),
-            &Document { devices: paths.clone(), log_devices, clone_of: None, history: beneath },
+            &Document { log_devices, history: beneath, ..Document::of(paths.clone()) },
         )?;
-        Ok(Parts { paths, devices, log, under, clone_of: None })
+        Ok(Parts { log, under, ..Parts::of(paths, devices) })
     }
 
     /// Deletes a volume. Devices that the user named, for blocks or for the log, are cleared at their beginning, so that they can be named again.
@@ -540,10 +588,17 @@ impl Volumes {
         let _changing = self.changing.lock();
         self.refuse_if_cloned(name)?;
         let folder = self.folder(name);
-        let entry = self.entries.write().remove(name).ok_or_else(|| not_found(name))?;
+        let entry = {
+            let mut entries = self.entries.write();
+            if let Some(Entry::Away(_)) = entries.get(name) {
+                drop(entries);
+                return self.get(name).map(drop);
+            }
+            entries.remove(name).ok_or_else(|| not_found(name))?
+        };
         let emptied = match &entry {
             Entry::Open(open) => open.end().and_then(|()| open.clear_devices(&folder)),
-            Entry::Unavailable(_) => Ok(()),
+            Entry::Away(_) | Entry::Unavailable(_) => Ok(()),
         };
         drop(entry);
         let grave = self.dir.join(format!(".{name}.old"));
@@ -685,6 +740,10 @@ impl OpenVolume {
     /// images that come.
     pub(crate) fn make_room_as_destination(&self) -> Result<(), ServerError> {
         self.stop_keeping();
+        self.extend_as_destination()
+    }
+
+    fn extend_as_destination(&self) -> Result<(), ServerError> {
         let Some(last) = self.parts.last() else { return Ok(()) };
         let before: u64 = self.parts[..self.parts.len() - 1].iter().map(|part| part.geometry().length).sum();
         let need = self.volume.device_bytes_as_destination();

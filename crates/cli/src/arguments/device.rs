@@ -124,9 +124,44 @@ impl InstantArgument {
     }
 }
 
+/// `cairn history enable`.
+#[derive(Debug, Args)]
+pub struct Enable {
+    /// The volume
+    pub name: String,
+    /// A file or an empty disk for the history, best not on the disk of the volume; a file is made
+    #[arg(long, value_name = "PATH")]
+    pub history: PathBuf,
+    /// checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-stream or hybrid; checkpointing when not given
+    #[arg(long, value_name = "P", value_parser = placement)]
+    pub placement: Option<api::Placement>,
+    /// every-write, marks, or an interval such as 1s; marks when not given
+    #[arg(long, value_name = "G")]
+    pub granularity: Option<String>,
+    /// The size of a new history file; as the devices of the volume when not given. It takes space as it fills
+    #[arg(long, value_name = "SIZE")]
+    pub history_size: Option<ByteSize>,
+    /// How much is kept
+    #[command(flatten)]
+    pub window: WindowArguments,
+    /// Only say what would happen
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+}
+
 /// `cairn history`.
 #[derive(Debug, Subcommand)]
 pub enum History {
+    /// Put a history under a volume that there is; its clients connect again
+    Enable(Box<Enable>),
+    /// Take the history away from under a volume: it goes on as it is, without its past; its clients connect again
+    Disable {
+        /// The volume
+        name: String,
+        /// Only say what would happen
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
     /// The span that can be reached, the space, what it costs, marks and views
     Status {
         /// The device, or a volume over a history

@@ -5,7 +5,7 @@ use cairn_server::api;
 
 use super::export::login_lines;
 use super::volume::segment;
-use crate::arguments::{Beneath, Device, History, InstantArgument, WindowArguments};
+use crate::arguments::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::instant::{now_ns, parse, show};
@@ -108,6 +108,8 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
 /// Runs a command on the history of a device.
 pub fn run_history(command: History, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
+        History::Enable(asked) => enable(&asked, client, output)?,
+        History::Disable { name, dry_run } => disable(&name, dry_run, client, output)?,
         History::Status { name } => {
             let status: api::HistoryStatus = client.get(&path(&name)?)?;
             output.show(&status, page);
@@ -147,6 +149,66 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
             output.tell(&status, |status| format!("the window of {name}: {}", window_words(&status.window)));
         }
     }
+    Ok(())
+}
+
+/// Puts a history under a volume.
+fn enable(asked: &Enable, client: &Client, output: Output) -> Result<(), Failure> {
+    let Enable { name, .. } = asked;
+    let history = api::VolumeHistory {
+        store: std::path::absolute(&asked.history)?.display().to_string(),
+        store_bytes: asked.history_size.map(|size| size.0),
+        placement: asked.placement,
+        granularity: asked.granularity.clone(),
+        window: window(&asked.window)?,
+    };
+    let path = format!("/v1/volumes/{}/history", segment(name)?);
+    let request = |dry_run| api::EnableHistory { history: history.clone(), dry_run };
+    let would: api::HistoryEnabled = client.post(&path, &request(true))?;
+    let what = format!(
+        "this puts a history in {} under {name}, and ends its {} session(s): clients connect again",
+        would.store, would.sessions_ended
+    );
+    if asked.dry_run {
+        output.show(&would, |_| format!("{what}; nothing was done"));
+        return Ok(());
+    }
+    if would.sessions_ended > 0 {
+        output.confirm(&what)?;
+    }
+    let enabled: api::HistoryEnabled = client.post(&path, &request(false))?;
+    output.tell(&enabled, |enabled| {
+        format!(
+            "{name} remembers from now on, in {}; {} session(s) were ended\nnext: cairn history status {name}",
+            enabled.store, enabled.sessions_ended
+        )
+    });
+    Ok(())
+}
+
+/// Takes the history away from under a volume.
+fn disable(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let status: api::HistoryStatus = client.get(&path(name)?)?;
+    let store = status.device.history.clone().unwrap_or_default();
+    let shown: Vec<&str> = status.views.iter().map(|view| view.name.as_str()).collect();
+    let first = match shown[..] {
+        [] => String::new(),
+        _ => format!("; first its views have to be ended: {}", shown.join(", ")),
+    };
+    let what = format!(
+        "this gives up the history of {name} since {}, with its marks, and takes {name} out of service until today's content is copied back; the volume stays as it is{first}",
+        show(status.start_ns)
+    );
+    if dry_run {
+        output.show(&status, |_| format!("{what}; nothing was done"));
+        return Ok(());
+    }
+    output.confirm(&what)?;
+    let job: api::Job = client.delete(&format!("/v1/volumes/{}/history", segment(name)?))?;
+    super::follow(job, client, output)?;
+    let disabled = serde_json::json!({ "disabled": name, "store": store });
+    output
+        .tell(&disabled, |_| format!("{name} goes on without a history; {store} is free for something else"));
     Ok(())
 }
 

@@ -101,7 +101,7 @@ pub struct AdoptDevice {
     pub cache_bytes: Option<u64>,
 }
 
-/// A history under a new volume: all of the volume can be brought back to an instant.
+/// A history under a volume: all of the volume can be brought back to an instant.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeHistory {
@@ -119,6 +119,30 @@ pub struct VolumeHistory {
     /// How much history.
     #[serde(default)]
     pub window: Window,
+}
+
+/// Puts a history under a volume that there is.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EnableHistory {
+    /// The history.
+    pub history: VolumeHistory,
+    /// Only says what would happen.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What putting a history under a volume did, or would do.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct HistoryEnabled {
+    /// The volume.
+    pub volume: String,
+    /// Where its history is.
+    pub store: String,
+    /// Sessions of its clients, who connect again.
+    pub sessions_ended: u64,
+    /// Nothing was done.
+    pub dry_run: bool,
 }
 
 /// An adopted device.

@@ -24,6 +24,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(delete_view))
         .routes(routes!(revert))
         .routes(routes!(set_window))
+        .routes(routes!(enable_history, disable_history))
         .routes(routes!(set_device_access))
 }
 
@@ -121,6 +122,26 @@ async fn set_window(
     blocking(server, move |server| server.set_window(&device, &request)).await
 }
 
+/// Puts a history under a volume, and ends its sessions: clients connect again. Named by a path, on the control socket only.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/history", tag = "devices", params(("volume" = String, Path,)),
+    request_body = api::EnableHistory,
+    responses((status = 200, body = api::HistoryEnabled), (status = "default", body = ErrorBody)))]
+async fn enable_history(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::EnableHistory>,
+) -> Answer<api::HistoryEnabled> {
+    blocking(server, move |server| server.enable_history(&volume, &request)).await
+}
+
+/// Takes the history away from under a volume, and ends its sessions: clients connect again once it is over. The answer is a job.
+#[utoipa::path(delete, path = "/v1/volumes/{volume}/history", tag = "devices", params(("volume" = String, Path,)),
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn disable_history(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<api::Job> {
+    let mine = server.clone();
+    blocking(server, move |_| mine.disable_history(&volume)).await
+}
+
 /// Changes who may use the export of a device, and how it is offered. Its sessions and those of its views end.
 #[utoipa::path(patch, path = "/v1/devices/{device}/access", tag = "devices", params(("device" = String, Path,)),
     request_body = api::SetAccess,
@@ -136,7 +157,8 @@ async fn set_device_access(
 /// Refuses to adopt a path, or to put a history there: whoever has the token may do what he likes with volumes, and would get, or write over, any file of the machine that the server can open.
 pub(super) async fn refuse_paths(request: Request, next: Next) -> Result<Response, Refusal> {
     let path = request.uri().path().to_owned();
-    let makes = ["/v1/devices", "/v1/volumes", "/v1/mirrors"].contains(&path.as_str());
+    let makes = ["/v1/devices", "/v1/volumes", "/v1/mirrors"].contains(&path.as_str())
+        || (path.starts_with("/v1/volumes/") && path.trim_end_matches('/').ends_with("/history"));
     if request.method() != Method::POST || !makes {
         return Ok(next.run(request).await);
     }

@@ -78,7 +78,11 @@ impl Server {
 
 impl Mirrors {
     /// Does something with a volume while no transfer into it runs or begins. Afterwards it may be another opening of the volume.
-    fn alone<T>(&self, name: &str, act: impl FnOnce() -> Result<T, ServerError>) -> Result<T, ServerError> {
+    pub(crate) fn alone<T>(
+        &self,
+        name: &str,
+        act: impl FnOnce() -> Result<T, ServerError>,
+    ) -> Result<T, ServerError> {
         let known = self.relations.lock().get(name).cloned();
         let Some(relation) = known else { return act() };
         relation.settle()?;

@@ -240,14 +240,9 @@ impl Volumes {
         Arc::new(device).make(self.options()).map_err(&failed)?;
         let paths = vec!["volume.img".into()];
         let clone_of = Some(of.clone());
-        let document = Document {
-            devices: paths.clone(),
-            log_devices: Vec::new(),
-            clone_of: clone_of.clone(),
-            history: None,
-        };
+        let document = Document { clone_of: clone_of.clone(), ..Document::of(paths.clone()) };
         state::save(&nursery.join("volume.json"), &document)?;
-        Ok(Parts { paths, devices: vec![own], log: None, under: None, clone_of })
+        Ok(Parts { clone_of, ..Parts::of(paths, vec![own]) })
     }
 
     /// All clones.

@@ -6,17 +6,16 @@
 //! # Bringing a volume back
 //! It is closed, its history is reverted, and it is opened again: one write of the history's superblock, before which a crash leaves the volume as it was, and behind which
 //! as it was at the instant. The revert is a new write in the history, so it is undone like any other.
-//! - What an earlier opening still has under way must not come into what is opened next: a [`Fence`] is shut between them.
+//! - What an earlier opening still has under way must not come into what is opened next: a [`Fence`](super::fence::Fence) is shut between them.
 //! - Mirrors know what was made since the instant by its number. `volume.json` has the numbers that were given, before the revert, and no later opening gives them again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_base::Clock;
-use cairn_device::{Device, DeviceError, Extent, FileDevice, Geometry, Operation};
+use cairn_device::{Device, FileDevice};
 use cairn_history::{History, HistoryView};
-use cairn_volume::{CheckDepth, Inspection, Numbers, Volume};
-use parking_lot::RwLock;
+use cairn_volume::{CheckDepth, Inspection, Volume};
 use serde::{Deserialize, Serialize};
 
 use super::views::Views;
@@ -28,7 +27,6 @@ use crate::devices::{
 };
 use crate::error::ServerError;
 use crate::images;
-use crate::state;
 
 /// Why the log of such a volume has no device of its own.
 pub(super) const LOG_RULE: &str =
@@ -46,27 +44,54 @@ pub(super) struct Beneath {
     next_file: u64,
     #[serde(default)]
     next_snapshot: u64,
+    /// It is being taken away: a store without a history is the end of that.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) leaving: bool,
+}
+
+/// The next numbers that a volume gives; 0 where any will do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Given {
+    pub(super) file: u64,
+    pub(super) snapshot: u64,
+}
+
+impl Given {
+    pub(super) fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Neither gives a number below these.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { file: self.file.max(other.file), snapshot: self.snapshot.max(other.snapshot) }
+    }
 }
 
 /// An open history under a volume.
 pub(super) struct Under {
     device: Arc<OpenDevice>,
     store: Arc<FileDevice>,
-    fence: Arc<Fence>,
     beneath: Beneath,
     /// They stay when the volume is opened again.
     pub(super) views: Arc<Views>,
 }
 
-/// What is between a history and one opening of its volume. Once it is shut nothing comes through.
-struct Fence {
-    below: Arc<History>,
-    is_open: RwLock<bool>,
-}
-
 impl Beneath {
     pub(super) fn store(&self) -> &PathBuf {
         &self.store
+    }
+
+    pub(super) fn given(&self) -> Given {
+        Given { file: self.next_file, snapshot: self.next_snapshot }
+    }
+
+    /// Opens the store alone.
+    pub(super) fn open_store(&self, volume: &str) -> Result<Arc<FileDevice>, ServerError> {
+        open_when_free(&self.store).map_err(|source| ServerError::HistoryUnavailable {
+            volume: volume.to_owned(),
+            path: self.store.clone(),
+            source,
+        })
     }
 
     /// Opens the history of what is on `origin`.
@@ -78,11 +103,7 @@ impl Beneath {
         origin: Arc<dyn Device>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Under, ServerError> {
-        let store = open_when_free(&self.store).map_err(|source| ServerError::HistoryUnavailable {
-            volume: volume.to_owned(),
-            path: self.store.clone(),
-            source,
-        })?;
+        let store = self.open_store(volume)?;
         refuse_other_store(volume, &*store, &self.id)?;
         let history = History::open(origin, store.clone(), options_under_volume(clock.clone()));
         let history = history.map_err(ServerError::history(volume))?;
@@ -101,33 +122,29 @@ impl Under {
         beneath: Beneath,
         views: Views,
     ) -> Self {
-        let device = OpenDevice::under_volume(volume, history.clone(), origin, &beneath.store);
-        let fence = Arc::new(Fence::new(history));
-        Self { device, store, fence, beneath, views: Arc::new(views) }
+        let device = OpenDevice::under_volume(volume, history, origin, &beneath.store);
+        Self { device, store, beneath, views: Arc::new(views) }
     }
 
     /// For another opening of the volume, when nothing of this one comes through any more.
     fn again(&self, beneath: Beneath) -> Self {
-        let history = self.device.history().clone();
-        history.let_wait(true);
+        self.device.history().let_wait(true);
         let (device, store, views) = (self.device.clone(), self.store.clone(), self.views.clone());
-        Self { device, store, fence: Arc::new(Fence::new(history)), beneath, views }
+        Self { device, store, beneath, views }
     }
 
     /// What the volume stands on.
     pub(super) fn device(&self) -> Arc<dyn Device> {
-        self.fence.clone()
+        self.device.history().clone()
     }
 
-    /// The volume is open: it gives no number again, and the history gets its thread.
-    pub(super) fn begin(&self, volume: &Arc<Volume>) -> Result<(), ServerError> {
-        self.skip_numbers(volume);
+    /// The volume is open, and the history gets its thread.
+    pub(super) fn begin(&self) -> Result<(), ServerError> {
         self.device.begin()
     }
 
-    fn skip_numbers(&self, volume: &Arc<Volume>) {
-        let Beneath { next_file, next_snapshot, .. } = self.beneath;
-        volume.skip_numbers(Numbers { file: next_file, snapshot: next_snapshot });
+    pub(super) fn history(&self) -> Arc<History> {
+        self.device.history().clone()
     }
 
     /// The volume is closed.
@@ -167,7 +184,7 @@ impl Volumes {
             History::create(origin, store.clone(), &options, options_under_volume(self.clock.clone()));
         let history = history.map_err(ServerError::history(volume))?;
         let id = options.store.to_string();
-        let beneath = Beneath { store: path, id, next_file: 0, next_snapshot: 0 };
+        let beneath = Beneath { store: path, id, next_file: 0, next_snapshot: 0, leaving: false };
         let views = Views::none(&self.folder(volume));
         let under = Under::new(volume, history, origin_path, store, beneath.clone(), views);
         Ok((beneath, under))
@@ -212,10 +229,7 @@ impl Volumes {
         let open = self.get(name)?;
         let under = open.under.as_ref().ok_or_else(|| no_history(name))?;
         let _held = self.check_revert(&open, at)?;
-        let busy = ServerError::Busy { name: name.to_owned(), by: "it is being brought back to an instant" };
-        self.put(name, &Err(Arc::new(busy)));
-        let closed = open.end();
-        under.fence.shut();
+        let closed = self.take_away(&open, "it is being brought back to an instant");
         let reverted = closed.and_then(|()| self.note_numbers(name, under)).and_then(|()| {
             let (at_ns, undo) = under.device.revert(at)?;
             Ok(api::Reverted { at_ns, undo, sessions_ended: 0, findings: Vec::new(), dry_run: false })
@@ -250,8 +264,17 @@ impl Volumes {
         Ok((opened, reverted))
     }
 
+    /// Closes a volume, whoever else has it, for something to be done to what it stands on. It has to be put back.
+    pub(super) fn take_away(&self, open: &OpenVolume, by: &'static str) -> Result<(), ServerError> {
+        let busy = Entry::Away(Arc::new(ServerError::Busy { name: open.name.clone(), by }));
+        self.entries.write().insert(open.name.clone(), busy);
+        let closed = open.end();
+        open.fence.shut();
+        closed
+    }
+
     /// What becomes of a volume that was closed.
-    fn put(&self, name: &str, opened: &Result<Arc<OpenVolume>, Arc<ServerError>>) {
+    pub(super) fn put(&self, name: &str, opened: &Result<Arc<OpenVolume>, Arc<ServerError>>) {
         let entry = match opened {
             Ok(open) => Entry::Open(open.clone()),
             Err(error) => Entry::Unavailable(error.clone()),
@@ -260,29 +283,27 @@ impl Volumes {
     }
 
     /// Opens a volume again that was closed, on the same devices.
-    fn open_over(&self, closed: &OpenVolume, under: &Under) -> Result<Arc<OpenVolume>, ServerError> {
-        let beneath = self.document(&closed.name)?.history.ok_or(ServerError::Bug)?;
-        let parts = Parts {
-            paths: closed.paths.clone(),
-            devices: closed.parts.clone(),
-            log: None,
-            under: Some(under.again(beneath)),
-            clone_of: None,
-        };
+    pub(super) fn open_over(
+        &self,
+        closed: &OpenVolume,
+        under: &Under,
+    ) -> Result<Arc<OpenVolume>, ServerError> {
+        let document = self.document(&closed.name)?;
+        let numbers = document.numbers();
+        let under = Some(under.again(document.history.ok_or(ServerError::Bug)?));
+        let parts = Parts { under, numbers, ..Parts::of(closed.paths.clone(), closed.parts.clone()) };
         self.start(&closed.name, parts)
     }
 
     /// Writes down which numbers a closed volume has given, before it forgets that.
-    fn note_numbers(&self, name: &str, under: &Under) -> Result<(), ServerError> {
+    pub(super) fn note_numbers(&self, name: &str, under: &Under) -> Result<(), ServerError> {
         let given = Volume::inspect(&**under.device.history()).map_err(ServerError::volume(name))?.numbers;
         let mut document = self.document(name)?;
         let beneath = document.history.as_mut().ok_or(ServerError::Bug)?;
         beneath.next_file = beneath.next_file.max(given.file);
         beneath.next_snapshot = beneath.next_snapshot.max(given.snapshot);
-        let path = self.folder(name).join("volume.json");
-        state::save(&path, &document)?;
-        // Also in the generation before, which may be gone back to: a number that is given twice means two things to a mirror.
-        state::save(&path, &document)
+        // A number that is given twice means two things to a mirror.
+        self.note(name, &document)
     }
 }
 
@@ -303,9 +324,7 @@ impl OpenVolume {
 
     /// It takes writes from here on: numbers of images that it was brought back from have marks in its history, and are not given again.
     pub(crate) fn skip_numbers(&self) {
-        if let Some(under) = &self.under {
-            under.skip_numbers(&self.volume);
-        }
+        self.volume.skip_numbers(self.numbers);
     }
 
     pub(super) fn history_problems(&self) -> Vec<api::Problem> {
@@ -327,7 +346,7 @@ impl OpenVolume {
                 volume: self.name.clone(),
                 kind: ErrorKind::TooSmall,
                 why: "a volume over a history has the size that it was made with",
-                next: "make a larger one, and move what is in it there; a mirror is deleted and made anew",
+                next: "take the history away with `cairn history disable VOLUME`, grow the volume, and give it a new one with `cairn history enable`",
             }),
         }
     }
@@ -347,40 +366,12 @@ pub(super) fn no_history(volume: &str) -> ServerError {
         volume: volume.to_owned(),
         kind: ErrorKind::NotFound,
         why: "there is no history under it",
-        next: "a new volume gets one with `cairn volume create --history PATH`; for a volume that there is, use snapshots and `cairn snapshot rollback`",
+        next: "it gets one with `cairn history enable VOLUME --history PATH`; without one, use snapshots and `cairn snapshot rollback`",
     }
 }
 
-impl Fence {
-    fn new(below: Arc<History>) -> Self {
-        Self { below, is_open: RwLock::new(true) }
-    }
-
-    /// Waits for what is under way, and lets nothing more through.
-    fn shut(&self) {
-        *self.is_open.write() = false;
-    }
-}
-
-impl Device for Fence {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn run(&self, batch: &mut [Operation]) {
-        let is_open = self.is_open.read();
-        if *is_open {
-            return self.below.run(batch);
-        }
-        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
-            operation.finish(Err(DeviceError::OutOfService));
-        }
-    }
-
-    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
-        let is_open = self.is_open.read();
-        if *is_open { self.below.extents(offset, length, limit) } else { Err(DeviceError::OutOfService) }
-    }
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use cairn_base::LogId;
 use cairn_device::{Device, FileDevice, FileOptions, Rehearsal, RehearsalDevice, SideDevice};
 use cairn_volume::{CONSISTENCY_INTERVAL, LogTarget, Volume, VolumeError};
 
+use super::fence::Fence;
 use super::history::LOG_RULE;
 use super::{
     BUSY_PATIENCE, Document, Entry, OpenVolume, Volumes, new_rehearsal, not_found, open_when_free,
@@ -128,6 +129,7 @@ impl Volumes {
         let _changing = self.changing.lock();
         match self.entries.read().get(name) {
             Some(Entry::Unavailable(_)) => {}
+            Some(Entry::Away(_)) => return self.get(name).and(Err(ServerError::Bug)),
             Some(Entry::Open(_)) => return Err(ServerError::LogIsThere { volume: name.to_owned() }),
             None => return Err(not_found(name)),
         }
@@ -144,7 +146,8 @@ impl Volumes {
         let document = self.document(name)?;
         let parts = self.open_parts(name, &document, BUSY_PATIENCE)?;
         let rehearsal = new_rehearsal();
-        let device = Arc::new(RehearsalDevice::new(self.below(name, &parts)?, rehearsal.clone()));
+        let fence = Arc::new(Fence::new(self.below(name, &parts)?));
+        let device = Arc::new(RehearsalDevice::new(fence.clone(), rehearsal.clone()));
         let inspection = Volume::inspect(&*device).map_err(ServerError::volume(name))?;
         let answer = api::DiscardedLog {
             volume: name.to_owned(),
@@ -159,7 +162,7 @@ impl Volumes {
         }
         let volume =
             Volume::open_discarding_log(device, self.options()).map_err(ServerError::volume(name))?;
-        let open = self.run(name, parts, volume, rehearsal)?;
+        let open = self.run(name, parts, volume, fence, rehearsal)?;
         self.entries.write().insert(name.to_owned(), Entry::Open(open));
         self.open_clones_of(name);
         tracing::warn!(volume = name, %reason, "the intent log was thrown away; flushed writes are lost");

@@ -114,11 +114,8 @@ impl Volumes {
             .and_then(|()| state::sync_parent(&nursery))
             .map_err(ServerError::path("create", &nursery))?;
         let (paths, devices) = self.take_devices(Some(blocks), Role::Normal, devices, &nursery)?;
-        state::save(
-            &nursery.join("volume.json"),
-            &Document { devices: paths.clone(), log_devices: Vec::new(), clone_of: None, history: None },
-        )?;
-        unfinished.parts = Some(Parts { paths, devices, log: None, under: None, clone_of: None });
+        state::save(&nursery.join("volume.json"), &Document::of(paths.clone()))?;
+        unfinished.parts = Some(Parts::of(paths, devices));
         let have = unfinished.device().geometry().length;
         let need = Volume::device_bytes(blocks, Role::Normal);
         if have < need {
@@ -154,7 +151,7 @@ impl Volumes {
                 clear_beginning(device)?;
             }
         }
-        unfinished.parts = Some(Parts { paths, devices, log: None, under: None, clone_of: None });
+        unfinished.parts = Some(Parts::of(paths, devices));
         Ok((unfinished, notes))
     }
 
@@ -173,7 +170,7 @@ impl Volumes {
         };
         let paths = unfinished.devices().unwrap_or_default();
         let (paths, devices) = paths.into_iter().enumerate().filter_map(own).unzip();
-        unfinished.parts = Some(Parts { paths, devices, log: None, under: None, clone_of: None });
+        unfinished.parts = Some(Parts::of(paths, devices));
         let notes = unfinished.nursery.join(NOTES);
         fs::remove_file(&notes)
             .and_then(|()| state::sync_parent(&notes))

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use cairn_base::{ByteSize, ManualClock, Timestamp};
+use cairn_device::DeviceError;
 use cairn_volume::Role;
 
 use super::super::{NewVolume, new_volume_id};
@@ -129,7 +130,7 @@ fn nothing_of_an_earlier_opening_comes_into_what_is_opened_next() {
     let folder = tempfile::tempdir().expect("a folder");
     let volumes = made(folder.path());
     let before = volumes.get("vol0").expect("it is open");
-    let device = before.under.as_ref().expect("a history").device();
+    let device = before.fence.clone();
     device.read(0, 4096).expect("it is open");
     volumes.revert("vol0", &mark("one")).expect("it goes back");
     assert!(matches!(device.write_from(0, &[9; 4096]), Err(DeviceError::OutOfService)));

@@ -1,0 +1,160 @@
+//! A history is put under a volume that there is, and taken away, from the command line: under clients, beside mirrors, over kills.
+
+mod running;
+
+use std::path::Path;
+use std::process::Stdio;
+
+use running::{Running, cairn, content, fill, path, server_with_disk, wait_until};
+use serde_json::Value;
+
+/// Bytes sent to the mirror since it was made.
+fn sent(mirror: &Running) -> u64 {
+    mirror.json(&["mirror", "status", "v"])["sent_bytes"].as_u64().unwrap()
+}
+
+fn written(server: &Running, byte: u8) {
+    let mut disk = server.disk("v/db");
+    disk.write(0, &vec![byte; 1 << 20]).unwrap();
+    disk.flush().unwrap();
+}
+
+fn first_byte(server: &Running, export: &str) -> u8 {
+    server.disk(export).read(0, 512).unwrap()[0]
+}
+
+fn enabled(server: &Running, dir: &Path, placement: &str) -> String {
+    let store = path(dir, "vol0.history");
+    server.good(&[
+        "history",
+        "enable",
+        "v",
+        "--history",
+        &store,
+        "--placement",
+        placement,
+        "--granularity",
+        "every-write",
+        "--yes",
+    ]);
+    store
+}
+
+#[test]
+fn history_comes_under_a_volume_with_clients_and_goes_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = server_with_disk(dir.path());
+    fill(&server, 0, 64, 1);
+    let before = content(server.disk("v/db"));
+    server.good(&["snapshot", "create", "v@old"]);
+    server.bad(10, "not-found", &["history", "disable", "v", "--yes"]);
+    server.bad(10, "not-found", &["history", "enable", "nobody", "--history", "/nowhere/h"]);
+
+    let mut connected = server.disk("v/db");
+    let store = path(dir.path(), "vol0.history");
+    let planned = server.good(&["history", "enable", "v", "--history", &store, "-n"]);
+    assert!(planned.contains("1 session") && planned.contains("nothing was done"), "{planned}");
+    connected.read(0, 512).expect("its session goes on");
+    assert!(!Path::new(&store).exists());
+    server.bad(2, "usage", &["history", "enable", "v", "--history", &store]);
+    enabled(&server, dir.path(), "logging");
+    assert!(connected.read(0, 512).is_err(), "its session has ended");
+    assert_eq!(content(server.disk("v/db")), before);
+    assert_eq!(server.json(&["volume", "show", "v"])["history"], store.as_str());
+    let again = ["history", "enable", "v", "--history", &store, "--yes"];
+    let refused = server.run(&[&["--json"], &again[..]].concat());
+    assert!(!refused.status.success(), "it has one");
+
+    server.good(&["history", "mark", "v", "one"]);
+    written(&server, 7);
+    server.good(&["snapshot", "create", "v@new"]);
+    server.kill();
+    server.restart();
+    assert_eq!(first_byte(&server, "v/db"), 7);
+    server.good(&["history", "revert", "v", "--mark", "one", "--yes"]);
+    assert_eq!(content(server.disk("v/db")), before);
+    written(&server, 8);
+
+    // What needs it stands in the way.
+    server.good(&["history", "view", "v", "--mark", "one", "--as", "then"]);
+    let refused = server.run(&["history", "disable", "v", "--yes"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("then"), "{refused:?}");
+    assert_eq!(first_byte(&server, "v/db"), 8);
+    server.good(&["history", "view", "v", "--delete", "then"]);
+    let planned = server.good(&["history", "disable", "v", "-n"]);
+    assert!(planned.contains("nothing was done"), "{planned}");
+    server.good(&["history", "disable", "v", "--yes"]);
+    assert_eq!(first_byte(&server, "v/db"), 8);
+    assert_eq!(server.json(&["volume", "show", "v"])["history"], Value::Null);
+    std::fs::remove_file(&store).expect("it is nobody's any more");
+    server.kill();
+    server.restart();
+    assert_eq!(first_byte(&server, "v/db"), 8);
+    assert_eq!(content(server.disk("v@old/db")), before);
+    assert!(server.good(&["volume", "check", "v", "--deep"]).contains("sound"));
+}
+
+#[test]
+fn server_that_is_killed_while_a_history_goes_has_all_that_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = server_with_disk(dir.path());
+    enabled(&server, dir.path(), "logging");
+    for round in 0..4 {
+        fill(&server, 0, 1024, round);
+        let before = content(server.disk("v/db"));
+        let data = server.data.clone();
+        let mut command = cairn();
+        command.args(["history", "disable", "v", "--yes", "--data"]).arg(&data);
+        let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(5 + 15 * round));
+        server.kill();
+        let _ = running.wait();
+        server.restart();
+        assert_eq!(content(server.disk("v/db")), before, "round {round}");
+        assert!(server.good(&["volume", "check", "v", "--deep"]).contains("sound"));
+        // It went, or it stays and is taken away by the same command.
+        if server.json(&["volume", "show", "v"])["history"].is_string() {
+            server.good(&["history", "disable", "v", "--yes"]);
+            assert_eq!(content(server.disk("v/db")), before, "round {round}");
+        }
+        std::fs::remove_file(path(dir.path(), "vol0.history")).unwrap();
+        enabled(&server, dir.path(), "logging");
+    }
+}
+
+#[test]
+fn mirrors_go_on_where_they_were_when_a_history_comes_and_goes_on_either_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = server_with_disk(dir.path());
+    let mirror = Running::start(dir.path(), "mirror");
+    mirror.good(&["mirror", "create", "v", &source.invite()]);
+    let sends_little = |byte: u8| {
+        written(&source, byte);
+        let before = sent(&mirror);
+        mirror.good(&["mirror", "update", "v"]);
+        assert_eq!(first_byte(&mirror, "v/db"), byte);
+        let bytes = sent(&mirror) - before;
+        assert!(bytes < 3 << 20, "no baseline: {bytes}");
+    };
+    sends_little(2);
+    // What both still have in common after the mirror was rewound.
+    source.good(&["snapshot", "create", "v@kept"]);
+    enabled(&source, dir.path(), "checkpointing");
+    sends_little(3);
+    let store = path(dir.path(), "mirror.history");
+    mirror.good(&["history", "enable", "v", "--history", &store, "--granularity", "every-write", "--yes"]);
+    sends_little(4);
+    sends_little(5);
+    let marks = mirror.json(&["history", "status", "v"])["marks"].clone();
+    let first = marks.as_array().unwrap().iter().find_map(|mark| mark["name"].as_str()).unwrap().to_owned();
+    mirror.good(&["mirror", "rewind", "v", "--mark", &first, "--yes"]);
+    assert_eq!(first_byte(&mirror, "v/db"), 3, "the image that it showed when it got its history");
+    mirror.good(&["history", "disable", "v", "--yes"]);
+    assert_eq!(first_byte(&mirror, "v/db"), 3, "it stays what it is");
+    mirror.good(&["mirror", "resume", "v"]);
+    source.good(&["history", "disable", "v", "--yes"]);
+    sends_little(6);
+    mirror.good(&["mirror", "failover", "v", "--yes"]);
+    wait_until("it takes writes", || mirror.disk("v/db").write(0, &[9; 4096]).is_ok());
+    assert!(mirror.good(&["volume", "check", "v", "--deep"]).contains("sound"));
+}

@@ -1,0 +1,82 @@
+//! `cairn history enable` and `disable`: a volume that there is gets a history, or goes on without. Its clients connect again.
+
+use std::sync::Arc;
+
+use crate::api::{self, ErrorKind};
+use crate::error::ServerError;
+use crate::jobs::Progress;
+use crate::names::ExportName;
+use crate::server::Server;
+
+impl Server {
+    /// Puts a history under a volume, or says what that would end.
+    pub(crate) fn enable_history(
+        &self,
+        name: &str,
+        request: &api::EnableHistory,
+    ) -> Result<api::HistoryEnabled, ServerError> {
+        self.refuse_device(name)?;
+        let wish = &request.history;
+        self.volumes.check_enable(name, wish)?;
+        self.refuse_if_stood_on(name)?;
+        let mine = |export: &ExportName<'_>| export.volume == name;
+        let answer = |sessions: usize| api::HistoryEnabled {
+            volume: name.to_owned(),
+            store: wish.store.clone(),
+            sessions_ended: sessions as u64,
+            dry_run: request.dry_run,
+        };
+        if request.dry_run {
+            return Ok(answer(self.sessions_of(mine).len()));
+        }
+        let _still = self.mounts.keep_still(name);
+        self.refuse_if_stood_on(name)?;
+        let ended = self.close_sessions(mine);
+        let open = self.mirrors.alone(name, || self.volumes.enable_history(name, wish))?;
+        if open.is_destination() {
+            open.mark_image();
+        }
+        // Those that came back meanwhile.
+        let ended = ended + self.close_sessions(mine);
+        tracing::info!(volume = name, store = wish.store, ended, "a volume has a history from now on");
+        Ok(answer(ended))
+    }
+
+    /// Takes the history away from under a volume. The answer is a job.
+    pub(crate) fn disable_history(self: &Arc<Self>, name: &str) -> Result<api::Job, ServerError> {
+        self.refuse_device(name)?;
+        self.volumes.check_disable(name)?;
+        self.refuse_if_stood_on(name)?;
+        let (mine, volume) = (self.clone(), name.to_owned());
+        let work = move |progress: &Progress| {
+            let name = volume.as_str();
+            let _still = mine.mounts.keep_still(name);
+            mine.refuse_if_stood_on(name)?;
+            mine.close_sessions(|export| export.volume == name);
+            mine.mirrors.alone(name, || mine.volumes.disable_history(name, progress))?;
+            tracing::warn!(volume = name, "the history of a volume was taken away");
+            Ok(None)
+        };
+        self.jobs.start("disable", name, work)
+    }
+
+    /// An adopted device is released and adopted anew instead.
+    fn refuse_device(&self, name: &str) -> Result<(), ServerError> {
+        match self.devices.get(name) {
+            Err(ServerError::NotFound { .. }) => Ok(()),
+            _ => Err(ServerError::OverHistory {
+                volume: name.to_owned(),
+                kind: ErrorKind::WrongRole,
+                why: "it is an adopted device and no volume",
+                next: "`cairn device release DEVICE` leaves a plain disk, and `cairn device adopt` takes it again, with --history or without",
+            }),
+        }
+    }
+
+    /// Refuses what would be cut off from the volume under it, and can't come back by itself.
+    fn refuse_if_stood_on(&self, name: &str) -> Result<(), ServerError> {
+        self.devices.refuse_adopted(name, None)?;
+        self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
+        self.mounts.refuse_if_left(name)
+    }
+}

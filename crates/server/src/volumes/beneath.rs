@@ -1,0 +1,205 @@
+//! A history is put under a volume that there is, or taken away from under it.
+//!
+//! The volume is closed for it, whoever has it, and is another opening afterwards; its content does not change.
+//! - *Put under*: the store is made, then `volume.json` says so, and only then the volume is opened over it. A crash before that leaves a store of which nobody knows, and nothing was written past a history that is known.
+//! - *Taken away*: `volume.json` says `leaving`, today's content is brought to the devices of the volume, and the store loses its history. Until that last step a start finds a history, and the volume goes on over it; behind it, it finds
+//!   none, and the volume goes on without. What the document says by then was true all along. The next numbers of files and snapshots stay in the document, as mirrors may know of instants that the volume was brought back from.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cairn_history::{History, HistoryError};
+
+use super::history::{LOG_RULE, no_history};
+use super::{Document, OpenVolume, Parts, Volumes, clear_beginning, whole};
+use crate::api::{self, ErrorKind};
+use crate::devices::{BLOCK_BYTES, new_history};
+use crate::error::ServerError;
+use crate::jobs::Progress;
+
+/// What the volume is busy with meanwhile.
+const BEING_ENABLED: &str = "it is given a history";
+const BEING_DISABLED: &str = "its history is being taken away";
+
+impl Volumes {
+    /// Refuses a history that can't be put under a volume, as far as that is known before it is made.
+    pub(crate) fn check_enable(
+        &self,
+        name: &str,
+        wish: &api::VolumeHistory,
+    ) -> Result<Arc<OpenVolume>, ServerError> {
+        let open = self.get(name)?;
+        let refused =
+            |kind, why, next| Err(ServerError::OverHistory { volume: name.to_owned(), kind, why, next });
+        if open.under.is_some() {
+            return refused(
+                ErrorKind::Taken,
+                "there is a history under it already",
+                "see it with `cairn history status VOLUME`, change it with `cairn history window VOLUME`, or take it away with `cairn history disable VOLUME`",
+            );
+        }
+        if open.clone_of.is_some() {
+            return refused(
+                ErrorKind::WrongRole,
+                "it is a clone, and stands on the volume that it is made of",
+                "give that one a history",
+            );
+        }
+        if open.log_in_use().is_some() {
+            return Err(ServerError::Invalid { what: "the log device", rule: LOG_RULE });
+        }
+        self.refuse_if_cloned(name)?;
+        if !Path::new(&wish.store).is_absolute() {
+            return Err(ServerError::Invalid { what: "the path of the history", rule: "it is absolute" });
+        }
+        self.refuse_if_claimed(Path::new(&wish.store))?;
+        new_history(wish.placement, wish.granularity.as_deref(), &wish.window, BLOCK_BYTES)?;
+        Ok(open)
+    }
+
+    /// Puts a history under a volume. Whoever has it open finds it closed; it is in service again when this returns, also as it was.
+    pub(crate) fn enable_history(
+        &self,
+        name: &str,
+        wish: &api::VolumeHistory,
+    ) -> Result<Arc<OpenVolume>, ServerError> {
+        let _changing = self.changing.lock();
+        let open = self.check_enable(name, wish)?;
+        // A history keeps its device as long as it is: with room for what the volume needs as a mirror.
+        open.extend_as_destination()?;
+        let before = self.document(name)?;
+        let closed = self.take_away(&open, BEING_ENABLED);
+        let mut made = Vec::new();
+        let under = closed.and_then(|()| {
+            let origin = open.paths.first().ok_or(ServerError::Bug)?;
+            let (beneath, under) = self.make_history(name, wish, origin, whole(&open.parts), &mut made)?;
+            let noted = self.note(name, &Document { history: Some(beneath), ..before.clone() });
+            match (noted, self.document(name)) {
+                (Err(error), Ok(Document { history: None, .. })) => Err(error),
+                (noted, _) => {
+                    // It may say it already: what it says counts.
+                    if let Err(error) = noted {
+                        tracing::warn!(volume = name, %error, "that it has a history is not noted twice");
+                    }
+                    Ok(under)
+                }
+            }
+        });
+        let plain =
+            || Parts { numbers: before.numbers(), ..Parts::of(open.paths.clone(), open.parts.clone()) };
+        match under {
+            Ok(under) => {
+                let opened = self.start(name, Parts { under: Some(under), ..plain() }).map_err(Arc::new);
+                self.put(name, &opened);
+                self.get(name)
+            }
+            Err(error) => {
+                made.iter().for_each(|path: &PathBuf| drop(fs::remove_file(path)));
+                self.put(name, &self.start(name, plain()).map_err(Arc::new));
+                Err(error)
+            }
+        }
+    }
+
+    /// Refuses to take a history away: there is none, or something needs it.
+    pub(crate) fn check_disable(&self, name: &str) -> Result<Arc<OpenVolume>, ServerError> {
+        let open = self.get(name)?;
+        open.under.as_ref().ok_or_else(|| no_history(name))?;
+        self.refuse_if_cloned(name)?;
+        let views: BTreeMap<_, _> = open.views();
+        if views.is_empty() {
+            return Ok(open);
+        }
+        let instants = views.into_keys().collect::<Vec<_>>().join(", ");
+        Err(ServerError::Shown { device: name.to_owned(), instants })
+    }
+
+    /// Takes the history away from under a volume, which is out of service meanwhile: with the placement `logging` all that was written since it was made, or folded back, is copied.
+    /// It is in service again when this returns, also where it failed: then over its history.
+    pub(crate) fn disable_history(
+        &self,
+        name: &str,
+        progress: &Progress,
+    ) -> Result<Arc<OpenVolume>, ServerError> {
+        let (open, closed) = {
+            let _changing = self.changing.lock();
+            let open = self.check_disable(name)?;
+            self.note_leaving(name, true)?;
+            let closed = self.take_away(&open, BEING_DISABLED);
+            (open, closed)
+        };
+        let under = open.under.as_ref().ok_or(ServerError::Bug)?;
+        let history = under.history();
+        let block = u64::from(history.status().block_bytes);
+        progress.phase("copying back");
+        let released = closed.and_then(|()| self.note_numbers(name, under)).and_then(|()| {
+            let report = |done, all| progress.bytes(done * block, all * block);
+            history.release(&report).map_err(ServerError::history(name))
+        });
+        let _changing = self.changing.lock();
+        let opened = match &released {
+            Ok(()) => {
+                // For it to be named again; where that fails it is not empty for whoever names it.
+                if let Err(error) = under.clear() {
+                    tracing::warn!(volume = name, %error, "the store of a history that was taken away is not empty");
+                }
+                let settled = self.document(name).and_then(|document| self.without_history(name, document));
+                // A start finds out by the store.
+                let numbers = settled.map_or_else(
+                    |error| {
+                        tracing::error!(volume = name, %error, "that it has no history any more is noted at the next start");
+                        open.numbers
+                    },
+                    |document| document.numbers(),
+                );
+                self.start(name, Parts { numbers, ..Parts::of(open.paths.clone(), open.parts.clone()) })
+            }
+            // A write to the store that failed may have been the last: then only a start finds out.
+            Err(_) => self
+                .note_leaving(name, history.status().failed.is_some())
+                .and_then(|()| self.open_over(&open, under)),
+        };
+        self.put(name, &opened.map_err(Arc::new));
+        released.and_then(|()| self.get(name))
+    }
+
+    fn note_leaving(&self, name: &str, leaving: bool) -> Result<(), ServerError> {
+        let mut document = self.document(name)?;
+        document.history.as_mut().ok_or(ServerError::Bug)?.leaving = leaving;
+        self.note(name, &document)
+    }
+
+    /// Notes that the history of a volume is gone.
+    fn without_history(&self, name: &str, document: Document) -> Result<Document, ServerError> {
+        let given = document.history.as_ref().map(super::Beneath::given).unwrap_or_default();
+        let document = Document { history: None, given: document.given.and(given), ..document };
+        self.note(name, &document)?;
+        Ok(document)
+    }
+
+    /// Ends what a server began that was killed while it took a history away: it is gone, or stays.
+    pub(super) fn settle_history(&self, name: &str, document: Document) -> Result<Document, ServerError> {
+        let Some(beneath) = document.history.as_ref().filter(|beneath| beneath.leaving) else {
+            return Ok(document);
+        };
+        let store = beneath.open_store(name)?;
+        match History::id_of(&*store) {
+            Err(HistoryError::NoHistory) => {
+                tracing::warn!(volume = name, "its history had been taken away");
+                clear_beginning(&store)?;
+                self.without_history(name, document)
+            }
+            // What is wrong with it is told when it is opened.
+            _ => {
+                tracing::warn!(volume = name, "its history was to be taken away, and is still there");
+                self.note_leaving(name, false)?;
+                self.document(name)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! A history under a volume that there is: cut at each step of its coming and going, numbers, and what an earlier opening still wants.
+
+use cairn_base::{ByteSize, ManualClock, Timestamp};
+use cairn_volume::{CheckDepth, Role};
+
+use super::super::{NewVolume, new_volume_id};
+use super::*;
+use crate::images;
+use crate::state;
+
+const PLACEMENTS: [&str; 5] = ["checkpointing", "logging", "split-stream", "split-down-stream", "hybrid"];
+
+fn volumes(folder: &Path) -> Volumes {
+    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    fs::create_dir_all(folder.join("volumes")).expect("a folder");
+    Volumes::open(folder.join("volumes"), ByteSize(16 << 20), clock).expect("volumes")
+}
+
+fn wish(folder: &Path, placement: &str) -> api::VolumeHistory {
+    let wish = serde_json::json!({
+        "store": folder.join("store.img"),
+        "placement": placement,
+        "granularity": "every-write",
+    });
+    serde_json::from_value(wish).expect("a wish")
+}
+
+/// A volume without a history, with a LUN whose first block is full of `1`.
+fn made(folder: &Path) -> Volumes {
+    let volumes = volumes(folder);
+    let new = NewVolume {
+        name: "vol0",
+        id: new_volume_id(),
+        role: Role::Normal,
+        blocks: Some(16_384),
+        devices: &[],
+        log_device: None,
+        history: None,
+    };
+    let open = volumes.create(&new).expect("it is made");
+    open.luns.create("db", 1 << 20).expect("a LUN");
+    write(&volumes, 1);
+    volumes
+}
+
+fn write(volumes: &Volumes, byte: u8) {
+    let lun = volumes.get("vol0").expect("it is open").luns.open("db").expect("a LUN");
+    lun.write_from(0, &[byte; 4096]).expect("a write");
+    lun.flush().expect("a flush");
+}
+
+fn read(volumes: &Volumes) -> u8 {
+    let lun = volumes.get("vol0").expect("it is open").luns.open("db").expect("a LUN");
+    let bytes = lun.read(0, 4096).expect("a read").to_vec();
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "of one time");
+    bytes[0]
+}
+
+fn mark(name: &str) -> api::Instant {
+    api::Instant { at_ns: None, mark: Some(name.to_owned()) }
+}
+
+fn assert_sound(volumes: &Volumes) {
+    let open = volumes.get("vol0").expect("it is open");
+    let found = images::findings(&open.volume, "vol0", CheckDepth::Everything).expect("a check");
+    assert_eq!(found, Vec::<String>::new());
+}
+
+fn has_history(volumes: &Volumes) -> bool {
+    volumes.get("vol0").expect("it is open").history().is_ok()
+}
+
+/// The document and the generation beside it say the same.
+fn assert_both_say_so(volumes: &Volumes) {
+    let path = volumes.folder("vol0").join("volume.json");
+    assert_eq!(fs::read(&path).expect("a file"), fs::read(state::previous(&path)).expect("a file"));
+}
+
+fn disable(volumes: &Volumes) -> Result<Arc<OpenVolume>, ServerError> {
+    let clock: Arc<dyn cairn_base::Clock> = Arc::new(ManualClock::new(Timestamp(0)));
+    volumes.disable_history("vol0", &Progress::new(clock))
+}
+
+#[test]
+fn history_comes_under_a_volume_and_goes_and_the_volume_stays_what_it_is() {
+    for placement in PLACEMENTS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volumes_now = made(folder.path());
+        volumes_now.enable_history("vol0", &wish(folder.path(), placement)).expect("it gets a history");
+        assert_both_say_so(&volumes_now);
+        assert_eq!(read(&volumes_now), 1, "{placement}");
+        let mark_once = |name: &str| {
+            let open = volumes_now.get("vol0").expect("it is open");
+            open.volume.consistency_point().expect("all is there");
+            open.history().expect("a history").mark_once(name).expect("a mark");
+        };
+        mark_once("one");
+        write(&volumes_now, 2);
+        mark_once("two");
+        volumes_now.revert("vol0", &mark("one")).expect("it goes back");
+        assert_eq!(read(&volumes_now), 1, "{placement}");
+        volumes_now.revert("vol0", &mark("two")).expect("it goes forth");
+        write(&volumes_now, 3);
+        disable(&volumes_now).expect("it goes");
+        assert!(!has_history(&volumes_now));
+        assert_both_say_so(&volumes_now);
+        assert_eq!(read(&volumes_now), 3, "{placement}");
+        assert_sound(&volumes_now);
+        write(&volumes_now, 4);
+        volumes_now.end();
+        drop(volumes_now);
+
+        let again = volumes(folder.path());
+        assert_eq!((read(&again), has_history(&again)), (4, false), "{placement}");
+        // The store is free for the next one, and the volume grows meanwhile.
+        again.get("vol0").expect("it is open").grow(Some(96 << 20)).expect("it grows");
+        again.enable_history("vol0", &wish(folder.path(), placement)).expect("it gets another one");
+        assert_eq!(read(&again), 4, "{placement}");
+        assert_sound(&again);
+        again.end();
+    }
+}
+
+#[test]
+fn volume_is_whole_with_a_history_or_without_wherever_its_coming_is_cut() {
+    for step in 0..3 {
+        let folder = tempfile::tempdir().expect("a folder");
+        let before = made(folder.path());
+        let open = before.get("vol0").expect("it is open");
+        open.extend_as_destination().expect("it is long enough");
+        before.take_away(&open, BEING_ENABLED).expect("it closes");
+        let mut under = None;
+        if step > 0 {
+            let wish = wish(folder.path(), "logging");
+            let (beneath, made) = before
+                .make_history("vol0", &wish, &open.paths[0], whole(&open.parts), &mut Vec::new())
+                .expect("it is made");
+            under = Some(made);
+            if step > 1 {
+                let document = before.document("vol0").expect("a document");
+                let path = before.folder("vol0").join("volume.json");
+                // Only once: the generation beside it knows of no history.
+                state::save(&path, &Document { history: Some(beneath), ..document }).expect("it is noted");
+            }
+        }
+        drop((open, under, before));
+        let after = volumes(folder.path());
+        assert_eq!((read(&after), has_history(&after)), (1, step > 1), "step {step}");
+        assert_both_say_so(&after);
+        assert_sound(&after);
+        write(&after, 2);
+        after.end();
+        drop(after);
+        assert_eq!(read(&volumes(folder.path())), 2, "step {step}");
+    }
+}
+
+#[test]
+fn volume_is_whole_with_its_history_or_without_wherever_its_going_is_cut() {
+    for placement in PLACEMENTS {
+        for step in 0..4 {
+            let folder = tempfile::tempdir().expect("a folder");
+            let before = made(folder.path());
+            before.enable_history("vol0", &wish(folder.path(), placement)).expect("it gets a history");
+            write(&before, 2);
+            let open = before.get("vol0").expect("it is open");
+            if step > 0 {
+                before.note_leaving("vol0", true).expect("it is noted");
+            }
+            before.take_away(&open, BEING_DISABLED).expect("it closes");
+            let under = open.under.as_ref().expect("a history");
+            if step > 1 {
+                before.note_numbers("vol0", under).expect("noted");
+            }
+            if step > 2 {
+                under.history().release(&|_, _| ()).expect("it is released");
+            }
+            drop((open, before));
+            let after = volumes(folder.path());
+            assert_eq!((read(&after), has_history(&after)), (2, step < 3), "{placement}, step {step}");
+            assert_both_say_so(&after);
+            assert!(after.document("vol0").expect("a document").history.is_none_or(|left| !left.leaving));
+            assert_sound(&after);
+            write(&after, 3);
+            if step < 3 {
+                disable(&after).expect("it goes on");
+            }
+            assert_eq!((read(&after), has_history(&after)), (3, false), "{placement}, step {step}");
+            after.enable_history("vol0", &wish(folder.path(), placement)).expect("the store is free again");
+            assert_eq!(read(&after), 3, "{placement}, step {step}");
+            after.end();
+        }
+    }
+}
+
+#[test]
+fn no_number_is_given_twice_when_the_history_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volumes_now = made(folder.path());
+    let numbers = |volumes: &Volumes, name: &str| {
+        let open = volumes.get("vol0").expect("it is open");
+        open.luns.create(name, 1 << 20).expect("a LUN");
+        let file = open.luns.find(name).expect("a LUN").file.0;
+        (open.volume.create_snapshot(name).expect("a snapshot").id.0, file)
+    };
+    volumes_now.enable_history("vol0", &wish(folder.path(), "checkpointing")).expect("it gets a history");
+    volumes_now
+        .get("vol0")
+        .expect("it is open")
+        .history()
+        .expect("a history")
+        .mark_once("one")
+        .expect("a mark");
+    let lost = numbers(&volumes_now, "lost");
+    volumes_now.revert("vol0", &mark("one")).expect("it goes back");
+    disable(&volumes_now).expect("it goes");
+    volumes_now.end();
+    drop(volumes_now);
+    let again = volumes(folder.path());
+    let next = numbers(&again, "next");
+    assert!(next.0 > lost.0 && next.1 > lost.1, "{next:?} after {lost:?}");
+    // Another history knows of them as well.
+    again.enable_history("vol0", &wish(folder.path(), "checkpointing")).expect("it gets another one");
+    let given = again.document("vol0").expect("a document").numbers();
+    assert!(given.snapshot > lost.0 && given.file > lost.1, "{given:?} after {lost:?}");
+    again.end();
+}
+
+#[test]
+fn nothing_of_the_opening_before_comes_past_the_history() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volumes = made(folder.path());
+    let before = volumes.get("vol0").expect("it is open");
+    let lun = before.luns.open("db").expect("a LUN");
+    volumes.enable_history("vol0", &wish(folder.path(), "logging")).expect("it gets a history");
+    assert!(lun.write_from(0, &[9; 4096]).is_err() && lun.flush().is_err(), "it takes nothing");
+    assert_eq!(read(&volumes), 1);
+    volumes.end();
+}
+
+#[test]
+fn store_that_can_not_be_made_leaves_the_volume_in_service_as_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volumes = made(folder.path());
+    fs::write(folder.path().join("store.img"), vec![7; 64 << 20]).expect("a file with something in it");
+    let refused = volumes.enable_history("vol0", &wish(folder.path(), "logging")).err().expect("refused");
+    assert!(matches!(refused, ServerError::DeviceNotEmpty { .. }), "{refused}");
+    assert_eq!((read(&volumes), has_history(&volumes)), (1, false));
+    write(&volumes, 2);
+    let own = api::VolumeHistory {
+        store: volumes.folder("vol0").join("volume.img").display().to_string(),
+        ..wish(folder.path(), "logging")
+    };
+    assert!(volumes.enable_history("vol0", &own).is_err(), "its own device is no store");
+    assert_eq!((read(&volumes), has_history(&volumes)), (2, false));
+    assert!(disable(&volumes).is_err(), "there is none");
+    assert_sound(&volumes);
+    volumes.end();
+}
