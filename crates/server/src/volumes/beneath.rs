@@ -13,7 +13,7 @@ use std::sync::Arc;
 use cairn_history::{History, HistoryError};
 
 use super::history::{LOG_RULE, no_history};
-use super::{Document, OpenVolume, Parts, Volumes, clear_beginning, whole};
+use super::{Document, OpenVolume, Parts, Volumes, whole};
 use crate::api::{self, ErrorKind};
 use crate::devices::{BLOCK_BYTES, new_history};
 use crate::error::ServerError;
@@ -141,10 +141,6 @@ impl Volumes {
         let _changing = self.changing.lock();
         let opened = match &released {
             Ok(()) => {
-                // For it to be named again; where that fails it is not empty for whoever names it.
-                if let Err(error) = under.clear() {
-                    tracing::warn!(volume = name, %error, "the store of a history that was taken away is not empty");
-                }
                 let settled = self.document(name).and_then(|document| self.without_history(name, document));
                 // A start finds out by the store.
                 let numbers = settled.map_or_else(
@@ -184,11 +180,9 @@ impl Volumes {
         let Some(beneath) = document.history.as_ref().filter(|beneath| beneath.leaving) else {
             return Ok(document);
         };
-        let store = beneath.open_store(name)?;
-        match History::id_of(&*store) {
+        match History::id_of(&*beneath.open_store(name)?) {
             Err(HistoryError::NoHistory) => {
                 tracing::warn!(volume = name, "its history had been taken away");
-                clear_beginning(&store)?;
                 self.without_history(name, document)
             }
             // What is wrong with it is told when it is opened.

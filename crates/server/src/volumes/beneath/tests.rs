@@ -10,6 +10,16 @@ use crate::state;
 
 const PLACEMENTS: [&str; 5] = ["checkpointing", "logging", "split-stream", "split-down-stream", "hybrid"];
 
+/// Side by side: most of the time a volume that is closed waits for its threads.
+fn in_each_placement(test: impl Fn(&str) + Sync) {
+    std::thread::scope(|scope| {
+        for placement in PLACEMENTS {
+            let test = &test;
+            scope.spawn(move || test(placement));
+        }
+    });
+}
+
 fn volumes(folder: &Path) -> Volumes {
     let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
     fs::create_dir_all(folder.join("volumes")).expect("a folder");
@@ -83,7 +93,7 @@ fn disable(volumes: &Volumes) -> Result<Arc<OpenVolume>, ServerError> {
 
 #[test]
 fn history_comes_under_a_volume_and_goes_and_the_volume_stays_what_it_is() {
-    for placement in PLACEMENTS {
+    in_each_placement(|placement| {
         let folder = tempfile::tempdir().expect("a folder");
         let volumes_now = made(folder.path());
         volumes_now.enable_history("vol0", &wish(folder.path(), placement)).expect("it gets a history");
@@ -118,7 +128,7 @@ fn history_comes_under_a_volume_and_goes_and_the_volume_stays_what_it_is() {
         assert_eq!(read(&again), 4, "{placement}");
         assert_sound(&again);
         again.end();
-    }
+    });
 }
 
 #[test]
@@ -157,7 +167,7 @@ fn volume_is_whole_with_a_history_or_without_wherever_its_coming_is_cut() {
 
 #[test]
 fn volume_is_whole_with_its_history_or_without_wherever_its_going_is_cut() {
-    for placement in PLACEMENTS {
+    in_each_placement(|placement| {
         for step in 0..4 {
             let folder = tempfile::tempdir().expect("a folder");
             let before = made(folder.path());
@@ -190,7 +200,7 @@ fn volume_is_whole_with_its_history_or_without_wherever_its_going_is_cut() {
             assert_eq!(read(&after), 3, "{placement}, step {step}");
             after.end();
         }
-    }
+    });
 }
 
 #[test]
