@@ -151,7 +151,7 @@ const TYPES: [u32; 7] = [0o1, 0o2, 0o4, 0o6, 0o10, 0o12, 0o14];
 impl Attributes {
     /// Whether these can be a file's: a mode of a known type and no more, an extended file below the largest number.
     fn are_good(&self) -> bool {
-        let is_known = TYPES.contains(&(self.mode >> 12)) && self.mode >> 16 == 0;
+        let is_known = TYPES.contains(&(self.mode >> 12));
         is_known && self.extended.0 < crate::layout::COUNTER_MAX
     }
 

@@ -4,6 +4,7 @@ use cairn_base::{Checksum, FileId, Generation, Lba, LogId, SnapshotId, Timestamp
 
 use crate::*;
 
+mod bounds;
 mod canonical;
 mod document;
 mod golden;
@@ -124,7 +125,7 @@ fn log_device() -> LogDeviceHeader {
 }
 
 fn log_device_bytes(header: &LogDeviceHeader) -> Vec<u8> {
-    let mut bytes = [0; cairn_base::BLOCK_SIZE];
+    let mut bytes = [0xee; cairn_base::BLOCK_SIZE];
     header.write(&mut bytes, layout::LOG_HEADER_B);
     bytes.to_vec()
 }
@@ -190,8 +191,19 @@ fn log_record(entries: usize) -> LogRecord {
     }
 }
 
+/// A file of the tree of names, a block of another one, and extended attributes.
+fn log_record_of_inodes() -> LogRecord {
+    let node = Inode { tree: TreeRef::empty(3), ..leaves::node() };
+    let extended = Inode { kind: FileKind::Extended, attributes: Attributes::default(), ..node };
+    let mut record = log_record(1);
+    record.entries.insert(0, LogEntry::Inode(node));
+    record.entries.push(LogEntry::Inode(extended));
+    record.header.entries = LogRecord::slots(&record.entries) as u32;
+    record
+}
+
 fn superblock_bytes(superblock: &Superblock) -> Vec<u8> {
-    let mut bytes = [0; cairn_base::BLOCK_SIZE];
+    let mut bytes = [0xee; cairn_base::BLOCK_SIZE];
     superblock.write(&mut bytes, layout::SUPERBLOCK_B);
     bytes.to_vec()
 }
@@ -249,7 +261,7 @@ fn reread_directory(bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
 }
 
 fn snapshot_block_bytes(slots: &[Option<SnapshotEntry>; SNAPSHOTS_PER_BLOCK]) -> Vec<u8> {
-    let mut bytes = [0; cairn_base::BLOCK_SIZE];
+    let mut bytes = [0xee; cairn_base::BLOCK_SIZE];
     SnapshotBlock::write(&mut bytes, VOLUME, ADDRESS, slots);
     bytes.to_vec()
 }
@@ -259,7 +271,7 @@ fn reread_snapshots(bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
 }
 
 fn redirect_bytes(runs: &[RedirectRun]) -> Vec<u8> {
-    let mut bytes = [0; cairn_base::BLOCK_SIZE];
+    let mut bytes = [0xee; cairn_base::BLOCK_SIZE];
     RedirectBlock::write(&mut bytes, VOLUME, ADDRESS, runs);
     bytes.to_vec()
 }
@@ -269,7 +281,7 @@ fn reread_redirects(bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
 }
 
 fn index_bytes(pointers: &[LabelPointer]) -> Vec<u8> {
-    let mut bytes = [0; cairn_base::BLOCK_SIZE];
+    let mut bytes = [0xee; cairn_base::BLOCK_SIZE];
     IndexBlock::write(&mut bytes, VOLUME, ADDRESS, pointers);
     bytes.to_vec()
 }
@@ -419,6 +431,20 @@ fn samples() -> Vec<Sample> {
             reread: reread_log,
             seal: Some(seal_log),
             parts: [("log::RawHeader", 0)].into_iter().chain(entries("log::RawEntry")).collect(),
+        },
+        Sample {
+            name: "log record with inodes",
+            bytes: log_record_of_inodes().to_bytes(VOLUME),
+            reread: reread_log,
+            seal: Some(seal_log),
+            parts: vec![
+                ("log::RawHeader", 0),
+                ("inode::RawLogInode", 64),
+                ("inode::RawLogTimes", 64 + 48),
+                ("log::RawEntry", 64 + 2 * 48),
+                ("inode::RawLogInode", 64 + 3 * 48),
+                ("inode::RawLogTimes", 64 + 4 * 48),
+            ],
         },
         Sample {
             name: "history superblock",

@@ -93,7 +93,7 @@ fn newer_version_is_refused_and_named() {
         seen += 1;
     }
     assert_eq!(
-        seen, 17,
+        seen, 18,
         "superblocks, log device, node, leaves, attributes, quotas, label blocks, log record and the history's have a version"
     );
 }

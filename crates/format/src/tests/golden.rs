@@ -22,6 +22,7 @@ fn bytes_of_every_struct_are_those_of_its_version() {
         ("redirect map block", "ac4cdfd5c07e3a4c1c769a73ad619873"),
         ("label index block", "f42aa5f1921d49236be11cbe73285120"),
         ("log record", "2af89504e75afa69edc69abc9d29fd1c"),
+        ("log record with inodes", "730bd36b53f982807f781943a0d8ae84"),
         ("history superblock", "72d71cfc41089646cdde61995a4c9cec"),
         // Version 2 of the superblock of a history.
         ("history superblock with a reduction", "4e804f039c31494329b9f4c1e7a6594a"),

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::bounds::{Change, check};
 use super::*;
 use crate::dump::*;
 use crate::stream::*;
@@ -215,6 +216,136 @@ fn impossible_runs_are_refused() {
     for runs in wrong {
         assert!(parse(runs).is_err(), "{runs:?}");
     }
+}
+
+#[test]
+fn numbers_of_heads_are_bounded() {
+    use crate::layout::SPACE_BLOCKS_MAX;
+    let stream: &[Change<StreamHeader>] = &[
+        (|it| it.kind = StreamKind::Full, None),
+        (|it| it.target = SnapshotId(0), Some("target, version or reserved byte")),
+        (|it| it.space_blocks = SPACE_BLOCKS_MAX, None),
+        (|it| it.space_blocks = SPACE_BLOCKS_MAX + 1, Some("block count")),
+        (|it| it.changed_blocks = SPACE_BLOCKS_MAX, None),
+        (|it| it.changed_blocks = SPACE_BLOCKS_MAX + 1, Some("block count")),
+    ];
+    check(&header(), |header| StreamHeader::parse(&header.to_bytes()), stream);
+    let dump: &[Change<DumpHeader>] = &[
+        (|it| (it.part, it.parts) = (0, 1), None),
+        (|it| (it.part, it.parts) = (0, 0), Some("part")),
+        (|it| it.part = 3, None),
+        (|it| it.part = 4, Some("part")),
+        (|it| (it.part, it.parts) = (PARTS_MAX - 1, PARTS_MAX), None),
+        (|it| it.parts = PARTS_MAX + 1, Some("part")),
+        (|it| it.level = DumpLevel::Level(0), None),
+        (|it| it.level = DumpLevel::Level(9), None),
+        (|it| it.level = DumpLevel::Level(11), Some("level")),
+        (|it| it.blocks = SPACE_BLOCKS_MAX, None),
+        (|it| it.blocks = SPACE_BLOCKS_MAX + 1, Some("count")),
+        (|it| it.snapshots = 1, None),
+        (|it| it.snapshots = 0, Some("count")),
+        (|it| it.name = String::new(), None),
+        (|it| it.name = "n".repeat(MAX_VOLUME_NAME), None),
+    ];
+    check(&dump_head(), |head| DumpHeader::parse(&head.to_bytes()), dump);
+    // A name is cut between two characters.
+    let long = DumpHeader { name: format!("a{}", "ä".repeat(100)), ..dump_head() };
+    let cut = DumpHeader::parse(&long.to_bytes()).map(|head| head.name);
+    assert_eq!(cut, Ok(long.name[..MAX_VOLUME_NAME - 1].to_owned()));
+    let at = |field| document::field("dump::RawDumpHeader", field).0;
+    let last = at("name") + MAX_VOLUME_NAME - 1;
+    for (at, byte) in [
+        (at("version"), 0),
+        (at("reserved"), 1),
+        (at("reserved_end"), 1),
+        (at("name"), 0xff),
+        (at("name_length"), 129),
+        (last, 1),
+    ] {
+        let mut bytes = dump_head().to_bytes();
+        bytes[at] = byte;
+        seal_dump_head(&mut bytes);
+        assert!(matches!(DumpHeader::parse(&bytes), Err(FormatError::Field { .. })), "byte {at}");
+    }
+    assert_eq!(DumpId([0x0a; 16]).to_string(), "0a".repeat(16));
+    assert_eq!([DumpLevel::Level(3), DumpLevel::AgainstSnapshot].map(|it| it.to_string()), ["3", "base"]);
+}
+
+#[test]
+fn numbers_of_a_record_are_bounded() {
+    let reread = |record: &RecordHeader| RecordHeader::parse(&record.to_bytes());
+    const RUN: u32 = StreamRun::SIZE as u32;
+    const ENTRY: u32 = SnapshotEntry::SIZE as u32;
+    fn set(record: &mut RecordHeader, items: u32, blocks: u32, payload: u32) {
+        (record.items, record.blocks, record.payload) = (items, blocks, payload);
+    }
+    let length = Some("length");
+    let [plain, packed, entries, gone, trailer, abort] = records();
+    let changes: &[Change<RecordHeader>] = &[
+        (|it| set(it, 256, 256, 256 * (RUN + 4096)), None),
+        (|it| set(it, 1, 1, RUN + 4096), None),
+        (|it| set(it, 2, 1, 2 * RUN + 4096), length),
+        (|it| set(it, 256, 257, 256 * RUN + 257 * 4096), length),
+        (|it| it.payload += 1, length),
+    ];
+    check(&plain, reread, changes);
+    let changes: &[Change<RecordHeader>] = &[
+        (|it| it.payload = 2 * RUN + 1, None),
+        (|it| it.payload = 2 * RUN, length),
+        (|it| it.payload = 2 * RUN + 3 * 4096 - 1, None),
+        (|it| it.payload = 2 * RUN + 3 * 4096, length),
+    ];
+    check(&packed, reread, changes);
+    let changes: &[Change<RecordHeader>] = &[
+        (|it| set(it, 1024, 0, 1024 * ENTRY), None),
+        (|it| set(it, 1025, 0, 1025 * ENTRY), length),
+        (|it| it.blocks = 1, length),
+        (|it| it.payload -= 1, length),
+    ];
+    check(&entries, reread, changes);
+    let changes: &[Change<RecordHeader>] = &[
+        (|it| set(it, 1024, 0, 1024 * 8), None),
+        (|it| set(it, 1025, 0, 1025 * 8), length),
+        (|it| it.blocks = 1, length),
+        (|it| it.payload -= 1, length),
+    ];
+    check(&gone, reread, changes);
+    let changes: &[Change<RecordHeader>] =
+        &[(|it| it.items = 1, length), (|it| it.blocks = 1, length), (|it| it.payload -= 1, length)];
+    check(&trailer, reread, changes);
+    let changes: &[Change<RecordHeader>] =
+        &[(|it| it.items = u32::MAX, None), (|it| it.blocks = 1, length), (|it| it.payload = 1, length)];
+    check(&abort, reread, changes);
+    for (first, is_read) in
+        [(crate::layout::SPACE_BLOCKS_MAX, true), (crate::layout::SPACE_BLOCKS_MAX + 1, false)]
+    {
+        let bytes = StreamRun::new(Vbn(first), 1).bytes().to_vec();
+        let one = RecordHeader { items: 1, blocks: 1, ..plain };
+        assert_eq!(StreamRun::parse_all(&one, &bytes).is_ok(), is_read);
+    }
+}
+
+#[test]
+fn digests_are_of_all_that_they_are_named_for() {
+    let entries = [snapshot(3), snapshot(4)];
+    let digest = |entries: &[SnapshotEntry]| table_digest(entries.iter());
+    let step = |digest: Checksum, bytes: &[u8]| Checksum::of(&[&digest.0[..], bytes].concat());
+    assert_eq!(chain_digest(checksum(1), b"abc"), step(checksum(1), b"abc"));
+    let both = step(step(Checksum::default(), &entries[0].to_bytes()), &entries[1].to_bytes());
+    assert_eq!(digest(&entries), both);
+    assert_eq!(digest(&[]), Checksum::default());
+    // Its owner can change the name, the hold and the parent, and no more.
+    let [one, _] = entries;
+    let other =
+        SnapshotEntry { name: "other".to_owned(), held: !one.held, parent: SnapshotId(9), ..one.clone() };
+    assert_eq!(root_digest(&one), root_digest(&other));
+    assert_ne!(entry_digest(&one), entry_digest(&other));
+    assert_eq!(entry_digest(&one), Checksum::of(&one.to_bytes()));
+    let older = Root { generation: Generation(76), ..root() };
+    assert_ne!(root_digest(&one), root_digest(&SnapshotEntry { root: older, ..one.clone() }));
+    assert_ne!(root_digest(&one), root_digest(&SnapshotEntry { id: SnapshotId(9), ..one }));
+    let ids = [7u64, 1 << 40].map(u64::to_le_bytes).concat();
+    assert_eq!(parse_ids(&ids).collect::<Vec<_>>(), [SnapshotId(7), SnapshotId(1 << 40)]);
 }
 
 #[test]
