@@ -353,7 +353,8 @@ impl HistorySuperblock {
             let follows = thinned.last().is_none_or(|last| {
                 last.after_ns < after_ns && last.every_ns < every_ns && last.until_ns >= until_ns
             });
-            let is_end = until_ns == 0 || every_ns > 0 && (until_ns + 1).is_multiple_of(every_ns);
+            let is_end =
+                until_ns == 0 || until_ns.checked_add(1).is_some_and(|end| end.is_multiple_of(every_ns));
             let sane = every_ns > 0
                 && after_ns >= every_ns
                 && [after_ns, until_ns].iter().all(|ns| *ns < u64::MAX / 2);

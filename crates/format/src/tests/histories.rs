@@ -261,6 +261,7 @@ fn reverts_and_steps_of_retention_are_bounded_and_in_order() {
         (|it| it.thinned[1].after_ns = TIME_MAX, retention),
         (|it| (it.thinned[0].every_ns, it.thinned[0].until_ns) = (1, TIME_MAX - 1), None),
         (|it| (it.thinned[0].every_ns, it.thinned[0].until_ns) = (1, TIME_MAX), retention),
+        (|it| (it.thinned[0].every_ns, it.thinned[0].until_ns) = (1, u64::MAX), retention),
         (|it| it.thinned.insert(0, Thinned { after_ns: 0, every_ns: 0, until_ns: 0 }), retention),
         (
             |it| {
