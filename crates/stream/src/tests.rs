@@ -9,6 +9,8 @@ use cairn_format::stream::{STREAM_VERSION, StreamHeader};
 use cairn_format::{FileKind, FormatError};
 use cairn_volume::{FormatOptions, OpenOptions, ReceivedImage, Role, Volume};
 
+mod hostile;
+
 use crate::{AbortReason, Compression, Have, Plan, StreamError, Work, abort, apply, produce};
 
 fn volume(role: Role) -> Arc<Volume> {
@@ -110,10 +112,14 @@ fn a_later_version_is_refused_by_its_number() {
 #[test]
 fn a_writer_that_gives_up_says_why() {
     let (_, bytes) = stream(Compression::None);
-    let mut cut = bytes[..StreamHeader::SIZE].to_vec();
-    abort(&mut cut, AbortReason::ReadFailed).expect("written");
-    let error = take(&cut, &volume(Role::Destination)).expect_err("aborted");
-    assert!(matches!(error, StreamError::Aborted(AbortReason::ReadFailed)), "{error:?}");
+    for (reason, code) in [(AbortReason::ReadFailed, 1), (AbortReason::Cancelled, 2), (AbortReason::Other, 0)]
+    {
+        let mut cut = bytes[..StreamHeader::SIZE].to_vec();
+        abort(&mut cut, reason).expect("written");
+        let error = take(&cut, &volume(Role::Destination)).expect_err("aborted");
+        assert!(matches!(error, StreamError::Aborted(said) if said == reason), "{error:?}");
+        assert_eq!(reason.code(), code, "other versions know it by its number");
+    }
 }
 
 #[test]

@@ -301,6 +301,27 @@ fn extended_attributes() {
 }
 
 #[test]
+fn blocks_can_be_full_and_are_written_over_what_was_there() {
+    let runs: Vec<RedirectRun> =
+        (1..=RUNS_PER_BLOCK as u64).map(|n| RedirectRun { vbn: Vbn(2 * n), slot: n, count: 1 }).collect();
+    assert_eq!(RedirectBlock::parse(block(&redirect_bytes(&runs)), VOLUME, ADDRESS), Ok(runs));
+    let pointers = vec![label_pointer(1); POINTERS_PER_INDEX];
+    assert_eq!(IndexBlock::parse(block(&index_bytes(&pointers)), VOLUME, ADDRESS), Ok(pointers));
+    let slots = std::array::from_fn(|slot| Some(snapshot(slot as u64 + 1)));
+    assert_eq!(SnapshotBlock::parse(block(&snapshot_block_bytes(&slots)), VOLUME, ADDRESS), Ok(slots));
+    let mut bytes = *block(&inode_bytes(Some(&inode())));
+    Inode::put(None, &mut bytes, SLOT);
+    assert_eq!(bytes, [0; BLOCK_SIZE]);
+    let mut bytes = [0xee; BLOCK_SIZE];
+    let mut node = NodeMut::of(&mut bytes);
+    node.set_header(VOLUME, NODE, NODE_VBN, Generation(5));
+    (0..FANOUT as usize).for_each(|slot| node.set(slot, BlockPointer::HOLE));
+    assert_eq!(bytes.to_vec(), node_bytes(Generation(5), &[]));
+    let hole = TreeRef { pointer: BlockPointer::HOLE, height: 2, length: 127 };
+    assert_eq!(TreeRef::empty(127), hole);
+}
+
+#[test]
 fn trusted_views_show_what_the_checked_ones_do() {
     let bytes = node_bytes(Generation(5), &[pointer(1), BlockPointer::HOLE, pointer(2)]);
     let node = Node::trusted(block(&bytes)).expect("it was checked");
