@@ -10,7 +10,7 @@ use cairn_base::{BLOCK_SIZE, Checksum, Mutex, SnapshotId, Timestamp};
 use cairn_format::stream::{StreamKind, root_digest};
 use cairn_format::{Role, SnapshotEntry};
 use cairn_stream::{Compression, Have, Keeps, MIRROR_PREFIX, Progress, StreamError, Threads, apply_keeping};
-use cairn_volume::{Receiver, Volume, VolumeError};
+use cairn_volume::{Receiver, Snapshot, Volume, VolumeError};
 
 use crate::births::{Birth, Births};
 use crate::client::{Client, began, unexpected};
@@ -117,17 +117,19 @@ pub struct Options {
     pub hold: bool,
     /// The lag that is wanted at most; the source is told, so that both ends see when it is missed.
     pub rpo: Option<Duration>,
-    /// The own head that may be replaced by an image which does not descend from it.
+    /// What is shown here and may be replaced by an image which does not descend from it.
     pub gives_up: Option<GivesUp>,
     /// Snapshots that are younger stay, whatever becomes of them at the source: an image without one is refused.
     pub lock: Option<Duration>,
 }
 
-/// A decision about an own head. Of no effect once that was replaced.
+/// A decision about what is shown. Of no effect once that was replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GivesUp {
     /// Its snapshot.
     pub head: SnapshotId,
+    /// Its content ([`root_digest`]), where that was received from a source which does not have it any more: the image that replaces it may have the same number. None for an own head.
+    pub image: Option<Checksum>,
     /// It was spilled: the source keeps the common base as an ordinary snapshot, without which a spill can't be opened.
     pub spilled: bool,
 }
@@ -282,6 +284,13 @@ impl Destination {
         };
         let status = client.status(of, &self.volume)?;
         Ok(self.heard(status).lag(Duration::ZERO))
+    }
+
+    /// What is shown where it was received, and not written here, with its content ([`root_digest`]).
+    pub fn received(&self) -> Option<(Snapshot, Checksum)> {
+        let follows = self.volume.status().role == Role::Destination && self.volume.own_head().is_none();
+        let (shown, root) = self.base();
+        self.volume.snapshot(shown).filter(|_| follows).map(|snapshot| (snapshot, root))
     }
 
     pub(crate) fn base(&self) -> (SnapshotId, Checksum) {
@@ -521,11 +530,19 @@ impl Destination {
 
     /// How what is shown here stands to the source's image.
     fn stance(&self) -> Result<Stance, MirrorError> {
+        let gives_up = self.options().gives_up;
+        let given_up = |gives_up: GivesUp| match gives_up.spilled {
+            true => Stance::GivesUpSpilled,
+            false => Stance::GivesUp,
+        };
         match self.volume.own_head() {
-            None => Ok(Stance::Follows),
-            Some(head) if self.options().gives_up.is_some_and(|gives_up| gives_up.head == head.id) => {
-                let spilled = self.options().gives_up.is_some_and(|gives_up| gives_up.spilled);
-                Ok(if spilled { Stance::GivesUpSpilled } else { Stance::GivesUp })
+            None => {
+                let (shown, root) = self.base();
+                let of_it = gives_up.filter(|of| of.head == shown && of.image == Some(root));
+                Ok(of_it.map_or(Stance::Follows, given_up))
+            }
+            Some(head) if gives_up.is_some_and(|of| of.head == head.id && of.image.is_none()) => {
+                Ok(gives_up.map_or(Stance::Follows, given_up))
             }
             // It was handed over: whoever has it goes on from it.
             Some(head) if head.name.starts_with(MIRROR_PREFIX) => Ok(Stance::OwnHead),

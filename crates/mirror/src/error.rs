@@ -36,7 +36,7 @@ pub enum Refusal {
     },
     /// The same snapshot has another content on the two sides.
     #[error(
-        "snapshot {0} has another content on the two sides, or only one has it: they have diverged, and `cairn mirror resync` on the side that is to follow makes it follow again"
+        "snapshot {0} has another content on the two sides, or only one has it, as where the other was set back to an earlier copy: they have diverged, and someone has to say which goes on"
     )]
     Diverged(SnapshotId),
     /// The destination's block space is too short.

@@ -432,6 +432,10 @@ impl Source {
         if status.blocks > update.blocks {
             return Err(Refusal::DestinationTooSmall { need: status.blocks, have: update.blocks });
         }
+        if update.stance == Stance::Follows && update.shown.0 >= volume.numbers().snapshot {
+            // It was never made here: this volume was set back to an earlier copy, and what the mirror has may be nowhere else.
+            return Err(Refusal::Diverged(update.shown));
+        }
         if let Some(base) = self.step_base(volume, update, prefix) {
             match self.prepare_step(volume, update, prefix, &base) {
                 // A snapshot that it would let go of has a clone, or went meanwhile: an update sorts that out.

@@ -95,7 +95,7 @@ impl Destination {
         Ok(head)
     }
 
-    /// Writes the own head, and the snapshots that only this side has, as an image dump of one part against the newest common snapshot: with a dump of that one (which the
+    /// Writes the own head, or the image that is shown here, and the snapshots that only this side has, as an image dump of one part against the newest common snapshot: with a dump of that one (which the
     /// other side has) it is all that was here. With nothing in common it is a dump of everything. The level in `label` does not matter.
     pub fn spill(
         &self,
@@ -104,7 +104,8 @@ impl Destination {
         out: &mut dyn Write,
         work: &mut cairn_stream::Work<'_>,
     ) -> Result<Produced, MirrorError> {
-        let head = self.volume.own_head().ok_or(MirrorError::NotAhead("there is nothing here to spill"))?;
+        let head = self.volume.own_head().or_else(|| self.received().map(|(image, _)| image));
+        let head = head.ok_or(MirrorError::NotAhead("there is nothing here to spill"))?;
         let common = self.common(standing);
         let mut have = Have::of(&self.volume);
         have.retain(|have| common.contains(&have.id));

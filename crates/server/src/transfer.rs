@@ -273,7 +273,7 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
             Refusal::NoSuchVolume => "see the volumes of the source with `cairn volume list` there".into(),
             Refusal::NotASource => "mirror the source of that mirror, or fail it over there".into(),
             Refusal::Diverged(_) => format!(
-                "`cairn mirror resync {volume} -n` on the side that is to follow says what it would give up, and `cairn mirror resync` makes it follow"
+                "`cairn mirror failover {volume}` at the mirror has what it shows go on, and the old source follows it with `cairn mirror resync`; or `cairn mirror resync {volume} -n` at the mirror says what it alone has, and with `--spill FILE` or `--discard-divergent` it gives that up and follows the source"
             ),
             Refusal::WrongVolume { .. } | Refusal::NoCommonBase { .. } => format!(
                 "keep what is here with `cairn mirror failover {volume}`, and make a new mirror with `--as NAME`; or \

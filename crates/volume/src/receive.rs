@@ -203,10 +203,10 @@ impl Receiver {
         self.arrivals.as_ref().map_or(0, Arrivals::count)
     }
 
-    /// Gives up the own head of this side ([`Volume::own_head`]), if it shows that, and the snapshots that the source does not have: the image that arrives need not
-    /// descend from them. Nothing goes before that image is committed.
+    /// Gives up what is shown here, if anything is, an own head ([`Volume::own_head`]) or not, and the snapshots that the source does not have: the image that arrives
+    /// need not descend from them. Nothing goes before that image is committed.
     pub fn give_up_head(&mut self) {
-        self.gives_up = self.volume.own_head().is_some();
+        self.gives_up = self.volume.status().cursor.snapshot != SnapshotId(0);
     }
 
     /// Lists every block that an image here shows at home as one that has arrived, with the checksum in its pointer: for a source that has no base in

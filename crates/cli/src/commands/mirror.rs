@@ -193,7 +193,7 @@ fn priced(price: &api::UpdatePrice) -> String {
     let full = size(price.full_bytes);
     let mut text = match (price.base_known, price.changed_bytes) {
         (false, _) => format!(
-            "the source does not know what has changed since the image of {name}: an update goes by an older snapshot that both have, or says the price of comparing (a full copy is {full})"
+            "the source does not know what has changed since the image of {name}: an update goes by an older snapshot that both have, says the price of comparing, or is refused as the source was set back to before that image (a full copy is {full})"
         ),
         (true, 0) => format!("nothing has changed since the image of {name} (a full copy is {full})"),
         (true, changed) => format!(

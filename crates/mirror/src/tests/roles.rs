@@ -29,7 +29,7 @@ fn successor() -> Successor {
 }
 
 fn dropped(head: SnapshotId) -> Option<GivesUp> {
-    Some(GivesUp { head, spilled: false })
+    Some(GivesUp { head, image: None, spilled: false })
 }
 
 /// What clients see of the active state: not what mirrors note for themselves.
@@ -303,7 +303,7 @@ fn spilled_head_opens_with_its_base_and_has_every_block() {
         };
         mirror.spill(&standing, label(2), &mut spill, &mut work).expect("a spill");
         let labels = [label(1)];
-        pair.gives_up = Some(GivesUp { head, spilled: true });
+        pair.gives_up = Some(GivesUp { head, image: None, spilled: true });
         pair.update().expect("a resync");
         pair.gives_up = None;
         pair.update().expect("an update");

@@ -6,8 +6,8 @@ use std::time::Duration;
 use cairn_base::Rng;
 use cairn_volume::Volume;
 
-use super::harness::{Pair, Trouble, copy_of, fingerprint, open};
-use crate::{Destination, MirrorError, Options, Relationship, TransferKind};
+use super::harness::{Pair, Trouble, assert_clean, copy_of, fingerprint, open};
+use crate::{Destination, GivesUp, MirrorError, Options, Refusal, Relationship, TransferKind};
 
 fn unheld(seed: u64) -> (Pair, Rng) {
     let mut pair = Pair::new(seed);
@@ -274,5 +274,50 @@ fn source_that_went_back_never_takes_what_is_lost_for_what_came_since() {
         let next = pair.update().expect("the next is an update again");
         assert!(next.blocks < 60, "{hold}: {next:?}");
         pair.assert_same();
+    }
+}
+
+/// A backup of the source was put back, or a copy of it is asked that has stayed behind: it does not know which numbers were given since. The newest that there is may be at the
+/// mirror alone.
+#[test]
+fn image_that_a_source_from_a_backup_never_made_stays_until_it_is_given_up() {
+    for (hold, updates) in [(true, 4), (true, 1), (false, 4), (false, 1)] {
+        let (mut pair, mut rng) = unheld(10);
+        pair.hold = hold;
+        pair.write(pair.files[0], 0, 300, &mut rng);
+        pair.source.create_snapshot("kept").expect("a snapshot");
+        pair.update().expect("a baseline");
+        pair.source.consistency_point().expect("it commits");
+        let earlier = copy_of(&pair.source_device);
+        for round in 0..updates {
+            pair.write(pair.files[0], round * 30, 60, &mut rng);
+            pair.update().expect("an update to what is lost");
+        }
+        pair.source_device.write_from(0, &earlier).expect("the backup is put back");
+        pair.source = open(&pair.source_device, &pair.clock);
+        let shown = fingerprint(&pair.destination);
+        pair.write(pair.files[1], 0, 40, &mut rng);
+        for again in 0..3 {
+            let trouble = Trouble { compare: again == 2, ..Trouble::default() };
+            let refused = pair.update_with(&pair.mirror(), trouble);
+            assert!(
+                matches!(refused, Err(MirrorError::Refused(Refusal::Diverged(_)))),
+                "{hold} {updates}: {refused:?}"
+            );
+            assert_eq!(fingerprint(&pair.destination), shown, "{hold} {updates}");
+        }
+        let (image, root) = pair.mirror().received().expect("an image");
+        pair.gives_up = Some(GivesUp { head: image.id, image: Some(root), spilled: false });
+        pair.update().expect("it follows the backup");
+        pair.assert_same();
+        let mirror = pair.mirror();
+        let (now, _) = mirror.received().expect("an image");
+        assert!(updates != 1 || now.id == image.id, "{hold}: the number is given again");
+        pair.write(pair.files[0], 7, 5, &mut rng);
+        let next = pair.update().expect("the next is an update again");
+        assert!(next.blocks < 60, "{hold} {updates}: {next:?}");
+        pair.assert_same();
+        assert_clean(&pair.destination);
+        pair.mirror().failover().expect("a failover");
     }
 }

@@ -10,10 +10,12 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use cairn_base::{BLOCK_SIZE, SnapshotId};
+use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId};
 use cairn_format::dump::{DumpId, DumpLevel};
 use cairn_format::stream::root_digest;
-use cairn_mirror::{Client, Departure, Follower, MirrorError, PeerName, Relationship, Standing, Successor};
+use cairn_mirror::{
+    Client, Departure, Follower, MirrorError, PeerName, Refusal, Relationship, Standing, Successor,
+};
 use cairn_stream::{DumpLabel, PartReader};
 use cairn_volume::{Divergence, Role, Snapshot};
 use serde::{Deserialize, Serialize};
@@ -64,10 +66,13 @@ pub(super) struct Changed {
     pub(super) told: bool,
 }
 
-/// What was decided about an own head; of no effect when another one is shown.
+/// What was decided about what is shown; of no effect when something else is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Decision {
     pub(super) head: u64,
+    /// The content of an image that was received, in hex; none of an own head.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) image: Option<String>,
     /// The file that has what was given up.
     pub(super) spill: Option<String>,
 }
@@ -236,7 +241,8 @@ impl Mirrors {
         Ok((standing, divergence))
     }
 
-    /// Makes a volume follow the other side: gives way if it takes writes, after the decision about what it alone has, and brings the other's image.
+    /// Makes a volume follow the other side, after the decision about what it alone has: gives way if it takes writes, or gives up an image that the other side does not have any
+    /// more, and brings the other's image.
     fn resync(
         &self,
         relation: &Arc<Relation>,
@@ -248,20 +254,43 @@ impl Mirrors {
         let own = open.volume.own_head();
         let decided = |head: &Snapshot| {
             let decision = relation.document.lock().decision.clone();
-            decision.is_some_and(|decision| decision.head == head.id.0)
+            decision.is_some_and(|decision| decision.head == head.id.0 && decision.image.is_none())
         };
+        let manner = || Manner { compare: wish.compare, ..Manner::default() };
         let takes_writes = open.volume.status().role == Role::Normal;
-        if takes_writes || own.as_ref().is_some_and(|head| !decided(head)) {
+        if own.is_none() && !takes_writes {
+            match self.update(relation, open, None, progress, manner()) {
+                Err(error) if has_parted(&error) => self.give_up_image(relation, progress, wish)?,
+                done => return done,
+            }
+        } else if takes_writes || own.as_ref().is_some_and(|head| !decided(head)) {
             let (standing, divergence) = self.compare_sides(relation)?;
             self.refuse_undecided(relation, &divergence, wish)?;
-            if divergence.common.is_none() && !wish.compare {
-                let compare_bytes = divergence.blocks * 16;
-                let data_bytes_max = standing.used * BLOCK;
-                return Err(relation.failed(MirrorError::CompareNeeded { compare_bytes, data_bytes_max }));
-            }
+            refuse_without_common(relation, &standing, &divergence, wish)?;
             self.give_way(relation, open, progress, &standing, wish)?;
         }
-        self.update(relation, open, None, progress, Manner { compare: wish.compare, ..Manner::default() })
+        self.update(relation, open, None, progress, manner())
+    }
+
+    /// Gives up the image that is shown and that the other side does not have any more, as it was set back to an earlier copy. It is shown until another one is there.
+    fn give_up_image(
+        &self,
+        relation: &Relation,
+        progress: &Progress,
+        wish: &api::ResyncRequest,
+    ) -> Result<(), ServerError> {
+        let (standing, divergence) = self.compare_sides(relation)?;
+        self.refuse_undecided(relation, &divergence, wish)?;
+        refuse_without_common(relation, &standing, &divergence, wish)?;
+        let (image, root) = relation.destination.received().ok_or(ServerError::Bug)?;
+        let spill = self.spill_as_wished(relation, (&standing, &divergence), &image, progress, wish)?;
+        let decision = Decision { head: image.id.0, image: Some(hex(root)), spill };
+        tracing::warn!(
+            mirror = relation.name,
+            image = image.name,
+            "an image is given up that the other side does not have"
+        );
+        self.keep(relation, |document| document.decision = Some(decision))
     }
 
     fn refuse_undecided(
@@ -319,19 +348,28 @@ impl Mirrors {
             // What was handed over: the other side goes on from it.
             return Ok(());
         }
-        let mut spill = None;
-        if is_lost(&divergence)
-            && let Some(path) = &wish.spill
-        {
-            progress.phase("spilling");
-            let base = divergence.common.as_ref().map(|common| common.id);
-            self.spill(relation, standing, (&head, base), Path::new(path), progress)?;
-            spill = Some(path.clone());
-        }
-        self.keep(relation, |document| document.decision = Some(Decision { head: head.id.0, spill }))
+        let spill = self.spill_as_wished(relation, (standing, &divergence), &head, progress, wish)?;
+        let decision = Decision { head: head.id.0, image: None, spill };
+        self.keep(relation, |document| document.decision = Some(decision))
     }
 
-    /// Writes the own head to a file, an image dump, which has its name only when it is whole and durable.
+    /// The file that has what is given up, where there is something and that was wished.
+    fn spill_as_wished(
+        &self,
+        relation: &Relation,
+        (standing, divergence): (&Standing, &Divergence),
+        head: &Snapshot,
+        progress: &Progress,
+        wish: &api::ResyncRequest,
+    ) -> Result<Option<String>, ServerError> {
+        let Some(path) = wish.spill.as_ref().filter(|_| is_lost(divergence)) else { return Ok(None) };
+        progress.phase("spilling");
+        let base = divergence.common.as_ref().map(|common| common.id);
+        self.spill(relation, standing, (head, base), Path::new(path), progress)?;
+        Ok(Some(path.clone()))
+    }
+
+    /// Writes what is given up to a file, an image dump, which has its name only when it is whole and durable.
     fn spill(
         &self,
         relation: &Relation,
@@ -446,6 +484,31 @@ impl Relation {
 /// Whether something that its owner wrote is only here.
 fn is_lost(divergence: &Divergence) -> bool {
     divergence.head || !divergence.snapshots.is_empty()
+}
+
+/// Whether an update failed as what is shown here is not at the other side.
+fn has_parted(error: &ServerError) -> bool {
+    let ServerError::Mirror { source, .. } = error else { return false };
+    matches!(**source, MirrorError::Refused(Refusal::Diverged(_)))
+}
+
+/// Refuses what would have to compare all blocks, unless that is wished.
+fn refuse_without_common(
+    relation: &Relation,
+    standing: &Standing,
+    divergence: &Divergence,
+    wish: &api::ResyncRequest,
+) -> Result<(), ServerError> {
+    if divergence.common.is_some() || wish.compare {
+        return Ok(());
+    }
+    let compare_bytes = divergence.blocks * 16;
+    let data_bytes_max = standing.used * BLOCK;
+    Err(relation.failed(MirrorError::CompareNeeded { compare_bytes, data_bytes_max }))
+}
+
+fn hex(root: Checksum) -> String {
+    root.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn is_spill_of(path: &Path, relation: &Relation, head: &Snapshot, base: Option<SnapshotId>) -> bool {
@@ -665,5 +728,10 @@ impl Server {
 /// The decision for a transfer, as the engine takes it.
 pub(super) fn gives_up(document: &Document) -> Option<cairn_mirror::GivesUp> {
     let decision = document.decision.as_ref()?;
-    Some(cairn_mirror::GivesUp { head: SnapshotId(decision.head), spilled: decision.spill.is_some() })
+    let image = match &decision.image {
+        // One that makes no sense is of no effect.
+        Some(image) => Some(Checksum(u128::from_str_radix(image, 16).ok()?.to_be_bytes())),
+        None => None,
+    };
+    Some(cairn_mirror::GivesUp { head: SnapshotId(decision.head), image, spilled: decision.spill.is_some() })
 }

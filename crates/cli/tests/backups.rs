@@ -1,0 +1,118 @@
+//! Data directories that were put back from a backup, which know nothing of what came after it.
+
+mod running;
+
+use std::path::Path;
+use std::process::Command;
+
+use running::{Running, wait_until};
+use serde_json::Value;
+
+fn write(server: &Running, offset: u64, byte: u8, length: usize) {
+    let mut disk = server.disk("vol0/db");
+    disk.write(offset, &vec![byte; length]).unwrap();
+    disk.flush().unwrap();
+}
+
+fn content(server: &Running) -> Vec<u8> {
+    server.disk("vol0/db").read(0, 4 << 20).unwrap()
+}
+
+fn status(server: &Running) -> Value {
+    server.json(&["mirror", "status", "vol0"])
+}
+
+/// What is in a data directory.
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(copied.success());
+}
+
+/// A source whose mirror has three images more than a backup of it, which was put back.
+fn set_back(dir: &Path) -> (Running, Running) {
+    let mut source = Running::start(dir, "source");
+    source.stay();
+    source.good(&["volume", "create", "vol0", "--size", "64M"]);
+    source.good(&["lun", "create", "vol0/db", "--size", "4M"]);
+    write(&source, 0, 1, 256 << 10);
+    source.good(&["snapshot", "create", "vol0@monday"]);
+    let destination = Running::start(dir, "destination");
+    let token = source.invite();
+    destination.good(&["mirror", "create", "vol0", &token]);
+    source.terminate();
+    let backup = dir.join("backup");
+    copy(&source.data, &backup);
+    source.restart();
+    for byte in 2..5 {
+        write(&source, u64::from(byte) << 18, byte, 64 << 10);
+        destination.good(&["mirror", "update", "vol0"]);
+    }
+    source.good(&["snapshot", "create", "vol0@tuesday"]);
+    destination.good(&["mirror", "update", "vol0"]);
+    source.kill();
+    std::fs::remove_dir_all(&source.data).unwrap();
+    std::fs::rename(&backup, &source.data).unwrap();
+    source.restart();
+    assert_eq!(content(&source)[3 << 18], 0, "the backup is older");
+    (source, destination)
+}
+
+#[test]
+fn mirror_of_a_source_from_a_backup_keeps_what_it_alone_has_and_its_owner_says_which_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = set_back(dir.path());
+    let newest = content(&destination);
+    // The source serves its clients, and mirrors come by the clock.
+    write(&source, 2 << 20, 9, 32 << 10);
+    for _ in 0..3 {
+        let message = destination.bad(13, "diverged", &["mirror", "update", "vol0"]);
+        assert!(message.contains("set back"), "{message}");
+        assert_eq!(content(&destination), newest, "the newest that there is stays");
+    }
+    assert_eq!(status(&destination)["state"], "diverged");
+    let lost = destination.json(&["mirror", "resync", "vol0", "-n"]);
+    assert_eq!(
+        (&lost["diverged"], &lost["snapshots"]),
+        (&true.into(), &serde_json::json!(["tuesday"])),
+        "{lost}"
+    );
+    let message = destination.bad(13, "diverged", &["mirror", "resync", "vol0"]);
+    assert!(message.contains("bytes that were written to `vol0`"), "{message}");
+    assert_eq!(content(&destination), newest);
+
+    // The backup goes on: what only the mirror has is kept in a file.
+    let spill = dir.path().join("lost.cairn");
+    let spill = spill.to_str().unwrap();
+    destination.good(&["mirror", "resync", "vol0", "--spill", spill]);
+    assert_eq!(content(&destination), content(&source));
+    assert_eq!(status(&destination)["state"], "mirrored");
+    let names = source.good(&["snapshot", "list", "vol0"]);
+    let base = names.split_whitespace().find(|word| word.contains("@split-") || word.contains("@monday"));
+    let dump = dir.path().join("base.cairn");
+    source.good(&["image", "dump", base.unwrap(), "--to", dump.to_str().unwrap()]);
+    source.good(&["image", "verify", dump.to_str().unwrap(), spill, "--deep"]);
+    // The decision was about that image, and about no later one.
+    write(&source, 0, 7, 4096);
+    destination.good(&["mirror", "update", "vol0"]);
+    assert_eq!(content(&destination), content(&source));
+    destination.good(&["volume", "check", "vol0", "--deep"]);
+}
+
+#[test]
+fn mirror_of_a_source_from_a_backup_takes_over_and_the_backup_follows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = set_back(dir.path());
+    let newest = content(&destination);
+    destination.bad(13, "diverged", &["mirror", "update", "vol0"]);
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    assert_eq!(content(&destination), newest);
+    wait_until("the source hears of it", || {
+        source.json(&["status"])["problems"].to_string().contains("was failed over to")
+    });
+    source.good(&["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
+    assert_eq!(content(&source), newest);
+    source.good(&["mirror", "failback", "vol0"]);
+    write(&source, 0, 7, 4096);
+    destination.good(&["mirror", "update", "vol0"]);
+    assert_eq!(content(&destination), content(&source));
+}
