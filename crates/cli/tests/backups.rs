@@ -1,4 +1,4 @@
-//! Data directories that were put back from a backup, which know nothing of what came after it.
+//! Data directories that were put back from a backup, which know nothing of what came after it, or in which a volume is missing.
 
 mod running;
 
@@ -115,4 +115,34 @@ fn mirror_of_a_source_from_a_backup_takes_over_and_the_backup_follows_it() {
     write(&source, 0, 7, 4096);
     destination.good(&["mirror", "update", "vol0"]);
     assert_eq!(content(&destination), content(&source));
+}
+
+/// Monitoring that asks after all mirrors hears of one whose volume did not open, and not that all is well with the others.
+#[test]
+fn mirror_whose_volume_is_not_open_is_critical_and_not_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = Running::start(dir.path(), "source");
+    let mut destination = Running::start(dir.path(), "destination");
+    for name in ["vol0", "vol1"] {
+        source.good(&["volume", "create", name, "--size", "64M"]);
+        let token = source.invite();
+        destination.good(&["mirror", "create", name, &token]);
+    }
+    destination.good(&["mirror", "check"]);
+    let image = destination.data.join("volumes/vol0/volume.img");
+    let aside = dir.path().join("aside");
+    destination.terminate();
+    std::fs::rename(&image, &aside).unwrap();
+    destination.restart();
+    for asked in [&["mirror", "check"][..], &["mirror", "check", "vol0"]] {
+        let told = destination.run(asked);
+        let line = String::from_utf8_lossy(&told.stdout).into_owned();
+        assert_eq!(told.status.code(), Some(2), "{line}");
+        assert!(line.starts_with("CRITICAL") && line.contains("vol0") && line.contains("not open"), "{line}");
+    }
+    let shown = status(&destination);
+    assert_eq!((&shown["state"], &shown["check"]), (&"unknown".into(), &2.into()), "{shown}");
+    assert!(shown["direction"].as_str().unwrap().contains("vol0 (here, destination)"), "{shown}");
+    std::fs::rename(&aside, &image).unwrap();
+    wait_until("the volume is opened", || destination.run(&["mirror", "check"]).status.success());
 }

@@ -35,10 +35,11 @@ use crate::volumes::{OpenVolume, Volumes};
 pub(crate) use consent::Consent;
 use consent::Consents;
 use continuous::Following;
-use roles::{Changed, Decision};
+use roles::{Change, Changed, Decision};
 use spread::Spread;
 use when::When;
 
+mod closed;
 mod commands;
 mod consent;
 mod continuous;

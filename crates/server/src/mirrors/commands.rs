@@ -31,13 +31,15 @@ impl Server {
         let known = self.mirrors.all();
         let mut shown: Vec<api::Mirror> = known.iter().map(|relation| self.mirrors.show(relation)).collect();
         shown.extend(self.mirrors.show_unread());
+        shown.extend(self.mirrors.show_closed());
         shown.sort_by(|a, b| a.name.cmp(&b.name));
         shown
     }
 
     pub(crate) fn show_mirror(&self, name: &str) -> Result<api::Mirror, ServerError> {
-        if let Some(unread) = self.mirrors.show_unread().into_iter().find(|mirror| mirror.name == name) {
-            return Ok(unread);
+        let mut unknown = self.mirrors.show_unread().into_iter().chain(self.mirrors.show_closed());
+        if let Some(unknown) = unknown.find(|mirror| mirror.name == name) {
+            return Ok(unknown);
         }
         Ok(self.mirrors.show(&*self.mirrors.get(name)?))
     }

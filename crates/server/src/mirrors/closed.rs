@@ -1,0 +1,88 @@
+//! Mirrors whose volumes are not open, as a device is missing or damaged: they show nothing and are brought nothing, and are told all the same, or monitoring would find that all is well
+//! with the others.
+
+use super::{Change, Document, Mirrors};
+use crate::api::{self, MirrorRole, MirrorState};
+use crate::identity::Fingerprint;
+use crate::state;
+use crate::transfer;
+
+impl Mirrors {
+    /// All of them, by what their documents say.
+    pub(super) fn show_closed(&self) -> Vec<api::Mirror> {
+        let mut closed = self.volumes.list();
+        closed.retain(|volume| volume.role == api::VolumeRole::Unavailable);
+        let names = closed.into_iter().map(|volume| volume.name);
+        names.filter_map(|name| self.show_one_closed(&name)).collect()
+    }
+
+    fn show_one_closed(&self, name: &str) -> Option<api::Mirror> {
+        let error = self.volumes.get(name).err()?;
+        let path = self.volumes.folder(name).join("mirror.json");
+        let document = match state::load::<Document>(&path) {
+            Ok(document) => document?,
+            // Nothing is known but that there is one.
+            Err(_) => Document::of("", Fingerprint::default(), "", 0),
+        };
+        let other = format!("{} at {}", document.volume, document.address);
+        let takes_writes =
+            document.change.is_some_and(|change| matches!(change.kind, Change::Failover | Change::Reverse));
+        let (role, direction) = match takes_writes {
+            _ if document.address.is_empty() => {
+                (MirrorRole::Destination, "with whom is not known".to_owned())
+            }
+            true => (MirrorRole::Source, format!("{name} (here, source) -> {other} (destination)")),
+            false => (MirrorRole::Destination, format!("{other} (source) -> {name} (here, destination)")),
+        };
+        let source_name =
+            format!("{}-{:016x}", transfer::peer_digits(self.identity.fingerprint), document.relationship);
+        let rpo_ms = document.rpo().map(super::millis);
+        let stall_ms = super::millis(document.stall(self.patience));
+        let within_ms = document.within().map(super::millis);
+        Some(api::Mirror {
+            name: name.to_owned(),
+            role,
+            direction,
+            role_since_ms: document.change.map(|change| change.at_ms),
+            spill: document.decision.as_ref().and_then(|decision| decision.spill.clone()),
+            state: MirrorState::Unknown,
+            reason: format!("it shows nothing and is brought nothing: {error}"),
+            remedy: Some(error.next()),
+            check: 2,
+            source_address: document.address,
+            source_volume: document.volume,
+            source_name,
+            every_ms: document.when.every_ms,
+            cron: document.when.cron,
+            continuous: document.when.continuous,
+            session: None,
+            zone: document.when.zone,
+            lock_ms: document.lock_ms,
+            rpo_ms,
+            over_rpo: false,
+            hold: !document.no_hold,
+            stall_ms,
+            paused: document.paused,
+            limit: document.link.limit.clone(),
+            limit_now_bytes: None,
+            connections: document.link.connections.unwrap_or(1),
+            compress: document.link.compress,
+            within_ms,
+            image: None,
+            image_ms: None,
+            image_age_ms: None,
+            lag_ms: None,
+            lag_bytes: None,
+            silent_ms: None,
+            quiet_ms: None,
+            last: document.last,
+            next_ms: None,
+            sent_bytes: document.sent_bytes,
+            updates: document.updates,
+            problem: Some(error.body()),
+            verified: document.verified,
+            mended_here: document.mended_here,
+            mended_there: document.mended_there,
+        })
+    }
+}
