@@ -117,6 +117,43 @@ fn mirror_of_a_source_from_a_backup_takes_over_and_the_backup_follows_it() {
     assert_eq!(content(&destination), content(&source));
 }
 
+/// What it was told is not in the backup, and nobody but its mirror knows.
+#[test]
+fn source_from_a_backup_of_before_a_failover_hears_of_it_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = Running::start(dir.path(), "source");
+    source.stay();
+    source.good(&["volume", "create", "vol0", "--size", "64M"]);
+    source.good(&["lun", "create", "vol0/db", "--size", "4M"]);
+    write(&source, 0, 1, 256 << 10);
+    let destination = Running::start(dir.path(), "destination");
+    let token = source.invite();
+    destination.good(&["mirror", "create", "vol0", &token]);
+    source.terminate();
+    let backup = dir.path().join("backup");
+    copy(&source.data, &backup);
+    source.restart();
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    let hears =
+        |source: &Running| source.json(&["status"])["problems"].to_string().contains("was failed over to");
+    wait_until("the source hears of it", || hears(&source));
+    wait_until("the mirror knows that", || status(&destination)["reason"].to_string().contains("side knows"));
+    source.terminate();
+    std::fs::remove_dir_all(&source.data).unwrap();
+    std::fs::rename(&backup, &source.data).unwrap();
+    source.restart();
+    write(&source, 1 << 20, 9, 32 << 10);
+    assert!(!hears(&source));
+    wait_until("the backup hears of it", || hears(&source));
+    // So does one that has lost what it knew of its mirrors.
+    source.terminate();
+    std::fs::remove_file(source.data.join("followers.json")).unwrap();
+    source.restart();
+    wait_until("it learns that again", || hears(&source));
+    source.good(&["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
+    assert_eq!(content(&source), content(&destination));
+}
+
 /// Monitoring that asks after all mirrors hears of one whose volume did not open, and not that all is well with the others.
 #[test]
 fn mirror_whose_volume_is_not_open_is_critical_and_not_left_out() {

@@ -45,7 +45,7 @@ pub trait SourceVolumes {
         Err(Refusal::NotTaken)
     }
 
-    /// A mirror tells that it was failed over; `known` when it was a mirror of this volume.
+    /// A mirror tells that it was failed over; `known` when that is news to a mirror's source.
     fn departed(
         &self,
         _volume: &str,

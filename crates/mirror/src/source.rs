@@ -45,6 +45,8 @@ pub struct Source {
     /// One at a time makes and deletes base snapshots. Taken before the others.
     pub(crate) housekeeping: Mutex<()>,
     pub(crate) followers: Mutex<BTreeMap<Key, Follower>>,
+    /// Mirrors that were failed over and let go of since, with the time of the failover: what is told of that again is no news.
+    let_go_of: Mutex<BTreeMap<Key, Timestamp>>,
     /// Blocks sent to each mirror since it last confirmed an image.
     sent: Mutex<HashMap<Key, u64>>,
     /// There are mirrors that are not known.
@@ -128,6 +130,20 @@ impl Source {
     /// What an earlier run knew of mirrors is not known: a destination that they may follow keeps whatever any of them may have as its base ([`Source::relayed`]).
     pub fn remember_not(&self) {
         self.forgets.store(true, Ordering::Release);
+    }
+
+    /// The failovers of which mirrors were let go of, to be remembered: volume, name and time of each.
+    pub fn forgotten(&self) -> Vec<(VolumeId, String, Timestamp)> {
+        let forgotten = self.let_go_of.lock();
+        forgotten.iter().map(|((volume, prefix), at)| (*volume, name_in(prefix).to_owned(), *at)).collect()
+    }
+
+    /// What [`Source::forgotten`] said in an earlier run.
+    pub fn remember_forgotten(&self, forgotten: Vec<(VolumeId, String, Timestamp)>) {
+        let mut known = self.let_go_of.lock();
+        for (volume, name, at) in forgotten {
+            known.entry((volume, format!("{MIRROR_PREFIX}{name}."))).or_insert(at);
+        }
     }
 
     /// The mirrors that are known, to be remembered.
@@ -582,7 +598,7 @@ impl Source {
         Ok(())
     }
 
-    /// Notes that a mirror was failed over. False when the volume takes no writes here, and so has nothing to lose by it.
+    /// Notes that a mirror was failed over. False when that is no news, or the volume takes no writes here, and so has nothing to lose by it.
     pub(crate) fn note_departure(
         &self,
         volume: &Arc<Volume>,
@@ -593,24 +609,36 @@ impl Source {
         if volume.status_role() != Role::Normal {
             return false;
         }
-        let mut followers = self.followers.lock();
         let key = (volume.id(), prefix.to_owned());
+        if self.let_go_of.lock().get(&key) == Some(&departure.at) {
+            return false;
+        }
+        let mut followers = self.followers.lock();
         let now = volume.clock().now();
         let follower =
             followers.entry(key).or_insert_with(|| Follower::new(volume.id(), name_in(prefix), now));
         follower.heard = now;
         let address = volumes.reachable(&departure.address);
-        follower.departed = Some(Departure { address, ..departure.clone() });
-        true
+        match &mut follower.departed {
+            Some(known) if known.at == departure.at => {
+                known.address = address;
+                false
+            }
+            departed => {
+                *departed = Some(Departure { address, ..departure.clone() });
+                true
+            }
+        }
     }
 
     /// Notes what a session said of its mirror.
     fn hear(&self, volume: &Arc<Volume>, prefix: &str, heard: &Heard) {
         let now = volume.clock().now();
+        let key = (volume.id(), prefix.to_owned());
+        self.let_go_of.lock().remove(&key);
         let mut followers = self.followers.lock();
-        let follower = followers
-            .entry((volume.id(), prefix.to_owned()))
-            .or_insert_with(|| Follower::new(volume.id(), name_in(prefix), now));
+        let follower =
+            followers.entry(key).or_insert_with(|| Follower::new(volume.id(), name_in(prefix), now));
         follower.heard = now;
         // Whoever asks for an image or for the lag follows.
         follower.departed = None;
@@ -699,7 +727,10 @@ impl Source {
         if let Some(session) = self.sessions.lock().remove(&key) {
             session.store(true, Ordering::Release);
         }
-        self.followers.lock().remove(&key);
+        let departed = self.followers.lock().remove(&key).and_then(|follower| follower.departed);
+        if let Some(departure) = departed {
+            self.let_go_of.lock().insert(key.clone(), departure.at);
+        }
         self.sent.lock().remove(&key);
         if volume.status_role() != Role::Normal {
             // What it had here is its source's to delete.

@@ -78,9 +78,19 @@ impl From<DepartedEntry> for Departure {
     }
 }
 
+/// A failover of a mirror that was let go of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Forgotten {
+    volume: [u8; 16],
+    name: String,
+    at_ns: u64,
+}
+
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Document {
     followers: Vec<Entry>,
+    #[serde(default)]
+    forgotten: Vec<Forgotten>,
 }
 
 impl From<&Follower> for Entry {
@@ -122,7 +132,7 @@ impl From<Entry> for Follower {
 /// `followers.json`.
 pub(crate) struct Followers {
     path: PathBuf,
-    written: Mutex<Vec<Entry>>,
+    written: Mutex<Document>,
     /// Whose they are is not known: nothing is let go that one may need, and nothing is written down.
     unread: Mutex<Option<Unread>>,
 }
@@ -140,12 +150,15 @@ impl Followers {
     /// Takes in what the file says by now.
     pub(crate) fn read(&self, source: &Source) {
         let (document, unread) = state::known::<Document>(&self.path);
-        let followers = document.unwrap_or_default().followers;
+        let document = document.unwrap_or_default();
         match &unread {
             Some(_) => source.remember_not(),
-            None => source.remember(followers.iter().cloned().map(Follower::from).collect()),
+            None => source.remember(document.followers.iter().cloned().map(Follower::from).collect()),
         }
-        *self.written.lock() = followers;
+        let forgotten = document.forgotten.iter();
+        let forgotten = forgotten.map(|one| (VolumeId(one.volume), one.name.clone(), Timestamp(one.at_ns)));
+        source.remember_forgotten(forgotten.collect());
+        *self.written.lock() = document;
         *self.unread.lock() = unread;
     }
 
@@ -160,17 +173,21 @@ impl Followers {
             return;
         }
         let followers: Vec<Entry> = source.followers().iter().map(Entry::from).collect();
+        let forgotten = source.forgotten().into_iter();
+        let forgotten = forgotten.map(|(volume, name, at)| Forgotten { volume: volume.0, name, at_ns: at.0 });
+        let document = Document { followers, forgotten: forgotten.collect() };
         let mut written = self.written.lock();
         let recent = |(old, new): (&Entry, &Entry)| {
             let stale = new.heard_ns.abs_diff(old.heard_ns) > WRITE_EVERY.as_nanos() as u64;
             !stale && *old == Entry { heard_ns: old.heard_ns, ..new.clone() }
         };
-        if written.len() == followers.len() && written.iter().zip(&followers).all(recent) {
+        let (old, new) = (&written.followers, &document.followers);
+        let same = old.len() == new.len() && old.iter().zip(new).all(recent);
+        if same && written.forgotten == document.forgotten {
             return;
         }
-        let document = Document { followers };
         match state::save(&self.path, &document) {
-            Ok(()) => *written = document.followers,
+            Ok(()) => *written = document,
             Err(error) => {
                 tracing::warn!(%error, "what is known of the mirrors of this server was not written down")
             }

@@ -585,6 +585,33 @@ fn old_source_learns_that_its_mirror_was_failed_over() {
     assert_eq!(follower.departed, None);
 }
 
+/// A mirror that was failed over says so again and again, as its source may have forgotten it. One that its owner has let go of stays let go of, until it is failed over anew.
+#[test]
+fn failover_of_a_mirror_that_was_let_go_of_is_no_news_when_it_is_told_again() {
+    let pair = Pair::new(15);
+    let mut rng = Rng::new(15);
+    pair.write(pair.files[0], 0, 100, &mut rng);
+    pair.update().expect("a baseline");
+    let mirror = pair.mirror();
+    mirror.failover().expect("a failover");
+    let tell = |at| {
+        let departure = mirror.departure(":7420", "vol0", Timestamp(at)).expect("it takes writes");
+        pair.converse(|client| mirror.standing(client, Some(departure))).expect("told");
+    };
+    let known = |registry: &crate::Source| registry.followers().into_iter().next();
+    tell(5);
+    tell(5);
+    let follower = known(&pair.registry).expect("a follower");
+    assert!(follower.departed.is_some());
+    pair.registry.forget(&pair.source, &follower.name).expect("it is let go of");
+    tell(5);
+    assert_eq!(known(&pair.registry), None);
+    let forgotten = pair.registry.forgotten();
+    assert_eq!(forgotten, [(pair.source.id(), follower.name, Timestamp(5))]);
+    tell(6);
+    assert!(known(&pair.registry).is_some_and(|follower| follower.departed.is_some()), "another failover");
+}
+
 /// A session keeps the head that it opened, also when the number of its snapshot has come to mean another one.
 #[test]
 fn readers_of_the_given_up_head_keep_it() {

@@ -34,3 +34,14 @@ fn mirror_that_was_not_heard_of_for_a_day_is_a_problem_at_its_source() {
     let parted = api::Follower { departed: Some(departure), ..mirror };
     assert!(parted.unheard(heard_ms + 2 * UNHEARD_MS).is_none(), "that is told by itself");
 }
+
+#[test]
+fn failovers_of_mirrors_that_were_let_go_of_are_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let gone = (VolumeId([7; 16]), "ab-1".to_owned(), Timestamp(5));
+    let (followers, source) = Followers::open(dir.path()).unwrap();
+    source.remember_forgotten(vec![gone.clone()]);
+    followers.keep(&source);
+    let (_, source) = Followers::open(dir.path()).unwrap();
+    assert_eq!(source.forgotten(), [gone]);
+}

@@ -9,6 +9,7 @@ use std::io::BufWriter;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId};
 use cairn_format::dump::{DumpId, DumpLevel};
@@ -37,6 +38,10 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 pub(super) const CATCH_UP: usize = 3;
 /// An update of no more than this is little enough for the stop: 4 MiB.
 pub(super) const LITTLE: u64 = 4 << 20;
+
+/// A side that takes writes tells the other one so, as long as that has not come as a mirror for so long: it may have been put back from a backup since it heard of it, or have lost
+/// what it knew of its mirrors.
+const COMES_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a side that was given a role gets to take it, before it is asked.
 const TAKES_OVER_MS: u64 = 3_000;
@@ -101,13 +106,11 @@ impl Mirrors {
         }
     }
 
-    /// Tells the other side of a failover, on a thread of its own, until it has heard.
+    /// Tells the other side that this one takes writes, on a thread of its own, until it has heard, and from then on while it does not come as a mirror.
     pub(super) fn tell_of_failover(self: &Arc<Self>, relation: &Arc<Relation>) {
         let changed = relation.document.lock().change;
-        let Some(changed) = changed.filter(|changed| changed.kind == Change::Failover && !changed.told)
-        else {
-            return;
-        };
+        let takes_writes = |changed: &Changed| matches!(changed.kind, Change::Failover | Change::Reverse);
+        let Some(changed) = changed.filter(takes_writes) else { return };
         if relation.refuse_without_source().is_err() {
             return;
         }
@@ -121,12 +124,16 @@ impl Mirrors {
             live.asking = true;
             live.asked = Some(now);
         }
+        if changed.told && self.is_heard_of(relation) {
+            relation.live.lock().asking = false;
+            return;
+        }
         let (mirrors, mine) = (self.clone(), relation.clone());
         let tell = move || {
             let at = cairn_base::Timestamp(changed.at_ms * 1_000_000);
             let news = mine.destination.departure(&mirrors.own_address(), &mine.name, at);
             let told = mirrors.talk(&mine, |client| mine.destination.standing(client, news));
-            if told.is_ok() {
+            if told.is_ok() && !changed.told {
                 let mut document = mine.document.lock();
                 if document.change == Some(changed) {
                     document.change = Some(Changed { told: true, ..changed });
@@ -136,12 +143,23 @@ impl Mirrors {
                 }
             }
             let mut live = mine.live.lock();
-            live.unanswered = told.err().map(|error| error.body());
+            // Who has heard of it need not answer.
+            live.unanswered = told.err().filter(|_| !changed.told).map(|error| error.body());
             live.asking = false;
         };
         if std::thread::Builder::new().name("tell".to_owned()).spawn(tell).is_err() {
             relation.live.lock().asking = false;
         }
+    }
+
+    /// Whether the other side has come as a mirror a moment ago.
+    fn is_heard_of(&self, relation: &Relation) -> bool {
+        let (name, volume) = (relation.follower(), relation.destination.volume().id());
+        let now = self.clock.now();
+        self.source.followers().iter().any(|follower| {
+            let recent = now.since(follower.heard) < COMES_WITHIN && follower.departed.is_none();
+            follower.volume == volume && follower.name == name && recent
+        })
     }
 
     /// Asks whether the other side has taken over that was given the role here, on a thread of its own, until it has: a mirror without a schedule would not hear of it.
