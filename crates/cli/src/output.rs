@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::exit::Failure;
-use cairn_server::api::ErrorKind;
+use cairn_server::api::{ErrorBody, ErrorKind};
 
 /// How to print.
 #[derive(Debug, Clone, Copy)]
@@ -93,12 +93,26 @@ pub fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("the objects of the API have string keys and no failing parts")
 }
 
-/// Prints a line; a reader that went away (a closed pipe) ends the program quietly.
+/// Prints a line; a reader that went away (a closed pipe) ends the program quietly, and output that can't be written, as where a disk is full, with an error.
 pub fn print_line(text: &str) {
     use std::io::Write;
-    if writeln!(std::io::stdout(), "{text}").is_err() {
-        std::process::exit(i32::from(crate::exit::DONE));
+    let Err(error) = writeln!(std::io::stdout(), "{text}") else { return };
+    let code = unwritten(error).map_or(crate::exit::DONE, |failure| {
+        let _ = failure.report(false);
+        failure.code
+    });
+    std::process::exit(i32::from(code));
+}
+
+/// The failure of output that can't be written; none where its reader has enough of it.
+pub fn unwritten(error: std::io::Error) -> Option<Failure> {
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
+        return None;
     }
+    let Failure { body, code } = Failure::from(error);
+    let message = format!("the output can't be written: {}", body.message);
+    let next = "make room where it goes to, or send it somewhere else, and run it again; what it was to change may be changed already".to_owned();
+    Some(Failure { body: ErrorBody { message, next, ..body }, code })
 }
 
 /// A table without lines, as `ls -l` has it.

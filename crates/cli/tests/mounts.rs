@@ -672,6 +672,14 @@ fn files_come_out_of_image_dumps_without_restoring_them() {
     assert_eq!(image(&["cat", &zero, &one, "home/ann/notes"]), (Some(0), "second".to_owned()));
     assert_eq!(image(&["cat", &zero, &one, "@monday:/home/ann/notes"]), (Some(0), "first".to_owned()));
     assert_eq!(image(&["cat", &zero, &one, "/home/large"]).0, Some(10));
+    // What does not fit where the output goes is no file that came out.
+    for asked in [&["cat", &zero, "/home/ann/notes"][..], &["cat", &zero, "/home/large"], &["ls", &zero]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let ended = cairn().arg("image").args(asked).stdout(full).output().unwrap();
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(24), "{asked:?}: {told}");
+        assert!(told.contains("the output can't be written"), "{asked:?}: {told}");
+    }
     let (code, listed) = image(&["ls", &zero, "/home"]);
     assert!(code == Some(0) && listed.contains("large") && listed.contains("link -> ann/notes"), "{listed}");
     let to = scratch.path().join("out");

@@ -17,7 +17,7 @@ use super::mount::{dump_failure, open_dump, open_files};
 use crate::arguments::ExtractImage;
 use crate::commands::restore::host::{Place, Target};
 use crate::exit::{Failure, PARTLY_DONE};
-use crate::output::{Output, ago, print_line, size, table};
+use crate::output::{Output, ago, print_line, size, table, unwritten};
 
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
@@ -206,13 +206,11 @@ pub fn cat(files: &[PathBuf], path: &Path) -> Result<(), Failure> {
             break;
         }
         at += bytes.len() as u64;
-        if out.write_all(&bytes).is_err() {
-            // A reader that has enough.
-            return Ok(());
+        if let Err(error) = out.write_all(&bytes) {
+            return unwritten(error).map_or(Ok(()), Err);
         }
     }
-    let _ = out.flush();
-    Ok(())
+    out.flush().or_else(|error| unwritten(error).map_or(Ok(()), Err))
 }
 
 /// Takes a file, or a directory with all below, out of a dump.
