@@ -43,6 +43,11 @@ fn full_disk_fails_the_writes_that_do_not_fit_and_nothing_else() {
     assert!(!server.data.join("volumes/vol1").exists(), "nothing is left of it");
     let problem = server.json(&["status"])["problems"][0].clone();
     assert_eq!(problem["subject"], "vol0", "{problem}");
+    let next = problem["next"].as_str().unwrap();
+    assert!(
+        next.contains("room") && next.contains("restart the server"),
+        "what it says is what helps: {problem}"
+    );
     server.kill();
     // With room again all is as it was flushed.
     small.grow(256 << 20);

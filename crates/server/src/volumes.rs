@@ -395,7 +395,8 @@ impl Volumes {
         for open in self.all() {
             problems.extend(open.hooks.problem(&open.name));
             if let Some(source) = open.volume.status().latched {
-                let error = ServerError::volume(&open.name)(source);
+                // What it failed with is mended, and the server started anew: only then it takes writes again.
+                let error = ServerError::volume(&open.name)(VolumeError::Latched(Box::new(source)));
                 problems.push(api::Problem {
                     subject: open.name.clone(),
                     message: error.to_string(),

@@ -590,7 +590,10 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
         }
         VolumeError::OtherHead => "run the command again: it is made with what there is now".into(),
         VolumeError::Refused(_) => "update the mirror again; if it stays, make a new one".into(),
-        VolumeError::Latched(_) => "mend the device, then restart the server".into(),
+        VolumeError::Latched(reason) => match volume_kind(reason) {
+            ErrorKind::NoSpace => "make room on the file system of its device, then restart the server".into(),
+            _ => "mend the device, then restart the server".into(),
+        },
         VolumeError::LogDamaged { .. } => format!(
             "fail over to the mirror, or restore the device; `cairn volume log {volume} --discard-lost` opens at the last \
              consistency point, without what was flushed since"
