@@ -600,3 +600,51 @@ fn deleting_a_volume_leaves_the_settings_of_a_device_that_has_its_name() {
     server.good(&["volume", "delete", "disk0", "--yes"]);
     assert!(server.disk("disk0").write(0, &[1; 4096]).is_err(), "nobody may write to it");
 }
+
+/// The disk with the history died: what it was the history of goes on as a plain disk, when its owner says so.
+#[test]
+fn device_whose_history_is_lost_is_released_without_it_and_its_origin_is_a_plain_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, image) = served(dir.path());
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "8M"]);
+    let histories = [path(dir.path(), "one"), path(dir.path(), "two")];
+    server.good(&["device", "adopt", "disk0", "--origin", &image, "--history", &histories[0]]);
+    server.good(&["device", "adopt", "disk1", "--origin", "lun:vol0/db", "--history", &histories[1]]);
+    for (device, byte) in [("disk0", 7), ("disk1", 8)] {
+        let mut disk = server.disk(device);
+        write(&mut disk, 3, byte);
+        disk.flush().unwrap();
+    }
+    server.good(&["history", "clone", "disk0", "--at", &now(), "--as", "try"]);
+    // One that is open has what its release copies back, whatever else is said.
+    server.bad(11, "busy", &["device", "release", "disk0", "--without-history", "--yes"]);
+    server.terminate();
+    let aside = path(dir.path(), "aside");
+    std::fs::rename(&histories[1], &aside).unwrap();
+    std::fs::remove_file(&histories[0]).unwrap();
+    server.restart();
+    let problems = server.json(&["status"])["problems"].clone();
+    for device in ["disk0", "disk1"] {
+        let told = problems.as_array().unwrap().iter().find(|problem| problem["subject"] == device).unwrap();
+        let next = told["next"].as_str().unwrap();
+        assert!(next.contains(&format!("cairn device release {device} --without-history")), "{told}");
+        let message = server.bad(27, "damaged", &["device", "release", device, "--yes"]);
+        assert!(message.contains("is not open"), "{message}");
+    }
+    assert!(!server.has_export("vol0/db"), "a write would be missing in the history");
+    server.good(&["device", "release", "disk0", "--without-history", "-n"]);
+    assert_eq!(server.json(&["device", "list"]).as_array().unwrap().len(), 2, "nothing was done");
+    server.good(&["device", "release", "disk0", "--without-history", "--yes"]);
+    let content = std::fs::read(&image).unwrap();
+    assert!(content[3 * BLOCK as usize..4 * BLOCK as usize].iter().all(|byte| *byte == 7));
+    assert!(!server.data.join("devices/disk0@try.store").exists(), "what was written to a clone goes");
+    // That it was not lost after all is found.
+    std::fs::rename(&aside, &histories[1]).unwrap();
+    server.good(&["device", "release", "disk1", "--without-history", "--yes"]);
+    assert_eq!(read(&mut server.disk("vol0/db"), 3), 8, "the LUN is served again");
+    server.terminate();
+    server.restart();
+    assert_eq!(server.json(&["device", "list"]), serde_json::json!([]));
+    assert!(server.json(&["status"])["problems"].as_array().unwrap().is_empty());
+}

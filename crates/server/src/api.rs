@@ -27,8 +27,8 @@ pub use activity::{Activity, Rate};
 pub use clones::{CreateClone, VolumeClone};
 pub use devices::{
     AdoptDevice, CreateMark, CreateView, Device, EnableHistory, FloorPolicy, Folding, HistoryEnabled,
-    HistoryStatus, Instant, IoCount, LostVersion, Mark, Placement, Reduce, Revert, RevertCopy, Reverted,
-    Thin, View, ViewQuery, VolumeHistory, Window,
+    HistoryStatus, Instant, IoCount, LostVersion, Mark, Placement, Reduce, ReleaseQuery, Revert, RevertCopy,
+    Reverted, Thin, View, ViewQuery, VolumeHistory, Window,
 };
 pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
 pub use dumps::{

@@ -467,14 +467,14 @@ impl Devices {
     pub(crate) fn get(&self, name: &str) -> Result<Arc<OpenDevice>, ServerError> {
         match self.entries.read().get(name) {
             Some(Entry::Open(open)) => Ok(open.clone()),
-            Some(Entry::Unavailable(_, error)) => Err(ServerError::DeviceUnavailable {
+            Some(Entry::Unavailable(document, error)) => Err(ServerError::DeviceUnavailable {
                 device: name.to_owned(),
                 kind: match error.kind() {
                     ErrorKind::NotFound => ErrorKind::Damaged,
                     kind => kind,
                 },
                 reason: error.to_string(),
-                next: error.next(),
+                next: self.next_of(name, document, error),
             }),
             Some(Entry::Plain(..)) => Err(ServerError::WithoutHistory { device: name.to_owned() }),
             Some(Entry::Releasing(_)) => {

@@ -19,6 +19,9 @@ pub enum Device {
     Release {
         /// Its name
         name: String,
+        /// Also where its history is lost for good: what the origin has stays as it is
+        #[arg(long)]
+        without_history: bool,
         /// Only say what would happen
         #[arg(short = 'n', long)]
         dry_run: bool,

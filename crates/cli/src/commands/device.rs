@@ -63,11 +63,18 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
                 table(["NAME", "SIZE", "ORIGIN", "HISTORY", "URI OR PROBLEM"], devices.iter().map(row))
             });
         }
-        Device::Release { name, dry_run } => {
+        Device::Release { name, without_history, dry_run } => {
             let devices: Vec<api::Device> = client.get("/v1/devices")?;
             let known = devices.into_iter().find(|device| device.name == name);
             let (device, what) = match known {
                 Some(device) if device.history.is_none() => (device, format!("this ends the export {name}")),
+                Some(device) if device.size_bytes == 0 && without_history => {
+                    let what = format!(
+                        "this gives up the history of {name} with its clones, also if it can't be opened: {} stays as it is, which is today's content as of the last flush, but with the placement `logging`, and while a revert is copied in the background, what only the history has is lost",
+                        device.origin
+                    );
+                    (device, what)
+                }
                 // One that is not open is opened for its release.
                 Some(device) if device.size_bytes == 0 => {
                     let what = format!(
@@ -96,7 +103,8 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
                 return Ok(());
             }
             output.confirm(&what)?;
-            let job: api::Job = client.delete(&path(&name)?)?;
+            let query = if without_history { "?without_history=true" } else { "" };
+            let job: api::Job = client.delete(&format!("{}{query}", path(&name)?))?;
             super::follow(job, client, output)?;
             let released = serde_json::json!({ "released": name, "origin": device.origin });
             output.tell(&released, |_| format!("{} is a plain disk again", device.origin));

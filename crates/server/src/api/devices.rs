@@ -324,6 +324,13 @@ pub struct Instant {
     pub mark: Option<String>,
 }
 
+/// How a device is released.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, IntoParams)]
+pub struct ReleaseQuery {
+    /// Also where its history can't be opened: what the origin has stays as it is.
+    pub without_history: Option<bool>,
+}
+
 /// Which kind of export of an instant is meant.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, IntoParams)]
 pub struct ViewQuery {

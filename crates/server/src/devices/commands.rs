@@ -99,10 +99,16 @@ impl Server {
         self.devices.lun_of(device).map_or(Ok(()), |lun| self.refuse_open_export(&lun))
     }
 
-    pub(crate) fn release_device(self: &Arc<Self>, device: &str) -> Result<api::Job, ServerError> {
+    pub(crate) fn release_device(
+        self: &Arc<Self>,
+        device: &str,
+        query: api::ReleaseQuery,
+    ) -> Result<api::Job, ServerError> {
         self.refuse_open_device(device)?;
         let lun = self.devices.lun_of(device);
-        if self.devices.release_plain(device)? {
+        let without_history = query.without_history == Some(true);
+        let given_up = without_history && self.devices.release_without_history(device)?;
+        if given_up || self.devices.release_plain(device)? {
             self.close_device(device, lun.as_deref());
             self.access.forget(|name| present_of(name) == device)?;
             return self.jobs.start("release", device, |_| Ok(None));

@@ -4,12 +4,15 @@
 //! server, leaves a device that is served as before and says why it stopped. It can be asked for again, and goes on; a history that has failed meanwhile, or could not be opened, is opened again for that.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use cairn_history::HistoryError;
 
-use super::{Devices, Entry, OpenDevice};
+use super::place::Place;
+use super::{Devices, Document, Entry, OpenDevice};
+use crate::api::ErrorKind;
 use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::state;
@@ -26,6 +29,54 @@ impl Devices {
         *open.document.lock() = document.clone();
         self.entries.write().insert(name.to_owned(), Entry::Releasing(document));
         Ok(Some(open))
+    }
+
+    /// Gives up a device whose history is lost for good: its origin stays as it is, and what was written to its clones goes. False when there is none that could not be opened, also not
+    /// now: it is released as any other.
+    ///
+    /// # Errors
+    /// [`ServerError::Busy`] and the like where somebody else has the history open; what keeps its origin from being opened.
+    pub(crate) fn release_without_history(&self, name: &str) -> Result<bool, ServerError> {
+        let _changing = self.changing.lock();
+        let document = match self.entries.read().get(name) {
+            Some(Entry::Unavailable(_, error)) if matches!(**error, ServerError::StateUnread { .. }) => {
+                return Ok(false);
+            }
+            Some(Entry::Unavailable(document, _)) if document.history.is_some() => document.clone(),
+            _ => return Ok(false),
+        };
+        drop(self.open_place(&document.origin)?);
+        match self.start(name, &document) {
+            Ok(entry) => {
+                self.entries.write().insert(name.to_owned(), entry);
+                Ok(false)
+            }
+            Err(error) if error.kind() == ErrorKind::Busy => Err(error),
+            Err(error) => {
+                tracing::warn!(device = name, %error, "a device is given up without its history");
+                self.forget(name)?;
+                for clone in document.clones.keys() {
+                    let _ = fs::remove_file(self.clone_path(name, clone));
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// What to do about a device that is not open, also where its history does not come back.
+    pub(super) fn next_of(&self, name: &str, document: &Document, error: &ServerError) -> String {
+        let origin_is_there = match &document.origin {
+            Place::File(path) => path.exists(),
+            Place::Lun { volume, .. } => self.volumes.get(volume).is_ok(),
+        };
+        let unread = matches!(error, ServerError::StateUnread { .. });
+        if unread || document.history.is_none() || !origin_is_there || error.kind() == ErrorKind::Busy {
+            return error.next();
+        }
+        format!(
+            "bring its history back (attach its disk, mount its file system, restore the file) and ask again, or restart the server; if it is lost for good, `cairn device release {name} --without-history` leaves {} as it is (-n says what that costs)",
+            document.origin
+        )
     }
 
     /// The device; one that has failed or could not be opened is opened again.

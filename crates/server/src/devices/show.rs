@@ -37,8 +37,9 @@ impl Devices {
     /// What is wrong with devices.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
         let problems = |(name, entry): (&String, &Entry)| match entry {
-            Entry::Unavailable(_, error) => {
-                vec![api::Problem { subject: name.clone(), message: error.to_string(), next: error.next() }]
+            Entry::Unavailable(document, error) => {
+                let next = self.next_of(name, document, error);
+                vec![api::Problem { subject: name.clone(), message: error.to_string(), next }]
             }
             Entry::Open(open) => open.problems(),
             Entry::Plain(..) | Entry::Releasing(_) => Vec::new(),

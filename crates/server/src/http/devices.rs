@@ -55,11 +55,16 @@ async fn show_history(
 }
 
 /// Leaves a plain disk with the present content behind. The answer is a job.
-#[utoipa::path(delete, path = "/v1/devices/{device}", tag = "devices", params(("device" = String, Path,)),
+#[utoipa::path(delete, path = "/v1/devices/{device}", tag = "devices",
+    params(("device" = String, Path,), api::ReleaseQuery),
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
-async fn release_device(State(server): State<Arc<Server>>, Path(device): Path<String>) -> Answer<api::Job> {
+async fn release_device(
+    State(server): State<Arc<Server>>,
+    Path(device): Path<String>,
+    Query(query): Query<api::ReleaseQuery>,
+) -> Answer<api::Job> {
     let mine = server.clone();
-    blocking(server, move |_| mine.release_device(&device)).await
+    blocking(server, move |_| mine.release_device(&device, query)).await
 }
 
 /// Names the present instant.
