@@ -36,13 +36,20 @@ pub struct Client {
     place: Place,
     runtime: tokio::runtime::Runtime,
     told_version: std::cell::Cell<bool>,
+    patience: std::cell::Cell<Duration>,
 }
 
 impl Client {
     /// A client of the server at `place`; nothing is sent yet.
     pub fn new(place: Place) -> Result<Self, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { place, runtime, told_version: std::cell::Cell::new(false) })
+        let (told_version, patience) = (std::cell::Cell::new(false), std::cell::Cell::new(PATIENCE));
+        Ok(Self { place, runtime, told_version, patience })
+    }
+
+    /// Waits no longer than that for an answer from now on.
+    pub fn hurry(&self, patience: Duration) {
+        self.patience.set(patience);
     }
 
     /// Ctrl-C, from now on; it does not end the program any more.
@@ -113,10 +120,11 @@ impl Client {
         }
         let request = request.body(Full::new(Bytes::from(bytes))).map_err(|error| broken(&error))?;
         let answer = self.runtime.block_on(async {
-            tokio::time::timeout(PATIENCE, self.exchange(request)).await.unwrap_or_else(|_| {
+            let patience = self.patience.get();
+            tokio::time::timeout(patience, self.exchange(request)).await.unwrap_or_else(|_| {
                 Err(Failure::new(
                     ErrorKind::Failed,
-                    format!("the server did not answer within {} s", PATIENCE.as_secs()),
+                    format!("the server did not answer within {} s", patience.as_secs()),
                     "see its log; `cairn status` shows what it is at",
                 ))
             })

@@ -382,8 +382,13 @@ fn monitoring_hears_of_nothing_but_its_four_exit_codes() {
     std::fs::write(&wrong, "0".repeat(64)).unwrap();
     let (wrong, missing) = (wrong.to_str().unwrap(), dir.path().join("missing"));
     let missing = missing.to_str().unwrap();
+    // A server that hangs: whoever connects gets no answer.
+    let silent = dir.path().join("silent");
+    let _listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();
+    let silent = format!("unix:{}", silent.display());
     for arguments in [
-        &["--server", &address][..],
+        &["--server", &silent][..],
+        &["--server", &address],
         &["--server", &address, "--token-file", missing],
         &["--server", &address, "--token-file", wrong],
         &["--server", "127.0.0.1:1", "--token-file", wrong],

@@ -1,5 +1,7 @@
 //! `cairn mirror`.
 
+use std::time::Duration;
+
 use cairn_base::Interval;
 use cairn_server::api::{self, ErrorKind};
 
@@ -274,8 +276,12 @@ fn pause(name: &str, paused: bool, client: &Client, output: Output) -> Result<()
     Ok(())
 }
 
+/// How long monitoring waits for a server that hangs: less than what it gives a check before it ends it without a word.
+const CHECK_PATIENCE: Duration = Duration::from_secs(10);
+
 /// One line and an exit code for monitoring.
 fn check(name: Option<&str>, rpo_ms: Option<u64>, client: &Client, output: Output) -> Result<(), Failure> {
+    client.hurry(CHECK_PATIENCE);
     let asked: Result<Vec<api::Mirror>, Failure> = match name {
         Some(name) => path(name).and_then(|path| client.get(&path)).map(|mirror| vec![mirror]),
         None => client.get("/v1/mirrors"),
