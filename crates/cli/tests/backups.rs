@@ -112,6 +112,9 @@ fn mirror_of_a_source_from_a_backup_takes_over_and_the_backup_follows_it() {
     source.good(&["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
     assert_eq!(content(&source), newest);
     source.good(&["mirror", "failback", "vol0"]);
+    // Said once more, it does not send its owner to fail the other side over.
+    let message = source.bad(13, "wrong-role", &["mirror", "failback", "vol0"]);
+    assert!(message.contains("nothing is to be done"), "{message}");
     write(&source, 0, 7, 4096);
     destination.good(&["mirror", "update", "vol0"]);
     assert_eq!(content(&destination), content(&source));
