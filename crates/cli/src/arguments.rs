@@ -12,6 +12,7 @@ mod files;
 mod group;
 mod image;
 mod restore;
+mod service;
 mod trace;
 
 pub use device::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
@@ -19,6 +20,7 @@ pub use files::{DiffSnapshots, Dump, Mount, Quota, SetQuota, Unmount};
 pub use group::{Group, SetGroup};
 pub use image::{DumpImage, ExtractImage, Image, MountImage, RestoreImage, split_path};
 pub use restore::Restore;
+pub use service::{InstallService, Service};
 pub use trace::{
     AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, RecordTrace, ReplayTrace, Trace,
     TraceInput, Workload,
@@ -69,6 +71,9 @@ pub enum Command {
     Demo(Demo),
     /// Run a server
     Serve(Serve),
+    /// The server as a service of systemd
+    #[command(subcommand)]
+    Service(Service),
     /// Files out of a BSD dump, of Cairn or of Linux `dump`; no server is needed
     Restore(Restore),
     /// Volumes, exports, mirrors, and problems with their remedies

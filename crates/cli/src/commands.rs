@@ -16,6 +16,7 @@ mod restore;
 mod schedule;
 mod scrub;
 pub mod serve;
+pub mod service;
 mod snapshot;
 mod state;
 mod status;
@@ -56,6 +57,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Trace(Trace::Record(asked)) => trace::run_record(&asked, client, output),
         Command::Plan(asked) => trace::run_live_plan(&asked, client, output),
         Command::Serve(_)
+        | Command::Service(_)
         | Command::Demo(_)
         | Command::Trace(_)
         | Command::Restore(_)

@@ -50,6 +50,7 @@ mod tls;
 mod token;
 mod transfer;
 mod volumes;
+mod watchdog;
 mod watched;
 mod wire;
 

@@ -41,6 +41,7 @@ use crate::targets::{TargetTable, present_of, target_name};
 use crate::tls;
 use crate::transfer;
 use crate::volumes::Volumes;
+use crate::watchdog::Watchdog;
 
 /// How long sessions get to close their connections, before what waits in them for a device is let go.
 const CLOSING: Duration = Duration::from_millis(100);
@@ -228,12 +229,15 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
 
     ready(&server.status());
     notify::tell("READY=1");
+    let watchdog = Watchdog::start(control_path.clone(), server.nbd_socket.clone(), server.volumes.clone())?;
     tracing::info!(data = %server.data.path().display(), "serving");
     let outcome = runtime.block_on(http::serve(server.clone(), control, http, async move {
         let signal = signals.next().await;
         tracing::info!(signal, "ending");
         notify::tell("STOPPING=1");
     }));
+    // From here on the manager waits for the end, and for no beats.
+    drop(watchdog);
 
     server.volumes.end_hooks();
     server.mirrors.end();

@@ -28,6 +28,7 @@ use crate::names;
 use crate::schedules::Schedules;
 use crate::state;
 use crate::token::random_bytes;
+use crate::watchdog::Rounds;
 
 mod beneath;
 mod clones;
@@ -98,6 +99,8 @@ pub(crate) struct OpenVolume {
     pub(crate) governor: Arc<Governor>,
     ending: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// How far those are that make consistency points and write back.
+    rounds: Mutex<Vec<Arc<Rounds>>>,
 }
 
 /// What `volume.json` says.
@@ -341,6 +344,7 @@ impl Volumes {
             governor: Arc::new(Governor::open(self.folder(name).join("governor.json"), self.clock.clone())),
             ending: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
+            rounds: Mutex::default(),
         });
         let background = open.clone().work("volume", |volume| volume.background(PATIENCE))?;
         open.threads.lock().push(background);
@@ -640,9 +644,14 @@ impl OpenVolume {
         round: impl Fn(&Arc<Volume>) -> Result<(), VolumeError> + Send + 'static,
     ) -> Result<JoinHandle<()>, ServerError> {
         let name = format!("{kind}-{}", self.name);
+        let rounds = Arc::new(Rounds::default());
+        self.rounds.lock().push(rounds.clone());
         let repeat = move || {
+            let _ending = rounds.begin();
             while !self.ending.load(Ordering::Acquire) {
-                let Err(error) = round(&self.volume) else { continue };
+                let outcome = round(&self.volume);
+                rounds.turn();
+                let Err(error) = outcome else { continue };
                 if self.volume.status().latched.is_some() {
                     tracing::error!(volume = self.name, %error, "no more work is done in the background of a volume");
                     return;
@@ -656,6 +665,16 @@ impl OpenVolume {
             .name(name)
             .spawn(repeat)
             .map_err(|source| ServerError::Thread { what: "a volume", source })
+    }
+
+    /// How far its threads are, as the watchdog wants to know.
+    pub(crate) fn rounds(&self) -> Vec<Arc<Rounds>> {
+        self.rounds.lock().clone()
+    }
+
+    /// Whether its threads wait because its owner wants that: for room in its history, or for a disk that is slow in a rehearsal.
+    pub(crate) fn is_held_up(&self) -> bool {
+        !self.rehearsal.faults().delay.is_zero() || self.waits_for_room()
     }
 
     /// Starts the thread that scrubs, and that looks after damaged blocks.

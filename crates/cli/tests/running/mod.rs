@@ -17,7 +17,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// The program, away from the settings of whoever runs the tests.
 pub fn cairn() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
-    for variable in ["CAIRN_DATA", "CAIRN_SERVER", "CAIRN_TOKEN_FILE", "CAIRN_LOG", "NOTIFY_SOCKET"] {
+    let of_users = ["CAIRN_DATA", "CAIRN_SERVER", "CAIRN_TOKEN_FILE", "CAIRN_LOG"];
+    for variable in of_users.into_iter().chain(["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"]) {
         command.env_remove(variable);
     }
     command.stdin(Stdio::null());

@@ -331,6 +331,11 @@ impl OpenVolume {
         self.under.as_ref().map_or_else(Vec::new, |under| under.device.problems())
     }
 
+    /// Whether something waits for room in its history.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.under.as_ref().is_some_and(|under| under.device.history().status().waiting > 0)
+    }
+
     /// Lets go what waits for room in its history.
     pub(super) fn end_waits(&self) {
         if let Some(under) = &self.under {

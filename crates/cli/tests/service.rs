@@ -1,0 +1,185 @@
+//! What the service manager sees of a server, and the files that it wants.
+
+mod running;
+
+use std::os::unix::net::UnixDatagram;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use running::{PATIENCE, Running, cairn, path, wait_until};
+
+/// A server that a manager watches, which is this.
+struct Watched {
+    manager: UnixDatagram,
+    process: Child,
+}
+
+impl Watched {
+    /// With `WATCHDOG_USEC` and what else is said, on the data of `server`, which has ended.
+    fn start(server: &Running, limit: Duration, process: Option<&str>) -> Self {
+        let path = server.data.join("notify");
+        let _ = std::fs::remove_file(&path);
+        let manager = UnixDatagram::bind(&path).unwrap();
+        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut command = cairn();
+        command
+            .args(["serve", "--nbd", "off", "--iscsi", "off", "--mirror", "off", "--quiet", "--data"])
+            .arg(&server.data)
+            .env("NOTIFY_SOCKET", &path)
+            .env("WATCHDOG_USEC", limit.as_micros().to_string());
+        if let Some(process) = process {
+            command.env("WATCHDOG_PID", process);
+        }
+        let watched = Self { manager, process: command.spawn().unwrap() };
+        assert_eq!(watched.hear().as_deref(), Some("READY=1"));
+        watched
+    }
+
+    /// The next word of the server, or none in so long as was set.
+    fn hear(&self) -> Option<String> {
+        let mut said = [0; 64];
+        let length = self.manager.recv(&mut said).ok()?;
+        Some(String::from_utf8_lossy(&said[..length]).into_owned())
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A server's folder with a volume, without the server.
+fn folder(dir: &tempfile::TempDir) -> Running {
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--size", "64M"]);
+    server.good(&["lun", "create", "v/db", "--size", "8M"]);
+    assert_eq!(server.terminate(), 0);
+    server
+}
+
+#[test]
+fn watchdog_is_fed_until_the_server_is_stuck_and_again_when_it_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = folder(&dir);
+    let limit = Duration::from_secs(2);
+    let watched = Watched::start(&server, limit, None);
+    let began = Instant::now();
+    for _ in 0..8 {
+        assert_eq!(watched.hear().as_deref(), Some("WATCHDOG=1"));
+    }
+    assert!(began.elapsed() > limit, "not more often than is of use");
+
+    // A state file that never comes to its end: whoever asks for the status waits in open(2) for somebody who writes, which is no disk.
+    let fifo = server.data.join("volumes/v/governor.json");
+    let aside = server.data.join("aside");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    watched.manager.set_read_timeout(Some(limit)).unwrap();
+    let end = Instant::now() + PATIENCE;
+    while watched.hear().is_some() {
+        assert!(Instant::now() < end, "a server that does not answer is alive");
+    }
+
+    // And that was all: it goes on, and says so.
+    std::fs::rename(&fifo, &aside).unwrap();
+    drop(std::fs::OpenOptions::new().write(true).open(&aside).unwrap());
+    watched.manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(watched.hear().as_deref(), Some("WATCHDOG=1"));
+    let ended = std::process::Command::new("kill").arg(watched.process.id().to_string()).status();
+    assert!(ended.unwrap().success());
+    loop {
+        match watched.hear().as_deref() {
+            Some("WATCHDOG=1") => {}
+            said => return assert_eq!(said, Some("STOPPING=1")),
+        }
+    }
+}
+
+#[test]
+fn watchdog_of_another_process_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = folder(&dir);
+    let watched = Watched::start(&server, Duration::from_millis(400), Some("1"));
+    wait_until("the server answers", || server.run(&["status"]).status.success());
+    watched.manager.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    assert_eq!(watched.hear(), None);
+}
+
+/// Installs below a directory; what the command says.
+fn install(root: &std::path::Path, more: &[&str]) -> std::process::Output {
+    let program = ["service", "install", "--program", "/bin/sh", "--root", root.to_str().unwrap()];
+    cairn().args(program).args(more).output().unwrap()
+}
+
+fn text(path: std::path::PathBuf) -> String {
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn service_is_installed_by_one_command_and_its_configuration_is_its_owners() {
+    let dir = tempfile::tempdir().unwrap();
+    let unit = || text(dir.path().join("etc/systemd/system/cairn.service"));
+    let shown = install(dir.path(), &["-n"]);
+    assert!(shown.status.success() && std::fs::read_dir(dir.path()).unwrap().next().is_none());
+
+    let said = install(dir.path(), &[]);
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(said.contains("systemctl enable --now cairn") && said.contains("/var/lib/cairn"), "{said}");
+    assert!(String::from_utf8(shown.stdout).unwrap().contains(&unit()), "what was shown is what is written");
+    for line in
+        ["Type=notify", "WatchdogSec=2min", "User=cairn", "StateDirectory=cairn", "NoNewPrivileges=yes"]
+    {
+        assert!(unit().lines().any(|own| own == line), "{line}");
+    }
+    assert!(unit().contains("ExecStart=/bin/sh serve --config /etc/cairn/cairn.toml"), "{}", unit());
+    assert!(
+        !unit().contains('@')
+            || unit().matches('@').count() == unit().matches("=@").count() + unit().matches("=~@").count()
+    );
+    assert!(text(dir.path().join("etc/sysusers.d/cairn.conf")).starts_with("u cairn - "));
+
+    // Again: nothing to do. What was changed by hand is asked about, and the configuration is left alone.
+    let config = dir.path().join("etc/cairn/cairn.toml");
+    std::fs::write(&config, "data = '/srv'\n").unwrap();
+    let again = install(dir.path(), &["--json"]);
+    let object: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
+    let outcomes: Vec<&str> =
+        object["files"].as_array().unwrap().iter().map(|file| file["outcome"].as_str().unwrap()).collect();
+    assert_eq!(outcomes, ["unchanged", "unchanged", "kept"]);
+    running::refused(&install(dir.path(), &["--disks", "disk", "--json"]), 2, "usage", &["other options"]);
+    assert!(unit().contains("PrivateDevices=yes"));
+    assert!(install(dir.path(), &["--disks", "disk", "--yes"]).status.success());
+    assert!(unit().contains("SupplementaryGroups=disk") && !unit().contains("PrivateDevices"));
+    assert!(install(dir.path(), &["--mounts", "--yes"]).status.success());
+    assert!(!unit().contains("NoNewPrivileges") && unit().contains("WatchdogSec"));
+    assert_eq!(text(config), "data = '/srv'\n");
+
+    // What its sandbox would hide is told before it fails.
+    let hidden = install(dir.path(), &["--data", "/home/me/data", "--json"]);
+    assert!(running::refused(&hidden, 2, "usage", &["--data"]).contains("/home"));
+    let spaced = install(dir.path(), &["--data", "/srv/my data", "--json"]);
+    running::refused(&spaced, 2, "usage", &["--data"]);
+}
+
+#[test]
+fn unit_is_one_that_systemd_takes() {
+    let dir = tempfile::tempdir().unwrap();
+    if std::process::Command::new("systemd-analyze").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "CI has systemd-analyze");
+        eprintln!("skipped: it needs systemd-analyze");
+        return;
+    }
+    for more in [&[][..], &["--disks", "disk"], &["--mounts"], &["--data", "/srv/cairn"]] {
+        assert!(install(dir.path(), &[more, &["--yes"]].concat()).status.success());
+        let unit = path(dir.path(), "etc/systemd/system/cairn.service");
+        let verified = std::process::Command::new("systemd-analyze")
+            .args(["verify", "--man=no", &unit])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&verified.stderr);
+        let ours: Vec<&str> = said.lines().filter(|line| line.contains("cairn.service")).collect();
+        assert!(verified.status.success() && ours.is_empty(), "{more:?}: {said}");
+    }
+}
