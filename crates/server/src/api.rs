@@ -181,6 +181,15 @@ pub struct Status {
     pub pid: u32,
     /// How long it has run.
     pub uptime_ms: u64,
+    /// Memory that it has now; 0 where the system does not say.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// Memory that each open volume may take for cached blocks and for writes on their way.
+    #[serde(default)]
+    pub cache_bytes: u64,
+    /// Consistency points of all open volumes since they were opened.
+    #[serde(default)]
+    pub consistency_points: u64,
     /// SHA-256 of this server's certificate.
     pub fingerprint: String,
     /// Where the API listens: the control socket first.
@@ -600,6 +609,20 @@ pub struct Export {
     pub access: Access,
     /// Who has it open.
     pub sessions: Vec<Session>,
+    /// What all that have or had it open did.
+    #[serde(default)]
+    pub totals: ExportTotals,
+}
+
+/// What clients of an export did since the server started, also those that are gone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportTotals {
+    /// Requests.
+    pub requests: u64,
+    /// Bytes that they read.
+    pub read_bytes: u64,
+    /// Bytes that they wrote.
+    pub written_bytes: u64,
 }
 
 /// Invites a destination.

@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 
 use crate::api;
 use crate::error::ServerError;
+use crate::names::ExportName;
 use crate::server::Server;
 
 /// What an answer is.
@@ -33,6 +34,8 @@ struct Scrape {
     status: api::Status,
     volumes: Vec<(String, VolumeStatus)>,
     histories: Vec<(String, api::HistoryStatus)>,
+    /// Jobs that run.
+    jobs: usize,
     now_ms: u64,
 }
 
@@ -52,6 +55,7 @@ impl Server {
         let scrape = Scrape {
             volumes: open.iter().map(|open| (open.name.clone(), open.volume.status())).collect(),
             now_ms: self.clock.now().0 / 1_000_000,
+            jobs: self.jobs.list().iter().filter(|job| job.state == api::JobState::Running).count(),
             status,
             histories,
         };
@@ -102,6 +106,11 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1e3
 }
 
+/// Blocks of an update that have not come yet: what was sent is packed, so this is never less than what is to come.
+fn remaining(transfer: &api::Transfer) -> u64 {
+    transfer.changed_bytes.saturating_sub(transfer.kept_bytes + transfer.sent_bytes)
+}
+
 fn fact(is_so: bool) -> f64 {
     if is_so { 1.0 } else { 0.0 }
 }
@@ -126,6 +135,17 @@ impl Scrape {
         let version = vec![("version", self.status.version.clone())];
         page.gauges("server_info", "The version of the server", [(version, 1.0)])?;
         page.gauge("server_uptime_seconds", "Since the server started", seconds(self.status.uptime_ms))?;
+        page.gauge("server_memory_bytes", "Memory that it has", self.status.memory_bytes as f64)?;
+        page.gauge(
+            "server_cache_bytes",
+            "Memory that its open volumes may take for cached blocks and for writes on their way",
+            (self.status.cache_bytes * self.volumes.len() as u64) as f64,
+        )?;
+        page.gauge(
+            "server_jobs",
+            "Transfers, dumps, restores, checks and drills that run",
+            self.jobs as f64,
+        )?;
         let mut problems: BTreeMap<&str, f64> = BTreeMap::new();
         for problem in &self.status.problems {
             *problems.entry(&problem.subject).or_default() += 1.0;
@@ -183,7 +203,30 @@ impl Scrape {
         let damaged = scrubs().map(|(name, scrub)| (of("volume", name), scrub.damaged.len() as f64));
         page.gauges("volume_damaged_blocks", "Blocks that were found damaged and are not mended", damaged)?;
         let repaired = scrubs().map(|(name, scrub)| (of("volume", name), scrub.repaired_blocks));
-        page.counters("volume_repaired_blocks", "Damaged blocks that were mended in place", repaired)
+        page.counters("volume_repaired_blocks", "Damaged blocks that were mended in place", repaired)?;
+        let running = scrubs().map(|(name, scrub)| (of("volume", name), fact(scrub.running)));
+        page.gauges("volume_scrub_running", "Whether a scrub is under way", running)?;
+        let whole = |scrub: &api::Scrub| {
+            scrub.last.as_ref().filter(|last| !last.stopped).map(|last| last.finished_ms)
+        };
+        let scrubbed =
+            scrubs().filter_map(|(name, scrub)| Some((of("volume", name), seconds(whole(scrub)?))));
+        page.gauges(
+            "volume_scrubbed_timestamp_seconds",
+            "When the last pass of a scrub was over that was not stopped",
+            scrubbed,
+        )?;
+        let written = |name: &str| {
+            let luns = self.status.exports.iter().filter(|export| {
+                ExportName::parse(&export.name).is_some_and(|of| of.volume == name && of.snapshot.is_none())
+            });
+            luns.map(|export| export.totals.written_bytes).sum()
+        };
+        page.counters(
+            "volume_written_bytes",
+            "Bytes that clients wrote to its LUNs since the server started",
+            shown.iter().map(|volume| (of("volume", &volume.name), written(&volume.name))),
+        )
     }
 
     fn exports(&self, page: &mut Page<'_>) -> fmt::Result {
@@ -191,6 +234,16 @@ impl Scrape {
         let sessions =
             exports.iter().map(|export| (of("export", &export.name), export.sessions.len() as f64));
         page.gauges("export_sessions", "Clients that have it open", sessions)?;
+        let totals = |value: fn(&api::ExportTotals) -> u64| {
+            exports.iter().map(move |export| (of("export", &export.name), value(&export.totals)))
+        };
+        page.counters("export_requests", "Requests since the server started", totals(|t| t.requests))?;
+        page.counters("export_read_bytes", "Bytes read since the server started", totals(|t| t.read_bytes))?;
+        page.counters(
+            "export_written_bytes",
+            "Bytes written since the server started",
+            totals(|t| t.written_bytes),
+        )?;
         let rates = |value: fn(&api::Rate) -> Option<f64>, join: fn(f64, f64) -> f64| {
             exports.iter().flat_map(move |export| {
                 let kinds: [(&str, OfActivity); 3] =
@@ -258,6 +311,16 @@ impl Scrape {
             of_each(|m| m.rpo_ms.map(seconds)),
         )?;
         page.gauges(
+            "mirror_over_rpo",
+            "Whether the lag is more than its owner wants",
+            of_each(|m| m.rpo_ms.map(|_| fact(m.over_rpo))),
+        )?;
+        page.gauges(
+            "mirror_remaining_bytes",
+            "Blocks that the running update has still to bring, before packing; 0 without one",
+            of_each(|m| Some(m.last.as_ref().filter(|_| m.quiet_ms.is_some()).map_or(0, remaining) as f64)),
+        )?;
+        page.gauges(
             "mirror_silent_seconds",
             "Since its source was last heard",
             of_each(|m| m.silent_ms.map(seconds)),
@@ -272,6 +335,29 @@ impl Scrape {
         };
         page.counters("mirror_updates", "Updates that were completed", counts(|m| m.updates))?;
         page.counters("mirror_received_bytes", "Bytes that updates have brought", counts(|m| m.sent_bytes))?;
+        page.counters(
+            "mirror_compared_updates",
+            "Updates since the server started without a common image: all was compared, or sent",
+            counts(|m| m.compared_updates),
+        )?;
+        page.counters(
+            "mirror_mended_blocks",
+            "Damaged blocks of either side that were mended from the other",
+            counts(|m| m.mended_here + m.mended_there),
+        )?;
+        page.gauges(
+            "mirror_verified_timestamp_seconds",
+            "When the last comparison with the source that came to its end began",
+            of_each(|m| m.verified.as_ref().map(|verified| seconds(verified.started_ms))),
+        )?;
+        page.gauges(
+            "mirror_unmended_blocks",
+            "Blocks that the last comparison found damaged and that no side could mend",
+            of_each(|m| {
+                m.verified.as_ref().map(|verified| (verified.left_here + verified.left_there) as f64)
+            }),
+        )?;
+        self.drills(page)?;
         let followers = &self.status.followers;
         let of_follower = |value: fn(&api::Follower, u64) -> Option<f64>| {
             followers.iter().filter_map(move |follower| {
@@ -290,9 +376,41 @@ impl Scrape {
             of_follower(|f, _| f.lag_bytes.map(|bytes| bytes as f64)),
         )?;
         page.gauges(
+            "follower_over_rpo",
+            "Whether it is further behind than its owner wants",
+            of_follower(|f, _| f.rpo_ms.map(|_| fact(f.over_rpo))),
+        )?;
+        page.gauges(
             "follower_unheard_seconds",
             "Since it was last heard of",
             of_follower(|f, now| f.heard_ms.map(|heard| seconds(now.saturating_sub(heard)))),
+        )
+    }
+
+    fn drills(&self, page: &mut Page<'_>) -> fmt::Result {
+        let of_each = |value: fn(&api::Drill) -> Option<f64>| {
+            let drills = self.status.drills.iter();
+            drills.filter_map(move |drill| Some((of("mirror", &drill.mirror), value(drill)?)))
+        };
+        page.gauges(
+            "drill_passed",
+            "Whether the last drill passed",
+            of_each(|d| d.last.as_ref().map(|last| fact(last.outcome == api::DrillOutcome::Passed))),
+        )?;
+        page.gauges(
+            "drill_recovery_seconds",
+            "How long the last drill took, up to the end of its probe",
+            of_each(|d| d.last.as_ref().map(|last| seconds(last.recovery_ms))),
+        )?;
+        page.gauges(
+            "drill_age_seconds",
+            "Since the last drill that passed",
+            of_each(|d| d.age_ms.map(seconds)),
+        )?;
+        page.gauges(
+            "drill_stale",
+            "Whether none has passed for two intervals",
+            of_each(|d| Some(fact(d.stale))),
         )
     }
 
@@ -304,6 +422,23 @@ impl Scrape {
             "history_span_seconds",
             "How far back it reaches",
             of_each(|h| h.last_ns.saturating_sub(h.start_ns) as f64 / 1e9),
+        )?;
+        let wished = self.histories.iter();
+        page.gauges(
+            "history_window_seconds",
+            "How far back its owner wants it to reach, where that was said",
+            wished.filter_map(|(name, h)| Some((of("device", name), seconds(h.window.time_ms?)))),
+        )?;
+        let given_up = self.histories.iter().map(|(name, h)| (of("device", name), h.given_up));
+        page.counters(
+            "history_given_up",
+            "How often history was given up because the store was full",
+            given_up,
+        )?;
+        page.gauges(
+            "history_waiting",
+            "Writes and flushes that wait for room",
+            of_each(|h| h.waiting as f64),
         )?;
         page.gauges("history_store_bytes", "The store", of_each(|h| h.store_bytes as f64))?;
         page.gauges("history_used_bytes", "Of the store, in use", of_each(|h| h.used_bytes as f64))?;

@@ -243,6 +243,8 @@ struct Live {
     taken_over: bool,
     /// Sessions that have failed since the last step.
     failures: u32,
+    /// Updates since the server started that found nothing in common, and compared everything.
+    compared: u64,
 }
 
 /// How an update is made.
@@ -611,6 +613,7 @@ impl Mirrors {
         });
         relation.trickle.set(None);
         if outcome.is_ok() {
+            relation.live.lock().compared += u64::from(manner.compare);
             open.mark_image();
             if let Ok(mut client) = Client::hello(&mut stream) {
                 self.mend(relation, &mut client);

@@ -337,6 +337,14 @@ impl Server {
             data: self.data.path().display().to_string(),
             pid: std::process::id(),
             uptime_ms: self.clock.monotonic().saturating_sub(self.started).as_millis() as u64,
+            memory_bytes: resident_bytes().unwrap_or(0),
+            cache_bytes: self.volumes.cache_bytes(),
+            consistency_points: self
+                .volumes
+                .all()
+                .iter()
+                .map(|open| open.volume.status().consistency_points)
+                .sum(),
             fingerprint: self.identity.fingerprint.to_string(),
             http: self.http_addresses.clone(),
             mirror: self.mirror_address.clone(),
@@ -375,6 +383,16 @@ impl Server {
             let iscsi = initiators.iter().filter(|session| session.export.as_deref() == Some(name));
             nbd.chain(iscsi.map(show_initiator)).collect()
         };
+        let (of_nbd, of_iscsi) = (self.nbd.totals(), self.iscsi.totals());
+        let totals = |name: &str| {
+            let mut totals = of_nbd.get(name).copied().unwrap_or_default();
+            totals += of_iscsi.get(name).copied().unwrap_or_default();
+            api::ExportTotals {
+                requests: totals.requests,
+                read_bytes: totals.read_bytes,
+                written_bytes: totals.written_bytes,
+            }
+        };
         let mut exports = Vec::new();
         for open in self.volumes.all() {
             // What nobody can connect to at the moment is listed all the same.
@@ -391,6 +409,7 @@ impl Server {
                     size_bytes: lun.bytes,
                     uris: self.uris(&name),
                     sessions: of(&name),
+                    totals: totals(&name),
                     name,
                 });
             }
@@ -403,6 +422,7 @@ impl Server {
                 size_bytes,
                 uris: self.uris(&name),
                 sessions: of(&name),
+                totals: totals(&name),
                 name,
             });
         }
@@ -421,6 +441,7 @@ impl Server {
                 size_bytes: self.snapshot_lun_bytes(&parsed).unwrap_or(0),
                 uris: self.uris(name),
                 sessions: of(name),
+                totals: totals(name),
             });
         }
         exports
@@ -593,6 +614,13 @@ impl Server {
         let expiry = request.expires_ms.map(Duration::from_millis);
         self.peers.invite(&*self.clock, self.identity.fingerprint, address, request.volume.clone(), expiry)
     }
+}
+
+/// Memory that this process has now.
+fn resident_bytes() -> Option<u64> {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let resident: u64 = pages.split(' ').nth(1)?.parse().ok()?;
+    Some(resident * rustix::param::page_size() as u64)
 }
 
 fn show_session(session: &SessionInfo) -> api::Session {

@@ -357,6 +357,11 @@ impl Volumes {
         Ok(open)
     }
 
+    /// What each volume may take of memory.
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        self.cache.0
+    }
+
     pub(crate) fn folder(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

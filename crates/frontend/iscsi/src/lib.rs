@@ -26,7 +26,7 @@ mod targets;
 mod task;
 mod units;
 
-pub use cairn_frontend_session::{Activity, Rate};
+pub use cairn_frontend_session::{Activity, Rate, Totals};
 pub use cairn_proto_iscsi::chap::{Account, Credential};
 pub use cairn_proto_iscsi::scsi::{Registration, ReservationState, nexus_name};
 pub use cairn_proto_iscsi::{LoginError, Operational};

@@ -55,6 +55,8 @@ struct Table {
     stopping: bool,
     logging_in: BTreeMap<u64, Arc<Entry>>,
     established: BTreeMap<u64, Established>,
+    /// What sessions that are over did, by export.
+    past: BTreeMap<String, Totals>,
 }
 
 /// All connections of a server. One lock, never held while anything waits but for sessions to end; those of meters are taken under it.
@@ -150,7 +152,9 @@ impl Registry {
     pub(crate) fn ended(&self, id: u64) {
         let mut table = self.table.lock();
         table.logging_in.remove(&id);
-        table.established.remove(&id);
+        if let Some(Established { entry, export: Some(export), .. }) = table.established.remove(&id) {
+            *table.past.entry(export).or_default() += entry.meter.totals();
+        }
         self.ended.notify_all();
     }
 
@@ -171,6 +175,18 @@ impl Registry {
             }
         };
         table.established.values().map(info).collect()
+    }
+
+    /// What initiators of each export did so far, also those that are gone.
+    pub(crate) fn totals(&self) -> BTreeMap<String, Totals> {
+        let table = self.table.lock();
+        let mut totals = table.past.clone();
+        for session in table.established.values() {
+            if let Some(export) = &session.export {
+                *totals.entry(export.clone()).or_default() += session.entry.meter.totals();
+            }
+        }
+        totals
     }
 
     /// Ends the sessions of `export` and waits until they have let go of it; returns how many there were.

@@ -1,12 +1,13 @@
 //! The server: threads that take connections, and a thread for each connection.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_frontend_session::limits::{HANDSHAKE_TIMEOUT, SESSIONS_MAX};
-use cairn_frontend_session::{Acceptors, Socket, Windows};
+use cairn_frontend_session::{Acceptors, Socket, Totals, Windows};
 
 use crate::listener::Listener;
 use crate::pacer::Pacer;
@@ -78,6 +79,11 @@ impl IscsiServer {
     /// The sessions that there are now.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.shared.registry.sessions()
+    }
+
+    /// What initiators of each export did since the start, also those that are gone.
+    pub fn totals(&self) -> BTreeMap<String, Totals> {
+        self.shared.registry.totals()
     }
 
     /// Ends the sessions of an export and waits until they have let go of its device; returns how many there were. Take the target

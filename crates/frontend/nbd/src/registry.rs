@@ -42,6 +42,8 @@ struct Table {
     /// With the export and whether TLS is used.
     established: BTreeMap<u64, (Arc<Entry>, String, bool)>,
     partial_writes: HashMap<String, Weak<RwLock<()>>>,
+    /// What sessions that are over did, by export.
+    past: BTreeMap<String, Totals>,
 }
 
 /// All connections of a server. One lock, never held while anything waits; those of meters are taken under it.
@@ -114,7 +116,9 @@ impl Registry {
     pub(crate) fn ended(&self, id: u64) {
         let mut table = self.table.lock();
         table.negotiating.remove(&id);
-        table.established.remove(&id);
+        if let Some((entry, export, _)) = table.established.remove(&id) {
+            *table.past.entry(export).or_default() += entry.meter.totals();
+        }
         table.partial_writes.retain(|_, lock| lock.strong_count() > 0);
         self.ended.notify_all();
     }
@@ -143,6 +147,16 @@ impl Registry {
             tls: *tls,
         };
         table.established.values().map(info).collect()
+    }
+
+    /// What clients of each export did so far, also those that are gone.
+    pub(crate) fn totals(&self) -> BTreeMap<String, Totals> {
+        let table = self.table.lock();
+        let mut totals = table.past.clone();
+        for (entry, export, _) in table.established.values() {
+            *totals.entry(export.clone()).or_default() += entry.meter.totals();
+        }
+        totals
     }
 
     /// Ends the sessions of `export` and waits until they have let go of it; returns how many there were.

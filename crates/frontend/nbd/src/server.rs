@@ -1,10 +1,11 @@
 //! The server: threads that take connections, and a thread for each connection.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use cairn_frontend_session::limits::SESSIONS_MAX;
-use cairn_frontend_session::{Acceptors, Socket, Windows};
+use cairn_frontend_session::{Acceptors, Socket, Totals, Windows};
 
 use crate::address::Address;
 use crate::exports::Exports;
@@ -81,6 +82,11 @@ impl NbdServer {
     /// The sessions that use an export now.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.shared.registry.sessions()
+    }
+
+    /// What clients of each export did since the start, also those that are gone.
+    pub fn totals(&self) -> BTreeMap<String, Totals> {
+        self.shared.registry.totals()
     }
 
     /// Ends the sessions of an export and waits until they have let go of its device; returns how many there were.

@@ -70,6 +70,14 @@ pub struct Totals {
     pub written_bytes: u64,
 }
 
+impl std::ops::AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Series {
     requests: u64,

@@ -450,6 +450,9 @@ pub struct Mirror {
     pub sent_bytes: u64,
     /// Updates that went through since the mirror was made.
     pub updates: u64,
+    /// Updates since the server started that had no common image to go by: all was compared, or sent.
+    #[serde(default)]
+    pub compared_updates: u64,
     /// Why the last update failed.
     pub problem: Option<ErrorBody>,
     /// The last comparison with the source that came to its end.

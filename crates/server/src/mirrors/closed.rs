@@ -79,6 +79,7 @@ impl Mirrors {
             next_ms: None,
             sent_bytes: document.sent_bytes,
             updates: document.updates,
+            compared_updates: 0,
             problem: Some(error.body()),
             verified: document.verified,
             mended_here: document.mended_here,

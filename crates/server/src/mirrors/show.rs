@@ -118,6 +118,7 @@ impl Mirrors {
             next_ms: live.next_ms.filter(|_| waits),
             sent_bytes: document.sent_bytes,
             updates: document.updates,
+            compared_updates: live.compared,
             problem: live.problem.clone(),
             verified: document.verified,
             mended_here: document.mended_here,
