@@ -20,7 +20,7 @@ pub use files::{DiffSnapshots, Dump, Mount, Quota, SetQuota, Unmount};
 pub use group::{Group, SetGroup};
 pub use image::{DumpImage, ExtractImage, Image, MountImage, RestoreImage, split_path};
 pub use restore::Restore;
-pub use service::{InstallService, Service};
+pub use service::{ConfigFile, InstallService, Serve, Service};
 pub use trace::{
     AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, RecordTrace, ReplayTrace, Trace,
     TraceInput, Workload,
@@ -71,6 +71,9 @@ pub enum Command {
     Demo(Demo),
     /// Run a server
     Serve(Serve),
+    /// The configuration of a server; no server is needed
+    #[command(subcommand)]
+    Config(ConfigFile),
     /// The server as a service of systemd
     #[command(subcommand)]
     Service(Service),
@@ -172,41 +175,6 @@ pub struct Demo {
     /// Real files to copy, at most
     #[arg(long, value_name = "SIZE", default_value = "300M")]
     pub budget: ByteSize,
-}
-
-/// `cairn serve`.
-#[derive(Debug, Args)]
-pub struct Serve {
-    /// A TOML file with the same names as these flags
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// The API over TCP: HOST:PORT or off (off; the control socket is always there)
-    #[arg(long, value_name = "A")]
-    pub http: Option<Address>,
-    /// Where mirrors of this server's volumes connect: HOST:PORT or off (127.0.0.1:7420)
-    #[arg(long, value_name = "A")]
-    pub mirror: Option<Address>,
-    /// NBD, beside DIR/nbd.sock: HOST:PORT, unix:PATH or off; several (127.0.0.1:10809)
-    #[arg(long, value_name = "A")]
-    pub nbd: Vec<Address>,
-    /// iSCSI: HOST:PORT or off; several (127.0.0.1:3260)
-    #[arg(long, value_name = "A")]
-    pub iscsi: Vec<Address>,
-    /// The portal that iSCSI discovery names, when it is another than the one that initiators come to
-    #[arg(long, value_name = "HOST:PORT")]
-    pub iscsi_advertise: Option<String>,
-    /// Refuse NBD clients without TLS
-    #[arg(long)]
-    pub nbd_tls_required: bool,
-    /// The mirror address that tokens name, when it is another than the one listened on
-    #[arg(long, value_name = "HOST:PORT")]
-    pub advertise: Option<String>,
-    /// How long the other end of a mirror's transfer may be silent before it is given up (2m)
-    #[arg(long, value_name = "TIME")]
-    pub mirror_patience: Option<Interval>,
-    /// Memory of each volume for cached blocks and for writes on their way (256M)
-    #[arg(long, value_name = "SIZE")]
-    pub cache: Option<ByteSize>,
 }
 
 /// `cairn export`.

@@ -1,6 +1,7 @@
 //! The commands that talk to a server: one function each, one file a noun.
 
 mod clone;
+pub mod config;
 mod device;
 mod drill;
 mod dump;
@@ -58,6 +59,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Plan(asked) => trace::run_live_plan(&asked, client, output),
         Command::Serve(_)
         | Command::Service(_)
+        | Command::Config(_)
         | Command::Demo(_)
         | Command::Trace(_)
         | Command::Restore(_)

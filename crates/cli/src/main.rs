@@ -36,6 +36,7 @@ fn main() -> ExitCode {
     let output = Output { json: global.json, quiet: global.quiet, yes: global.yes };
     let outcome = match arguments.command {
         Command::Serve(serve) => commands::serve::run(serve, global.data, output),
+        Command::Config(command) => commands::config::run(&command, output),
         Command::Service(service) => commands::service::run(service, global.data, output),
         Command::Demo(demo) => demo::run(&demo, output),
         Command::Completions { shell } => {

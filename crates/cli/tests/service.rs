@@ -183,3 +183,51 @@ fn unit_is_one_that_systemd_takes() {
         assert!(verified.status.success() && ours.is_empty(), "{more:?}: {said}");
     }
 }
+
+#[test]
+fn configuration_is_checked_as_a_whole_and_later_files_win() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = path(dir.path(), "cairn.toml");
+    let folder = dir.path().join("conf.d");
+    std::fs::create_dir(&folder).unwrap();
+    let data = path(dir.path(), "data");
+    std::fs::write(
+        &file,
+        format!("data = \"{data}\"\nmirror = \"off\"\niscsi = []\nnbd = [\"127.0.0.1:10809\"]\n"),
+    )
+    .unwrap();
+    std::fs::write(folder.join("50-ports.toml"), "nbd = []\n").unwrap();
+    let check = |more: &[&str]| cairn().args(["config", "check", &file]).args(more).output().unwrap();
+    let good = check(&[]);
+    let said = String::from_utf8(good.stdout).unwrap();
+    assert!(good.status.success() && said.contains("50-ports.toml:1: nbd = [] goes before"), "{said}");
+
+    // The server goes by both.
+    let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let process = cairn()
+        .args(["serve", "--quiet", "--config", &file])
+        .env("NOTIFY_SOCKET", dir.path().join("notify"))
+        .spawn();
+    let watched = Watched { manager, process: process.unwrap() };
+    assert_eq!(watched.hear().as_deref(), Some("READY=1"));
+    let status = cairn().args(["status", "--json", "--data", &data]).output().unwrap();
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(
+        status["nbd"].as_array().unwrap().len(),
+        1,
+        "the socket in the data directory alone: {status}"
+    );
+    drop(watched);
+
+    std::fs::write(folder.join("60.toml"), "\ncahce = \"1G\"\nmirror_patience = 30\n").unwrap();
+    let bad = check(&[]);
+    let said = String::from_utf8(bad.stdout).unwrap();
+    assert!(said.contains("60.toml:2: `cahce` is no setting\n  probably meant: cache = \"1G\""), "{said}");
+    assert!(said.contains("60.toml:3: ") && said.contains("mirror_patience = \"30s\""), "{said}");
+    running::refused(&check(&["--json"]), 2, "usage", &["config", "check"]);
+    let refused = cairn().args(["serve", "--config", &file, "--json"]).output().unwrap();
+    assert!(running::refused(&refused, 2, "usage", &["serve"]).contains("60.toml"));
+    let none = cairn().args(["config", "check", &path(dir.path(), "none.toml"), "--json"]).output().unwrap();
+    running::refused(&none, 10, "not-found", &["config", "check"]);
+}

@@ -10,6 +10,9 @@ use serde::Deserialize;
 
 use crate::error::ServerError;
 
+mod files;
+pub use files::{ConfigCheck, ConfigFinding, Overridden, check};
+
 /// The data directory when none is named.
 pub const DEFAULT_DATA: &str = "./cairn-data";
 /// Where other servers fetch images from, when nothing else is said.
@@ -123,12 +126,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads a configuration file.
-    pub fn read(path: &Path) -> Result<Self, ServerError> {
-        let text = std::fs::read_to_string(path).map_err(ServerError::path("read", path))?;
-        Self::parse(path, &text)
-    }
-
     /// Reads the `text` of a configuration file, which stood at `path`.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ServerError> {
         toml::from_str(text)

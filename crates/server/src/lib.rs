@@ -55,8 +55,8 @@ mod watched;
 mod wire;
 
 pub use config::{
-    Address, Config, DEFAULT_CACHE, DEFAULT_DATA, DEFAULT_ISCSI, DEFAULT_MIRROR, DEFAULT_NBD, InvalidAddress,
-    Settings,
+    Address, Config, ConfigCheck, ConfigFinding, DEFAULT_CACHE, DEFAULT_DATA, DEFAULT_ISCSI, DEFAULT_MIRROR,
+    DEFAULT_NBD, InvalidAddress, Overridden, Settings, check as check_config,
 };
 pub use error::ServerError;
 pub use handover::HANDOVER_FILES_MAX;
