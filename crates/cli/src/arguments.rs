@@ -81,6 +81,12 @@ pub enum Command {
     Restore(Restore),
     /// Volumes, exports, mirrors, and problems with their remedies
     Status,
+    /// What the server does, live: clients, mirrors, work in the background; `q` ends it
+    Top {
+        /// Print one look and end, as without a terminal
+        #[arg(long)]
+        once: bool,
+    },
     /// Completions for a shell, to its completion file or `source <(cairn completions bash)`
     Completions {
         /// Which shell

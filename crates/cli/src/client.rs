@@ -58,7 +58,13 @@ impl Client {
         Ok(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?)
     }
 
-    /// Waits; true when there was a Ctrl-C.
+    /// SIGTERM, from now on; it does not end the program any more.
+    pub fn terminations(&self) -> Result<tokio::signal::unix::Signal, Failure> {
+        let _inside = self.runtime.enter();
+        Ok(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?)
+    }
+
+    /// Waits; true when there was such a signal, as a Ctrl-C.
     pub fn wait(&self, time: Duration, interrupts: &mut tokio::signal::unix::Signal) -> bool {
         self.runtime.block_on(async { tokio::time::timeout(time, interrupts.recv()).await.is_ok() })
     }

@@ -21,6 +21,7 @@ pub mod service;
 mod snapshot;
 mod state;
 mod status;
+mod top;
 pub mod trace;
 mod volume;
 
@@ -39,6 +40,7 @@ use crate::output::{Output, json, print_line};
 pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
         Command::Status => status::run(client, output),
+        Command::Top { once } => top::run(once, client, output),
         Command::State(command) => state::run(command, client, output),
         Command::Volume(command) => volume::run(command, client, output),
         Command::Device(command) => device::run(command, client, output),

@@ -1,0 +1,61 @@
+//! `cairn top`: what a server does, refreshed each second.
+//!
+//! Rates are the difference of two looks at counters that the API has anyway, a second apart; latencies are as sessions keep them, of the last 5 to 10 seconds. The server does nothing for it but answer `cairn status` once a second.
+//!
+//! On a terminal the view stays in place, on a screen of its own that fits the window, and what was there before comes back at the end: on `q`, Ctrl-C, a signal, or an error. Elsewhere, and with `--once` or `--json`, one look is printed.
+
+mod look;
+mod screen;
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use cairn_server::api;
+
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::output::{Output, json, print_line};
+use look::{Look, Seen};
+use screen::Screen;
+
+/// From one look to the next.
+const EVERY: Duration = Duration::from_secs(1);
+/// How often keys and signals are looked for.
+const KEYS_EVERY: Duration = Duration::from_millis(25);
+/// The width of what is printed where there is no terminal.
+const WIDTH: usize = 80;
+
+/// Shows what the server does.
+pub fn run(once: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let mut before = see(client)?;
+    if once || output.json || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        std::thread::sleep(EVERY);
+        let look = Look::between(&before, &see(client)?);
+        if output.json {
+            look.lines().iter().for_each(|line| print_line(&json(line)));
+        } else {
+            look.render(WIDTH, usize::MAX).iter().for_each(|line| print_line(line.trim_end()));
+        }
+        return Ok(());
+    }
+    let mut signals = [client.interrupts()?, client.terminations()?];
+    let screen = Screen::open()?;
+    loop {
+        let next = Instant::now() + EVERY;
+        while Instant::now() < next {
+            if screen.wants_to_leave() || signals.iter_mut().any(|signal| client.wait(KEYS_EVERY, signal)) {
+                return Ok(());
+            }
+        }
+        let now = see(client)?;
+        let (width, height) = screen.size();
+        screen.draw(&Look::between(&before, &now).render(width, height))?;
+        before = now;
+    }
+}
+
+fn see(client: &Client) -> Result<Seen, Failure> {
+    let status: api::Status = client.get("/v1/status")?;
+    let jobs: Vec<api::Job> = client.get("/v1/jobs")?;
+    Ok(Seen { at: Instant::now(), status, jobs })
+}
