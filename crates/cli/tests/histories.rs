@@ -158,3 +158,31 @@ fn mirrors_go_on_where_they_were_when_a_history_comes_and_goes_on_either_side() 
     wait_until("it takes writes", || mirror.disk("v/db").write(0, &[9; 4096]).is_ok());
     assert!(mirror.good(&["volume", "check", "v", "--deep"]).contains("sound"));
 }
+
+#[test]
+fn volume_whose_history_is_lost_is_opened_without_it_by_a_word_of_its_owner() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = server_with_disk(dir.path());
+    server.bad(2, "usage", &["history", "disable", "v", "--store-lost", "-n"]);
+    let store = enabled(&server, dir.path(), "checkpointing");
+    written(&server, 5);
+    let before = content(server.disk("v/db"));
+    server.kill();
+    std::fs::remove_file(&store).unwrap();
+    server.restart();
+    let problem = server.json(&["status"])["problems"][0].clone();
+    assert!(problem["next"].as_str().unwrap().contains("--store-lost"), "{problem}");
+    server.bad(2, "usage", &["history", "disable", "v", "--store-lost"]);
+    let planned = server.good(&["history", "disable", "v", "--store-lost", "-n"]);
+    assert!(planned.contains(&store) && planned.contains("nothing was done"), "{planned}");
+    assert!(!server.has_export("v/db"));
+    server.good(&["history", "disable", "v", "--store-lost", "--yes"]);
+    assert_eq!(content(server.disk("v/db")), before);
+    assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]));
+    written(&server, 6);
+    server.kill();
+    server.restart();
+    assert_eq!(first_byte(&server, "v/db"), 6);
+    assert!(server.good(&["volume", "check", "v", "--deep"]).contains("sound"));
+    enabled(&server, dir.path(), "checkpointing");
+}

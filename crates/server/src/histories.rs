@@ -60,6 +60,19 @@ impl Server {
         self.jobs.start("disable", name, work)
     }
 
+    /// Opens a volume whose history is lost without it, or says what there is.
+    pub(crate) fn discard_history(
+        &self,
+        name: &str,
+        request: &api::DiscardHistory,
+    ) -> Result<api::DiscardedHistory, ServerError> {
+        let discarded = self.volumes.discard_history(name, request.dry_run)?;
+        if !request.dry_run {
+            self.take_in_volume(&self.volumes.get(name)?);
+        }
+        Ok(discarded)
+    }
+
     /// An adopted device is released and adopted anew instead.
     fn refuse_device(&self, name: &str) -> Result<(), ServerError> {
         match self.devices.get(name) {

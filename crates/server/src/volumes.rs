@@ -376,7 +376,7 @@ impl Volumes {
                     ErrorKind::NotFound | ErrorKind::Damaged => ErrorKind::VolumeDamaged,
                     kind => kind,
                 };
-                let (volume, reason, next) = (name.to_owned(), error.to_string(), error.next());
+                let (volume, reason, next) = (name.to_owned(), error.to_string(), self.next_of(name, error));
                 Err(ServerError::VolumeUnavailable { volume, kind, reason, next })
             }
             None => Err(not_found(name)),
@@ -397,7 +397,8 @@ impl Volumes {
         let unavailable = |(name, entry): (&String, &Entry)| match entry {
             Entry::Open(_) | Entry::Away(_) => None,
             Entry::Unavailable(error) => {
-                Some(api::Problem { subject: name.clone(), message: error.to_string(), next: error.next() })
+                let (message, next) = (error.to_string(), self.next_of(name, error));
+                Some(api::Problem { subject: name.clone(), message, next })
             }
         };
         let mut problems: Vec<_> = self.entries.read().iter().filter_map(unavailable).collect();

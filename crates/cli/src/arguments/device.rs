@@ -161,6 +161,9 @@ pub enum History {
     Disable {
         /// The volume
         name: String,
+        /// The store of the history is lost for good: open the volume on what its devices have
+        #[arg(long)]
+        store_lost: bool,
         /// Only say what would happen
         #[arg(short = 'n', long)]
         dry_run: bool,

@@ -117,7 +117,8 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
 pub fn run_history(command: History, client: &Client, output: Output) -> Result<(), Failure> {
     match command {
         History::Enable(asked) => enable(&asked, client, output)?,
-        History::Disable { name, dry_run } => disable(&name, dry_run, client, output)?,
+        History::Disable { name, store_lost: true, dry_run } => discard(&name, dry_run, client, output)?,
+        History::Disable { name, store_lost: false, dry_run } => disable(&name, dry_run, client, output)?,
         History::Status { name } => {
             let status: api::HistoryStatus = client.get(&path(&name)?)?;
             output.show(&status, page);
@@ -218,6 +219,36 @@ fn disable(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
     output
         .tell(&disabled, |_| format!("{name} goes on without a history; {store} is free for something else"));
     Ok(())
+}
+
+/// Opens a volume whose history is lost.
+fn discard(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let path = format!("/v1/volumes/{}/history/discard", segment(name)?);
+    let found: api::DiscardedHistory = client.post(&path, &api::DiscardHistory { dry_run: true })?;
+    let at = show(found.consistency_point_ms.saturating_mul(1_000_000));
+    let unknown = match found.placement {
+        Some(_) => "",
+        None => "; if its placement was `logging` that is an old state, or none",
+    };
+    let what = format!(
+        "this gives up the history of {name} in {} for good ({}); the devices of the volume have its consistency point of {at}, and what was flushed since{unknown}",
+        found.store, found.reason
+    );
+    if dry_run {
+        output.show(&found, |_| format!("{what}; nothing was done"));
+        return Ok(());
+    }
+    output.confirm(&what)?;
+    let discarded: api::DiscardedHistory = client.post(&path, &api::DiscardHistory { dry_run: false })?;
+    output.tell(&discarded, |_| {
+        format!("{name} is open without a history\nnext: cairn volume check {name} --deep")
+    });
+    let Some(first) = discarded.findings.first() else { return Ok(()) };
+    Err(Failure::new(
+        ErrorKind::Damaged,
+        format!("{name} is open, and its check finds {} thing(s) wrong: {first}", discarded.findings.len()),
+        format!("see `cairn volume check {name} --deep`; a mirror or an image dump has what it lacks"),
+    ))
 }
 
 /// Brings a device or a volume back to an instant; a mirror is paused by it.

@@ -145,6 +145,35 @@ pub struct HistoryEnabled {
     pub dry_run: bool,
 }
 
+/// Opens a volume without its history, which is lost.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DiscardHistory {
+    /// Only says what there is without it.
+    pub dry_run: bool,
+}
+
+/// What a volume is without its history.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DiscardedHistory {
+    /// The volume; it is open now (not after a dry run).
+    pub volume: String,
+    /// Where its history was.
+    pub store: String,
+    /// Why it could not be opened.
+    pub reason: String,
+    /// The consistency point that its devices have.
+    pub generation: u64,
+    /// When that was made.
+    pub consistency_point_ms: u64,
+    /// Of the history, where that is known.
+    pub placement: Option<Placement>,
+    /// What a check of the structures found wrong (not after a dry run).
+    pub findings: Vec<String>,
+    /// It was only asked.
+    pub dry_run: bool,
+}
+
 /// An adopted device.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Device {

@@ -221,7 +221,7 @@ impl ServerError {
             E::VolumeUnavailable { next, .. } | E::DeviceUnavailable { next, .. } => next.clone(),
             E::LogUnavailable { volume, .. } => log_next(volume),
             E::HistoryUnavailable { path, .. } => format!(
-                "bring {} back (attach its disk, mount its file system, restore the file), and the volume is opened within seconds; without its history it stays closed",
+                "bring {} back (attach its disk, mount its file system, restore the file), and the volume is opened within seconds",
                 path.display()
             ),
             E::OverHistory { next, volume, .. } => in_place(next, volume),

@@ -25,6 +25,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(revert))
         .routes(routes!(set_window))
         .routes(routes!(enable_history, disable_history))
+        .routes(routes!(discard_history))
         .routes(routes!(set_device_access))
 }
 
@@ -145,6 +146,18 @@ async fn enable_history(
 async fn disable_history(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<api::Job> {
     let mine = server.clone();
     blocking(server, move |_| mine.disable_history(&volume)).await
+}
+
+/// Opens a volume whose history is lost on what its devices have.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/history/discard", tag = "devices", params(("volume" = String, Path,)),
+    request_body = api::DiscardHistory,
+    responses((status = 200, body = api::DiscardedHistory), (status = "default", body = ErrorBody)))]
+async fn discard_history(
+    State(server): State<Arc<Server>>,
+    Path(volume): Path<String>,
+    Body(request): Body<api::DiscardHistory>,
+) -> Answer<api::DiscardedHistory> {
+    blocking(server, move |server| server.discard_history(&volume, &request)).await
 }
 
 /// Changes who may use the export of a device, and how it is offered. Its sessions and those of its views end.

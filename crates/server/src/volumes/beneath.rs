@@ -4,6 +4,7 @@
 //! - *Put under*: the store is made, then `volume.json` says so, and only then the volume is opened over it. A crash before that leaves a store of which nobody knows, and nothing was written past a history that is known.
 //! - *Taken away*: `volume.json` says `leaving`, today's content is brought to the devices of the volume, and the store loses its history. Until that last step a start finds a history, and the volume goes on over it; behind it, it finds
 //!   none, and the volume goes on without. What the document says by then was true all along. The next numbers of files and snapshots stay in the document, as mirrors may know of instants that the volume was brought back from.
+//! - *Given up as lost*: where the store does not come back the volume is opened on what its devices have, by a word of its owner. That is all that was flushed, but for the placement `logging`, where it is refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,12 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_history::{History, HistoryError};
+use cairn_volume::{CheckDepth, Volume};
 
 use super::history::{LOG_RULE, no_history};
-use super::{Document, OpenVolume, Parts, Volumes, whole};
+use super::{BUSY_PATIENCE, Document, Entry, OpenVolume, Parts, Volumes, whole};
 use crate::api::{self, ErrorKind};
 use crate::devices::{BLOCK_BYTES, new_history};
 use crate::error::ServerError;
+use crate::images;
 use crate::jobs::Progress;
 
 /// What the volume is busy with meanwhile.
@@ -161,6 +164,94 @@ impl Volumes {
         released.and_then(|()| self.get(name))
     }
 
+    /// Opens a volume that can't be opened for want of its history on what its devices have, without it, or only says what that is.
+    pub(crate) fn discard_history(
+        &self,
+        name: &str,
+        dry_run: bool,
+    ) -> Result<api::DiscardedHistory, ServerError> {
+        let _changing = self.changing.lock();
+        let is_there = || ServerError::OverHistory {
+            volume: name.to_owned(),
+            kind: ErrorKind::Usage,
+            why: "it is in service: its history is not lost, or it has none",
+            next: "without --store-lost, `cairn history disable VOLUME` takes a history away",
+        };
+        match self.entries.read().get(name) {
+            Some(Entry::Unavailable(_)) => {}
+            Some(Entry::Open(_)) => return Err(is_there()),
+            Some(Entry::Away(_)) | None => return self.get(name).and(Err(ServerError::Bug)),
+        }
+        // It may have come back since the server started.
+        let reason = match self.open_one(name, BUSY_PATIENCE) {
+            Ok(open) => {
+                self.put(name, &Ok(open));
+                self.open_clones_of(name);
+                return Err(is_there());
+            }
+            Err(reason) if is_of_the_history(&reason) => reason,
+            Err(other) => return Err(other),
+        };
+        let document = self.document(name)?;
+        let beneath = document.history.clone().ok_or(ServerError::Bug)?;
+        if beneath.placement == Some(api::Placement::Logging) {
+            return Err(ServerError::OverHistory {
+                volume: name.to_owned(),
+                kind: ErrorKind::VolumeDamaged,
+                why: "with the placement `logging` what was written is in the store of its history, and its devices alone are no volume",
+                next: "bring the store back; or fail over to a mirror of it, or restore an image dump under another name",
+            });
+        }
+        let given = document.given.and(beneath.given());
+        let plain = Document { history: None, given, ..document.clone() };
+        let parts = self.open_parts(name, &plain, BUSY_PATIENCE)?;
+        let found = Volume::inspect(&*whole(&parts.devices)).map_err(ServerError::volume(name))?;
+        let mut answer = api::DiscardedHistory {
+            volume: name.to_owned(),
+            store: beneath.store().display().to_string(),
+            reason: reason.to_string(),
+            generation: found.generation.0,
+            consistency_point_ms: found.created.0 / 1_000_000,
+            placement: beneath.placement,
+            findings: Vec::new(),
+            dry_run,
+        };
+        if dry_run {
+            return Ok(answer);
+        }
+        // Before anything is written past the history, which must not be found again after that.
+        self.note(name, &plain)?;
+        let open = match self.start(name, parts) {
+            Ok(open) => open,
+            Err(error) => {
+                self.note(name, &document)?;
+                return Err(error);
+            }
+        };
+        tracing::warn!(volume = name, %reason, "the history of a volume was given up as lost");
+        if let Err(error) = fs::remove_file(self.folder(name).join("views.json"))
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(volume = name, %error, "the views of a lost history are still noted");
+        }
+        let findings = images::findings(&open.volume, name, CheckDepth::Structures);
+        answer.findings = findings.unwrap_or_else(|error| vec![error.to_string()]);
+        self.put(name, &Ok(open));
+        self.open_clones_of(name);
+        Ok(answer)
+    }
+
+    /// What to do about a volume that is not open, also where its history does not come back.
+    pub(super) fn next_of(&self, name: &str, error: &ServerError) -> String {
+        match is_of_the_history(error) {
+            true => format!(
+                "{}; if it is lost for good, `cairn history disable {name} --store-lost -n` says what the devices of the volume have without it",
+                error.next()
+            ),
+            false => error.next(),
+        }
+    }
+
     fn note_leaving(&self, name: &str, leaving: bool) -> Result<(), ServerError> {
         let mut document = self.document(name)?;
         document.history.as_mut().ok_or(ServerError::Bug)?.leaving = leaving;
@@ -193,6 +284,12 @@ impl Volumes {
             }
         }
     }
+}
+
+/// True when nothing but the history keeps the volume from opening, and nobody else has it.
+fn is_of_the_history(error: &ServerError) -> bool {
+    let is_about_it = matches!(error, ServerError::HistoryUnavailable { .. } | ServerError::History { .. });
+    is_about_it && error.kind() != ErrorKind::Busy
 }
 
 #[cfg(test)]

@@ -44,6 +44,9 @@ pub(super) struct Beneath {
     next_file: u64,
     #[serde(default)]
     next_snapshot: u64,
+    /// What was asked for; not known of those that were made before it was written down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) placement: Option<api::Placement>,
     /// It is being taken away: a store without a history is the end of that.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) leaving: bool,
@@ -184,7 +187,8 @@ impl Volumes {
             History::create(origin, store.clone(), &options, options_under_volume(self.clock.clone()));
         let history = history.map_err(ServerError::history(volume))?;
         let id = options.store.to_string();
-        let beneath = Beneath { store: path, id, next_file: 0, next_snapshot: 0, leaving: false };
+        let placement = Some(wish.placement.unwrap_or(api::Placement::Checkpointing));
+        let beneath = Beneath { store: path, id, next_file: 0, next_snapshot: 0, placement, leaving: false };
         let views = Views::none(&self.folder(volume));
         let under = Under::new(volume, history, origin_path, store, beneath.clone(), views);
         Ok((beneath, under))

@@ -1,11 +1,10 @@
 //! A history under a volume that there is: cut at each step of its coming and going, numbers, and what an earlier opening still wants.
 
 use cairn_base::{ByteSize, ManualClock, Timestamp};
-use cairn_volume::{CheckDepth, Role};
+use cairn_volume::Role;
 
 use super::super::{NewVolume, new_volume_id};
 use super::*;
-use crate::images;
 use crate::state;
 
 const PLACEMENTS: [&str; 5] = ["checkpointing", "logging", "split-stream", "split-down-stream", "hybrid"];
@@ -266,4 +265,67 @@ fn store_that_can_not_be_made_leaves_the_volume_in_service_as_it_was() {
     assert!(disable(&volumes).is_err(), "there is none");
     assert_sound(&volumes);
     volumes.end();
+}
+
+#[test]
+fn volume_whose_history_is_lost_has_what_was_flushed_and_with_logging_is_refused() {
+    in_each_placement(|placement| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let before = made(folder.path());
+        before.enable_history("vol0", &wish(folder.path(), placement)).expect("it gets a history");
+        let open = before.get("vol0").expect("it is open");
+        let lun = open.luns.open("db").expect("a LUN");
+        for round in 2..6 {
+            for block in 0..40 {
+                lun.write_from(block * 4096, &[round; 4096]).expect("a write");
+            }
+            lun.flush().expect("a flush");
+            if round == 3 {
+                open.volume.consistency_point().expect("it commits");
+            }
+        }
+        // As a cut leaves it, on a machine without the disk of the store.
+        let after = tempfile::tempdir().expect("a folder");
+        let there = after.path().join("volumes/vol0");
+        fs::create_dir_all(&there).expect("a folder");
+        for file in ["volume.img", "volume.json", "volume.json.old"] {
+            fs::copy(before.folder("vol0").join(file), there.join(file)).expect("a copy");
+        }
+        drop((lun, open));
+        before.end();
+        let store = folder.path().join("store.img");
+        assert!(before.discard_history("vol0", false).is_err(), "it is not lost");
+        drop(before);
+        let aside = folder.path().join("aside.img");
+        fs::rename(&store, &aside).expect("it is gone");
+
+        let lost = volumes(after.path());
+        let told = lost.get("vol0").err().expect("it is not open").next();
+        assert!(told.contains("--store-lost"), "{told}");
+        let asked = lost.discard_history("vol0", true);
+        assert!(lost.get("vol0").is_err(), "it was only asked");
+        if placement == "logging" {
+            assert!(matches!(asked, Err(ServerError::OverHistory { .. })), "{asked:?}");
+            assert!(lost.discard_history("vol0", false).is_err());
+        } else {
+            assert!(asked.expect("an answer").dry_run);
+            let discarded = lost.discard_history("vol0", false).expect("it opens");
+            assert_eq!(discarded.findings, Vec::<String>::new(), "{placement}");
+            assert_eq!((read(&lost), has_history(&lost)), (5, false), "{placement}");
+            let lun = lost.get("vol0").expect("it is open").luns.open("db").expect("a LUN");
+            assert_eq!(lun.read(0, 40 * 4096).expect("a read").to_vec(), vec![5; 40 * 4096], "{placement}");
+            drop(lun);
+            assert_sound(&lost);
+            assert_both_say_so(&lost);
+            write(&lost, 9);
+        }
+        lost.end();
+        drop(lost);
+        fs::rename(&aside, &store).expect("it is back");
+        let again = volumes(after.path());
+        // One that was given up is not taken in again; one that was not is as it was.
+        let expected = if placement == "logging" { (5, true) } else { (9, false) };
+        assert_eq!((read(&again), has_history(&again)), expected, "{placement}");
+        again.end();
+    });
 }
