@@ -186,3 +186,30 @@ fn volume_whose_history_is_lost_is_opened_without_it_by_a_word_of_its_owner() {
     assert!(server.good(&["volume", "check", "v", "--deep"]).contains("sound"));
     enabled(&server, dir.path(), "checkpointing");
 }
+
+#[test]
+fn what_can_have_no_history_is_refused_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server_with_disk(dir.path());
+    let enable = |name: &str, code: i32, kind: &str| {
+        let store = path(dir.path(), "store");
+        server.bad(code, kind, &["history", "enable", name, "--history", &store, "--yes"]);
+        assert!(!Path::new(&store).exists(), "nothing was made");
+    };
+    let log = path(dir.path(), "log");
+    std::fs::write(&log, vec![0; 16 << 20]).unwrap();
+    server.good(&["volume", "log", "v", "--device", &log]);
+    enable("v", 2, "usage");
+    server.good(&["volume", "log", "v", "--internal"]);
+    server.good(&["snapshot", "create", "v@one"]);
+    server.good(&["clone", "create", "v@one", "copy"]);
+    enable("copy", 13, "wrong-role");
+    enable("v", 11, "busy");
+    server.good(&["clone", "delete", "copy", "--yes"]);
+    let disk = path(dir.path(), "disk");
+    server.good(&["device", "adopt", "disk0", "--origin", &disk, "--size", "1M"]);
+    enable("disk0", 13, "wrong-role");
+    written(&server, 3);
+    enabled(&server, dir.path(), "hybrid");
+    assert_eq!(first_byte(&server, "v/db"), 3);
+}

@@ -50,7 +50,8 @@ impl Volumes {
                 "give that one a history",
             );
         }
-        if open.log_in_use().is_some() {
+        // Also one that it has left, which a start would look for.
+        if open.log_in_use().is_some() || !self.document(name)?.log_devices.is_empty() {
             return Err(ServerError::Invalid { what: "the log device", rule: LOG_RULE });
         }
         self.refuse_if_cloned(name)?;
