@@ -1,8 +1,12 @@
-//! Opening the devices of a volume.
+//! Opening the devices of a volume; and what the tests of volumes with a history share.
 
 use std::sync::mpsc;
 
+use cairn_base::{ManualClock, Timestamp};
+use cairn_volume::CheckDepth;
+
 use super::*;
+use crate::images;
 
 #[test]
 fn device_of_a_server_that_is_still_dying_is_waited_for() {
@@ -17,4 +21,36 @@ fn device_of_a_server_that_is_still_dying_is_waited_for() {
     started.recv().expect("the thread starts");
     drop(held);
     opening.join().expect("it does not panic").expect("it opens when the lock is gone");
+}
+
+/// The volumes of a server with that folder.
+pub(super) fn volumes(folder: &Path) -> Volumes {
+    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    std::fs::create_dir_all(folder.join("volumes")).expect("a folder");
+    Volumes::open(folder.join("volumes"), ByteSize(16 << 20), clock).expect("volumes")
+}
+
+/// Fills the first block of `vol0/db`, durably.
+pub(super) fn write(volumes: &Volumes, byte: u8) {
+    let lun = volumes.get("vol0").expect("it is open").luns.open("db").expect("a LUN");
+    lun.write_from(0, &[byte; 4096]).expect("a write");
+    lun.flush().expect("a flush");
+}
+
+/// What the first block of `vol0/db` is full of.
+pub(super) fn read(volumes: &Volumes) -> u8 {
+    let lun = volumes.get("vol0").expect("it is open").luns.open("db").expect("a LUN");
+    let bytes = lun.read(0, 4096).expect("a read").to_vec();
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "of one time");
+    bytes[0]
+}
+
+pub(super) fn mark(name: &str) -> api::Instant {
+    api::Instant { at_ns: None, mark: Some(name.to_owned()) }
+}
+
+pub(super) fn assert_sound(volumes: &Volumes) {
+    let open = volumes.get("vol0").expect("it is open");
+    let found = images::findings(&open.volume, "vol0", CheckDepth::Everything).expect("a check");
+    assert_eq!(found, Vec::<String>::new());
 }

@@ -1,8 +1,9 @@
 //! A history under a volume that there is: cut at each step of its coming and going, numbers, and what an earlier opening still wants.
 
-use cairn_base::{ByteSize, ManualClock, Timestamp};
+use cairn_base::{ManualClock, Timestamp};
 use cairn_volume::Role;
 
+use super::super::tests::{assert_sound, mark, read, volumes, write};
 use super::super::{NewVolume, new_volume_id};
 use super::*;
 use crate::state;
@@ -17,12 +18,6 @@ fn in_each_placement(test: impl Fn(&str) + Sync) {
             scope.spawn(move || test(placement));
         }
     });
-}
-
-fn volumes(folder: &Path) -> Volumes {
-    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
-    fs::create_dir_all(folder.join("volumes")).expect("a folder");
-    Volumes::open(folder.join("volumes"), ByteSize(16 << 20), clock).expect("volumes")
 }
 
 fn wish(folder: &Path, placement: &str) -> api::VolumeHistory {
@@ -50,29 +45,6 @@ fn made(folder: &Path) -> Volumes {
     open.luns.create("db", 1 << 20).expect("a LUN");
     write(&volumes, 1);
     volumes
-}
-
-fn write(volumes: &Volumes, byte: u8) {
-    let lun = volumes.get("vol0").expect("it is open").luns.open("db").expect("a LUN");
-    lun.write_from(0, &[byte; 4096]).expect("a write");
-    lun.flush().expect("a flush");
-}
-
-fn read(volumes: &Volumes) -> u8 {
-    let lun = volumes.get("vol0").expect("it is open").luns.open("db").expect("a LUN");
-    let bytes = lun.read(0, 4096).expect("a read").to_vec();
-    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "of one time");
-    bytes[0]
-}
-
-fn mark(name: &str) -> api::Instant {
-    api::Instant { at_ns: None, mark: Some(name.to_owned()) }
-}
-
-fn assert_sound(volumes: &Volumes) {
-    let open = volumes.get("vol0").expect("it is open");
-    let found = images::findings(&open.volume, "vol0", CheckDepth::Everything).expect("a check");
-    assert_eq!(found, Vec::<String>::new());
 }
 
 fn has_history(volumes: &Volumes) -> bool {

@@ -1,19 +1,11 @@
 //! Volumes over a history: cut at each step of a revert, numbers, and what an earlier opening still wants.
 
-use std::path::Path;
-
-use cairn_base::{ByteSize, ManualClock, Timestamp};
 use cairn_device::DeviceError;
 use cairn_volume::Role;
 
+use super::super::tests::{assert_sound, mark, read, volumes, write};
 use super::super::{NewVolume, new_volume_id};
 use super::*;
-
-fn volumes(folder: &Path) -> Volumes {
-    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
-    std::fs::create_dir_all(folder.join("volumes")).expect("a folder");
-    Volumes::open(folder.join("volumes"), ByteSize(16 << 20), clock).expect("volumes")
-}
 
 /// A volume over a history, with a LUN whose first block is full of `1` at the mark `one`, and of `2` now.
 fn made(folder: &Path) -> Volumes {
@@ -39,29 +31,6 @@ fn made(folder: &Path) -> Volumes {
     open.history().expect("a history").mark_once("one").expect("a mark");
     write(&volumes, 2);
     volumes
-}
-
-fn write(volumes: &Volumes, byte: u8) {
-    let lun = volumes.get("vol0").expect("it is open").luns.open("db").expect("a LUN");
-    lun.write_from(0, &[byte; 4096]).expect("a write");
-    lun.flush().expect("a flush");
-}
-
-fn read(volumes: &Volumes) -> u8 {
-    let lun = volumes.get("vol0").expect("it is open").luns.open("db").expect("a LUN");
-    let bytes = lun.read(0, 4096).expect("a read").to_vec();
-    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "of one time");
-    bytes[0]
-}
-
-fn mark(name: &str) -> api::Instant {
-    api::Instant { at_ns: None, mark: Some(name.to_owned()) }
-}
-
-fn assert_sound(volumes: &Volumes) {
-    let open = volumes.get("vol0").expect("it is open");
-    let found = images::findings(&open.volume, "vol0", CheckDepth::Everything).expect("a check");
-    assert_eq!(found, Vec::<String>::new());
 }
 
 #[test]
