@@ -210,6 +210,14 @@ fn what_can_have_no_history_is_refused_and_changes_nothing() {
     server.good(&["device", "adopt", "disk0", "--origin", &disk, "--size", "1M"]);
     enable("disk0", 13, "wrong-role");
     written(&server, 3);
+    // Before anybody is cut off for nothing.
+    let mut connected = server.disk("v/db");
+    let used = path(dir.path(), "used");
+    std::fs::write(&used, vec![7; 1 << 20]).unwrap();
+    server.bad(32, "not-empty", &["history", "enable", "v", "--history", &used, "--yes"]);
+    let nowhere = path(dir.path(), "nowhere/store");
+    server.bad(10, "not-found", &["history", "enable", "v", "--history", &nowhere, "--yes"]);
+    connected.read(0, 512).expect("its session goes on");
     enabled(&server, dir.path(), "hybrid");
     assert_eq!(first_byte(&server, "v/db"), 3);
 }

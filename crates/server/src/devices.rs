@@ -36,7 +36,7 @@ mod release;
 mod show;
 
 use place::{Place, file_options, refuse_used};
-pub(crate) use place::{open_when_free, take_store_file};
+pub(crate) use place::{open_when_free, refuse_store_file, take_store_file};
 
 /// How long the background thread of a device rests when there was nothing to do.
 const REST: Duration = Duration::from_millis(50);

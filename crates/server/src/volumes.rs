@@ -139,7 +139,10 @@ impl Document {
 enum Entry {
     Open(Arc<OpenVolume>),
     /// Closed by a command that puts it back; nobody else touches anything of it.
-    Away(Arc<ServerError>),
+    Away {
+        /// What it is busy with.
+        by: &'static str,
+    },
     /// It could not be opened; its name stays taken and nothing of it is touched.
     Unavailable(Arc<ServerError>),
 }
@@ -370,7 +373,8 @@ impl Volumes {
     pub(crate) fn get(&self, name: &str) -> Result<Arc<OpenVolume>, ServerError> {
         match self.entries.read().get(name) {
             Some(Entry::Open(open)) => Ok(open.clone()),
-            Some(Entry::Away(error) | Entry::Unavailable(error)) => {
+            Some(Entry::Away { by }) => Err(ServerError::Busy { name: name.to_owned(), by }),
+            Some(Entry::Unavailable(error)) => {
                 // What its devices lack is no name that the caller got wrong.
                 let kind = match error.kind() {
                     ErrorKind::NotFound | ErrorKind::Damaged => ErrorKind::VolumeDamaged,
@@ -387,7 +391,7 @@ impl Volumes {
     pub(crate) fn all(&self) -> Vec<Arc<OpenVolume>> {
         let open = |entry: &Entry| match entry {
             Entry::Open(open) => Some(open.clone()),
-            Entry::Away(_) | Entry::Unavailable(_) => None,
+            Entry::Away { .. } | Entry::Unavailable(_) => None,
         };
         self.entries.read().values().filter_map(open).collect()
     }
@@ -395,7 +399,7 @@ impl Volumes {
     /// What is wrong with volumes.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
         let unavailable = |(name, entry): (&String, &Entry)| match entry {
-            Entry::Open(_) | Entry::Away(_) => None,
+            Entry::Open(_) | Entry::Away { .. } => None,
             Entry::Unavailable(error) => {
                 let (message, next) = (error.to_string(), self.next_of(name, error));
                 Some(api::Problem { subject: name.clone(), message, next })
@@ -427,7 +431,12 @@ impl Volumes {
     pub(crate) fn list(&self) -> Vec<api::Volume> {
         let mut volumes: Vec<_> = self.all().iter().map(|open| open.show()).collect();
         for (name, entry) in &*self.entries.read() {
-            if let Entry::Away(error) | Entry::Unavailable(error) = entry {
+            let problem = match entry {
+                Entry::Open(_) => None,
+                Entry::Away { by } => Some(ServerError::Busy { name: name.clone(), by }.to_string()),
+                Entry::Unavailable(error) => Some(error.to_string()),
+            };
+            if problem.is_some() {
                 volumes.push(api::Volume {
                     name: name.clone(),
                     id: String::new(),
@@ -444,7 +453,7 @@ impl Volumes {
                     history: None,
                     clone_of: None,
                     scrub: None,
-                    problem: Some(error.to_string()),
+                    problem,
                 });
             }
         }
@@ -601,15 +610,14 @@ impl Volumes {
         let folder = self.folder(name);
         let entry = {
             let mut entries = self.entries.write();
-            if let Some(Entry::Away(_)) = entries.get(name) {
-                drop(entries);
-                return self.get(name).map(drop);
+            if let Some(Entry::Away { by }) = entries.get(name) {
+                return Err(ServerError::Busy { name: name.to_owned(), by });
             }
             entries.remove(name).ok_or_else(|| not_found(name))?
         };
         let emptied = match &entry {
             Entry::Open(open) => open.end().and_then(|()| open.clear_devices(&folder)),
-            Entry::Away(_) | Entry::Unavailable(_) => Ok(()),
+            Entry::Away { .. } | Entry::Unavailable(_) => Ok(()),
         };
         drop(entry);
         let grave = self.dir.join(format!(".{name}.old"));

@@ -176,6 +176,18 @@ pub(crate) fn take_store_file(
     }
 }
 
+/// Refuses what [`take_store_file`] would, and makes nothing.
+pub(crate) fn refuse_store_file(path: &Path) -> Result<(), ServerError> {
+    match FileDevice::open(path, file_options()) {
+        Ok(store) => refuse_used(&store, &Place::File(path.to_owned())),
+        Err(OpenError::Missing { .. }) => {
+            let folder = path.parent().unwrap_or(path);
+            std::fs::metadata(folder).map(drop).map_err(ServerError::path("find", folder))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Refuses what holds something.
 pub(super) fn refuse_used(store: &dyn Device, place: &Place) -> Result<(), ServerError> {
     let head = store.geometry().length.min(u64::from(MUST_BE_EMPTY)) as u32;

@@ -11,7 +11,12 @@ impl Mirrors {
     /// All of them, by what their documents say.
     pub(super) fn show_closed(&self) -> Vec<api::Mirror> {
         let mut closed = self.volumes.list();
-        closed.retain(|volume| volume.role == api::VolumeRole::Unavailable);
+        // One that a command has closed for a moment is known, and shown with the others.
+        let known = self.relations.lock();
+        closed.retain(|volume| {
+            volume.role == api::VolumeRole::Unavailable && !known.contains_key(&volume.name)
+        });
+        drop(known);
         let names = closed.into_iter().map(|volume| volume.name);
         names.filter_map(|name| self.show_one_closed(&name)).collect()
     }

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,9 +16,9 @@ use cairn_history::{History, HistoryError};
 use cairn_volume::{CheckDepth, Volume};
 
 use super::history::{LOG_RULE, no_history};
-use super::{BUSY_PATIENCE, Document, Entry, OpenVolume, Parts, Volumes, whole};
+use super::{BUSY_PATIENCE, Document, Entry, OpenVolume, Parts, Volumes, not_found, whole};
 use crate::api::{self, ErrorKind};
-use crate::devices::{BLOCK_BYTES, new_history};
+use crate::devices::{BLOCK_BYTES, new_history, refuse_store_file};
 use crate::error::ServerError;
 use crate::images;
 use crate::jobs::Progress;
@@ -60,6 +61,7 @@ impl Volumes {
         }
         self.refuse_if_claimed(Path::new(&wish.store))?;
         new_history(wish.placement, wish.granularity.as_deref(), &wish.window, BLOCK_BYTES)?;
+        refuse_store_file(Path::new(&wish.store))?;
         Ok(open)
     }
 
@@ -81,7 +83,11 @@ impl Volumes {
             let (beneath, under) = self.make_history(name, wish, origin, whole(&open.parts), &mut made)?;
             let noted = self.note(name, &Document { history: Some(beneath), ..before.clone() });
             match (noted, self.document(name)) {
-                (Err(error), Ok(Document { history: None, .. })) => Err(error),
+                (Err(error), Ok(Document { history: None, .. })) => {
+                    // A store that was there stays, and is to be empty as before.
+                    let _ = under.clear();
+                    Err(error)
+                }
                 (noted, _) => {
                     // It may say it already: what it says counts.
                     if let Err(error) = noted {
@@ -140,7 +146,8 @@ impl Volumes {
         progress.phase("copying back");
         let released = closed.and_then(|()| self.note_numbers(name, under)).and_then(|()| {
             let report = |done, all| progress.bytes(done * block, all * block);
-            history.release(&report).map_err(ServerError::history(name))
+            let release = AssertUnwindSafe(|| history.release(&report));
+            catch_unwind(release).map_err(|_| ServerError::Bug)?.map_err(ServerError::history(name))
         });
         let _changing = self.changing.lock();
         let opened = match &released {
@@ -181,7 +188,8 @@ impl Volumes {
         match self.entries.read().get(name) {
             Some(Entry::Unavailable(_)) => {}
             Some(Entry::Open(_)) => return Err(is_there()),
-            Some(Entry::Away(_)) | None => return self.get(name).and(Err(ServerError::Bug)),
+            Some(Entry::Away { by }) => return Err(ServerError::Busy { name: name.to_owned(), by }),
+            None => return Err(not_found(name)),
         }
         // It may have come back since the server started.
         let reason = match self.open_one(name, BUSY_PATIENCE) {

@@ -270,8 +270,7 @@ impl Volumes {
 
     /// Closes a volume, whoever else has it, for something to be done to what it stands on. It has to be put back.
     pub(super) fn take_away(&self, open: &OpenVolume, by: &'static str) -> Result<(), ServerError> {
-        let busy = Entry::Away(Arc::new(ServerError::Busy { name: open.name.clone(), by }));
-        self.entries.write().insert(open.name.clone(), busy);
+        self.entries.write().insert(open.name.clone(), Entry::Away { by });
         let closed = open.end();
         open.fence.shut();
         closed

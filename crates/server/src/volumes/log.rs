@@ -129,7 +129,7 @@ impl Volumes {
         let _changing = self.changing.lock();
         match self.entries.read().get(name) {
             Some(Entry::Unavailable(_)) => {}
-            Some(Entry::Away(_)) => return self.get(name).and(Err(ServerError::Bug)),
+            Some(Entry::Away { by }) => return Err(ServerError::Busy { name: name.to_owned(), by }),
             Some(Entry::Open(_)) => return Err(ServerError::LogIsThere { volume: name.to_owned() }),
             None => return Err(not_found(name)),
         }

@@ -54,3 +54,11 @@ pub(super) fn assert_sound(volumes: &Volumes) {
     let found = images::findings(&open.volume, "vol0", CheckDepth::Everything).expect("a check");
     assert_eq!(found, Vec::<String>::new());
 }
+
+/// The numbers of a snapshot and of a LUN that are made with that name.
+pub(super) fn numbers(volumes: &Volumes, name: &str) -> (u64, u64) {
+    let open = volumes.get("vol0").expect("it is open");
+    open.luns.create(name, 1 << 20).expect("a LUN");
+    let file = open.luns.find(name).expect("a LUN").file.0;
+    (open.volume.create_snapshot(name).expect("a snapshot").id.0, file)
+}

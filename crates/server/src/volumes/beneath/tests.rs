@@ -3,7 +3,7 @@
 use cairn_base::{ManualClock, Timestamp};
 use cairn_volume::Role;
 
-use super::super::tests::{assert_sound, mark, read, volumes, write};
+use super::super::tests::{assert_sound, mark, numbers, read, volumes, write};
 use super::super::{NewVolume, new_volume_id};
 use super::*;
 use crate::state;
@@ -178,12 +178,6 @@ fn volume_is_whole_with_its_history_or_without_wherever_its_going_is_cut() {
 fn no_number_is_given_twice_when_the_history_is_gone() {
     let folder = tempfile::tempdir().expect("a folder");
     let volumes_now = made(folder.path());
-    let numbers = |volumes: &Volumes, name: &str| {
-        let open = volumes.get("vol0").expect("it is open");
-        open.luns.create(name, 1 << 20).expect("a LUN");
-        let file = open.luns.find(name).expect("a LUN").file.0;
-        (open.volume.create_snapshot(name).expect("a snapshot").id.0, file)
-    };
     volumes_now.enable_history("vol0", &wish(folder.path(), "checkpointing")).expect("it gets a history");
     volumes_now
         .get("vol0")
@@ -300,4 +294,31 @@ fn volume_whose_history_is_lost_has_what_was_flushed_and_with_logging_is_refused
         assert_eq!((read(&again), has_history(&again)), expected, "{placement}");
         again.end();
     });
+}
+
+#[test]
+fn volume_that_a_command_has_taken_away_is_busy_for_all_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volumes = made(folder.path());
+    volumes.enable_history("vol0", &wish(folder.path(), "hybrid")).expect("it gets a history");
+    let open = volumes.get("vol0").expect("it is open");
+    volumes.take_away(&open, BEING_DISABLED).expect("it closes");
+    let busy = |error: Option<ServerError>| matches!(error, Some(ServerError::Busy { .. }));
+    assert!(busy(volumes.get("vol0").err()));
+    assert!(busy(volumes.delete("vol0").err()));
+    assert!(busy(volumes.discard_history("vol0", false).err()));
+    assert!(busy(volumes.discard_log("vol0", false).err()));
+    assert!(volumes.open_again("vol0").is_none() && volumes.all().is_empty());
+    let listed = volumes.list();
+    assert!(
+        listed[0].problem.as_ref().is_some_and(|why| why.contains("taken away")),
+        "{:?}",
+        listed[0].problem
+    );
+    let opened = volumes.open_over(&open, open.under.as_ref().expect("a history")).map_err(Arc::new);
+    volumes.put("vol0", &opened);
+    drop((open, opened));
+    assert_eq!((read(&volumes), has_history(&volumes)), (1, true));
+    assert_sound(&volumes);
+    volumes.end();
 }

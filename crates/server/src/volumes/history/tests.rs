@@ -3,7 +3,7 @@
 use cairn_device::DeviceError;
 use cairn_volume::Role;
 
-use super::super::tests::{assert_sound, mark, read, volumes, write};
+use super::super::tests::{assert_sound, mark, numbers, read, volumes, write};
 use super::super::{NewVolume, new_volume_id};
 use super::*;
 
@@ -60,12 +60,6 @@ fn volume_is_as_it_was_or_at_the_instant_wherever_a_revert_is_cut() {
 fn volume_is_brought_back_and_forth_and_gives_no_number_twice() {
     let folder = tempfile::tempdir().expect("a folder");
     let volumes_now = made(folder.path());
-    let numbers = |volumes: &Volumes, name: &str| {
-        let open = volumes.get("vol0").expect("it is open");
-        open.luns.create(name, 1 << 20).expect("a LUN");
-        let file = open.luns.find(name).expect("a LUN").file.0;
-        (open.volume.create_snapshot(name).expect("a snapshot").id.0, file)
-    };
     let lost = numbers(&volumes_now, "lost");
     let (_, reverted) = volumes_now.revert("vol0", &mark("one")).expect("it goes back");
     assert_eq!((read(&volumes_now), reverted.findings), (1, Vec::new()));
