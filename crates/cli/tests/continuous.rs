@@ -5,22 +5,9 @@ mod running;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use running::vol0::{content, status, write};
 use running::{PATIENCE, Running};
 use serde_json::Value;
-
-fn write(server: &Running, offset: u64, byte: u8, length: usize) {
-    let mut disk = server.disk("vol0/db");
-    disk.write(offset, &vec![byte; length]).unwrap();
-    disk.flush().unwrap();
-}
-
-fn content(server: &Running) -> Vec<u8> {
-    server.disk("vol0/db").read(0, 4 << 20).unwrap()
-}
-
-fn status(server: &Running) -> Value {
-    server.json(&["mirror", "status", "vol0"])
-}
 
 fn poll(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;

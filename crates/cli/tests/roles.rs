@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use cairn_frontend_nbd::{Address, Client, ClientOptions};
+use running::vol0::{content, write};
 use running::{PATIENCE, Running};
 use serde_json::Value;
 
@@ -22,16 +23,6 @@ fn pair(dir: &Path) -> (Running, Running) {
     let token = source.invite();
     destination.good(&["mirror", "create", "vol0", &token]);
     (source, destination)
-}
-
-fn write(server: &Running, offset: u64, byte: u8, length: usize) {
-    let mut disk = server.disk("vol0/db");
-    disk.write(offset, &vec![byte; length]).unwrap();
-    disk.flush().unwrap();
-}
-
-fn content(server: &Running) -> Vec<u8> {
-    server.disk("vol0/db").read(0, 4 << 20).unwrap()
 }
 
 fn poll(what: &str, mut done: impl FnMut() -> bool) {

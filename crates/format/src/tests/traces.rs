@@ -19,6 +19,18 @@ fn frame() -> TraceFrame {
     }
 }
 
+/// The one that names the device.
+fn frame_of_a_device() -> TraceFrame {
+    TraceFrame {
+        kind: TraceFrameKind::Device,
+        packed: false,
+        records: 0,
+        plain_bytes: 7,
+        stored_bytes: 7,
+        ..frame()
+    }
+}
+
 #[test]
 fn head_of_a_trace_comes_back_and_no_flipped_bit_passes() {
     let head = TraceHeader { began_ns: 99 };
@@ -42,14 +54,7 @@ fn head_of_a_trace_comes_back_and_no_flipped_bit_passes() {
 fn frame_of_a_trace_comes_back_and_no_flipped_bit_passes() {
     let kinds = [
         frame(),
-        TraceFrame {
-            kind: TraceFrameKind::Device,
-            packed: false,
-            records: 0,
-            plain_bytes: 7,
-            stored_bytes: 7,
-            ..frame()
-        },
+        frame_of_a_device(),
         TraceFrame {
             kind: TraceFrameKind::End,
             packed: false,
@@ -111,14 +116,7 @@ fn numbers_of_a_frame_are_bounded() {
         (|it| (it.packed, it.plain_bytes) = (false, it.stored_bytes + 1), Some("length")),
     ];
     check(&frame(), reread, records);
-    let device = TraceFrame {
-        kind: TraceFrameKind::Device,
-        packed: false,
-        records: 0,
-        plain_bytes: 7,
-        stored_bytes: 7,
-        ..frame()
-    };
+    let device = frame_of_a_device();
     let names: &[Change<TraceFrame>] = &[
         (|it| plain(it, 5), None),
         (|it| plain(it, 4), Some("count")),
