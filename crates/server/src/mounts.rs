@@ -704,7 +704,13 @@ impl Mounts {
     fn forget_unmounted(&self) {
         let mut entries = self.entries.lock();
         let has_ended = |entry: &Entry| entry.state.as_ref().is_ok_and(|mounted| mounted.mount.has_ended());
-        if !self.watch.has_changed() && !entries.iter().any(has_ended) {
+        // Asked before where each one is: one that is unmounted is nowhere first, and ends then.
+        let ended: Vec<PathBuf> = entries
+            .iter()
+            .filter(|entry| has_ended(entry))
+            .map(|entry| entry.record.directory.clone())
+            .collect();
+        if !self.watch.has_changed() && ended.is_empty() {
             return;
         }
         let is_gone = |entry: &Entry| match &entry.state {
@@ -715,7 +721,9 @@ impl Mounts {
             tracing::info!(directory = %entry.record.directory.display(), "was unmounted by another program");
         }
         self.let_go(&mut entries, is_gone);
-        for entry in entries.iter_mut().filter(|entry| has_ended(entry)) {
+        for entry in
+            entries.iter_mut().filter(|entry| has_ended(entry) && ended.contains(&entry.record.directory))
+        {
             let directory = entry.record.directory.display().to_string();
             tracing::error!(
                 directory,
