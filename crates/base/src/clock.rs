@@ -18,6 +18,10 @@ impl Timestamp {
 pub trait Clock: Send + Sync {
     /// Wall time; it may jump.
     fn now(&self) -> Timestamp;
+    /// Wall time as the kernel puts it on files: [`Clock::now`], or up to a few milliseconds before. Times that are compared with those of the kernel come from here.
+    fn coarse(&self) -> Timestamp {
+        self.now()
+    }
     /// Time since an arbitrary start; it never goes back.
     fn monotonic(&self) -> Duration;
 }

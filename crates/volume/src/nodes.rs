@@ -23,6 +23,11 @@ impl Volume {
         self.clock.now()
     }
 
+    /// The volume's time as the kernel puts it on files: see [`Clock::coarse`](cairn_base::Clock::coarse).
+    pub fn coarse_now(&self) -> Timestamp {
+        self.clock.coarse()
+    }
+
     /// Keeps everybody else from changing the root directory, which LUNs and the tree of names share. Taken before [`Volume::compound`].
     pub fn directory_turn(&self) -> DirectoryTurn<'_> {
         DirectoryTurn(self.directory.lock())

@@ -64,7 +64,7 @@ impl Tree {
 
     /// A read that can't note its time has read all the same.
     fn note_access(&self, inode: &Inode) {
-        let now = self.volume().now().0.cast_signed();
+        let now = self.volume().coarse_now().0.cast_signed();
         let attributes = &inode.attributes;
         let is_older = attributes.accessed_ns <= attributes.modified_ns.max(attributes.changed_ns);
         let is_old = now.saturating_sub(attributes.accessed_ns) > ACCESS_AGE_NS;
@@ -159,9 +159,9 @@ impl Tree {
             *old = *old & !0o7777 | mode & 0o7777;
             self.acl_follows_mode(&mut edit, file, mode)?;
         }
-        let now = edit.now();
+        let (now, coarse) = (edit.now(), edit.coarse());
         let at = |time: SetTime| match time {
-            SetTime::Now => now,
+            SetTime::Now => coarse,
             SetTime::At(ns) => ns,
         };
         let inode = edit.inode_mut(file)?;
@@ -385,13 +385,13 @@ fn write_piece(
     for (lba, block) in (first..).zip(data.next_blocks(source, &inode, offset, length)?) {
         edit.content().write(file, Lba(lba), block.freeze());
     }
-    let now = edit.now();
+    let (now, coarse) = (edit.now(), edit.coarse());
     let inode = edit.inode_mut(file)?;
     inode.length_bytes = inode.length_bytes.max(end);
     inode.attributes.blocks += fresh as u32;
     inode.attributes.changed_ns = now;
     if is_modified_now {
-        inode.attributes.modified_ns = now;
+        inode.attributes.modified_ns = coarse;
     }
     edit.commit(false)
 }

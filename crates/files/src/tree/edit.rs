@@ -25,6 +25,7 @@ pub(crate) struct Edit<'a> {
     source: &'a Source,
     quotas: &'a Quotas,
     now: i64,
+    coarse: i64,
     inodes: BTreeMap<FileId, Inode>,
     blocks: BTreeMap<(FileId, u64), Seen>,
     /// Contents of files: more blocks than one looks at.
@@ -36,10 +37,12 @@ pub(crate) struct Edit<'a> {
 impl<'a> Edit<'a> {
     pub(crate) fn new(source: &'a Source, quotas: &'a Quotas) -> Self {
         let now = source.volume().now().0.cast_signed();
+        let coarse = source.volume().coarse_now().0.cast_signed().min(now);
         Self {
             source,
             quotas,
             now,
+            coarse,
             inodes: BTreeMap::new(),
             blocks: BTreeMap::new(),
             change: Change::of(quotas.head()),
@@ -47,9 +50,14 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// The time of the operation.
+    /// The time of the operation, which is that of the change: whoever looks for changes since a moment misses none.
     pub(crate) fn now(&self) -> i64 {
         self.now
+    }
+
+    /// The same for times that programs compare, of which the kernel gives some: by its clock for files, so that none is older than what was there before it.
+    pub(crate) fn coarse(&self) -> i64 {
+        self.coarse
     }
 
     /// An inode as it will be.
@@ -106,9 +114,9 @@ impl<'a> Edit<'a> {
 
     /// Names of a directory, or bytes of a file, changed now.
     pub(crate) fn touch_content(&mut self, file: FileId) -> Result<(), TreeError> {
-        let now = self.now;
+        let (modified, changed) = (self.coarse, self.now);
         let attributes = &mut self.inode_mut(file)?.attributes;
-        (attributes.modified_ns, attributes.changed_ns) = (now, now);
+        (attributes.modified_ns, attributes.changed_ns) = (modified, changed);
         Ok(())
     }
 

@@ -88,8 +88,8 @@ impl Tree {
                 _ => 0,
             },
             quota: parent.attributes.quota,
-            accessed_ns: edit.now(),
-            modified_ns: edit.now(),
+            accessed_ns: edit.coarse(),
+            modified_ns: edit.coarse(),
             changed_ns: edit.now(),
             ..Attributes::default()
         };
@@ -99,7 +99,7 @@ impl Tree {
             removed: false,
             id: file,
             length_bytes,
-            created: Timestamp(edit.now().max(0).cast_unsigned()),
+            created: Timestamp(edit.coarse().max(0).cast_unsigned()),
             relationship: 0,
             tree: TreeRef::empty(1),
             attributes,
