@@ -28,6 +28,7 @@ mod rude;
 mod scenario;
 mod server;
 mod stalled;
+mod xfstests;
 
 pub use program::find_cairn;
 pub use scenario::{Facts, SCENARIOS, Scenario, Verdict, World};

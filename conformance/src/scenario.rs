@@ -152,6 +152,12 @@ pub const SCENARIOS: &[Scenario] = &[
         run: crate::files::posix,
     },
     Scenario {
+        name: "xfstests",
+        shows: "the quick generic tests of xfstests on the files of volumes find nothing but what conformance/xfstests.txt lists",
+        rounds: 1,
+        run: crate::xfstests::run,
+    },
+    Scenario {
         name: "files-fsx",
         shows: "fsx on the files of a volume finds nothing, and after a kill of the server it begins anew",
         rounds: 50,

@@ -11,7 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use cairn_device::{Device, FileDevice, Operation, Segments};
 use running::{Running, cairn, can_mount, wait_until};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, StatxFlags, XattrFlags};
 
@@ -317,6 +319,14 @@ fn what_programs_ask_of_open_files_is_right() {
     mounted.write("born", "2");
     fs::rename(mounted.path("born"), mounted.path("later")).unwrap();
     assert_eq!(born("later"), first);
+    // Nothing was modified before it was born, whether the kernel gives the time or the server.
+    for n in 0..20 {
+        let name = format!("young {n}");
+        mounted.write(&name, "1");
+        let found = fs::metadata(mounted.path(&name)).unwrap();
+        let born = born(&name);
+        assert!((found.mtime(), found.mtime_nsec()) >= (born.0, i64::from(born.1)));
+    }
 
     // A write takes the rights away that a file gives.
     let tool = mounted.path("tool");
@@ -331,6 +341,26 @@ fn what_programs_ask_of_open_files_is_right() {
     if said.status.success() {
         assert_eq!(fs::metadata(&tool).unwrap().mode() & 0o7777, 0o777);
     }
+    // So does one past the kernel's cache, and whatever else changes content; what the kernel has told before counts no more.
+    let name = tool.display();
+    for change in [
+        format!("dd if=/dev/zero of={name} bs=4096 count=1 conv=notrunc oflag=direct"),
+        format!("fallocate -l 65536 {name}"),
+        format!("fallocate -p -o 4096 -l 8192 {name}"),
+    ] {
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o6777)).unwrap();
+        assert_eq!(fs::metadata(&tool).unwrap().mode() & 0o7777, 0o6777);
+        let as_another = ["--reuid=4321", "--regid=4321", "--clear-groups", "sh", "-c", &change];
+        let said = Command::new("setpriv").args(as_another).output().unwrap();
+        if said.status.success() {
+            assert_eq!(fs::metadata(&tool).unwrap().mode() & 0o7777, 0o777, "{change}");
+        }
+    }
+    fs::set_permissions(&tool, fs::Permissions::from_mode(0o6777)).unwrap();
+    let file = File::options().write(true).open(&tool).unwrap();
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 131_072).unwrap();
+    drop(file);
+    assert_eq!(fs::metadata(&tool).unwrap().mode() & 0o7777, 0o6777, "root may");
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o4755)).unwrap();
     std::os::unix::fs::chown(&tool, Some(99), None).unwrap();
     assert_eq!(fs::metadata(&tool).unwrap().mode() & 0o7777, 0o755);
@@ -358,6 +388,84 @@ fn what_programs_ask_of_open_files_is_right() {
     }
     assert!((0..2000).all(|n| seen.get(&format!("stays {n}")) == Some(&1)));
     fs::remove_dir_all(&crowd).unwrap();
+}
+
+/// Bytes that a reader brings into the kernel's cache while a write goes past it are those of before: they must not stay there when the write is over. The kernel drops them where a program waits for
+/// its write, and leaves them where it hears of it later.
+#[test]
+fn nothing_old_stays_in_the_cache_beside_writes_that_go_past_it() {
+    const BYTES: usize = 1 << 20;
+    const PIECE: usize = 64 << 10;
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    let path = mounted.path("file");
+    let device = FileDevice::create(&path, BYTES as u64).unwrap();
+    if !device.is_direct() || !device.uses_rings() {
+        eprintln!("skipped: no io_uring here");
+        return;
+    }
+    let file = File::open(&path).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut bytes = vec![0; BYTES];
+                while !is_over.load(Ordering::Acquire) {
+                    file.read_exact_at(&mut bytes, 0).unwrap();
+                }
+            });
+        }
+        let old = (1..=500u32).find(|turn| {
+            let data = Segments::copy_of(&[*turn as u8; PIECE]);
+            // Not beside one another: that would be one request, for which its thread waits.
+            let places = || (0..BYTES).step_by(2 * PIECE);
+            let write = |offset| Operation::write(offset as u64, data.clone());
+            let mut batch: Vec<Operation> = places().map(write).collect();
+            device.run(&mut batch);
+            batch.into_iter().for_each(|write| write.into_outcome().unwrap());
+            let mut seen = vec![0; BYTES];
+            file.read_exact_at(&mut seen, 0).unwrap();
+            places().any(|at| seen[at..at + PIECE].iter().any(|byte| *byte != *turn as u8))
+        });
+        is_over.store(true, Ordering::Release);
+        assert_eq!(old, None, "the first write after which older bytes were read");
+    });
+}
+
+/// Mounts that are taken away by other programs while others come and go: each is forgotten, and none comes again by itself.
+#[test]
+fn mounts_that_come_and_go_leave_each_other_alone() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path());
+    let points = ["a", "b"].map(|name| mounted.other(scratch.path(), name));
+    for name in ["vol1", "vol2"] {
+        mounted.server.good(&["volume", "create", name, "--size", "100M"]);
+    }
+    std::thread::scope(|scope| {
+        for (volume, point) in ["vol1", "vol2"].into_iter().zip(&points) {
+            let server = &mounted.server;
+            scope.spawn(move || {
+                for turn in 0..50 {
+                    server.good(&["mount", volume, point.to_str().unwrap()]);
+                    fs::write(point.join("file"), turn.to_string()).unwrap();
+                    // A child that the other thread has just made has the file for a moment, too.
+                    let gone = || rustix::mount::unmount(point, rustix::mount::UnmountFlags::empty()).is_ok();
+                    wait_until("nobody uses the mount", gone);
+                    let list = || server.good(&["mount", "list"]);
+                    wait_until("what was unmounted is listed no more", || {
+                        !list().contains(point.to_str().unwrap())
+                    });
+                }
+            });
+        }
+    });
+    mounted.write("file", "still there");
 }
 
 #[test]

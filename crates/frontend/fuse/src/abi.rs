@@ -72,6 +72,7 @@ kernel_structs! {
     } = 80;
     fuse_fsync_in { fh: u64, fsync_flags: u32, padding: u32, } = 16;
     fuse_setxattr_in { size: u32, flags: u32, } = 8;
+    fuse_setxattr_ext_in { setxattr_flags: u32, padding: u32, } = 8;
     fuse_getxattr_in { size: u32, padding: u32, } = 8;
     fuse_getxattr_out { size: u32, padding: u32, } = 8;
     fuse_fallocate_in { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, } = 32;
@@ -139,6 +140,7 @@ pub(crate) mod opcode {
 /// What both sides agree on at INIT, as bits of 64.
 pub(crate) mod init {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
+    pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
     pub(crate) const DONT_MASK: u64 = 1 << 6;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
@@ -151,6 +153,7 @@ pub(crate) mod init {
     pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
     pub(crate) const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub(crate) const ALLOW_IDMAP: u64 = 1 << 40;
@@ -178,6 +181,8 @@ pub(crate) const FOPEN_CACHE_DIR: u32 = 1 << 3;
 pub(crate) const FUSE_WRITE_CACHE: u32 = 1;
 /// A write clears the bits that give rights.
 pub(crate) const FUSE_WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// An access control list takes the set-group-id bit with it.
+pub(crate) const FUSE_SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// What an answer to STATX has: everything that `stat` has, and the time of birth.
 pub(crate) const STATX_BASIC_STATS_AND_BTIME: u32 = 0xfff;
 

@@ -1,7 +1,7 @@
 //! Attributes of files as the kernel takes them.
 
 use cairn_base::BLOCK_SIZE;
-use cairn_files::Stat;
+use cairn_files::{NodeKind, Stat};
 
 use crate::abi::*;
 
@@ -9,6 +9,9 @@ use crate::abi::*;
 const KEPT_SECONDS: u64 = 86_400;
 /// Units of `st_blocks` in a block.
 const SECTORS_PER_BLOCK: u64 = (BLOCK_SIZE / 512) as u64;
+/// Bits of a mode that give who runs the file the rights of its owner or group.
+pub(crate) const S_ISUID: u32 = 0o4000;
+pub(crate) const S_ISGID: u32 = 0o2000;
 /// The entry type of a directory (`DT_DIR`).
 pub(crate) const DT_DIR: u32 = 4;
 
@@ -51,12 +54,19 @@ pub(crate) fn attr(number: u64, stat: &Stat) -> fuse_attr {
     }
 }
 
-/// The answer to a lookup.
-pub(crate) fn entry(number: u64, stat: &Stat) -> fuse_entry_out {
+/// Seconds that the kernel may keep attributes. A change of content takes bits that give rights, and the kernel goes on with those that it has: so of such a file it asks each time.
+fn kept_seconds(stat: &Stat) -> u64 {
+    let gives_rights = stat.kind == NodeKind::File && stat.mode & (S_ISUID | S_ISGID) != 0;
+    if gives_rights { 0 } else { KEPT_SECONDS }
+}
+
+/// The answer to a lookup. `generation` tells what the kernel's number means in a handle that it gave somebody (NFS) before this mount.
+pub(crate) fn entry(number: u64, generation: u32, stat: &Stat) -> fuse_entry_out {
     fuse_entry_out {
         nodeid: number,
+        generation: u64::from(generation),
         entry_valid: KEPT_SECONDS,
-        attr_valid: KEPT_SECONDS,
+        attr_valid: kept_seconds(stat),
         attr: attr(number, stat),
         ..fuse_entry_out::default()
     }
@@ -69,7 +79,7 @@ pub(crate) fn no_entry() -> fuse_entry_out {
 
 /// The answer to GETATTR.
 pub(crate) fn attr_out(number: u64, stat: &Stat) -> fuse_attr_out {
-    fuse_attr_out { attr_valid: KEPT_SECONDS, attr: attr(number, stat), ..fuse_attr_out::default() }
+    fuse_attr_out { attr_valid: kept_seconds(stat), attr: attr(number, stat), ..fuse_attr_out::default() }
 }
 
 /// The answer to STATX, which alone has the time of birth.
@@ -81,7 +91,7 @@ pub(crate) fn statx_out(number: u64, stat: &Stat) -> fuse_statx_out {
     // Twelve bits of major, twenty of minor number, as the kernel's `new_decode_dev` has them.
     let (major, minor) = ((stat.device >> 8) & 0xfff, stat.device & 0xff | (stat.device >> 12) & 0xf_ff00);
     fuse_statx_out {
-        attr_valid: KEPT_SECONDS,
+        attr_valid: kept_seconds(stat),
         stat: fuse_statx {
             mask: STATX_BASIC_STATS_AND_BTIME,
             blksize: BLOCK_SIZE as u32,

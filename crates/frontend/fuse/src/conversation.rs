@@ -27,6 +27,7 @@ const CONGESTION: u16 = 6;
 
 /// What is asked of the kernel for every mount.
 const WANTED: u64 = init::ASYNC_READ
+    | init::EXPORT_SUPPORT
     | init::BIG_WRITES
     | init::DONT_MASK
     | init::DO_READDIRPLUS
@@ -37,6 +38,7 @@ const WANTED: u64 = init::ASYNC_READ
     | init::MAX_PAGES
     | init::CACHE_SYMLINKS
     | init::HANDLE_KILLPRIV_V2
+    | init::SETXATTR_EXT
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP
     | init::ALLOW_IDMAP;
@@ -46,6 +48,8 @@ const WANTED: u64 = init::ASYNC_READ
 pub(crate) enum Step {
     /// This is its answer.
     Answer { unique: u64, answer: Answer },
+    /// The same for a write, once the kernel has forgotten what it holds of these bytes of a file: from `offset` on, `length` of them.
+    AfterForgetting { unique: u64, answer: Answer, node: u64, offset: u64, length: u64 },
     /// It has none.
     Silence,
     /// It is answered ([`FileSystem::answer_late`]) once the kernel has sent what it holds of the file with this number.
@@ -58,7 +62,10 @@ impl FileSystem {
     /// Does what the request that was read asks for.
     pub(crate) fn take(&self, received: &mut Received) -> Step {
         match received.take_write() {
-            Some(write) => Step::Answer { unique: write.header.unique, answer: self.write_blocks(write) },
+            Some(write) => {
+                let (header, arguments) = (write.header, write.arguments);
+                self.write_step(&header, &arguments, self.write_blocks(write))
+            }
             None => self.step(&received.bytes()),
         }
     }
@@ -87,8 +94,21 @@ impl FileSystem {
             }
             Operation::Destroy => Step::End { unique },
             _ if self.wants_data_first(&request) => Step::AfterData { node: request.header.nodeid },
+            Operation::Write { arguments, .. } => {
+                self.write_step(&request.header, arguments, self.answer(&request))
+            }
             _ => Step::Answer { unique, answer: self.answer(&request) },
         }
+    }
+
+    /// The answer to a write, also one of which only a part was written.
+    fn write_step(&self, header: &fuse_in_header, write: &fuse_write_in, answer: Answer) -> Step {
+        let (unique, node) = (header.unique, header.nodeid);
+        if self.may_be_outdated_by(node, write) {
+            let (offset, length) = (write.offset, u64::from(write.size));
+            return Step::AfterForgetting { unique, answer, node, offset, length };
+        }
+        Step::Answer { unique, answer }
     }
 
     /// Answers a request whose data the kernel has sent meanwhile.
@@ -173,7 +193,9 @@ impl Unmounted {
             self.files.step(request)
         };
         let (unique, answer) = match step {
-            Step::Answer { unique, answer } => (unique, answer),
+            Step::Answer { unique, answer } | Step::AfterForgetting { unique, answer, .. } => {
+                (unique, answer)
+            }
             Step::Silence => return None,
             Step::AfterData { .. } => (unique_of(request)?, self.files.answer_late(request)),
             Step::End { unique } => (unique, Ok(Vec::new())),

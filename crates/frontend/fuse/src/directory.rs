@@ -82,10 +82,10 @@ fn read_tree(
             let kind = entry_type(found.kind.type_bits());
             // One that is gone meanwhile is listed without what a lookup would say, and the kernel looks itself.
             let stat = (listing.plus && !is_dot).then(|| slot.tree.stat(found.file)).and_then(Result::ok);
-            let told = stat.map_or_else(fuse_entry_out::default, |stat| {
-                shown.told(slot);
-                entry(number, &stat)
-            });
+            let told = match stat {
+                Some(stat) => shown.entry(slot, &stat)?,
+                None => fuse_entry_out::default(),
+            };
             listing.put(told, number, found.cookie, kind, &found.name);
             after = found.cookie;
         }
@@ -120,12 +120,7 @@ fn read_snapshots(
         let Ok(file) = in_snapshot(shown, &slot, directory) else { continue };
         let Ok(stat) = slot.tree.stat(file) else { continue };
         let number = shown.number(&slot, file)?;
-        let told = if listing.plus {
-            shown.told(&slot);
-            entry(number, &stat)
-        } else {
-            fuse_entry_out::default()
-        };
+        let told = if listing.plus { shown.entry(&slot, &stat)? } else { fuse_entry_out::default() };
         listing.put(told, number, cookie, DT_DIR, name);
     }
     Ok(())
@@ -168,5 +163,5 @@ pub(crate) fn snapshots_attributes(number: u64, snapshots: &[Snapshot]) -> fuse_
 
 /// The answer to a lookup of a `.snapshot`.
 pub(crate) fn snapshots_entry(number: u64, snapshots: &[Snapshot]) -> fuse_entry_out {
-    fuse_entry_out { attr_valid: 0, ..entry(number, &snapshots_stat(number, snapshots)) }
+    fuse_entry_out { attr_valid: 0, ..entry(number, 0, &snapshots_stat(number, snapshots)) }
 }

@@ -14,6 +14,7 @@
 
 mod abi;
 mod attributes;
+mod caller;
 mod conversation;
 mod directory;
 mod error;

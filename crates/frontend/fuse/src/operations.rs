@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
 use crate::abi::*;
-use crate::attributes::{attr_out, entry, no_entry, ns_of, statx_out};
+use crate::attributes::{S_ISGID, S_ISUID, attr_out, no_entry, ns_of, statx_out};
+use crate::caller::Caller;
 use crate::conversation::WRITE_MAX;
 use crate::directory;
 use crate::node::{BASE, Node};
@@ -35,6 +36,9 @@ const COPY_PIECE: usize = 1 << 20;
 /// What the kernel sends of an inode on its own: times that it kept back, with the handle of a file that it happens to have open.
 const KEPT_BACK: u32 = fattr::MTIME | fattr::CTIME | fattr::FH;
 const O_ACCMODE: u32 = 3;
+/// The number is the kernel's, and not the same on all machines.
+pub(crate) const O_DIRECT: u32 =
+    if cfg!(any(target_arch = "aarch64", target_arch = "arm")) { 0o200000 } else { 0o40000 };
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 const XATTR_CREATE: u32 = 1;
@@ -44,8 +48,6 @@ const FALLOC_PUNCH_HOLE: u32 = 2;
 const FALLOC_ZERO_RANGE: u32 = 0x10;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
-const S_ISUID: u32 = 0o4000;
-const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o010;
 
 /// The answer to a request: bytes behind the header, or an error's number.
@@ -54,8 +56,16 @@ pub(crate) type Answer = Result<Vec<u8>, i32>;
 /// The file system of one mount.
 pub(crate) struct FileSystem {
     pub(crate) shown: Shown,
-    /// By file: how many have it open for writing. The kernel may hold data of these that is not here.
-    writers: Mutex<HashMap<FileId, u32>>,
+    /// Files that are open for writing. The kernel may hold data of these that is not here.
+    writers: Mutex<HashMap<FileId, Writers>>,
+}
+
+/// Who has a file open for writing.
+#[derive(Default)]
+struct Writers {
+    count: u32,
+    /// Bytes of it went into the kernel's cache meanwhile.
+    is_cached: bool,
 }
 
 fn errno(error: TreeError) -> i32 {
@@ -88,6 +98,14 @@ impl FileSystem {
 
     fn is_written(&self, number: u64) -> bool {
         self.shown.file(number).is_ok_and(|(_, file)| self.writers.lock().contains_key(&file))
+    }
+
+    /// Whether the kernel may hold bytes from before a write that went past its cache: what it was given between the beginning of that write and its end. It drops those itself when the program waits
+    /// for the write, and not when the program hears of it later (Linux 6.18, `fuse_aio_complete`).
+    pub(crate) fn may_be_outdated_by(&self, node: u64, write: &fuse_write_in) -> bool {
+        let goes_past = write.flags & O_DIRECT != 0 && write.write_flags & FUSE_WRITE_CACHE == 0;
+        let is_cached = |file| self.writers.lock().get(&file).is_some_and(|writers| writers.is_cached);
+        goes_past && self.shown.file(node).is_ok_and(|(_, file)| is_cached(file))
     }
 
     /// Does what a request asks for. FORGET and INIT have no answer of this kind.
@@ -135,6 +153,12 @@ impl FileSystem {
             Operation::Read(arguments) => {
                 let (slot, file) = self.shown.file(node)?;
                 let length = (arguments.size as usize).min(WRITE_MAX);
+                if arguments.flags & O_DIRECT == 0
+                    && !slot.tree.is_read_only()
+                    && let Some(writers) = self.writers.lock().get_mut(&file)
+                {
+                    writers.is_cached = true;
+                }
                 slot.tree.read(file, arguments.offset, length).map_err(errno)
             }
             Operation::Write { arguments, data } => {
@@ -150,7 +174,12 @@ impl FileSystem {
                 let (slot, file) = self.shown.file(node)?;
                 slot.tree.sync(file).map(|()| Vec::new()).map_err(errno)
             }
-            Operation::SetXattr { flags, name, value } => self.set_xattr(node, name, value, *flags),
+            Operation::SetXattr { flags, kills_group_id, name, value } => {
+                if *kills_group_id {
+                    self.take_group_id(node)?;
+                }
+                self.set_xattr(node, name, value, *flags)
+            }
             Operation::GetXattr { size, name } => self.xattr(node, name, *size),
             Operation::ListXattr { size } => self.xattrs(node, *size),
             Operation::RemoveXattr { name } => {
@@ -161,9 +190,9 @@ impl FileSystem {
             Operation::ReadDir(arguments) => directory::read(&self.shown, node, arguments, false),
             Operation::ReadDirPlus(arguments) => directory::read(&self.shown, node, arguments, true),
             Operation::ReleaseDir => self.release(node, 0),
-            Operation::Fallocate(arguments) => self.allocate(node, arguments),
+            Operation::Fallocate(arguments) => self.allocate(header, arguments),
             Operation::Lseek(arguments) => self.seek(node, arguments),
-            Operation::CopyFileRange(arguments) => self.copy(node, arguments),
+            Operation::CopyFileRange(arguments) => self.copy(header, arguments),
             // An interrupt comes too late for anything here; the kernel sends no more of them after this.
             Operation::Interrupt | Operation::Other => Err(errno::ENOSYS),
             Operation::Init { .. }
@@ -173,13 +202,12 @@ impl FileSystem {
         }
     }
 
-    fn entry(&self, slot: &Arc<Slot>, stat: &Stat) -> Result<fuse_entry_out, i32> {
-        let number = self.shown.number(slot, stat.file)?;
-        self.shown.told(slot);
-        Ok(entry(number, stat))
-    }
-
     fn lookup(&self, node: u64, name: &[u8]) -> Answer {
+        match name {
+            b"." => return self.lookup_itself(node),
+            b".." => return self.lookup_parent(node),
+            _ => {}
+        }
         let (node_of, slot) = self.shown.find(node)?;
         let Some(slot) = slot else { return self.lookup_snapshot(node_of.file, name) };
         if name == SNAPSHOTS_NAME
@@ -190,7 +218,7 @@ impl FileSystem {
         match slot.tree.lookup(node_of.file, name) {
             Ok(stat) => {
                 self.shown.told_at_top(node, name);
-                self.entry(&slot, &stat).map(bytes)
+                self.shown.entry(&slot, &stat).map(bytes)
             }
             Err(TreeError::NotFound) => {
                 self.shown.told_at_top(node, name);
@@ -198,6 +226,35 @@ impl FileSystem {
             }
             Err(error) => Err(errno(error)),
         }
+    }
+
+    /// What the kernel asks of a number that it gave somebody in a handle and has forgotten since (NFS).
+    fn lookup_itself(&self, node: u64) -> Answer {
+        match self.shown.find(node)? {
+            (at, Some(slot)) => {
+                let stat = slot.tree.stat(at.file).map_err(errno)?;
+                self.shown.entry(&slot, &stat).map(bytes)
+            }
+            (_, None) => Ok(bytes(directory::snapshots_entry(node, &self.shown.snapshots()))),
+        }
+    }
+
+    /// The directory that a directory of a handle is in; that of a snapshot is the `.snapshot` of the root.
+    fn lookup_parent(&self, node: u64) -> Answer {
+        let (root, top) = self.shown.file(FUSE_ROOT_ID)?;
+        let (slot, parent) = match self.shown.find(node)? {
+            (at, None) => (root, at.file),
+            (at, Some(slot)) if at.file == slot.tree.root() && !Arc::ptr_eq(&slot, &root) => {
+                let number = self.shown.snapshots_in(&root, top).ok_or(errno::ESTALE)??;
+                return Ok(bytes(directory::snapshots_entry(number, &self.shown.snapshots())));
+            }
+            (at, Some(slot)) => {
+                let parent = slot.tree.parent(at.file).map_err(errno)?;
+                (slot, parent)
+            }
+        };
+        let stat = slot.tree.stat(parent).map_err(errno)?;
+        self.shown.entry(&slot, &stat).map(bytes)
     }
 
     /// A directory as it is in a snapshot: numbers of files are the same in all images.
@@ -209,7 +266,7 @@ impl FileSystem {
         let stat = slot.tree.stat(file).map_err(errno)?;
         self.shown.told_of_snapshot(directory);
         // It can be renamed or deleted at any time, so each walk asks again.
-        self.entry(&slot, &stat).map(|told| bytes(fuse_entry_out { entry_valid: 0, ..told }))
+        self.shown.entry(&slot, &stat).map(|told| bytes(fuse_entry_out { entry_valid: 0, ..told }))
     }
 
     fn get_attributes(&self, node: u64) -> Answer {
@@ -285,7 +342,7 @@ impl FileSystem {
             return Err(errno::EEXIST);
         }
         let stat = act(&slot.tree, directory).map_err(errno)?;
-        self.entry(&slot, &stat).map(bytes)
+        self.shown.entry(&slot, &stat).map(bytes)
     }
 
     fn rename(&self, node: u64, name: &[u8], newdir: u64, new_name: &[u8], flags: u32) -> Answer {
@@ -315,7 +372,7 @@ impl FileSystem {
         } else {
             slot.tree.hold(file).map_err(errno)?;
             if writes {
-                *self.writers.lock().entry(file).or_insert(0) += 1;
+                self.writers.lock().entry(file).or_default().count += 1;
                 let stat = slot.tree.stat(file).map_err(errno)?;
                 if stat.has_xattrs && slot.tree.xattr(file, CAPABILITY).is_ok() {
                     handle |= HANDLE_CAPABILITY;
@@ -344,9 +401,9 @@ impl FileSystem {
         {
             if flags & O_ACCMODE != 0 {
                 let mut writers = self.writers.lock();
-                if let Some(count) = writers.get_mut(&at.file) {
-                    *count -= 1;
-                    if *count == 0 {
+                if let Some(open) = writers.get_mut(&at.file) {
+                    open.count -= 1;
+                    if open.count == 0 {
                         writers.remove(&at.file);
                     }
                 }
@@ -439,8 +496,33 @@ impl FileSystem {
         sized(list, size)
     }
 
-    fn allocate(&self, node: u64, arguments: &fuse_fallocate_in) -> Answer {
+    /// An access control list was set by somebody who is neither in the file's group nor may give its rights.
+    fn take_group_id(&self, node: u64) -> Result<(), i32> {
         let (slot, file) = self.shown.file(node)?;
+        let mode = slot.tree.stat(file).map_err(errno)?.mode & 0o7777;
+        let change = SetStat { mode: Some(mode & !S_ISGID), ..SetStat::default() };
+        if mode & S_ISGID != 0 { slot.tree.set(file, &change).map(|_| ()).map_err(errno) } else { Ok(()) }
+    }
+
+    /// Somebody changes content otherwise than by a write, of which alone the kernel says whether it takes rights away: all lose them who may not keep them, that of the group also when it is not theirs.
+    fn take_rights(&self, header: &fuse_in_header, slot: &Slot, file: FileId) -> Result<(), i32> {
+        let stat = slot.tree.stat(file).map_err(errno)?;
+        let mode = stat.mode & 0o7777;
+        if stat.kind != NodeKind::File || mode & (S_ISUID | S_ISGID) == 0 {
+            return Ok(());
+        }
+        let caller = Caller::of(header.pid);
+        if caller.as_ref().is_some_and(|caller| caller.may_keep_rights) {
+            return Ok(());
+        }
+        let foreign = if caller.is_some_and(|caller| caller.is_in(stat.gid)) { 0 } else { S_ISGID };
+        let left = without_rights(&stat).unwrap_or(mode) & !foreign;
+        let change = SetStat { mode: Some(left), ..SetStat::default() };
+        if left == mode { Ok(()) } else { slot.tree.set(file, &change).map(|_| ()).map_err(errno) }
+    }
+
+    fn allocate(&self, header: &fuse_in_header, arguments: &fuse_fallocate_in) -> Answer {
+        let (slot, file) = self.shown.file(header.nodeid)?;
         const PUNCH: u32 = FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE;
         const ZERO_AND_KEEP: u32 = FALLOC_ZERO_RANGE | FALLOC_KEEP_SIZE;
         let mode = match arguments.mode {
@@ -451,6 +533,7 @@ impl FileSystem {
             ZERO_AND_KEEP => Allocate::Zero { keep: true },
             _ => return Err(errno::EOPNOTSUPP),
         };
+        self.take_rights(header, &slot, file)?;
         let done = slot.tree.allocate(file, arguments.offset, arguments.length, mode);
         done.map(|()| Vec::new()).map_err(errno)
     }
@@ -465,9 +548,10 @@ impl FileSystem {
         Ok(bytes(fuse_lseek_out { offset: found.map_err(errno)? }))
     }
 
-    fn copy(&self, node: u64, arguments: &fuse_copy_file_range_in) -> Answer {
-        let (from_slot, from) = self.shown.file(node)?;
+    fn copy(&self, header: &fuse_in_header, arguments: &fuse_copy_file_range_in) -> Answer {
+        let (from_slot, from) = self.shown.file(header.nodeid)?;
         let (to_slot, to) = self.shown.file(arguments.nodeid_out)?;
+        self.take_rights(header, &to_slot, to)?;
         let length = arguments.len.min(COPY_BYTES_MAX);
         let copied = if Arc::ptr_eq(&from_slot, &to_slot) {
             let (tree, at, onto) = (&to_slot.tree, arguments.off_in, arguments.off_out);

@@ -40,7 +40,7 @@ pub(crate) enum Operation<'a> {
     StatFs,
     Release(fuse_release_in),
     Fsync,
-    SetXattr { flags: u32, name: &'a [u8], value: &'a [u8] },
+    SetXattr { flags: u32, kills_group_id: bool, name: &'a [u8], value: &'a [u8] },
     GetXattr { size: u32, name: &'a [u8] },
     ListXattr { size: u32 },
     RemoveXattr { name: &'a [u8] },
@@ -142,7 +142,12 @@ fn operation<'a>(code: u32, rest: &mut Rest<'a>) -> Option<Operation<'a>> {
         opcode::FSYNC => Operation::Fsync,
         opcode::SETXATTR => {
             let fuse_setxattr_in { size, flags } = rest.take()?;
-            Operation::SetXattr { flags, name: rest.name()?, value: rest.bytes(size)? }
+            // Longer arguments come where INIT agreed on them; a name would reach up to the value.
+            let named = rest.0.len().checked_sub(size as usize)?;
+            let has_name = rest.0.iter().position(|byte| *byte == 0).is_some_and(|end| end + 1 == named);
+            let more = if has_name { fuse_setxattr_ext_in::default() } else { rest.take()? };
+            let kills_group_id = more.setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID != 0;
+            Operation::SetXattr { flags, kills_group_id, name: rest.name()?, value: rest.bytes(size)? }
         }
         opcode::GETXATTR => {
             Operation::GetXattr { size: rest.take::<fuse_getxattr_in>()?.size, name: rest.name()? }

@@ -94,8 +94,22 @@ impl Connection {
     fn take(self: &Arc<Self>, received: &mut Received) -> bool {
         match self.files.take(received) {
             Step::Answer { unique, answer } => self.reply(unique, answer),
+            Step::AfterForgetting { unique, answer, node, offset, length } => {
+                let (offset, length) = (offset.cast_signed(), length.cast_signed());
+                let bytes = fuse_notify_inval_inode_out { ino: node, off: offset, len: length };
+                self.apart(unique, move |own| {
+                    own.notify(FUSE_NOTIFY_INVAL_INODE, &[bytes.as_bytes()]);
+                    answer
+                });
+            }
             Step::Silence => {}
-            Step::AfterData { node } => self.answer_with_data(node, received.bytes()),
+            Step::AfterData { node } => {
+                let bytes = received.bytes();
+                self.apart(unique_of(&bytes).unwrap_or(0), move |own| {
+                    own.forget_content(node);
+                    own.files.answer_late(&bytes)
+                });
+            }
             Step::End { unique } => {
                 self.reply(unique, Ok(Vec::new()));
                 return false;
@@ -104,14 +118,10 @@ impl Connection {
         true
     }
 
-    /// Answers when the kernel has sent what it held of the file. It sends it to the threads that take requests, so this is none of them.
-    fn answer_with_data(self: &Arc<Self>, node: u64, bytes: Vec<u8>) {
+    /// Answers with what comes of `work`, which has the kernel send or forget what it holds of a file. For that it waits for the threads that take requests, so this is none of them.
+    fn apart(self: &Arc<Self>, unique: u64, work: impl FnOnce(&Self) -> Answer + Send + 'static) {
         let own = self.clone();
-        let unique = unique_of(&bytes).unwrap_or(0);
-        let answer = move || {
-            own.forget_content(node);
-            own.reply(unique, own.files.answer_late(&bytes));
-        };
+        let answer = move || own.reply(unique, work(&own));
         let spawned = std::thread::Builder::new().name("fuse-data".to_owned()).spawn(answer);
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread for a request");

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use cairn_base::{FileId, SnapshotId};
-use cairn_files::{Tree, TreeError};
+use cairn_files::{Stat, Tree, TreeError};
 use cairn_volume::{Image, Snapshot, Volume};
 use parking_lot::{Mutex, RwLock};
 
-use crate::abi::{FUSE_ROOT_ID, errno};
+use crate::abi::{FUSE_ROOT_ID, errno, fuse_entry_out};
+use crate::attributes::entry;
 use crate::node::{BASE, Node, SNAPSHOTS};
 
 /// What is mounted.
@@ -41,6 +42,8 @@ pub trait Follows: Send + Sync {
 /// An image with the files that the kernel knows of it.
 pub(crate) struct Slot {
     number: u32,
+    /// Which image that is, as numbers of slots mean others in each mount.
+    generation: u32,
     pub(crate) tree: Arc<Tree>,
     /// Lookups that were answered, less those that were forgotten.
     lookups: AtomicI64,
@@ -77,7 +80,7 @@ impl Shown {
         };
         match view {
             View::Live(tree) | View::Frozen(tree) => {
-                let slot = Slot { number: BASE, tree, lookups: AtomicI64::new(0) };
+                let slot = Slot { number: BASE, generation: 0, tree, lookups: AtomicI64::new(0) };
                 shown.slots.write().by_number.insert(BASE, Arc::new(slot));
             }
             View::Following(follows) => {
@@ -139,8 +142,15 @@ impl Shown {
         Node { slot: slot.number, file }.number()
     }
 
+    /// What the kernel is told of a file, which it knows once more.
+    pub(crate) fn entry(&self, slot: &Arc<Slot>, stat: &Stat) -> Result<fuse_entry_out, i32> {
+        let number = self.number(slot, stat.file)?;
+        self.told(slot);
+        Ok(entry(number, slot.generation, stat))
+    }
+
     /// Notes that the kernel was told of a file: it knows it once more, and tells when it forgets. An image that was let go meanwhile is there again.
-    pub(crate) fn told(&self, slot: &Arc<Slot>) {
+    fn told(&self, slot: &Arc<Slot>) {
         if slot.number == BASE {
             return;
         }
@@ -210,7 +220,9 @@ impl Shown {
         }
         slots.given += 1;
         let number = slots.given;
-        let slot = Arc::new(Slot { number, tree, lookups: AtomicI64::new(0) });
+        let image = tree.image().map(|image| image.root().generation.0);
+        let generation = snapshot.map(|id| id.0).or(image).unwrap_or(0) as u32;
+        let slot = Arc::new(Slot { number, generation, tree, lookups: AtomicI64::new(0) });
         slots.by_number.insert(number, slot.clone());
         if let Some(id) = snapshot {
             slots.by_snapshot.insert(id, number);

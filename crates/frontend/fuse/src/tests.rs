@@ -7,14 +7,17 @@ use cairn_base::{FileId, ManualClock, Timestamp, VolumeId};
 use cairn_device::MemoryDevice;
 use cairn_files::{New, Tree, check_tree};
 use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::*;
 use crate::attributes::{attr, ns_of, statx_out};
-use crate::conversation::WRITE_MAX;
+use crate::caller::Caller;
+use crate::conversation::{Step, WRITE_MAX};
 use crate::mount::{Line, mounted_line};
 use crate::node::{BASE, Node, SNAPSHOTS};
+use crate::operations::FileSystem;
 use crate::request::{Operation, Request};
+use crate::shown::Shown;
 use crate::{Unmounted, View};
 
 fn request(opcode: u32, parts: &[&[u8]], extended: u16) -> Vec<u8> {
@@ -51,6 +54,23 @@ fn requests_are_read_and_short_ones_are_none() {
     let many = fuse_batch_forget_in { count: u32::MAX, dummy: 0 };
     assert!(Request::parse(&request(opcode::BATCH_FORGET, &[many.as_bytes()], 0)).is_none());
     assert!(matches!(Request::parse(&request(4711, &[b"?"], 0)).unwrap().operation, Operation::Other));
+}
+
+#[test]
+fn attributes_come_with_longer_arguments_where_that_was_agreed() {
+    let (name, value) = (&b"user.name\0"[..], &b"va\0ue"[..]);
+    let head = fuse_setxattr_in { size: 5, flags: 1 };
+    for (more, wanted) in [(None, false), (Some(0), false), (Some(FUSE_SETXATTR_ACL_KILL_SGID), true)] {
+        let more = more.map(|setxattr_flags| fuse_setxattr_ext_in { setxattr_flags, padding: 0 });
+        let more = more.map_or(Vec::new(), |more| more.as_bytes().to_vec());
+        let bytes = request(opcode::SETXATTR, &[head.as_bytes(), &more, name, value], 0);
+        let parsed = Request::parse(&bytes).unwrap().operation;
+        let Operation::SetXattr { flags: 1, kills_group_id, name: b"user.name", value: b"va\0ue" } = parsed
+        else {
+            panic!("{parsed:?}");
+        };
+        assert_eq!(kills_group_id, wanted);
+    }
 }
 
 #[test]
@@ -108,6 +128,198 @@ fn live_tree() -> Arc<Tree> {
     Volume::format(&*device, &options, &*clock).unwrap();
     let volume = Volume::open(device, OpenOptions { cache_bytes: 8 << 20, clock }).unwrap();
     Arc::new(Tree::open(volume).unwrap())
+}
+
+/// A mount without a kernel, and what it says.
+struct Asked(Unmounted);
+
+impl Asked {
+    /// The answer to a thread with that number, such as this program's or, with 0, one that is not seen.
+    fn ask(&self, (node, thread): (u64, u32), opcode: u32, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
+        let mut bytes = request(opcode, parts, 0);
+        let header = fuse_in_header::read_from_prefix(&bytes).unwrap().0;
+        let header = fuse_in_header { nodeid: node, uid: u32::MAX, gid: u32::MAX, pid: thread, ..header };
+        bytes[..size_of::<fuse_in_header>()].copy_from_slice(header.as_bytes());
+        let answer = self.0.answer(&bytes).unwrap();
+        match i32::from_ne_bytes(answer[4..8].try_into().unwrap()) {
+            0 => Ok(answer[16..].to_vec()),
+            error => Err(-error),
+        }
+    }
+
+    fn entry(&self, node: u64, name: &[u8]) -> Result<fuse_entry_out, i32> {
+        let name = [name, &[0]].concat();
+        let answer = self.ask((node, 0), opcode::LOOKUP, &[&name])?;
+        Ok(fuse_entry_out::read_from_prefix(&answer).unwrap().0)
+    }
+
+    fn attributes(&self, node: u64) -> fuse_attr_out {
+        fuse_attr_out::read_from_prefix(&self.ask((node, 0), opcode::GETATTR, &[]).unwrap()).unwrap().0
+    }
+}
+
+fn number_of(file: FileId) -> u64 {
+    Node { slot: BASE, file }.number().unwrap()
+}
+
+/// What an NFS server asks of a handle that the kernel has forgotten: the file of a number, and the directory above.
+#[test]
+fn handles_are_found_by_number_and_those_of_other_images_are_others() {
+    let tree = live_tree();
+    let directory =
+        tree.make_directory(tree.root(), b"d", &New { mode: 0o755, ..New::default() }).unwrap().file;
+    let below = tree.make_directory(directory, b"e", &New { mode: 0o755, ..New::default() }).unwrap().file;
+    let file = tree.make(below, b"f", &New { mode: 0o100_644, ..New::default() }).unwrap().file;
+    tree.sync_all().unwrap();
+    let volume = tree.volume().clone();
+    let snapshot = |name: &str| volume.create_snapshot(name).unwrap();
+    let first = snapshot("first");
+    snapshot("second");
+    let mount = Asked(Unmounted::new(View::Live(tree.clone())).unwrap());
+    let [directory, below, file] = [directory, below, file].map(number_of);
+    for (node, name, wanted) in [
+        (file, ".", file),
+        (below, ".", below),
+        (below, "..", directory),
+        (directory, "..", FUSE_ROOT_ID),
+        (FUSE_ROOT_ID, ".", FUSE_ROOT_ID),
+        (FUSE_ROOT_ID, "..", FUSE_ROOT_ID),
+    ] {
+        let entry = mount.entry(node, name.as_bytes()).unwrap();
+        assert_eq!((entry.nodeid, entry.generation), (wanted, 0), "{name} of {node:x}");
+    }
+    let snapshots = mount.entry(FUSE_ROOT_ID, b".snapshot").unwrap().nodeid;
+    let old = ["first", "second"].map(|name| mount.entry(snapshots, name.as_bytes()).unwrap());
+    assert_ne!(old[0].generation, old[1].generation, "a slot is another image's after the next start");
+    assert_eq!(mount.entry(old[0].nodeid, b".").unwrap().generation, old[0].generation);
+    let inner = mount.entry(old[0].nodeid, b"d").unwrap();
+    assert_eq!(inner.generation, old[0].generation);
+    assert_eq!(mount.entry(inner.nodeid, b"..").unwrap().nodeid, old[0].nodeid);
+    assert_eq!(mount.entry(old[0].nodeid, b"..").unwrap().nodeid, snapshots);
+    assert_eq!(mount.entry(snapshots, b".").unwrap().nodeid, snapshots);
+    assert_eq!(mount.entry(snapshots, b"..").unwrap().nodeid, FUSE_ROOT_ID);
+    tree.unlink(Node::of_number(below).unwrap().file, b"f").unwrap();
+    assert_eq!(mount.entry(file, b".").map(|entry| entry.nodeid), Err(errno::ENOENT));
+    drop(first);
+}
+
+/// The bits that give rights go with a change of content by somebody who has none, and the kernel may not go on with those it knows.
+#[test]
+fn changes_of_content_take_rights_and_the_kernel_asks_for_them_each_time() {
+    const NOBODY: u32 = 0;
+    let tree = live_tree();
+    let new = New { mode: 0o100_777, uid: 7, gid: 7, ..New::default() };
+    let file = tree.make(tree.root(), b"file", &new).unwrap().file;
+    let source = tree.make(tree.root(), b"source", &new).unwrap().file;
+    tree.write(source, 0, b"bytes").unwrap();
+    let mount = Asked(Unmounted::new(View::Live(tree.clone())).unwrap());
+    let (node, source) = (number_of(file), number_of(source));
+    let set = |mode: u32| {
+        let change = fuse_setattr_in { valid: fattr::MODE, mode, ..Default::default() };
+        mount.ask((node, 0), opcode::SETATTR, &[change.as_bytes()]).unwrap();
+        let told = mount.attributes(node);
+        assert_eq!(told.attr.mode & 0o7777, mode);
+        assert_eq!(told.attr_valid == 0, mode & 0o6000 != 0, "{mode:o}");
+    };
+    let mode = || mount.attributes(node).attr.mode & 0o7777;
+    let allocate = fuse_fallocate_in { length: 4096, ..Default::default() };
+    let copy = fuse_copy_file_range_in { nodeid_out: node, len: 5, ..Default::default() };
+    let write = fuse_write_in { size: 1, write_flags: FUSE_WRITE_KILL_SUIDGID, ..Default::default() };
+    let changes: [(u64, u32, Vec<&[u8]>); 3] = [
+        (node, opcode::FALLOCATE, vec![allocate.as_bytes()]),
+        (source, opcode::COPY_FILE_RANGE, vec![copy.as_bytes()]),
+        (node, opcode::WRITE, vec![write.as_bytes(), b"x"]),
+    ];
+    for (at, opcode, parts) in &changes {
+        for before in [0o6777, 0o4755, 0o2775] {
+            set(before);
+            mount.ask((*at, NOBODY), *opcode, parts).unwrap();
+            assert_eq!(mode(), before & 0o777, "operation {opcode}");
+        }
+    }
+    // Without the right to run it for its group the bit is no right to the kernel, of which alone a write goes by; here it goes with a group that is not the file's.
+    for ((at, opcode, parts), left) in changes.iter().zip([0o666, 0o666, 0o2666]) {
+        set(0o2666);
+        mount.ask((*at, NOBODY), *opcode, parts).unwrap();
+        assert_eq!(mode(), left, "operation {opcode}");
+    }
+    if rustix::process::geteuid().is_root() {
+        set(0o6777);
+        mount.ask((node, std::process::id()), opcode::FALLOCATE, &changes[0].2).unwrap();
+        assert_eq!(mode(), 0o6777, "root may");
+    }
+
+    let list = [
+        2u8, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 7, 0, 255, 255, 255, 255, 32, 0, 7, 0, 255, 255,
+        255, 255,
+    ];
+    let head = fuse_setxattr_in { size: list.len() as u32, flags: 0 };
+    for (setxattr_flags, left) in [(0, 0o2777), (FUSE_SETXATTR_ACL_KILL_SGID, 0o777)] {
+        set(0o2777);
+        let more = fuse_setxattr_ext_in { setxattr_flags, padding: 0 };
+        let parts = [head.as_bytes(), more.as_bytes(), b"system.posix_acl_access\0", &list];
+        mount.ask((node, NOBODY), opcode::SETXATTR, &parts).unwrap();
+        assert_eq!(mode(), left, "a list with flags {setxattr_flags}");
+    }
+}
+
+#[test]
+fn rights_of_who_asks_are_those_of_its_thread() {
+    let status = |uid: &str, capabilities: &str| {
+        format!("Name:\tx\nUid:\t1\t1\t1\t{uid}\nGid:\t4\t4\t4\t5\nGroups:\t7 8 \nCapEff:\t{capabilities}\n")
+    };
+    let parsed = |uid: &str, capabilities: &str| Caller::parse(&status(uid, capabilities)).unwrap();
+    assert!(parsed("0", "0000000000000010").may_keep_rights);
+    assert!(!parsed("0", "ffffffffffffffef").may_keep_rights, "without the capability");
+    assert!(!parsed("1000", "ffffffffffffffff").may_keep_rights, "root in a namespace of its own");
+    let caller = parsed("0", "0");
+    assert_eq!([4, 5, 7, 8, 9].map(|group| caller.is_in(group)), [false, true, true, true, false]);
+    assert_eq!(Caller::parse("Name:\tx\n"), None);
+    assert!(Caller::of(std::process::id()).is_some() && Caller::of(0).is_none());
+}
+
+/// What the kernel was given beside a write that goes past its cache may be older than that.
+#[test]
+fn writes_past_the_cache_outdate_what_was_read_through_it_meanwhile() {
+    const DIRECT: u32 = crate::operations::O_DIRECT;
+    let tree = live_tree();
+    let file = tree.make(tree.root(), b"file", &New { mode: 0o100_644, ..New::default() }).unwrap().file;
+    let node = number_of(file);
+    let files = FileSystem::new(Shown::new(View::Live(tree)).unwrap());
+    let step = |opcode: u32, parts: &[&[u8]]| {
+        let mut bytes = request(opcode, parts, 0);
+        bytes[16..24].copy_from_slice(&node.to_ne_bytes());
+        files.step(&bytes)
+    };
+    let write = |flags: u32, write_flags: u32| {
+        let write = fuse_write_in { offset: 8192, size: 4, flags, write_flags, ..Default::default() };
+        match step(opcode::WRITE, &[write.as_bytes(), b"data"]) {
+            Step::AfterForgetting { unique: 7, answer: Ok(_), node: at, offset: 8192, length: 4 } => {
+                at == node
+            }
+            Step::Answer { unique: 7, answer: Ok(_) } => false,
+            other => panic!("{other:?}"),
+        }
+    };
+    let read = |flags: u32| {
+        let read = fuse_read_in { size: 4096, flags, ..Default::default() };
+        step(opcode::READ, &[read.as_bytes()]);
+    };
+    let open = || step(opcode::OPEN, &[fuse_open_in { flags: 2, open_flags: 0 }.as_bytes()]);
+    let close = || step(opcode::RELEASE, &[fuse_release_in { flags: 2, ..Default::default() }.as_bytes()]);
+    read(0);
+    open();
+    read(DIRECT);
+    assert!(!write(DIRECT, 0), "nothing was read through the cache since it can be written");
+    read(0);
+    assert!(!write(0, 0) && !write(DIRECT, FUSE_WRITE_CACHE), "what the kernel holds is what is written");
+    assert!(write(DIRECT, 0) && write(DIRECT, 0));
+    open();
+    close();
+    assert!(write(DIRECT, 0), "somebody has it open still");
+    close();
+    open();
+    assert!(!write(DIRECT, 0));
 }
 
 /// Data of writes comes in blocks that are kept as they are: whole ones, parts at the end, at any place, over what is there; and what is no such write comes through all the same.
