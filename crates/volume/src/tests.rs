@@ -1,10 +1,15 @@
 //! A volume's life in small steps. Long lives with faults are the simulator's; structures have tests of their own beside this file.
 
+mod arrivals;
 mod change;
 mod check;
+mod claims;
 mod clones;
 mod damage;
 mod descent;
+mod extents;
+mod fresh;
+mod lag;
 mod log;
 mod log_device;
 mod redirects;

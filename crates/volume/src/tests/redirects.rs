@@ -9,7 +9,7 @@ use super::*;
 const BLOCKS: u64 = 1024;
 
 /// Sends a whole snapshot, whatever the destination has: what is in use there is redirected.
-fn send(source: &Arc<Volume>, destination: &Arc<Volume>, target: &Snapshot) {
+pub(super) fn send(source: &Arc<Volume>, destination: &Arc<Volume>, target: &Snapshot) {
     let changes = source.changed_blocks(&[], target.id).expect("they are compared");
     let mut receiver = destination.receive().expect("nothing else is received");
     for run in &changes.runs {
@@ -20,7 +20,7 @@ fn send(source: &Arc<Volume>, destination: &Arc<Volume>, target: &Snapshot) {
 }
 
 /// An empty mirror of `source`.
-fn destination_of(source: &Volume) -> (Arc<MemoryDevice>, Arc<Volume>) {
+pub(super) fn destination_of(source: &Volume) -> (Arc<MemoryDevice>, Arc<Volume>) {
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Destination)));
     let options = FormatOptions { id: source.id(), blocks: BLOCKS, role: Role::Destination };
     Volume::format(&*device, &options, &ManualClock::new(Timestamp(1)))

@@ -1,0 +1,318 @@
+//! What a transfer that did not come to its end has brought, and what of it counts.
+
+use std::time::Duration;
+
+use cairn_base::{Checksum, Rng, Vbn};
+use cairn_device::Fate;
+use cairn_format::SegmentKind;
+
+use super::redirects::send;
+use super::*;
+use crate::Receiver;
+
+const BLOCKS: u64 = 1024;
+
+struct There {
+    device: Arc<FaultDevice>,
+    clock: Arc<ManualClock>,
+    volume: Arc<Volume>,
+    lun: FileId,
+}
+
+fn opened(device: Arc<FaultDevice>, clock: &Arc<ManualClock>, lun: FileId) -> There {
+    let options = OpenOptions { cache_bytes: 1 << 20, clock: clock.clone() };
+    let volume = Volume::open(device.clone(), options).expect("the volume opens");
+    There { device, clock: clock.clone(), volume, lun }
+}
+
+/// A destination that shows an image in which a LUN has 50 blocks.
+fn shows_an_image() -> (Arc<Volume>, Snapshot, There) {
+    let (_device, source) = fresh(BLOCKS);
+    let lun = file(&source, 100);
+    write(&source, lun, 0, 50, 1000).expect("there is room");
+    let image = source.create_snapshot("image").expect("it is made");
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Destination) * 2));
+    let options = FormatOptions { id: source.id(), blocks: BLOCKS, role: Role::Destination };
+    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1))).expect("it is formatted");
+    let there = opened(device, &Arc::new(ManualClock::new(Timestamp(1))), lun);
+    send(&source, &there.volume, &image);
+    (source, image, there)
+}
+
+impl There {
+    /// After a power cut that took all that was not flushed.
+    fn cut(&self) -> There {
+        opened(Arc::new(self.device.power_cycle_as(Fate::Lost, &mut Rng::new(1))), &self.clock, self.lun)
+    }
+
+    /// Numbers of 20 blocks that the image shows, and of 20 others.
+    fn numbers(&self) -> Vec<u64> {
+        let state = self.volume.state.lock();
+        let (shown, others): (Vec<u64>, Vec<u64>) = (1..BLOCKS).partition(|vbn| state.used.get(Vbn(*vbn)));
+        let mut numbers: Vec<u64> = shown.into_iter().take(20).collect();
+        numbers.extend(others.into_iter().skip(300).step_by(7).take(20));
+        numbers.sort_unstable();
+        numbers
+    }
+
+    fn shows_its_image(&self) {
+        let image = self.volume.image(None).expect("it shows something");
+        assert_eq!(read_image(&image, self.lun, 0, 50), (1000..1050).collect::<Vec<u64>>());
+    }
+}
+
+fn bring(receiver: &mut Receiver, numbers: &[u64], salt: u64) {
+    let runs = numbers.iter().map(|number| (Vbn(*number), vec![block(salt + number)]));
+    receiver.write_runs(runs.collect()).expect("there is room");
+}
+
+/// What has to be listed of blocks that were brought with that content.
+fn brought(numbers: &[u64], salt: u64) -> Vec<(Vbn, Checksum)> {
+    numbers.iter().map(|number| (Vbn(*number), Checksum::of(&block(salt + number)[..]))).collect()
+}
+
+fn listed(receiver: &mut Receiver) -> Vec<(Vbn, Checksum)> {
+    let list = receiver.arrived(Vbn(0), usize::MAX).expect("they are listed");
+    assert_eq!(receiver.arrived_blocks(), list.len() as u64);
+    list
+}
+
+#[test]
+fn what_a_transfer_brought_that_was_cut_counts_after_a_restart_where_it_stands_and_nowhere_else() {
+    let (_source, _image, there) = shows_an_image();
+    let numbers = there.numbers();
+    let mut receiver = there.volume.receive().expect("nothing else is received");
+    bring(&mut receiver, &numbers, 5000);
+    assert_eq!((receiver.blocks(), receiver.kept_blocks()), (40, 0));
+    // Once more, with another content: in the same places.
+    bring(&mut receiver, &numbers[..10], 6000);
+    let places = receiver.arrivals.as_ref().expect("it goes on").redirected.clone();
+    assert_eq!(places.each().count(), 20, "those that the image shows are elsewhere");
+    let all = [brought(&numbers[..10], 6000), brought(&numbers[10..], 5000)].concat();
+    assert_eq!(listed(&mut receiver), all);
+    drop(receiver);
+    assert_eq!(there.volume.arrived_blocks(), 40);
+    there.shows_its_image();
+    let mut again = there.volume.receive().expect("nothing else is received");
+    assert_eq!((again.kept_blocks(), again.blocks()), (40, 0));
+    assert_eq!(listed(&mut again), all);
+    drop(again);
+
+    let there = there.cut();
+    assert_eq!(there.volume.arrived_blocks(), 0, "it is not known before it was looked at");
+    let early = there.volume.receive_with(&mut |_, _| false).expect("nothing else is received");
+    assert_eq!(early.kept_blocks(), 0);
+    drop(early);
+    let mut receiver = there.volume.receive().expect("nothing else is received");
+    assert_eq!(receiver.kept_blocks(), 40);
+    assert_eq!(listed(&mut receiver), all);
+    drop(receiver);
+    there.shows_its_image();
+
+    // A place that has another content by now, at home or elsewhere.
+    let there = there.cut();
+    let space = there.volume.store.space();
+    let mut rng = Rng::new(2);
+    let mut rotten = Vec::new();
+    for number in numbers.iter().step_by(3) {
+        let (kind, at) = match places.get(Vbn(*number)) {
+            Some(slot) => (SegmentKind::Redirect, slot),
+            None => (SegmentKind::Space, *number),
+        };
+        let (offset, _) = space.locate(kind, at).expect("it is on the device");
+        there.device.corrupt(offset, 4096, &mut rng);
+        rotten.push(Vbn(*number));
+    }
+    let mut receiver = there.volume.receive().expect("nothing else is received");
+    let sound: Vec<_> = all.iter().copied().filter(|(vbn, _)| !rotten.contains(vbn)).collect();
+    assert_eq!(listed(&mut receiver), sound);
+    // They are sent again, and count again.
+    let rotten: Vec<u64> = rotten.iter().map(|vbn| vbn.0).collect();
+    bring(&mut receiver, &rotten, 8000);
+    receiver.abort();
+    let there = there.cut();
+    let mut receiver = there.volume.receive().expect("nothing else is received");
+    let mut expected = [sound, brought(&rotten, 8000)].concat();
+    expected.sort_unstable_by_key(|(vbn, _)| *vbn);
+    assert_eq!(listed(&mut receiver), expected);
+    drop(receiver);
+    there.shows_its_image();
+}
+
+#[test]
+fn arrivals_end_with_the_image_on_which_they_began() {
+    let (source, image, there) = shows_an_image();
+    let numbers = there.numbers();
+    let mut receiver = there.volume.receive().expect("nothing else is received");
+    bring(&mut receiver, &numbers, 5000);
+    drop(receiver);
+    write(&source, there.lun, 0, 10, 3000).expect("there is room");
+    let next = source.create_snapshot("next").expect("it is made");
+    source.delete_snapshots(&[image.id]).expect("it is deleted");
+    send(&source, &there.volume, &next);
+    for there in [there.cut(), there] {
+        let mut receiver = there.volume.receive().expect("nothing else is received");
+        assert_eq!(listed(&mut receiver), []);
+        drop(receiver);
+        let mut receiver = there.volume.receive().expect("nothing else is received");
+        bring(&mut receiver, &numbers[..5], 5000);
+        drop(receiver);
+        there.volume.failover().expect("it fails over");
+        assert_eq!(there.volume.arrived_blocks(), 0, "a failover ends them too");
+        let refused = there.volume.receive();
+        assert!(matches!(refused.map(drop), Err(VolumeError::WrongRole(Role::Normal))));
+    }
+}
+
+#[test]
+fn what_arrives_is_made_durable_from_time_to_time() {
+    let (_source, _image, there) = shows_an_image();
+    let numbers = there.numbers();
+    let kept = || there.cut().volume.receive().expect("nothing else is received").kept_blocks();
+    let mut receiver = there.volume.receive().expect("nothing else is received");
+    bring(&mut receiver, &numbers[..5], 5000);
+    assert_eq!(kept(), 0, "it is too early");
+    there.clock.advance(Duration::from_secs(1));
+    bring(&mut receiver, &numbers[5..9], 5000);
+    assert_eq!(kept(), 9, "a second has gone by");
+    bring(&mut receiver, &numbers[9..12], 5000);
+    assert_eq!(kept(), 9);
+    receiver.checkpoint().expect("the device works");
+    assert_eq!(kept(), 12, "it was asked for");
+    // As many as 64 MiB of blocks, in no time.
+    for _ in 0..16384 / 20 {
+        bring(&mut receiver, &numbers[12..32], 5000);
+    }
+    assert!(kept() < 32, "it is not yet due");
+    bring(&mut receiver, &numbers[12..32], 5000);
+    assert_eq!(kept(), 32);
+    bring(&mut receiver, &numbers[32..], 5000);
+    assert_eq!(kept(), 32);
+    drop(receiver);
+    assert_eq!(kept(), 40, "a transfer that ends early leaves all of it");
+}
+
+#[test]
+fn have_map_that_is_longer_than_what_is_kept_of_it_in_memory_is_whole() {
+    // 255 blocks have their checksums in one block of the map, of which 4,096 are in memory.
+    let (blocks, count) = (255 * 4300, 4250);
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(blocks, Role::Destination)));
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Destination };
+    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1))).expect("it is formatted");
+    let volume = open(&device);
+    let mut receiver = volume.receive().expect("nothing else is received");
+    let numbers: Vec<u64> = (0..count).map(|n| n * 255 + 300).collect();
+    bring(&mut receiver, &numbers, 1);
+    // Blocks of the map that are no longer in memory come back as they were.
+    bring(&mut receiver, &numbers[..3], 9);
+    let beside: Vec<u64> = numbers[..3].iter().map(|number| number + 1).collect();
+    bring(&mut receiver, &beside, 5);
+    let mut expected = [brought(&numbers[..3], 9), brought(&beside, 5), brought(&numbers[3..], 1)].concat();
+    expected.sort_unstable_by_key(|(vbn, _)| *vbn);
+    assert!(listed(&mut receiver) == expected);
+    drop(receiver);
+    drop(volume);
+    let volume = open(&device);
+    let mut calls = Vec::new();
+    let mut receiver = volume
+        .receive_with(&mut |done, of| {
+            calls.push((done, of));
+            true
+        })
+        .expect("nothing else is received");
+    assert!(listed(&mut receiver) == expected);
+    assert!(calls.len() > 10 && calls.is_sorted() && calls.iter().all(|(done, of)| done < of), "{calls:?}");
+}
+
+#[test]
+fn image_of_which_any_block_is_missing_or_wrong_is_refused_and_comes_when_it_is_there() {
+    for spoiled in [false, true] {
+        let (source, image, there) = shows_an_image();
+        write(&source, there.lun, 10, 5, 3000).expect("there is room");
+        let target = source.create_snapshot("target").expect("it is made");
+        let changes = source.changed_blocks(&[image.id], target.id).expect("they are compared");
+        let vbns: Vec<Vbn> =
+            changes.runs.iter().flat_map(|(first, count)| (first.0..first.0 + count).map(Vbn)).collect();
+        let entries: Vec<_> =
+            source.snapshot_entries().into_iter().filter(|entry| entry.id <= target.id).collect();
+        let whole = || ReceivedImage { target: target.id, snapshots: entries.clone() };
+        assert!(vbns.len() > 8);
+        for wrong in &vbns {
+            let there = there.cut();
+            let mut receiver = there.volume.receive().expect("nothing else is received");
+            for vbn in &vbns {
+                let mut blocks = source.read_blocks(&[(*vbn, 1)]).expect("they can be read");
+                if vbn == wrong {
+                    if !spoiled {
+                        continue;
+                    }
+                    blocks = vec![block(66)];
+                }
+                receiver.write(*vbn, blocks).expect("there is room");
+            }
+            let refused = receiver.commit(whole());
+            assert!(
+                matches!(&refused, Err(VolumeError::Refused(why)) if why.contains("missing or damaged")),
+                "{wrong:?}: {refused:?}"
+            );
+            there.shows_its_image();
+            assert_sound(&there.volume);
+            let mut receiver = there.volume.receive().expect("nothing else is received");
+            let here = receiver.kept_blocks();
+            assert_eq!(here, vbns.len() as u64 - 1, "what arrived and is right stays");
+            receiver
+                .write(*wrong, source.read_blocks(&[(*wrong, 1)]).expect("it can be read"))
+                .expect("there is room");
+            receiver.commit(whole()).expect("it is whole");
+            let image = there.volume.image(None).expect("it shows something");
+            assert_eq!(read_image(&image, there.lun, 0, 50), read(&source, there.lun, 0, 50));
+            assert_sound(&there.volume);
+        }
+    }
+}
+
+#[test]
+fn blocks_of_a_base_that_its_source_has_deleted_need_not_come_again_and_every_other_one_must() {
+    const RELATIONSHIP: u64 = 7;
+    let (_device, source) = fresh(BLOCKS);
+    let lun = file(&source, 300);
+    write(&source, lun, 0, 200, 1000).expect("there is room");
+    let base = source.create_snapshot_since("base", RELATIONSHIP).expect("there is room");
+    let (_there, destination) = redirects::destination_of(&source);
+    send(&source, &destination, &base);
+    source.delete_snapshots(&[base.id]).expect("it is deleted");
+    write(&source, lun, 20, 10, 3000).expect("there is room");
+    let target = source.create_snapshot_since("target", RELATIONSHIP).expect("there is room");
+    let changes = source.changed_blocks_since(RELATIONSHIP, target.id).expect("it is in flight");
+    let vbns: Vec<Vbn> =
+        changes.runs.iter().flat_map(|(first, count)| (first.0..first.0 + count).map(Vbn)).collect();
+    assert!((10..60).contains(&vbns.len()), "{} blocks", vbns.len());
+    let whole = || ReceivedImage { target: target.id, snapshots: changes.snapshots.clone() };
+    for missing in &vbns {
+        let mut receiver = destination.receive().expect("nothing else is received");
+        let is_here = |vbn: Vbn| {
+            let arrivals = receiver.arrivals.as_ref();
+            arrivals.is_some_and(|arrivals| arrivals.has(vbn))
+        };
+        let lacking: Vec<Vbn> = vbns.iter().copied().filter(|vbn| !is_here(*vbn)).collect();
+        assert!(*missing == vbns[0] || lacking.len() == 1, "the others came before: {lacking:?}");
+        // Spoiled, so that the one that came before is missing again.
+        receiver.write(*missing, vec![block(5)]).expect("there is room");
+        for vbn in lacking.iter().filter(|vbn| *vbn != missing) {
+            receiver
+                .write(*vbn, source.read_blocks(&[(*vbn, 1)]).expect("it can be read"))
+                .expect("there is room");
+        }
+        let refused = receiver.commit(whole());
+        assert!(matches!(refused, Err(VolumeError::Refused(_))), "{missing:?}: {refused:?}");
+        let image = destination.image(None).expect("it shows something");
+        assert_eq!(read_image(&image, lun, 0, 200), (1000..1200).collect::<Vec<u64>>());
+    }
+    let mut receiver = destination.receive().expect("nothing else is received");
+    let last = *vbns.last().expect("there are some");
+    receiver.write(last, source.read_blocks(&[(last, 1)]).expect("it can be read")).expect("there is room");
+    receiver.commit(whole()).expect("it is whole");
+    let image = destination.image(None).expect("it shows something");
+    assert_eq!(read_image(&image, lun, 0, 300), read(&source, lun, 0, 300));
+    assert_sound(&destination);
+}

@@ -1,0 +1,125 @@
+//! What of a file is allocated, and where two of its images differ, against a plain model.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cairn_base::Rng;
+
+use super::*;
+
+/// Blocks of the file: its tree has three levels.
+const LENGTH: u64 = 126 * 126 * 3;
+
+/// What was last written to each block; no other one is allocated.
+type Model = BTreeMap<u64, u64>;
+
+/// Whether what was found of `count` blocks from `first` on is what the model has: stretches of both kinds by turns, each as long as there is, and all of them unless there
+/// are `limit`.
+fn assert_extents(found: &[FileExtent], model: &Model, (first, count): (u64, u64), limit: usize, note: &str) {
+    assert!(found.len() <= limit, "{note}: {found:?}");
+    let mut at = first;
+    for extent in found {
+        assert!(extent.count > 0 && at + extent.count <= first + count, "{note}: {found:?}");
+        let stretch = at..at + extent.count;
+        let allocated = model.range(stretch.clone()).count() as u64;
+        assert_eq!(allocated, if extent.hole { 0 } else { extent.count }, "{note}, {stretch:?}: {found:?}");
+        at = stretch.end;
+        let goes_on = at < first + count && model.contains_key(&at) != extent.hole;
+        assert!(!goes_on, "{note}: {extent:?} at {first} is longer: {found:?}");
+    }
+    assert!(at == first + count || found.len() == limit, "{note}: they end at {at}: {found:?}");
+}
+
+/// A place near others, mostly, and of all three levels.
+fn place(rng: &mut Rng) -> u64 {
+    let near = [0, 100, 126 * 126 - 20, 126 * 126 * 2 + 300, LENGTH - 60][rng.below(5) as usize];
+    near + rng.below(60)
+}
+
+fn asked(rng: &mut Rng) -> (u64, u64) {
+    let first = if rng.one_in(2) { place(rng) } else { rng.below(LENGTH) };
+    let most = if rng.one_in(2) { 40 } else { LENGTH };
+    (first, (1 + rng.below(most)).min(LENGTH - first))
+}
+
+#[test]
+fn extents_and_differences_are_what_was_written_and_punched() {
+    for seed in 0..12 {
+        let mut rng = Rng::new(seed);
+        let (_device, volume) = fresh(8192);
+        let lun = volume.compound().create(FileKind::Lun, LENGTH * 4096).expect("there is room");
+        let mut model = Model::new();
+        let mut images: Vec<(Image, Model)> = Vec::new();
+        for step in 0..80 {
+            match rng.below(10) {
+                0..=4 => {
+                    let (first, count) = (place(&mut rng), 1 + rng.below(20));
+                    let count = count.min(LENGTH - first);
+                    write(&volume, lun, first, count, 1000 * step).expect("there is room");
+                    model.extend((first..first + count).map(|lba| (lba, 1000 * step + lba)));
+                }
+                5 | 6 => {
+                    let (first, count) = match rng.one_in(3) {
+                        true => asked(&mut rng),
+                        false => (place(&mut rng), 1 + rng.below(30)),
+                    };
+                    let count = count.min(LENGTH - first);
+                    volume.punch(lun, Lba(first), count).expect("it is punched");
+                    model.retain(|lba, _| !(first..first + count).contains(lba));
+                }
+                7 => drop(volume.consistency_point().expect("it commits")),
+                8 => volume.flush().expect("it flushes"),
+                _ => {
+                    let made = volume.create_snapshot(&format!("s{step}")).expect("it is made");
+                    images.push((volume.image(Some(made.id)).expect("it is there"), model.clone()));
+                }
+            }
+            let note = format!("seed {seed}, step {step}");
+            for _ in 0..4 {
+                let (asked, limit) = (asked(&mut rng), 1 + rng.below(6) as usize);
+                let found = volume.extents(lun, Lba(asked.0), asked.1, limit).expect("its nodes can be read");
+                assert_extents(&found, &model, asked, limit, &note);
+                let Some((image, model)) = images.last() else { continue };
+                let found = image.extents(lun, Lba(asked.0), asked.1, limit).expect("its nodes can be read");
+                assert_extents(&found, model, asked, limit, &format!("{note}, an image"));
+            }
+            let whole = volume.extents(lun, Lba(0), LENGTH, usize::MAX).expect("its nodes can be read");
+            assert_extents(&whole, &model, (0, LENGTH), usize::MAX, &note);
+        }
+        for (older, before) in &images {
+            for (newer, after) in &images {
+                let differ = |lba: &u64| before.get(lba) != after.get(lba);
+                let touched: BTreeSet<u64> =
+                    before.keys().chain(after.keys()).copied().filter(differ).collect();
+                let runs = newer.changed_since(older, lun).expect("both can be read");
+                let named = runs.iter().flat_map(|(first, count)| first.0..first.0 + count);
+                assert_eq!(named.collect::<BTreeSet<_>>(), touched, "seed {seed}");
+                let joined = |pair: &[(Lba, u64)]| pair[0].0.0 + pair[0].1 < pair[1].0.0;
+                assert!(runs.windows(2).all(joined), "seed {seed}: {runs:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn file_that_is_new_since_an_image_differs_by_its_allocated_blocks() {
+    let (_device, volume) = fresh(4096);
+    let before = volume.create_snapshot("before").expect("it is made");
+    let lun = volume.compound().create(FileKind::Lun, LENGTH * 4096).expect("there is room");
+    write(&volume, lun, 126 * 126 - 2, 4, 1).expect("there is room");
+    let after = volume.create_snapshot("after").expect("it is made");
+    let image = |snapshot: &Snapshot| volume.image(Some(snapshot.id)).expect("it is there");
+    let runs = image(&after).changed_since(&image(&before), lun).expect("both can be read");
+    assert_eq!(runs, [(Lba(126 * 126 - 2), 4)]);
+    assert!(matches!(image(&before).extents(lun, Lba(0), 1, 1), Err(VolumeError::NoSuchFile(_))));
+}
+
+#[test]
+fn one_query_looks_at_four_gibibytes_of_a_file_that_is_longer() {
+    let (_device, volume) = fresh(1024);
+    let lun = file(&volume, 3 << 20);
+    let hole = [FileExtent { count: 1 << 20, hole: true }];
+    assert_eq!(volume.extents(lun, Lba(7), 2 << 20, 9).expect("nothing is read"), hole);
+    let made = volume.create_snapshot("made").expect("it is made");
+    let image = volume.image(Some(made.id)).expect("it is there");
+    assert_eq!(image.extents(lun, Lba(7), 2 << 20, 9).expect("nothing is read"), hole);
+}

@@ -1,0 +1,136 @@
+//! How far behind a snapshot is: what counts as a change, and from when.
+
+use std::time::Duration;
+
+use cairn_base::{Clock, SnapshotId};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn clocked(clock: &Arc<ManualClock>, device: &Arc<MemoryDevice>) -> Arc<Volume> {
+    let options = OpenOptions { cache_bytes: 1 << 20, clock: clock.clone() };
+    Volume::open(device.clone(), options).expect("the volume opens")
+}
+
+/// A volume with a clock that can be turned, a file in it and a snapshot of both.
+fn made() -> (Arc<ManualClock>, Arc<MemoryDevice>, Arc<Volume>, FileId, Snapshot) {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(4096, Role::Normal)));
+    format(&*device, 4096);
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000_000)));
+    let volume = clocked(&clock, &device);
+    let lun = file(&volume, 1000);
+    write(&volume, lun, 0, 20, 100).expect("there is room");
+    let base = volume.create_snapshot("base").expect("it is made");
+    (clock, device, volume, lun, base)
+}
+
+/// How long ago the first change after a snapshot was made, and how many blocks there are of it.
+fn behind(volume: &Arc<Volume>, base: &Snapshot) -> (Option<Duration>, u64) {
+    let behind = volume.changed_since_snapshot(base.id).expect("its map can be read");
+    let age = behind.first_change.map(|first| behind.now.since(first));
+    assert_eq!(age, volume.age_of_changes(&base.root), "both ways to ask agree");
+    (age, behind.blocks)
+}
+
+#[test]
+fn first_change_after_a_snapshot_is_what_its_age_counts_from() {
+    let (clock, _device, volume, lun, base) = made();
+    clock.advance(100 * SECOND);
+    assert_eq!(behind(&volume, &base), (None, 0), "time alone changes nothing");
+    write(&volume, lun, 0, 3, 200).expect("there is room");
+    clock.advance(7 * SECOND);
+    assert_eq!(behind(&volume, &base), (Some(7 * SECOND), 3), "what is in memory counts");
+    write(&volume, lun, 50, 2, 200).expect("there is room");
+    assert_eq!(behind(&volume, &base), (Some(7 * SECOND), 5), "and a later change makes it no younger");
+    volume.consistency_point().expect("it commits");
+    clock.advance(5 * SECOND);
+    let (age, committed) = behind(&volume, &base);
+    let map = volume.changed_blocks(&[], base.id).expect("they are compared");
+    assert_eq!(age, Some(12 * SECOND));
+    assert!((5..30).contains(&committed), "{committed} blocks: five of data, and nodes; not all of {map:?}");
+    write(&volume, lun, 60, 4, 200).expect("there is room");
+    assert_eq!(behind(&volume, &base), (Some(12 * SECOND), committed + 4));
+    let second = volume.create_snapshot("second").expect("it is made");
+    clock.advance(SECOND);
+    assert_eq!(behind(&volume, &second), (None, 0));
+    assert_eq!(behind(&volume, &base).0, Some(13 * SECOND), "that of the older one goes on");
+    // A wall clock that is set changes no age.
+    write(&volume, lun, 0, 1, 300).expect("there is room");
+    clock.set(Timestamp(5_000_000_000_000));
+    clock.advance(2 * SECOND);
+    assert_eq!(behind(&volume, &second).0, Some(2 * SECOND));
+    let unknown = volume.changed_since_snapshot(SnapshotId(99));
+    assert!(matches!(unknown, Err(VolumeError::NoSuchSnapshot(SnapshotId(99)))), "{unknown:?}");
+}
+
+#[test]
+fn snapshot_after_which_nothing_was_written_is_not_behind() {
+    let (clock, device, volume, _lun, base) = made();
+    clock.advance(SECOND);
+    // What a mirror's own bookkeeping changes nobody sees.
+    volume.create_snapshot_since("sent", 7).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    assert_eq!(behind(&volume, &base), (None, 0));
+    volume.close().expect("it closes");
+    clock.advance(SECOND);
+    let volume = clocked(&clock, &device);
+    assert_eq!(behind(&volume, &base), (None, 0), "nor after a restart");
+}
+
+#[test]
+fn change_from_before_a_restart_counts_from_the_snapshot_or_from_the_restart_if_that_is_longer() {
+    for logged in [false, true] {
+        let (clock, device, volume, lun, base) = made();
+        clock.advance(100 * SECOND);
+        write(&volume, lun, 0, 3, 200).expect("there is room");
+        match logged {
+            true => volume.flush().expect("it flushes"),
+            false => volume.close().expect("it closes"),
+        }
+        drop(volume);
+        clock.advance(10 * SECOND);
+        let volume = clocked(&clock, &device);
+        let at_opening = clock.now();
+        assert_eq!(behind(&volume, &base).0, Some(110 * SECOND), "logged: {logged}");
+        // What is written now comes after it.
+        write(&volume, lun, 9, 1, 300).expect("there is room");
+        clock.advance(SECOND);
+        volume.consistency_point().expect("it commits");
+        assert_eq!(behind(&volume, &base).0, Some(111 * SECOND), "logged: {logged}");
+        let second = volume.create_snapshot("second").expect("it is made");
+        write(&volume, lun, 9, 1, 400).expect("there is room");
+        clock.advance(3 * SECOND);
+        assert_eq!(behind(&volume, &second).0, Some(3 * SECOND), "of its own time more is known");
+        // A clock that goes back to before the snapshot hides nothing that was there when the volume was opened.
+        clock.set(Timestamp(base.root.created.0 - 1_000_000_000));
+        assert!(clock.now() < at_opening);
+        assert_eq!(behind(&volume, &base).0, Some(4 * SECOND), "logged: {logged}");
+    }
+}
+
+#[test]
+fn lag_that_began_more_generations_ago_than_are_remembered_is_never_told_as_less() {
+    let (clock, _device, volume, lun, base) = made();
+    clock.advance(50 * SECOND);
+    let mut middle = None;
+    let rounds = 4096 + 40;
+    for round in 0..rounds {
+        write(&volume, lun, round % 100, 1, round).expect("there is room");
+        clock.advance(SECOND);
+        volume.consistency_point().expect("it commits");
+        if round == 20 {
+            middle = Some(volume.create_snapshot("middle").expect("it is made"));
+        }
+    }
+    let late = volume.create_snapshot("late").expect("it is made");
+    write(&volume, lun, 0, 1, 5).expect("there is room");
+    clock.advance(SECOND);
+    let age = |snapshot: &Snapshot| behind(&volume, snapshot).0.expect("something was written since");
+    assert_eq!(age(&late), SECOND);
+    let since_base = Duration::from_secs(50 + rounds + 1);
+    assert_eq!(age(&base), since_base, "it is told from the snapshot, which is a little more");
+    assert_eq!(age(&middle.expect("it was made")), Duration::from_secs(rounds - 21 + 1));
+    let kept = volume.state.lock().first_changes.len();
+    assert!(kept <= 4096, "{kept} are remembered");
+}
