@@ -4,12 +4,13 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_base::{Generation, Rng, Vbn};
-use cairn_format::RedirectRun;
+use cairn_format::layout::{SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN};
+use cairn_format::{RedirectRun, SegmentKind};
 
 use super::*;
 use crate::compare::append_runs;
 use crate::overlay::{Overlay, Seen};
-use crate::space::Redirects;
+use crate::space::{Redirects, Space, add_destination_areas, device_blocks, fresh_layout, grow_layout};
 use crate::used::UsedMap;
 
 #[test]
@@ -162,5 +163,77 @@ fn overlay_shows_the_last_write_or_hole_of_each_block() {
         // Every block that is only in memory is found by a flush of all orders.
         let waiting = overlay.unplaced;
         assert_eq!(overlay.next_unplaced(usize::MAX, u64::MAX).len() as u64, waiting, "seed {seed}");
+    }
+}
+
+#[test]
+fn each_block_of_an_area_has_one_place_on_the_device_and_keeps_it() {
+    for seed in 0..40 {
+        let mut rng = Rng::new(seed);
+        let mut is_destination = rng.one_in(2);
+        let mut blocks = 300 + rng.below(1500);
+        let mut layout = fresh_layout(blocks, is_destination);
+        let mut before: BTreeMap<(u8, u64), u64> = BTreeMap::new();
+        for _ in 0..5 {
+            let space = Space::new(&layout);
+            let kinds = [SegmentKind::Space, SegmentKind::Have, SegmentKind::Redirect];
+            let wanted = if is_destination { [blocks, blocks.div_ceil(255), blocks] } else { [blocks, 0, 0] };
+            assert_eq!(kinds.map(|kind| space.blocks(kind)), wanted, "seed {seed}");
+            let mut places: BTreeMap<(u8, u64), u64> = BTreeMap::new();
+            for (index, (kind, count)) in kinds.into_iter().zip(wanted).enumerate() {
+                for number in 0..count {
+                    let (offset, follow) = space.locate(kind, number).expect("it has a place");
+                    assert_eq!(offset % 4096, 0);
+                    places.insert((index as u8, number), offset / 4096);
+                    // The last of those that follow without a break, and what comes behind it.
+                    assert!(
+                        follow >= 1 && number + follow <= count,
+                        "seed {seed}: {follow} from {number} on"
+                    );
+                    let last = space.locate(kind, number + follow - 1).expect("it has a place");
+                    assert_eq!(last, (offset + (follow - 1) * 4096, 1), "seed {seed}: {number}");
+                }
+                assert_eq!(space.locate(kind, count), None, "seed {seed}: there is nothing past the end");
+            }
+            let used: BTreeSet<u64> = places.values().copied().collect();
+            assert_eq!(used.len(), places.len(), "seed {seed}: two blocks in one place");
+            let fixed = layout.log_start + layout.log_blocks;
+            assert!(
+                used.first().is_some_and(|first| *first >= fixed),
+                "seed {seed}: outside of label and log"
+            );
+            assert_eq!(used.last().map(|last| last + 1), Some(device_blocks(&layout)), "seed {seed}");
+            for (block, place) in &before {
+                assert_eq!(places.get(block), Some(place), "seed {seed}: {block:?} stays where it is");
+            }
+            before = places;
+            if rng.one_in(3) {
+                is_destination = true;
+                add_destination_areas(&mut layout);
+            } else {
+                let more = 1 + rng.below(700);
+                blocks += more;
+                grow_layout(&mut layout, more);
+            }
+        }
+        let neighbours = layout.segments.windows(2).all(|pair| pair[0].kind != pair[1].kind);
+        assert!(neighbours, "seed {seed}: what can be one segment is one: {:?}", layout.segments);
+    }
+}
+
+#[test]
+fn largest_volume_for_a_device_fits_and_a_larger_one_does_not() {
+    for role in [Role::Normal, Role::Destination] {
+        let least = Volume::device_bytes(SPACE_BLOCKS_MIN, role);
+        assert_eq!(Volume::blocks_for(least, role), SPACE_BLOCKS_MIN);
+        for short in [0, 1, 4096, least / 2, least - 4096, least - 1] {
+            assert_eq!(Volume::blocks_for(short, role), 0, "{short} bytes are not enough");
+        }
+        for bytes in [least + 4095, least + 4096, 1 << 27, (1 << 27) + 5, 1 << 32, 12_345_678_901, 1 << 45] {
+            let blocks = Volume::blocks_for(bytes, role);
+            assert!(Volume::device_bytes(blocks, role) <= bytes, "{bytes} bytes");
+            assert!(Volume::device_bytes(blocks + 1, role) > bytes, "{bytes} bytes have room for more");
+        }
+        assert_eq!(Volume::blocks_for(u64::MAX, role), SPACE_BLOCKS_MAX);
     }
 }

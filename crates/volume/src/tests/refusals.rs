@@ -1,0 +1,178 @@
+//! What is refused, and that nothing is different afterwards.
+
+use cairn_base::SnapshotId;
+use cairn_format::layout::{SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN, SUPERBLOCK_A, SUPERBLOCK_B};
+
+use super::*;
+use crate::open::read_slots;
+
+const NOBODY: SnapshotId = SnapshotId(99);
+
+/// Everything that rides on a consistency point, of a snapshot `id`, each by its name.
+fn changes(volume: &Arc<Volume>, id: SnapshotId) -> Vec<(&'static str, Result<(), VolumeError>)> {
+    let step = Step { name: "step", relationship: None, base: id, over: &[] };
+    vec![
+        ("snapshot", volume.create_snapshot("another").map(drop)),
+        ("snapshot for a mirror", volume.create_snapshot_since("mirrored", 7).map(drop)),
+        ("step", volume.create_snapshot_step(step).map(drop)),
+        ("rename", volume.rename_snapshot(id, "renamed")),
+        ("hold", volume.hold_snapshot(id, true)),
+        ("deletion", volume.delete_snapshots(&[id]).map(drop)),
+        ("letting go", volume.let_go_of_snapshots(&[id]).map(drop)),
+        ("rollback", volume.rollback(id).map(drop)),
+        ("end of a relationship", volume.delete_since(7)),
+        ("giving way", volume.demote("head", true).map(drop)),
+    ]
+}
+
+/// The volume is as it was, in memory and on its device.
+fn unchanged<T>(volume: &Arc<Volume>, change: impl FnOnce() -> T) -> T {
+    let status = || {
+        let status = volume.status();
+        let slots = read_slots(&**volume.store.device()).expect("they can be read");
+        (volume.snapshot_entries(), status.generation, status.role, status.cursor, status.free, slots)
+    };
+    let before = status();
+    let outcome = change();
+    let after = status();
+    assert!(before == after, "{before:?} {after:?}");
+    assert!(volume.status().latched.is_none());
+    outcome
+}
+
+#[test]
+fn destination_takes_no_change_of_its_snapshots() {
+    let (_device, source) = fresh(1024);
+    let snapshot = source.create_snapshot("image").expect("it is made");
+    let (_there, destination) = redirects::destination_of(&source);
+    redirects::send(&source, &destination, &snapshot);
+    for (what, outcome) in unchanged(&destination, || changes(&destination, snapshot.id)) {
+        assert!(matches!(outcome, Err(VolumeError::WrongRole(Role::Destination))), "{what}: {outcome:?}");
+    }
+    // A source takes all of them, in some order.
+    for (what, outcome) in changes(&source, snapshot.id).into_iter().take(5) {
+        assert!(outcome.is_ok(), "{what}: {outcome:?}");
+    }
+}
+
+#[test]
+fn names_of_snapshots_are_of_letters_and_few_signs_and_each_is_given_once() {
+    let (_device, volume) = fresh(1024);
+    let first = volume.create_snapshot("first").expect("it is made");
+    let longest = "x".repeat(cairn_format::MAX_SNAPSHOT_NAME);
+    for name in ["", "-a", ".a", "a b", "a/b", "a\n", "a\0", "a*", &format!("{longest}x")] {
+        let outcomes = unchanged(&volume, || {
+            let step = Step { name, relationship: None, base: first.id, over: &[] };
+            [
+                volume.create_snapshot(name).map(drop),
+                volume.create_snapshot_since(name, 7).map(drop),
+                volume.create_snapshot_step(step).map(drop),
+                volume.rename_snapshot(first.id, name),
+            ]
+        });
+        for outcome in outcomes {
+            assert!(matches!(outcome, Err(VolumeError::InvalidName)), "{name:?}: {outcome:?}");
+        }
+    }
+    for name in ["a", "2026-11-23T02:15:00.5", "_a", ":a", "grün", &longest] {
+        volume.create_snapshot(name).expect("the name is good");
+        let again = unchanged(&volume, || volume.create_snapshot(name));
+        assert!(matches!(again, Err(VolumeError::NameTaken)), "{name:?}: {again:?}");
+        let taken = unchanged(&volume, || volume.rename_snapshot(first.id, name));
+        assert!(matches!(taken, Err(VolumeError::NameTaken)), "{name:?}: {taken:?}");
+    }
+    volume.rename_snapshot(first.id, "first").expect("its own name is not taken by another");
+    volume.rename_snapshot(first.id, "1st").expect("the name is good");
+    volume.create_snapshot("first").expect("the old name is free");
+    assert_eq!(volume.snapshot_named("1st").map(|one| one.id), Some(first.id));
+}
+
+#[test]
+fn snapshot_that_is_not_there_or_is_held_is_not_deleted_with_the_others() {
+    let (_device, volume) = fresh(1024);
+    let [first, second] = ["first", "second"].map(|name| volume.create_snapshot(name).expect("it is made"));
+    let unknown = unchanged(&volume, || {
+        [
+            volume.rename_snapshot(NOBODY, "a"),
+            volume.hold_snapshot(NOBODY, true),
+            volume.delete_snapshots(&[first.id, NOBODY]).map(drop),
+            volume.let_go_of_snapshots(&[NOBODY]).map(drop),
+            volume.rollback(NOBODY).map(drop),
+            volume.image(Some(NOBODY)).map(drop),
+            volume.changed_blocks(&[], NOBODY).map(drop),
+        ]
+    });
+    for outcome in unknown {
+        assert!(matches!(outcome, Err(VolumeError::NoSuchSnapshot(NOBODY))), "{outcome:?}");
+    }
+    volume.hold_snapshot(second.id, true).expect("it is there");
+    let refused = unchanged(&volume, || volume.delete_snapshots(&[first.id, second.id]));
+    assert!(matches!(refused, Err(VolumeError::Held(id)) if id == second.id), "{refused:?}");
+    // Its mirror, which holds it, may let it go.
+    volume.let_go_of_snapshots(&[second.id]).expect("it is deleted");
+    volume.delete_snapshots(&[first.id]).expect("it is deleted");
+    assert_eq!(volume.snapshots(), []);
+}
+
+#[test]
+fn rollback_in_the_generation_of_another_one_gives_its_snapshot_another_name() {
+    let (_device, volume) = fresh(1024);
+    let first = volume.create_snapshot("first").expect("it is made");
+    let next = volume.status().generation.0 + 1;
+    volume.create_snapshot(&format!("before-rollback-{next}")).expect("it is made");
+    let kept = volume.rollback(first.id).expect("it rolls back");
+    assert_eq!(kept.name, format!("before-rollback-{next}_"));
+}
+
+#[test]
+fn volume_of_no_size_and_one_on_a_device_that_is_too_short_are_refused() {
+    let format = |device: &MemoryDevice, blocks| {
+        let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Normal };
+        Volume::format(device, &options, &ManualClock::new(Timestamp(1)))
+    };
+    let large = MemoryDevice::new(u64::MAX / 2);
+    for blocks in [0, SPACE_BLOCKS_MIN - 1, SPACE_BLOCKS_MAX + 1] {
+        let refused = format(&large, blocks);
+        assert!(matches!(refused, Err(VolumeError::Size { .. })), "{blocks}: {refused:?}");
+    }
+    let need = Volume::device_bytes(1024, Role::Normal);
+    for short in [4096, SUPERBLOCK_B * 4096, need - 4096] {
+        let device = MemoryDevice::new(short);
+        let refused = format(&device, 1024);
+        let is_told = matches!(refused, Err(VolumeError::DeviceTooSmall { need: n, have }) if n == need && have == short);
+        assert!(is_told, "{short}: {refused:?}");
+        let options = OpenOptions { cache_bytes: 1 << 20, clock: Arc::new(ManualClock::new(Timestamp(1))) };
+        let refused = Volume::open(Arc::new(device), options).map(drop);
+        assert!(
+            matches!(refused, Err(VolumeError::DeviceTooSmall { .. } | VolumeError::NotAVolume { .. })),
+            "nothing was written to it: {refused:?}"
+        );
+    }
+    // A device that has lost its end.
+    let device = MemoryDevice::new(need);
+    format(&device, 1024).expect("it is just long enough");
+    let start = device.read(0, (need - 4096) as u32).expect("it can be read").to_vec();
+    let shorter = Arc::new(MemoryDevice::new(need - 4096));
+    shorter.write_from(0, &start).expect("it has room");
+    let options = OpenOptions { cache_bytes: 1 << 20, clock: Arc::new(ManualClock::new(Timestamp(1))) };
+    let refused = Volume::open(shorter, options).map(drop);
+    assert!(matches!(refused, Err(VolumeError::DeviceTooSmall { .. })), "{refused:?}");
+    open(&Arc::new(device)).close().expect("it closes");
+}
+
+#[test]
+fn newer_superblock_slot_is_the_one_that_is_opened_whichever_that_is() {
+    let (device, volume) = fresh(1024);
+    volume.create_snapshot("first").expect("it is made");
+    let slot = |address: u64| device.read(address * 4096, 4096).expect("it can be read").to_vec();
+    let older = [SUPERBLOCK_A, SUPERBLOCK_B].map(|address| (address, slot(address)));
+    let second = volume.create_snapshot("second").expect("it is made");
+    drop(volume);
+    for (address, bytes) in older {
+        device.write_from(address * 4096, &bytes).expect("it has room");
+        let volume = open(&device);
+        assert_eq!(volume.snapshot_named("second").map(|one| one.id), Some(second.id));
+        let [first, second] = read_slots(&*device).expect("they can be read");
+        assert!(first.is_ok() && first == second, "both name it again");
+    }
+}
