@@ -41,7 +41,7 @@ pub struct Restored {
     pub blocks: u64,
     /// How many of them were there when it went on.
     pub there: u64,
-    /// Bytes of all parts that were read.
+    /// Bytes of all parts that were read, behind the heads and the first copies of the table.
     pub bytes: u64,
     /// What could not be read, with the file that it was in.
     pub lost: Vec<(String, Lost)>,
@@ -91,7 +91,7 @@ impl RestoreLedger for () {
 /// `accept_damage` what can't be read is left out: those blocks are never served afterwards, and `volume check --deep` names them.
 ///
 /// # Errors
-/// On any of them there is no volume on the device. [`DumpError::Damaged`] names the first record that can't be read.
+/// On any of them there is no volume on the device, but where the device fails at the very end a whole one. [`DumpError::Damaged`] names the first record that can't be read.
 pub fn restore(
     dumps: Vec<Vec<PartReader>>,
     device: &dyn Device,

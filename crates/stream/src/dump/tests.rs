@@ -15,6 +15,7 @@ use crate::{Compression, Plan, StreamError, Threads, Work};
 
 mod restore;
 mod resume;
+mod wrong;
 
 const BLOCKS: u64 = 4096;
 const LUN_BLOCKS: u64 = 600;
