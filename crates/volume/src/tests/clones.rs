@@ -273,3 +273,77 @@ fn power_cut_at_any_operation_of_a_clone_leaves_both_volumes_whole() {
     }
     assert!(absent > 3 && present > 20, "{absent} without a clone, {present} with one");
 }
+
+#[test]
+fn device_of_a_clone_takes_no_write_to_what_its_snapshot_shows() {
+    let (_device, parent) = fresh(BLOCKS);
+    let lun = file(&parent, 300);
+    write(&parent, lun, 0, 40, 1000).expect("there is room");
+    let base = parent.create_snapshot("base").expect("it is made").id;
+    let own = own_of(&parent, base);
+    let device = device(&parent, base, &own).expect("the snapshot exists");
+    device.make(options()).expect("it is made");
+    let runs = parent.changed_blocks(&[], base).expect("they are compared").runs;
+    let space = Volume::space_offset(BLOCKS);
+    let (first, count) = *runs.iter().max_by_key(|(_, count)| *count).expect("it shows something");
+    assert!(count > 3);
+    let (start, end) = (space + first.0 * 4096, space + (first.0 + count) * 4096);
+    let mine = space + (runs.last().expect("it shows something").0.0 + runs.last().expect("one").1) * 4096;
+    let whole = |device: &dyn Device, offset, blocks: u64| {
+        device.read(offset, (blocks * 4096) as u32).expect("it can be read").to_vec()
+    };
+    let shown = whole(&*device, start - 4096, count + 2);
+    let copy = whole(&*own, 0, own.geometry().length / 4096);
+    for (offset, length) in [(start, 4096), (end - 4096, 4096), (start - 4096, 8192), (end - 4096, 8192)] {
+        let data = vec![7; length as usize];
+        let refused = device.write_from(offset, &data);
+        assert!(matches!(refused, Err(cairn_device::DeviceError::ReadOnly)), "{offset}: {refused:?}");
+        let request = |request| device.one(cairn_device::Operation::new(request));
+        let zeroes =
+            cairn_device::Request::WriteZeroes { offset, length: length as u64, may_trim: true, fua: false };
+        assert!(matches!(request(zeroes).map(drop), Err(cairn_device::DeviceError::ReadOnly)));
+        device.prepare(offset, length as u64).expect("there is nothing to prepare");
+    }
+    assert!(whole(&*own, 0, own.geometry().length / 4096) == copy, "nothing came to its own device");
+    assert!(whole(&*device, start - 4096, count + 2) == shown);
+    // What the snapshot does not show is its own; and what lies past the end is nobody's.
+    device.write_from(mine, &[7; 4096]).expect("it is the clone's own");
+    assert!(whole(&*device, mine, 1) == [7; 4096] && whole(&*own, mine, 1) == [7; 4096]);
+    assert!(device.read(device.geometry().length, 4096).is_err());
+    assert!(device.write_from(device.geometry().length, &[7; 4096]).is_err());
+    let image = parent.image(Some(base)).expect("it is there");
+    assert_eq!(read_image(&image, lun, 0, 40), (1000..1040).collect::<Vec<u64>>());
+    let short = Arc::new(MemoryDevice::new(own.geometry().length - 4096));
+    let refused = CloneDevice::new(&parent, base, short).map(drop);
+    assert!(matches!(refused, Err(VolumeError::DeviceTooSmall { .. })), "{refused:?}");
+}
+
+#[test]
+fn snapshot_is_kept_until_the_last_who_needs_it_lets_go() {
+    let (_device, volume) = fresh(BLOCKS);
+    let made: Vec<SnapshotId> =
+        (0..4).map(|number| volume.create_snapshot(&format!("s{number}")).expect("it is made").id).collect();
+    volume.delete_snapshots(&[made[1]]).expect("nobody needs it");
+    let refused = |id: SnapshotId| {
+        assert!(volume.is_cloned(id));
+        let outcome = volume.delete_snapshots(&[id]);
+        assert!(matches!(outcome, Err(VolumeError::Cloned(other)) if other == id), "{outcome:?}");
+        let outcome = volume.let_go_of_snapshots(&[id]);
+        assert!(matches!(outcome, Err(VolumeError::Cloned(other)) if other == id), "{outcome:?}");
+    };
+    for unknown in [made[1], SnapshotId(99)] {
+        let (one, all) = (volume.keep_snapshot(unknown).map(drop), volume.keep_snapshots(unknown).map(drop));
+        assert!(matches!(one, Err(VolumeError::NoSuchSnapshot(id)) if id == unknown), "{one:?}");
+        assert!(matches!(all, Err(VolumeError::NoSuchSnapshot(id)) if id == unknown), "{all:?}");
+    }
+    let (first, second) = (volume.keep_snapshot(made[0]), volume.keep_snapshots(made[2]));
+    let (first, second) = (first.expect("it is there"), second.expect("they are there"));
+    assert_eq!(second.len(), 2, "each that is there, up to that one");
+    assert!(!volume.is_cloned(made[3]));
+    [made[0], made[2]].into_iter().for_each(refused);
+    drop(second);
+    refused(made[0]);
+    volume.delete_snapshots(&[made[2], made[3]]).expect("nobody needs them any more");
+    drop(first);
+    volume.delete_snapshots(&[made[0]]).expect("nobody needs it any more");
+}

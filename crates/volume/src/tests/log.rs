@@ -147,3 +147,67 @@ fn log_that_names_a_block_in_use_stops_the_volume_and_not_the_program() {
 fn in_use_at(superblock: &Superblock, vbn: cairn_base::Vbn) -> u64 {
     (superblock.layout.segments[0].device_block + vbn.0) * 4096
 }
+
+#[test]
+fn records_of_several_blocks_come_back_wherever_in_the_ring_they_stand() {
+    let blocks = 2048;
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(blocks, Role::Normal)));
+    format(&*device, blocks);
+    let volume = open(&device);
+    let lun = file(&volume, 2000);
+    let layout = volume.commit.lock().superblock.layout.clone();
+    let area = layout.log_start * 4096..(layout.log_start + layout.log_blocks) * 4096;
+    let mut rng = Rng::new(9);
+    let mut content = vec![0; 600];
+    let (mut several, mut rounds, mut started_over) = (0, 0, 0);
+    let mut last = 0;
+    device.take_log();
+    // As often round as it takes to come to the end in many ways.
+    while started_over < 6 {
+        rounds += 1;
+        let count = [1, 3, 150, 250, 400][rng.below(5) as usize];
+        let step = 1 + rng.below(600 / count);
+        for lba in (0..600).step_by(step as usize).take(count as usize) {
+            let salt = rounds * 1000;
+            write(&volume, lun, lba, 1, salt).expect("there is room");
+            content[lba as usize] = salt + lba;
+        }
+        volume.flush().expect("it flushes");
+        for operation in device.take_log().into_iter().filter(|one| area.contains(&one.offset)) {
+            assert!(operation.offset + operation.length <= area.end, "round {rounds}: a record wraps");
+            several += u64::from(operation.length > 4096);
+            started_over += u64::from(operation.offset < last);
+            last = operation.offset;
+        }
+        if rng.one_in(3) {
+            let cut = open(&Arc::new(device.power_cycle_as(cairn_device::Fate::Lost, &mut rng)));
+            assert_eq!(read(&cut, lun, 0, 600), content, "round {rounds}");
+        }
+        let status = volume.status();
+        if rng.one_in(20) || status.log_used * 2 > status.log_blocks {
+            volume.consistency_point().expect("it commits");
+            assert_eq!(volume.status().log_used, 0, "what is committed is not in the log any more");
+        }
+    }
+    assert!(several > 30, "{several} records of several blocks in {rounds} rounds");
+    assert_sound(&volume);
+}
+
+#[test]
+fn log_that_is_more_than_half_full_asks_for_a_consistency_point() {
+    let (_device, volume) = fresh(2048);
+    let lun = file(&volume, 100);
+    let before = volume.status();
+    let mut flushes = 0;
+    while volume.status().log_used * 2 <= before.log_blocks {
+        volume.background(std::time::Duration::ZERO).expect("it goes on");
+        assert_eq!(volume.status().consistency_points, before.consistency_points, "after {flushes} flushes");
+        write(&volume, lun, flushes % 100, 1, flushes).expect("there is room");
+        volume.flush().expect("it flushes");
+        flushes += 1;
+    }
+    assert!(flushes * 2 >= before.log_blocks, "{flushes} flushes took half of {} blocks", before.log_blocks);
+    volume.background(std::time::Duration::ZERO).expect("it goes on");
+    let after = volume.status();
+    assert_eq!((after.consistency_points, after.log_used), (before.consistency_points + 1, 0));
+}

@@ -176,3 +176,42 @@ fn newer_superblock_slot_is_the_one_that_is_opened_whichever_that_is() {
         assert!(first.is_ok() && first == second, "both name it again");
     }
 }
+
+#[test]
+fn volume_grows_onto_a_device_that_has_room_for_it_and_never_shrinks() {
+    let blocks = 1024;
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(blocks, Role::Normal)));
+    format(&*device, blocks);
+    let volume = open(&device);
+    for blocks in [0, 1, blocks - 1, blocks, SPACE_BLOCKS_MAX + 1, u64::MAX] {
+        let refused = unchanged(&volume, || (volume.grow(blocks), volume.device_bytes_after_growth(blocks)));
+        let is_told = |outcome: VolumeError| matches!(outcome, VolumeError::Size { blocks: b, min: 1025, max: SPACE_BLOCKS_MAX } if b == blocks);
+        assert!(refused.0.is_err_and(is_told) && refused.1.is_err_and(is_told), "{blocks}");
+    }
+    let need = volume.device_bytes_after_growth(1500).expect("it can be so large");
+    assert_eq!(need, device.geometry().length + (1500 - 1024) * 4096);
+    for have in [device.geometry().length, need - 4096] {
+        device.grow(have);
+        let refused = unchanged(&volume, || volume.grow(1500));
+        let is_told = matches!(refused, Err(VolumeError::DeviceTooSmall { need: n, have: h }) if (n, h) == (need, have));
+        assert!(is_told, "{refused:?}");
+    }
+    device.grow(need);
+    volume.grow(1500).expect("the device has room");
+    assert_eq!((volume.status().blocks, volume.space_blocks()), (1500, 1500));
+    // With a redirect area each growth takes three places more in the table of areas, which has 16.
+    device.grow(1 << 30);
+    volume.demote("head", false).expect("the device has room");
+    volume.failover().expect("it fails over");
+    let mut grown = 0;
+    let refused = loop {
+        match volume.grow(volume.space_blocks() + 300) {
+            Ok(()) => grown += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(refused, VolumeError::TableFull) && grown >= 4, "{refused:?} after {grown}");
+    assert_eq!(volume.space_blocks(), 1500 + grown * 300);
+    assert!(volume.status().latched.is_none());
+    assert_sound(&open(&device));
+}
