@@ -18,6 +18,7 @@ mod refusals;
 mod release;
 mod repair;
 mod scrub;
+mod sides;
 mod since;
 mod small;
 mod snapshots;

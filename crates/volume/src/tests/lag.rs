@@ -60,6 +60,12 @@ fn first_change_after_a_snapshot_is_what_its_age_counts_from() {
     clock.set(Timestamp(5_000_000_000_000));
     clock.advance(2 * SECOND);
     assert_eq!(behind(&volume, &second).0, Some(2 * SECOND));
+    // A rollback is a change from the moment at which it was made.
+    let third = volume.create_snapshot("third").expect("it is made");
+    clock.advance(50 * SECOND);
+    volume.rollback(base.id).expect("it rolls back");
+    clock.advance(4 * SECOND);
+    assert_eq!(behind(&volume, &third).0, Some(4 * SECOND));
     let unknown = volume.changed_since_snapshot(SnapshotId(99));
     assert!(matches!(unknown, Err(VolumeError::NoSuchSnapshot(SnapshotId(99)))), "{unknown:?}");
 }

@@ -1,0 +1,285 @@
+//! What two copies of a volume know of each other: which image may replace what, and what only one of them has.
+
+use std::collections::BTreeSet;
+
+use cairn_base::{Rng, SnapshotId};
+use cairn_format::Inode;
+
+use super::redirects::{destination_of, send};
+use super::*;
+
+/// A source with a snapshot, and a copy of it that shows that.
+fn copies() -> (Arc<Volume>, FileId, Snapshot, Arc<Volume>) {
+    let (_device, source) = fresh(1024);
+    let lun = file(&source, 100);
+    write(&source, lun, 0, 50, 1000).expect("there is room");
+    let base = source.create_snapshot("base").expect("it is made");
+    let (_there, copy) = destination_of(&source);
+    send(&source, &copy, &base);
+    (source, lun, base, copy)
+}
+
+/// Everything up to a snapshot, for a copy that need have nothing.
+fn brought(source: &Arc<Volume>, copy: &Arc<Volume>, target: SnapshotId) -> (crate::Receiver, ReceivedImage) {
+    let changes = source.changed_blocks(&[], target).expect("they are compared");
+    let mut receiver = copy.receive().expect("nothing else is received");
+    for run in &changes.runs {
+        receiver.write(run.0, source.read_blocks(&[*run]).expect("they can be read")).expect("there is room");
+    }
+    (receiver, ReceivedImage { target, snapshots: changes.snapshots })
+}
+
+fn shows(volume: &Arc<Volume>, lun: FileId, first: u64) {
+    let image = volume.image(None).expect("it shows something");
+    assert_eq!(read_image(&image, lun, 0, 1), [first]);
+    assert_sound(volume);
+}
+
+#[test]
+fn own_head_gives_way_only_to_what_descends_from_it_unless_it_is_given_up() {
+    let (source, lun, base, copy) = copies();
+    copy.failover().expect("it fails over");
+    write(&copy, lun, 0, 1, 7000).expect("there is room");
+    let head = copy.demote("head", false).expect("the device has room");
+    write(&source, lun, 0, 1, 8000).expect("there is room");
+    let target = source.create_snapshot("target").expect("it is made");
+    let (receiver, image) = brought(&source, &copy, target.id);
+    let refused = receiver.commit(image);
+    assert!(matches!(refused, Err(VolumeError::Refused(why)) if why.contains("nobody has given it up")));
+    assert_eq!(copy.own_head().map(|own| own.id), Some(head.id));
+    shows(&copy, lun, 7000);
+    // The other way it descends: the old source has the image of the head, and its next one comes from that.
+    let old = source.demote("old", false).expect("the device has room");
+    let (mut receiver, image) = brought(&copy, &source, head.id);
+    assert!(image.snapshots.iter().all(|entry| entry.id == base.id || entry.root != old.root));
+    receiver.give_up_head();
+    receiver.commit(image).expect("it was given up");
+    shows(&source, lun, 7000);
+    assert_eq!(source.own_head(), None);
+    source.failover().expect("it fails over");
+    write(&source, lun, 0, 1, 9000).expect("there is room");
+    let next = source.create_snapshot("next").expect("it is made");
+    let (receiver, image) = brought(&source, &copy, next.id);
+    receiver.commit(image).expect("it descends from the head");
+    shows(&copy, lun, 9000);
+    assert_eq!(copy.own_head(), None);
+}
+
+#[test]
+fn image_that_lacks_a_snapshot_of_which_there_is_a_clone_is_refused() {
+    let (source, lun, base, copy) = copies();
+    let kept = copy.keep_snapshot(base.id).expect("it is there");
+    write(&source, lun, 0, 1, 2000).expect("there is room");
+    let with = source.create_snapshot("with").expect("it is made");
+    let (receiver, image) = brought(&source, &copy, with.id);
+    receiver.commit(image).expect("it has the snapshot");
+    source.delete_snapshots(&[base.id]).expect("it is deleted");
+    let (receiver, image) = brought(&source, &copy, with.id);
+    let refused = receiver.commit(image);
+    assert!(matches!(refused, Err(VolumeError::Cloned(id)) if id == base.id), "{refused:?}");
+    let image = copy.image(Some(base.id)).expect("it is there still");
+    assert_eq!(read_image(&image, lun, 0, 1), [1000]);
+    drop((image, kept));
+    let (receiver, image) = brought(&source, &copy, with.id);
+    receiver.commit(image).expect("nobody needs it any more");
+    assert_eq!(copy.snapshots().iter().map(|one| one.id).collect::<Vec<_>>(), [with.id]);
+    shows(&copy, lun, 2000);
+}
+
+#[test]
+fn acknowledgement_of_a_beginning_is_taken_once_and_of_that_beginning_alone() {
+    const RELATIONSHIP: u64 = 7;
+    let (_device, source) = fresh(1024);
+    let lun = file(&source, 100);
+    assert_eq!(source.since_files(RELATIONSHIP).map(drop), None);
+    assert!(source.acknowledge_beginning(RELATIONSHIP, FileId(2)).is_err(), "there is no relationship");
+    let base = source.create_snapshot_since("base", RELATIONSHIP).expect("there is room");
+    let (_there, copy) = destination_of(&source);
+    send(&source, &copy, &base);
+    let first = source.since_files(RELATIONSHIP).expect("it has begun");
+    assert_eq!(first.in_flight, None);
+    assert!(copy.shows_beginning_of(first.accumulating).expect("it can be read"));
+    assert!(!copy.shows_beginning_of(lun).expect("it can be read"), "that is no map");
+    assert!(
+        !source.acknowledge_beginning(RELATIONSHIP, first.accumulating).expect("it is known"),
+        "nothing is in flight"
+    );
+    write(&source, lun, 0, 1, 1).expect("there is room");
+    let target = source.create_snapshot_since("target", RELATIONSHIP).expect("there is room");
+    let second = source.since_files(RELATIONSHIP).expect("it goes on");
+    assert_eq!(second.in_flight, Some(first.accumulating));
+    assert!(
+        !source.acknowledge_beginning(RELATIONSHIP, first.accumulating).expect("it is known"),
+        "an older one"
+    );
+    assert_eq!(source.since_files(RELATIONSHIP).expect("it goes on").in_flight, second.in_flight);
+    send(&source, &copy, &target);
+    assert!(
+        !copy.shows_beginning_of(first.accumulating).expect("it can be read"),
+        "something is in it by now"
+    );
+    assert!(copy.shows_beginning_of(second.accumulating).expect("it can be read"));
+    assert!(source.acknowledge_beginning(RELATIONSHIP, second.accumulating).expect("it is known"));
+    assert_eq!(source.since_files(RELATIONSHIP).expect("it goes on").in_flight, None);
+    assert!(!source.acknowledge_beginning(RELATIONSHIP, second.accumulating).expect("it is known"), "once");
+    assert_sound(&source);
+}
+
+#[test]
+fn divergence_is_what_no_snapshot_in_common_has() {
+    let (_device, volume) = fresh(2048);
+    let lun = file(&volume, 300);
+    let blocks = |id: SnapshotId| -> BTreeSet<u64> {
+        let redirects = volume.state.lock().committed.redirects.clone();
+        let maps = crate::compare::Maps { store: &volume.store, redirects: &redirects };
+        let root = volume.entry(id).expect("it is there").root;
+        let own = maps.only_in(&root, &[]).expect("its map can be read");
+        own.iter().flat_map(|(first, count)| first.0..first.0 + count).collect()
+    };
+    let mut made = Vec::new();
+    for number in 0..4 {
+        write(&volume, lun, number * 40, 60, 1000 * number).expect("there is room");
+        made.push(volume.create_snapshot(&format!("s{number}")).expect("it is made"));
+    }
+    let same = volume.divergence(&[made[3].id]).expect("they are compared");
+    assert!(!same.head && same.common.as_ref() == Some(&made[3]));
+    write(&volume, lun, 5, 70, 9000).expect("there is room");
+    for common in [vec![], vec![0], vec![1], vec![0, 1, 2, 3], vec![1, 2], vec![0, 3]] {
+        let ids: Vec<SnapshotId> = common.iter().map(|number| made[*number].id).collect();
+        let found = volume.divergence(&ids).expect("they are compared");
+        let own: Vec<&Snapshot> = made.iter().filter(|one| !ids.contains(&one.id)).collect();
+        assert_eq!(found.snapshots.iter().collect::<Vec<_>>(), own);
+        assert_eq!(found.common.as_ref(), common.last().map(|number| &made[*number]));
+        assert!(found.head);
+        // What the active state is is what a snapshot of now shows.
+        let now = volume.create_snapshot("now").expect("it is made");
+        // Whatever came into being after its parent, of all that is not in common.
+        let entries = volume.snapshot_entries();
+        let mut expected = BTreeSet::new();
+        for entry in entries.iter().filter(|entry| !ids.contains(&entry.id)) {
+            let parent = entries.iter().find(|other| other.id == entry.parent);
+            let before = parent.map(|parent| blocks(parent.id)).unwrap_or_default();
+            expected.extend(blocks(entry.id).difference(&before).copied());
+        }
+        volume.delete_snapshots(&[now.id]).expect("it is deleted");
+        assert_eq!(found.blocks, expected.len() as u64, "in common: {common:?}");
+    }
+}
+
+#[test]
+fn inodes_that_differ_between_two_images_are_all_that_do() {
+    for seed in 0..6 {
+        let mut rng = Rng::new(seed);
+        let (_device, volume) = fresh(4096);
+        let mut files: Vec<FileId> = Vec::new();
+        let mut images = Vec::new();
+        for step in 0..60 {
+            match rng.below(6) {
+                0..=2 => files.push(file(&volume, 1 + rng.below(40))),
+                3 if !files.is_empty() => {
+                    let one = files[rng.below(files.len() as u64) as usize];
+                    volume.compound().resize(one, (1 + rng.below(40)) * 4096).expect("it is there");
+                }
+                4 if !files.is_empty() => {
+                    let one = files.swap_remove(rng.below(files.len() as u64) as usize);
+                    volume.compound().remove(one).expect("it is there");
+                    while volume.status().dirty > 0 || !volume.state.lock().removed.is_empty() {
+                        volume.consistency_point().expect("it commits");
+                        volume.background(std::time::Duration::ZERO).expect("it goes on");
+                    }
+                }
+                _ => {
+                    let made = volume.create_snapshot(&format!("s{step}")).expect("it is made");
+                    images.push(volume.image(Some(made.id)).expect("it is there"));
+                }
+            }
+        }
+        let numbers = volume.numbers().file;
+        for older in &images {
+            for newer in &images {
+                let of = |image: &Image, id| image.inode(FileId(id)).ok();
+                let expected: Vec<(Option<Inode>, Option<Inode>)> = (0..numbers)
+                    .map(|id| (of(older, id), of(newer, id)))
+                    .filter(|(before, after)| before != after)
+                    .collect();
+                let changed = newer.changed_inodes(older).expect("both can be read");
+                assert_eq!(changed, expected, "seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_that_were_given_elsewhere_are_not_given_again() {
+    let (device, volume) = fresh(1024);
+    let lun = file(&volume, 10);
+    let before = volume.numbers();
+    assert_eq!(before.file, lun.0 + 1);
+    volume.skip_numbers(Numbers { file: 50, snapshot: 70 });
+    volume.skip_numbers(Numbers { file: 20, snapshot: 30 });
+    assert_eq!(volume.numbers(), Numbers { file: 50, snapshot: 70 });
+    assert_eq!(open(&device).numbers(), before, "nothing is on the device yet");
+    assert_eq!(volume.create_snapshot("one").expect("it is made").id, SnapshotId(70));
+    assert_eq!(file(&volume, 10), FileId(50));
+    assert_eq!(open(&device).numbers(), Numbers { file: 51, snapshot: 71 });
+    // A destination has its source's.
+    volume.demote("head", false).expect("the device has room");
+    let numbers = volume.numbers();
+    volume.skip_numbers(Numbers { file: 500, snapshot: 700 });
+    assert_eq!(volume.numbers(), numbers);
+}
+
+#[test]
+fn volume_gives_way_on_a_device_that_has_room_for_it_as_a_destination() {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(1024, Role::Normal)));
+    format(&*device, 1024);
+    let volume = open(&device);
+    let lun = file(&volume, 10);
+    write(&volume, lun, 0, 1, 7).expect("there is room");
+    let need = volume.device_bytes_as_destination();
+    assert_eq!(need, Volume::device_bytes(1024, Role::Destination));
+    device.grow(need - 4096);
+    let refused = volume.demote("head", false);
+    assert!(
+        matches!(refused, Err(VolumeError::DeviceTooSmall { need: n, have }) if (n, have) == (need, need - 4096))
+    );
+    write(&volume, lun, 1, 1, 7).expect("it is as it was");
+    assert_eq!(volume.snapshots(), []);
+    device.grow(need);
+    let head = volume.demote("head", true).expect("the device has room");
+    assert!(head.held);
+    assert_eq!(volume.device_bytes_as_destination(), need, "it has all of it");
+    let again = volume.failover().and_then(|()| volume.failover());
+    assert!(matches!(again, Err(VolumeError::WrongRole(Role::Normal))), "{again:?}");
+}
+
+#[test]
+fn rollback_to_a_snapshot_that_can_not_be_read_is_refused_and_stops_nothing() {
+    let blocks = 1024;
+    let (device, volume) = fresh(blocks);
+    let lun = file(&volume, 10);
+    write(&volume, lun, 0, 5, 100).expect("there is room");
+    volume.create_snapshot_since("sent", 7).expect("there is room");
+    let old = volume.create_snapshot("old").expect("it is made");
+    file(&volume, 10);
+    write(&volume, lun, 0, 5, 200).expect("there is room");
+    volume.create_snapshot("new").expect("it is made");
+    drop(volume);
+    let inodes = old.root.inode_file.pointer.vbn.0;
+    device
+        .write_from((cairn_format::layout::space_start(blocks) + inodes) * 4096, &[9; 100])
+        .expect("it is there");
+    let volume = open(&device);
+    write(&volume, lun, 0, 5, 300).expect("there is room");
+    let names = |volume: &Arc<Volume>| -> Vec<String> {
+        volume.snapshots().into_iter().map(|one| one.name).collect()
+    };
+    let before = names(&volume);
+    let refused = volume.rollback(old.id);
+    assert!(matches!(refused, Err(VolumeError::Damaged { .. })), "{refused:?}");
+    assert_eq!(names(&volume), before, "no snapshot was made for it");
+    assert!(volume.status().latched.is_none());
+    write(&volume, lun, 1, 4, 300).expect("it goes on");
+    volume.consistency_point().expect("it commits");
+    assert_eq!(read(&volume, lun, 0, 5), [300, 301, 302, 303, 304]);
+}
