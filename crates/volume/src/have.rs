@@ -177,8 +177,6 @@ impl Arrivals {
             HaveBlock::clear(&mut bytes, self.epoch);
             self.blocks.insert(0, bytes);
             self.dirty.insert(0);
-        } else if !self.dirty.is_empty() && !self.written.contains(&0) {
-            self.dirty.insert(0);
         }
         // The map of a destination that an early version made is a little short; its last blocks are noted in memory alone.
         self.dirty.retain(|number| place(*number, store).is_some());

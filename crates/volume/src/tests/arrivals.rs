@@ -1,5 +1,6 @@
 //! What a transfer that did not come to its end has brought, and what of it counts.
 
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use cairn_base::{Checksum, Rng, Vbn};
@@ -9,6 +10,7 @@ use cairn_format::SegmentKind;
 use super::redirects::send;
 use super::*;
 use crate::Receiver;
+use crate::have::Arrivals;
 
 const BLOCKS: u64 = 1024;
 
@@ -315,4 +317,34 @@ fn blocks_of_a_base_that_its_source_has_deleted_need_not_come_again_and_every_ot
     let image = destination.image(None).expect("it shows something");
     assert_eq!(read_image(&image, lun, 0, 300), read(&source, lun, 0, 300));
     assert_sound(&destination);
+}
+
+#[test]
+fn each_block_that_is_not_at_home_has_a_slot_of_its_own_until_there_are_none() {
+    let area = 16;
+    for seed in 0..50 {
+        let mut rng = Rng::new(seed);
+        let mut arrivals = Arrivals::new(Checksum::default(), Duration::ZERO);
+        // Some are of images that are still read.
+        let mut taken: HashSet<u64> = (0..area).filter(|_| rng.one_in(4)).collect();
+        let mut free = area as usize - taken.len();
+        let mut slots: BTreeMap<u64, u64> = BTreeMap::new();
+        for _ in 0..60 {
+            let vbn = 1 + rng.below(90);
+            let slot = arrivals.slot(Vbn(vbn), &mut taken, area);
+            match (slots.get(&vbn), slot) {
+                (Some(had), slot) => assert_eq!(slot, Some(*had), "seed {seed}: it stays where it is"),
+                (None, Some(slot)) => {
+                    assert!(slot < area && slots.values().all(|other| *other != slot), "seed {seed}: {slot}");
+                    slots.insert(vbn, slot);
+                    free -= 1;
+                }
+                (None, None) => assert_eq!(free, 0, "seed {seed}: there was room"),
+            }
+            assert_eq!(taken.len() + free, area as usize, "seed {seed}");
+        }
+        assert_eq!(free, 0, "seed {seed}: it came to the end");
+        let kept: BTreeMap<u64, u64> = arrivals.redirected.each().map(|(vbn, slot)| (vbn.0, slot)).collect();
+        assert_eq!(kept, slots, "seed {seed}");
+    }
 }
