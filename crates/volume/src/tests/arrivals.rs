@@ -348,3 +348,177 @@ fn each_block_that_is_not_at_home_has_a_slot_of_its_own_until_there_are_none() {
         assert_eq!(kept, slots, "seed {seed}");
     }
 }
+
+#[test]
+fn one_transfer_runs_at_a_time_and_takes_blocks_of_the_space_alone() {
+    let (_source, _image, there) = shows_an_image();
+    let mut receiver = there.volume.receive().expect("nothing else is received");
+    let second = there.volume.receive().map(drop);
+    assert!(matches!(second, Err(VolumeError::TransferInProgress)), "{second:?}");
+    let failover = there.volume.failover();
+    assert!(matches!(failover, Err(VolumeError::TransferInProgress)), "{failover:?}");
+    for (first, count) in [(0, 1), (0, 3), (BLOCKS, 1), (BLOCKS - 1, 2), (BLOCKS - 3, 9), (u64::MAX, 2)] {
+        // Nothing of a batch is taken of which a part is outside.
+        let runs = vec![(Vbn(700), vec![block(1)]), (Vbn(first), vec![block(1); count])];
+        let refused = receiver.write_runs(runs);
+        assert!(matches!(refused, Err(VolumeError::Refused(_))), "{first}, {count}: {refused:?}");
+        assert_eq!(listed(&mut receiver), []);
+    }
+    receiver.write(Vbn(BLOCKS - 1), vec![block(1)]).expect("it is the last one");
+    assert_eq!(listed(&mut receiver).len(), 1);
+    drop(receiver);
+    there.volume.receive().map(drop).expect("the one before has ended");
+    there.volume.failover().expect("none runs");
+}
+
+#[test]
+fn image_of_a_larger_source_waits_until_the_destination_has_grown() {
+    let (source, image, there) = shows_an_image();
+    source.grow(BLOCKS + 200).expect("the device has room");
+    write(&source, there.lun, 0, 10, 3000).expect("there is room");
+    let target = source.create_snapshot("target").expect("it is made");
+    let changes = source.changed_blocks(&[image.id], target.id).expect("they are compared");
+    let bring = || {
+        let mut receiver = there.volume.receive().expect("nothing else is received");
+        for run in &changes.runs {
+            receiver
+                .write(run.0, source.read_blocks(&[*run]).expect("they can be read"))
+                .expect("there is room");
+        }
+        receiver.commit(ReceivedImage { target: target.id, snapshots: source.snapshot_entries() })
+    };
+    let refused = bring();
+    assert!(
+        matches!(&refused, Err(VolumeError::Refused(why)) if why.contains("grow it first")),
+        "{refused:?}"
+    );
+    there.shows_its_image();
+    there.volume.grow(BLOCKS + 200).expect("the device has room");
+    bring().expect("it is large enough");
+    let image = there.volume.image(None).expect("it shows something");
+    assert_eq!(read_image(&image, there.lun, 0, 50), read(&source, there.lun, 0, 50));
+    assert_sound(&there.volume);
+}
+
+#[test]
+fn image_with_another_content_for_a_snapshot_that_is_here_is_refused() {
+    let (source, image, there) = shows_an_image();
+    write(&source, there.lun, 0, 10, 3000).expect("there is room");
+    let target = source.create_snapshot("target").expect("it is made");
+    for lies in [true, false] {
+        let changes = source.changed_blocks(&[image.id], target.id).expect("they are compared");
+        let mut receiver = there.volume.receive().expect("nothing else is received");
+        for run in &changes.runs {
+            receiver
+                .write(run.0, source.read_blocks(&[*run]).expect("they can be read"))
+                .expect("there is room");
+        }
+        let mut snapshots = source.snapshot_entries();
+        if lies {
+            snapshots[0].root.created.0 += 1;
+        }
+        let outcome = receiver.commit(ReceivedImage { target: target.id, snapshots });
+        match lies {
+            true => {
+                let told =
+                    matches!(&outcome, Err(VolumeError::Refused(why)) if why.contains("another content"));
+                assert!(told, "{outcome:?}");
+                there.shows_its_image();
+            }
+            false => outcome.expect("it is the same"),
+        }
+    }
+}
+
+#[test]
+fn image_that_came_at_the_beginning_of_time_is_not_an_own_head() {
+    let (source, image, there) = shows_an_image();
+    there.clock.set(Timestamp(0));
+    write(&source, there.lun, 0, 10, 3000).expect("there is room");
+    let target = source.create_snapshot("target").expect("it is made");
+    source.delete_snapshots(&[image.id]).expect("it is deleted");
+    send(&source, &there.volume, &target);
+    assert_eq!(there.volume.own_head(), None);
+    assert_eq!(there.cut().volume.own_head(), None);
+}
+
+#[test]
+fn block_that_comes_home_in_a_transfer_is_not_looked_for_elsewhere_any_more() {
+    let (source, image, there) = shows_an_image();
+    let held = there.volume.image(None).expect("it shows something");
+    let before: Vec<u64> = {
+        let state = there.volume.state.lock();
+        (1..BLOCKS).filter(|vbn| state.used.get(Vbn(*vbn))).collect()
+    };
+    write(&source, there.lun, 0, 50, 3000).expect("there is room");
+    let target = source.create_snapshot("target").expect("it is made");
+    source.delete_snapshots(&[image.id]).expect("it is deleted");
+    send(&source, &there.volume, &target);
+    // Of the image that is read still, and of no other.
+    let shown = source.changed_blocks(&[], target.id).expect("they are compared").runs;
+    let shown = BlockSet::of(&shown);
+    let gone = before.into_iter().find(|vbn| !shown.has(Vbn(*vbn))).expect("its blocks were given up");
+    let elsewhere = |receiver: &Receiver| {
+        let arrivals = receiver.arrivals.as_ref().expect("it goes on");
+        assert!(arrivals.has(Vbn(gone)));
+        (
+            arrivals.redirected.get(Vbn(gone)).is_some(),
+            receiver.redirects(arrivals, None).get(Vbn(gone)).is_some(),
+        )
+    };
+    let mut receiver = there.volume.receive().expect("nothing else is received");
+    receiver.write(Vbn(gone), vec![block(1)]).expect("there is room");
+    assert_eq!(elsewhere(&receiver), (true, true));
+    assert_eq!(read_image(&held, there.lun, 0, 50), (1000..1050).collect::<Vec<u64>>());
+    drop((receiver, held));
+    let mut receiver = there.volume.receive().expect("nothing else is received");
+    receiver.write(Vbn(gone), vec![block(2)]).expect("there is room");
+    assert_eq!(elsewhere(&receiver), (false, false), "nobody reads what was there");
+    assert_eq!(listed(&mut receiver), [(Vbn(gone), Checksum::of(&block(2)[..]))]);
+}
+
+#[test]
+fn transfer_whose_device_fails_once_leaves_nothing_that_is_not_there() {
+    let (source, image, there) = shows_an_image();
+    write(&source, there.lun, 0, 30, 3000).expect("there is room");
+    let target = source.create_snapshot("target").expect("it is made");
+    let changes = source.changed_blocks(&[image.id], target.id).expect("they are compared");
+    let whole = || ReceivedImage { target: target.id, snapshots: source.snapshot_entries() };
+    let mut failed = 0;
+    for at in 0..12 {
+        let there = there.cut();
+        let mut receiver = there.volume.receive().expect("nothing else is received");
+        there.device.fail_operations(at, 1, cairn_device::DeviceError::OutOfService);
+        let mut outcome = Ok(());
+        for run in &changes.runs {
+            there.clock.advance(Duration::from_secs(1));
+            let blocks = source.read_blocks(&[*run]).expect("they can be read");
+            outcome = outcome.and(receiver.write(run.0, blocks));
+        }
+        if outcome.is_ok() {
+            break;
+        }
+        failed += 1;
+        drop(receiver);
+        there.device.heal_operations();
+        let mut receiver = there.volume.receive().expect("nothing else is received");
+        let here = listed(&mut receiver);
+        let vbns: Vec<Vbn> = here.iter().map(|(vbn, _)| *vbn).collect();
+        let redirects = receiver.redirects(receiver.arrivals.as_ref().expect("it goes on"), None);
+        let stored = there.volume.store.read_numbers(&vbns, &redirects);
+        for ((vbn, checksum), block) in here.iter().zip(stored) {
+            let block = block.expect("the device works again");
+            assert_eq!(Checksum::of(&block[..]), *checksum, "operation {at}: {vbn:?} is not there");
+        }
+        for run in &changes.runs {
+            receiver
+                .write(run.0, source.read_blocks(&[*run]).expect("they can be read"))
+                .expect("it works again");
+        }
+        receiver.commit(whole()).expect("it is whole");
+        let image = there.volume.image(None).expect("it shows something");
+        assert_eq!(read_image(&image, there.lun, 0, 50), read(&source, there.lun, 0, 50));
+        assert_sound(&there.volume);
+    }
+    assert!(failed > 2, "{failed} failures");
+}

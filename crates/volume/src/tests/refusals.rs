@@ -215,3 +215,28 @@ fn volume_grows_onto_a_device_that_has_room_for_it_and_never_shrinks() {
     assert!(volume.status().latched.is_none());
     assert_sound(&open(&device));
 }
+
+#[test]
+fn volume_that_is_closed_does_nothing_any_more() {
+    let (device, volume) = fresh(1024);
+    let lun = file(&volume, 10);
+    let snapshot = volume.create_snapshot("one").expect("it is made");
+    volume.close().expect("it closes");
+    let before = device.read(0, 1 << 20).expect("it can be read").to_vec();
+    let mut outcomes = changes(&volume, snapshot.id);
+    outcomes.extend([
+        ("write", write(&volume, lun, 0, 1, 1)),
+        ("punch", volume.punch(lun, Lba(0), 1)),
+        ("flush", volume.flush()),
+        ("consistency point", volume.consistency_point().map(drop)),
+        ("background", volume.background(std::time::Duration::ZERO)),
+        ("image", volume.image(None).map(drop)),
+        ("image of a snapshot", volume.image(Some(snapshot.id)).map(drop)),
+        ("check", volume.check(&mut |_| {}).map(drop)),
+        ("growth", volume.grow(1100)),
+    ]);
+    for (what, outcome) in outcomes {
+        assert!(matches!(outcome, Err(VolumeError::Closed)), "{what}: {outcome:?}");
+    }
+    assert!(device.read(0, 1 << 20).expect("it can be read").to_vec() == before);
+}
