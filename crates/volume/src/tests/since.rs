@@ -512,3 +512,40 @@ fn destination_with_nothing_but_changed_blocks_has_every_image() {
     }
     assert!(updates > 25 * 10, "{updates} updates");
 }
+
+#[test]
+fn step_takes_what_was_in_flight_for_arrived_only_when_its_base_is_the_last_one() {
+    for follows in [true, false] {
+        let (_device, volume) = fresh(2048);
+        let lun = file(&volume, 300);
+        let base = since(&volume, "base");
+        let step = |name: &str, base: &Snapshot, over: &[SnapshotId]| {
+            let step = Step { name, relationship: Some(RELATIONSHIP), base: base.id, over };
+            volume.create_snapshot_step(step).expect("there is room")
+        };
+        write(&volume, lun, 0, 100, 1000).expect("there is room");
+        let first = step("first", &base, &[]);
+        write(&volume, lun, 200, 5, 2000).expect("there is room");
+        // The mirror has the first step by now, or it has still to get that too.
+        let have = if follows { &first } else { &base };
+        let second = step("second", have, if follows { &[] } else { std::slice::from_ref(&first.id) });
+        let changes = changed(&volume, &second);
+        let sent = blocks_of(&volume, &changes.runs);
+        let lacking: HashMap<Vbn, Checksum> = content(&volume, second.id)
+            .into_iter()
+            .filter(|(vbn, block)| content(&volume, have.id).get(vbn) != Some(block))
+            .collect();
+        assert!(lacking.iter().all(|(vbn, block)| sent.get(vbn) == Some(block)), "follows: {follows}");
+        let many = changes.blocks >= 100;
+        assert_eq!(many, !follows, "{} blocks are sent", changes.blocks);
+        assert_eq!(volume.snapshot(first.id).is_some(), follows, "what is over goes with the step");
+        assert!(volume.snapshot(second.id).is_some_and(|second| second.held));
+        assert_sound(&volume);
+    }
+    let (_device, volume) = fresh(1024);
+    let base = volume.create_snapshot("base").expect("it is made");
+    let step = Step { name: "a", relationship: Some(0), base: base.id, over: &[] };
+    for refused in [volume.create_snapshot_since("a", 0), volume.create_snapshot_step(step)] {
+        assert!(matches!(refused, Err(VolumeError::Refused(_))), "{refused:?}");
+    }
+}
