@@ -151,3 +151,55 @@ fn hook_that_fails_is_told_with_what_it_said() {
     let problems = server.json(&["status"])["problems"].to_string();
     assert!(problems.contains("the database is away"), "{problems}");
 }
+
+#[test]
+fn server_killed_between_the_commands_runs_the_one_after_when_it_is_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    let (log, frozen) = (dir.path().join("log"), dir.path().join("frozen"));
+    let left = dir.path().join("left");
+    // Killed while the one before the snapshot runs, and what that has started: it would freeze the database after it was released.
+    let before =
+        format!("(sleep 600; touch {0}) & echo $! > {1}; touch {0}; wait", frozen.display(), left.display());
+    let after = format!("rm -f {}; echo released >> {}", frozen.display(), log.display());
+    server.good(&["volume", "hooks", "vol0", "--before", &before, "--after", &after]);
+    let data = server.data.clone();
+    let snapshot = |name: &str| {
+        let mut command = cairn();
+        command.args(["snapshot", "create", name, "--data"]).arg(&data);
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap()
+    };
+    let mut asking = snapshot("vol0@one");
+    wait_until("the database is frozen", || frozen.exists());
+    server.kill();
+    assert!(!asking.wait().unwrap().success());
+    server.restart();
+    wait_until("the database is released", || !lines(&log).is_empty());
+    assert!(!frozen.exists());
+    let started = std::fs::read_to_string(&left).unwrap();
+    let state = std::fs::read_to_string(format!("/proc/{}/stat", started.trim())).unwrap_or_default();
+    assert!(state.is_empty() || state.contains(") Z "), "the command before it goes on: {state}");
+    let problems = server.json(&["status"])["problems"].to_string();
+    assert!(problems.contains("the server ended between"), "{problems}");
+    assert_eq!(server.json(&["snapshot", "list", "vol0"]), serde_json::json!([]));
+    // Killed while the one after it runs: that is not cut off, and runs again.
+    let slow = format!("touch {}; sleep 1; {after}", frozen.display());
+    server.good(&["volume", "hooks", "vol0", "--before", "", "--after", &slow]);
+    let mut asking = snapshot("vol0@two");
+    wait_until("the command after it runs", || frozen.exists());
+    server.kill();
+    let _ = asking.wait().unwrap();
+    server.restart();
+    wait_until("it ran again", || lines(&log).len() == 3);
+    assert!(!frozen.exists());
+    // Nothing is left to do at the next start, nor after a snapshot that was made whole.
+    server.good(&["volume", "hooks", "vol0", "--before", "true", "--after", &after]);
+    server.good(&["snapshot", "create", "vol0@three"]);
+    assert_eq!(lines(&log).len(), 4);
+    server.kill();
+    server.restart();
+    server.good(&["snapshot", "create", "vol0@four"]);
+    assert_eq!(lines(&log).len(), 5);
+    assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]));
+}

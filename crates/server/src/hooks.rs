@@ -4,23 +4,25 @@
 //! quiesced. Without success before it there is no snapshot. A command that takes longer than its time is killed with all that it has started, and so is one that runs when the server ends,
 //! but that the one after a snapshot gets some seconds: nobody stays quiesced. Snapshots of one volume with hooks are made one at a time; those that updates of mirrors, schedules, dumps and owners make have them, and those that are taken in a change of roles have not.
 
+use std::fs;
 use std::io::{PipeReader, Read};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde::{Deserialize, Serialize};
 
 use crate::api;
 use crate::error::ServerError;
 use crate::server::Server;
 use crate::state::{self, Unread};
+use crate::token::random_name;
 
 /// How long a command may take when nothing is said.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -48,6 +50,29 @@ impl Document {
     fn timeout(&self) -> Duration {
         self.timeout_ms.map_or(TIMEOUT, Duration::from_millis)
     }
+}
+
+/// What `hooks.running.json` says while commands run around a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Underway {
+    /// The run of the server that began them.
+    server: String,
+    /// What all processes that they start have in their environment, as [`RUN`].
+    run: String,
+    /// The command after the snapshot, as it was then.
+    after: String,
+    timeout_ms: u64,
+    /// It is the one that runs.
+    releasing: bool,
+}
+
+/// The variable that tells what commands around a snapshot have started.
+const RUN: &str = "CAIRN_HOOK_RUN";
+
+/// Another one each time that the server starts.
+fn this_server() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(random_name)
 }
 
 /// The hooks of one volume.
@@ -103,18 +128,118 @@ impl Hooks {
         if self.ending.load(Ordering::Acquire) {
             return Err(ServerError::Ending);
         }
+        self.release_cut(volume);
+        let mut underway = Underway {
+            server: this_server().to_owned(),
+            run: random_name(),
+            after: document.after.clone().unwrap_or_default(),
+            timeout_ms: document.timeout().as_millis() as u64,
+            releasing: false,
+        };
+        let releases = document.after.is_some();
+        if releases {
+            self.note(&underway)?;
+        }
+        let name = underway.run.clone();
         let run = |which: &'static str, command: &Option<String>| match command {
             None => Ok(()),
-            Some(command) => self.run(volume, which, command, document.timeout()),
+            Some(command) => self.run(volume, which, &name, command, document.timeout()),
         };
         let made = run("before", &document.before).map(|()| make());
+        underway.releasing = true;
+        // Where that can't be written the command after it is cut off by a start, and runs again.
+        let _ = if releases { self.note(&underway) } else { Ok(()) };
         let after = run("after", &document.after);
+        if releases {
+            self.forget(volume);
+        }
         let wrong = made.as_ref().err().or(after.as_ref().err()).map(ToString::to_string);
         if let Some(wrong) = &wrong {
             tracing::warn!(volume, wrong, "a hook around a snapshot failed");
         }
         *self.problem.lock() = wrong;
         made
+    }
+
+    /// Where it is noted that they run.
+    fn underway(&self) -> PathBuf {
+        self.path.with_file_name("hooks.running.json")
+    }
+
+    fn note(&self, underway: &Underway) -> Result<(), ServerError> {
+        let path = self.underway();
+        let text = state::text(&path, underway)?;
+        state::replace(&path, &text).map_err(ServerError::path("write", &path))
+    }
+
+    fn forget(&self, volume: &str) {
+        if let Err(error) = fs::remove_file(self.underway()) {
+            tracing::warn!(volume, %error, "the next start runs the command after a snapshot once more");
+        }
+    }
+
+    /// What a server that was killed has left.
+    fn cut(&self) -> Option<Underway> {
+        let path = self.underway();
+        let unknown = || {
+            let document = self.document.lock();
+            let after = document.after.clone()?;
+            let timeout_ms = document.timeout().as_millis() as u64;
+            let (server, run) = (String::new(), String::new());
+            Some(Underway { server, run, after, timeout_ms, releasing: false })
+        };
+        // One that can't be read says all the same that there was something to release.
+        let left = state::load::<Underway>(&path).unwrap_or_else(|_| unknown())?;
+        (left.server != this_server()).then_some(left)
+    }
+
+    /// Runs the command after a snapshot where a server was killed before it was over; meanwhile no snapshot is made. It takes as long as the command.
+    pub(crate) fn release(&self, volume: &str) {
+        let _turn = self.turn.lock();
+        self.release_cut(volume);
+    }
+
+    fn release_cut(&self, volume: &str) {
+        let Some(mut left) = self.cut() else { return };
+        let timeout = Duration::from_millis(left.timeout_ms);
+        let wait = |how_long: Duration, each: &dyn Fn(Pid)| {
+            let until = Instant::now() + how_long;
+            loop {
+                let left = started_by(&left.run);
+                if left.is_empty() || Instant::now() >= until || self.ending.load(Ordering::Acquire) {
+                    return left.is_empty();
+                }
+                left.into_iter().for_each(each);
+                std::thread::sleep(LOOK_EVERY);
+            }
+        };
+        // A command after a snapshot may be about to be over, and what it does is not to be done by halves.
+        let is_over = left.releasing && wait(timeout, &|_| {});
+        let is_ended = is_over
+            || wait(AT_THE_END, &|pid| {
+                let _ = kill_process(pid, Signal::KILL);
+            });
+        if !is_ended {
+            tracing::warn!(volume, "what a command around a snapshot has started can't be ended");
+        }
+        // It is begun here: a volume that is closed and opened again meanwhile does not begin it once more.
+        this_server().clone_into(&mut left.server);
+        left.releasing = true;
+        let _ = self.note(&left);
+        let outcome = self.run(volume, "after", &left.run, &left.after, timeout);
+        self.forget(volume);
+        let how = match &outcome {
+            Ok(()) => "the one after it has run now".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let wrong = format!("the server ended between the commands around a snapshot of `{volume}`: {how}");
+        tracing::warn!(volume, wrong, "a hook around a snapshot was cut off");
+        *self.problem.lock() = Some(wrong);
+    }
+
+    /// Whether there is something to [`Self::release`].
+    pub(crate) fn were_cut(&self) -> bool {
+        self.cut().is_some()
     }
 
     fn show(&self, volume: &str) -> api::Hooks {
@@ -133,12 +258,13 @@ impl Hooks {
         &self,
         volume: &str,
         which: &'static str,
+        run: &str,
         text: &str,
         timeout: Duration,
     ) -> Result<(), ServerError> {
         let failed = |how: String| ServerError::Hook { volume: volume.to_owned(), which, how };
         let (mut child, said) =
-            start(volume, which, text).map_err(|error| failed(format!("can't be started: {error}")))?;
+            start(volume, which, run, text).map_err(|error| failed(format!("can't be started: {error}")))?;
         let mut until = Instant::now() + timeout;
         let mut is_late = format!("did not end within {} ms, and was killed", timeout.as_millis());
         let mut ending = false;
@@ -174,11 +300,11 @@ impl Hooks {
     }
 }
 
-fn start(volume: &str, which: &str, text: &str) -> std::io::Result<(Child, Said)> {
+fn start(volume: &str, which: &str, run: &str, text: &str) -> std::io::Result<(Child, Said)> {
     let (reader, writer) = std::io::pipe()?;
     let said = Said::read(reader)?;
     let mut command = Command::new("/bin/sh");
-    command.arg("-c").arg(text).env("CAIRN_VOLUME", volume).env("CAIRN_HOOK", which);
+    command.arg("-c").arg(text).env("CAIRN_VOLUME", volume).env("CAIRN_HOOK", which).env(RUN, run);
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
     // This side's ends of the pipe go with `command`.
     Ok((command.spawn()?, said))
@@ -220,6 +346,21 @@ impl Said {
             None => String::new(),
         }
     }
+}
+
+/// The processes that commands of this run have started and that run still, as far as this server may look at them.
+fn started_by(run: &str) -> Vec<Pid> {
+    if run.is_empty() {
+        return Vec::new();
+    }
+    let wanted = format!("{RUN}={run}");
+    let of = |process: fs::DirEntry| {
+        let pid = process.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
+        // Of one that has ended and that nobody has waited for it is empty.
+        let environment = fs::read(Path::new(&process.path()).join("environ")).ok()?;
+        environment.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes()).then_some(pid)
+    };
+    fs::read_dir("/proc").map(|all| all.flatten().filter_map(of).collect()).unwrap_or_default()
 }
 
 /// Kills a command and all that it has started.

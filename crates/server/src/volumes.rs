@@ -87,7 +87,7 @@ pub(crate) struct OpenVolume {
     scrub: Scrub,
     file_paths: Paths,
     pub(crate) schedules: Schedules,
-    pub(crate) hooks: Hooks,
+    pub(crate) hooks: Arc<Hooks>,
     /// The live tree of files, as long as somebody has it.
     tree: Mutex<Weak<Tree>>,
     /// Where that is mounted.
@@ -339,7 +339,7 @@ impl Volumes {
             rehearsal,
             file_paths: Paths::default(),
             schedules: Schedules::open(self.folder(name).join("schedules.json")),
-            hooks: Hooks::open(self.folder(name).join("hooks.json")),
+            hooks: Arc::new(Hooks::open(self.folder(name).join("hooks.json"))),
             tree: Mutex::default(),
             mounts: Mutex::default(),
             dates: Mutex::default(),
@@ -357,6 +357,13 @@ impl Volumes {
         }
         let scrub = open.clone().scrub_thread(self.clock.clone())?;
         open.threads.lock().push(scrub);
+        if open.hooks.were_cut() {
+            // On its own: it may take as long as the command, which the volume is not kept open for.
+            let (hooks, name) = (open.hooks.clone(), open.name.clone());
+            let release = move || hooks.release(&name);
+            let thread = std::thread::Builder::new().name("release".to_owned()).spawn(release);
+            thread.map_err(|source| ServerError::Thread { what: "a hook", source })?;
+        }
         Ok(open)
     }
 
