@@ -11,10 +11,15 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::ServerError;
+
+/// One document is written at a time: two who write the same one would share the file beside it, and the one that is renamed first would be written by the other. All of them are small and on one file system, so they do not
+/// wait for one another longer than that takes.
+static WRITING: Mutex<()> = Mutex::new(());
 
 /// The version of every state file of this release.
 const VERSION: u64 = 1;
@@ -61,11 +66,12 @@ pub(crate) fn refuse_unread(unread: Option<&Unread>) -> Result<(), ServerError> 
 /// Writes `body` at `path`, for the owner's eyes only. What is there and can't be read is not written over.
 pub(crate) fn save<T: Serialize + DeserializeOwned>(path: &Path, body: &T) -> Result<(), ServerError> {
     let text = text(path, body)?;
+    let _writing = WRITING.lock();
     let is_there = load::<T>(path)?.is_some();
     if keeps_previous(path) {
         keep_previous(path, is_there.then_some(path), &text).map_err(ServerError::path("write", path))?;
     }
-    replace(path, &text).map_err(ServerError::path("write", path))
+    put(path, &text).map_err(ServerError::path("write", path))
 }
 
 /// Whether the previous generation of a document stays beside it, for `cairn state restore --previous`.
@@ -122,6 +128,7 @@ pub(crate) fn keep_copy(path: &Path) {
 /// Has the generation beside a document say what it says now.
 pub(crate) fn renew_copy(path: &Path) {
     let old = previous(path);
+    let _writing = WRITING.lock();
     let Ok(text) = fs::read(path) else { return };
     if fs::read(&old).is_ok_and(|copy| copy == text) {
         return;
@@ -170,6 +177,12 @@ pub(crate) fn text<T: Serialize>(path: &Path, body: &T) -> Result<Vec<u8>, Serve
 
 /// Puts `bytes` at `path`, mode 0600, durably, the old content staying until the new is complete.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let _writing = WRITING.lock();
+    put(path, bytes)
+}
+
+/// The same, by the one whose turn it is.
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_beside(path, bytes)?;
     sync_parent(path)
 }

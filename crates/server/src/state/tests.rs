@@ -46,3 +46,24 @@ fn generation_before_stays_where_it_does_no_harm_and_nowhere_else() {
     save(&rights, &says("two")).unwrap();
     assert!(!previous(&rights).exists(), "what was revoked does not come back");
 }
+
+#[test]
+fn two_who_write_the_same_document_leave_it_whole() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("mirror.json");
+    save(&path, &says("first")).unwrap();
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let path = &path;
+            scope.spawn(move || {
+                // Of different lengths: a mixture of two is no document.
+                let word = "word".repeat(1 + 200 * writer);
+                for _ in 0..50 {
+                    save(path, &says(&word)).unwrap();
+                    assert!(load::<Document>(path).unwrap().is_some());
+                }
+            });
+        }
+    });
+    assert!(load::<Document>(&previous(&path)).unwrap().is_some());
+}
