@@ -156,3 +156,32 @@ fn continuous_mirror_behind_a_slow_link_is_behind_and_catches_up() {
     follows(&source, &destination, "it catches up");
     poll("all is well", || status(&destination)["check"] == 0);
 }
+
+#[test]
+fn who_ends_an_update_does_not_wait_for_a_mirror_that_somebody_has_opened_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_source, destination) = pair(dir.path());
+    let history = dir.path().join("history").to_str().unwrap().to_owned();
+    let until = Instant::now() + Duration::from_secs(8);
+    let again = |commands: &[&[&str]]| {
+        while Instant::now() < until {
+            for command in commands {
+                let output = destination.run(command);
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert!(!said.contains("does not end"), "{command:?}: {said}");
+            }
+        }
+    };
+    let enable = ["history", "enable", "vol0", "--history", &history, "--yes"];
+    std::thread::scope(|scope| {
+        scope.spawn(|| again(&[&enable, &["history", "disable", "vol0", "--yes"]]));
+        scope.spawn(|| again(&[&["mirror", "abort", "vol0"]]));
+        scope.spawn(|| again(&[&["mirror", "abort", "vol0"]]));
+        scope.spawn(|| again(&[&["mirror", "pause", "vol0"], &["mirror", "resume", "vol0"]]));
+    });
+    // What is said afterwards is said to the one that there is.
+    destination.good(&["mirror", "pause", "vol0"]);
+    assert!(is(&destination, "paused"));
+    destination.good(&["mirror", "resume", "vol0"]);
+    poll("it follows again", || is(&destination, "continuous"));
+}

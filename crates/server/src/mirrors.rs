@@ -220,11 +220,15 @@ struct Relation {
     abort: AtomicBool,
     /// Something of `live` changed to not running.
     settled: Condvar,
+    /// Another one is in its place: nothing of this one is begun, nor written down.
+    replaced: AtomicBool,
 }
 
 #[derive(Default)]
 struct Live {
     running: bool,
+    /// How many updates have begun: another one that runs by now is told by it.
+    runs: u64,
     /// The source is being asked how far behind this mirror is.
     asking: bool,
     verifying: bool,
@@ -517,6 +521,11 @@ impl Mirrors {
         let open = self.volumes.get(&relation.name)?;
         relation.interrupt()?;
         relation.claim(&*self.clock)?;
+        // It may have been paused since: who paused it finds it running, and waits until it is not.
+        if relation.document.lock().paused {
+            relation.release();
+            return Err(ServerError::Paused { volume: relation.name.clone() });
+        }
         let (mirrors, mine) = (self.clone(), relation.clone());
         let started = self.jobs.start(kind, &relation.name, move |progress| {
             background::step_back();
@@ -558,7 +567,7 @@ impl Mirrors {
         if document.credential.is_some() {
             let mut document = relation.document.lock();
             document.credential = None;
-            state::save(&relation.path, &*document)?;
+            relation.save(&document)?;
         }
         let failed = |source| match is_silence(&source) {
             true => ServerError::Silent { peer: "source", address: document.address.clone(), patience },
@@ -698,7 +707,7 @@ impl Mirrors {
         }
         document.heard(&relation.destination);
         document.last = live.transfer.clone().or(document.last.take());
-        if let Err(error) = state::save(&relation.path, &*document) {
+        if let Err(error) = relation.save_known(&document) {
             tracing::warn!(mirror = relation.name, %error, "what is known of the last update was not written down");
         }
     }
@@ -891,7 +900,50 @@ impl Relation {
             hurry: AtomicBool::new(false),
             abort: AtomicBool::new(false),
             settled: Condvar::new(),
+            replaced: AtomicBool::new(false),
         }
+    }
+
+    /// Writes down what is said of it. One whose place is another's by now is not written down. The document is to be locked.
+    fn save(&self, document: &Document) -> Result<(), ServerError> {
+        self.refuse_replaced()?;
+        state::save(&self.path, document)
+    }
+
+    /// Writes down what is known of it, which nobody asked for.
+    fn save_known(&self, document: &Document) -> Result<(), ServerError> {
+        let has_place = self.refuse_replaced().is_ok();
+        if has_place { state::save(&self.path, document) } else { Ok(()) }
+    }
+
+    fn refuse_replaced(&self) -> Result<(), ServerError> {
+        let by = "another command has changed its role, or opened it anew, in this moment";
+        match self.replaced.load(Ordering::Acquire) {
+            true => Err(ServerError::Busy { name: self.name.clone(), by }),
+            false => Ok(()),
+        }
+    }
+
+    /// Another one takes its place: whoever waits for this one finds that nothing of it runs, and nothing of it begins or is written down any more.
+    fn retire(&self) {
+        {
+            let _mine = self.document.lock();
+            self.replaced.store(true, Ordering::Release);
+        }
+        self.release();
+    }
+
+    /// Another one takes its place, which `document` is of: when this returns none of its updates runs, and none begins.
+    fn give_place(&self, document: &Document) -> Result<(), ServerError> {
+        self.replaced.store(true, Ordering::Release);
+        let given = self.settle().and_then(|()| {
+            let _mine = self.document.lock();
+            state::save(&self.path, document)
+        });
+        if given.is_err() {
+            self.replaced.store(false, Ordering::Release);
+        }
+        given
     }
 
     /// The role in the volume decides.
@@ -934,7 +986,9 @@ impl Relation {
         if live.running {
             return Err(ServerError::Busy { name: self.name.clone(), by: "an update runs" });
         }
+        self.refuse_replaced()?;
         live.running = true;
+        live.runs += 1;
         self.abort.store(false, Ordering::Release);
         self.hurry.store(false, Ordering::Release);
         live.transfer = Some(api::Transfer { started_ms: now_ms, ..api::Transfer::default() });
@@ -967,18 +1021,27 @@ impl Relation {
 
     /// Cuts off a running update; the last image stays.
     fn cut(&self) {
+        self.cut_run(&self.live.lock());
+    }
+
+    fn cut_run(&self, live: &Live) {
         self.abort.store(true, Ordering::Release);
-        for socket in &self.live.lock().sockets {
+        for socket in &live.sockets {
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
 
-    /// Cuts off a running update and waits until it is over.
+    /// Cuts off a running update and waits until none runs. One that somebody else begins when the first is over is cut off like that: it would not end by itself where the mirror follows continuously.
     fn settle(&self) -> Result<(), ServerError> {
-        self.cut();
         let mut live = self.live.lock();
+        let mut cut = None;
         while live.running {
-            if self.settled.wait_for(&mut live, CUT_PATIENCE).timed_out() {
+            if cut != Some(live.runs) {
+                cut = Some(live.runs);
+                self.cut_run(&live);
+            }
+            let late = self.settled.wait_for(&mut live, CUT_PATIENCE).timed_out();
+            if late && live.running && cut == Some(live.runs) {
                 return Err(ServerError::Busy { name: self.name.clone(), by: "an update does not end" });
             }
         }

@@ -153,7 +153,7 @@ impl Server {
             changed.no_hold = set.hold.map_or(changed.no_hold, |hold| !hold);
             changed.paused = set.paused.unwrap_or(changed.paused);
             changed.link = link(&set.link, changed.link)?;
-            state::save(&relation.path, &changed)?;
+            relation.save(&changed)?;
             relation.destination.set_options(changed.options());
             let resumed = document.paused && !changed.paused;
             let now_ms = now_ms(&*self.clock);
@@ -213,9 +213,8 @@ impl Server {
         if wanted.id != open.volume.id() {
             return Err(ServerError::OtherVolume { volume: name.to_owned() });
         }
-        relation.settle()?;
         document.credential = None;
-        state::save(&relation.path, &document)?;
+        relation.give_place(&document)?;
         let (to, volume) = (document.address.clone(), document.volume.clone());
         let repointed = Arc::new(Relation::new(&open, relation.path.clone(), document, now_ms(&*self.clock)));
         mirrors.relations.lock().insert(name.to_owned(), repointed.clone());

@@ -14,7 +14,6 @@ use super::{Claim, Document, Manner, Mirrors, Relation, millis, now_ms};
 use crate::api;
 use crate::background;
 use crate::error::ServerError;
-use crate::state;
 use crate::transfer::{self, BLOCK};
 
 /// A change that is older than this is on its way: a consistency point of the source each time, so not much more often.
@@ -177,7 +176,7 @@ impl Mirrors {
         let mut document = relation.document.lock();
         document.heard(&relation.destination);
         document.last = relation.live.lock().transfer.clone().or(document.last.take());
-        if let Err(error) = state::save(&relation.path, &*document) {
+        if let Err(error) = relation.save_known(&document) {
             tracing::warn!(mirror = relation.name, %error, "what is known of the last update was not written down");
         }
     }

@@ -245,6 +245,9 @@ impl Mirrors {
 
     fn follows(&self, giving: Giving) {
         let (name, path) = (giving.name().to_owned(), giving.path());
+        if let Some(Err(error)) = giving.before.as_ref().map(|before| before.give_place(&giving.document)) {
+            tracing::warn!(volume = name, %error, "an update from before a change of roles may not be over");
+        }
         let relation = Relation::new(&giving.open, path, giving.document, now_ms(&*self.clock));
         self.relations.lock().insert(name, Arc::new(relation));
     }

@@ -97,7 +97,8 @@ impl Mirrors {
         match self.volumes.get(name) {
             Ok(open) if Arc::ptr_eq(&open.volume, relation.destination.volume()) => relation.release(),
             opened => {
-                // Whoever has the one before finds it busy for good.
+                // Whoever waits for the one before, as to pause it, is told to ask again.
+                relation.retire();
                 self.relations.lock().remove(name);
                 if let Ok(open) = opened {
                     self.take_in(&open);

@@ -137,7 +137,7 @@ impl Mirrors {
                 let mut document = mine.document.lock();
                 if document.change == Some(changed) {
                     document.change = Some(Changed { told: true, ..changed });
-                    if let Err(error) = state::save(&mine.path, &*document) {
+                    if let Err(error) = mine.save_known(&document) {
                         tracing::warn!(mirror = mine.name, %error, "that the other side knows was not written down");
                     }
                 }
@@ -487,7 +487,7 @@ impl Mirrors {
         let mut document = relation.document.lock();
         let mut changed = document.clone();
         change(&mut changed);
-        state::save(&relation.path, &changed)?;
+        relation.save(&changed)?;
         *document = changed;
         Ok(())
     }

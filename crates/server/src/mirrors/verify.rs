@@ -19,7 +19,6 @@ use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::server::Server;
 use crate::source::is_silence;
-use crate::state;
 use crate::volumes::{OpenVolume, file_of_finding};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -90,7 +89,7 @@ impl Mirrors {
             let mut document = relation.document.lock();
             document.mended_here += mended.here;
             document.mended_there += mended.there;
-            if let Err(error) = state::save(&relation.path, &*document) {
+            if let Err(error) = relation.save_known(&document) {
                 tracing::warn!(mirror = relation.name, %error, "what was mended was not written down");
             }
         }
@@ -119,7 +118,7 @@ impl Mirrors {
             let verified = mirrors.verify(&mine, &open, request, progress)?;
             let mut document = mine.document.lock();
             document.verified = Some(verified.clone());
-            if let Err(error) = state::save(&mine.path, &*document) {
+            if let Err(error) = mine.save_known(&document) {
                 tracing::warn!(mirror = mine.name, %error, "the comparison was not written down");
             }
             Ok(Some(api::JobOutcome::Verify(Box::new(verified))))
