@@ -502,10 +502,12 @@ impl Volumes {
                 Ok(open)
             }
             Err(error) => {
-                // A folder with its name is a volume that could not be opened: it has its history.
-                if !folder.exists() {
-                    stores.iter().for_each(|path: &PathBuf| drop(fs::remove_file(path)));
+                if folder.exists() {
+                    // It is there, with its devices and its history, and could not be opened: it is shown as that, and can be deleted.
+                    self.entries.write().insert(new.name.to_owned(), Entry::Unavailable(Arc::new(error)));
+                    return self.get(new.name);
                 }
+                stores.iter().for_each(|path: &PathBuf| drop(fs::remove_file(path)));
                 if let Err(left) = clear() {
                     tracing::warn!(path = %nursery.display(), %left, "a folder stays until the next start");
                 }

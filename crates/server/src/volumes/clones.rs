@@ -214,11 +214,18 @@ impl Volumes {
                 Ok(open)
             }
             Err(error) => {
-                if !folder.exists() {
-                    let kept = self.keeps.lock().remove(name);
-                    drop(kept);
+                // Nothing was written to it by anybody, wherever it failed. Moved first, or a start would find a half of it.
+                let nursery = self.dir.join(format!(".{name}.clone"));
+                let cleared = match folder.exists() {
+                    true => fs::rename(&folder, &nursery).and_then(|()| state::sync_parent(&folder)),
+                    false => Ok(()),
+                };
+                match cleared.and_then(|()| fs::remove_dir_all(&nursery)) {
+                    Err(left) if left.kind() != std::io::ErrorKind::NotFound => {
+                        tracing::warn!(path = %nursery.display(), %left, "a clone that was not made stays until the next start");
+                    }
+                    _ => drop(self.keeps.lock().remove(name)),
                 }
-                let _ = fs::remove_dir_all(self.dir.join(format!(".{name}.clone")));
                 Err(error)
             }
         }

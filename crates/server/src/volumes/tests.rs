@@ -62,3 +62,46 @@ pub(super) fn numbers(volumes: &Volumes, name: &str) -> (u64, u64) {
     let file = open.luns.find(name).expect("a LUN").file.0;
     (open.volume.create_snapshot(name).expect("a snapshot").id.0, file)
 }
+
+#[test]
+fn clone_whose_snapshot_goes_meanwhile_leaves_nothing() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let volumes = volumes(folder.path());
+    let new = NewVolume {
+        name: "vol0",
+        id: VolumeId([7; 16]),
+        role: Role::Normal,
+        blocks: Some(4096),
+        devices: &[],
+        log_device: None,
+        history: None,
+    };
+    let parent = volumes.create(&new).expect("a volume");
+    let is_over = AtomicBool::new(false);
+    let (mut made, mut gone) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Acquire) {
+                let snapshot = parent.volume.create_snapshot("s").expect("a snapshot");
+                while parent.volume.delete_snapshots(&[snapshot.id]).is_err() {}
+            }
+        });
+        let until = std::time::Instant::now() + Duration::from_secs(20);
+        while (made < 10 || gone < 10) && std::time::Instant::now() < until {
+            match volumes.create_temporary_clone("vol0", "s", "try") {
+                Ok(clone) => {
+                    drop(clone);
+                    volumes.delete("try").expect("it is there");
+                    made += 1;
+                }
+                Err(error) => {
+                    assert!(!matches!(error, ServerError::Taken { .. }), "after {made} and {gone}: {error}");
+                    gone += 1;
+                }
+            }
+        }
+        is_over.store(true, Ordering::Release);
+    });
+    let left: Vec<_> = fs::read_dir(folder.path().join("volumes")).expect("a folder").flatten().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
