@@ -375,3 +375,51 @@ fn clone_whose_document_is_damaged_keeps_what_it_is_made_of() {
     server.good(&["state", "restore", "volumes/c/volume.json", "--previous"]);
     takes_writes(&server, "c/db");
 }
+
+#[test]
+fn volume_whose_file_is_lost_is_told_with_the_ways_out_that_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = Running::start(dir.path(), "source");
+    source.stay();
+    let mut server = Running::start(dir.path(), "destination");
+    for volume in ["short", "gone", "zeroes"] {
+        source.good(&["volume", "create", volume, "--size", "64M"]);
+        let own = format!("own-{volume}");
+        server.good(&["volume", "create", &own, "--size", "64M"]);
+        server.good(&["mirror", "create", volume, &source.invite()]);
+    }
+    server.kill();
+    for volume in ["short", "gone", "zeroes"] {
+        for name in [volume.to_owned(), format!("own-{volume}")] {
+            let file = server.data.join(format!("volumes/{name}/volume.img"));
+            let bytes = std::fs::metadata(&file).unwrap().len();
+            match volume {
+                "short" => {
+                    std::fs::File::options().write(true).open(&file).unwrap().set_len(bytes / 4).unwrap()
+                }
+                "gone" => std::fs::remove_file(&file).unwrap(),
+                _ => std::fs::write(&file, vec![0; bytes as usize]).unwrap(),
+            }
+        }
+    }
+    server.restart();
+    let problems = server.json(&["status"])["problems"].as_array().unwrap().clone();
+    let next = |name: &str| {
+        let found = problems.iter().find(|problem| problem["subject"] == name);
+        found.unwrap_or_else(|| panic!("{name}: {problems:?}"))["next"].as_str().unwrap().to_owned()
+    };
+    for volume in ["short", "gone", "zeroes"] {
+        let ways = next(volume);
+        let wanted = [format!("cairn volume delete {volume}"), format!("cairn mirror create {volume} TOKEN")];
+        assert!(wanted.iter().all(|way| ways.contains(way)), "{ways}");
+        let own = format!("own-{volume}");
+        let ways = next(&own);
+        let wanted = [format!("cairn mirror failover {own}"), format!("cairn image restore {own}")];
+        assert!(wanted.iter().all(|way| ways.contains(way)), "{ways}");
+        // What is said works.
+        server.good(&["volume", "delete", volume, "--yes"]);
+        server.good(&["mirror", "create", volume, &source.invite()]);
+        server.good(&["volume", "delete", &own, "--yes"]);
+    }
+    assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]));
+}

@@ -32,6 +32,7 @@ use crate::source::{is_silence, set_patience};
 use crate::state::{self, Unread};
 use crate::transfer;
 use crate::volumes::{OpenVolume, Volumes};
+pub(crate) use closed::is_mirror;
 pub(crate) use consent::Consent;
 use consent::Consents;
 use continuous::Following;

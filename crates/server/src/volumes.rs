@@ -35,6 +35,7 @@ mod clones;
 mod fence;
 mod history;
 mod log;
+mod lost;
 mod places;
 mod rehearsal;
 mod restore;

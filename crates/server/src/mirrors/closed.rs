@@ -1,11 +1,30 @@
 //! Mirrors whose volumes are not open, as a device is missing or damaged: they show nothing and are brought nothing, and are told all the same, or monitoring would find that all is well
 //! with the others.
 
+use std::path::Path;
+
 use super::{Change, Document, Mirrors};
 use crate::api::{self, MirrorRole, MirrorState};
 use crate::identity::Fingerprint;
 use crate::state;
 use crate::transfer;
+
+/// Whether the volume in that folder follows a source, by what is written down there.
+pub(crate) fn is_mirror(folder: &Path) -> bool {
+    match state::load::<Document>(&folder.join("mirror.json")) {
+        Ok(Some(document)) => !document.takes_writes(),
+        // What can't be read is of one.
+        Ok(None) => false,
+        Err(_) => true,
+    }
+}
+
+impl Document {
+    /// After a failover, or a reverse to this side.
+    fn takes_writes(&self) -> bool {
+        self.change.is_some_and(|change| matches!(change.kind, Change::Failover | Change::Reverse))
+    }
+}
 
 impl Mirrors {
     /// All of them, by what their documents say.
@@ -30,8 +49,7 @@ impl Mirrors {
             Err(_) => Document::of("", Fingerprint::default(), "", 0),
         };
         let other = format!("{} at {}", document.volume, document.address);
-        let takes_writes =
-            document.change.is_some_and(|change| matches!(change.kind, Change::Failover | Change::Reverse));
+        let takes_writes = document.takes_writes();
         let (role, direction) = match takes_writes {
             _ if document.address.is_empty() => {
                 (MirrorRole::Destination, "with whom is not known".to_owned())

@@ -257,7 +257,7 @@ impl Volumes {
                 "{}; if it is lost for good, `cairn history disable {name} --store-lost -n` says what the devices of the volume have without it",
                 error.next()
             ),
-            false => error.next(),
+            false => self.next_of_lost(name, error).unwrap_or_else(|| error.next()),
         }
     }
 
