@@ -423,3 +423,26 @@ fn volume_whose_file_is_lost_is_told_with_the_ways_out_that_it_has() {
     }
     assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]));
 }
+
+#[test]
+fn key_that_is_damaged_is_never_made_anew_and_what_to_do_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    assert_eq!(server.terminate(), 0);
+    let path = server.data.join("identity.pem");
+    let whole = std::fs::read(&path).unwrap();
+    for damage in [&b""[..], &whole[..whole.len() / 2], &[0; 500]] {
+        std::fs::write(&path, damage).unwrap();
+        let mut serve = running::cairn();
+        serve
+            .args(["serve", "--nbd", "off", "--iscsi", "off", "--mirror", "off", "--data"])
+            .arg(&server.data);
+        let output = serve.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(27), "{said}");
+        assert!(said.contains("put a copy of it back") && said.contains("cairn mirror repoint"), "{said}");
+        assert_eq!(std::fs::read(&path).unwrap(), damage, "it is left as it is");
+    }
+    std::fs::write(&path, whole).unwrap();
+    server.restart();
+}

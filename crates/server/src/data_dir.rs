@@ -158,21 +158,32 @@ impl DataDir {
     /// The bearer token of the API over TCP, made at first use.
     pub(crate) fn http_token(&self) -> Result<String, ServerError> {
         let path = self.path.join("http-token");
-        match fs::read_to_string(&path) {
-            Ok(token) if token.trim().len() >= 32 => Ok(token.trim().to_owned()),
-            Ok(_) => Err(ServerError::Invalid {
-                what: "the file http-token",
-                rule: "the token has at least 32 characters; remove the file to have a new one made",
-            }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let token: String = random_bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect();
-                state::replace(&path, format!("{token}\n").as_bytes())
-                    .map_err(ServerError::path("write", &path))?;
-                Ok(token)
-            }
-            Err(source) => Err(ServerError::Path { action: "read", path, source }),
+        match fs::read(&path) {
+            Ok(bytes) => match usable_token(&bytes) {
+                Some(token) => return Ok(token),
+                None => {
+                    let aside = self.path.join("http-token.damaged");
+                    fs::rename(&path, &aside).map_err(ServerError::path("set aside", &path))?;
+                    tracing::warn!(
+                        path = %path.display(),
+                        aside = %aside.display(),
+                        "THE TOKEN OF THE API OVER TCP WAS DAMAGED (it has 32 printable characters at least), and a new one was made: give it to everybody who has a copy of the old one"
+                    );
+                }
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(ServerError::Path { action: "read", path, source }),
         }
+        let token: String = random_bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect();
+        state::replace(&path, format!("{token}\n").as_bytes()).map_err(ServerError::path("write", &path))?;
+        Ok(token)
     }
+}
+
+/// The token in the file, if it is one. Nobody is let in with less.
+fn usable_token(bytes: &[u8]) -> Option<String> {
+    let token = std::str::from_utf8(bytes).ok()?.trim();
+    (token.len() >= 32 && token.bytes().all(|byte| byte.is_ascii_graphic())).then(|| token.to_owned())
 }
 
 /// True when a server answers there, whatever it says. One that was killed takes connections for a moment more, and is not heard of.
@@ -190,6 +201,25 @@ fn answers(socket: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn damaged_token_is_set_aside_and_made_anew() {
+        let scratch = tempfile::tempdir().unwrap();
+        let data = DataDir::open(scratch.path()).unwrap();
+        let first = data.http_token().unwrap();
+        assert_eq!(data.http_token().unwrap(), first);
+        let path = scratch.path().join("http-token");
+        for damage in [&b""[..], b"short\n", &[0; 65], &[0xff; 65]] {
+            fs::write(&path, damage).unwrap();
+            let token = data.http_token().unwrap();
+            assert!(token.len() >= 32 && token != first);
+            assert_eq!(data.http_token().unwrap(), token, "it is kept");
+            assert_eq!(fs::read(scratch.path().join("http-token.damaged")).unwrap(), damage);
+        }
+        let own = "chosen-by-its-owner-and-long-enough";
+        fs::write(&path, own).unwrap();
+        assert_eq!(data.http_token().unwrap(), own);
+    }
 
     #[test]
     fn lock_of_a_server_that_ends_is_waited_for_and_one_that_answers_is_busy() {

@@ -263,6 +263,12 @@ pub enum ServerError {
         /// Bytes.
         have: u64,
     },
+    /// The server's own key can't be read.
+    #[error("{}, the key of this server by which its peers know it, is damaged: there is no key and certificate in it", path.display())]
+    DamagedIdentity {
+        /// Where it is.
+        path: PathBuf,
+    },
     /// A device cannot be opened.
     #[error(transparent)]
     OpenDevice(#[from] cairn_device::OpenError),

@@ -87,11 +87,8 @@ impl Identity {
             state::replace(&path, pem.as_bytes()).map_err(ServerError::path("write", &path))?;
         }
         let pem = std::fs::read(&path).map_err(ServerError::path("read", &path))?;
-        let damaged = |_| ServerError::Path {
-            action: "use",
-            path: path.clone(),
-            source: std::io::Error::new(std::io::ErrorKind::InvalidData, "no key and certificate in it"),
-        };
+        // Never made anew by itself: to its peers that would be another server.
+        let damaged = |_| ServerError::DamagedIdentity { path: path.clone() };
         let certificate = CertificateDer::from_pem_slice(&pem).map_err(damaged)?;
         let key = PrivateKeyDer::from_pem_slice(&pem).map_err(damaged)?;
         let fingerprint = Fingerprint::of(&certificate);

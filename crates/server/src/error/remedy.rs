@@ -61,7 +61,7 @@ impl ServerError {
                 cairn_frontend_iscsi::ListenError::Failed { source, .. } => io_kind(source),
             },
             E::Path { source, .. } | E::Listen { source, .. } => io_kind(source),
-            E::DamagedState { .. } | E::StateUnread { .. } => ErrorKind::Damaged,
+            E::DamagedState { .. } | E::StateUnread { .. } | E::DamagedIdentity { .. } => ErrorKind::Damaged,
             E::StateKnown { .. } | E::NoPrevious { .. } => ErrorKind::NotFound,
             E::StateNeeded { .. } => ErrorKind::Usage,
             E::DeviceNotEmpty { .. } | E::DestinationTaken { .. } | E::MountNotEmpty { .. } => {
@@ -205,6 +205,11 @@ impl ServerError {
                 path.display()
             ),
             E::DeviceTooSmall { .. } => "give a smaller --size, or more --device".into(),
+            E::DamagedIdentity { path } => format!(
+                "put a copy of it back in its place, and start the server again. Without a copy: `mv {0} {0}.damaged`, and the server makes a new key when it starts; to its peers it is another server then: each mirror here wants a new token of its source (`cairn peer invite` there, \
+                 `cairn mirror repoint VOLUME TOKEN` here), and each mirror of this server's volumes one of `cairn peer invite` here",
+                path.display()
+            ),
             E::OpenDevice(_) => "correct it and run the command again".into(),
             E::Device(error) => device_next(error).into(),
             E::Volume { volume, source } => volume_next(volume, source),
