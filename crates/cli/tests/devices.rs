@@ -648,3 +648,28 @@ fn device_whose_history_is_lost_is_released_without_it_and_its_origin_is_a_plain
     assert_eq!(server.json(&["device", "list"]), serde_json::json!([]));
     assert!(server.json(&["status"])["problems"].as_array().unwrap().is_empty());
 }
+
+#[test]
+fn lun_whose_adopted_device_is_not_open_is_listed_as_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "4M"]);
+    server.good(&["lun", "create", "vol0/other", "--size", "4M"]);
+    let store = dir.path().join("store");
+    let history = store.to_str().unwrap();
+    server.good(&["device", "adopt", "mine", "--origin", "lun:vol0/db", "--history", history]);
+    let closed = |server: &Running, name: &str| {
+        let exports = server.json(&["status"])["exports"].as_array().unwrap().clone();
+        exports.iter().find(|export| export["name"] == name).unwrap()["closed"].clone()
+    };
+    assert_eq!(closed(&server, "vol0/db"), false);
+    server.kill();
+    std::fs::remove_file(&store).unwrap();
+    server.restart();
+    assert_eq!(closed(&server, "vol0/db"), true);
+    assert_eq!(closed(&server, "vol0/other"), false);
+    let shown = server.good(&["status"]);
+    let line = shown.lines().find(|line| line.contains("vol0/db")).unwrap();
+    assert!(line.contains("closed") && !line.contains("read-write"), "{line}");
+}

@@ -599,6 +599,9 @@ pub struct Export {
     pub name: String,
     /// It takes no writes.
     pub read_only: bool,
+    /// Nobody can connect to it at the moment: the device that it is adopted as is not open, or its volume shows nothing.
+    #[serde(default)]
+    pub closed: bool,
     /// Its length.
     pub size_bytes: u64,
     /// Where NBD clients find it.

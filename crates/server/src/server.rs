@@ -397,10 +397,13 @@ impl Server {
         for open in self.volumes.all() {
             // What nobody can connect to at the moment is listed all the same.
             let shown = luns_of(&self.groups, &open);
+            let shows_nothing = shown.is_err();
             let (luns, takes_writes) = shown.unwrap_or((open.luns.list().unwrap_or_default(), false));
             for lun in luns {
                 let name = format!("{}/{}", open.name, lun.name);
+                let adopter = self.devices.adopter_of(&name);
                 exports.push(api::Export {
+                    closed: shows_nothing || adopter.is_some_and(|device| self.devices.get(&device).is_err()),
                     read_only: !takes_writes
                         || self.access.offer(&name).read_only
                         || self.devices.is_history(&name),
@@ -416,6 +419,7 @@ impl Server {
         }
         for (name, size_bytes, read_only) in self.devices.sizes() {
             exports.push(api::Export {
+                closed: false,
                 read_only: read_only || self.access.offer(&self.settings_of(&name)).read_only,
                 target: self.target(&name),
                 access: self.access.show(&self.settings_of(&name)),
@@ -436,6 +440,7 @@ impl Server {
             exports.push(api::Export {
                 name: name.to_owned(),
                 read_only: true,
+                closed: false,
                 target: self.target(name),
                 access: self.access.show(&present_of(name)),
                 size_bytes: self.snapshot_lun_bytes(&parsed).unwrap_or(0),

@@ -91,7 +91,11 @@ fn leftovers(leftovers: &[api::Leftover]) -> String {
 fn exports(exports: &[api::Export]) -> String {
     let row = |export: &api::Export| {
         let uri = export.uris.first().cloned().unwrap_or_default();
-        let mode = if export.read_only { "read-only" } else { "read-write" };
+        let mode = match export.read_only {
+            _ if export.closed => "closed",
+            true => "read-only",
+            false => "read-write",
+        };
         [export.name.clone(), size(export.size_bytes), mode.into(), export.sessions.len().to_string(), uri]
     };
     table(["NAME", "SIZE", "MODE", "SESSIONS", "URI"], exports.iter().map(row))
