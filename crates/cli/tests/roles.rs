@@ -128,6 +128,8 @@ fn old_source_comes_back_learns_of_the_failover_is_resynced_and_gets_its_role_ba
     assert_eq!(content(&destination), content(&source));
     assert_eq!(status(&destination)["role"], "destination");
     assert_eq!(settings(&destination), set, "what its owner had set is there with the role");
+    let followers = destination.json(&["status"])["followers"].clone();
+    assert_eq!(followers, serde_json::json!([]), "whom it follows again is no mirror of it");
     for server in [&source, &destination] {
         assert!(server.good(&["volume", "check", "vol0"]).contains("sound"));
     }

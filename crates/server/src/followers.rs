@@ -204,7 +204,12 @@ impl Server {
         let knows_all = self.peers.check_known().and_then(|()| self.followers.check_known()).is_ok();
         let (mut followers, mut leftovers) = (Vec::new(), Vec::new());
         for open in &self.volumes.all() {
+            let source = self.mirrors.source_of(&open.name);
             for mirror in self.source.mirrors(&open.volume).unwrap_or_default() {
+                // Whom it follows again is no mirror of it, whatever that was meanwhile.
+                if source.as_deref() == Some(&*mirror.name) {
+                    continue;
+                }
                 let base = mirror.base.as_ref().map(|base| format!("{}@{}", open.name, base.name));
                 if mirror.follower.is_some() && may_be(mirror.peer()) {
                     followers.push(follower(&open.name, &mirror, base));

@@ -87,6 +87,14 @@ impl Mirrors {
     }
 }
 
+impl Mirrors {
+    /// What the source of a volume is called where that is a mirror of this side's; none where it follows nobody.
+    pub(crate) fn source_of(&self, name: &str) -> Option<String> {
+        let relation = self.relations.lock().get(name).cloned()?;
+        (!relation.is_failed_over()).then(|| relation.follower())
+    }
+}
+
 impl Relation {
     /// What the other side is called where it is a mirror of this one.
     pub(super) fn follower(&self) -> String {
