@@ -177,9 +177,9 @@ impl Client {
         let ours = env!("CARGO_PKG_VERSION");
         let theirs = theirs.unwrap_or("an unknown version");
         if theirs != ours && !self.told_version.replace(true) {
-            eprintln!(
+            crate::output::note_line(&format!(
                 "note: the server is {theirs} and this program is {ours}; use the same version of both"
-            );
+            ));
         }
     }
 }

@@ -102,7 +102,7 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
     let (mut told, mut noted) = (None, 0);
     let mut tell_notes = |job: &api::Job| {
         let fresh = job.notes.iter().skip(noted).filter(|_| !output.json && !output.quiet);
-        bar.suspend(|| fresh.for_each(|note| eprintln!("{note}")));
+        bar.suspend(|| fresh.for_each(|note| crate::output::note_line(note)));
         noted = job.notes.len();
     };
     while job.state == api::JobState::Running {

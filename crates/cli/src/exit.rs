@@ -77,7 +77,7 @@ impl Failure {
             // Whoever does not read it gets the exit code.
             let _ = writeln!(std::io::stdout(), "{message}");
         } else {
-            eprintln!("error: {}\n  next: {}", self.body.message, self.body.next);
+            crate::output::note_line(&format!("error: {}\n  next: {}", self.body.message, self.body.next));
         }
         ExitCode::from(self.code)
     }

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
             eprint!("{error}");
             return ExitCode::from(exit::NOT_KNOWN);
         }
-        Err(error) => error.exit(),
+        Err(error) => named_in_time(error).exit(),
     };
     let global = arguments.global;
     log(&global);
@@ -41,8 +41,13 @@ fn main() -> ExitCode {
         Command::Demo(demo) => demo::run(&demo, output),
         Command::Completions { shell } => {
             let mut command = Arguments::command();
-            clap_complete::generate(shell, &mut command, "cairn", &mut std::io::stdout());
-            Ok(())
+            // Into memory: it panics where it can't write.
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut command, "cairn", &mut text);
+            match std::io::Write::write_all(&mut std::io::stdout(), &text).map_err(output::unwritten) {
+                Err(Some(failure)) => Err(failure),
+                Ok(()) | Err(None) => Ok(()),
+            }
         }
         Command::Man { dir } => clap_mangen::generate_to(Arguments::command(), &dir).map_err(|error| {
             let what = format!("{}: {error}", dir.display());
@@ -67,6 +72,18 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::from(exit::DONE),
         Err(failure) => failure.report(output.json),
     }
+}
+
+/// Says of `cairn image dump --to FILE VOLUME`, whose volume was taken for another file, what is wrong with it.
+fn named_in_time(mut error: clap::Error) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue};
+    let given: Vec<_> = std::env::args_os().skip(1).collect();
+    let has = |word: &str| given.iter().any(|argument| argument == word);
+    if error.kind() == clap::error::ErrorKind::MissingRequiredArgument && has("dump") && has("--to") {
+        let tip = "what follows --to is taken for files, all of it: name the volume before it, as in `cairn image dump vol0 --to FILE`";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// Whether arguments that are wrong were meant for `mirror check`, which monitoring runs.

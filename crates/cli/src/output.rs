@@ -104,6 +104,12 @@ pub fn print_line(text: &str) {
     std::process::exit(i32::from(code));
 }
 
+/// Prints a line on standard error. Where that takes nothing the exit code has to do.
+pub fn note_line(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// The failure of output that can't be written; none where its reader has enough of it.
 pub fn unwritten(error: std::io::Error) -> Option<Failure> {
     if error.kind() == std::io::ErrorKind::BrokenPipe {

@@ -400,3 +400,24 @@ fn next_steps_name_what_is_known_and_nobody_is_asked_about_what_is_not_there() {
     let said = server.good(&["device", "release", "disk0", "-n"]);
     assert!(said.contains("disk0@then"), "{said}");
 }
+
+#[test]
+fn volume_that_is_named_after_the_files_of_an_image_dump_is_asked_for_where_it_belongs() {
+    let output = cairn().args(["image", "dump", "--to", "/tmp/vol0.0", "vol0"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("cairn image dump vol0 --to FILE"), "{said}");
+}
+
+#[test]
+fn output_that_nobody_takes_is_no_panic() {
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = cairn().args(["completions", "bash"]).stdout(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(24), "{output:?}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = cairn().args(["completions", "bash"]).stdout(writer).status().unwrap();
+    assert_eq!(status.code(), Some(0), "the reader has enough of it");
+    let status = cairn().args(["image", "ls", "/nowhere"]).stderr(full()).status().unwrap();
+    assert_ne!(status.code(), Some(101));
+}

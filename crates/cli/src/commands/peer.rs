@@ -17,11 +17,11 @@ pub fn run(command: Peer, client: &Client, output: Output) -> Result<(), Failure
             let invitation: api::Invitation = client.post("/v1/peers/invite", &request)?;
             if !output.json && !output.quiet {
                 let volume = invitation.volume.as_deref().unwrap_or("VOLUME");
-                eprintln!(
+                crate::output::note_line(&format!(
                     "this word is a secret, good once, and expires {}; on the destination:\n\
                      cairn mirror create {volume} TOKEN --every 15m",
                     ago(invitation.expires_ms)
-                );
+                ));
             }
             output.show(&invitation, |invitation| invitation.token.clone());
         }

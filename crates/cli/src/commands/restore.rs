@@ -66,6 +66,20 @@ fn target(path: &Path) -> Result<Target, Failure> {
 
 impl From<ReadError> for Failure {
     fn from(error: ReadError) -> Self {
+        // Nothing that is read has no room.
+        let is_full = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        };
+        if let ReadError::Input(error) = &error
+            && is_full(error)
+        {
+            let next = "make room there, and begin again: with -r in an empty directory";
+            return Failure::new(
+                ErrorKind::NoSpace,
+                format!("what is restored can't be written: {error}"),
+                next,
+            );
+        }
         let (kind, next) = match error {
             ReadError::NoMaps => (ErrorKind::Damaged, "use another copy of the dump"),
             ReadError::Input(_) => (ErrorKind::Failed, "put it right and run the command again"),
@@ -233,8 +247,8 @@ impl Open {
         if output.json {
             print_line(&serde_json::json!({ "message_type": "troubles", "troubles": lines }).to_string());
         } else {
-            lines.iter().for_each(|line| eprintln!("{line}"));
-            eprintln!("everything else is there");
+            lines.iter().for_each(|line| crate::output::note_line(line));
+            crate::output::note_line("everything else is there");
         }
         Err(Failure::silent(PARTLY_DONE))
     }

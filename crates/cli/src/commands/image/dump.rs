@@ -241,8 +241,8 @@ fn tell(result: &api::DumpResult, names: &[String], to_pipe: bool, output: Outpu
         names.join(", "),
     );
     match (to_pipe, output.json) {
-        (true, true) => eprintln!("{}", summary(result)),
-        (true, false) if !output.quiet => eprintln!("{people}"),
+        (true, true) => crate::output::note_line(&summary(result).to_string()),
+        (true, false) if !output.quiet => crate::output::note_line(&people),
         (false, true) => print_line(&summary(result).to_string()),
         (false, false) if !output.quiet => print_line(&people),
         _ => {}

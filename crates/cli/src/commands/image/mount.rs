@@ -148,10 +148,10 @@ impl Exports for DumpExports {
 pub fn run(asked: &MountImage, output: Output) -> Result<(), Failure> {
     let parts = open_files(&asked.files)?;
     for part in parts.iter().filter(|part| !part.is_whole()) {
-        eprintln!(
+        crate::output::note_line(&format!(
             "note: {} is not whole; reads of blocks that are missing will fail. `cairn image verify` says what that is",
             part.file()
-        );
+        ));
     }
     let exports = Arc::new(DumpExports::new(open_dump(parts, asked.without_base, asked.accept_damage)?));
     let address = match (&asked.socket, &asked.listen) {

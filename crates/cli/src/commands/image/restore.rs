@@ -126,11 +126,11 @@ fn tell(result: &api::RestoreResult, output: Output) -> Result<(), Failure> {
         return Ok(());
     }
     if !output.json {
-        eprintln!(
+        crate::output::note_line(&format!(
             "{} record(s) could not be read; reads of what {} finding(s) name will fail, all else is there",
             result.lost.len(),
             result.findings.len()
-        );
+        ));
     }
     Err(Failure::silent(crate::exit::PARTLY_DONE))
 }

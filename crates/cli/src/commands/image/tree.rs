@@ -239,7 +239,7 @@ pub fn extract(asked: &ExtractImage, output: Output) -> Result<(), Failure> {
     if output.json {
         print_line(&told.to_string());
     } else {
-        troubles.iter().for_each(|trouble| eprintln!("{trouble}"));
+        troubles.iter().for_each(|trouble| crate::output::note_line(trouble));
         if !output.quiet {
             print_line(&format!("{files} files and directories, {}, in {}", size(bytes), asked.to.display()));
         }

@@ -137,10 +137,10 @@ fn look(files: &[(PathBuf, File)], output: Output) -> Result<(), Failure> {
         && !output.quiet
     {
         let next = files.len() + 1;
-        eprintln!(
+        crate::output::note_line(&format!(
             "the dump goes on after {}: volume {next} is missing, and what there is is read",
             path.display()
-        );
+        ));
     }
     Ok(())
 }
