@@ -652,7 +652,10 @@ impl Volumes {
 
     /// Ends every volume: a consistency point each.
     pub(crate) fn end(&self) {
-        for open in self.clones_first() {
+        let all = self.clones_first();
+        // Their threads end side by side: each may be in a pause.
+        all.iter().for_each(|open| open.ending.store(true, Ordering::Release));
+        for open in all {
             if let Err(error) = open.end() {
                 tracing::error!(volume = open.name, %error, "a volume did not close; opening it replays its log");
             }

@@ -4,7 +4,9 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cairn_frontend_session::limits::{HANDSHAKE_TIMEOUT, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN};
+use cairn_frontend_session::limits::{
+    HANDSHAKE_LONGEST, HANDSHAKE_TIMEOUT, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN,
+};
 use cairn_frontend_session::{Input, Patience, Payload, Socket, Window, Windows};
 use cairn_proto_nbd::{
     Catalog, Command, Decoded, ExportDescription, ExportState, Handshake, NbdError, Negotiated, Refusal,
@@ -80,7 +82,8 @@ fn negotiate(
         (Some(_), false) => TlsPolicy::Offered,
         (Some(_), true) => TlsPolicy::Required,
     };
-    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    let begun = Instant::now();
+    let mut deadline = begun + HANDSHAKE_TIMEOUT;
     let mut out = Vec::new();
     let mut handshake = Handshake::new(policy, &mut out);
     let mut negotiation = Negotiation { shared, entry, tls: false, attached: None };
@@ -88,6 +91,7 @@ fn negotiate(
         let (taken, step) = handshake.receive(input.bytes(), &mut negotiation, &mut out);
         input.consume(taken);
         if let Step::Again = step {
+            deadline = (Instant::now() + HANDSHAKE_TIMEOUT).min(begun + HANDSHAKE_LONGEST);
             // Answers of many small options go out together, but not without end.
             if out.len() < RECEIVE_BYTES {
                 continue;

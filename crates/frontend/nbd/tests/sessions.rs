@@ -4,6 +4,7 @@ mod harness;
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::time::Duration;
 
 use cairn_base::Rng;
 use cairn_frontend_nbd::{
@@ -343,4 +344,32 @@ fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not() {
 
     let tcp = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
     assert!(matches!(Listener::bind(&tcp.address()), Err(ListenError::InUse { .. })));
+}
+
+/// Who lists hundreds of exports asks for each, over a link that may be long. Who says nothing, or never all of a question, is gone after ten seconds.
+#[test]
+fn client_that_goes_on_asking_is_not_cut_off_and_one_that_says_nothing_is() {
+    let server = TestServer::plain();
+    let (mut asking, mut silent, mut dripping) = (server.raw(), server.raw(), server.raw());
+    for stream in [&mut asking, &mut silent, &mut dripping] {
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.read_exact(&mut [0; 18]).unwrap();
+        stream.write_all(&3u32.to_be_bytes()).unwrap();
+    }
+    // An option that nobody knows is refused, and that is all.
+    const UNKNOWN: u32 = 4711;
+    let mut option = b"IHAVEOPT".to_vec();
+    option.extend(UNKNOWN.to_be_bytes());
+    option.extend(0u32.to_be_bytes());
+    for turn in 0..5 {
+        std::thread::sleep(Duration::from_millis(2500));
+        let _ = dripping.write_all(&option[turn..=turn]);
+        asking.write_all(&option).unwrap();
+        let mut reply = [0; 20];
+        asking.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[8..12], UNKNOWN.to_be_bytes());
+        let message = u32::from_be_bytes(reply[16..].try_into().unwrap());
+        asking.read_exact(&mut vec![0; message as usize]).unwrap();
+    }
+    assert!(is_closed(&mut silent) && is_closed(&mut dripping));
 }

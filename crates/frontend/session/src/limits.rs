@@ -34,8 +34,11 @@ pub const VECTORS_MAX: usize = 1024;
 /// Bytes that a unix socket buffers on its way out. The kernel gives less when its own limit is lower.
 pub const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 
-/// A client that has not finished negotiating by then is closed.
+/// A client that has not finished negotiating by then is closed; one that asks for things meanwhile has as long again after each, up to [`HANDSHAKE_LONGEST`].
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Nobody negotiates for longer. Who asks for each of some hundred exports over a long link takes a while.
+pub const HANDSHAKE_LONGEST: Duration = Duration::from_secs(180);
 
 /// Clients that negotiate at once; one more closes the oldest of them, so that silent clients keep no others out.
 pub const HANDSHAKES_MAX: usize = 64;
