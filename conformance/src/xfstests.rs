@@ -94,6 +94,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ "$kind" = fuse.cairn ] || exec /bin/mount "${{all[@]}}"
+case ,$options, in *,remount,*) exec /bin/mount -i -o "${{options#,}}" "${{places[-1]}}" ;; esac
 case ,$options, in *,nosuid,*) rights=(--dev) ;; esac
 {program} mount --data {data} "${{places[@]}}" "${{rights[@]}}" > /dev/null || exit 32
 rest=$(tr , '\n' <<< "$options" | grep -xE 'ro|noatime|nodiratime|strictatime|relatime|noexec|nodev' | paste -sd,)

@@ -5,16 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Clock, SnapshotId, Timestamp};
-use cairn_mirror::{Birth, Client, Compression, Contact, Destination, Options, Relationship, SourceStatus};
-use cairn_volume::Role;
+use cairn_mirror::{Birth, Client, Compression, Contact, Destination, Options, SourceStatus};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +24,6 @@ use crate::groups::Groups;
 use crate::identity::{Fingerprint, Identity};
 use crate::jobs::{Jobs, Progress};
 use crate::limits::Limits;
-use crate::pace::Pace;
 use crate::peers::{Credential, Peers};
 use crate::source::{is_silence, set_patience};
 use crate::state::{self, Unread};
@@ -35,7 +32,7 @@ use crate::volumes::{OpenVolume, Volumes};
 pub(crate) use closed::is_mirror;
 pub(crate) use consent::Consent;
 use consent::Consents;
-use continuous::Following;
+use relation::{Claim, Live, Relation};
 use roles::{Change, Changed, Decision};
 use spread::Spread;
 use when::When;
@@ -46,6 +43,7 @@ mod consent;
 mod continuous;
 mod facing;
 mod giving;
+mod relation;
 mod rewind;
 mod roles;
 mod show;
@@ -199,57 +197,6 @@ impl From<Born> for Birth {
             at: Timestamp(born.at_ns),
         }
     }
-}
-
-/// A mirror.
-struct Relation {
-    name: String,
-    path: PathBuf,
-    destination: Destination,
-    /// Never locked by who has `live`.
-    document: Mutex<Document>,
-    live: Mutex<Live>,
-    /// When the last byte of a running update moved, by the monotonic clock, in milliseconds.
-    heard: AtomicU64,
-    /// How fast it may take what the source sends.
-    pace: Pace,
-    /// What a running update makes of the time that it has.
-    trickle: Pace,
-    /// Its owner has said meanwhile that it has none.
-    hurry: AtomicBool,
-    /// Ends the running update at its next record.
-    abort: AtomicBool,
-    /// Something of `live` changed to not running.
-    settled: Condvar,
-    /// Another one is in its place: nothing of this one is begun, nor written down.
-    replaced: AtomicBool,
-}
-
-#[derive(Default)]
-struct Live {
-    running: bool,
-    /// How many updates have begun: another one that runs by now is told by it.
-    runs: u64,
-    /// The source is being asked how far behind this mirror is.
-    asking: bool,
-    verifying: bool,
-    /// When it was last asked or told something, by the clock that is never set.
-    asked: Option<Duration>,
-    /// Why the source did not answer, the last time that it was asked.
-    unanswered: Option<api::ErrorBody>,
-    /// By which a running update can be cut off.
-    sockets: Vec<TcpStream>,
-    transfer: Option<api::Transfer>,
-    problem: Option<api::ErrorBody>,
-    next_ms: Option<u64>,
-    /// What runs is a session of a mirror that follows continuously.
-    following: Option<Following>,
-    /// The other side, which was given the role of the source here, takes writes.
-    taken_over: bool,
-    /// Sessions that have failed since the last step.
-    failures: u32,
-    /// Updates since the server started that found nothing in common, and compared everything.
-    compared: u64,
 }
 
 /// How an update is made.
@@ -861,191 +808,5 @@ impl<S: Write> Write for Heedful<'_, S> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.stream.flush()
-    }
-}
-
-/// A running update; it is over when this goes, however it ended.
-struct Claim<'a>(&'a Relation);
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        self.0.release();
-    }
-}
-
-impl Relation {
-    fn new(open: &OpenVolume, path: PathBuf, document: Document, now_ms: u64) -> Self {
-        // Runs that were missed while the server was away are one run now.
-        let next_ms = document.when.first_ms(document.last.as_ref().map(|last| last.started_ms), now_ms);
-        let destination = Destination::new(
-            open.volume.clone(),
-            &document.volume,
-            Relationship(document.relationship),
-            Compression::Auto,
-            document.contact.map(Contact::from),
-        );
-        destination.set_options(document.options());
-        if let Some(births) = &document.births {
-            let births: Vec<Birth> = births.iter().copied().map(Birth::from).collect();
-            destination.remember_births(&births);
-        }
-        Self {
-            name: open.name.clone(),
-            path,
-            destination,
-            document: Mutex::new(document),
-            live: Mutex::new(Live { next_ms, ..Live::default() }),
-            heard: AtomicU64::new(0),
-            pace: Pace::default(),
-            trickle: Pace::default(),
-            hurry: AtomicBool::new(false),
-            abort: AtomicBool::new(false),
-            settled: Condvar::new(),
-            replaced: AtomicBool::new(false),
-        }
-    }
-
-    /// Writes down what is said of it. One whose place is another's by now is not written down. The document is to be locked.
-    fn save(&self, document: &Document) -> Result<(), ServerError> {
-        self.refuse_replaced()?;
-        state::save(&self.path, document)
-    }
-
-    /// Writes down what is known of it, which nobody asked for.
-    fn save_known(&self, document: &Document) -> Result<(), ServerError> {
-        let has_place = self.refuse_replaced().is_ok();
-        if has_place { state::save(&self.path, document) } else { Ok(()) }
-    }
-
-    fn refuse_replaced(&self) -> Result<(), ServerError> {
-        let by = "another command has changed its role, or opened it anew, in this moment";
-        match self.replaced.load(Ordering::Acquire) {
-            true => Err(ServerError::Busy { name: self.name.clone(), by }),
-            false => Ok(()),
-        }
-    }
-
-    /// Another one takes its place: whoever waits for this one finds that nothing of it runs, and nothing of it begins or is written down any more.
-    fn retire(&self) {
-        {
-            let _mine = self.document.lock();
-            self.replaced.store(true, Ordering::Release);
-        }
-        self.release();
-    }
-
-    /// Another one takes its place, which `document` is of: when this returns none of its updates runs, and none begins.
-    fn give_place(&self, document: &Document) -> Result<(), ServerError> {
-        self.replaced.store(true, Ordering::Release);
-        let given = self.settle().and_then(|()| {
-            let _mine = self.document.lock();
-            state::save(&self.path, document)
-        });
-        if given.is_err() {
-            self.replaced.store(false, Ordering::Release);
-        }
-        given
-    }
-
-    /// The role in the volume decides.
-    fn is_failed_over(&self) -> bool {
-        self.destination.volume().status().role == Role::Normal
-    }
-
-    /// It shows an image that came from its source.
-    fn has_image(&self) -> bool {
-        let volume = self.destination.volume();
-        volume.status().cursor.snapshot != SnapshotId(0) && volume.own_head().is_none()
-    }
-
-    fn is_due(&self, now_ms: u64) -> bool {
-        if self.document.lock().paused {
-            return false;
-        }
-        let live = self.live.lock();
-        !self.is_failed_over() && !live.running && live.next_ms.is_some_and(|next| next <= now_ms)
-    }
-
-    /// The clock was put back: what was planned by it may be hours away now.
-    fn plan_again(&self, now_ms: u64) {
-        let document = self.document.lock();
-        let mut live = self.live.lock();
-        live.next_ms = live.next_ms.map(|due| document.when.no_later_ms(due, now_ms));
-    }
-
-    /// For how long no byte has moved in the running update.
-    fn quiet_ms(&self, clock: &dyn Clock) -> u64 {
-        millis(clock.monotonic()).saturating_sub(self.heard.load(Ordering::Relaxed))
-    }
-
-    /// Marks an update as running; the next one is counted from here.
-    fn claim(&self, clock: &dyn Clock) -> Result<(), ServerError> {
-        let now_ms = now_ms(clock);
-        self.heard.store(millis(clock.monotonic()), Ordering::Relaxed);
-        let next_ms = self.document.lock().when.next_ms(now_ms);
-        let mut live = self.live.lock();
-        if live.running {
-            return Err(ServerError::Busy { name: self.name.clone(), by: "an update runs" });
-        }
-        self.refuse_replaced()?;
-        live.running = true;
-        live.runs += 1;
-        self.abort.store(false, Ordering::Release);
-        self.hurry.store(false, Ordering::Release);
-        live.transfer = Some(api::Transfer { started_ms: now_ms, ..api::Transfer::default() });
-        live.next_ms = next_ms;
-        Ok(())
-    }
-
-    fn release(&self) {
-        let mut live = self.live.lock();
-        live.running = false;
-        live.following = None;
-        live.sockets.clear();
-        self.settled.notify_all();
-    }
-
-    fn keep_socket(&self, socket: TcpStream) {
-        let mut live = self.live.lock();
-        if self.abort.load(Ordering::Acquire) {
-            let _ = socket.shutdown(Shutdown::Both);
-        }
-        live.sockets.push(socket);
-    }
-
-    /// Sets the pace to what is wanted at this time of the day.
-    fn set_pace(&self, now_ms: u64) {
-        let document = self.document.lock();
-        let (day, minute) = document.when.day_and_minute(now_ms);
-        self.pace.set(document.limits().at(day, minute));
-    }
-
-    /// Cuts off a running update; the last image stays.
-    fn cut(&self) {
-        self.cut_run(&self.live.lock());
-    }
-
-    fn cut_run(&self, live: &Live) {
-        self.abort.store(true, Ordering::Release);
-        for socket in &live.sockets {
-            let _ = socket.shutdown(Shutdown::Both);
-        }
-    }
-
-    /// Cuts off a running update and waits until none runs. One that somebody else begins when the first is over is cut off like that: it would not end by itself where the mirror follows continuously.
-    fn settle(&self) -> Result<(), ServerError> {
-        let mut live = self.live.lock();
-        let mut cut = None;
-        while live.running {
-            if cut != Some(live.runs) {
-                cut = Some(live.runs);
-                self.cut_run(&live);
-            }
-            let late = self.settled.wait_for(&mut live, CUT_PATIENCE).timed_out();
-            if late && live.running && cut == Some(live.runs) {
-                return Err(ServerError::Busy { name: self.name.clone(), by: "an update does not end" });
-            }
-        }
-        Ok(())
     }
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use cairn_mirror::Lag;
 
-use super::{Document, Following, Live, Mirrors, Relation, image_of, millis, now_ms};
+use super::continuous::Following;
+use super::{Document, Live, Mirrors, Relation, image_of, millis, now_ms};
 use crate::api::{self, ErrorKind, MirrorState};
 use crate::transfer;
 
