@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::exit::Failure;
+use crate::output::note_line;
 
 /// Longest wait for the answer to one request. Work that may take longer is a job.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -177,7 +178,7 @@ impl Client {
         let ours = env!("CARGO_PKG_VERSION");
         let theirs = theirs.unwrap_or("an unknown version");
         if theirs != ours && !self.told_version.replace(true) {
-            crate::output::note_line(&format!(
+            note_line(&format!(
                 "note: the server is {theirs} and this program is {ours}; use the same version of both"
             ));
         }

@@ -34,7 +34,7 @@ use cairn_server::api::{self, ErrorKind};
 use crate::arguments::{Command, Image, Restore, Trace};
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, json, print_line};
+use crate::output::{Output, json, note_line, print_line};
 
 /// Runs a command against the server.
 pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Failure> {
@@ -102,7 +102,7 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
     let (mut told, mut noted) = (None, 0);
     let mut tell_notes = |job: &api::Job| {
         let fresh = job.notes.iter().skip(noted).filter(|_| !output.json && !output.quiet);
-        bar.suspend(|| fresh.for_each(|note| crate::output::note_line(note)));
+        bar.suspend(|| fresh.for_each(|note| note_line(note)));
         noted = job.notes.len();
     };
     while job.state == api::JobState::Running {

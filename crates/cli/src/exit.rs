@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use cairn_server::ServerError;
 use cairn_server::api::{ErrorBody, ErrorKind};
 
+use crate::output::note_line;
+
 /// The exit codes, all of them. Scripts depend on them.
 pub const DONE: u8 = 0;
 const FAILED: u8 = 1;
@@ -77,7 +79,7 @@ impl Failure {
             // Whoever does not read it gets the exit code.
             let _ = writeln!(std::io::stdout(), "{message}");
         } else {
-            crate::output::note_line(&format!("error: {}\n  next: {}", self.body.message, self.body.next));
+            note_line(&format!("error: {}\n  next: {}", self.body.message, self.body.next));
         }
         ExitCode::from(self.code)
     }

@@ -12,7 +12,7 @@ use super::{follow, has_failed, summary};
 use crate::arguments::Dump;
 use crate::client::Client;
 use crate::exit::{Failure, PARTLY_DONE};
-use crate::output::{Output, ago, print_line, size, table};
+use crate::output::{Output, ago, note_line, print_line, size, table};
 use volumes::{Cutting, Volumes};
 
 /// Runs the command.
@@ -35,7 +35,7 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
     if asked.dry_run {
         let plan: api::FileDumpPlan = client.post(&format!("{base}/plan"), &request)?;
         if !output.json && !output.quiet {
-            plan.why_all.iter().for_each(|why| crate::output::note_line(why));
+            plan.why_all.iter().for_each(|why| note_line(why));
         }
         output.show(&plan, |plan| {
             let since = plan.since_ms.map(|since| format!(" since {}", ago(since))).unwrap_or_default();
@@ -93,11 +93,11 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
         }
     };
     let Some((result, name)) = written else { return Ok(()) };
-    let tell = |line: &str| if to_pipe { crate::output::note_line(line) } else { print_line(line) };
+    let tell = |line: &str| if to_pipe { note_line(line) } else { print_line(line) };
     if output.json {
         tell(&summary(&result).to_string());
     } else {
-        result.failed.iter().for_each(|line| crate::output::note_line(line));
+        result.failed.iter().for_each(|line| note_line(line));
         if !output.quiet {
             let since = result.since_ms.map(|since| format!(", what changed since {}", ago(since)));
             tell(&format!(

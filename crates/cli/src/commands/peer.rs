@@ -6,7 +6,7 @@ use super::volume::segment;
 use crate::arguments::Peer;
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, ago, table};
+use crate::output::{Output, ago, note_line, table};
 
 /// Runs a command on peers.
 pub fn run(command: Peer, client: &Client, output: Output) -> Result<(), Failure> {
@@ -17,7 +17,7 @@ pub fn run(command: Peer, client: &Client, output: Output) -> Result<(), Failure
             let invitation: api::Invitation = client.post("/v1/peers/invite", &request)?;
             if !output.json && !output.quiet {
                 let volume = invitation.volume.as_deref().unwrap_or("VOLUME");
-                crate::output::note_line(&format!(
+                note_line(&format!(
                     "this word is a secret, good once, and expires {}; on the destination:\n\
                      cairn mirror create {volume} TOKEN --every 15m",
                     ago(invitation.expires_ms)

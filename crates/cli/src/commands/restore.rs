@@ -16,7 +16,7 @@ use cairn_server::api::ErrorKind;
 
 use crate::arguments::Restore;
 use crate::exit::{Failure, PARTLY_DONE};
-use crate::output::{Output, print_line};
+use crate::output::{Output, note_line, print_line};
 use host::Target;
 use makers::Manner;
 
@@ -247,8 +247,8 @@ impl Open {
         if output.json {
             print_line(&serde_json::json!({ "message_type": "troubles", "troubles": lines }).to_string());
         } else {
-            lines.iter().for_each(|line| crate::output::note_line(line));
-            crate::output::note_line("everything else is there");
+            lines.iter().for_each(|line| note_line(line));
+            note_line("everything else is there");
         }
         Err(Failure::silent(PARTLY_DONE))
     }

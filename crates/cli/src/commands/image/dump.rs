@@ -16,7 +16,7 @@ use crate::client::Client;
 use crate::commands::volume::{absolute, segment};
 use crate::commands::{follow, summary};
 use crate::exit::Failure;
-use crate::output::{Output, print_line, size};
+use crate::output::{Output, note_line, print_line, size};
 
 /// Runs the command.
 pub fn run(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failure> {
@@ -241,8 +241,8 @@ fn tell(result: &api::DumpResult, names: &[String], to_pipe: bool, output: Outpu
         names.join(", "),
     );
     match (to_pipe, output.json) {
-        (true, true) => crate::output::note_line(&summary(result).to_string()),
-        (true, false) if !output.quiet => crate::output::note_line(&people),
+        (true, true) => note_line(&summary(result).to_string()),
+        (true, false) if !output.quiet => note_line(&people),
         (false, true) => print_line(&summary(result).to_string()),
         (false, false) if !output.quiet => print_line(&people),
         _ => {}

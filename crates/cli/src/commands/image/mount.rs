@@ -16,7 +16,7 @@ use cairn_volume::{Image, VolumeError};
 use super::files;
 use crate::arguments::MountImage;
 use crate::exit::Failure;
-use crate::output::{Output, print_line, size, table};
+use crate::output::{Output, note_line, print_line, size, table};
 
 /// Memory for blocks that were read.
 const CACHE_BYTES: u64 = 64 << 20;
@@ -148,7 +148,7 @@ impl Exports for DumpExports {
 pub fn run(asked: &MountImage, output: Output) -> Result<(), Failure> {
     let parts = open_files(&asked.files)?;
     for part in parts.iter().filter(|part| !part.is_whole()) {
-        crate::output::note_line(&format!(
+        note_line(&format!(
             "note: {} is not whole; reads of blocks that are missing will fail. `cairn image verify` says what that is",
             part.file()
         ));

@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::commands::volume::{absolute, segment};
 use crate::commands::{follow, print_findings, summary};
 use crate::exit::Failure;
-use crate::output::{Output, print_line, size};
+use crate::output::{Output, note_line, print_line, size};
 
 /// Runs the command.
 pub fn run(asked: &RestoreImage, client: &Client, output: Output) -> Result<(), Failure> {
@@ -126,7 +126,7 @@ fn tell(result: &api::RestoreResult, output: Output) -> Result<(), Failure> {
         return Ok(());
     }
     if !output.json {
-        crate::output::note_line(&format!(
+        note_line(&format!(
             "{} record(s) could not be read; reads of what {} finding(s) name will fail, all else is there",
             result.lost.len(),
             result.findings.len()

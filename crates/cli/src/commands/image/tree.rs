@@ -17,7 +17,7 @@ use super::mount::{dump_failure, open_dump, open_files};
 use crate::arguments::ExtractImage;
 use crate::commands::restore::host::{Place, Target};
 use crate::exit::{Failure, PARTLY_DONE};
-use crate::output::{Output, ago, print_line, size, table, unwritten};
+use crate::output::{Output, ago, note_line, print_line, size, table, unwritten};
 
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
@@ -239,7 +239,7 @@ pub fn extract(asked: &ExtractImage, output: Output) -> Result<(), Failure> {
     if output.json {
         print_line(&told.to_string());
     } else {
-        troubles.iter().for_each(|trouble| crate::output::note_line(trouble));
+        troubles.iter().for_each(|trouble| note_line(trouble));
         if !output.quiet {
             print_line(&format!("{files} files and directories, {}, in {}", size(bytes), asked.to.display()));
         }

@@ -11,7 +11,7 @@ use super::super::dump::volumes::{listed, numbered};
 use super::super::image::files::{allow_many_files, opening};
 use crate::arguments::Restore;
 use crate::exit::Failure;
-use crate::output::Output;
+use crate::output::{Output, note_line};
 
 type Source = Box<dyn Read>;
 
@@ -137,7 +137,7 @@ fn look(files: &[(PathBuf, File)], output: Output) -> Result<(), Failure> {
         && !output.quiet
     {
         let next = files.len() + 1;
-        crate::output::note_line(&format!(
+        note_line(&format!(
             "the dump goes on after {}: volume {next} is missing, and what there is is read",
             path.display()
         ));
