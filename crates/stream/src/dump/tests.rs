@@ -443,18 +443,18 @@ fn files_that_do_not_belong_together_are_refused_by_name() {
     assert!(opened(one, false, false).is_err());
 }
 
+/// Of a dump of level 0.
+fn first_label() -> DumpLabel {
+    DumpLabel { id: DumpId([1; 16]), level: DumpLevel::Level(0), name: "v".into(), created: Timestamp(1) }
+}
+
 #[test]
 fn dump_that_is_given_up_says_so_and_is_not_restored() {
     let (volume, luns) = source(1);
     scribble(&luns, &mut Rng::new(1), 2000);
     let target = volume.create_snapshot("one").expect("a snapshot").id;
     let plan = Plan::against(&volume, None, target).expect("a plan");
-    let label = DumpLabel {
-        id: DumpId([1; 16]),
-        level: DumpLevel::Level(0),
-        name: "v".into(),
-        created: Timestamp(1),
-    };
+    let label = first_label();
     let cancel = AtomicBool::new(false);
     let mut bytes = Vec::new();
     let mut records = 0;

@@ -279,13 +279,7 @@ fn what_is_said_to_be_written_was_handed_on_by_its_writer() {
     scribble(&luns, &mut Rng::new(1), 100);
     let target = volume.create_snapshot("one").expect("a snapshot").id;
     let plan = Plan::against(&volume, None, target).expect("a plan");
-    let label = DumpLabel {
-        id: DumpId([1; 16]),
-        level: DumpLevel::Level(0),
-        name: "v".into(),
-        created: Timestamp(1),
-    };
-    let dump = Dump::new(&plan, label, 1);
+    let dump = Dump::new(&plan, first_label(), 1);
     let mut out = Holding::default();
     let produced = with_work(false, |work| dump.write_part(0, &mut out, Compression::None, work));
     assert_eq!(produced.expect("written").bytes, out.written.len() as u64);
