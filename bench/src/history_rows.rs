@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use cairn_base::{HistoryId, Rng};
 use cairn_device::{Device, Direct, FileDevice, FileOptions, Operation, Request, Segments, SystemClock};
 use cairn_history::{
-    Granularity, History, HistoryOptions, HistoryStatus, OpenOptions, Placement, Reduction, Window,
+    Granularity, History, HistoryOptions, HistoryStatus, LogPosition, OpenOptions, Placement, Reduction,
+    Window,
 };
 use serde_json::Value;
 
@@ -233,7 +234,12 @@ fn write_through(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> 
                     window: Window::default(),
                 };
                 let clock = Arc::new(SystemClock::new());
-                let open = OpenOptions { dirty_bytes: 32 << 20, read_bytes: 0, clock };
+                let open = OpenOptions {
+                    dirty_bytes: 32 << 20,
+                    read_bytes: 0,
+                    clock,
+                    at_least: LogPosition::default(),
+                };
                 Ok(History::create(origin.clone(), store, &options, open)?)
             });
             let history = history.transpose()?;
@@ -313,7 +319,8 @@ fn reduced(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
                 window: Window { reduction: Reduction { xor, identical }, ..Window::default() },
             };
             let clock = Arc::new(SystemClock::new());
-            let open = OpenOptions { dirty_bytes: 32 << 20, read_bytes: 0, clock };
+            let open =
+                OpenOptions { dirty_bytes: 32 << 20, read_bytes: 0, clock, at_least: LogPosition::default() };
             let history = History::create(origin, store, &options, open)?;
             let mut rng = Rng::new(6);
             let mut image = vec![0; pages * PAGE];
@@ -383,7 +390,12 @@ fn many_writes(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
         block_bytes: SMALL_BLOCK,
         window: Window::default(),
     };
-    let open = OpenOptions { dirty_bytes: 8 << 20, read_bytes: 0, clock: Arc::new(SystemClock::new()) };
+    let open = OpenOptions {
+        dirty_bytes: 8 << 20,
+        read_bytes: 0,
+        clock: Arc::new(SystemClock::new()),
+        at_least: LogPosition::default(),
+    };
     let history = History::create(origin, store, &options, open)?;
     let mut rng = Rng::new(11);
     let content = Segments::copy_of(&[5; SMALL_BLOCK as usize]);

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use cairn_base::{HistoryId, ManualClock, Rng, Timestamp};
 use cairn_device::{Device, DeviceError, Fate, FaultDevice, FaultPart, Operation, Request, Segments};
 use cairn_history::{
-    FloorPolicy, Granularity, History, HistoryError, HistoryOptions, OpenOptions, Placement, Reduction, Thin,
-    Window,
+    FloorPolicy, Granularity, History, HistoryError, HistoryOptions, LogPosition, OpenOptions, Placement,
+    Reduction, Thin, Window,
 };
 
 use crate::cuts::{Done, at_every_operation};
@@ -121,6 +121,8 @@ struct Life<'a> {
     /// What an action that failed may have written, whole.
     attempted: Option<Rc<Vec<u8>>>,
     reverting: bool,
+    /// How far the history had come, as somebody looked now and then: every opening must have come as far.
+    known: LogPosition,
     timeline: &'a mut Timeline,
 }
 
@@ -149,6 +151,7 @@ impl<'a> Life<'a> {
             gaps: Vec::new(),
             attempted: None,
             reverting: false,
+            known: LogPosition::default(),
             timeline,
         };
         if let Some(host) = config.host {
@@ -186,6 +189,7 @@ impl<'a> Life<'a> {
             dirty_bytes: self.config.dirty_bytes,
             read_bytes: self.config.read_bytes,
             clock: self.clock.clone(),
+            at_least: self.known,
         }
     }
 
@@ -249,7 +253,13 @@ impl<'a> Life<'a> {
             _ => return self.reopen(tally).map(|()| Done::Fine),
         };
         match outcome {
-            Ok(()) => Ok(Done::Fine),
+            Ok(()) => {
+                // Without a number of the dice: lives stay what they were.
+                if self.whole.operations().is_multiple_of(2) {
+                    self.known = self.history()?.position().context("no device has failed")?;
+                }
+                Ok(Done::Fine)
+            }
             Err(_) if self.whole.is_off() => Ok(Done::Off),
             Err(error) => match error.downcast_ref::<DeviceError>() {
                 Some(DeviceError::NoSpace { .. }) => {

@@ -221,3 +221,74 @@ fn what_can_have_no_history_is_refused_and_changes_nothing() {
     enabled(&server, dir.path(), "hybrid");
     assert_eq!(first_byte(&server, "v/db"), 3);
 }
+
+#[test]
+fn store_that_was_put_back_older_than_its_disk_keeps_device_and_volume_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = server_with_disk(dir.path());
+    let volume_store = enabled(&server, dir.path(), "split-stream");
+    let (disk, store) = (path(dir.path(), "disk0.img"), path(dir.path(), "disk0.store"));
+    let adopt = ["device", "adopt", "disk0", "--origin", &disk, "--size", "8M", "--history", &store];
+    server.good(&[&adopt[..], &["--placement", "logging", "--granularity", "every-write"]].concat());
+    let write = |server: &Running, byte: u8| {
+        written(server, byte);
+        let mut disk = server.disk("disk0");
+        disk.write(0, &[byte; 8192]).unwrap();
+        disk.flush().unwrap();
+    };
+    let stores = [&store, &volume_store];
+    let kept = |path: &str| format!("{path}.kept");
+    write(&server, 1);
+    server.kill();
+    stores.iter().for_each(|store| assert!(std::fs::copy(store, kept(store)).is_ok()));
+    server.restart();
+    write(&server, 2);
+    // Killed: what is known is from the next start.
+    server.kill();
+    server.restart();
+    server.kill();
+    let newer: Vec<Vec<u8>> = stores.iter().map(|store| std::fs::read(store).unwrap()).collect();
+    let origin = std::fs::read(&disk).unwrap();
+    stores.iter().for_each(|store| assert!(std::fs::copy(kept(store), store).is_ok()));
+    server.restart();
+    assert!(!server.has_export("disk0") && !server.has_export("v/db"));
+    let problems = server.json(&["status"])["problems"].clone();
+    for name in ["disk0", "v"] {
+        let told = problems
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|told| told["next"].as_str().unwrap().contains(&format!("accept-older {name}`")));
+        let told = told.unwrap_or_else(|| panic!("{name}: {problems}"));
+        assert!(told.to_string().contains("older than it was"), "{told}");
+        let planned = server.good(&["history", "accept-older", name, "-n"]);
+        assert!(planned.contains("nothing was done"), "{planned}");
+        server.bad(2, "usage", &["history", "accept-older", name]);
+    }
+    // The store itself again: within seconds, or when it is asked for.
+    server.kill();
+    assert!(std::fs::read(&disk).unwrap() == origin, "nothing was written");
+    stores.iter().zip(&newer).for_each(|(store, bytes)| std::fs::write(store, bytes).unwrap());
+    server.restart();
+    assert_eq!((first_byte(&server, "disk0"), first_byte(&server, "v/db")), (2, 2));
+    server.bad(2, "usage", &["history", "accept-older", "disk0", "-n"]);
+    server.bad(2, "usage", &["history", "accept-older", "v", "--yes"]);
+    server.bad(10, "not-found", &["history", "accept-older", "nobody", "--yes"]);
+    // By a word of its owner it is taken as it is, and is what is known from then on.
+    server.kill();
+    std::fs::copy(kept(&store), &store).unwrap();
+    server.restart();
+    server.good(&["history", "accept-older", "disk0", "--yes"]);
+    assert_eq!(first_byte(&server, "disk0"), 1);
+    server.kill();
+    server.restart();
+    assert_eq!((first_byte(&server, "disk0"), first_byte(&server, "v/db")), (1, 2));
+    // A history that comes after one that went is another.
+    server.good(&["history", "disable", "v", "--yes"]);
+    std::fs::remove_file(&volume_store).unwrap();
+    enabled(&server, dir.path(), "checkpointing");
+    server.kill();
+    server.restart();
+    assert_eq!(first_byte(&server, "v/db"), 2);
+    assert!(server.good(&["volume", "check", "v", "--deep"]).contains("sound"));
+}

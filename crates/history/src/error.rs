@@ -3,6 +3,8 @@
 use cairn_device::DeviceError;
 use cairn_format::FormatError;
 
+use crate::options::LogPosition;
+
 /// What went wrong.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -47,6 +49,17 @@ pub enum HistoryError {
         expected: String,
         /// What is there.
         found: String,
+    },
+    /// The store is not what it was when its owner last looked.
+    #[error(
+        "the store of the history is older than it was, or its end is damaged: it ends at record {} under superblock {}, and was durable up to record {} under superblock {}",
+        .found.record, .found.superblock, .known.record, .known.superblock
+    )]
+    StoreOlder {
+        /// As far as it goes.
+        found: LogPosition,
+        /// As far as it had come.
+        known: LogPosition,
     },
     /// Blocks can't be read any more.
     #[error(

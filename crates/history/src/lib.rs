@@ -83,7 +83,9 @@ pub use cairn_format::history::{FloorPolicy, Granularity, Placement, Reduction};
 pub use counters::{Counters, Io, IoCount};
 pub use error::HistoryError;
 pub use history::History;
-pub use options::{HistoryOptions, MAX_BLOCK, MIN_BLOCK, OpenOptions, Thin, Window, store_bytes_min};
+pub use options::{
+    HistoryOptions, LogPosition, MAX_BLOCK, MIN_BLOCK, OpenOptions, Thin, Window, store_bytes_min,
+};
 pub use revert::Reverted;
 pub use status::{HistoryEvent, HistoryStatus, LostVersion, Mark, RevertProgress};
 pub use view::HistoryView;

@@ -104,6 +104,29 @@ pub struct OpenOptions {
     pub read_bytes: u64,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
+    /// How far the history is known to have come, durably: a store that has not is refused. The default knows nothing.
+    pub at_least: LogPosition,
+}
+
+/// How far a history has come, durably. Neither number ever goes back, so a store that has not come so far is an older copy of it, or has lost its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LogPosition {
+    /// The number of its superblock.
+    pub superblock: u64,
+    /// The number of the last record that is durable, with what it brought to the origin.
+    pub record: u64,
+}
+
+impl LogPosition {
+    /// True when it has come as far as `other`.
+    pub fn reaches(&self, other: &Self) -> bool {
+        self.superblock >= other.superblock && self.record >= other.record
+    }
+
+    /// As far as either has come.
+    pub fn and(self, other: &Self) -> Self {
+        Self { superblock: self.superblock.max(other.superblock), record: self.record.max(other.record) }
+    }
 }
 
 /// Bytes of the smallest store.

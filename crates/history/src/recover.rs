@@ -19,7 +19,7 @@ use crate::counters::Tally;
 use crate::history::{History, State};
 use crate::index::{Index, Loading, Version};
 use crate::log::{RECORD_BYTES, Segment, Writer};
-use crate::options::{HistoryOptions, OpenOptions, check, segments_of};
+use crate::options::{HistoryOptions, LogPosition, OpenOptions, check, segments_of};
 use crate::reduce::Recent;
 use crate::resolve::NOW;
 use crate::revert::{BEFORE, after_mark};
@@ -124,6 +124,9 @@ impl History {
     }
 
     /// Opens the history in `store` of `origin`: every instant up to the last flush is there.
+    ///
+    /// # Errors
+    /// [`HistoryError::StoreOlder`] where the store has not come as far as it is known to have: its origin has what came later, and what the log would write there again is old. Nothing was written then.
     pub fn open(
         origin: Arc<dyn Device>,
         store: Arc<dyn Device>,
@@ -147,8 +150,21 @@ impl History {
             window: window_of(&superblock),
         };
         check(&options, origin.geometry(), store.geometry())?;
+        let (sequence, said, known) = (superblock.sequence, superblock.durable_through, open.at_least);
+        let older = |record| {
+            let found = LogPosition { superblock: sequence, record };
+            HistoryError::StoreOlder { found, known }
+        };
+        if sequence < known.superblock {
+            return Err(older(said));
+        }
         let history = Self::new(origin, store, superblock, open);
-        history.recover()?;
+        history.recover(known.record).map_err(|error| match error {
+            HistoryError::Missing { sequence } if (said + 1..=known.record).contains(&sequence) => {
+                older(sequence - 1)
+            }
+            other => other,
+        })?;
         Ok(Arc::new(history))
     }
 
@@ -246,7 +262,8 @@ impl History {
         }
     }
 
-    fn recover(&self) -> Result<(), HistoryError> {
+    /// `at_least`: the last record that somebody knows to have been durable.
+    fn recover(&self, at_least: u64) -> Result<(), HistoryError> {
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
         let mut known = Vec::new();
@@ -282,7 +299,7 @@ impl History {
                 unsettled.push((records.next_record, lbas));
             }
         }
-        let (settled, mut unsure) = self.follow(writer, tail, &mut loading)?;
+        let (settled, mut unsure) = self.follow(writer, tail, at_least, &mut loading)?;
         self.sort_bare(writer);
         self.keep_room(writer)?;
         self.load(writer, loading);
@@ -330,6 +347,7 @@ impl History {
         &self,
         writer: &mut Writer,
         tail: Found,
+        at_least: u64,
         loading: &mut Loading,
     ) -> Result<(u64, Vec<u64>), HistoryError> {
         let mut ahead = Vec::new();
@@ -343,34 +361,39 @@ impl History {
         // Each that was named may have got a number.
         let given = writer.superblock.ahead_from + writer.ahead.len() as u64;
         writer.next_sequence = given.max(tail.sequence + 1);
+        let mut ahead = ahead.into_iter().peekable();
+        let begin = |next: Option<&Found>| next.and_then(|next| next.first_record);
+        let durable = writer.superblock.durable_through;
         let records = match tail.first_record {
             Some(first_record) => {
-                self.scan_records(writer, &tail, first_record, writer.superblock.durable_through)?
+                self.scan_records(writer, &tail, first_record, durable, begin(ahead.peek()))?
             }
             None => self.records_of(writer, &tail, None)?,
         };
-        let mut settled = writer.superblock.durable_through.max(records.durable_through);
+        let mut settled = durable.max(records.durable_through);
         let mut log = vec![(tail, records)];
-        let mut ahead = ahead.into_iter().peekable();
         while let Some((last, records)) = log.last_mut() {
             let next_record = records.next_record;
-            if ahead.peek().and_then(|next| next.first_record) == Some(next_record)
+            if begin(ahead.peek()) == Some(next_record)
                 && let Some(next) = ahead.next()
             {
-                let records = self.scan_records(writer, &next, next_record, settled)?;
+                let limit = begin(ahead.peek());
+                let records = self.scan_records(writer, &next, next_record, settled, limit)?;
                 settled = settled.max(records.durable_through);
                 log.push((next, records));
                 continue;
             }
-            // Here the log ends, or a record of it is damaged: then one that came later may know that it was durable.
-            let mut proof = self.durable_beyond(writer, last, records.position)?.max(settled);
+            // Here the log ends, or a record of it is damaged: then one that came later may know that it was durable, or whoever opens it does. Not before: what a cut has torn looks like a record too, where the log went on in
+            // the next segment.
+            let mut proof = self.durable_beyond(writer, last, records.position)?.max(settled).max(at_least);
             for later in ahead.clone() {
                 proof = proof.max(self.durable_beyond(writer, &later, 1)?);
             }
             if let (true, Some(first_record)) = (proof >= next_record && proof > settled, last.first_record) {
                 // What was durable counts, whatever its content is by now: a read of it tells.
                 settled = proof;
-                *records = self.scan_records(writer, last, first_record, settled)?;
+                let limit = begin(ahead.peek());
+                *records = self.scan_records(writer, last, first_record, settled, limit)?;
                 continue;
             }
             // Where the segment had ended its summary serves, and where all that it names is there nothing else has to say so.
@@ -435,7 +458,8 @@ impl History {
                     // The log goes on in it, and what that names is not all of it, or is lost.
                     let end = writer.start_of(found.index) + writer.superblock.segment_blocks - 1;
                     writer.store_dirty = true;
-                    self.latch(self.store.write_from(end * BLOCK, &[0; BLOCK_SIZE]))?;
+                    let outcome = self.store.write_from(end * BLOCK, &[0; BLOCK_SIZE]);
+                    self.logged(writer, outcome)?;
                 }
             } else if !is_full {
                 // The cut may have kept the next segment and not the end of this one, which counts from the next superblock on.
@@ -595,7 +619,7 @@ impl History {
             );
         }
         let durable = writer.superblock.durable_through;
-        let records = self.scan_records(writer, found, first_record, durable)?;
+        let records = self.scan_records(writer, found, first_record, durable, end_record)?;
         // It had ended before the superblock: a record that is not there is lost.
         if end_record.is_some_and(|end| records.next_record < end) {
             return Err(HistoryError::Missing { sequence: records.next_record });
@@ -644,12 +668,15 @@ impl History {
         Ok(self.records_of(writer, &found, end)?.entries)
     }
 
+    /// The records of a segment, one after the other. Content of those up to `durable` is not looked at. Where it is known with which record the next segment begins the scan ends before `limit`: what follows here was torn by a cut, and
+    /// the log went on there as no other record of its size came.
     fn scan_records(
         &self,
         writer: &Writer,
         found: &Found,
         first_record: u64,
         mut durable: u64,
+        limit: Option<u64>,
     ) -> Result<Records, HistoryError> {
         let mut records = Records {
             entries: Vec::new(),
@@ -659,7 +686,11 @@ impl History {
             previous: 0,
             durable_through: 0,
         };
-        while records.position + 2 < writer.superblock.segment_blocks {
+        let goes_on = |records: &Records| {
+            records.position + 2 < writer.superblock.segment_blocks
+                && limit.is_none_or(|limit| records.next_record < limit)
+        };
+        while goes_on(&records) {
             let offset = (writer.start_of(found.index) + records.position) * BLOCK;
             let Some((record, sum)) = self.record_at(writer, offset, records.position)? else { break };
             let follows = !record.summary

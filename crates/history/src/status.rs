@@ -9,7 +9,7 @@ use cairn_format::history::{Granularity, Placement, Reduction, THINNED_MAX, Thin
 use crate::HistoryError;
 use crate::counters::Counters;
 use crate::history::History;
-use crate::options::{Thin, Window, check_window};
+use crate::options::{LogPosition, Thin, Window, check_window};
 
 /// Lost versions that are shown one by one.
 const LOST_SHOWN: usize = 64;
@@ -118,6 +118,15 @@ pub struct HistoryStatus {
 }
 
 impl History {
+    /// How far it has come, durably: for [`OpenOptions::at_least`](crate::OpenOptions::at_least) of a later opening. None once a device has failed: then nothing is known of what is durable.
+    pub fn position(&self) -> Option<LogPosition> {
+        let writer = self.writer.lock();
+        self.check_failed().ok()?;
+        // The second slot of a superblock is durable with the next flush of the store; with the first alone damage would leave the one before.
+        let superblock = writer.superblock.sequence.saturating_sub(u64::from(writer.store_dirty));
+        Some(LogPosition { superblock, record: writer.synced })
+    }
+
     /// How it is.
     pub fn status(&self) -> HistoryStatus {
         let (superblock, free, folding) = {

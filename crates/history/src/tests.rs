@@ -14,6 +14,7 @@ mod group;
 mod hostile;
 mod index;
 mod lost;
+mod older;
 mod opening;
 mod order;
 mod owed;
@@ -34,7 +35,7 @@ fn clock() -> Arc<ManualClock> {
 }
 
 fn open_options(clock: &Arc<ManualClock>, dirty_bytes: u64) -> OpenOptions {
-    OpenOptions { dirty_bytes, read_bytes: 1 << 18, clock: clock.clone() }
+    OpenOptions { dirty_bytes, read_bytes: 1 << 18, clock: clock.clone(), at_least: LogPosition::default() }
 }
 
 /// A history on two devices, and the devices.

@@ -26,9 +26,10 @@ pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target, WriteCache
 pub use activity::{Activity, Rate};
 pub use clones::{CreateClone, VolumeClone};
 pub use devices::{
-    AdoptDevice, CreateMark, CreateView, Device, DiscardHistory, DiscardedHistory, EnableHistory,
-    FloorPolicy, Folding, HistoryEnabled, HistoryStatus, Instant, IoCount, LostVersion, Mark, Placement,
-    Reduce, ReleaseQuery, Revert, RevertCopy, Reverted, Thin, View, ViewQuery, VolumeHistory, Window,
+    AcceptOlder, AcceptedOlder, AdoptDevice, CreateMark, CreateView, Device, DiscardHistory,
+    DiscardedHistory, EnableHistory, FloorPolicy, Folding, HistoryEnabled, HistoryStatus, Instant, IoCount,
+    LostVersion, Mark, Placement, Reduce, ReleaseQuery, Revert, RevertCopy, Reverted, Thin, View, ViewQuery,
+    VolumeHistory, Window,
 };
 pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
 pub use dumps::{

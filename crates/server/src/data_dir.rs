@@ -10,6 +10,7 @@
 //! DIR/mounts.json                what is mounted where, to be mounted again
 //! DIR/http-token                 the bearer token of the API over TCP, once that was asked for
 //! DIR/devices/NAME.json           where an adopted device and its history are, and its views
+//! DIR/devices/NAME.seen           how far its history had come when the server last looked
 //! DIR/devices/NAME@CLONE.store    what was written to a clone
 //! DIR/exports.json               who may use an export, where that is not everybody; secrets of CHAP
 //! DIR/reservations.json          persistent reservations of iSCSI initiators
@@ -26,6 +27,7 @@
 //! DIR/groups.json               volumes that belong together
 //! DIR/followers.json             the mirrors of its volumes, as they were last seen
 //! DIR/volumes/NAME/views.json    its views of instants, when it is over a history
+//! DIR/volumes/NAME/history.seen  how far the history under it had come when the server last looked
 //! DIR/volumes/NAME/mirror.json   which source it follows, when it is a mirror
 //! ....json.old                   the generation before, of some of them
 //! ....json.damaged               one that could not be read and was set aside
@@ -240,8 +242,12 @@ mod tests {
         let held = DataDir::open(scratch.path()).expect("it took connections, and answered nobody");
         ends.join().unwrap();
         let (listener, _) = held.listen_control().unwrap();
-        let serves =
-            std::thread::spawn(move || listener.accept().unwrap().0.write_all(b"HTTP/1.0 404\r\n\r\n"));
+        let serves = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept()?;
+            // Who goes before he was asked has not answered.
+            stream.read_exact(&mut [0; b"GET / HTTP/1.0\r\n\r\n".len()])?;
+            stream.write_all(b"HTTP/1.0 404\r\n\r\n")
+        });
         let began = Instant::now();
         assert!(matches!(DataDir::open(scratch.path()), Err(ServerError::DataDirBusy { .. })));
         assert!(began.elapsed() < LOCK_PATIENCE);

@@ -17,8 +17,8 @@ use cairn_base::{Clock, HistoryId, Interval, Timestamp};
 use cairn_device::{Device, FileDevice};
 use cairn_frontend_nbd::{Export, ExportInfo};
 use cairn_history::{
-    FloorPolicy, Granularity, History, HistoryError, HistoryOptions, HistoryView, OpenOptions, Placement,
-    Reduction, Thin, Window,
+    FloorPolicy, Granularity, History, HistoryError, HistoryOptions, HistoryView, LogPosition, OpenOptions,
+    Placement, Reduction, Thin, Window,
 };
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
@@ -26,11 +26,13 @@ use serde::{Deserialize, Serialize};
 use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
 use crate::names;
+use crate::seen::Seen;
 use crate::state;
 use crate::token::random_bytes;
 use crate::volumes::Volumes;
 
 mod commands;
+mod older;
 mod place;
 mod release;
 mod show;
@@ -129,6 +131,7 @@ pub(crate) struct OpenDevice {
     shown: RwLock<BTreeMap<String, Shown>>,
     /// Clones that could not be opened: why, and their instants, which stay for a start that can.
     closed: Mutex<BTreeMap<String, ClosedClone>>,
+    seen: Seen,
     ending: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -259,11 +262,17 @@ impl Devices {
         self.dir.join(format!("{name}@{clone}.store"))
     }
 
+    /// Where it is noted how far the history of a device has come.
+    fn seen_path(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.seen"))
+    }
+
     fn open_options(&self, document: &Document) -> OpenOptions {
         OpenOptions {
             dirty_bytes: document.dirty_bytes,
             read_bytes: document.cache_bytes,
             clock: self.clock.clone(),
+            at_least: LogPosition::default(),
         }
     }
 
@@ -279,9 +288,10 @@ impl Devices {
             state::save(&self.path(name), &document)?;
         }
         refuse_other_store(name, &*store, &document.history_id)?;
-        let history =
-            History::open(origin, store, self.open_options(&document)).map_err(ServerError::history(name))?;
-        self.serve(name, &document, history).map(Entry::Open)
+        let seen = Seen::at(self.seen_path(name), &document.history_id);
+        let options = OpenOptions { at_least: seen.position(), ..self.open_options(&document) };
+        let history = History::open(origin, store, options).map_err(ServerError::history(name))?;
+        self.serve(name, &document, history, seen).map(Entry::Open)
     }
 
     fn serve(
@@ -289,6 +299,7 @@ impl Devices {
         name: &str,
         document: &Document,
         history: Arc<History>,
+        seen: Seen,
     ) -> Result<Arc<OpenDevice>, ServerError> {
         let mut shown = BTreeMap::new();
         let mut document = document.clone();
@@ -316,6 +327,7 @@ impl Devices {
             document: Mutex::new(document),
             shown: RwLock::new(shown),
             closed: Mutex::new(closed),
+            seen,
             ending: AtomicBool::new(false),
             thread: Mutex::new(None),
         });
@@ -416,8 +428,10 @@ impl Devices {
         let history = History::create(origin, store, &options, self.open_options(&document))
             .map_err(ServerError::history(name))?;
         state::save(&self.path(name), &document)?;
-        let open =
-            self.serve(name, &document, history).inspect_err(|_| drop(state::remove(&self.path(name))))?;
+        let seen = Seen::at(self.seen_path(name), &document.history_id);
+        let open = self
+            .serve(name, &document, history, seen)
+            .inspect_err(|_| drop(state::remove(&self.path(name))))?;
         Ok(Entry::Open(open))
     }
 
@@ -608,6 +622,7 @@ impl Devices {
                     tracing::error!(device = open.name, %error, "an adopted device could not be flushed");
                 }
             }
+            open.note_seen();
         }
     }
 
@@ -688,6 +703,7 @@ impl OpenDevice {
         history: Arc<History>,
         origin: &Path,
         store: &Path,
+        seen: Seen,
     ) -> Arc<Self> {
         let document = Document {
             origin: Place::File(origin.to_owned()),
@@ -708,6 +724,7 @@ impl OpenDevice {
             document: Mutex::new(document),
             shown: RwLock::default(),
             closed: Mutex::default(),
+            seen,
             ending: AtomicBool::new(false),
             thread: Mutex::new(None),
         })
@@ -722,6 +739,7 @@ impl OpenDevice {
     pub(crate) fn begin(self: &Arc<Self>) -> Result<(), ServerError> {
         self.ending.store(false, Ordering::Release);
         self.history.let_wait(true);
+        self.note_seen();
         let mine = self.clone();
         let thread =
             std::thread::Builder::new().name(format!("history-{}", self.name)).spawn(move || mine.work());
@@ -733,6 +751,7 @@ impl OpenDevice {
     fn work(&self) {
         let mut failing = false;
         while !self.ending.load(Ordering::Acquire) {
+            self.seen.note_now_and_then(&self.history);
             let mut more = self.history.step();
             for shown in self.shown.read().values() {
                 if let (Shown::Clone { history, .. }, Ok(any)) = (shown, &mut more) {
@@ -767,6 +786,12 @@ impl OpenDevice {
                 tracing::error!(device = self.name, "the thread of a history had panicked");
             }
         }
+        self.note_seen();
+    }
+
+    /// Notes how far its history has come.
+    fn note_seen(&self) {
+        self.seen.note(&self.history);
     }
 
     /// The time that a request means.
@@ -810,6 +835,7 @@ impl OpenDevice {
     pub(crate) fn revert(&self, instant: &api::Instant) -> Result<(u64, String), ServerError> {
         let at = Timestamp(self.instant(instant)?);
         let reverted = self.history.revert(at).map_err(ServerError::history(&self.name))?;
+        self.note_seen();
         Ok((reverted.instant.0, reverted.undo))
     }
 
@@ -843,7 +869,7 @@ pub(crate) fn refuse_other_store(name: &str, store: &dyn Device, expected: &str)
 
 /// How the history under a volume is opened: without a read cache, as the volume has one, and a scrub of it reads from the media.
 pub(crate) fn options_under_volume(clock: Arc<dyn Clock>) -> OpenOptions {
-    OpenOptions { dirty_bytes: DIRTY_BYTES, read_bytes: 0, clock }
+    OpenOptions { dirty_bytes: DIRTY_BYTES, read_bytes: 0, clock, at_least: LogPosition::default() }
 }
 
 /// What is written over a view: redirect-on-write, and never folded back into it.

@@ -297,6 +297,12 @@ pub enum ServerError {
         /// Its name.
         device: String,
     },
+    /// A store is to be taken as it is, and is what it was.
+    #[error("the store of the history of `{name}` is not older than it was: it is in service")]
+    NotOlder {
+        /// The device or volume.
+        name: String,
+    },
     /// A plan for what nobody has written to.
     #[error("not enough was written to `{name}` since the server began to plan from it")]
     NothingWritten {

@@ -66,11 +66,21 @@ impl Server {
         name: &str,
         request: &api::DiscardHistory,
     ) -> Result<api::DiscardedHistory, ServerError> {
-        let discarded = self.volumes.discard_history(name, request.dry_run)?;
-        if !request.dry_run {
-            self.take_in_volume(&self.volumes.get(name)?);
+        self.opening(name, || self.volumes.discard_history(name, request.dry_run))
+    }
+
+    /// Does what may open a volume that was closed, also where it fails at something else, and takes in what belongs to that.
+    pub(crate) fn opening<T>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> Result<T, ServerError>,
+    ) -> Result<T, ServerError> {
+        let was_closed = self.volumes.get(name).is_err();
+        let outcome = work();
+        if let (true, Ok(open)) = (was_closed, self.volumes.get(name)) {
+            self.take_in_volume(&open);
         }
-        Ok(discarded)
+        outcome
     }
 
     /// An adopted device is released and adopted anew instead.

@@ -42,6 +42,7 @@ mod plans;
 mod quotas;
 mod recordings;
 mod schedules;
+mod seen;
 mod server;
 mod source;
 mod state;

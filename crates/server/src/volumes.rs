@@ -36,6 +36,7 @@ mod fence;
 mod history;
 mod log;
 mod lost;
+mod older;
 mod places;
 mod rehearsal;
 mod restore;

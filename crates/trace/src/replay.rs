@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Clock, ManualClock, Timestamp};
 use cairn_device::{Block, Device, Operation, Request, Segments};
-use cairn_history::{Counters, Granularity, History, HistoryOptions, OpenOptions, Placement};
+use cairn_history::{Counters, Granularity, History, HistoryOptions, LogPosition, OpenOptions, Placement};
 use serde::Serialize;
 
 use crate::{AnalyseOptions, Analysis, TraceError, TraceOp, TraceReader, TraceRecord};
@@ -158,7 +158,12 @@ pub fn replay(
         window: Default::default(),
     };
     let dirty_bytes = options.dirty_blocks.max(1) * (u64::from(options.block_bytes) + CACHE_OVERHEAD);
-    let open = OpenOptions { dirty_bytes, read_bytes: options.read_bytes, clock: clock.clone() };
+    let open = OpenOptions {
+        dirty_bytes,
+        read_bytes: options.read_bytes,
+        clock: clock.clone(),
+        at_least: LogPosition::default(),
+    };
     let history = History::create(origin, store, &history_options, open)?;
     let contents: Vec<Block> = (0..CONTENTS).map(content).collect();
     let mut requests = 0u64;

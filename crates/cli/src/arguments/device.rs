@@ -168,6 +168,14 @@ pub enum History {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
+    /// Take the store of a history as it is, which is older than it was: it was put back from a backup, and its disk with it
+    AcceptOlder {
+        /// The device, or a volume over a history
+        name: String,
+        /// Only say what would happen
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
     /// The span that can be reached, the space, what it costs, marks and views
     Status {
         /// The device, or a volume over a history

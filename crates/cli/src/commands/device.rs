@@ -119,6 +119,7 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
         History::Enable(asked) => enable(&asked, client, output)?,
         History::Disable { name, store_lost: true, dry_run } => discard(&name, dry_run, client, output)?,
         History::Disable { name, store_lost: false, dry_run } => disable(&name, dry_run, client, output)?,
+        History::AcceptOlder { name, dry_run } => accept_older(&name, dry_run, client, output)?,
         History::Status { name } => {
             let status: api::HistoryStatus = client.get(&path(&name)?)?;
             output.show(&status, page);
@@ -249,6 +250,24 @@ fn discard(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
         format!("{name} is open, and its check finds {} thing(s) wrong: {first}", discarded.findings.len()),
         format!("see `cairn volume check {name} --deep`; a mirror or an image dump has what it lacks"),
     ))
+}
+
+/// Takes an older store for that of its history.
+fn accept_older(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
+    let path = format!("{}/accept-older", path(name)?);
+    let found: api::AcceptedOlder = client.post(&path, &api::AcceptOlder { dry_run: true })?;
+    let what = format!(
+        "this takes the history of {name} in {} as it is ({}). That is right where the disk under it was put back together with it; beside a disk that went on, {name} would have old bytes among new ones, and instants that never were",
+        found.store, found.reason
+    );
+    if dry_run {
+        output.show(&found, |_| format!("{what}; nothing was done"));
+        return Ok(());
+    }
+    output.confirm(&what)?;
+    let accepted: api::AcceptedOlder = client.post(&path, &api::AcceptOlder { dry_run: false })?;
+    output.tell(&accepted, |_| format!("{name} is in service\nnext: cairn history status {name}"));
+    Ok(())
 }
 
 /// Brings a device or a volume back to an instant; a mirror is paused by it.

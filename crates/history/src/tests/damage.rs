@@ -260,3 +260,47 @@ fn end_from_before_a_cut_serves_nothing_that_came_after_it() {
     let opened = stack.reopen();
     assert!(matches!(opened, Err(HistoryError::Missing { .. })), "what was lost is told: {opened:?}");
 }
+
+/// A cut keeps the head of a record and a part of its content, and the log goes on in the next segment, as no larger record fits behind: what was given up is not found again when the summary, which knows of it, is damaged.
+#[test]
+fn record_that_a_cut_had_torn_does_not_come_back_with_a_damaged_summary() {
+    const BLOCK: usize = 16 * B;
+    const LENGTH: usize = 3 * BLOCK + 5 * B;
+    let every = options(Placement::Logging, Granularity::EveryWrite, BLOCK as u32);
+    let mut stack = Stack::new(&every, LENGTH as u64, 8 * MIB);
+    let standing = |stack: &Stack| {
+        let writer = stack.history.writer.lock();
+        (writer.segment, writer.position, writer.start_of(writer.segment), writer.superblock.segment_blocks)
+    };
+    stack.fill(0, LENGTH, 1);
+    stack.history.flush().expect("a flush");
+    // Room for the last block, which is short, and for no other.
+    let mut round = 1;
+    while {
+        let (_, position, _, blocks) = standing(&stack);
+        !(blocks - 16..blocks - 8).contains(&position)
+    } {
+        round += 1;
+        stack.fill(round % 3 * BLOCK as u64, BLOCK, round as u8);
+        stack.history.flush().expect("a flush");
+    }
+    stack.reopen().expect("it opens");
+    let before = bytes(&*stack.history, 0, LENGTH).expect("a read");
+    let (segment, position, start, blocks) = standing(&stack);
+    stack.fill(3 * BLOCK as u64, 5 * B, 201);
+    stack.history.flush().expect("a flush");
+    let (same, behind, ..) = standing(&stack);
+    assert_eq!((same, behind), (segment, position + 6), "one record");
+    // Its last block never came to the disk.
+    stack.store.corrupt((start + behind - 1) * B as u64, B as u64, &mut Rng::new(5));
+    stack.reopen().expect("it opens");
+    assert!(bytes(&*stack.history, 0, LENGTH).expect("a read") == before, "it was torn");
+    stack.fill(0, BLOCK, 202);
+    stack.history.flush().expect("a flush");
+    assert_ne!(standing(&stack).0, segment, "the log has gone on in another segment");
+    let present = bytes(&*stack.history, 0, LENGTH).expect("a read");
+    stack.reopen().expect("it opens");
+    stack.store.corrupt((start + blocks - 2) * B as u64, B as u64, &mut Rng::new(6));
+    stack.reopen().expect("its records serve");
+    assert!(bytes(&*stack.history, 0, LENGTH).expect("what was there before") == present);
+}

@@ -174,6 +174,27 @@ pub struct DiscardedHistory {
     pub dry_run: bool,
 }
 
+/// Takes a store that is older than it was as the one of its history.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AcceptOlder {
+    /// Only says what that is.
+    pub dry_run: bool,
+}
+
+/// What was taken.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct AcceptedOlder {
+    /// The device, or the volume over a history; it is in service now (not after a dry run).
+    pub name: String,
+    /// Where its history is.
+    pub store: String,
+    /// By what it is older.
+    pub reason: String,
+    /// It was only asked.
+    pub dry_run: bool,
+}
+
 /// An adopted device.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Device {

@@ -76,6 +76,18 @@ impl Server {
         device.mark(request)
     }
 
+    /// Takes the store of a history as it is, which is older than it was.
+    pub(crate) fn accept_older(
+        &self,
+        name: &str,
+        request: &api::AcceptOlder,
+    ) -> Result<api::AcceptedOlder, ServerError> {
+        if !self.is_volume(name) {
+            return self.devices.accept_older(name, request.dry_run);
+        }
+        self.opening(name, || self.volumes.accept_older(name, request.dry_run))
+    }
+
     pub(crate) fn set_window(
         &self,
         name: &str,

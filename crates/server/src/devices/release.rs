@@ -73,8 +73,12 @@ impl Devices {
         if unread || document.history.is_none() || !origin_is_there || error.kind() == ErrorKind::Busy {
             return error.next();
         }
+        let back = match error {
+            ServerError::History { source: HistoryError::StoreOlder { .. }, .. } => error.next(),
+            _ => "bring its history back (attach its disk, mount its file system, restore the file) and ask again, or restart the server".to_owned(),
+        };
         format!(
-            "bring its history back (attach its disk, mount its file system, restore the file) and ask again, or restart the server; if it is lost for good, `cairn device release {name} --without-history` leaves {} as it is (-n says what that costs)",
+            "{back}; if it is lost for good, `cairn device release {name} --without-history` leaves {} as it is (-n says what that costs)",
             document.origin
         )
     }
@@ -174,6 +178,7 @@ impl Devices {
     /// Nothing is left of a device.
     fn forget(&self, name: &str) -> Result<(), ServerError> {
         state::remove(&self.path(name)).map_err(ServerError::path("remove", &self.path(name)))?;
+        self.forget_seen(name);
         self.entries.write().remove(name);
         Ok(())
     }

@@ -81,6 +81,7 @@ impl ServerError {
             E::History { source, .. } => history_kind(source),
             E::Adopted { .. } => ErrorKind::Busy,
             E::WithoutHistory { .. } => ErrorKind::NotFound,
+            E::NotOlder { .. } => ErrorKind::Usage,
             E::Mount(error) => mount_kind(error),
             E::Tree { source, .. } => tree_kind(source),
             E::Undecided { .. } | E::GroupApart { .. } | E::GroupShowsNothing { .. } => ErrorKind::Diverged,
@@ -223,6 +224,7 @@ impl ServerError {
             E::WithoutHistory { device } => format!(
                 "release it and adopt it again with --history: `cairn device release {device}`"
             ),
+            E::NotOlder { name } => format!("nothing: see `cairn history status {name}`"),
             E::VolumeUnavailable { next, .. } | E::DeviceUnavailable { next, .. } => next.clone(),
             E::LogUnavailable { volume, .. } => log_next(volume),
             E::HistoryUnavailable { path, .. } => format!(
@@ -464,9 +466,10 @@ fn history_kind(error: &HistoryError) -> ErrorKind {
         HistoryError::StoreTooSmall { .. } => ErrorKind::TooSmall,
         HistoryError::StoreInUse => ErrorKind::NotEmpty,
         HistoryError::OtherOrigin { .. } => ErrorKind::WrongSize,
-        HistoryError::Damaged { .. } | HistoryError::Missing { .. } | HistoryError::LostBlocks { .. } => {
-            ErrorKind::Damaged
-        }
+        HistoryError::Damaged { .. }
+        | HistoryError::Missing { .. }
+        | HistoryError::LostBlocks { .. }
+        | HistoryError::StoreOlder { .. } => ErrorKind::Damaged,
         HistoryError::NoHistory
         | HistoryError::OtherStore { .. }
         | HistoryError::BeforeWindow
@@ -497,6 +500,9 @@ fn history_next(device: &str, error: &HistoryError) -> String {
         HistoryError::Damaged { .. } | HistoryError::Missing { .. } => {
             "keep a copy of both files; unless the placement is logging the origin has the last flushed content".into()
         }
+        HistoryError::StoreOlder { .. } => format!(
+            "put the store back as it was when the server last had it; if its disk was put back together with it, `cairn history accept-older {device}` takes both as they are"
+        ),
         HistoryError::LostBlocks { .. } => format!(
             "write those blocks anew, whole, from a copy or as zeroes (`cairn history status {device}` names them), then ask again"
         ),

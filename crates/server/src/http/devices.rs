@@ -26,6 +26,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(set_window))
         .routes(routes!(enable_history, disable_history))
         .routes(routes!(discard_history))
+        .routes(routes!(accept_older))
         .routes(routes!(set_device_access))
 }
 
@@ -158,6 +159,18 @@ async fn discard_history(
     Body(request): Body<api::DiscardHistory>,
 ) -> Answer<api::DiscardedHistory> {
     blocking(server, move |server| server.discard_history(&volume, &request)).await
+}
+
+/// Takes the store of a history, of a device or under a volume, as it is, which is older than it was: it was put back from a backup, and its disk with it.
+#[utoipa::path(post, path = "/v1/devices/{device}/accept-older", tag = "devices", params(("device" = String, Path,)),
+    request_body = api::AcceptOlder,
+    responses((status = 200, body = api::AcceptedOlder), (status = "default", body = ErrorBody)))]
+async fn accept_older(
+    State(server): State<Arc<Server>>,
+    Path(device): Path<String>,
+    Body(request): Body<api::AcceptOlder>,
+) -> Answer<api::AcceptedOlder> {
+    blocking(server, move |server| server.accept_older(&device, &request)).await
 }
 
 /// Changes who may use the export of a device, and how it is offered. Its sessions and those of its views end.

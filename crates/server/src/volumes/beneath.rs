@@ -15,13 +15,14 @@ use std::sync::Arc;
 use cairn_history::{History, HistoryError};
 use cairn_volume::{CheckDepth, Volume};
 
-use super::history::{LOG_RULE, no_history};
-use super::{BUSY_PATIENCE, Document, Entry, OpenVolume, Parts, Volumes, not_found, whole};
+use super::history::{LOG_RULE, no_history, seen_path};
+use super::{BUSY_PATIENCE, Document, OpenVolume, Parts, Volumes, whole};
 use crate::api::{self, ErrorKind};
 use crate::devices::{BLOCK_BYTES, new_history, refuse_store_file};
 use crate::error::ServerError;
 use crate::images;
 use crate::jobs::Progress;
+use crate::seen::Seen;
 
 /// What the volume is busy with meanwhile.
 const BEING_ENABLED: &str = "it is given a history";
@@ -185,22 +186,10 @@ impl Volumes {
             why: "it is in service: its history is not lost, or it has none",
             next: "without --store-lost, `cairn history disable VOLUME` takes a history away",
         };
-        match self.entries.read().get(name) {
-            Some(Entry::Unavailable(_)) => {}
-            Some(Entry::Open(_)) => return Err(is_there()),
-            Some(Entry::Away { by }) => return Err(ServerError::Busy { name: name.to_owned(), by }),
-            None => return Err(not_found(name)),
+        let reason = self.still_closed(name, &is_there)?;
+        if !is_of_the_history(&reason) {
+            return Err(reason);
         }
-        // It may have come back since the server started.
-        let reason = match self.open_one(name, BUSY_PATIENCE) {
-            Ok(open) => {
-                self.put(name, &Ok(open));
-                self.open_clones_of(name);
-                return Err(is_there());
-            }
-            Err(reason) if is_of_the_history(&reason) => reason,
-            Err(other) => return Err(other),
-        };
         let document = self.document(name)?;
         let beneath = document.history.clone().ok_or(ServerError::Bug)?;
         if beneath.placement == Some(api::Placement::Logging) {
@@ -238,6 +227,7 @@ impl Volumes {
             }
         };
         tracing::warn!(volume = name, %reason, "the history of a volume was given up as lost");
+        self.forget_seen(name);
         if let Err(error) = fs::remove_file(self.folder(name).join("views.json"))
             && error.kind() != std::io::ErrorKind::NotFound
         {
@@ -272,7 +262,15 @@ impl Volumes {
         let given = document.history.as_ref().map(super::Beneath::given).unwrap_or_default();
         let document = Document { history: None, given: document.given.and(given), ..document };
         self.note(name, &document)?;
+        self.forget_seen(name);
         Ok(document)
+    }
+
+    /// A history that is gone is not looked for again; another one has another name.
+    fn forget_seen(&self, name: &str) {
+        if let Err(error) = Seen::forget(&seen_path(&self.folder(name))) {
+            tracing::warn!(volume = name, %error, "how far a history had come that is gone is still noted");
+        }
     }
 
     /// Ends what a server began that was killed while it took a history away: it is gone, or stays.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use cairn_base::Clock;
 use cairn_device::{Device, FileDevice};
-use cairn_history::{History, HistoryView};
+use cairn_history::{History, HistoryView, OpenOptions};
 use cairn_volume::{CheckDepth, Inspection, Volume};
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,7 @@ use crate::devices::{
 };
 use crate::error::ServerError;
 use crate::images;
+use crate::seen::Seen;
 
 /// Why the log of such a volume has no device of its own.
 pub(super) const LOG_RULE: &str =
@@ -88,6 +89,11 @@ impl Beneath {
         Given { file: self.next_file, snapshot: self.next_snapshot }
     }
 
+    /// How far the history is known to have come.
+    fn seen(&self, folder: &Path) -> Seen {
+        Seen::at(seen_path(folder), &self.id)
+    }
+
     /// Opens the store alone.
     pub(super) fn open_store(&self, volume: &str) -> Result<Arc<FileDevice>, ServerError> {
         open_when_free(&self.store).map_err(|source| ServerError::HistoryUnavailable {
@@ -108,11 +114,13 @@ impl Beneath {
     ) -> Result<Under, ServerError> {
         let store = self.open_store(volume)?;
         refuse_other_store(volume, &*store, &self.id)?;
-        let history = History::open(origin, store.clone(), options_under_volume(clock.clone()));
+        let seen = self.seen(folder);
+        let options = OpenOptions { at_least: seen.position(), ..options_under_volume(clock.clone()) };
+        let history = History::open(origin, store.clone(), options);
         let history = history.map_err(ServerError::history(volume))?;
         let first = paths.first().ok_or(ServerError::Bug)?;
         let views = Views::open(folder, volume, &history, clock);
-        Ok(Under::new(volume, history, first, store, self.clone(), views))
+        Ok(Under::new(volume, history, first, store, self.clone(), views, seen))
     }
 }
 
@@ -124,8 +132,9 @@ impl Under {
         store: Arc<FileDevice>,
         beneath: Beneath,
         views: Views,
+        seen: Seen,
     ) -> Self {
-        let device = OpenDevice::under_volume(volume, history, origin, &beneath.store);
+        let device = OpenDevice::under_volume(volume, history, origin, &beneath.store, seen);
         Self { device, store, beneath, views: Arc::new(views) }
     }
 
@@ -190,7 +199,8 @@ impl Volumes {
         let placement = Some(wish.placement.unwrap_or(api::Placement::Checkpointing));
         let beneath = Beneath { store: path, id, next_file: 0, next_snapshot: 0, placement, leaving: false };
         let views = Views::none(&self.folder(volume));
-        let under = Under::new(volume, history, origin_path, store, beneath.clone(), views);
+        let seen = beneath.seen(&self.folder(volume));
+        let under = Under::new(volume, history, origin_path, store, beneath.clone(), views, seen);
         Ok((beneath, under))
     }
 
@@ -358,6 +368,11 @@ impl OpenVolume {
             }),
         }
     }
+}
+
+/// Where it is noted how far the history of the volume in `folder` has come.
+pub(super) fn seen_path(folder: &Path) -> PathBuf {
+    folder.join("history.seen")
 }
 
 pub(super) fn no_volume_then(volume: &str) -> ServerError {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_history::HistoryError;
 use cairn_volume::VolumeError;
 
 use super::{Entry, OpenVolume, Volumes};
@@ -49,7 +50,8 @@ fn wants_a_device(error: &ServerError) -> bool {
     match error {
         ServerError::OpenDevice(_)
         | ServerError::LogUnavailable { .. }
-        | ServerError::HistoryUnavailable { .. } => true,
+        | ServerError::HistoryUnavailable { .. }
+        | ServerError::History { source: HistoryError::StoreOlder { .. }, .. } => true,
         ServerError::Volume { source, .. } => matches!(
             source,
             VolumeError::LogMissing { .. }

@@ -113,7 +113,12 @@ fn golden(lived: &Lived) -> Golden {
         block_bytes: lived.block_bytes as u32,
         window: Window { reduction: lived.window.reduction, ..Window::default() },
     };
-    let opened = cairn_history::OpenOptions { dirty_bytes: 32 << 10, read_bytes: 0, clock: clock.clone() };
+    let opened = cairn_history::OpenOptions {
+        dirty_bytes: 32 << 10,
+        read_bytes: 0,
+        clock: clock.clone(),
+        at_least: cairn_history::LogPosition::default(),
+    };
     let history = History::create(origin.clone(), store.clone(), &options, opened).expect("a history");
     live(&history, &clock, lived.block_bytes, 1, 70);
     idle(&history);

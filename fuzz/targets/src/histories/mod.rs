@@ -32,7 +32,12 @@ fn open(
     clock: &Arc<ManualClock>,
     dirty_bytes: u64,
 ) -> Result<Arc<History>, HistoryError> {
-    let options = OpenOptions { dirty_bytes, read_bytes: 32 << 10, clock: clock.clone() };
+    let options = OpenOptions {
+        dirty_bytes,
+        read_bytes: 32 << 10,
+        clock: clock.clone(),
+        at_least: cairn_history::LogPosition::default(),
+    };
     let history = History::open(origin.clone(), store.clone(), options)?;
     // The clock stands still: who waits for time to pass would wait for ever.
     history.let_wait(false);

@@ -1,0 +1,58 @@
+//! A device whose store is older than what its server has seen of it: it stays closed until the store is there again, or its owner takes it as it is.
+
+use cairn_history::HistoryError;
+
+use super::{Devices, Document, Entry};
+use crate::api;
+use crate::error::ServerError;
+use crate::seen::Seen;
+
+impl Devices {
+    /// Takes a store that is older than it was for the one of its device, by its owner's word, or only says what that is.
+    ///
+    /// # Errors
+    /// [`ServerError::NotOlder`] where there is nothing to take, and what else keeps the device closed.
+    pub(crate) fn accept_older(&self, name: &str, dry_run: bool) -> Result<api::AcceptedOlder, ServerError> {
+        let _changing = self.changing.lock();
+        let document = self.closed_with_history(name)?;
+        // What it says of itself may be of the last start.
+        let reason = match self.start(name, &document) {
+            Ok(entry) => {
+                self.entries.write().insert(name.to_owned(), entry);
+                return Err(ServerError::NotOlder { name: name.to_owned() });
+            }
+            Err(reason @ ServerError::History { source: HistoryError::StoreOlder { .. }, .. }) => reason,
+            Err(other) => return Err(other),
+        };
+        let store = document.history.as_ref().map(ToString::to_string).unwrap_or_default();
+        let answer = api::AcceptedOlder { name: name.to_owned(), store, reason: reason.to_string(), dry_run };
+        if dry_run {
+            return Ok(answer);
+        }
+        let path = self.seen_path(name);
+        Seen::forget(&path).map_err(ServerError::path("remove", &path))?;
+        let entry = self.start(name, &document)?;
+        tracing::warn!(device = name, %reason, "the older store of a history was taken as it is");
+        self.entries.write().insert(name.to_owned(), entry);
+        Ok(answer)
+    }
+
+    /// The document of a device with a history that could not be opened.
+    fn closed_with_history(&self, name: &str) -> Result<Document, ServerError> {
+        if let Some(Entry::Unavailable(document, error)) = self.entries.read().get(name)
+            && document.history.is_some()
+            && !matches!(**error, ServerError::StateUnread { .. })
+        {
+            return Ok(document.clone());
+        }
+        self.get(name)?;
+        Err(ServerError::NotOlder { name: name.to_owned() })
+    }
+
+    /// A history that is gone is not looked for again; another one has another name.
+    pub(super) fn forget_seen(&self, name: &str) {
+        if let Err(error) = Seen::forget(&self.seen_path(name)) {
+            tracing::warn!(device = name, %error, "how far a history had come that is gone is still noted");
+        }
+    }
+}

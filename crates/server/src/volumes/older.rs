@@ -1,0 +1,63 @@
+//! A volume whose history is older than what its server has seen of it: it stays closed until the store is there again, or its owner takes it as it is.
+
+use cairn_history::HistoryError;
+
+use super::history::seen_path;
+use super::{Entry, Volumes, not_found};
+use crate::api;
+use crate::error::ServerError;
+use crate::seen::Seen;
+use crate::volumes::BUSY_PATIENCE;
+
+impl Volumes {
+    /// Takes a store that is older than it was for that of the volume's history, by its owner's word, or only says what that is.
+    ///
+    /// # Errors
+    /// [`ServerError::NotOlder`] where there is nothing to take, and what else keeps the volume closed.
+    pub(crate) fn accept_older(&self, name: &str, dry_run: bool) -> Result<api::AcceptedOlder, ServerError> {
+        let _changing = self.changing.lock();
+        let reason = match self.still_closed(name, &|| ServerError::NotOlder { name: name.to_owned() })? {
+            reason @ ServerError::History { source: HistoryError::StoreOlder { .. }, .. } => reason,
+            other => return Err(other),
+        };
+        let beneath = self.document(name)?.history.ok_or(ServerError::Bug)?;
+        let answer = api::AcceptedOlder {
+            name: name.to_owned(),
+            store: beneath.store().display().to_string(),
+            reason: reason.to_string(),
+            dry_run,
+        };
+        if dry_run {
+            return Ok(answer);
+        }
+        let path = seen_path(&self.folder(name));
+        Seen::forget(&path).map_err(ServerError::path("remove", &path))?;
+        let open = self.open_one(name, BUSY_PATIENCE)?;
+        tracing::warn!(volume = name, %reason, "the older store of a history was taken as it is");
+        self.put(name, &Ok(open));
+        self.open_clones_of(name);
+        Ok(answer)
+    }
+
+    /// Why a volume that could not be opened still can't be: what keeps it closed may have passed since the server started. One that is open is `there`.
+    pub(super) fn still_closed(
+        &self,
+        name: &str,
+        there: &dyn Fn() -> ServerError,
+    ) -> Result<ServerError, ServerError> {
+        match self.entries.read().get(name) {
+            Some(Entry::Unavailable(_)) => {}
+            Some(Entry::Open(_)) => return Err(there()),
+            Some(Entry::Away { by }) => return Err(ServerError::Busy { name: name.to_owned(), by }),
+            None => return Err(not_found(name)),
+        }
+        match self.open_one(name, BUSY_PATIENCE) {
+            Ok(open) => {
+                self.put(name, &Ok(open));
+                self.open_clones_of(name);
+                Err(there())
+            }
+            Err(reason) => Ok(reason),
+        }
+    }
+}
