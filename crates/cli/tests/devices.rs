@@ -673,3 +673,38 @@ fn lun_whose_adopted_device_is_not_open_is_listed_as_closed() {
     let line = shown.lines().find(|line| line.contains("vol0/db")).unwrap();
     assert!(line.contains("closed") && !line.contains("read-write"), "{line}");
 }
+
+/// A disk can come later than the server, and so can the volume that an adopted LUN is in.
+#[test]
+fn device_whose_disk_comes_after_the_server_is_opened_without_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, image) = served(dir.path());
+    let disk = path(dir.path(), "vol0.img");
+    std::fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    server.good(&["volume", "create", "vol0", "--device", &disk]);
+    server.good(&["lun", "create", "vol0/db", "--size", "8M"]);
+    let stores = [path(dir.path(), "one"), path(dir.path(), "two")];
+    server.good(&["device", "adopt", "disk0", "--origin", &image, "--history", &stores[0]]);
+    server.good(&["device", "adopt", "disk1", "--origin", "lun:vol0/db", "--history", &stores[1]]);
+    for device in ["disk0", "disk1"] {
+        let mut disk = server.disk(device);
+        write(&mut disk, 3, 7);
+        disk.flush().unwrap();
+    }
+    let aside = |path: &str| format!("{path}.aside");
+    // The store of one, then its origin, and the volume that the other is in.
+    for missing in [[&stores[0], &disk], [&image, &disk]] {
+        server.kill();
+        missing.iter().for_each(|path| std::fs::rename(path, aside(path)).unwrap());
+        server.restart();
+        let problems = server.json(&["status"])["problems"].to_string();
+        assert!(problems.contains("disk0") && problems.contains("disk1"), "{problems}");
+        assert!(["disk0", "disk1", "vol0/db"].iter().all(|name| !server.has_export(name)));
+        missing.iter().for_each(|path| std::fs::rename(aside(path), path).unwrap());
+        running::wait_until("they are opened", || {
+            ["disk0", "disk1"].iter().all(|name| server.has_export(name))
+        });
+        assert!(["disk0", "disk1", "vol0/db"].iter().all(|name| read(&mut server.disk(name), 3) == 7));
+        assert!(server.json(&["status"])["problems"].as_array().unwrap().is_empty());
+    }
+}

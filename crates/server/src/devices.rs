@@ -36,6 +36,7 @@ mod older;
 mod place;
 mod release;
 mod show;
+mod waiting;
 
 use place::{Place, file_options, refuse_used};
 pub(crate) use place::{open_when_free, refuse_store_file, take_store_file};

@@ -44,6 +44,7 @@ mod recordings;
 mod schedules;
 mod seen;
 mod server;
+mod settled;
 mod source;
 mod state;
 mod targets;

@@ -75,7 +75,7 @@ impl Devices {
         }
         let back = match error {
             ServerError::History { source: HistoryError::StoreOlder { .. }, .. } => error.next(),
-            _ => "bring its history back (attach its disk, mount its file system, restore the file) and ask again, or restart the server".to_owned(),
+            _ => "bring its history back (attach its disk, mount its file system, restore the file), and it is opened within seconds".to_owned(),
         };
         format!(
             "{back}; if it is lost for good, `cairn device release {name} --without-history` leaves {} as it is (-n says what that costs)",

@@ -11,6 +11,7 @@ use cairn_volume::VolumeError;
 
 use super::{Entry, OpenVolume, Volumes};
 use crate::error::ServerError;
+use crate::settled::has_settled;
 
 impl Volumes {
     /// Tries again to open each volume that wants a device; gives those that are open now.
@@ -20,7 +21,17 @@ impl Volumes {
             _ => None,
         };
         let waiting: Vec<String> = self.entries.read().iter().filter_map(waits).collect();
-        waiting.iter().filter_map(|name| self.open_again(name)).collect()
+        waiting.iter().filter(|name| self.is_there(name)).filter_map(|name| self.open_again(name)).collect()
+    }
+
+    /// True when what a volume is on is there, and nobody is just copying it there. Of its log's devices some may be gone for good.
+    fn is_there(&self, name: &str) -> bool {
+        let Ok(document) = self.document(name) else { return false };
+        let folder = self.folder(name);
+        let store = document.history.as_ref().map(|beneath| beneath.store().clone());
+        let devices = document.devices.iter().map(|device| folder.join(device)).chain(store);
+        let logs = document.log_devices.iter().filter(|log| log.exists()).cloned();
+        devices.chain(logs).all(|path| has_settled(&path))
     }
 
     /// Tries again to open one.

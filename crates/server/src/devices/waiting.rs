@@ -1,0 +1,56 @@
+//! Devices whose disk or store was not there when the server started, or was another: opened as soon as they are. Nothing of such a device was touched, so another try is as safe as the first.
+
+use std::sync::Arc;
+
+use cairn_device::OpenError;
+use cairn_history::HistoryError;
+
+use super::place::Place;
+use super::{Devices, Document, Entry};
+use crate::error::ServerError;
+use crate::settled::has_settled;
+
+impl Devices {
+    /// Tries again to open each device that waits for a disk, a store, or the volume that one of them is in.
+    pub(crate) fn open_waiting(&self) {
+        let waits = |(name, entry): (&String, &Entry)| waiting(entry).map(|_| name.clone());
+        let names: Vec<String> = self.entries.read().iter().filter_map(waits).collect();
+        for name in names {
+            let _changing = self.changing.lock();
+            // It may have been opened or released meanwhile.
+            let Some(document) = self.entries.read().get(&name).and_then(waiting) else { continue };
+            let is_there = |place: &Place| match place {
+                Place::File(path) => has_settled(path),
+                Place::Lun { volume, .. } => self.volumes.get(volume).is_ok(),
+            };
+            if !is_there(&document.origin) || document.history.as_ref().is_some_and(|store| !is_there(store))
+            {
+                continue;
+            }
+            let entry = match self.start(&name, &document) {
+                Ok(entry) => {
+                    tracing::info!(device = name, "what it is on is there now, and it is open");
+                    entry
+                }
+                Err(error) => Entry::Unavailable(document, Arc::new(error)),
+            };
+            self.entries.write().insert(name, entry);
+        }
+    }
+}
+
+/// The document of a device that waits for something that may come yet. One whose release was under way is opened by a start, which finds out how far that had come, or when it is asked for again.
+fn waiting(entry: &Entry) -> Option<Document> {
+    let Entry::Unavailable(document, error) = entry else { return None };
+    let may_come = match &**error {
+        // Waiting for a lock takes time, and would keep others waiting.
+        ServerError::OpenDevice(error) => !matches!(error, OpenError::Busy { .. }),
+        ServerError::VolumeUnavailable { .. } | ServerError::NotFound { .. } => true,
+        ServerError::History { source, .. } => matches!(
+            source,
+            HistoryError::StoreOlder { .. } | HistoryError::OtherStore { .. } | HistoryError::Device(_)
+        ),
+        _ => false,
+    };
+    (may_come && !document.releasing).then(|| document.clone())
+}
