@@ -78,6 +78,12 @@ impl Identity {
     pub(crate) fn open(dir: &Path) -> Result<Self, ServerError> {
         let path = dir.join("identity.pem");
         if !path.exists() {
+            if dir.join("peers.json").exists() {
+                tracing::warn!(
+                    path = %path.display(),
+                    "THE KEY OF THIS SERVER IS MISSING, and a new one is made: to servers that know it by the old one it is another server. Put the old one back in its place, and start the server again; without it every mirror, here and of the volumes here, wants a new token (`cairn peer invite`, `cairn mirror repoint`)"
+                );
+            }
             let mut params = rcgen::CertificateParams::new(vec!["cairn".to_owned()])?;
             params.distinguished_name.push(rcgen::DnType::CommonName, "cairn");
             params.not_after = rcgen::date_time_ymd(9999, 12, 31);

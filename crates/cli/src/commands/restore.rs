@@ -241,12 +241,13 @@ impl Open {
                 },
             });
         }
+        if output.json {
+            print_line(&serde_json::json!({ "message_type": "troubles", "troubles": lines }).to_string());
+        }
         if lines.is_empty() {
             return Ok(());
         }
-        if output.json {
-            print_line(&serde_json::json!({ "message_type": "troubles", "troubles": lines }).to_string());
-        } else {
+        if !output.json {
             lines.iter().for_each(|line| note_line(line));
             note_line("everything else is there");
         }
