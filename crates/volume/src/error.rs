@@ -1,6 +1,6 @@
 //! What can go wrong with a volume, by kind.
 
-use cairn_base::{FileId, Lba, LogId, SnapshotId, Vbn, VolumeId};
+use cairn_base::{FileId, Generation, Lba, LogId, SnapshotId, Vbn, VolumeId};
 use cairn_device::DeviceError;
 use cairn_format::{FormatError, NodeAddress, Role};
 
@@ -98,6 +98,16 @@ pub enum VolumeError {
     LogDamaged {
         /// The record.
         sequence: u64,
+    },
+    /// The volume's device was put back from a backup, and its log, on a device of its own, was not.
+    #[error(
+        "the volume is older than its intent log: its devices are at generation {volume}, and the log has writes of generation {log}, which belong to what is not there any more"
+    )]
+    OlderThanLog {
+        /// Of the newest superblock.
+        volume: Generation,
+        /// Of a record.
+        log: Generation,
     },
     /// The superblock names a log device, and none was given.
     #[error(

@@ -314,12 +314,19 @@ impl Replay {
     }
 }
 
-/// Reads the log from `tail` to its end.
+/// Generations that records can be ahead of the newest superblock: one that is being committed, one that writes go to meanwhile, and one for a superblock that was durable in a slot alone that is damaged now.
+const AHEAD: u64 = 3;
+
+/// Reads the log from `tail` to its end, of a volume that is at generation `committed`.
+///
+/// # Errors
+/// [`VolumeError::OlderThanLog`] where a record is of a generation that could not have begun: its changes are of another state of the volume than the one that is there.
 pub(crate) fn replay(
     device: &dyn Device,
     volume: VolumeId,
     area: &LogArea,
     tail: LogTail,
+    committed: Generation,
 ) -> Result<Replay, VolumeError> {
     let log = read_log(area.device(device), area).map_err(|error| area.error(error))?;
     let block = |position: u64| log.get(position as usize * BLOCK_SIZE..).unwrap_or(&[]);
@@ -347,12 +354,19 @@ pub(crate) fn replay(
     // remains of a flush that the power cut: those must never be taken for the continuation of what comes now.
     for position in 0..area.blocks {
         let Ok((header, _)) = LogRecordHeader::peek(block(position), volume) else { continue };
+        if header.sequence < tail.sequence {
+            continue;
+        }
+        let record = LogRecord::parse(block(position), volume).ok();
+        if let Some(record) =
+            record.as_ref().filter(|record| record.header.generation.0 > committed.0 + AHEAD)
+        {
+            return Err(VolumeError::OlderThanLog { volume: committed, log: record.header.generation });
+        }
         if header.sequence < found.head.sequence {
             continue;
         }
-        if let Ok(record) = LogRecord::parse(block(position), volume)
-            && record.header.durable_through >= found.head.sequence
-        {
+        if record.is_some_and(|record| record.header.durable_through >= found.head.sequence) {
             return Err(VolumeError::LogDamaged { sequence: found.head.sequence });
         }
         found.remains.push(position);

@@ -202,7 +202,10 @@ impl Volume {
         let committed = Committed::active(superblock.root, redirects, ended.clone());
         let open = Overlay::new(Generation(superblock.root.generation.0 + 1));
         let found = match &log {
-            Log::OnOneOf(_) => replay(&*device, superblock.volume, &area, superblock.log_tail)?,
+            Log::OnOneOf(_) => {
+                let committed = superblock.root.generation;
+                replay(&*device, superblock.volume, &area, superblock.log_tail, committed)?
+            }
             Log::Discarded => {
                 superblock.external_log = None;
                 superblock.log_tail.position = 0;

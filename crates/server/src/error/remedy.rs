@@ -546,6 +546,7 @@ pub(crate) fn volume_kind(error: &VolumeError) -> ErrorKind {
         | VolumeError::Label(_)
         | VolumeError::MapContradicts { .. }
         | VolumeError::LogDamaged { .. }
+        | VolumeError::OlderThanLog { .. }
         | VolumeError::LogOther { .. }
         | VolumeError::NotALog { .. } => ErrorKind::VolumeDamaged,
         VolumeError::LogMissing { .. } => ErrorKind::NotFound,
@@ -608,6 +609,9 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
         VolumeError::LogDamaged { .. } => format!(
             "fail over to the mirror, or restore the device; `cairn volume log {volume} --discard-lost` opens at the last \
              consistency point, without what was flushed since"
+        ),
+        VolumeError::OlderThanLog { .. } => format!(
+            "put the devices of the volume back as they were when the log was last in use; to go on from the backup, `cairn volume log {volume} --discard-lost` opens at its consistency point, without the log (-n says first what that is)"
         ),
         VolumeError::LogMissing { .. } | VolumeError::LogOther { .. } | VolumeError::NotALog { .. } => {
             log_next(volume)

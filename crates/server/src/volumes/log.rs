@@ -183,6 +183,7 @@ fn is_of_the_log(error: &ServerError) -> bool {
                 | VolumeError::NotALog { .. }
                 | VolumeError::LogTooSmall { .. }
                 | VolumeError::LogDamaged { .. }
+                | VolumeError::OlderThanLog { .. }
                 | VolumeError::LogDevice(_)
         ),
         _ => false,

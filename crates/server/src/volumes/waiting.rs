@@ -67,6 +67,7 @@ fn wants_a_device(error: &ServerError) -> bool {
             source,
             VolumeError::LogMissing { .. }
                 | VolumeError::LogOther { .. }
+                | VolumeError::OlderThanLog { .. }
                 | VolumeError::NotALog { .. }
                 | VolumeError::LogDevice(_)
                 | VolumeError::Device(_)

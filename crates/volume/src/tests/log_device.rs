@@ -622,3 +622,29 @@ fn damaged_header_of_the_log_device_is_one_finding_and_is_written_anew() {
         assert_sound(&volume);
     }
 }
+
+/// The device of a volume is put back from a backup, and that of its log is not: what the log has belongs to a state that is not there any more.
+#[test]
+fn volume_that_is_older_than_its_log_is_refused_and_goes_on_without_it_by_a_word() {
+    let (pair, volume) = Pair::fresh();
+    let lun = file(&volume, 200);
+    write(&volume, lun, 0, 20, 1000).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let mut backup = vec![0; border() as usize];
+    pair.main.read_into(0, &mut backup).expect("it is read");
+    for round in 0..8 {
+        write(&volume, lun, 0, 20, 2000 + round).expect("there is room");
+        volume.flush().expect("it flushes");
+        volume.consistency_point().expect("it commits");
+    }
+    write(&volume, lun, 0, 10, 3000).expect("there is room");
+    volume.flush().expect("it flushes");
+    drop(volume);
+    let volume = pair.open().expect("the two belong together");
+    assert_eq!(read(&volume, lun, 0, 1), [3000]);
+    drop(volume);
+    pair.main.write_from(0, &backup).expect("it is written");
+    assert!(matches!(refusal(pair.open()), VolumeError::OlderThanLog { .. }));
+    let volume = Volume::open_discarding_log(pair.main.clone(), options()).expect("by its owner's word");
+    assert_eq!(read(&volume, lun, 0, 1), [1000]);
+}
