@@ -6,14 +6,6 @@ use cairn_base::BLOCK_SIZE;
 const B: usize = BLOCK_SIZE;
 const BLOCKS: u64 = 16;
 
-const PLACEMENTS: [Placement; 5] = [
-    Placement::Checkpointing,
-    Placement::Logging,
-    Placement::SplitStream,
-    Placement::SplitDownStream,
-    Placement::Hybrid,
-];
-
 impl Stack {
     fn position(&self) -> LogPosition {
         self.history.position().expect("no device has failed")
@@ -52,7 +44,7 @@ fn all(device: &dyn Device) -> Vec<u8> {
 
 #[test]
 fn store_that_has_not_come_as_far_as_it_had_is_refused_and_nothing_is_written() {
-    for placement in PLACEMENTS {
+    for placement in Placement::ALL {
         // With few writes between the two the superblock is the same, with many it is not; from a copy that was closed well and from one of a running server.
         for (later, closed) in [(1, true), (1, false), (5, true), (200, true), (200, false)] {
             let what = format!("{placement:?}, {later} writes later, closed: {closed}");
@@ -104,7 +96,7 @@ fn store_from_before_its_window_moved_is_refused() {
 /// The end of the log is damaged, which nothing in the store itself can tell from a log that was cut there.
 #[test]
 fn end_of_the_log_that_was_durable_is_not_taken_for_a_cut() {
-    for placement in PLACEMENTS {
+    for placement in Placement::ALL {
         let mut stack =
             Stack::new(&options(placement, Granularity::EveryWrite, 4096), BLOCKS * B as u64, 4 * MIB);
         (0..20).for_each(|round| stack.round(round));
