@@ -49,6 +49,11 @@ pub(crate) struct Piece {
 impl State {
     /// Where the content of a block is below the write cache, at an instant.
     pub(crate) fn resolve(&self, lba: u64, at: u64) -> Source {
+        self.resolve_as_of(lba, at).0
+    }
+
+    /// The same, and the instant that a revert stands for there (`at` where none does).
+    fn resolve_as_of(&self, lba: u64, at: u64) -> (Source, u64) {
         let logging = self.logging;
         let mut at = at;
         let mut reverts = self.reverts.iter().rev();
@@ -62,12 +67,13 @@ impl State {
                 at = revert.target;
                 continue;
             }
-            return match last {
+            let source = match last {
                 Some(last) if last.kind == EntryKind::Redo => Source::Place(last),
                 Some(last) if last.kind == EntryKind::RedoZero => Source::Zero,
                 Some(last) if last.kind == EntryKind::RedoLost => Source::Lost,
                 _ => self.until_next_undo(lba, at, logging),
             };
+            return (source, at);
         }
     }
 
@@ -89,14 +95,14 @@ impl State {
         }
     }
 
-    fn resolve_present(&mut self, lba: u64) -> Source {
+    fn resolve_present(&mut self, lba: u64) -> (Source, u64) {
         if let Some(content) = self.cache.newest(lba) {
-            return Source::Cached(content.clone());
+            return (Source::Cached(content.clone()), NOW);
         }
         if let Some(content) = self.reads.get(lba) {
-            return Source::Cached(content);
+            return (Source::Cached(content), NOW);
         }
-        self.resolve(lba, NOW)
+        self.resolve_as_of(lba, NOW)
     }
 }
 
@@ -140,6 +146,8 @@ impl History {
         outcomes: &mut [Option<Result<Segments, DeviceError>>],
     ) {
         let present = at == NOW;
+        // What a present read shows where a revert stands for an earlier instant.
+        let mut instants = vec![at; pieces.len()];
         let (sources, epoch) = {
             let mut state = self.state.lock();
             if !present && at < state.start {
@@ -150,7 +158,12 @@ impl History {
                 .iter()
                 .map(|index| {
                     let lba = pieces[*index].lba;
-                    if present { state.resolve_present(lba) } else { state.resolve(lba, at) }
+                    if !present {
+                        return state.resolve(lba, at);
+                    }
+                    let (source, instant) = state.resolve_present(lba);
+                    instants[*index] = instant;
+                    source
                 })
                 .collect();
             (sources, state.epoch)
@@ -188,14 +201,15 @@ impl History {
         self.tally.add(&self.tally.read_misses, read.len() as u64);
         let mut state = self.state.lock();
         for (index, source, data) in read {
-            let piece = pieces[index];
+            let (piece, instant) = (pieces[index], instants[index]);
             let whole = matches!(source, Source::Place(_)) || piece.count == self.length_of(piece.lba);
             // The window may have moved, or the log may have been cleaned, while the devices were read. A present read may be older
-            // than a write that came meanwhile, as on any disk; bytes that fail their checksum may only have moved.
-            let moved = if present {
+            // than a write that came meanwhile, as on any disk; bytes that fail their checksum may only have moved. Where the present is what a revert brought back, the copy of
+            // an earlier revert may have written the origin: that was the present before, and is not now.
+            let moved = if instant == NOW {
                 data.is_err() && !state.resolve(piece.lba, NOW).same(&source)
             } else {
-                at < state.start || !state.resolve(piece.lba, at).same(&source)
+                instant < state.start || !state.resolve(piece.lba, instant).same(&source)
             };
             if moved {
                 continue;

@@ -52,6 +52,45 @@ fn revert_shows_the_instant_at_once_is_undone_by_its_mark_and_survives_the_backg
 }
 
 #[test]
+fn undone_revert_is_not_seen_by_who_reads_while_its_copy_goes_on() {
+    for placement in Placement::ALL {
+        let origin = Arc::new(Interrupted {
+            inner: Arc::new(MemoryDevice::new(64 * B as u64)),
+            in_reads: true,
+            armed: std::sync::Mutex::default(),
+        });
+        let store = Arc::new(MemoryDevice::new(4 * MIB));
+        let options = options(placement, Granularity::Marks, 4096);
+        let history = History::create(origin.clone(), store, &options, open_options(&clock(), 1 << 20))
+            .expect("a history");
+        history.write(0, Segments::copy_of(&[1; 64 * B])).expect("a write");
+        let good = history.mark("good", true).expect("a mark");
+        history.write(0, Segments::copy_of(&[2; 40 * B])).expect("a write");
+        history.flush().expect("a flush");
+        let reverted = history.revert(good.time).expect("a revert");
+        let undo = history.marked(&reverted.undo).expect("the mark of the revert");
+        history.revert(undo).expect("a revert");
+        let mut expected = vec![1; 64 * B];
+        expected[..40 * B].fill(2);
+        // Somebody is about to read a block where it is on the origin, and the copy of the first revert writes that.
+        let copier = history.clone();
+        let copy = move || {
+            copier.step().expect("a step");
+        };
+        *origin.armed.lock().expect("nobody panicked") = Some(Box::new(copy));
+        assert!(bytes(&*history, 0, 64 * B).expect("a read") == expected, "{placement:?}: beside the copy");
+        *origin.armed.lock().expect("nobody panicked") = None;
+        while history.step().expect("a step") {
+            assert!(
+                bytes(&*history, 0, 64 * B).expect("a read") == expected,
+                "{placement:?}: between slices"
+            );
+        }
+        assert!(bytes(&*history, 0, 64 * B).expect("a read") == expected, "{placement:?}: afterwards");
+    }
+}
+
+#[test]
 fn instant_behind_a_revert_is_kept_when_the_copy_is_over_and_over_openings() {
     for placement in Placement::ALL {
         let mut stack = Stack::new(&options(placement, Granularity::Marks, 4096), 8 * B as u64, 4 * MIB);
@@ -385,9 +424,10 @@ fn clone_of_a_view_takes_writes_for_ever_and_leaves_the_view_alone() {
     assert_eq!(bytes(&*view, 0, 64 * B).expect("a read"), vec![1; 64 * B]);
 }
 
-/// A store that calls somebody once, in the middle of its first write after it was armed.
+/// A device that calls somebody once, in the middle of its first write, or read, after it was armed.
 struct Interrupted {
     inner: Arc<MemoryDevice>,
+    in_reads: bool,
     armed: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -397,10 +437,13 @@ impl Device for Interrupted {
     }
 
     fn run(&self, batch: &mut [cairn_device::Operation]) {
-        let is_write = |operation: &cairn_device::Operation| operation.request().is_mutation();
-        if batch.iter().any(is_write)
-            && let Some(call) = self.armed.lock().expect("nobody panicked").take()
-        {
+        let is_due = |operation: &cairn_device::Operation| operation.request().is_mutation() != self.in_reads;
+        // What is called may come here again.
+        let call = match batch.iter().any(is_due) {
+            true => self.armed.lock().expect("nobody panicked").take(),
+            false => None,
+        };
+        if let Some(call) = call {
             call();
         }
         self.inner.run(batch);
@@ -413,6 +456,7 @@ fn view_that_is_opened_while_retention_begins_a_round_shows_one_instant() {
         let origin = Arc::new(MemoryDevice::new(16 * B as u64));
         let store = Arc::new(Interrupted {
             inner: Arc::new(MemoryDevice::new(32 * MIB)),
+            in_reads: false,
             armed: std::sync::Mutex::default(),
         });
         let clock = clock();
@@ -459,6 +503,7 @@ fn flush_covers_a_block_that_another_client_writes_again_before_it_is_over() {
         let origin = Arc::new(MemoryDevice::new(128 * B as u64));
         let store = Arc::new(Interrupted {
             inner: Arc::new(MemoryDevice::new(4 * MIB)),
+            in_reads: false,
             armed: std::sync::Mutex::default(),
         });
         let clock = clock();
