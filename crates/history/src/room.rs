@@ -202,9 +202,12 @@ impl History {
             while self.copy_slice(writer)? {}
             return Ok(());
         }
+        // What is younger than the floor may not go. Where nothing has a stamp that young, all instants since then show the same, and that stays.
         let is_limited = {
             let state = self.state.lock();
-            state.held.is_some() || !state.window.floor.is_zero()
+            let floor = state.window.floor.as_nanos() as u64;
+            let youngest = self.clock.now().0.max(state.last).saturating_sub(floor);
+            state.held.is_some() || floor > 0 && state.last > youngest
         };
         if is_limited || !self.start_over(writer)? { Err(self.no_room(writer)) } else { Ok(()) }
     }
@@ -281,16 +284,17 @@ impl History {
         Ok(())
     }
 
-    /// The last way out: all history goes. The window begins now, with what waits in the cache as its first writes. True when that made room.
+    /// The last way out: all history goes. The window begins with the last write, and what waits in the cache is the first in it. True when that made room.
     fn start_over(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let before = writer.spare();
         let (to, start) = {
             let mut state = self.state.lock();
             let state = &mut *state;
-            let to = self.stamp(state);
+            // Not the clock's time: nothing has changed since the last stamp, and instants since then stay.
+            let to = state.last + 1;
             // Entries up to `to` will not count: what waits becomes later, and the window begins after it.
-            state.last = state.cache.restamp(to);
-            let start = self.stamp(state);
+            let start = state.cache.restamp(to).max(to) + 1;
+            state.last = start;
             state.timeline.cut(start);
             (to, start)
         };

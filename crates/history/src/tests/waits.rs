@@ -1,6 +1,7 @@
 //! Writes and flushes that wait for room, because their owner wants no young history to go.
 
 use super::*;
+use cairn_base::Clock;
 use cairn_device::{Operation, Request};
 
 const B: usize = 4096;
@@ -63,6 +64,47 @@ fn flush_and_writes_that_wait_for_room_hold_up_nobody_and_go_on_when_time_has_pa
     });
     assert_eq!(bytes(history, 0, B).expect("a read"), vec![9; B]);
     assert_eq!(history.status().waiting, 0);
+}
+
+#[test]
+fn floor_that_time_has_passed_holds_nobody_up_whatever_is_in_the_store() {
+    for placement in Placement::ALL {
+        for (seed, block_bytes) in [(1, 512), (2, 512), (3, 4096), (4, 4096), (5, 4096), (6, 512)] {
+            let mut rng = Rng::new(seed);
+            let mut options = options(placement, Granularity::Interval(SECOND), block_bytes);
+            options.window.floor = Duration::from_secs(3600);
+            let stack = Stack::new(&options, MIB, 4 * MIB);
+            let mut expected = vec![0; MIB as usize];
+            // Until the store is full of what is younger than the floor, with writes that wait in memory.
+            for round in 0..20_000u64 {
+                stack.clock.advance(Duration::from_millis(rng.below(40)));
+                let count = (1 + rng.below(8)) as usize * 4096;
+                let at = rng.below(MIB - count as u64) / 512 * 512;
+                let data = vec![round as u8; count];
+                if stack.history.write(at, Segments::copy_of(&data)).is_err() {
+                    break;
+                }
+                expected[at as usize..][..count].copy_from_slice(&data);
+                if rng.below(4) == 0 && stack.history.flush().is_err() {
+                    break;
+                }
+                if rng.below(100) == 0 {
+                    let _full = stack.history.mark(&format!("m{round}"), false);
+                }
+            }
+            assert!(stack.history.flush().is_err(), "{placement:?}, {seed}: the store is full");
+            let last = stack.now();
+            // Whatever was written is older than the floor by now.
+            stack.clock.advance(Duration::from_secs(7200));
+            stack.history.flush().unwrap_or_else(|error| panic!("{placement:?}, {seed}: {error}"));
+            assert!(bytes(&*stack.history, 0, MIB as usize).expect("a read") == expected);
+            // What nothing has changed since is as good as within the floor.
+            let half_ago = Timestamp(stack.clock.now().0 - 1800 * SECOND);
+            let view = stack.history.view(half_ago);
+            let view = view.unwrap_or_else(|error| panic!("{placement:?}, {seed}, since {last:?}: {error}"));
+            assert!(bytes(&view, 0, MIB as usize).expect("a read") == expected, "{placement:?}, {seed}");
+        }
+    }
 }
 
 #[test]
