@@ -218,6 +218,34 @@ fn cascade_goes_on_without_the_server_in_the_middle() {
 }
 
 #[test]
+fn mirror_of_a_mirror_that_was_failed_over_follows_again_as_it_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = source(dir.path());
+    let (mut middle, mut last) = (Running::start(dir.path(), "middle"), Running::start(dir.path(), "last"));
+    middle.stay();
+    last.stay();
+    middle.good(&["mirror", "create", "vol0", &first.invite()]);
+    last.good(&["mirror", "create", "vol0", &middle.invite()]);
+    last.good(&["mirror", "failover", "vol0", "--yes"]);
+    write(&last, 1 << 20, 5, 64 << 10);
+    write(&first, 2 << 20, 6, 64 << 10);
+    let resync = ["mirror", "resync", "vol0", "--discard-divergent", "--yes"];
+    last.bad(13, "wrong-role", &resync);
+    let told = String::from_utf8(last.run(&resync).stderr).unwrap();
+    assert!(told.contains("mirror of a third server"), "{told}");
+    middle.good(&["mirror", "failover", "vol0", "--yes"]);
+    last.good(&resync);
+    middle.good(&resync);
+    last.good(&resync);
+    assert_eq!(content(&middle), content(&first));
+    assert_eq!(content(&last), content(&first));
+    write(&first, 3 << 20, 7, 64 << 10);
+    middle.good(&["mirror", "update", "vol0"]);
+    last.good(&["mirror", "update", "vol0"]);
+    assert_eq!(content(&last), content(&first));
+}
+
+#[test]
 fn cron_lock_and_tokens_hold_what_they_say() {
     let dir = tempfile::tempdir().unwrap();
     let source = source(dir.path());

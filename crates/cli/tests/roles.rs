@@ -153,6 +153,26 @@ fn mirror_that_was_failed_over_gives_up_its_writes_and_follows_again() {
 }
 
 #[test]
+fn address_at_which_the_other_side_was_not_found_is_not_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = pair(dir.path());
+    let mut stranger = Running::start(dir.path(), "stranger");
+    let elsewhere = stranger.stay();
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    let known = status(&destination)["source_address"].clone();
+    for (code, kind, from) in
+        [(12, "peer-refused", elsewhere.as_str()), (30, "peer-unreachable", "127.0.0.1:1")]
+    {
+        for how in ["--dry-run", "--discard-divergent"] {
+            destination.bad(code, kind, &["mirror", "resync", "vol0", how, "--yes", "--from", from]);
+            assert_eq!(status(&destination)["source_address"], known, "{how} from {from}");
+        }
+    }
+    destination.good(&["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
+    assert_eq!(content(&destination), content(&source));
+}
+
+#[test]
 fn side_that_gave_its_role_away_hears_without_a_schedule_that_it_was_taken() {
     let dir = tempfile::tempdir().unwrap();
     let (source, destination) = pair(dir.path());

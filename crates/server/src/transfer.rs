@@ -316,7 +316,10 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
         MirrorError::Withheld { group, .. } => format!(
             "make a newer one at the source with `cairn snapshot create --group {group}`, and update again; or have each volume here show its own newest image: `cairn group apart {group}`"
         ),
-        MirrorError::NotAhead(_) => "see `cairn mirror status` on both sides".into(),
+        MirrorError::NotAhead(_) => format!(
+            "see `cairn mirror status` on both sides; where the other one is the mirror of a third server: `cairn mirror failover` there, `cairn mirror resync {volume}` here, the same there, and \
+             here once more"
+        ),
         _ => format!("update again with `cairn mirror update {volume}`; the last complete image is whole"),
     }
 }

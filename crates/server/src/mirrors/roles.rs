@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ASK_EVERY, Claim, Document, Manner, Mirrors, Relation, now_ms};
 use crate::api;
-use crate::destination::{SourceStream, connect, hang_up};
+use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
 use crate::error::ServerError;
 use crate::identity::Fingerprint;
 use crate::jobs::Progress;
@@ -95,6 +95,15 @@ impl Mirrors {
         let said = Client::hello(&mut stream).and_then(|mut client| say(&mut client));
         hang_up(&mut stream);
         said.map_err(|source| relation.failed(source))
+    }
+
+    /// Refuses an address at which the other side is not.
+    fn look_for(&self, relation: &Relation, address: &str) -> Result<(), ServerError> {
+        let document = relation.document.lock().clone();
+        let there = SourceAddress { address, ..document.source() };
+        let mut stream = connect(&self.identity, &there, document.stall(self.patience), &|_| ())?;
+        hang_up(&mut stream);
+        Ok(())
     }
 
     /// The address at which mirrors reach this server, as far as it knows.
@@ -586,6 +595,7 @@ impl Server {
             known.filter(|known| follower.as_ref().is_none_or(|own| own.name == known.follower()))
         {
             if let Some(from) = from {
+                self.mirrors.look_for(&relation, from)?;
                 self.mirrors.keep(&relation, |document| document.address = from.to_owned())?;
             }
             return Ok(relation);
