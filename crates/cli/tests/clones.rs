@@ -137,3 +137,40 @@ fn clone_of_a_mirror_takes_writes_while_the_mirror_is_updated_and_keeps_its_snap
     assert_eq!(byte(&mirror, "v/db", 0), 3);
     mirror.good(&["volume", "check", "v", "--deep"]);
 }
+
+#[test]
+fn mirror_of_a_volume_is_not_taken_for_one_of_its_clone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = served(dir.path(), "a");
+    source.stay();
+    let mut mirror = Running::start(dir.path(), "b");
+    mirror.stay();
+    source.good(&["snapshot", "create", "v@monday"]);
+    mirror.good(&["mirror", "create", "v", &source.invite()]);
+    source.good(&["clone", "create", "v@monday", "test"]);
+    write(&source, "test/db", 0, 9);
+    let of = |what: &str| -> Vec<String> {
+        let status = source.json(&["status"]);
+        let named = status[what].as_array().unwrap().iter();
+        named.map(|one| one["volume"].as_str().or(one["subject"].as_str()).unwrap().to_owned()).collect()
+    };
+    assert_eq!(of("followers"), ["v"]);
+    mirror.good(&["mirror", "failover", "v", "--yes"]);
+    running::wait_until("the source has heard of it", || !of("problems").is_empty());
+    assert_eq!(of("problems"), ["v"]);
+    let name = source.json(&["status"])["followers"][0]["name"].as_str().unwrap().to_owned();
+    source.bad(10, "not-found", &["mirror", "forget", "test", &name]);
+    for how in ["--dry-run", "--discard-divergent"] {
+        let refused = source.run(&["mirror", "resync", "test", how, "--yes"]);
+        assert!(!refused.status.success(), "{}", String::from_utf8_lossy(&refused.stdout));
+    }
+    assert_eq!(byte(&source, "test/db", 0), 9);
+    source.good(&["mirror", "resync", "v", "--discard-divergent", "--yes"]);
+    // One of the clone is not taken for one of its parent.
+    mirror.good(&["mirror", "create", "test", &source.invite()]);
+    assert_eq!(of("followers"), ["test"]);
+    mirror.good(&["mirror", "failover", "test", "--yes"]);
+    running::wait_until("the source has heard of it", || !of("problems").is_empty());
+    assert_eq!(of("problems"), ["test"]);
+    source.good(&["mirror", "resync", "test", "--discard-divergent", "--yes"]);
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Checksum, Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_mirror::{Departure, Follower, MirrorAtSource, Source};
-use cairn_volume::Behind;
+use cairn_volume::{Behind, VolumeError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,7 @@ use crate::error::ServerError;
 use crate::server::Server;
 use crate::state::{self, Unread};
 use crate::transfer;
+use crate::volumes::OpenVolume;
 
 /// Following is written down again when nothing but the time of the last contact changed, at least so often.
 const WRITE_EVERY: Duration = Duration::from_secs(600);
@@ -196,6 +197,22 @@ impl Followers {
 }
 
 impl Server {
+    /// The mirrors of a volume. They are known by its id, which its clones have too: one for which nothing is kept in it is not a clone's, nor that of a volume beside which another of
+    /// that id keeps something for it.
+    pub(crate) fn mirrors_of(&self, open: &OpenVolume) -> Result<Vec<MirrorAtSource>, VolumeError> {
+        let keeps = |mirror: &MirrorAtSource| mirror.base.is_some() || mirror.behind.is_some();
+        let mut mirrors = self.source.mirrors(&open.volume)?;
+        if mirrors.iter().all(keeps) {
+            return Ok(mirrors);
+        }
+        let (id, all) = (open.volume.id(), self.volumes.all());
+        let others = all.iter().filter(|other| other.name != open.name && other.volume.id() == id);
+        let theirs = others.flat_map(|other| self.source.mirrors(&other.volume).unwrap_or_default());
+        let theirs: HashSet<String> = theirs.filter(keeps).map(|mirror| mirror.name).collect();
+        mirrors.retain(|mirror| keeps(mirror) || !open.is_clone() && !theirs.contains(&mirror.name));
+        Ok(mirrors)
+    }
+
     /// The mirrors that follow volumes here, of peers that are pinned; and what is kept for others.
     pub(crate) fn followers(&self) -> (Vec<api::Follower>, Vec<api::Leftover>) {
         let pinned: HashSet<String> = self.peers.pinned().into_iter().map(transfer::peer_digits).collect();
@@ -205,7 +222,7 @@ impl Server {
         let (mut followers, mut leftovers) = (Vec::new(), Vec::new());
         for open in &self.volumes.all() {
             let source = self.mirrors.source_of(&open.name);
-            for mirror in self.source.mirrors(&open.volume).unwrap_or_default() {
+            for mirror in self.mirrors_of(open).unwrap_or_default() {
                 // Whom it follows again is no mirror of it, whatever that was meanwhile.
                 if source.as_deref() == Some(&*mirror.name) {
                     continue;
@@ -231,7 +248,7 @@ impl Server {
         self.followers.check_known()?;
         let open = self.volumes.get(volume)?;
         let failed = ServerError::volume(volume);
-        let known = self.source.mirrors(&open.volume).map_err(&failed)?;
+        let known = self.mirrors_of(&open).map_err(&failed)?;
         if !known.iter().any(|mirror| mirror.name == name) {
             return Err(ServerError::NotFound {
                 what: "mirror",

@@ -588,7 +588,7 @@ impl Server {
                 continue;
             }
             let failed = ServerError::volume(&open.name);
-            for mirror in self.source.mirrors(&open.volume).map_err(&failed)? {
+            for mirror in self.mirrors_of(open).map_err(&failed)? {
                 if mirror.peer() == name {
                     self.source.forget(&open.volume, &mirror.name).map_err(&failed)?;
                 }

@@ -749,6 +749,11 @@ impl OpenVolume {
         self.log_in_use().map_or(Ok(()), |log| clear_beginning(&log.device))
     }
 
+    /// It is a clone, which has the id of its parent.
+    pub(crate) fn is_clone(&self) -> bool {
+        self.clone_of.is_some()
+    }
+
     /// True while it is the destination of a mirror.
     pub(crate) fn is_destination(&self) -> bool {
         self.volume.status().role == Role::Destination

@@ -643,6 +643,11 @@ impl Server {
     ) -> Result<Option<Follower>, ServerError> {
         let mut departed = self.source.followers();
         departed.retain(|follower| follower.volume == open.volume.id() && follower.departed.is_some());
+        if !departed.is_empty() && !open.is_destination() {
+            // The id may be another one's as well.
+            let own = self.mirrors_of(open).map_err(ServerError::volume(&open.name))?;
+            departed.retain(|follower| own.iter().any(|mirror| mirror.name == follower.name));
+        }
         if let Some(mirror) = mirror {
             let found = departed.into_iter().find(|follower| follower.name == mirror);
             if found.is_none() && known.is_some_and(|known| known.follower() == mirror) {
