@@ -3,11 +3,10 @@
 use cairn_history::HistoryError;
 
 use super::history::seen_path;
-use super::{Entry, Volumes, not_found};
+use super::{BUSY_PATIENCE, Entry, Volumes, not_found};
 use crate::api;
 use crate::error::ServerError;
 use crate::seen::Seen;
-use crate::volumes::BUSY_PATIENCE;
 
 impl Volumes {
     /// Takes a store that is older than it was for that of the volume's history, by its owner's word, or only says what that is.
