@@ -265,6 +265,8 @@ fn dumps_of_two_levels_from_one_second_are_restored_one_after_the_other() {
     mounted.server.bad(2, "usage", &["restore", "-rf", one, "--to", to]);
     let listed = mounted.server.json(&["restore", "-tf", zero]);
     assert_eq!(listed[0]["path"], "/first");
+    let restored = mounted.server.json(&["restore", "-xf", zero, "--to", to]);
+    assert_eq!(restored["troubles"], serde_json::json!([]), "nothing went wrong, and that is said");
 }
 
 /// What a restore of a level keeps for the next one says that all of it is there: then it is, also after a crash.

@@ -8,7 +8,7 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cairn_history::{History, LogPosition};
@@ -93,10 +93,10 @@ impl Seen {
     }
 
     /// Nothing is known any more.
-    pub(crate) fn forget(path: &PathBuf) -> io::Result<()> {
+    pub(crate) fn forget(path: &Path) -> io::Result<()> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => path.parent().map_or(Ok(()), |_| state::sync_parent(path)),
+            _ => state::sync_parent(path),
         }
     }
 }
@@ -113,8 +113,7 @@ mod tests {
 
     fn history() -> Arc<History> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let open =
-            OpenOptions { dirty_bytes: 1 << 20, read_bytes: 0, clock, at_least: LogPosition::default() };
+        let open = OpenOptions { dirty_bytes: 1, read_bytes: 0, clock, at_least: LogPosition::default() };
         let options = HistoryOptions {
             store: HistoryId([1; 16]),
             placement: Placement::Logging,
@@ -144,6 +143,11 @@ mod tests {
         assert!(noted.record > 0 && Some(noted) == history.position());
         assert_eq!(Seen::at(path.clone(), "one").position(), noted);
         assert_eq!(Seen::at(path.clone(), "another").position(), LogPosition::default());
+        // A write on its way tells less of the superblock, which is known already.
+        (1..20).for_each(|block| history.write(block * 4096, Segments::copy_of(&[2; 4096])).unwrap());
+        assert!(!history.position().unwrap().reaches(&noted));
+        seen.note(&history);
+        assert_eq!(seen.position(), noted);
         write(&history);
         seen.note_now_and_then(&history);
         assert_eq!(Seen::at(path.clone(), "one").position(), noted, "not so soon");

@@ -14,8 +14,7 @@ use cairn_volume::{CONSISTENCY_INTERVAL, LogTarget, Volume, VolumeError};
 use super::fence::Fence;
 use super::history::LOG_RULE;
 use super::{
-    BUSY_PATIENCE, Document, Entry, OpenVolume, Volumes, new_rehearsal, not_found, open_when_free,
-    refuse_if_not_empty,
+    BUSY_PATIENCE, Document, Entry, OpenVolume, Volumes, new_rehearsal, open_when_free, refuse_if_not_empty,
 };
 use crate::api;
 use crate::error::ServerError;
@@ -127,22 +126,11 @@ impl Volumes {
     /// Opens a volume that cannot be opened for want of its log at its last consistency point, or only says what that would lose.
     pub(crate) fn discard_log(&self, name: &str, dry_run: bool) -> Result<api::DiscardedLog, ServerError> {
         let _changing = self.changing.lock();
-        match self.entries.read().get(name) {
-            Some(Entry::Unavailable(_)) => {}
-            Some(Entry::Away { by }) => return Err(ServerError::Busy { name: name.to_owned(), by }),
-            Some(Entry::Open(_)) => return Err(ServerError::LogIsThere { volume: name.to_owned() }),
-            None => return Err(not_found(name)),
-        }
         // It may have come back since the server started: then nothing is lost.
-        let reason = match self.open_one(name, BUSY_PATIENCE) {
-            Ok(open) => {
-                self.entries.write().insert(name.to_owned(), Entry::Open(open));
-                self.open_clones_of(name);
-                return Err(ServerError::LogIsThere { volume: name.to_owned() });
-            }
-            Err(reason) if is_of_the_log(&reason) => reason,
-            Err(other) => return Err(other),
-        };
+        let reason = self.still_closed(name, &|| ServerError::LogIsThere { volume: name.to_owned() })?;
+        if !is_of_the_log(&reason) {
+            return Err(reason);
+        }
         let document = self.document(name)?;
         let parts = self.open_parts(name, &document, BUSY_PATIENCE)?;
         let rehearsal = new_rehearsal();

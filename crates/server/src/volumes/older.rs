@@ -3,7 +3,7 @@
 use cairn_history::HistoryError;
 
 use super::history::seen_path;
-use super::{BUSY_PATIENCE, Entry, Volumes, not_found};
+use super::{BUSY_PATIENCE, Volumes};
 use crate::api;
 use crate::error::ServerError;
 use crate::seen::Seen;
@@ -36,27 +36,5 @@ impl Volumes {
         self.put(name, &Ok(open));
         self.open_clones_of(name);
         Ok(answer)
-    }
-
-    /// Why a volume that could not be opened still can't be: what keeps it closed may have passed since the server started. One that is open is `there`.
-    pub(super) fn still_closed(
-        &self,
-        name: &str,
-        there: &dyn Fn() -> ServerError,
-    ) -> Result<ServerError, ServerError> {
-        match self.entries.read().get(name) {
-            Some(Entry::Unavailable(_)) => {}
-            Some(Entry::Open(_)) => return Err(there()),
-            Some(Entry::Away { by }) => return Err(ServerError::Busy { name: name.to_owned(), by }),
-            None => return Err(not_found(name)),
-        }
-        match self.open_one(name, BUSY_PATIENCE) {
-            Ok(open) => {
-                self.put(name, &Ok(open));
-                self.open_clones_of(name);
-                Err(there())
-            }
-            Err(reason) => Ok(reason),
-        }
     }
 }

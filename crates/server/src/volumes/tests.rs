@@ -110,3 +110,40 @@ fn clone_whose_snapshot_goes_meanwhile_leaves_nothing() {
     let left: Vec<_> = fs::read_dir(folder.path().join("volumes")).expect("a folder").flatten().collect();
     assert_eq!(left.len(), 1, "{left:?}");
 }
+
+/// A file that somebody is copying to its place is not opened, however whole its beginning is.
+#[test]
+fn volume_that_comes_back_as_a_file_is_opened_when_nobody_writes_to_that_any_more() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let before = volumes(folder.path());
+    let new = NewVolume {
+        name: "vol0",
+        id: VolumeId([7; 16]),
+        role: Role::Normal,
+        blocks: Some(4096),
+        devices: &[],
+        log_device: None,
+        history: None,
+    };
+    before.create(&new).expect("a volume");
+    before.end();
+    drop(before);
+    let file = folder.path().join("volumes/vol0/volume.img");
+    let aside = folder.path().join("aside");
+    std::fs::rename(&file, &aside).expect("it is moved");
+    let volumes = volumes(folder.path());
+    assert!(volumes.get("vol0").is_err());
+    assert!(volumes.open_waiting().is_empty(), "it is not there");
+    std::fs::rename(&aside, &file).expect("it is moved");
+    let written = |time: std::time::SystemTime| {
+        let file = std::fs::OpenOptions::new().write(true).open(&file).expect("the file");
+        file.set_modified(time).expect("a time");
+    };
+    let now = std::time::SystemTime::now();
+    written(now);
+    assert!(volumes.open_waiting().is_empty(), "somebody writes to it");
+    written(now - std::time::Duration::from_secs(60));
+    assert_eq!(volumes.open_waiting().len(), 1);
+    volumes.get("vol0").expect("it is open");
+    volumes.end();
+}

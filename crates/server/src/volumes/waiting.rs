@@ -9,7 +9,7 @@ use std::time::Duration;
 use cairn_history::HistoryError;
 use cairn_volume::VolumeError;
 
-use super::{Entry, OpenVolume, Volumes};
+use super::{BUSY_PATIENCE, Entry, OpenVolume, Volumes, not_found};
 use crate::error::ServerError;
 use crate::settled::has_settled;
 
@@ -53,6 +53,28 @@ impl Volumes {
             self.open_clones_of(name);
         }
         open
+    }
+
+    /// Why a volume that could not be opened still can't be: what keeps it closed may have passed since the server started. One that is open is `there`.
+    pub(super) fn still_closed(
+        &self,
+        name: &str,
+        there: &dyn Fn() -> ServerError,
+    ) -> Result<ServerError, ServerError> {
+        match self.entries.read().get(name) {
+            Some(Entry::Unavailable(_)) => {}
+            Some(Entry::Open(_)) => return Err(there()),
+            Some(Entry::Away { by }) => return Err(ServerError::Busy { name: name.to_owned(), by }),
+            None => return Err(not_found(name)),
+        }
+        match self.open_one(name, BUSY_PATIENCE) {
+            Ok(open) => {
+                self.put(name, &Ok(open));
+                self.open_clones_of(name);
+                Err(there())
+            }
+            Err(reason) => Ok(reason),
+        }
     }
 }
 

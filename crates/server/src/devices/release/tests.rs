@@ -182,3 +182,37 @@ fn another_store_is_not_taken_for_a_finished_release_because_one_had_stopped_onc
     assert!(release(&devices).is_err(), "the origin lacks what the store had");
     assert_eq!(devices.list(&|_| Vec::new()).len(), 1);
 }
+
+#[test]
+fn device_that_comes_back_as_a_file_is_opened_when_nobody_writes_to_that_any_more() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let before = devices(folder.path());
+    adopt(&before, folder.path());
+    before.end();
+    drop(before);
+    for name in ["disk.img", "store.img"] {
+        let (file, aside) = (folder.path().join(name), folder.path().join("aside"));
+        fs::rename(&file, &aside).expect("it is moved");
+        let devices = devices(folder.path());
+        let is_open = || devices.get("disk0").is_ok();
+        devices.open_waiting();
+        assert!(!is_open(), "{name} is not there");
+        fs::rename(&aside, &file).expect("it is moved");
+        let written = |time: std::time::SystemTime| {
+            let file = fs::OpenOptions::new().write(true).open(&file).expect("the file");
+            file.set_modified(time).expect("a time");
+            devices.open_waiting();
+        };
+        let now = std::time::SystemTime::now();
+        // The other file has been left alone.
+        for other in ["disk.img", "store.img"] {
+            let other = fs::OpenOptions::new().write(true).open(folder.path().join(other)).expect("the file");
+            other.set_modified(now - std::time::Duration::from_secs(60)).expect("a time");
+        }
+        written(now);
+        assert!(!is_open(), "somebody writes to {name}");
+        written(now - std::time::Duration::from_secs(60));
+        assert!(is_open(), "{name}");
+        devices.end();
+    }
+}
