@@ -63,11 +63,9 @@ pub(super) fn numbers(volumes: &Volumes, name: &str) -> (u64, u64) {
     (open.volume.create_snapshot(name).expect("a snapshot").id.0, file)
 }
 
-#[test]
-fn clone_whose_snapshot_goes_meanwhile_leaves_nothing() {
-    let folder = tempfile::tempdir().expect("a folder can be made");
-    let volumes = volumes(folder.path());
-    let new = NewVolume {
+/// `vol0` in a file of its own.
+fn plain() -> NewVolume<'static> {
+    NewVolume {
         name: "vol0",
         id: VolumeId([7; 16]),
         role: Role::Normal,
@@ -75,8 +73,14 @@ fn clone_whose_snapshot_goes_meanwhile_leaves_nothing() {
         devices: &[],
         log_device: None,
         history: None,
-    };
-    let parent = volumes.create(&new).expect("a volume");
+    }
+}
+
+#[test]
+fn clone_whose_snapshot_goes_meanwhile_leaves_nothing() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let volumes = volumes(folder.path());
+    let parent = volumes.create(&plain()).expect("a volume");
     let is_over = AtomicBool::new(false);
     let (mut made, mut gone, mut taken) = (0, 0, false);
     std::thread::scope(|scope| {
@@ -116,16 +120,7 @@ fn clone_whose_snapshot_goes_meanwhile_leaves_nothing() {
 fn volume_that_comes_back_as_a_file_is_opened_when_nobody_writes_to_that_any_more() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let before = volumes(folder.path());
-    let new = NewVolume {
-        name: "vol0",
-        id: VolumeId([7; 16]),
-        role: Role::Normal,
-        blocks: Some(4096),
-        devices: &[],
-        log_device: None,
-        history: None,
-    };
-    before.create(&new).expect("a volume");
+    before.create(&plain()).expect("a volume");
     before.end();
     drop(before);
     let file = folder.path().join("volumes/vol0/volume.img");
