@@ -232,10 +232,14 @@ fn parse_entry(bytes: &[u8]) -> Result<LogEntry, FormatError> {
     if file.0 >= layout::COUNTER_MAX {
         return Err(field("file"));
     }
+    let is_beyond = |end: u64| end > layout::COUNTER_MAX;
     match raw.kind {
         1 if value == 0 => Err(field("block number")),
+        1 if is_beyond(lba.0) => Err(field("block of a file")),
         1 => Ok(LogEntry::Write { file, lba, vbn: Vbn(value), checksum: raw.checksum }),
-        2 if lba.0.checked_add(value).is_none() || raw.checksum != Checksum::default() => Err(field("hole")),
+        2 if lba.0.checked_add(value).is_none_or(is_beyond) || raw.checksum != Checksum::default() => {
+            Err(field("hole"))
+        }
         2 => Ok(LogEntry::Hole { file, lba, count: value }),
         _ => Err(field("entry kind")),
     }

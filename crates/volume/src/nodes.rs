@@ -11,7 +11,7 @@ use crate::image::Image;
 use crate::locks::MutexGuard;
 use crate::overlay::Seen;
 use crate::store::Wanted;
-use crate::tree::BATCH;
+use crate::tree::{BATCH, Tree};
 use crate::volume::Volume;
 
 /// Keeps the root directory to its holder: nobody else adds or takes away a name of it.
@@ -76,7 +76,15 @@ impl Image {
     /// # Errors
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node or of a block of inodes.
     pub fn inodes_from(&self, from: FileId) -> Result<(Vec<Inode>, Option<FileId>), VolumeError> {
-        self.inodes_in(from, BATCH as u64)
+        // Numbers are given once: of an old volume most may be those of files that are gone.
+        let Some(first) = self.inode_tree().next_under_leaf(from.0 / INODES_PER_BLOCK)? else {
+            return Ok((Vec::new(), None));
+        };
+        self.inodes_in(from.max(FileId(first * INODES_PER_BLOCK)), BATCH as u64)
+    }
+
+    fn inode_tree(&self) -> Tree<'_> {
+        self.volume().tree(self.committed(), INODE_FILE, self.root().inode_file)
     }
 
     /// The same of `count` blocks of inodes.
@@ -91,8 +99,7 @@ impl Image {
         if first >= blocks {
             return Ok((Vec::new(), None));
         }
-        let volume = self.volume();
-        let tree = volume.tree(self.committed(), INODE_FILE, self.root().inode_file);
+        let tree = self.inode_tree();
         let lbas: Vec<Lba> = (first..end).map(Lba).collect();
         let pointers: Vec<BlockPointer> = tree.pointers(&lbas).into_iter().collect::<Result<_, _>>()?;
         let wanted: Vec<Wanted> = lbas
@@ -104,7 +111,7 @@ impl Image {
                 place: Place::Data { file: INODE_FILE, lba: *lba },
             })
             .collect();
-        let loaded = volume.store.load(&wanted, self.redirects());
+        let loaded = self.volume().store.load(&wanted, self.redirects());
         let mut inodes = Vec::new();
         for (want, block) in wanted.iter().zip(loaded) {
             let block = block?;

@@ -83,6 +83,22 @@ impl Tree<'_> {
         Ok(pointer)
     }
 
+    /// The first block from `lba` on that a lowest node of the tree is over; `None` behind the last. What lies before it are holes, and however many these are, they are passed by
+    /// the pointers above them.
+    pub(crate) fn next_under_leaf(&self, mut lba: u64) -> Result<Option<u64>, VolumeError> {
+        'look: while lba < self.tree.length {
+            for level in (1..=self.tree.height).rev() {
+                if self.pointer_at_level(level, lba)?.is_hole() {
+                    let blocks = span(level).saturating_mul(FANOUT);
+                    lba = (lba / blocks + 1).saturating_mul(blocks);
+                    continue 'look;
+                }
+            }
+            return Ok(Some(lba));
+        }
+        Ok(None)
+    }
+
     /// The pointers of many blocks; nodes that are not in memory are read together.
     pub(crate) fn pointers(&self, lbas: &[Lba]) -> Vec<Result<BlockPointer, VolumeError>> {
         pointers_of(lbas.len(), |index| (self, lbas[index]))

@@ -1,6 +1,7 @@
 //! Records of the intent log that a power cut tore.
 
 use super::*;
+use crate::layout::COUNTER_MAX;
 
 const BLOCK: usize = cairn_base::BLOCK_SIZE;
 const SECTOR: usize = 512;
@@ -92,7 +93,10 @@ fn header_tells_how_many_blocks_to_read() {
 fn entries_that_are_never_written_are_refused() {
     let wrong = [
         LogEntry::Write { file: FileId(1), lba: Lba(0), vbn: Vbn(0), checksum: checksum(1) },
+        LogEntry::Write { file: FileId(1), lba: Lba(u64::MAX), vbn: Vbn(1), checksum: checksum(1) },
+        LogEntry::Write { file: FileId(1), lba: Lba(COUNTER_MAX + 1), vbn: Vbn(1), checksum: checksum(1) },
         LogEntry::Hole { file: FileId(1), lba: Lba(u64::MAX), count: 1 },
+        LogEntry::Hole { file: FileId(1), lba: Lba(COUNTER_MAX), count: 1 },
     ];
     for entry in wrong {
         let mut record = log_record(1);

@@ -169,15 +169,12 @@ fn any_attributes() -> impl Strategy<Value = Attributes> {
 fn any_log_record() -> impl Strategy<Value = LogRecord> {
     let write = (any::<[u64; 2]>(), 1u64.., any_checksum()).prop_map(|(n, vbn, checksum)| LogEntry::Write {
         file: FileId(n[0] % COUNTER_MAX),
-        lba: Lba(n[1]),
+        lba: Lba(n[1] % COUNTER_MAX),
         vbn: Vbn(vbn),
         checksum,
     });
-    let hole = (0..COUNTER_MAX, 0u64..1 << 63, 0u64..1 << 63).prop_map(|(file, lba, count)| LogEntry::Hole {
-        file: FileId(file),
-        lba: Lba(lba),
-        count,
-    });
+    let hole = (0..COUNTER_MAX, 0u64..COUNTER_MAX / 2, 0u64..COUNTER_MAX / 2)
+        .prop_map(|(file, lba, count)| LogEntry::Hole { file: FileId(file), lba: Lba(lba), count });
     let inode = any_inode().prop_map(|inode| {
         let kind = if inode.kind == FileKind::Node { FileKind::Node } else { FileKind::Extended };
         let length = inode.length_bytes.div_ceil(cairn_base::BLOCK_SIZE as u64).max(1);

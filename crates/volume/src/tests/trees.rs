@@ -95,3 +95,20 @@ fn number_of_a_lost_file_is_not_given_to_another() {
     assert_eq!(read(&volume, next, 0, 5), [0; 5]);
     assert_sound(&volume);
 }
+
+#[test]
+fn listing_files_passes_the_numbers_of_those_that_are_gone() {
+    let (_device, volume) = fresh(1024);
+    let first = volume.compound().create(FileKind::Lun, 40_960).expect("there is room");
+    // As many as a volume gives in the longest of lives: to look at each of them would not end.
+    volume.state.lock().next_file = 1 << 44;
+    let late = volume.compound().create(FileKind::Lun, 40_960).expect("there is room");
+    assert_eq!(late, FileId(1 << 44));
+    volume.consistency_point().expect("it commits");
+    let image = volume.image(None).expect("there is one");
+    let listed: Vec<FileId> = image.inodes().expect("it is read").iter().map(|inode| inode.id).collect();
+    assert!(listed.contains(&first) && listed.last() == Some(&late), "{listed:?}");
+    let (found, next) = image.inodes_from(FileId(1 << 30)).expect("it is read");
+    assert_eq!((found.len(), next), (1, None));
+    assert_sound(&volume);
+}

@@ -59,6 +59,7 @@ pub(crate) fn image(data: &[u8]) {
     used.look(&history);
     let is_sound = used.work(&history);
     drop(history);
+    used.lose_unflushed();
     match open(&used.origin, &used.store, &used.clock, 64 << 10) {
         Ok(again) => used.look(&again),
         Err(error) => {
@@ -81,6 +82,8 @@ struct Used {
     explained: Vec<HashSet<Vec<u8>>>,
     /// What blocks were made since the store was opened first; others are not known.
     written: BTreeMap<usize, Vec<u8>>,
+    /// The same at the last flush.
+    flushed: BTreeMap<usize, Vec<u8>>,
     /// The same at the instants of marks.
     marked: BTreeMap<u64, BTreeMap<usize, Vec<u8>>>,
 }
@@ -102,6 +105,7 @@ impl Used {
             block_bytes: golden.block_bytes,
             explained,
             written: BTreeMap::new(),
+            flushed: BTreeMap::new(),
             marked: BTreeMap::new(),
         }
     }
@@ -154,7 +158,7 @@ impl Used {
                 is_sound &= self.write(history, lba, round * 16 + lba as u8 + 1);
             }
             is_sound &= self.trim(history, 2 + usize::from(round));
-            is_sound &= history.flush().is_ok();
+            is_sound &= self.flush(history);
             is_sound &= self.mark(history, round);
             self.check(&**history, &self.written);
             for _ in 0..STEPS_MAX {
@@ -172,7 +176,21 @@ impl Used {
             }
         }
         self.look(history);
-        is_sound && history.flush().is_ok()
+        self.flush(history) && is_sound
+    }
+
+    fn flush(&mut self, history: &History) -> bool {
+        let is_durable = history.flush().is_ok();
+        if is_durable {
+            self.flushed.clone_from(&self.written);
+        }
+        is_durable
+    }
+
+    /// What was written since the last flush may be gone, as where the store turned out to be damaged meanwhile.
+    fn lose_unflushed(&mut self) {
+        let flushed = &self.flushed;
+        self.written.retain(|lba, bytes| flushed.get(lba) == Some(bytes));
     }
 
     fn write(&mut self, history: &History, lba: usize, byte: u8) -> bool {
@@ -213,6 +231,7 @@ impl Used {
         let reverted = history.revert(to);
         if let Ok(reverted) = &reverted {
             self.written = self.marked.get(&reverted.instant.0).cloned().unwrap_or_default();
+            self.flushed.clone_from(&self.written);
         }
         // It may be that there is no room, or that the window has left it.
         true
