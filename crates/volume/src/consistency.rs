@@ -219,6 +219,9 @@ impl Volume {
         }
         let began = self.clock.now();
         let frozen = self.freeze(&rider)?;
+        if let Some(vbn) = self.state.lock().contradiction {
+            return Err(VolumeError::MapContradicts { vbn });
+        }
         let drops_changes = matches!(rider, Rider::Rollback(_));
         let before = self.state.lock().committed.clone();
         let mut gathered = Gathered {

@@ -228,6 +228,7 @@ impl Volume {
             open,
             frozen: None,
             frozen_unlogged: Vec::new(),
+            contradiction: None,
             used,
             releases: Releases::default(),
             stuck,
@@ -429,7 +430,13 @@ fn apply_entry(state: &mut State, entry: &LogEntry) {
     state.next_file = state.next_file.max(file.0.saturating_add(1));
     match *entry {
         LogEntry::Write { file, lba, vbn, checksum } => {
-            state.used.set(vbn);
+            if state.open.has_placed(file, lba.0, vbn) {
+                return;
+            }
+            // Only a free block is written to. One that is in use, or is none, is not this volume's: what it gives up must never be freed.
+            if !state.used.set(vbn) {
+                state.contradiction.get_or_insert(vbn);
+            }
             let birth = state.open.generation;
             state.open.replay_write(file, lba.0, BlockPointer { vbn, birth, checksum });
         }

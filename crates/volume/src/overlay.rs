@@ -353,6 +353,12 @@ impl Overlay {
         }
     }
 
+    /// Whether a block of a file is placed there already.
+    pub(crate) fn has_placed(&self, file: FileId, lba: u64, vbn: Vbn) -> bool {
+        let slot = self.files.get(&file).and_then(|overlay| overlay.slots.get(&lba));
+        matches!(slot, Some(Slot::Placed(pointer)) if pointer.vbn == vbn)
+    }
+
     /// Puts back what replay of the log says: a placed block.
     pub(crate) fn replay_write(&mut self, file: FileId, lba: u64, pointer: BlockPointer) {
         let replaced = self.with_file(file, |overlay| {

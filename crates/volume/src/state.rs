@@ -116,6 +116,8 @@ pub(crate) struct State {
     pub(crate) frozen: Option<Frozen>,
     /// Log entries of the settled generation that are not in the log yet.
     pub(crate) frozen_unlogged: Vec<Unlogged>,
+    /// A block that the log says was written while a root had it, as when the log is not of what is on the devices. Nothing is committed then.
+    pub(crate) contradiction: Option<Vbn>,
     pub(crate) used: UsedMap,
     pub(crate) releases: Releases,
     /// Released blocks that wait for the redirect map to forget them: after a failover blocks are freed while their content is still redirected.

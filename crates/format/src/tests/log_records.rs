@@ -105,3 +105,14 @@ fn entries_that_are_never_written_are_refused() {
         assert!(matches!(parsed, Err(FormatError::Field { .. })), "{parsed:?}");
     }
 }
+
+#[test]
+fn entries_of_the_last_block_of_all_are_read() {
+    let mut record = log_record(1);
+    record.header.entries = 2;
+    record.entries = vec![
+        LogEntry::Write { file: FileId(1), lba: Lba(COUNTER_MAX), vbn: Vbn(1), checksum: checksum(1) },
+        LogEntry::Hole { file: FileId(1), lba: Lba(COUNTER_MAX - 1), count: 1 },
+    ];
+    assert_eq!(LogRecord::parse(&record.to_bytes(VOLUME), VOLUME), Ok(record));
+}

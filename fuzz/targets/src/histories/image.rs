@@ -70,7 +70,9 @@ pub(crate) fn image(data: &[u8]) {
 
 pub(crate) fn image_seeds() -> Vec<Vec<u8>> {
     let whole = (0..goldens().len() as u8).map(|which| vec![which, 0, 1]);
-    whole.chain(noise(8, 90)).collect()
+    // The window begins in the far future, and the store goes out of service between two flushes.
+    let cut_short = b"\x03\xed\xad\x00\xaa\xbe\xcb\x86\xff\xff\xff\xff\xff\xff\xff\xff\x7a\x00\xc0".to_vec();
+    whole.chain([cut_short]).chain(noise(8, 90)).collect()
 }
 
 /// A device that is used, and what its blocks may show.
