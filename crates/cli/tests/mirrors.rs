@@ -273,21 +273,21 @@ fn begin(destination: &Running, relay: &Relay, token: &str) -> std::process::Chi
 #[test]
 fn a_killed_destination_goes_on_where_its_last_checkpoint_was() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, mut destination, relay, token) = stuck(dir.path(), 12 * MIB as i64);
+    let (source, mut destination, relay, token) = stuck(dir.path(), 8 * MIB as i64);
     let mut child = begin(&destination, &relay, &token);
-    // A checkpoint is made with the first record that comes a second after the last; the transfer is let on bit by bit until one was.
     let have = |destination: &Running| {
         destination.json(&["mirror", "status", "vol0"])["last"]["sent_bytes"].as_u64().unwrap()
     };
     assert_eq!(destination.json(&["mirror", "status", "vol0"])["state"], "transferring-baseline");
+    // A checkpoint is made with the first record that comes a second after the last. A record (1 MiB) counts as sent when it is read, and at most nine of them wait or
+    // are being written: with eleven more MiB read, the checkpoint of the first of them is done.
     std::thread::sleep(std::time::Duration::from_millis(1100));
-    relay.left.store(2 * MIB as i64, std::sync::atomic::Ordering::SeqCst);
+    relay.left.store(13 * MIB as i64, std::sync::atomic::Ordering::SeqCst);
     let deadline = Instant::now() + PATIENCE;
-    while have(&destination) < 12 * MIB {
+    while have(&destination) < 19 * MIB {
         assert!(Instant::now() < deadline, "the transfer does not go on");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let sent = have(&destination);
     destination.kill();
     child.wait().unwrap();
     relay.open();
@@ -296,8 +296,7 @@ fn a_killed_destination_goes_on_where_its_last_checkpoint_was() {
     let done = destination.json(&["mirror", "update", "vol0"]);
     let (kept, again) =
         (done["last"]["kept_bytes"].as_u64().unwrap(), done["last"]["sent_bytes"].as_u64().unwrap());
-    // Records that arrived behind the checkpoint are sent again: what came through after the pause.
-    assert!(kept + 4 * MIB >= sent, "kept {kept} of {sent}");
+    assert!(kept >= 7 * MIB, "kept {kept}");
     assert!(again <= 24 * MIB - kept + 2 * MIB, "sent {again} with {kept} there");
     same_disks(&source, &destination);
 }
