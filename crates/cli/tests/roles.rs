@@ -4,6 +4,7 @@ mod running;
 
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use cairn_frontend_nbd::{Address, Client, ClientOptions};
@@ -198,27 +199,23 @@ fn planned_changes_of_role_keep_every_byte_and_survive_kills() {
     for swap in 0..swaps() {
         let round = swap as u8;
         // `here` is the source: clients write until the change cuts them off.
-        let wrote = std::thread::scope(|scope| {
-            let load = scope.spawn(|| {
+        let wrote = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
                 let mut disk = here.disk("vol0/db");
-                let mut count = 0u32;
-                while disk
-                    .write(
-                        u64::from(count % 512) * 4096,
-                        &[round.wrapping_mul(16).wrapping_add((count % 16) as u8); 4096],
-                    )
-                    .is_ok()
-                {
-                    count += 1;
+                for count in 0u32.. {
+                    let fill = round.wrapping_mul(16).wrapping_add((count % 16) as u8);
+                    if disk.write(u64::from(count % 512) * 4096, &[fill; 4096]).is_err() {
+                        break;
+                    }
+                    wrote.fetch_add(1, Ordering::Relaxed);
                 }
-                count
             });
+            poll("clients write", || wrote.load(Ordering::Relaxed) > 0);
             here.good(&["mirror", "allow-reverse", "vol0"]);
             let changed = there.good(&["mirror", "reverse", "vol0", "--yes"]);
             assert!(changed.contains("vol0 (here, source)"), "{changed}");
-            load.join().unwrap()
         });
-        assert!(wrote > 0, "clients wrote");
         let content_there = content(&there);
         assert_eq!(content(&here), content_there, "swap {swap}: all that was acknowledged came along");
         assert_eq!(status(&here)["role"], "destination");
