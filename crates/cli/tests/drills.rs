@@ -42,15 +42,23 @@ fn drill_serves_a_clone_that_takes_writes_records_what_the_probe_said_and_leaves
     let (_source, mirror) = mirrored(dir.path(), &["--mirror", "off"]);
     // The program itself tells what is served, and the log of the probe has it.
     let program = env!("CARGO_BIN_EXE_cairn");
+    let exports = dir.path().join("exports");
     let probe = format!(
-        "echo $CAIRN_DRILL_URI; {program} lun list $CAIRN_DRILL_VOLUME && {program} lun create $CAIRN_DRILL_VOLUME/more --size 1M"
+        "echo $CAIRN_DRILL_URI; {program} lun list $CAIRN_DRILL_VOLUME && {program} lun create $CAIRN_DRILL_VOLUME/more --size 1M && {program} export list --json > {}",
+        exports.display()
     );
+    let friend = "iqn.2000-01.example:friend";
+    mirror.good(&["export", "set", "v/db", "--initiator", friend, "--read-only", "true"]);
     mirror.bad(2, "usage", &["mirror", "drill", "v"]);
     let made = mirror.json(&["mirror", "drill", "v", "--probe", &probe]);
     assert_eq!((&made["outcome"], &made["exit_code"]), (&"passed".into(), &0.into()), "{made}");
     assert!(made["said"].as_str().unwrap().contains("drill-v/db"), "{made}");
     assert!(made["recovery_ms"].as_u64().unwrap() >= made["served_ms"].as_u64().unwrap());
     assert_eq!(volumes(&mirror), ["v"], "the clone is gone");
+    let exports: serde_json::Value = serde_json::from_slice(&std::fs::read(&exports).unwrap()).unwrap();
+    let clone = exports.as_array().unwrap().iter().find(|export| export["name"] == "drill-v/db").unwrap();
+    assert_eq!(clone["access"]["initiators"][0], friend, "nobody else sees it");
+    assert_eq!(clone["access"]["read_only"], false);
     let status = mirror.json(&["status"]);
     let drill = &status["drills"][0];
     assert_eq!((&drill["mirror"], &drill["last"]["outcome"]), (&"v".into(), &"passed".into()), "{status}");

@@ -177,6 +177,47 @@ fn exports_are_restricted_by_name_network_and_chap() {
     assert_eq!(exports[0]["access"]["block_bytes"], 4096);
 }
 
+#[test]
+fn who_may_see_a_lun_holds_for_all_that_is_left_of_it_and_for_its_clones() {
+    const FORBIDDEN: Option<u16> = Some(0x0202);
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--size", "128M"]);
+    server.good(&["lun", "create", "v/db", "--size", "8M"]);
+    server.good(&["lun", "create", "v/log", "--size", "8M"]);
+    server.good(&["export", "set", "v/db", "--initiator", "iqn.2000-01.example:friend"]);
+    server.good(&["snapshot", "create", "v@s"]);
+    server.good(&["clone", "create", "v@s", "c"]);
+    for name in ["v.db", "v.s.db", "c.db"] {
+        assert_eq!(log_in(&server, name, 1).err(), FORBIDDEN, "{name}");
+    }
+    for name in ["v.log", "v.s.log", "c.log"] {
+        assert!(log_in(&server, name, 1).is_ok(), "{name}");
+    }
+    // A clone's settings are its own from then on.
+    server.good(&["export", "set", "c/db", "--any-initiator"]);
+    assert!(log_in(&server, "c.db", 1).is_ok());
+    server.good(&["clone", "delete", "c", "--yes"]);
+    server.good(&["lun", "delete", "v/db", "--yes"]);
+    server.kill();
+    server.restart();
+    assert_eq!(log_in(&server, "v.s.db", 1).err(), FORBIDDEN, "the LUN is gone, its snapshot is not");
+    server.good(&["snapshot", "rollback", "v@s", "--yes"]);
+    assert_eq!(log_in(&server, "v.db", 1).err(), FORBIDDEN, "brought back");
+    server.good(&["lun", "delete", "v/db", "--yes"]);
+    let made = server.good(&["lun", "create", "v/db", "--size", "4M"]);
+    assert!(made.contains("an earlier v/db"), "{made}");
+    assert_eq!(log_in(&server, "v.db", 1).err(), FORBIDDEN, "another LUN of the name that snapshots show");
+    // When nothing shows the earlier one any more, nothing is left of its settings.
+    for snapshot in server.json(&["snapshot", "list", "v"]).as_array().unwrap() {
+        server.good(&["snapshot", "delete", snapshot["name"].as_str().unwrap(), "--yes"]);
+    }
+    server.good(&["lun", "delete", "v/db", "--yes"]);
+    let made = server.good(&["lun", "create", "v/db", "--size", "4M"]);
+    assert!(!made.contains("earlier"), "{made}");
+    assert!(log_in(&server, "v.db", 1).is_ok());
+}
+
 /// What libiscsi's `iscsi-inq` says, without a user's own settings.
 fn inquiry(url: &str) -> Output {
     let mut command = Command::new("timeout");

@@ -132,6 +132,11 @@ impl Luns {
         self.list_in(image)?.into_iter().find(|lun| lun.name == name).ok_or(FilesError::NoSuchLun)
     }
 
+    /// Whether an image has a LUN of that name. No inodes are read.
+    pub fn is_in(&self, image: &Image, name: &str) -> Result<bool, FilesError> {
+        Ok(Directory::read_in(image)?.entries()?.iter().any(|(_, entry)| entry.name == name))
+    }
+
     /// The LUN as a device; read-only while the volume is a destination.
     pub fn open(&self, name: &str) -> Result<Arc<dyn Device>, FilesError> {
         Ok(self.device(self.find(name)?.file))

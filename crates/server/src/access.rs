@@ -359,6 +359,42 @@ impl Access {
         Ok(())
     }
 
+    /// Whether anything is set for an export.
+    pub(crate) fn is_set(&self, export: &str) -> bool {
+        self.exports.lock().exports.contains_key(export)
+    }
+
+    /// Sets for the LUNs of `clone` what is set for those of `parent`, also for LUNs that only snapshots have by now; but a clone is there to be written to.
+    pub(crate) fn copy(&self, parent: &str, clone: &str) -> Result<(), ServerError> {
+        let mut exports = self.exports.lock();
+        let mut new = exports.exports.clone();
+        new.retain(|export, _| !is_inside(export, clone));
+        let lun_of = |export: &str| Some(export.strip_prefix(parent)?.strip_prefix('/')?.to_owned());
+        let copy = |(export, entry): (&String, &Entry)| {
+            lun_of(export).map(|lun| (format!("{clone}/{lun}"), Entry { read_only: false, ..entry.clone() }))
+        };
+        new.extend(exports.exports.iter().filter_map(copy));
+        if new != exports.exports {
+            let new = Exports { exports: new };
+            state::save(&self.exports_path, &new)?;
+            *exports = new;
+        }
+        Ok(())
+    }
+
+    /// Forgets who has reserved an export, and what is set for it unless `shown`, which is whether something still shows what it was.
+    pub(crate) fn retire(&self, export: &str, shown: bool) -> Result<(), ServerError> {
+        if !shown {
+            return self.forget(|name| name == export);
+        }
+        self.forget_reservations(|name| name == export)
+    }
+
+    /// Forgets what is known of a volume that is no more.
+    pub(crate) fn forget_volume(&self, volume: &str) -> Result<(), ServerError> {
+        self.forget(|export| is_inside(export, volume))
+    }
+
     /// Forgets what is known of exports that are no more.
     pub(crate) fn forget(&self, concerned: impl Fn(&str) -> bool) -> Result<(), ServerError> {
         let mut exports = self.exports.lock();
@@ -366,6 +402,11 @@ impl Access {
             exports.exports.retain(|name, _| !concerned(name));
             state::save(&self.exports_path, &*exports)?;
         }
+        drop(exports);
+        self.forget_reservations(concerned)
+    }
+
+    fn forget_reservations(&self, concerned: impl Fn(&str) -> bool) -> Result<(), ServerError> {
         let mut reservations = self.reservations.lock();
         if reservations.exports.keys().any(|name| concerned(name)) {
             reservations.exports.retain(|name, _| !concerned(name));
@@ -412,6 +453,11 @@ impl Access {
             };
         })
     }
+}
+
+/// Whether an export is of a volume, and not of an adopted device that has the same name.
+fn is_inside(export: &str, volume: &str) -> bool {
+    export.contains('/') && export.split(['/', '@']).next() == Some(volume)
 }
 
 fn secret(name: &str, value: &str) -> Result<Secret, ServerError> {

@@ -503,6 +503,9 @@ pub struct Lun {
     pub uris: Vec<String>,
     /// How iSCSI initiators reach it.
     pub target: Target,
+    /// In the answer to who makes it: what was set for an earlier LUN of this name holds for it, as snapshots or the volume's history still show that.
+    #[serde(default)]
+    pub earlier_settings: bool,
 }
 
 /// Makes a LUN.

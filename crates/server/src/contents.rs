@@ -75,18 +75,29 @@ impl Server {
         }
         self.volumes.delete(name)?;
         self.mirrors.forget(name);
-        // Not those of an adopted device that has the same name.
-        let inside = |export: &str| export.contains('/') && export.split(['/', '@']).next() == Some(name);
-        self.access.forget(inside)?;
+        self.access.forget_volume(name)?;
         tracing::info!(volume = name, "deleted a volume");
         Ok(())
     }
 
     pub(crate) fn create_clone(&self, request: &api::CreateClone) -> Result<api::VolumeClone, ServerError> {
         let api::CreateClone { volume, snapshot, name } = request;
-        self.volumes.create_clone(volume, snapshot, name)?;
+        self.clone_as(volume, snapshot, name, false)?;
         tracing::info!(clone = name, of = format!("{volume}@{snapshot}"), "made a clone");
         self.volumes.show_clone(name)
+    }
+
+    /// Makes a clone, to which who may use what it shows is the same as of its parent.
+    pub(crate) fn clone_as(
+        &self,
+        volume: &str,
+        snapshot: &str,
+        name: &str,
+        temporary: bool,
+    ) -> Result<Arc<OpenVolume>, ServerError> {
+        // Before anybody can find it.
+        let settle = || self.access.copy(volume, name);
+        self.volumes.clone_as(volume, snapshot, name, temporary, &settle)
     }
 
     pub(crate) fn delete_clone(&self, name: &str) -> Result<(), ServerError> {
@@ -153,7 +164,12 @@ impl Server {
         let open = self.writable(volume)?;
         let name = format!("{volume}/{}", request.name);
         open.luns.create(&request.name, request.size_bytes).map_err(ServerError::files(&name))?;
-        self.find_lun(&open, &request.name)
+        let earlier_settings = self.is_shown(&open, &request.name);
+        if !earlier_settings {
+            // Snapshots that had an earlier one have gone since.
+            self.access.forget(|export| export == name)?;
+        }
+        Ok(api::Lun { earlier_settings, ..self.find_lun(&open, &request.name)? })
     }
 
     pub(crate) fn resize_lun(
@@ -178,8 +194,18 @@ impl Server {
             export.volume == volume && export.snapshot.is_none() && export.lun == lun
         })?;
         open.luns.delete(lun).map_err(ServerError::files(&name))?;
-        // A new LUN of this name starts without the old one's settings.
-        self.access.forget(|export| export == name)
+        self.access.retire(&name, self.is_shown(&open, lun))
+    }
+
+    /// Whether something is set for a LUN, and the past of its volume has one of that name: who may not see a LUN does not see what it was either, nor what a rollback brings back.
+    /// What can't be read may be one.
+    fn is_shown(&self, open: &OpenVolume, lun: &str) -> bool {
+        let has = |snapshot: &Snapshot| {
+            let image = open.volume.image(Some(snapshot.id));
+            image.map_or(true, |image| open.luns.is_in(&image, lun).unwrap_or(true))
+        };
+        self.access.is_set(&format!("{}/{lun}", open.name))
+            && (open.history().is_ok() || open.volume.snapshots().iter().any(has))
     }
 
     fn find_lun(&self, open: &OpenVolume, lun: &str) -> Result<api::Lun, ServerError> {
@@ -195,6 +221,7 @@ impl Server {
             name,
             size_bytes: lun.bytes,
             created_ms: lun.created.0 / 1_000_000,
+            earlier_settings: false,
         }
     }
 

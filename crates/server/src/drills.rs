@@ -329,7 +329,7 @@ impl Server {
         progress.phase("removing the clone");
         self.close_sessions(|export| export.volume == name);
         drop(clone);
-        if let Err(error) = self.volumes.delete(&name) {
+        if let Err(error) = self.volumes.delete(&name).and_then(|()| self.access.forget_volume(&name)) {
             tracing::warn!(clone = name, %error, "the clone of a drill stays until the next start");
         }
         result
@@ -349,7 +349,7 @@ impl Server {
             result.snapshot = format!("{}@{}", open.name, image.name);
             result.image_ms = image.created.0 / 1_000_000;
             attempt += 1;
-            match self.volumes.create_temporary_clone(&open.name, &image.name, name) {
+            match self.clone_as(&open.name, &image.name, name, true) {
                 Err(ServerError::CloneBaseGone { .. } | ServerError::NotFound { .. })
                     if attempt < ATTEMPTS => {}
                 made => return made,

@@ -18,6 +18,12 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
             output.tell(&lun, |lun| {
                 let mut lines = lun.uris.clone();
                 lines.extend(super::export::login_lines(&lun.target));
+                if lun.earlier_settings {
+                    lines.push(format!(
+                        "what was set for an earlier {0} holds for it, as snapshots or a history still show that: see `cairn export list`, change it with `cairn export set {0}`",
+                        lun.name
+                    ));
+                }
                 lines.join("\n")
             });
         }

@@ -151,26 +151,6 @@ impl Volumes {
         }
     }
 
-    /// Makes a clone of a snapshot. It is there whole, or not at all.
-    pub(crate) fn create_clone(
-        &self,
-        volume: &str,
-        snapshot: &str,
-        name: &str,
-    ) -> Result<Arc<OpenVolume>, ServerError> {
-        self.clone_as(volume, snapshot, name, false)
-    }
-
-    /// Makes a clone that ends with the server, of any snapshot. That is not kept but held open, so that the updates of a mirror go on.
-    pub(crate) fn create_temporary_clone(
-        &self,
-        volume: &str,
-        snapshot: &str,
-        name: &str,
-    ) -> Result<Arc<OpenVolume>, ServerError> {
-        self.clone_as(volume, snapshot, name, true)
-    }
-
     /// Removes what a crash has left of a temporary clone.
     pub(super) fn clear_temporary(&self, name: &str) -> Result<bool, ServerError> {
         let is_temporary =
@@ -182,12 +162,15 @@ impl Volumes {
         Ok(is_temporary)
     }
 
-    fn clone_as(
+    /// Makes a clone of a snapshot. It is there whole, or not at all; `settle` is done before anybody can find it. A temporary one ends with the server, and its snapshot,
+    /// which may be any, is not kept but held open, so that the updates of a mirror go on.
+    pub(crate) fn clone_as(
         &self,
         volume: &str,
         snapshot: &str,
         name: &str,
         temporary: bool,
+        settle: &dyn Fn() -> Result<(), ServerError>,
     ) -> Result<Arc<OpenVolume>, ServerError> {
         names::check("volume", name)?;
         let _changing = self.changing.lock();
@@ -197,6 +180,7 @@ impl Volumes {
             return Err(ServerError::Taken { what: "volume", name: name.to_owned() });
         }
         self.refuse_if_restored(name)?;
+        settle()?;
         if !temporary {
             self.keep_base(name, &of)?;
         }

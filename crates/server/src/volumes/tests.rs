@@ -92,7 +92,7 @@ fn clone_whose_snapshot_goes_meanwhile_leaves_nothing() {
         });
         let until = std::time::Instant::now() + Duration::from_secs(20);
         while (made < 10 || gone < 10) && std::time::Instant::now() < until {
-            match volumes.create_temporary_clone("vol0", "s", "try") {
+            match volumes.clone_as("vol0", "s", "try", true, &|| Ok(())) {
                 Ok(clone) => {
                     drop(clone);
                     volumes.delete("try").expect("it is there");
