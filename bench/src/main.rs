@@ -199,6 +199,7 @@ fn main() -> Result<()> {
     }
     println!("{}", machine::describe(&plan)?);
     let root = plan.folder.clone();
+    std::fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
     let mut failed = false;
     for (name, shows, run) in tables {
         // Removed with all its data before the next table fills the disk again.
