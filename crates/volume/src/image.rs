@@ -11,7 +11,7 @@ use crate::error::{Place, VolumeError};
 use crate::limits::INODES_KNOWN;
 use crate::overlay::Seen;
 use crate::state::Committed;
-use crate::store::Wanted;
+use crate::store::{Keep, Wanted};
 use crate::tree::{NodeMemo, Tree, difference, pointer_in, span};
 use crate::volume::Volume;
 
@@ -22,6 +22,8 @@ pub struct BlockRead {
     pub lba: Lba,
     /// How many.
     pub count: u64,
+    /// What comes from the device for it is not kept in memory: whoever asks keeps it, or wants it once.
+    pub passing: bool,
     /// The blocks, once they were read.
     pub outcome: Option<Result<Segments, VolumeError>>,
 }
@@ -29,7 +31,7 @@ pub struct BlockRead {
 impl BlockRead {
     /// A request that is still to be served.
     pub fn new(lba: Lba, count: u64) -> Self {
-        Self { lba, count, outcome: None }
+        Self { lba, count, passing: false, outcome: None }
     }
 }
 
@@ -189,7 +191,8 @@ impl Volume {
         };
         let tree = inode.map(|inode| self.tree(committed, file, inode.tree));
         let blocks = if wait {
-            self.blocks_from(committed, file, tree.as_ref(), sources)
+            let keep = if reads.iter().all(|read| read.passing) { Keep::Nothing } else { Keep::All };
+            self.blocks_from(committed, file, tree.as_ref(), sources, keep)
         } else {
             let mut memo = NodeMemo::default();
             sources
@@ -239,6 +242,7 @@ impl Volume {
         file: FileId,
         tree: Option<&Tree<'_>>,
         sources: Vec<(Lba, Seen)>,
+        keep: Keep,
     ) -> Vec<Option<Result<Block, VolumeError>>> {
         let below: Vec<Lba> =
             sources.iter().filter(|(_, seen)| matches!(seen, Seen::Below)).map(|(lba, _)| *lba).collect();
@@ -272,7 +276,7 @@ impl Volume {
             blocks.push(None);
             wanted.push(Wanted { pointer, place: Place::Data { file, lba } });
         }
-        let loaded = self.store.load(&wanted, &committed.redirects);
+        let loaded = self.store.load_and(keep, &wanted, &committed.redirects);
         for (open, block) in blocks.iter_mut().filter(|block| block.is_none()).zip(loaded) {
             *open = Some(block);
         }

@@ -35,6 +35,13 @@ pub(crate) struct Wanted {
     pub(crate) place: Place,
 }
 
+/// What of the loaded data stays in memory. Nodes always do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    All,
+    Nothing,
+}
+
 /// A cached block with the checksum that it was verified against. A vbn is reused, so a hit counts only when the
 /// pointer names the same checksum: the cache never needs to be told of a free.
 #[derive(Clone)]
@@ -157,6 +164,16 @@ impl Store {
 
     /// Loads every wanted block, from memory or the device, and verifies it.
     pub(crate) fn load(&self, wanted: &[Wanted], redirects: &Redirects) -> Vec<Result<Block, VolumeError>> {
+        self.load_and(Keep::All, wanted, redirects)
+    }
+
+    /// [`Store::load`] that says what stays in memory.
+    pub(crate) fn load_and(
+        &self,
+        keep: Keep,
+        wanted: &[Wanted],
+        redirects: &Redirects,
+    ) -> Vec<Result<Block, VolumeError>> {
         let mut loaded: Vec<Option<Result<Block, VolumeError>>> = Vec::with_capacity(wanted.len());
         let mut missing = Vec::new();
         for (index, want) in wanted.iter().enumerate() {
@@ -173,7 +190,8 @@ impl Store {
                 missing.iter().map(|index| self.locate(wanted[*index].pointer.vbn, redirects)).collect();
             for (index, read) in missing.iter().zip(self.read_places(&places)) {
                 let want = &wanted[*index];
-                let verified = read.map_err(VolumeError::from).and_then(|block| self.verify(want, block));
+                let verified =
+                    read.map_err(VolumeError::from).and_then(|block| self.verify(want, block, keep));
                 self.note_damage(want, &verified);
                 loaded[*index] = Some(verified);
             }
@@ -256,7 +274,7 @@ impl Store {
         self.load_one(Wanted { pointer, place: Place::Node(address) }, redirects)
     }
 
-    fn verify(&self, want: &Wanted, block: Block) -> Result<Block, VolumeError> {
+    fn verify(&self, want: &Wanted, block: Block, keep: Keep) -> Result<Block, VolumeError> {
         let damaged = || VolumeError::Damaged { vbn: want.pointer.vbn, place: want.place };
         if Checksum::of(&block[..]) != want.pointer.checksum {
             tracing::error!(vbn = want.pointer.vbn.0, place = %want.place, "a block is damaged; it is not served");
@@ -265,8 +283,10 @@ impl Store {
         if let Place::Node(address) = want.place {
             Node::parse(&block, self.volume, address, want.pointer.vbn).map_err(|_| damaged())?;
         }
-        let cached = Cached { checksum: want.pointer.checksum, block: block.clone() };
-        self.cache_of(&want.place).insert(want.pointer.vbn.0, cached);
+        if keep == Keep::All || matches!(want.place, Place::Node(_)) {
+            let cached = Cached { checksum: want.pointer.checksum, block: block.clone() };
+            self.cache_of(&want.place).insert(want.pointer.vbn.0, cached);
+        }
         Ok(block)
     }
 

@@ -1,7 +1,7 @@
 //! The bytes of files: read, written, cut, punched, searched for holes and copied.
 
 use cairn_base::{BLOCK_SIZE, FileId, Lba};
-use cairn_device::BlockMut;
+use cairn_device::{BlockMut, Segments};
 use cairn_format::Inode;
 
 use super::edit::Edit;
@@ -31,13 +31,21 @@ impl Tree {
     /// # Errors
     /// [`TreeError::IsDirectory`]; [`TreeError::Invalid`] for what has no bytes; [`TreeError::NotFound`]; damage of a block that is read.
     pub fn read(&self, file: FileId, offset: u64, length: usize) -> Result<Vec<u8>, TreeError> {
-        let (bytes, inode) = {
+        Ok(self.read_shared(file, offset, length)?.to_vec())
+    }
+
+    /// [`Tree::read`] without a copy: the blocks are those that are in memory.
+    ///
+    /// # Errors
+    /// Those of [`Tree::read`].
+    pub fn read_shared(&self, file: FileId, offset: u64, length: usize) -> Result<Segments, TreeError> {
+        let (data, inode) = {
             let _file = self.shards.get(self.shard(file)).map(|shard| shard.read());
             let inode = as_file(self.source.inode(file)?)?;
-            (self.read_bytes(&inode, offset, length)?, inode)
+            (self.read_data(&inode, offset, length)?, inode)
         };
         self.note_access(&inode);
-        Ok(bytes)
+        Ok(data)
     }
 
     /// The target of a symbolic link.
@@ -49,17 +57,17 @@ impl Tree {
         if NodeKind::of(&inode) != NodeKind::SymbolicLink {
             return Err(TreeError::Invalid("this is no symbolic link"));
         }
-        self.read_bytes(&inode, 0, inode.length_bytes.min(BLOCK) as usize)
+        Ok(self.read_data(&inode, 0, inode.length_bytes.min(BLOCK) as usize)?.to_vec())
     }
 
-    fn read_bytes(&self, inode: &Inode, offset: u64, length: usize) -> Result<Vec<u8>, TreeError> {
+    fn read_data(&self, inode: &Inode, offset: u64, length: usize) -> Result<Segments, TreeError> {
         let end = inode.length_bytes.min(offset.saturating_add(length as u64));
         if offset >= end {
-            return Ok(Vec::new());
+            return Ok(Segments::default());
         }
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
         let read = self.read_blocks(inode, first, last - first)?;
-        Ok(read.slice((offset - first * BLOCK) as usize, (end - offset) as usize).to_vec())
+        Ok(read.slice((offset - first * BLOCK) as usize, (end - offset) as usize))
     }
 
     /// A read that can't note its time has read all the same.

@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::io::{IoSlice, IoSliceMut};
 
+use cairn_device::Segments;
 use zerocopy::IntoBytes;
 
 use crate::abi::*;
@@ -48,6 +49,8 @@ const WANTED: u64 = init::ASYNC_READ
 pub(crate) enum Step {
     /// This is its answer.
     Answer { unique: u64, answer: Answer },
+    /// These bytes of a file are, or the number of an error.
+    Data { unique: u64, data: Result<Segments, i32> },
     /// The same for a write, once the kernel has forgotten what it holds of these bytes of a file: from `offset` on, `length` of them.
     AfterForgetting { unique: u64, answer: Answer, node: u64, offset: u64, length: u64 },
     /// It has none.
@@ -94,6 +97,9 @@ impl FileSystem {
             }
             Operation::Destroy => Step::End { unique },
             _ if self.wants_data_first(&request) => Step::AfterData { node: request.header.nodeid },
+            Operation::Read(arguments) => {
+                Step::Data { unique, data: self.read(request.header.nodeid, arguments) }
+            }
             Operation::Write { arguments, .. } => {
                 self.write_step(&request.header, arguments, self.answer(&request))
             }
@@ -158,6 +164,24 @@ pub(crate) fn with_answer<T>(unique: u64, answer: Answer, write: impl FnOnce(&[I
     write(&[IoSlice::new(header.as_bytes()), IoSlice::new(&body)])
 }
 
+/// The same for bytes of a file, which are not copied on the way.
+pub(crate) fn with_data<T>(
+    unique: u64,
+    data: Result<Segments, i32>,
+    write: impl FnOnce(&[IoSlice<'_>]) -> T,
+) -> T {
+    let data = match data {
+        Ok(data) => data,
+        Err(number) => return with_answer(unique, Err(number), write),
+    };
+    let header =
+        fuse_out_header { len: (size_of::<fuse_out_header>() + data.len()) as u32, error: 0, unique };
+    let mut parts = Vec::with_capacity(1 + data.iter().len());
+    parts.push(IoSlice::new(header.as_bytes()));
+    parts.extend(data.iter().map(|piece| IoSlice::new(piece.bytes())));
+    write(&parts)
+}
+
 /// Reads a request as the kernel would give it.
 fn fill(parts: &mut [IoSliceMut<'_>], mut request: &[u8]) -> Result<usize, Infallible> {
     let length = request.len();
@@ -192,7 +216,9 @@ impl Unmounted {
         } else {
             self.files.step(request)
         };
+        let joined = |parts: &[IoSlice<'_>]| parts.iter().flat_map(|part| part.to_vec()).collect();
         let (unique, answer) = match step {
+            Step::Data { unique, data } => return Some(with_data(unique, data, joined)),
             Step::Answer { unique, answer } | Step::AfterForgetting { unique, answer, .. } => {
                 (unique, answer)
             }
@@ -200,7 +226,7 @@ impl Unmounted {
             Step::AfterData { .. } => (unique_of(request)?, self.files.answer_late(request)),
             Step::End { unique } => (unique, Ok(Vec::new())),
         };
-        Some(with_answer(unique, answer, |parts| parts.iter().flat_map(|part| part.to_vec()).collect()))
+        Some(with_answer(unique, answer, joined))
     }
 
     /// Moves on to the newest image of a mirror, as [`crate::Mount::refresh`] does.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cairn_base::FileId;
+use cairn_device::Segments;
 use cairn_files::{Allocate, New, NodeKind, Rename, SetStat, SetTime, SetXattr, Stat, Tree, TreeError};
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
@@ -150,17 +151,7 @@ impl FileSystem {
             }
             Operation::Open(arguments) => self.open(node, arguments.flags).map(bytes),
             Operation::Create { arguments, name } => self.create(header, arguments, name),
-            Operation::Read(arguments) => {
-                let (slot, file) = self.shown.file(node)?;
-                let length = (arguments.size as usize).min(WRITE_MAX);
-                if arguments.flags & O_DIRECT == 0
-                    && !slot.tree.is_read_only()
-                    && let Some(writers) = self.writers.lock().get_mut(&file)
-                {
-                    writers.is_cached = true;
-                }
-                slot.tree.read(file, arguments.offset, length).map_err(errno)
-            }
+            Operation::Read(arguments) => self.read(node, arguments).map(|data| data.to_vec()),
             Operation::Write { arguments, data } => {
                 let offset = arguments.offset;
                 self.write(node, arguments, |tree, file, is_kept_back| match is_kept_back {
@@ -200,6 +191,19 @@ impl FileSystem {
             | Operation::Forget { .. }
             | Operation::BatchForget { .. } => Err(errno::EPROTO),
         }
+    }
+
+    /// The bytes that a READ asks for, fewer at the end of the file.
+    pub(crate) fn read(&self, node: u64, arguments: &fuse_read_in) -> Result<Segments, i32> {
+        let (slot, file) = self.shown.file(node)?;
+        let length = (arguments.size as usize).min(WRITE_MAX);
+        if arguments.flags & O_DIRECT == 0
+            && !slot.tree.is_read_only()
+            && let Some(writers) = self.writers.lock().get_mut(&file)
+        {
+            writers.is_cached = true;
+        }
+        slot.tree.read_shared(file, arguments.offset, length).map_err(errno)
     }
 
     fn lookup(&self, node: u64, name: &[u8]) -> Answer {

@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use zerocopy::IntoBytes;
 
 use crate::abi::*;
-use crate::conversation::{Step, unique_of, with_answer};
+use crate::conversation::{Step, unique_of, with_answer, with_data};
 use crate::operations::{Answer, FileSystem};
 use crate::received::Received;
 
@@ -94,6 +94,10 @@ impl Connection {
     fn take(self: &Arc<Self>, received: &mut Received) -> bool {
         match self.files.take(received) {
             Step::Answer { unique, answer } => self.reply(unique, answer),
+            Step::Data { unique, data } => {
+                // As in `reply`.
+                let _ = with_data(unique, data, |parts| rustix::io::writev(&self.device, parts));
+            }
             Step::AfterForgetting { unique, answer, node, offset, length } => {
                 let (offset, length) = (offset.cast_signed(), length.cast_signed());
                 let bytes = fuse_notify_inval_inode_out { ino: node, off: offset, len: length };

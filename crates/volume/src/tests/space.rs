@@ -131,6 +131,32 @@ fn blocks_that_are_read_after_a_fill_come_into_the_cache() {
 }
 
 #[test]
+fn what_passes_is_not_kept_and_pushes_nothing_out() {
+    let (device, volume) = fresh(8192);
+    let (kept, passing) = (file(&volume, 40), file(&volume, 4000));
+    write(&volume, kept, 0, 40, 1).expect("there is room");
+    write(&volume, passing, 0, 4000, 2).expect("there is room");
+    volume.close().expect("it closes");
+    let volume = open(&device);
+    let ready = |file: FileId| {
+        let mut reads = [BlockRead::new(Lba(0), 40)];
+        volume.read(file, &mut reads, false);
+        reads[0].outcome.is_some()
+    };
+    read(&volume, kept, 0, 40);
+    for first in (0..4000).step_by(100) {
+        let mut reads = [BlockRead { passing: true, ..BlockRead::new(Lba(first), 100) }];
+        volume.read(passing, &mut reads, true);
+        let [read] = reads;
+        let data = read.outcome.expect("it is served").expect("it is read");
+        assert_eq!(data.len(), 100 * 4096);
+        assert_eq!(data.slice(99 * 4096, 8).to_vec(), (2 + first + 99).to_le_bytes());
+    }
+    assert!(!ready(passing), "nobody keeps it here");
+    assert!(ready(kept), "the cache has room for 80 blocks");
+}
+
+#[test]
 fn nodes_that_every_generation_changes_stay_in_memory() {
     let (_device, volume) = fresh(16384);
     // Some 25 leaves with their parent; the cache has room for twice as many.
