@@ -13,6 +13,7 @@ mod lag;
 mod log;
 mod log_device;
 mod opened;
+mod overlay;
 mod redirects;
 mod refusals;
 mod release;
