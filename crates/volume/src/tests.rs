@@ -16,6 +16,7 @@ mod opened;
 mod overlay;
 mod redirects;
 mod refusals;
+mod regions;
 mod release;
 mod repair;
 mod scrub;

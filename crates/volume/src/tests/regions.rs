@@ -1,0 +1,298 @@
+//! The blocks of a root in pieces, against a model that reads whole trees: what a scrub reads and two sides of a mirror compare.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use cairn_base::{Checksum, Rng, SnapshotId, Vbn};
+use cairn_format::{BlockPointer, FANOUT};
+
+use super::*;
+use crate::compare::{ACTIVE_MAP, INODE_FILE};
+
+const BLOCKS: u64 = 4096;
+/// Blocks of a file: its tree has three levels.
+const LENGTH: u64 = FANOUT * FANOUT * 2;
+
+/// The place of a block in the order: tree, first block of file, and the higher level first.
+type InOrder = (u64, u64, Reverse<u8>);
+/// A block as a region has it.
+type Found = (InOrder, Vbn, Checksum);
+/// Each block of a root.
+type Model = BTreeMap<InOrder, BlockPointer>;
+
+fn offset(vbn: u64) -> u64 {
+    (cairn_format::layout::space_start(BLOCKS) + vbn) * 4096
+}
+
+/// Everything that a root reaches.
+fn whole(volume: &Arc<Volume>, root: SnapshotId) -> Model {
+    let mut model = Model::new();
+    if root.0 == u64::MAX {
+        return model;
+    }
+    let image = volume.image((root.0 != 0).then_some(root)).expect("it is there");
+    let mut trees = vec![(0, ACTIVE_MAP, image.root().active_map), (1, INODE_FILE, image.root().inode_file)];
+    let inodes = image.inodes().expect("they can be read");
+    trees.extend(inodes.iter().map(|inode| (inode.id.0 + 2, inode.id, inode.tree)));
+    for (number, file, tree) in trees {
+        volume.tree(image.committed(), file, tree).walk(
+            &mut |pointer, level, at| {
+                model.insert((number, at, Reverse(level)), *pointer);
+                true
+            },
+            &mut |error| panic!("{error}"),
+        );
+    }
+    model
+}
+
+/// What one has and the other does not, in its place.
+fn only(root: &Model, base: &Model) -> Model {
+    root.iter().filter(|(place, pointer)| base.get(place) != Some(pointer)).map(|(a, b)| (*a, *b)).collect()
+}
+
+fn place_of(piece: &Piece) -> InOrder {
+    let (file, at, level) = match piece.place {
+        Place::Data { file, lba } => (file, lba.0, 0),
+        Place::Node(node) => (node.file, node.index * FANOUT.pow(node.level.into()), node.level),
+        Place::Unknown => panic!("{piece:?} has no place"),
+    };
+    let tree = match file {
+        ACTIVE_MAP => 0,
+        INODE_FILE => 1,
+        file => file.0 + 2,
+    };
+    (tree, at, Reverse(level))
+}
+
+fn pieces(model: &Model) -> Vec<Found> {
+    model.iter().map(|(place, pointer)| (*place, pointer.vbn, pointer.checksum)).collect()
+}
+
+fn found(region: &Region) -> Vec<Found> {
+    region.pieces.iter().map(|piece| (place_of(piece), piece.vbn, piece.checksum)).collect()
+}
+
+/// Files of several heights that grow, shrink and go, and the snapshots made of them.
+fn lived_in(seed: u64) -> (Arc<FaultDevice>, Arc<Volume>, Vec<SnapshotId>) {
+    let mut rng = Rng::new(seed);
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    format(&*device, BLOCKS);
+    let volume = open(&device);
+    let mut files = vec![(file(&volume, LENGTH), LENGTH)];
+    let mut snapshots = Vec::new();
+    for step in 0..60 {
+        let which = rng.below(files.len() as u64) as usize;
+        let (id, length) = files[which];
+        match rng.below(12) {
+            0..=4 => {
+                let near =
+                    [0, FANOUT - 3, FANOUT * 7, FANOUT * FANOUT - 4, LENGTH - 20][rng.below(5) as usize];
+                let first = near.min(length - 1);
+                write(&volume, id, first, (1 + rng.below(15)).min(length - first), step * 10_000)
+                    .expect("there is room");
+            }
+            5 => volume.punch(id, Lba(rng.below(length)), 1).expect("it is punched"),
+            6 if files.len() < 40 => {
+                let length = [1, 5, FANOUT, FANOUT + 1, 3 * FANOUT, LENGTH][rng.below(6) as usize];
+                // Some numbers are of files that never came.
+                volume.state.lock().next_file += rng.below(40);
+                files.push((file(&volume, length), length));
+            }
+            7 => {
+                let length = [1, FANOUT, FANOUT + 5, LENGTH][rng.below(4) as usize];
+                volume.compound().resize(id, length * 4096).expect("there is room");
+                files[which].1 = length;
+            }
+            8 if files.len() > 1 => {
+                volume.compound().remove(id).expect("it is removed");
+                files.remove(which);
+                volume.background(std::time::Duration::ZERO).expect("it works");
+            }
+            9 | 10 => drop(volume.consistency_point().expect("it commits")),
+            _ => snapshots.push(volume.create_snapshot(&format!("s{step}")).expect("there is room").id),
+        }
+    }
+    volume.consistency_point().expect("it commits");
+    assert_sound(&volume);
+    (device, volume, snapshots)
+}
+
+/// A root and a base of all that there are; none is no base.
+fn any_part(rng: &mut Rng, snapshots: &[SnapshotId]) -> (Part, SnapshotId) {
+    let mut roots = vec![SnapshotId(0)];
+    roots.extend(snapshots);
+    let root = roots[rng.below(roots.len() as u64) as usize];
+    let base = snapshots.get(rng.below(snapshots.len() as u64 + 1) as usize).copied();
+    (Part { root, base: base.unwrap_or(SnapshotId(0)) }, base.unwrap_or(SnapshotId(u64::MAX)))
+}
+
+#[test]
+fn regions_put_together_are_all_that_one_root_has_and_another_has_not_in_one_order() {
+    let mut steps = 0;
+    for seed in 0..25 {
+        let (_device, volume, snapshots) = lived_in(seed);
+        let mut rng = Rng::new(seed);
+        for _ in 0..8 {
+            let (part, base) = any_part(&mut rng, &snapshots);
+            let expected = pieces(&only(&whole(&volume, part.root), &whole(&volume, base)));
+            let note = format!("seed {seed}, {part:?}");
+            let region = |from, until| volume.region(part, from, until, Look::Nothing).expect("it is there");
+            let all = region(Position::START, Until::Blocks(u64::MAX));
+            assert_eq!(found(&all), expected, "{note}");
+            assert_eq!((all.next, all.read, all.incomplete), (None, 0, false), "{note}");
+            // By steps of all kinds.
+            let (mut from, mut got) = (Position::START, Vec::new());
+            loop {
+                let blocks = 1 + rng.below(20);
+                let ahead = expected
+                    .get(got.len() + rng.below(25) as usize)
+                    .map_or((u64::MAX, 0), |next| (next.0.0, next.0.1));
+                let end = Position::from_numbers((ahead.0, ahead.1 + rng.below(2))).max(from);
+                let until = match rng.below(3) {
+                    0 => Until::Blocks(blocks),
+                    1 => Until::Position(end),
+                    _ => Until::First(end, blocks),
+                };
+                let some = region(from, until);
+                let here: Vec<_> = found(&some);
+                let next = some.next.map(Position::to_numbers);
+                let ends_at = expected.get(got.len() + here.len()).map(|next| (next.0.0, next.0.1));
+                assert_eq!(next, ends_at, "{note}: {until:?} from {from:?}");
+                let is_before =
+                    |end: Position| here.iter().all(|piece| (piece.0.0, piece.0.1) < end.to_numbers());
+                // All that begins at one block comes together: a block and the nodes of which it is the first.
+                let is_full = |blocks: u64| here.len() as u64 >= blocks;
+                let is_short = |blocks: u64| (here.len() as u64) < blocks + 4;
+                let ended = |end: Position| next.is_some_and(|next| next >= end.to_numbers());
+                let is_right = match until {
+                    Until::Blocks(blocks) => is_short(blocks) && (next.is_none() || is_full(blocks)),
+                    Until::Position(end) => is_before(end) && (next.is_none() || ended(end)),
+                    Until::First(end, blocks) => {
+                        is_before(end)
+                            && is_short(blocks)
+                            && (next.is_none() || is_full(blocks) || ended(end))
+                    }
+                };
+                assert!(is_right, "{note}: {until:?} from {from:?} ends at {next:?} with {here:?}");
+                got.extend(here);
+                steps += 1;
+                match some.next {
+                    Some(next) => from = Position::from_numbers(next.to_numbers()),
+                    None => break,
+                }
+            }
+            assert_eq!(got, expected, "{note}");
+        }
+    }
+    assert!(steps > 400, "{steps}");
+}
+
+#[test]
+fn damaged_node_of_either_root_is_told_and_hides_only_what_is_below_it() {
+    let (mut hidden, mut more) = (0, 0);
+    for seed in 0..12 {
+        let (device, volume, snapshots) = lived_in(seed);
+        let mut rng = Rng::new(seed);
+        for _ in 0..12 {
+            let (part, base) = any_part(&mut rng, &snapshots);
+            let (root, base) = (whole(&volume, part.root), whole(&volume, base));
+            let expected = only(&root, &base);
+            if expected.is_empty() {
+                continue;
+            }
+            let hurt = if rng.one_in(2) { &root } else { &base };
+            let leads = |place: &&InOrder| place.2.0 > 0 || place.0 == 1;
+            let nodes: Vec<_> = hurt.keys().filter(leads).collect();
+            let Some(place) = nodes.get(rng.below(nodes.len().max(1) as u64) as usize) else { continue };
+            let vbn = hurt[place].vbn.0;
+            let mut right = vec![0; 4096];
+            device.read_into(offset(vbn), &mut right).expect("it is there");
+            device.corrupt(offset(vbn), 4096, &mut rng);
+            volume.store.forget();
+            let region = volume.region(part, Position::START, Until::Blocks(u64::MAX), Look::Nothing);
+            let region = region.expect("it is there");
+            let (got, expected) = (found(&region), pieces(&expected));
+            let note = format!("seed {seed}, {part:?}, {place:?} is damaged");
+            assert!(got.is_sorted_by_key(|piece| piece.0), "{note}: out of order");
+            assert!(
+                got.iter().all(|piece| root.get(&piece.0).is_some_and(|own| own.vbn == piece.1)),
+                "{note}"
+            );
+            assert!(got.contains(&expected[0]), "{note}: what is above it is there");
+            if got != expected {
+                assert!(region.incomplete, "{note}: nobody is told");
+                hidden += usize::from(expected.iter().any(|piece| !got.contains(piece)));
+                more += usize::from(got.iter().any(|piece| !expected.contains(piece)));
+            }
+            // What no way to a difference leads through does not matter.
+            let both = root.values().any(|own| own.vbn.0 == vbn) && base.values().any(|own| own.vbn.0 == vbn);
+            assert!(!(both && region.incomplete), "{note}: both have it");
+            device.write_from(offset(vbn), &right).expect("it is there");
+            volume.store.forget();
+            let again = volume.region(part, Position::START, Until::Blocks(u64::MAX), Look::Nothing);
+            let again = again.expect("it is there");
+            assert_eq!((found(&again), again.incomplete), (expected, false), "{note}, and mended");
+        }
+    }
+    assert!(hidden > 10 && more > 3, "{hidden} {more}");
+}
+
+#[test]
+fn what_is_looked_at_is_read_and_what_is_not_counts_as_sound() {
+    let (device, volume, _) = lived_in(3);
+    let part = Part { root: SnapshotId(0), base: SnapshotId(0) };
+    let look =
+        |look| volume.region(part, Position::START, Until::Blocks(u64::MAX), look).expect("it is there");
+    let expected = whole(&volume, SnapshotId(0));
+    let is_structure = |place: &InOrder| place.2.0 > 0 || place.0 < 2;
+    let structures = expected.keys().filter(|place| is_structure(place)).count();
+    let reads = [Look::Nothing, Look::Structures, Look::Everything].map(|how| look(how).read);
+    assert_eq!(reads, [0, structures as u64, expected.len() as u64]);
+    let digest = look(Look::Nothing).digest();
+    assert_eq!(look(Look::Everything).digest(), digest);
+    let data = expected.iter().find(|(place, _)| place.0 > 1 && place.2.0 == 0).expect("there is data");
+    let map = expected.iter().find(|(place, _)| place.0 == 0 && place.2.0 == 0).expect("there is a map");
+    for (block, structure) in [(data, false), (map, true)] {
+        let vbn = block.1.vbn;
+        let mut right = vec![0; 4096];
+        device.read_into(offset(vbn.0), &mut right).expect("it is there");
+        device.corrupt(offset(vbn.0), 4096, &mut Rng::new(1));
+        volume.store.forget();
+        for (how, told) in [(Look::Nothing, false), (Look::Structures, structure), (Look::Everything, true)] {
+            let region = look(how);
+            let unsound: Vec<Vbn> =
+                region.pieces.iter().filter(|piece| !piece.sound).map(|piece| piece.vbn).collect();
+            assert_eq!(unsound, if told { vec![vbn] } else { Vec::new() }, "{how:?}");
+            assert_eq!(region.digest() == digest, !told, "{how:?}");
+        }
+        device.write_from(offset(vbn.0), &right).expect("it is there");
+    }
+}
+
+#[test]
+fn regions_with_one_digest_have_the_same_blocks_in_the_same_places() {
+    let piece = |vbn: u64, content: &[u8]| Piece {
+        vbn: Vbn(vbn),
+        checksum: Checksum::of(content),
+        place: Place::Unknown,
+        sound: true,
+    };
+    let digest = |pieces: &[Piece]| Region { pieces: pieces.to_vec(), ..Region::default() }.digest();
+    let (a, b) = (piece(5, b"a"), piece(6, b"b"));
+    let regions: [&[Piece]; 8] = [
+        &[],
+        &[a],
+        &[a, b],
+        &[b, a],
+        &[a, Piece { sound: false, ..b }],
+        &[Piece { sound: false, ..a }, b],
+        &[a, Piece { vbn: Vbn(7), ..b }],
+        &[a, Piece { checksum: Checksum::of(b"c"), ..b }],
+    ];
+    for (at, one) in regions.iter().enumerate() {
+        for (other_at, other) in regions.iter().enumerate() {
+            assert_eq!(digest(one) == digest(other), at == other_at, "{one:?}, {other:?}");
+        }
+    }
+}
