@@ -1,5 +1,11 @@
 //! Damaged nodes: who needs one hears of it, and nobody else.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use cairn_base::Rng;
+use cairn_format::{Attributes, Inode, TreeRef};
+
 use super::*;
 use crate::tree::Tree;
 
@@ -169,4 +175,169 @@ fn damaged_map_of_a_sibling_does_not_stop_consistency_points() {
     assert!(volume.status().latched.is_none());
     assert_eq!(read(&volume, lun, 0, 2), [200, 201]);
     let _ = base;
+}
+
+/// A file of the tree of names.
+fn node(id: FileId, blocks: u64, removed: bool) -> Inode {
+    Inode {
+        kind: FileKind::Node,
+        removed,
+        id,
+        length_bytes: blocks * 4096,
+        created: Timestamp(5),
+        relationship: 0,
+        tree: TreeRef::empty(blocks),
+        attributes: Attributes { mode: 0o100_644, links: 1, ..Attributes::default() },
+    }
+}
+
+/// A file with a damaged node, what it has, and what lies below that node.
+struct Hurt {
+    volume: Arc<Volume>,
+    file: FileId,
+    length: u64,
+    model: BTreeMap<u64, u64>,
+    below: Range<u64>,
+}
+
+impl Hurt {
+    /// Files of two and of three levels with blocks here and there, committed; then a node rots, and some others come into memory.
+    fn new(rng: &mut Rng) -> Self {
+        let (device, volume) = fresh(BLOCKS);
+        let length = if rng.one_in(3) { 20 * LEAF } else { 2 * LEAF * LEAF };
+        let file = volume.next_file().expect("it is writable");
+        let mut change = Change::new();
+        change.put(node(file, length, false));
+        let mut model = BTreeMap::new();
+        for _ in 0..12 {
+            let first = Self::place(rng, length);
+            for lba in first..(first + 1 + rng.below(3)).min(length) {
+                change.write(file, Lba(lba), block(lba + 1));
+                model.insert(lba, lba + 1);
+            }
+        }
+        volume.change(change, false).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        let committed = volume.state.lock().committed.clone();
+        let tree = volume.tree(&committed, file, volume.inode(file).expect("it is there").tree);
+        let mut nodes = Vec::new();
+        tree.walk(
+            &mut |pointer, level, at| {
+                nodes.extend(
+                    (level == 1 || level == 2).then_some((pointer.vbn.0, at..at + LEAF.pow(level.into()))),
+                );
+                true
+            },
+            &mut |error| panic!("{error}"),
+        );
+        let (vbn, below) = nodes[rng.below(nodes.len() as u64) as usize].clone();
+        device.write_from(offset(vbn), &[9; 100]).expect("it is there");
+        volume.store.forget();
+        let hurt = Self { volume, file, length, model, below };
+        for lba in hurt.model.keys().filter(|lba| !hurt.below.contains(lba)) {
+            if rng.one_in(2) {
+                read(&hurt.volume, file, *lba, 1);
+            }
+        }
+        hurt
+    }
+
+    fn place(rng: &mut Rng, length: u64) -> u64 {
+        let leaves = [0, 1, 2, 7, 19, LEAF - 1, LEAF, LEAF + 1, 2 * LEAF - 1][rng.below(9) as usize];
+        (leaves * LEAF + [0, 5, LEAF - 1][rng.below(3) as usize]) % length
+    }
+
+    /// Changes blocks or the length. What is below the damaged node is refused, and only that.
+    fn change(&mut self, rng: &mut Rng, salt: u64) {
+        let first = Self::place(rng, self.length);
+        let most = [1, 3, LEAF, 1024, 1025, self.length][rng.below(6) as usize];
+        let range = first..(first + 1 + rng.below(most)).min(self.length);
+        let (file, volume) = (self.file, &self.volume);
+        let mut change = Change::new();
+        let (touched, outcome) = match rng.below(7) {
+            0 | 1 => {
+                let range = range.start..range.end.min(range.start + 4);
+                let mut each = range.clone().rev().collect::<Vec<_>>();
+                if rng.one_in(2) {
+                    each.reverse();
+                }
+                each.iter().for_each(|lba| change.write(file, Lba(*lba), block(salt + lba)));
+                let outcome = match rng.one_in(3) {
+                    true => write(volume, file, range.start, range.end - range.start, salt),
+                    false => volume.change(change, false),
+                };
+                if outcome.is_ok() {
+                    self.model.extend(range.clone().map(|lba| (lba, salt + lba)));
+                }
+                // A block of another leaf is none of the node's.
+                (range, outcome)
+            }
+            2 | 3 => {
+                change.punch(file, Lba(range.start), range.end - range.start);
+                let outcome = match rng.one_in(3) {
+                    true => volume.punch(file, Lba(range.start), range.end - range.start),
+                    false => volume.change(change, rng.one_in(2)),
+                };
+                if outcome.is_ok() {
+                    self.model.retain(|lba, _| !range.contains(lba));
+                }
+                (range, outcome)
+            }
+            4 => {
+                let length = range.end;
+                change.put(node(file, length, false));
+                let outcome = volume.change(change, rng.one_in(2));
+                let cut = length..self.length;
+                if outcome.is_ok() {
+                    self.model.retain(|lba, _| *lba < length);
+                    self.length = length;
+                }
+                (cut, outcome)
+            }
+            5 => {
+                // It may become a level taller.
+                self.length = self.length.max(2 * LEAF * LEAF);
+                change.put(node(file, self.length, false));
+                (0..0, volume.change(change, false))
+            }
+            _ => {
+                change.put(node(file, self.length, true));
+                let outcome = volume.change(change, true);
+                assert!(outcome.is_err(), "it has a damaged node");
+                (0..self.length, outcome)
+            }
+        };
+        let is_refused = touched.start.max(self.below.start) < touched.end.min(self.below.end);
+        match outcome {
+            Err(VolumeError::Damaged { .. }) => {
+                assert!(is_refused, "{touched:?} is not below the damaged {:?}", self.below);
+            }
+            outcome => {
+                outcome.expect("it is taken");
+                assert!(!is_refused, "{touched:?} is below the damaged {:?}", self.below);
+            }
+        }
+    }
+}
+
+#[test]
+fn changes_below_a_damaged_node_are_refused_and_no_others_whatever_is_in_memory() {
+    for seed in 0..250 {
+        let mut rng = Rng::new(seed);
+        let mut hurt = Hurt::new(&mut rng);
+        for step in 1..12 {
+            hurt.change(&mut rng, step * 1_000_000);
+            if rng.one_in(4) {
+                hurt.volume.consistency_point().expect("it commits");
+            }
+        }
+        hurt.volume.consistency_point().expect("it commits");
+        let Hurt { volume, file, length, model, below } = hurt;
+
+        assert_eq!(volume.status().latched.map(|reason| reason.to_string()), None, "seed {seed}");
+        assert_eq!(volume.inode(file).expect("it is there").tree.length, length, "seed {seed}");
+        for (lba, number) in model.iter().filter(|(lba, _)| !below.contains(lba)) {
+            assert_eq!(read(&volume, file, *lba, 1), [*number], "seed {seed}, block {lba}");
+        }
+    }
 }
