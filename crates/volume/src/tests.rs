@@ -1,5 +1,6 @@
 //! A volume's life in small steps. Long lives with faults are the simulator's; structures have tests of their own beside this file.
 
+mod adopt;
 mod arrivals;
 mod change;
 mod check;

@@ -321,3 +321,217 @@ fn change_that_is_refused_leaves_nothing() {
     assert!(matches!(volume.change(other, false), Err(VolumeError::Refused(_))));
     assert_sound(&volume);
 }
+
+#[test]
+fn change_of_another_active_state_is_refused() {
+    let (_device, volume) = fresh(1024);
+    let early = volume.create_snapshot("early").expect("it is made");
+    let known = Known { stamp: 1, length_bytes: 4096, ..Known::default() };
+    let id = volume.next_file().expect("it is writable");
+    let mut change = Change::of(volume.head());
+    assert!(change.is_empty() && Change::new().is_empty());
+    change.put(inode(id, &known, false));
+    assert!(!change.is_empty());
+    volume.change(change.clone(), false).expect("it is of what is there");
+    volume.rollback(early.id).expect("it rolls back");
+    assert!(matches!(volume.change(change, false), Err(VolumeError::OtherHead)));
+    assert!(matches!(volume.inode(id), Err(VolumeError::NoSuchFile(_))));
+    let mut change = Change::of(volume.head());
+    change.put(inode(id, &known, false));
+    volume.change(change, false).expect("it is of what is there now");
+    assert!(volume.inode(id).is_ok());
+}
+
+/// Whatever is changed first in a generation, the generation ends ten seconds later.
+#[test]
+fn change_of_any_kind_waits_no_longer_than_the_interval() {
+    type Kind = (&'static str, fn(&Arc<Volume>, FileId, FileId));
+    let known = || Known { stamp: 1, length_bytes: 8192, ..Known::default() };
+    fn one(change: impl FnOnce(&mut Change)) -> Change {
+        let mut made = Change::new();
+        change(&mut made);
+        made
+    }
+    let kinds: [Kind; 10] = [
+        ("a block of a LUN", |volume, lun, _| write(volume, lun, 0, 1, 5).expect("there is room")),
+        ("a hole", |volume, lun, _| volume.punch(lun, Lba(0), 1).expect("it is punched")),
+        ("a new LUN", |volume, _, _| {
+            volume.compound().create(FileKind::Lun, 4096).expect("there is room");
+        }),
+        ("another length", |volume, lun, _| volume.compound().resize(lun, 4096).expect("there is room")),
+        ("a longer one", |volume, lun, _| volume.compound().resize(lun, 1 << 20).expect("there is room")),
+        ("a LUN that goes", |volume, lun, _| volume.compound().remove(lun).expect("it is removed")),
+        ("a block of a directory", |volume, lun, _| {
+            volume.compound().write(lun, Lba(0), block(1)).expect("there is room");
+        }),
+        ("attributes", |volume, _, node| {
+            let known = Known { stamp: 2, length_bytes: 8192, ..Known::default() };
+            volume
+                .change(one(|change| change.put(inode(node, &known, false))), false)
+                .expect("there is room");
+        }),
+        ("a file that goes", |volume, _, node| {
+            volume
+                .change(one(|change| change.put(inode(node, &Known::default(), true))), true)
+                .expect("it goes");
+        }),
+        ("a block of a file", |volume, _, node| {
+            volume.change(one(|change| change.write(node, Lba(0), block(1))), false).expect("there is room");
+        }),
+    ];
+    for (what, change) in kinds {
+        let device = Arc::new(MemoryDevice::new(Volume::device_bytes(4096, Role::Normal)));
+        format(&*device, 4096);
+        let clock = Arc::new(ManualClock::new(Timestamp(1)));
+        let options = OpenOptions { cache_bytes: 1 << 20, clock: clock.clone() };
+        let volume = Volume::open(device, options).expect("it opens");
+        let lun = file(&volume, 100);
+        write(&volume, lun, 0, 100, 1).expect("there is room");
+        let node = volume.next_file().expect("it is writable");
+        let made = one(|change| change.put(inode(node, &known(), false)));
+        volume.change(made, false).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        let before = volume.status().generation;
+        clock.advance(CONSISTENCY_INTERVAL * 3);
+        volume.background(Duration::ZERO).expect("it works");
+        assert_eq!(volume.status().generation, before, "nothing has changed");
+        change(&volume, lun, node);
+        clock.advance(CONSISTENCY_INTERVAL - Duration::from_nanos(1));
+        if !what.ends_with("goes") {
+            volume.background(Duration::ZERO).expect("it works");
+            assert_eq!(volume.status().generation, before, "{what}: it is not time yet");
+        }
+        clock.advance(Duration::from_nanos(1));
+        // A file that goes may take a round of its own.
+        volume.background(Duration::ZERO).expect("it works");
+        assert!(volume.status().generation > before, "{what} waits longer");
+        assert_eq!(volume.status().dirty, 0, "{what} is still in memory");
+    }
+}
+
+/// Files as tall as can be, a few blocks of each, in a volume with next to no room: each of many cuts a path, or makes one.
+#[test]
+fn change_of_many_files_is_taken_whole_and_can_be_committed_or_there_is_no_space_for_it() {
+    const TALL: u64 = 1 << 27;
+    let (mut taken, mut refused) = (0, 0);
+    for seed in 0..24 {
+        let mut rng = Rng::new(seed);
+        let (_device, volume) = fresh(4096);
+        let tall = Known { stamp: 1, length_bytes: TALL * 4096, ..Known::default() };
+        let files: Vec<FileId> = (0..60).map(|_| volume.next_file().expect("it is writable")).collect();
+        for some in files.chunks(10) {
+            let mut change = Change::new();
+            for id in some {
+                change.put(inode(*id, &tall, false));
+                for at in 0..5 {
+                    change.write(*id, Lba(at * TALL / 5 + 7), block(at + 1));
+                }
+            }
+            volume.change(change, false).expect("there is room");
+            volume.consistency_point().expect("it commits");
+        }
+        // What they give up stays in use.
+        volume.create_snapshot("before").expect("it is made");
+        let ballast = file(&volume, 4096);
+        let mut at = 0;
+        let room = rng.below(700);
+        while volume.status().free > room && write(&volume, ballast, at, 1, 1).is_ok() {
+            at += 1;
+        }
+        volume.consistency_point().expect("it commits");
+        for stamp in 2..30 {
+            let known =
+                Known { stamp, length_bytes: (TALL - rng.below(TALL / 2)) * 4096, ..Known::default() };
+            let mut change = Change::new();
+            let first = rng.below(50) as usize;
+            for id in &files[first..(first + 1 + rng.below(50) as usize).min(files.len())] {
+                match rng.below(4) {
+                    0 => change.punch(*id, Lba(rng.below(TALL / 4)), 1 + rng.below(TALL / 4)),
+                    1 => change.write(*id, Lba(rng.below(TALL / 4)), block(9)),
+                    _ => change.put(inode(*id, &known, false)),
+                }
+            }
+            match volume.change(change, false) {
+                Ok(()) => taken += 1,
+                Err(VolumeError::NoSpace) => refused += 1,
+                Err(VolumeError::Refused(_)) => {}
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+            if rng.one_in(3) {
+                let done = volume.consistency_point();
+                assert!(done.is_ok(), "seed {seed}: what was taken can be committed: {:?}", done.err());
+            }
+        }
+        volume.consistency_point().expect("what was taken can be committed");
+        assert_sound(&volume);
+    }
+    assert!(taken > 20 && refused > 20, "{taken} {refused}");
+}
+
+#[test]
+fn files_of_a_full_volume_can_be_removed_though_nothing_else_has_room() {
+    let (_device, volume) = fresh(2048);
+    let known = Known { stamp: 1, length_bytes: 10 * 4096, ..Known::default() };
+    let files: Vec<FileId> = (0..12).map(|_| volume.next_file().expect("it is writable")).collect();
+    for id in &files {
+        let mut made = Change::new();
+        made.put(inode(*id, &known, false));
+        (0..10).for_each(|lba| made.write(*id, Lba(lba), block(1)));
+        volume.change(made, false).expect("there is room");
+    }
+    let ballast = file(&volume, 1 << 20);
+    volume.create_snapshot("keeps").expect("it is made");
+    let mut at = 0;
+    for _ in 0..3 {
+        // Far from one another: nodes take what is left as well.
+        while write(&volume, ballast, at * 131 % (1 << 20), 1, 1).is_ok() {
+            at += 1;
+        }
+        volume.consistency_point().expect("it commits");
+    }
+    for id in &files {
+        assert!(matches!(write(&volume, ballast, at * 131 % (1 << 20), 1, 1), Err(VolumeError::NoSpace)));
+        assert!(matches!(volume.compound().create(FileKind::Lun, 4096), Err(VolumeError::NoSpace)));
+        let mut gone = Change::new();
+        gone.put(inode(*id, &known, true));
+        volume.change(gone, true).expect("a removal is made to free space");
+        volume.consistency_point().expect("it commits");
+        assert!(matches!(volume.inode(*id), Err(VolumeError::NoSuchFile(_))));
+    }
+    assert_sound(&volume);
+}
+
+#[test]
+fn volume_that_has_given_way_takes_no_change_of_any_kind() {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(4096, Role::Destination) * 2));
+    format(&*device, 4096);
+    let volume = open(&device);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let id = volume.next_file().expect("it is writable");
+    let known = Known { stamp: 1, length_bytes: 4096, ..Known::default() };
+    let mut change = Change::new();
+    change.put(inode(id, &known, false));
+    volume.change(change.clone(), false).expect("there is room");
+    let head = volume.demote("head", false).expect("it gives way");
+    let outcomes = [
+        write(&volume, lun, 0, 1, 1),
+        volume.punch(lun, Lba(0), 1),
+        volume.change(change.clone(), false),
+        volume.change(change, true),
+        volume.next_file().map(drop),
+        volume.compound().create(FileKind::Lun, 4096).map(drop),
+        volume.compound().create_node(Attributes::default(), 4096).map(drop),
+        volume.compound().resize(lun, 4096),
+        volume.compound().resize(lun, 1 << 20),
+        volume.compound().remove(lun),
+        volume.compound().write(lun, Lba(0), block(1)),
+    ];
+    for (at, outcome) in outcomes.into_iter().enumerate() {
+        assert!(outcome.is_err(), "the change at {at} was taken");
+    }
+    let status = volume.status();
+    assert_eq!((status.generation, status.dirty), (head.generation, 0));
+    assert_eq!(volume.inode(lun).expect("it is there").tree.length, 100);
+    assert_eq!(read(&volume, lun, 0, 1), [100]);
+}

@@ -648,3 +648,33 @@ fn volume_that_is_older_than_its_log_is_refused_and_goes_on_without_it_by_a_word
     let volume = Volume::open_discarding_log(pair.main.clone(), options()).expect("by its owner's word");
     assert_eq!(read(&volume, lun, 0, 1), [1000]);
 }
+
+/// Generations in which nothing is flushed leave no record: then the first one that is there tells how far the log is ahead.
+#[test]
+fn log_of_one_record_tells_that_its_volume_is_older_too() {
+    for generations in [1, 2, 12] {
+        let (pair, volume) = Pair::fresh();
+        let lun = file(&volume, 200);
+        write(&volume, lun, 0, 20, 1000).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        let mut backup = vec![0; border() as usize];
+        pair.main.read_into(0, &mut backup).expect("it is read");
+        for round in 0..generations {
+            write(&volume, lun, 0, 20, 2000 + round).expect("there is room");
+            volume.consistency_point().expect("it commits");
+        }
+        write(&volume, lun, 0, 10, 3000).expect("there is room");
+        volume.flush().expect("it flushes");
+        drop(volume);
+        assert_eq!(read(&pair.open().expect("the two belong together"), lun, 0, 1), [3000]);
+        pair.main.write_from(0, &backup).expect("it is written");
+        match pair.open() {
+            // As after the loss of the newest superblocks, which could be what happened.
+            Ok(_) => assert!(generations < 3, "{generations} generations are missing"),
+            Err(error) => assert!(
+                generations == 12 && matches!(error, VolumeError::OlderThanLog { .. }),
+                "{generations} generations are missing: {error}"
+            ),
+        }
+    }
+}

@@ -348,3 +348,30 @@ fn rollback_waits_for_who_changes_the_root_directory() {
         rollback.join().expect("it ends").expect("it rolls back");
     });
 }
+
+#[test]
+fn generation_ends_once_the_last_change_of_several_parts_is_complete() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 10);
+    let before = volume.status().generation;
+    let compound = volume.compound();
+    compound.create(FileKind::Lun, 4096).expect("there is room");
+    std::thread::scope(|scope| {
+        let point = scope.spawn(|| volume.consistency_point().map(drop));
+        while !volume.state.lock().freezing {
+            std::thread::yield_now();
+        }
+        compound.resize(lun, 1 << 20).expect("there is room");
+        assert!(!point.is_finished() && volume.status().generation == before);
+        // The next one waits for the generation after.
+        let next = scope.spawn(|| volume.compound().create(FileKind::Lun, 8192).map(drop));
+        drop(compound);
+        point.join().expect("it ends").expect("it commits");
+        next.join().expect("it ends").expect("there is room");
+    });
+    let image = volume.image(None).expect("it is there");
+    let lengths: Vec<u64> =
+        image.inodes().expect("they can be read").iter().map(|inode| inode.length_bytes).collect();
+    assert!(lengths.contains(&4096) && lengths.contains(&(1 << 20)), "{lengths:?}: all of it");
+    assert!(!lengths.contains(&8192), "{lengths:?}: nothing that came later");
+}

@@ -193,3 +193,35 @@ fn volumes_give_way_together_or_take_writes_as_before_wherever_a_device_fails() 
     assert!(Volume::demote_together(&volumes, "group.end", &heads[..1]).is_err(), "a head without a name");
     assert!(volumes.iter().all(|volume| volume.status().role == Role::Normal));
 }
+
+#[test]
+fn snapshots_of_a_group_are_told_in_the_order_of_its_volumes_and_none_is_left_of_one_that_is_refused() {
+    let volumes: Vec<Arc<Volume>> = (0..4).map(|_| fresh(1024).1).collect();
+    for (at, volume) in volumes.iter().enumerate() {
+        // As many generations as tell them apart.
+        for _ in 0..=at {
+            file(volume, 10);
+        }
+    }
+    for (round, order) in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]].into_iter().enumerate() {
+        let members: Vec<Arc<Volume>> = order.iter().map(|at| volumes[*at].clone()).collect();
+        let name = format!("group.{round}");
+        let made = Volume::snapshot_together(&members, &name).expect("there is room");
+        for (member, snapshot) in members.iter().zip(&made) {
+            assert_eq!(member.snapshot_named(&name).as_ref(), Some(snapshot));
+        }
+        // One of them has that name.
+        let taken = format!("taken.{round}");
+        members[2].create_snapshot(&taken).expect("there is room");
+        let before: Vec<u64> = members.iter().map(|member| member.status().generation.0).collect();
+        let (at, _) = Volume::snapshot_together(&members, &taken).expect_err("the name is taken");
+        let heads: Vec<String> = (0..4).map(|at| format!("head.{at}.{round}")).collect();
+        assert_eq!(at, 2);
+        assert!(Volume::demote_together(&members, &taken, &heads).is_err_and(|(at, _)| at == 2));
+        for (at, member) in members.iter().enumerate() {
+            assert_eq!(member.snapshot_named(&taken).is_some(), at == 2, "{at}");
+            assert_eq!(member.status().generation.0, before[at], "what is refused changes nothing");
+            assert_eq!(member.status().role, Role::Normal);
+        }
+    }
+}
