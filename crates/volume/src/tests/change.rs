@@ -425,6 +425,7 @@ fn change_of_many_files_is_taken_whole_and_can_be_committed_or_there_is_no_space
                 change.put(inode(*id, &tall, false));
                 for at in 0..5 {
                     change.write(*id, Lba(at * TALL / 5 + 7), block(at + 1));
+                    change.write(*id, Lba(at * TALL / 5 + 8), block(at + 1));
                 }
             }
             volume.change(change, false).expect("there is room");
@@ -440,13 +441,14 @@ fn change_of_many_files_is_taken_whole_and_can_be_committed_or_there_is_no_space
         }
         volume.consistency_point().expect("it commits");
         for stamp in 2..30 {
-            let known =
-                Known { stamp, length_bytes: (TALL - rng.below(TALL / 2)) * 4096, ..Known::default() };
+            // Between two neighbours: the nodes above both are written anew.
+            let cut = (1 + rng.below(4)) * TALL / 5 + 8;
+            let known = Known { stamp, length_bytes: cut * 4096, ..Known::default() };
             let mut change = Change::new();
             let first = rng.below(50) as usize;
             for id in &files[first..(first + 1 + rng.below(50) as usize).min(files.len())] {
                 match rng.below(4) {
-                    0 => change.punch(*id, Lba(rng.below(TALL / 4)), 1 + rng.below(TALL / 4)),
+                    0 => change.punch(*id, Lba(rng.below(2) * TALL / 5 + 8), 1 + rng.below(TALL / 4)),
                     1 => change.write(*id, Lba(rng.below(TALL / 4)), block(9)),
                     _ => change.put(inode(*id, &known, false)),
                 }
@@ -534,4 +536,86 @@ fn volume_that_has_given_way_takes_no_change_of_any_kind() {
     assert_eq!((status.generation, status.dirty), (head.generation, 0));
     assert_eq!(volume.inode(lun).expect("it is there").tree.length, 100);
     assert_eq!(read(&volume, lun, 0, 1), [100]);
+}
+
+#[test]
+fn file_that_became_tall_in_this_generation_never_overruns_the_space_for_its_nodes() {
+    const TALL: u64 = 1 << 27;
+    for by_change in [true, false] {
+        let (_device, volume) = fresh(2048);
+        let id = if by_change {
+            let id = volume.next_file().expect("it is writable");
+            let mut change = Change::new();
+            change.put(inode(id, &Known { length_bytes: TALL * 4096, ..Known::default() }, false));
+            volume.change(change, false).expect("there is room");
+            id
+        } else {
+            let id = file(&volume, 1);
+            volume.compound().resize(id, TALL * 4096).expect("there is room");
+            id
+        };
+        let mut written = Vec::new();
+        for number in 0..4000u64 {
+            let lba = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % TALL;
+            // Nothing is committed in between while there is room.
+            match write(&volume, id, lba, 1, 1) {
+                Ok(()) => written.push(lba),
+                Err(VolumeError::NoSpace) => break,
+                Err(error) => panic!("after {number}: {error}"),
+            }
+        }
+        volume.consistency_point().expect("what was taken can be committed");
+        assert!(written.len() > 200, "{} blocks found room", written.len());
+        written.iter().for_each(|lba| assert_eq!(read(&volume, id, *lba, 1), [lba + 1]));
+        assert_sound(&volume);
+    }
+}
+
+#[test]
+fn what_was_cut_off_is_not_there_when_a_file_grows_again_in_the_same_generation() {
+    const LENGTH: u64 = 40;
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let (_device, volume) = fresh(4096);
+        let lun = file(&volume, LENGTH);
+        let node = volume.next_file().expect("it is writable");
+        let put = |length: u64| {
+            let mut change = Change::new();
+            change.put(inode(node, &Known { length_bytes: length * 4096, ..Known::default() }, false));
+            volume.change(change, false).expect("there is room");
+        };
+        put(LENGTH);
+        let (mut lengths, mut models) = ([LENGTH; 2], [BTreeMap::new(), BTreeMap::new()]);
+        for step in 1..40 {
+            let which = rng.below(2) as usize;
+            let (id, model) = ([lun, node][which], &mut models[which]);
+            match rng.below(9) {
+                0..=3 => {
+                    let first = rng.below(lengths[which]);
+                    let count = (1 + rng.below(20)).min(lengths[which] - first);
+                    write(&volume, id, first, count, step * 1000).expect("there is room");
+                    model.extend((first..first + count).map(|lba| (lba, step * 1000 + lba)));
+                }
+                4..=6 => {
+                    let length = 1 + rng.below(LENGTH);
+                    match which {
+                        0 => volume.compound().resize(id, length * 4096).expect("there is room"),
+                        _ => put(length),
+                    }
+                    lengths[which] = length;
+                    model.retain(|lba, _| *lba < length);
+                }
+                7 => volume.flush().expect("it flushes"),
+                _ if rng.one_in(3) => drop(volume.consistency_point().expect("it commits")),
+                _ => {}
+            }
+            let expected = |lba: u64| model.get(&lba).copied().unwrap_or(0);
+            let shown = read(&volume, id, 0, lengths[which]);
+            assert_eq!(
+                shown,
+                (0..lengths[which]).map(expected).collect::<Vec<_>>(),
+                "seed {seed}, step {step}"
+            );
+        }
+    }
 }

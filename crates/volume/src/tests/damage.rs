@@ -341,3 +341,20 @@ fn changes_below_a_damaged_node_are_refused_and_no_others_whatever_is_in_memory(
         }
     }
 }
+
+#[test]
+fn number_whose_inode_block_cannot_be_read_is_given_to_no_file() {
+    let (device, volume) = fresh(BLOCKS);
+    let lun = file(&volume, 10);
+    let committed = volume.state.lock().committed.clone();
+    let tree = volume.tree(&committed, crate::compare::INODE_FILE, committed.root.inode_file);
+    let vbn = tree.pointer_at_level(0, lun.0 / 32).expect("it is whole").vbn.0;
+    volume.close().expect("it closes");
+    let volume = open(&device);
+    device.write_from(offset(vbn), &[9; 4096]).expect("it is there");
+    volume.store.forget();
+    assert!(matches!(volume.next_file(), Err(VolumeError::Damaged { .. })));
+    assert!(matches!(volume.compound().create(FileKind::Lun, 4096), Err(VolumeError::Damaged { .. })));
+    volume.consistency_point().expect("nothing needs that block");
+    assert!(volume.status().latched.is_none());
+}

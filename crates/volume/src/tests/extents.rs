@@ -78,6 +78,11 @@ fn extents_and_differences_are_what_was_written_and_punched() {
                 let (asked, limit) = (asked(&mut rng), 1 + rng.below(6) as usize);
                 let found = volume.extents(lun, Lba(asked.0), asked.1, limit).expect("its nodes can be read");
                 assert_extents(&found, &model, asked, limit, &note);
+                let (first, count) = (asked.0, asked.1.min(500));
+                let there = volume.allocated(lun, Lba(first), count).expect("its nodes can be read");
+                let expected: Vec<bool> =
+                    (first..first + count).map(|lba| model.contains_key(&lba)).collect();
+                assert_eq!(there, expected, "{note}: {count} blocks from {first} on");
                 let Some((image, model)) = images.last() else { continue };
                 let found = image.extents(lun, Lba(asked.0), asked.1, limit).expect("its nodes can be read");
                 assert_extents(&found, model, asked, limit, &format!("{note}, an image"));
@@ -122,4 +127,29 @@ fn one_query_looks_at_four_gibibytes_of_a_file_that_is_longer() {
     let made = volume.create_snapshot("made").expect("it is made");
     let image = volume.image(Some(made.id)).expect("it is there");
     assert_eq!(image.extents(lun, Lba(7), 2 << 20, 9).expect("nothing is read"), hole);
+}
+
+#[test]
+fn what_paths_were_loaded_for_is_written_without_a_wait() {
+    let (_device, volume) = fresh(8192);
+    let lun = volume.compound().create(FileKind::Lun, LENGTH * 4096).expect("there is room");
+    let mut rng = Rng::new(1);
+    let places: Vec<(u64, u64)> =
+        (0..40).map(|_| (place(&mut rng).min(LENGTH - 20), 1 + rng.below(20))).collect();
+    for (first, count) in &places {
+        write(&volume, lun, *first, *count, 1).expect("there is room");
+    }
+    volume.consistency_point().expect("it commits");
+    let mut waits = 0;
+    for (first, count) in &places {
+        volume.store.forget();
+        volume.inode(lun).expect("it is there");
+        let blocks = || -> Vec<_> { (*first..first + count).map(|lba| (Lba(lba), block(lba))).collect() };
+        waits += u32::from(volume.write_ready(lun, blocks()).is_none());
+        volume.load_paths(lun, &[(*first, *count), (places[0].0, 1)]);
+        let taken = volume.write_ready(lun, blocks()).expect("everything above it is in memory");
+        taken.expect("there is room");
+        volume.consistency_point().expect("it commits");
+    }
+    assert!(waits > 20, "{waits} would have waited");
 }

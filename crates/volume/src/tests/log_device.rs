@@ -655,6 +655,9 @@ fn log_of_one_record_tells_that_its_volume_is_older_too() {
     for generations in [1, 2, 12] {
         let (pair, volume) = Pair::fresh();
         let lun = file(&volume, 200);
+        for _ in 0..10 {
+            file(&volume, 1);
+        }
         write(&volume, lun, 0, 20, 1000).expect("there is room");
         volume.consistency_point().expect("it commits");
         let mut backup = vec![0; border() as usize];

@@ -292,6 +292,10 @@ impl Logged {
         for (file, lba, vbn, order) in own {
             self.overlay.land(file, lba, BlockPointer { vbn, ..BlockPointer::HOLE }, order, None);
         }
+        // The log is written without a lock: others go on here too.
+        for _ in 0..self.rng.below(3) {
+            self.change();
+        }
         if self.rng.one_in(4) {
             self.overlay.put_back_unlogged(due);
             return false;

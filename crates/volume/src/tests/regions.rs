@@ -225,6 +225,14 @@ fn damaged_node_of_either_root_is_told_and_hides_only_what_is_below_it() {
                 hidden += usize::from(expected.iter().any(|piece| !got.contains(piece)));
                 more += usize::from(got.iter().any(|piece| !expected.contains(piece)));
             }
+            let files =
+                volume.region(part, Position::from_numbers((2, 0)), Until::Blocks(u64::MAX), Look::Nothing);
+            let files = files.expect("it is there");
+            let of_files: Vec<Found> = expected.iter().filter(|piece| piece.0.0 >= 2).copied().collect();
+            assert!(
+                files.incomplete || found(&files) == of_files,
+                "{note}: nobody is told from the files on"
+            );
             // What no way to a difference leads through does not matter.
             let both = root.values().any(|own| own.vbn.0 == vbn) && base.values().any(|own| own.vbn.0 == vbn);
             assert!(!(both && region.incomplete), "{note}: both have it");
