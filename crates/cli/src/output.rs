@@ -162,3 +162,9 @@ pub fn ago(at_ms: u64) -> String {
     }
     format!("{} ago", duration(now - at_ms))
 }
+
+/// When something is to come, milliseconds since 1970: "in 3 h", or "now" when its time has come.
+pub fn coming(at_ms: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    if at_ms <= now { "now".to_owned() } else { ago(at_ms) }
+}

@@ -8,7 +8,7 @@ use super::{follow, summary};
 use crate::arguments::{Group, SetGroup};
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, ago, duration, interval, print_line, size, table};
+use crate::output::{Output, ago, coming, duration, interval, print_line, size, table};
 
 /// Runs a command on groups.
 pub fn run(command: Group, client: &Client, output: Output) -> Result<(), Failure> {
@@ -211,7 +211,7 @@ fn show(group: &api::Group) -> String {
     let mut text =
         format!("name      {}\nsnapshots {}, keeps {}", group.name, when(group), keeps(&group.keep));
     if let Some(next) = group.next_ms {
-        text += &format!(", next {}", ago(next));
+        text += &format!(", next {}", coming(next));
     }
     let follows: Vec<&str> =
         group.members.iter().filter(|member| member.follows).map(|member| member.volume.as_str()).collect();

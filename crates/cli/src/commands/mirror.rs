@@ -10,7 +10,7 @@ use super::{follow, summary};
 use crate::arguments::{Compress, Decision, Link, Mirror, Setting};
 use crate::client::Client;
 use crate::exit::{Failure, NOT_KNOWN};
-use crate::output::{Output, ago, duration, interval, print_line, size, table};
+use crate::output::{Output, ago, coming, duration, interval, print_line, size, table};
 
 /// Runs a command on mirrors.
 pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failure> {
@@ -590,7 +590,7 @@ fn show(mirror: &api::Mirror) -> String {
         );
     }
     if let Some(next) = mirror.next_ms {
-        text += &format!("\nnext      {}", ago(next));
+        text += &format!("\nnext      {}", coming(next));
     }
     if let Some(last) = &mirror.last {
         text += &format!(

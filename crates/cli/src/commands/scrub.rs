@@ -5,7 +5,7 @@ use cairn_server::api::{self, ErrorKind};
 use super::summary;
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, ago, duration, print_line, size};
+use crate::output::{Output, ago, coming, duration, print_line, size};
 
 /// How often a scrub is asked about.
 const ASK_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
@@ -23,7 +23,7 @@ pub fn line(scrub: &api::Scrub) -> String {
             scrub.findings.len(),
         );
     }
-    let next = scrub.next_ms.map(|next| format!("; next {}", ago(next))).unwrap_or_default();
+    let next = scrub.next_ms.map(|next| format!("; next {}", coming(next))).unwrap_or_default();
     match &scrub.last {
         None => format!("never{next}"),
         Some(last) => format!(
@@ -90,4 +90,36 @@ pub fn wait(mut scrub: api::Scrub, path: &str, client: &Client, output: Output) 
         format!("volume {}: {} block(s) are damaged", scrub.volume, scrub.damaged.len()),
         "a mirror that has them gives them back; else write over them, or restore from a snapshot; see docs/operations.md",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scrub_that_is_due_and_has_not_begun_is_next_now_and_not_long_ago() {
+        let mut scrub = api::Scrub {
+            volume: "vol0".to_owned(),
+            running: false,
+            rate_bytes: 100 << 20,
+            every_ms: Some(604_800_000),
+            // Of a volume that was never scrubbed: a period after the beginning of all time.
+            next_ms: Some(604_800_000),
+            started_ms: None,
+            done_bytes: 0,
+            total_bytes: 0,
+            present_rate: 0,
+            seconds_left: None,
+            findings: Vec::new(),
+            last: None,
+            damaged: Vec::new(),
+            repaired_blocks: 0,
+            repaired_ms: None,
+        };
+        assert_eq!(line(&scrub), "never; next now");
+        scrub.next_ms = Some(u64::MAX);
+        assert!(line(&scrub).starts_with("never; next in "), "{}", line(&scrub));
+        scrub.next_ms = None;
+        assert_eq!(line(&scrub), "never");
+    }
 }

@@ -201,8 +201,8 @@ impl ServerError {
             }
             E::SocketPath { .. } => "choose a data directory with a shorter path (below 90 bytes)".into(),
             E::DeviceNotEmpty { path } => format!(
-                "if nothing in it is wanted, clear it with `wipefs -a {0}` and `truncate -s 0` or \
-                 `blkdiscard {0}`; else name another device",
+                "if nothing in it is wanted, clear it: a disk with `wipefs -a {0}` and `blkdiscard {0}`, a file with \
+                 `truncate -s 0 {0}` and then `truncate -s SIZE {0}`; else name another device",
                 path.display()
             ),
             E::DeviceTooSmall { .. } => "give a smaller --size, or more --device".into(),
