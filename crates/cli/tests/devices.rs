@@ -708,3 +708,83 @@ fn device_whose_disk_comes_after_the_server_is_opened_without_a_restart() {
         assert!(server.json(&["status"])["problems"].as_array().unwrap().is_empty());
     }
 }
+
+/// Whether the device is there.
+fn is_adopted(server: &Running) -> bool {
+    server.json(&["device", "list"]).as_array().unwrap().iter().any(|device| device["name"] == "disk0")
+}
+
+#[test]
+fn adoption_that_a_kill_has_cut_is_taken_back_and_the_same_command_does_it_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, image) = served(dir.path());
+    let content = std::fs::read(&image).unwrap();
+    let made = path(dir.path(), "made.img");
+    let cases = [vec!["--origin", &image], vec!["--origin", &made, "--size", "16M"]];
+    for (round, delay_ms) in [0, 2, 4, 6, 8, 10, 13, 16, 20, 30].into_iter().enumerate() {
+        for (case, origin) in cases.iter().enumerate() {
+            let store = path(dir.path(), &format!("store{round}.{case}"));
+            let command = [&["device", "adopt", "disk0", "--history", &store], &origin[..]].concat();
+            let mut child = running::cairn();
+            child.args(&command).arg("--data").arg(&server.data);
+            child.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+            let mut child = child.spawn().unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(delay_ms));
+            server.kill();
+            child.wait().unwrap();
+            server.restart();
+            if !is_adopted(&server) {
+                server.good(&command);
+            }
+            assert!(std::fs::read(&image).unwrap() == content, "what was adopted is as it was");
+            server.good(&["history", "mark", "disk0", "here"]);
+            server.good(&["device", "release", "disk0", "--yes"]);
+            let _ = std::fs::remove_file(&made);
+        }
+    }
+}
+
+#[test]
+fn store_of_an_adoption_that_was_cut_is_emptied_if_nothing_else_is_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, image) = served(dir.path());
+    let store = path(dir.path(), "store");
+    let command = ["device", "adopt", "disk0", "--origin", &image, "--history", &store];
+    // As a kill leaves it that comes when the history is made and the document does not say so yet.
+    let cut = |server: &mut Running| {
+        server.kill();
+        let document = server.data.join("devices/disk0.json");
+        let text = std::fs::read_to_string(&document).unwrap();
+        assert!(text.contains("\"adopting\": false"), "{text}");
+        std::fs::write(&document, text.replace("\"adopting\": false", "\"adopting\": true")).unwrap();
+    };
+    server.good(&command);
+    cut(&mut server);
+    server.restart();
+    assert!(!is_adopted(&server));
+    server.good(&command);
+    // The copy beside the document says as well that it is adopted.
+    let copy = std::fs::read_to_string(server.data.join("devices/disk0.json.old")).unwrap();
+    assert!(copy.contains("\"adopting\": false"), "{copy}");
+    // Something else is there by then: a block of somebody's, or a record of the history itself.
+    cut(&mut server);
+    let file = std::fs::File::options().write(true).open(&store).unwrap();
+    file.write_all_at(b"not of Cairn", 100 << 10).unwrap();
+    let held = std::fs::read(&store).unwrap();
+    server.restart();
+    assert!(!is_adopted(&server));
+    server.bad(32, "not-empty", &command);
+    assert!(std::fs::read(&store).unwrap() == held, "it is left as it was");
+    file.write_all_at(&[0; 12], 100 << 10).unwrap();
+    std::fs::remove_file(&store).unwrap();
+    server.good(&command);
+    let mut disk = server.disk("disk0");
+    write(&mut disk, 3, 99);
+    disk.flush().unwrap();
+    drop(disk);
+    cut(&mut server);
+    let held = std::fs::read(&store).unwrap();
+    server.restart();
+    server.bad(32, "not-empty", &command);
+    assert!(std::fs::read(&store).unwrap() == held, "a history with something in it is no unfinished one");
+}

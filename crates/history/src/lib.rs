@@ -64,6 +64,7 @@ mod history;
 mod index;
 mod log;
 mod lost;
+mod making;
 mod options;
 mod owed;
 mod recover;

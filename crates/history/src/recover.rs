@@ -1,9 +1,9 @@
-//! Making a history, opening one again, and leaving it behind.
+//! Opening a history again, and leaving it behind.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use cairn_base::{BLOCK_SIZE, Condvar, HistoryId, Mutex, crc32c};
+use cairn_base::{BLOCK_SIZE, Condvar, Mutex, crc32c};
 use cairn_device::Device;
 use cairn_format::history::{
     EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, MarkContent, NO_LBA,
@@ -19,16 +19,16 @@ use crate::counters::Tally;
 use crate::history::{History, State};
 use crate::index::{Index, Loading, Version};
 use crate::log::{RECORD_BYTES, Segment, Writer};
-use crate::options::{HistoryOptions, LogPosition, OpenOptions, check, segments_of};
+use crate::options::{HistoryOptions, LogPosition, OpenOptions, check};
 use crate::reduce::Recent;
 use crate::resolve::NOW;
 use crate::revert::{BEFORE, after_mark};
-use crate::status::{set_in_superblock, window_of};
+use crate::status::window_of;
 use crate::thin::Thinning;
 use crate::timeline::Timeline;
 use crate::trim::{Trim, apart};
 
-const BLOCK: u64 = BLOCK_SIZE as u64;
+pub(crate) const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Past every stamp that a store can have: stamps are of the clock, which [`stamp`](History::stamp) takes as far as a quarter of all numbers, and one more for each write. Up to where a time can't be read
 /// any more are as many again.
 const STAMPS_END: u64 = u64::MAX / 8 * 3;
@@ -63,66 +63,6 @@ struct Records {
 }
 
 impl History {
-    /// Makes a new history of `origin` in `store`, which must hold none, and opens it. The origin stays as it is.
-    pub fn create(
-        origin: Arc<dyn Device>,
-        store: Arc<dyn Device>,
-        options: &HistoryOptions,
-        open: OpenOptions,
-    ) -> Result<Arc<Self>, HistoryError> {
-        let (geometry, room) = (origin.geometry(), store.geometry());
-        check(options, geometry, room)?;
-        let (segment_blocks, segments) = segments_of(room.length)?;
-        match read_superblock(&*store) {
-            Ok(_) => return Err(HistoryError::StoreInUse),
-            Err(HistoryError::NoHistory) => {}
-            Err(HistoryError::Damaged { .. }) => return Err(HistoryError::StoreInUse),
-            Err(error) => return Err(error),
-        }
-        let now = open.clock.now().0.clamp(1, u64::MAX / 4);
-        let mut superblock = HistorySuperblock {
-            store: options.store,
-            sequence: 0,
-            placement: options.placement,
-            granularity: options.granularity,
-            floor_policy: options.window.floor_policy,
-            reduction: None,
-            block_bytes: options.block_bytes,
-            segment_blocks,
-            segments,
-            origin_bytes: geometry.length,
-            window_ns: 0,
-            window_bytes: 0,
-            floor_ns: 0,
-            created_ns: now,
-            start_ns: now,
-            cut_ns: 0,
-            last_ns: now,
-            durable_through: 0,
-            reverts: Vec::new(),
-            thinned: Vec::new(),
-            live: vec![false; segments as usize],
-            ahead: vec![false; segments as usize],
-            ahead_from: 0,
-        };
-        set_in_superblock(&mut superblock, &options.window);
-        let history = Self::new(origin, store, superblock, open);
-        {
-            let mut writer = history.writer.lock();
-            history.take_first_room(&mut writer)?;
-            let first = writer.free.pop_front().ok_or(HistoryError::Full)?;
-            history.open_segment(&mut writer, first)?;
-            history.write_superblock(&mut writer)?;
-            history.sync_store(&mut writer)?;
-        }
-        Ok(Arc::new(history))
-    }
-
-    /// Which history a store has. Nothing is written: opening one over an origin that is not its own would be.
-    pub fn id_of(store: &dyn Device) -> Result<HistoryId, HistoryError> {
-        Ok(read_superblock(store)?.store)
-    }
-
     /// Opens the history in `store` of `origin`: every instant up to the last flush is there.
     ///
     /// # Errors
@@ -168,7 +108,7 @@ impl History {
         Ok(Arc::new(history))
     }
 
-    fn new(
+    pub(crate) fn new(
         origin: Arc<dyn Device>,
         store: Arc<dyn Device>,
         superblock: HistorySuperblock,
@@ -968,14 +908,14 @@ impl History {
     }
 }
 
-fn block(store: &dyn Device, address: u64) -> Result<BlockBytes, HistoryError> {
+pub(crate) fn block(store: &dyn Device, address: u64) -> Result<BlockBytes, HistoryError> {
     let mut bytes = [0; BLOCK_SIZE];
     store.read_into(address * BLOCK, &mut bytes)?;
     Ok(bytes)
 }
 
 /// The newest superblock that verifies.
-fn read_superblock(store: &dyn Device) -> Result<HistorySuperblock, HistoryError> {
+pub(crate) fn read_superblock(store: &dyn Device) -> Result<HistorySuperblock, HistoryError> {
     if store.geometry().length < crate::store_bytes_min() {
         return Err(HistoryError::NoHistory);
     }

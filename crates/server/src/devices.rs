@@ -31,6 +31,7 @@ use crate::state;
 use crate::token::random_bytes;
 use crate::volumes::Volumes;
 
+mod adopting;
 mod commands;
 mod older;
 mod place;
@@ -38,7 +39,7 @@ mod release;
 mod show;
 mod waiting;
 
-use place::{Place, file_options, refuse_used};
+use place::Place;
 pub(crate) use place::{open_when_free, refuse_store_file, take_store_file};
 
 /// How long the background thread of a device rests when there was nothing to do.
@@ -74,6 +75,12 @@ pub(crate) struct Document {
     /// Instants by the names of their clones.
     #[serde(default)]
     clones: BTreeMap<String, u64>,
+    /// The device is being adopted: nobody was served by it, and a start takes back what there is of it.
+    #[serde(default)]
+    adopting: bool,
+    /// The origin is made with it, so many bytes long.
+    #[serde(default)]
+    origin_made_bytes: Option<u64>,
     /// The device was being released: a store without a history means that it is done.
     #[serde(default)]
     releasing: bool,
@@ -96,6 +103,8 @@ impl Document {
             cache_bytes: 0,
             views: BTreeMap::new(),
             clones: BTreeMap::new(),
+            adopting: false,
+            origin_made_bytes: None,
             releasing: false,
             release_stopped: None,
             unknown: true,
@@ -211,7 +220,13 @@ impl Devices {
             return Ok(());
         }
         let Some(document) = document else { return Ok(()) };
-        state::keep_copy(&path);
+        if document.adopting {
+            return self.take_back(name, &document);
+        }
+        match state::load::<Document>(&state::previous(&path)) {
+            Ok(Some(before)) if before.adopting => state::renew_copy(&path),
+            _ => state::keep_copy(&path),
+        }
         let entry = match self.start(name, &document) {
             Ok(entry) => {
                 if let (true, Entry::Open(open)) = (document.releasing, &entry) {
@@ -360,122 +375,6 @@ impl Devices {
             History::open(view.clone(), open_when_free(&path)?, options)
         };
         Ok(Shown::Clone { history: history.map_err(&failed)?, view })
-    }
-
-    /// Adopts a device; on failure nothing is left of what was made for it.
-    pub(crate) fn adopt(&self, request: &api::AdoptDevice) -> Result<(), ServerError> {
-        let name = &request.name;
-        names::check("device", name)?;
-        let _changing = self.changing.lock();
-        if self.entries.read().contains_key(name) {
-            return Err(ServerError::Taken { what: "device", name: name.clone() });
-        }
-        // `cairn history` would not know which of the two is meant.
-        if self.volumes.get(name).is_ok_and(|open| open.history().is_ok()) {
-            return Err(ServerError::Taken { what: "volume", name: name.clone() });
-        }
-        let block_bytes = request.block_bytes.unwrap_or(BLOCK_BYTES);
-        let mut made: Vec<PathBuf> = Vec::new();
-        let outcome = self.adopt_with(request, block_bytes, &mut made);
-        if outcome.is_err() {
-            made.iter().for_each(|path| drop(fs::remove_file(path)));
-        }
-        self.entries.write().insert(name.clone(), outcome?);
-        Ok(())
-    }
-
-    fn adopt_with(
-        &self,
-        request: &api::AdoptDevice,
-        block_bytes: u32,
-        made: &mut Vec<PathBuf>,
-    ) -> Result<Entry, ServerError> {
-        let name = &request.name;
-        let origin_place = Place::parse(&request.origin)?;
-        let history_place = request.history.as_deref().map(Place::parse).transpose()?;
-        if history_place.as_ref() == Some(&origin_place) {
-            return Err(ServerError::Invalid { what: "the history", rule: "it is not the origin itself" });
-        }
-        if history_place.is_none() && wants_history(request) {
-            return Err(ServerError::Invalid {
-                what: "the request",
-                rule: "a window, a placement, a granularity, a block and caches are those of a history, and none is named: give it a file or an empty disk (--history PATH), or leave them out",
-            });
-        }
-        let granularity = request.granularity.as_deref();
-        let options = new_history(request.placement, granularity, &request.window, block_bytes)?;
-        let origin = self.take_origin(&origin_place, request.size_bytes, made)?;
-        let mut document = Document {
-            origin: origin_place,
-            history: None,
-            history_id: String::new(),
-            block_bytes,
-            dirty_bytes: request.dirty_bytes.unwrap_or(DIRTY_BYTES),
-            cache_bytes: request.cache_bytes.unwrap_or(CACHE_BYTES),
-            views: BTreeMap::new(),
-            clones: BTreeMap::new(),
-            releasing: false,
-            release_stopped: None,
-            unknown: false,
-        };
-        let Some(history_place) = history_place else {
-            state::save(&self.path(name), &document)?;
-            return Ok(Entry::Plain(document, origin));
-        };
-        let bytes = request.history_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
-        let store = self.take_store(&history_place, bytes, made)?;
-        document.history = Some(history_place);
-        document.history_id = options.store.to_string();
-        let history = History::create(origin, store, &options, self.open_options(&document))
-            .map_err(ServerError::history(name))?;
-        state::save(&self.path(name), &document)?;
-        let seen = Seen::at(self.seen_path(name), &document.history_id);
-        let open = self
-            .serve(name, &document, history, seen)
-            .inspect_err(|_| drop(state::remove(&self.path(name))))?;
-        Ok(Entry::Open(open))
-    }
-
-    fn take_origin(
-        &self,
-        place: &Place,
-        new: Option<u64>,
-        made: &mut Vec<PathBuf>,
-    ) -> Result<Arc<dyn Device>, ServerError> {
-        // Neither as another origin nor as another device's history.
-        if let Place::Lun { volume, lun } = place {
-            self.refuse_adopted(volume, Some(lun))?;
-        }
-        match (place, new) {
-            (Place::File(path), Some(bytes)) => {
-                let device = FileDevice::create_with(path, bytes, file_options())?;
-                made.push(path.clone());
-                Ok(Arc::new(device))
-            }
-            (Place::Lun { .. }, Some(_)) => Err(ServerError::Invalid {
-                what: "the size",
-                rule: "a LUN has one: make it with `cairn lun create`",
-            }),
-            (place, None) => self.open_place(place),
-        }
-    }
-
-    /// Opens what is to hold a history, and holds nothing; a file is made.
-    fn take_store(
-        &self,
-        place: &Place,
-        bytes: u64,
-        made: &mut Vec<PathBuf>,
-    ) -> Result<Arc<dyn Device>, ServerError> {
-        let (volume, short) = match place {
-            Place::File(path) => return Ok(take_store_file(path, bytes, made)?),
-            Place::Lun { volume, lun } => (volume, lun),
-        };
-        self.refuse_adopted(volume, Some(short))?;
-        tracing::info!(lun = format!("{volume}/{short}"), "a LUN holds a history");
-        let store = self.open_place(place)?;
-        refuse_used(&*store, place)?;
-        Ok(store)
     }
 
     /// The open device of that name.
@@ -715,6 +614,8 @@ impl OpenDevice {
             cache_bytes: 0,
             views: BTreeMap::new(),
             clones: BTreeMap::new(),
+            adopting: false,
+            origin_made_bytes: None,
             releasing: false,
             release_stopped: None,
             unknown: false,

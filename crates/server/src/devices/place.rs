@@ -14,7 +14,7 @@ use crate::error::ServerError;
 /// What a LUN's place begins with.
 const LUN: &str = "lun:";
 /// The part of a store that must be zero before it is taken.
-const MUST_BE_EMPTY: u32 = 128 << 10;
+pub(super) const MUST_BE_EMPTY: u32 = 128 << 10;
 
 /// Where a device is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,190 @@
+//! How a device is adopted: written down before anything is made or written, and taken back by the next start when a kill has cut it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cairn_base::HistoryId;
+use cairn_device::{Device, FileDevice};
+use cairn_history::History;
+
+use super::place::{self, Place, file_options, refuse_used, take_store_file};
+use super::{
+    BLOCK_BYTES, CACHE_BYTES, DIRTY_BYTES, Devices, Document, Entry, STORE_MIN, new_history, wants_history,
+};
+use crate::api;
+use crate::error::ServerError;
+use crate::names;
+use crate::seen::Seen;
+use crate::state;
+
+impl Devices {
+    /// Adopts a device; on failure nothing is left of what was made for it.
+    pub(crate) fn adopt(&self, request: &api::AdoptDevice) -> Result<(), ServerError> {
+        let name = &request.name;
+        names::check("device", name)?;
+        let _changing = self.changing.lock();
+        if self.entries.read().contains_key(name) {
+            return Err(ServerError::Taken { what: "device", name: name.clone() });
+        }
+        // `cairn history` would not know which of the two is meant.
+        if self.volumes.get(name).is_ok_and(|open| open.history().is_ok()) {
+            return Err(ServerError::Taken { what: "volume", name: name.clone() });
+        }
+        let block_bytes = request.block_bytes.unwrap_or(BLOCK_BYTES);
+        let mut made: Vec<PathBuf> = Vec::new();
+        let outcome = self.adopt_with(request, block_bytes, &mut made);
+        if outcome.is_err() {
+            made.iter().for_each(|path| drop(fs::remove_file(path)));
+            drop(state::remove(&self.path(name)));
+        }
+        self.entries.write().insert(name.clone(), outcome?);
+        Ok(())
+    }
+
+    fn adopt_with(
+        &self,
+        request: &api::AdoptDevice,
+        block_bytes: u32,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<Entry, ServerError> {
+        let name = &request.name;
+        let origin_place = Place::parse(&request.origin)?;
+        let history_place = request.history.as_deref().map(Place::parse).transpose()?;
+        if history_place.as_ref() == Some(&origin_place) {
+            return Err(ServerError::Invalid { what: "the history", rule: "it is not the origin itself" });
+        }
+        if history_place.is_none() && wants_history(request) {
+            return Err(ServerError::Invalid {
+                what: "the request",
+                rule: "a window, a placement, a granularity, a block and caches are those of a history, and none is named: give it a file or an empty disk (--history PATH), or leave them out",
+            });
+        }
+        let granularity = request.granularity.as_deref();
+        let options = new_history(request.placement, granularity, &request.window, block_bytes)?;
+        let mut document = Document {
+            origin: origin_place.clone(),
+            history: history_place.clone(),
+            history_id: history_place.as_ref().map(|_| options.store.to_string()).unwrap_or_default(),
+            block_bytes,
+            dirty_bytes: request.dirty_bytes.unwrap_or(DIRTY_BYTES),
+            cache_bytes: request.cache_bytes.unwrap_or(CACHE_BYTES),
+            views: BTreeMap::new(),
+            clones: BTreeMap::new(),
+            adopting: true,
+            origin_made_bytes: request.size_bytes,
+            releasing: false,
+            release_stopped: None,
+            unknown: false,
+        };
+        // Before anything is made or written: what a kill leaves is known by it, and taken back.
+        state::save(&self.path(name), &document)?;
+        let origin = self.take_origin(&origin_place, request.size_bytes, made)?;
+        document.adopting = false;
+        document.origin_made_bytes = None;
+        let Some(history_place) = history_place else {
+            self.note_adopted(name, &document)?;
+            return Ok(Entry::Plain(document, origin));
+        };
+        let bytes = request.history_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
+        let store = self.take_store(&history_place, bytes, made)?;
+        let history = History::create(origin, store, &options, self.open_options(&document))
+            .map_err(ServerError::history(name))?;
+        self.note_adopted(name, &document)?;
+        let seen = Seen::at(self.seen_path(name), &document.history_id);
+        let open = self
+            .serve(name, &document, history, seen)
+            .inspect_err(|_| drop(state::remove(&self.path(name))))?;
+        Ok(Entry::Open(open))
+    }
+
+    /// The device is adopted. The copy beside its document must not say either that nobody was served.
+    fn note_adopted(&self, name: &str, document: &Document) -> Result<(), ServerError> {
+        state::save(&self.path(name), document)?;
+        state::renew_copy(&self.path(name));
+        Ok(())
+    }
+
+    /// Takes back what a kill in the middle of an adoption has left: the beginnings of a history in its store, if they are that adoption's own and all that is there, and an origin that was
+    /// made and has nothing in it. The same command does it all again then.
+    pub(super) fn take_back(&self, name: &str, document: &Document) -> Result<(), ServerError> {
+        if let (Some(bytes), Place::File(path)) = (document.origin_made_bytes, &document.origin) {
+            let is_untouched = |found: fs::Metadata| found.len() == bytes && found.blocks() == 0;
+            if fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && is_untouched(found))
+                && let Err(error) = fs::remove_file(path)
+            {
+                tracing::warn!(device = name, path = %path.display(), %error, "an origin that its adoption had made stays");
+            }
+        }
+        if let Some(place) = &document.history {
+            match self.clear_unfinished(place, &document.history_id) {
+                Ok(cleared) => {
+                    tracing::warn!(device = name, store = %place, cleared, "its adoption had not come to its end; run the same command again")
+                }
+                Err(error) => {
+                    tracing::warn!(device = name, store = %place, %error, "its adoption had not come to its end, and what there is of its history stays");
+                }
+            }
+        }
+        let path = self.path(name);
+        state::remove(&path).map_err(ServerError::path("remove", &path))
+    }
+
+    /// Empties a store in which the history of that id was only made.
+    fn clear_unfinished(&self, place: &Place, id: &str) -> Result<bool, ServerError> {
+        let id = u128::from_str_radix(id, 16).map_err(|_| ServerError::Bug)?;
+        let id = HistoryId(id.to_be_bytes());
+        let store = self.open_place(place)?;
+        let bytes = u64::from(place::MUST_BE_EMPTY);
+        let is_own = History::is_unfinished(&*store, id).map_err(ServerError::history(&place.to_string()))?;
+        if is_own {
+            store.write_from(0, &vec![0; bytes.min(store.geometry().length) as usize])?;
+            store.flush()?;
+        }
+        Ok(is_own)
+    }
+
+    fn take_origin(
+        &self,
+        place: &Place,
+        new: Option<u64>,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<Arc<dyn Device>, ServerError> {
+        // Neither as another origin nor as another device's history.
+        if let Place::Lun { volume, lun } = place {
+            self.refuse_adopted(volume, Some(lun))?;
+        }
+        match (place, new) {
+            (Place::File(path), Some(bytes)) => {
+                let device = FileDevice::create_with(path, bytes, file_options())?;
+                made.push(path.clone());
+                Ok(Arc::new(device))
+            }
+            (Place::Lun { .. }, Some(_)) => Err(ServerError::Invalid {
+                what: "the size",
+                rule: "a LUN has one: make it with `cairn lun create`",
+            }),
+            (place, None) => self.open_place(place),
+        }
+    }
+
+    /// Opens what is to hold a history, and holds nothing; a file is made.
+    fn take_store(
+        &self,
+        place: &Place,
+        bytes: u64,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<Arc<dyn Device>, ServerError> {
+        let (volume, short) = match place {
+            Place::File(path) => return Ok(take_store_file(path, bytes, made)?),
+            Place::Lun { volume, lun } => (volume, lun),
+        };
+        self.refuse_adopted(volume, Some(short))?;
+        tracing::info!(lun = format!("{volume}/{short}"), "a LUN holds a history");
+        let store = self.open_place(place)?;
+        refuse_used(&*store, place)?;
+        Ok(store)
+    }
+}
