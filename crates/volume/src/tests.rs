@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use cairn_base::{FileId, Lba, ManualClock, Timestamp, VolumeId};
 use cairn_device::{Block, Device, FaultDevice, MemoryDevice};
-use cairn_format::FileKind;
+use cairn_format::{Attributes, FileKind, Inode, TreeRef};
 
 use crate::*;
 
@@ -68,6 +68,20 @@ fn block(number: u64) -> Block {
     let mut bytes = cairn_device::BlockMut::zeroed();
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     bytes.freeze()
+}
+
+/// A file of the tree of names.
+fn node(id: FileId, blocks: u64, removed: bool) -> Inode {
+    Inode {
+        kind: FileKind::Node,
+        removed,
+        id,
+        length_bytes: blocks * 4096,
+        created: Timestamp(5),
+        relationship: 0,
+        tree: TreeRef::empty(blocks),
+        attributes: Attributes { mode: 0o100_644, links: 1, ..Attributes::default() },
+    }
 }
 
 /// Writes blocks whose content is `salt` plus their number.

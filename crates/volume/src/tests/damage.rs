@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use cairn_base::Rng;
-use cairn_format::{Attributes, Inode, TreeRef};
 
 use super::*;
 use crate::tree::Tree;
@@ -175,20 +174,6 @@ fn damaged_map_of_a_sibling_does_not_stop_consistency_points() {
     assert!(volume.status().latched.is_none());
     assert_eq!(read(&volume, lun, 0, 2), [200, 201]);
     let _ = base;
-}
-
-/// A file of the tree of names.
-fn node(id: FileId, blocks: u64, removed: bool) -> Inode {
-    Inode {
-        kind: FileKind::Node,
-        removed,
-        id,
-        length_bytes: blocks * 4096,
-        created: Timestamp(5),
-        relationship: 0,
-        tree: TreeRef::empty(blocks),
-        attributes: Attributes { mode: 0o100_644, links: 1, ..Attributes::default() },
-    }
 }
 
 /// A file with a damaged node, what it has, and what lies below that node.

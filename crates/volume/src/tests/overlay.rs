@@ -20,16 +20,8 @@ fn place(rng: &mut Rng) -> u64 {
 }
 
 fn inode(id: FileId, stamp: u32, blocks: u64, removed: bool) -> Inode {
-    Inode {
-        kind: FileKind::Node,
-        removed,
-        id,
-        length_bytes: blocks * 4096,
-        created: Timestamp(5),
-        relationship: 0,
-        tree: TreeRef::empty(blocks),
-        attributes: Attributes { uid: stamp, ..Attributes::default() },
-    }
+    let attributes = Attributes { uid: stamp, ..Attributes::default() };
+    Inode { attributes, ..node(id, blocks, removed) }
 }
 
 /// Nodes and blocks of inodes that a commit of these changes writes anew, in trees of `levels` levels.
