@@ -745,6 +745,41 @@ fn adoption_that_a_kill_has_cut_is_taken_back_and_the_same_command_does_it_again
 }
 
 #[test]
+fn origin_of_an_adoption_that_was_cut_goes_only_if_it_was_made_with_it_and_has_nothing_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    let (origin, store) = (path(dir.path(), "new.img"), path(dir.path(), "store"));
+    let command = ["device", "adopt", "disk0", "--origin", &origin, "--size", "16M", "--history", &store];
+    // As a kill leaves it that comes when both are made and the document does not say so yet.
+    let cut = |server: &mut Running, made: &str| {
+        server.good(&command);
+        server.kill();
+        let document = server.data.join("devices/disk0.json");
+        let text = std::fs::read_to_string(&document).unwrap();
+        let text = text.replace("\"adopting\": false", "\"adopting\": true");
+        let text = text.replace("\"origin_made_bytes\": null", made);
+        assert!(text.contains(made), "{text}");
+        std::fs::write(&document, text).unwrap();
+    };
+    let made = "\"origin_made_bytes\": 16777216";
+    cut(&mut server, made);
+    server.restart();
+    assert!(!Path::new(&origin).exists(), "it was made, and has nothing in it");
+    cut(&mut server, made);
+    let file = std::fs::File::options().write(true).open(&origin).unwrap();
+    file.write_all_at(b"somebody's", 1 << 20).unwrap();
+    server.restart();
+    assert_eq!(&std::fs::read(&origin).unwrap()[1 << 20..][..10], b"somebody's");
+    // A file of that name is refused, and was nobody's to take back: also one with nothing in it.
+    std::fs::remove_file(&origin).unwrap();
+    cut(&mut server, "\"origin_made_bytes\": null");
+    server.restart();
+    assert!(Path::new(&origin).exists());
+    assert!(server.bad(21, "taken", &command).contains("exists already"));
+    assert!(Path::new(&origin).exists());
+}
+
+#[test]
 fn store_of_an_adoption_that_was_cut_is_emptied_if_nothing_else_is_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let (mut server, image) = served(dir.path());

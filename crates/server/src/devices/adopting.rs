@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_base::HistoryId;
@@ -19,6 +18,13 @@ use crate::error::ServerError;
 use crate::names;
 use crate::seen::Seen;
 use crate::state;
+
+/// A file of that length in which nothing was ever written, as its file system says. One that can't tell calls all of it data.
+fn is_untouched(path: &Path, bytes: u64) -> bool {
+    let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == bytes);
+    let data = |file| rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0));
+    is_file && fs::File::open(path).is_ok_and(|file| data(file) == Err(rustix::io::Errno::NXIO))
+}
 
 impl Devices {
     /// Adopts a device; on failure nothing is left of what was made for it.
@@ -74,7 +80,8 @@ impl Devices {
             views: BTreeMap::new(),
             clones: BTreeMap::new(),
             adopting: true,
-            origin_made_bytes: request.size_bytes,
+            // A file that is there is nobody's to take back.
+            origin_made_bytes: request.size_bytes.filter(|_| !origin_place.is_there()),
             releasing: false,
             release_stopped: None,
             unknown: false,
@@ -111,14 +118,13 @@ impl Devices {
     /// made and has nothing in it. The same command does it all again then.
     pub(super) fn take_back(&self, name: &str, document: &Document) -> Result<(), ServerError> {
         if let (Some(bytes), Place::File(path)) = (document.origin_made_bytes, &document.origin) {
-            let is_untouched = |found: fs::Metadata| found.len() == bytes && found.blocks() == 0;
-            if fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && is_untouched(found))
+            if is_untouched(path, bytes)
                 && let Err(error) = fs::remove_file(path)
             {
                 tracing::warn!(device = name, path = %path.display(), %error, "an origin that its adoption had made stays");
             }
         }
-        if let Some(place) = &document.history {
+        if let Some(place) = document.history.as_ref().filter(|place| place.is_there()) {
             match self.clear_unfinished(place, &document.history_id) {
                 Ok(cleared) => {
                     tracing::warn!(device = name, store = %place, cleared, "its adoption had not come to its end; run the same command again")

@@ -29,6 +29,14 @@ pub(super) enum Place {
 }
 
 impl Place {
+    /// Whether there is a file of that name, or it is a LUN, which may be.
+    pub(super) fn is_there(&self) -> bool {
+        match self {
+            Place::File(path) => path.symlink_metadata().is_ok(),
+            Place::Lun { .. } => true,
+        }
+    }
+
     /// Reads `lun:VOLUME/LUN` or an absolute path.
     pub(super) fn parse(text: &str) -> Result<Self, ServerError> {
         let place = Self::from(text.to_owned());
