@@ -164,6 +164,8 @@ fn clone_that_cannot_be_opened_keeps_its_name_its_instant_and_what_was_written_t
     assert!(server.has_export("disk0") && !server.has_export("disk0@try"));
     let problem = server.json(&["status"])["problems"][0].clone();
     assert_eq!(problem["subject"], "disk0@try", "{problem}");
+    let shown = server.good(&["history", "status", "disk0"]);
+    assert!(shown.contains("disk0@try") && shown.contains("can't be opened"), "{shown}");
     // It is there again, and opens with the next start; until then nobody takes its place.
     std::fs::rename(&away, &store).unwrap();
     server.bad(21, "taken", &["history", "clone", "disk0", "--mark", "m", "--as", "try"]);

@@ -210,6 +210,18 @@ fn damage_costs_a_record_is_named_and_the_rest_is_restored() {
     std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(length / 2).unwrap();
     let cut = server.bad(27, "damaged", &["image", "restore", "x", &file]);
     assert!(cut.contains("cut off") || cut.contains("damaged"), "{cut}");
+    let verify = || {
+        let output = cairn().args(["image", "verify", &file]).output().unwrap();
+        assert_eq!(output.status.code(), Some(27));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let verified = verify();
+    assert!(verified.contains("cairn image dump VOLUME --resume"), "what helps a file that is cut off: {verified}");
+    // One without its head is no dump any more: damage can't be accepted.
+    std::fs::OpenOptions::new().write(true).open(&file).unwrap().write_all_at(&[0; 64], 0).unwrap();
+    let headless = verify();
+    assert!(headless.contains("another copy") && !headless.contains("--accept-damage"), "{headless}");
+    server.bad(27, "damaged", &["image", "restore", "y", &file, "--accept-damage"]);
     server.bad(27, "damaged", &["image", "restore", "y", "/bin/true"]);
     server.bad(10, "not-found", &["image", "restore", "y", "/nothing"]);
 }

@@ -208,13 +208,18 @@ fn who_may_see_a_lun_holds_for_all_that_is_left_of_it_and_for_its_clones() {
     let made = server.good(&["lun", "create", "v/db", "--size", "4M"]);
     assert!(made.contains("an earlier v/db"), "{made}");
     assert_eq!(log_in(&server, "v.db", 1).err(), FORBIDDEN, "another LUN of the name that snapshots show");
-    // When nothing shows the earlier one any more, nothing is left of its settings.
+    // When nothing shows the earlier one any more, nothing is left of its settings: whether it goes before its snapshots or after them.
+    server.good(&["snapshot", "create", "v@last"]);
+    server.good(&["lun", "delete", "v/db", "--yes"]);
     for snapshot in server.json(&["snapshot", "list", "v"]).as_array().unwrap() {
         server.good(&["snapshot", "delete", snapshot["name"].as_str().unwrap(), "--yes"]);
     }
-    server.good(&["lun", "delete", "v/db", "--yes"]);
     let made = server.good(&["lun", "create", "v/db", "--size", "4M"]);
     assert!(!made.contains("earlier"), "{made}");
+    assert!(log_in(&server, "v.db", 1).is_ok());
+    server.good(&["export", "set", "v/db", "--initiator", "iqn.2000-01.example:friend"]);
+    server.good(&["lun", "delete", "v/db", "--yes"]);
+    server.good(&["lun", "create", "v/db", "--size", "4M"]);
     assert!(log_in(&server, "v.db", 1).is_ok());
 }
 

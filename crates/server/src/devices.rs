@@ -221,6 +221,7 @@ impl Devices {
         }
         let Some(document) = document else { return Ok(()) };
         if document.adopting {
+            tracing::warn!(device = name, "its adoption had not come to its end; run the same command again");
             return self.take_back(name, &document);
         }
         match state::load::<Document>(&state::previous(&path)) {

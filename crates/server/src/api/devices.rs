@@ -236,6 +236,8 @@ pub struct View {
     pub writable: bool,
     /// Where clients find it.
     pub uris: Vec<String>,
+    /// Why nobody finds it: a clone that could not be opened.
+    pub problem: Option<String>,
 }
 
 /// I/O of one kind since the device was opened.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cairn_base::HistoryId;
 use cairn_device::{Device, FileDevice};
-use cairn_history::History;
+use cairn_history::{History, HistoryOptions};
 
 use super::place::{self, Place, file_options, refuse_used, take_store_file};
 use super::{
@@ -39,24 +39,22 @@ impl Devices {
         if self.volumes.get(name).is_ok_and(|open| open.history().is_ok()) {
             return Err(ServerError::Taken { what: "volume", name: name.clone() });
         }
-        let block_bytes = request.block_bytes.unwrap_or(BLOCK_BYTES);
+        let (document, options) = self.plan(request)?;
+        // Before anything is made or written: what a kill leaves is known by it, and taken back.
+        state::save(&self.path(name), &document)?;
         let mut made: Vec<PathBuf> = Vec::new();
-        let outcome = self.adopt_with(request, block_bytes, &mut made);
+        let outcome = self.adopt_as(&document, request, &options, &mut made);
         if outcome.is_err() {
             made.iter().for_each(|path| drop(fs::remove_file(path)));
-            drop(state::remove(&self.path(name)));
+            drop(self.drop_plan(name, &document));
         }
         self.entries.write().insert(name.clone(), outcome?);
         Ok(())
     }
 
-    fn adopt_with(
-        &self,
-        request: &api::AdoptDevice,
-        block_bytes: u32,
-        made: &mut Vec<PathBuf>,
-    ) -> Result<Entry, ServerError> {
-        let name = &request.name;
+    /// What a device is going to be, before anything of it is there.
+    fn plan(&self, request: &api::AdoptDevice) -> Result<(Document, HistoryOptions), ServerError> {
+        let block_bytes = request.block_bytes.unwrap_or(BLOCK_BYTES);
         let origin_place = Place::parse(&request.origin)?;
         let history_place = request.history.as_deref().map(Place::parse).transpose()?;
         if history_place.as_ref() == Some(&origin_place) {
@@ -70,9 +68,7 @@ impl Devices {
         }
         let granularity = request.granularity.as_deref();
         let options = new_history(request.placement, granularity, &request.window, block_bytes)?;
-        let mut document = Document {
-            origin: origin_place.clone(),
-            history: history_place.clone(),
+        let document = Document {
             history_id: history_place.as_ref().map(|_| options.store.to_string()).unwrap_or_default(),
             block_bytes,
             dirty_bytes: request.dirty_bytes.unwrap_or(DIRTY_BYTES),
@@ -82,29 +78,36 @@ impl Devices {
             adopting: true,
             // A file that is there is nobody's to take back.
             origin_made_bytes: request.size_bytes.filter(|_| !origin_place.is_there()),
+            origin: origin_place,
+            history: history_place,
             releasing: false,
             release_stopped: None,
             unknown: false,
         };
-        // Before anything is made or written: what a kill leaves is known by it, and taken back.
-        state::save(&self.path(name), &document)?;
-        let origin = self.take_origin(&origin_place, request.size_bytes, made)?;
-        document.adopting = false;
-        document.origin_made_bytes = None;
-        let Some(history_place) = history_place else {
+        Ok((document, options))
+    }
+
+    fn adopt_as(
+        &self,
+        plan: &Document,
+        request: &api::AdoptDevice,
+        options: &HistoryOptions,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<Entry, ServerError> {
+        let name = &request.name;
+        let origin = self.take_origin(&plan.origin, request.size_bytes, made)?;
+        let document = Document { adopting: false, origin_made_bytes: None, ..plan.clone() };
+        let Some(place) = &document.history else {
             self.note_adopted(name, &document)?;
             return Ok(Entry::Plain(document, origin));
         };
         let bytes = request.history_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
-        let store = self.take_store(&history_place, bytes, made)?;
-        let history = History::create(origin, store, &options, self.open_options(&document))
+        let store = self.take_store(place, bytes, made)?;
+        let history = History::create(origin, store, options, self.open_options(&document))
             .map_err(ServerError::history(name))?;
         self.note_adopted(name, &document)?;
         let seen = Seen::at(self.seen_path(name), &document.history_id);
-        let open = self
-            .serve(name, &document, history, seen)
-            .inspect_err(|_| drop(state::remove(&self.path(name))))?;
-        Ok(Entry::Open(open))
+        self.serve(name, &document, history, seen).map(Entry::Open)
     }
 
     /// The device is adopted. The copy beside its document must not say either that nobody was served.
@@ -114,42 +117,39 @@ impl Devices {
         Ok(())
     }
 
-    /// Takes back what a kill in the middle of an adoption has left: the beginnings of a history in its store, if they are that adoption's own and all that is there, and an origin that was
-    /// made and has nothing in it. The same command does it all again then.
+    /// Takes back what a kill in the middle of an adoption has left: an origin that was made and has nothing in it, and what [`Self::drop_plan`] does. The same command does it all again then.
     pub(super) fn take_back(&self, name: &str, document: &Document) -> Result<(), ServerError> {
-        if let (Some(bytes), Place::File(path)) = (document.origin_made_bytes, &document.origin) {
-            if is_untouched(path, bytes)
-                && let Err(error) = fs::remove_file(path)
-            {
-                tracing::warn!(device = name, path = %path.display(), %error, "an origin that its adoption had made stays");
-            }
+        if let (Some(bytes), Place::File(path)) = (document.origin_made_bytes, &document.origin)
+            && is_untouched(path, bytes)
+            && let Err(error) = fs::remove_file(path)
+        {
+            tracing::warn!(device = name, path = %path.display(), %error, "an origin that its adoption had made stays");
         }
-        if let Some(place) = document.history.as_ref().filter(|place| place.is_there()) {
-            match self.clear_unfinished(place, &document.history_id) {
-                Ok(cleared) => {
-                    tracing::warn!(device = name, store = %place, cleared, "its adoption had not come to its end; run the same command again")
-                }
-                Err(error) => {
-                    tracing::warn!(device = name, store = %place, %error, "its adoption had not come to its end, and what there is of its history stays");
-                }
-            }
+        self.drop_plan(name, document)
+    }
+
+    /// Takes back the beginnings of a history in its store, if they are that plan's own and all that is there, and the plan.
+    fn drop_plan(&self, name: &str, document: &Document) -> Result<(), ServerError> {
+        if let Some(place) = document.history.as_ref().filter(|place| place.is_there())
+            && let Err(error) = self.clear_unfinished(place, &document.history_id)
+        {
+            tracing::warn!(device = name, store = %place, %error, "what there is of a history that was only made stays");
         }
         let path = self.path(name);
         state::remove(&path).map_err(ServerError::path("remove", &path))
     }
 
-    /// Empties a store in which the history of that id was only made.
-    fn clear_unfinished(&self, place: &Place, id: &str) -> Result<bool, ServerError> {
+    /// Empties a store if the history of that id was only made in it.
+    fn clear_unfinished(&self, place: &Place, id: &str) -> Result<(), ServerError> {
         let id = u128::from_str_radix(id, 16).map_err(|_| ServerError::Bug)?;
         let id = HistoryId(id.to_be_bytes());
         let store = self.open_place(place)?;
         let bytes = u64::from(place::MUST_BE_EMPTY);
-        let is_own = History::is_unfinished(&*store, id).map_err(ServerError::history(&place.to_string()))?;
-        if is_own {
+        if History::is_unfinished(&*store, id).map_err(ServerError::history(&place.to_string()))? {
             store.write_from(0, &vec![0; bytes.min(store.geometry().length) as usize])?;
             store.flush()?;
         }
-        Ok(is_own)
+        Ok(())
     }
 
     fn take_origin(

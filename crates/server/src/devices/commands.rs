@@ -152,7 +152,7 @@ impl Server {
         }
         let (view, at_ns, writable) = self.devices.show_instant(device, request)?;
         let name = format!("{device}@{view}");
-        Ok(api::View { uris: self.uris(&name), name, at_ns, writable })
+        Ok(api::View { uris: self.uris(&name), name, at_ns, writable, problem: None })
     }
 
     /// Shows all of a volume at an instant.
@@ -176,7 +176,7 @@ impl Server {
         let name = format!("{}@{name}", open.name);
         let luns = open.luns.list_in(view.image()).unwrap_or_default();
         let uris = luns.iter().flat_map(|lun| self.uris(&format!("{name}/{}", lun.name))).collect();
-        api::View { uris, name, at_ns: view.at_ns(), writable: false }
+        api::View { uris, name, at_ns: view.at_ns(), writable: false, problem: None }
     }
 
     fn delete_volume_view(&self, volume: &str, view: &str) -> Result<(), ServerError> {

@@ -4,7 +4,7 @@ use cairn_base::Interval;
 use cairn_history::{FloorPolicy, Granularity, History, IoCount, Placement, Window};
 use std::time::Duration;
 
-use super::{Devices, Document, Entry, OpenDevice, Shown};
+use super::{ClosedClone, Devices, Document, Entry, OpenDevice, Shown};
 use crate::api;
 use crate::error::ServerError;
 
@@ -123,6 +123,20 @@ impl OpenDevice {
         problems
     }
 
+    /// The clones that could not be opened.
+    fn closed_clones(&self) -> Vec<api::View> {
+        let clones = self.document.lock().clones.clone();
+        let closed = self.closed.lock();
+        let show = |(clone, closed): (&String, &ClosedClone)| api::View {
+            name: format!("{}@{clone}", self.name),
+            at_ns: clones.get(clone).copied().unwrap_or_default(),
+            writable: true,
+            uris: Vec::new(),
+            problem: Some(closed.error.to_string()),
+        };
+        closed.iter().map(show).collect()
+    }
+
     pub(crate) fn show(&self, uris: &dyn Fn(&str) -> Vec<String>) -> api::Device {
         let status = self.history.status();
         let document = self.document.lock();
@@ -150,8 +164,10 @@ impl OpenDevice {
         let view = |(view, shown): (&String, &Shown)| {
             let name = format!("{}@{view}", self.name);
             let writable = matches!(shown, Shown::Clone { .. });
-            api::View { uris: uris(&name), at_ns: shown.instant(), writable, name }
+            api::View { uris: uris(&name), at_ns: shown.instant(), writable, name, problem: None }
         };
+        let mut views: Vec<api::View> = self.shown.read().iter().map(view).collect();
+        views.extend(self.closed_clones());
         let copy = |revert: &cairn_history::RevertProgress| api::RevertCopy {
             at_ns: revert.instant.0,
             done_blocks: revert.done,
@@ -177,7 +193,7 @@ impl OpenDevice {
             bytes_per_hour: if span_ns < 60_000_000_000 { 0 } else { per_hour as u64 },
             dirty_bytes: status.dirty_bytes,
             marks: status.marks.iter().map(mark).collect(),
-            views: self.shown.read().iter().map(view).collect(),
+            views,
             folding: status.folding.map(|(done_blocks, blocks)| api::Folding { done_blocks, blocks }),
             reverts: status.reverts.iter().map(copy).collect(),
             given_up: status.events.len() as u64,

@@ -40,6 +40,8 @@ const NAMED_MAX: usize = 8;
 pub(crate) struct Document {
     rate_bytes: Option<u64>,
     every_ms: Option<u64>,
+    /// When `every_ms` was set. The first pass is due then.
+    asked_ms: u64,
     running: Option<Running>,
     last: Option<api::ScrubResult>,
     damaged: Vec<Damaged>,
@@ -326,6 +328,7 @@ impl OpenVolume {
             }
             if let Some(every) = request.every_ms {
                 inner.document.every_ms = (every > 0).then_some(every);
+                inner.document.asked_ms = now_ms;
             }
             if request.stop {
                 self.end_pass(inner, clock, true);
@@ -432,7 +435,7 @@ impl OpenVolume {
 impl Document {
     /// When the next pass is due.
     fn next_ms(&self) -> Option<u64> {
-        let last = self.last.as_ref().map_or(0, |last| last.started_ms);
-        self.every_ms.map(|every| last.saturating_add(every))
+        let every = self.every_ms?;
+        Some(self.last.as_ref().map_or(self.asked_ms, |last| last.started_ms.saturating_add(every)))
     }
 }

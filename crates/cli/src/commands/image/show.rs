@@ -153,6 +153,8 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
     let mut wrong: Vec<String> = Vec::new();
     let (mut lost_blocks, mut blocks, mut bytes) = (false, 0, 0);
     let mut regular = true;
+    // What is to be done about damage that `--accept-damage` can't get over.
+    let mut next: Option<String> = None;
     for path in paths {
         let file = files::open_sources(std::slice::from_ref(path))?.remove(0);
         let name = files::called(path);
@@ -169,6 +171,7 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
             Err(error @ DumpError::Head { .. }) => {
                 wrong.push(error.to_string());
                 lost_blocks = true;
+                next = Some("use another copy of that file, or dump again: without its head nothing in it can be restored".to_owned());
                 continue;
             }
             Err(error) => return Err(dump_failure(error)),
@@ -187,7 +190,11 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
         bytes += reader.bytes();
         lost_blocks |= ended.is_some() || reader.lost().iter().any(|lost| !lost.spare);
         wrong.extend(reader.lost().iter().map(|lost| format!("{name}: {lost}")));
-        wrong.extend(ended.map(|error| error.to_string()));
+        if let Some(error) = ended {
+            let failure = dump_failure(error);
+            wrong.push(failure.body.message);
+            next.get_or_insert(failure.body.next);
+        }
         if reader.table().is_none() {
             wrong.push(dump_failure(DumpError::TableLost { file: name }).body.message);
         }
@@ -225,7 +232,9 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
             wrong.len(),
             findings.len()
         ),
-        "restore the rest with `cairn image restore --accept-damage`, or mount it; another copy of a damaged file serves as well",
+        next.unwrap_or_else(|| {
+            "restore the rest with `cairn image restore --accept-damage`, or mount it; another copy of a damaged file serves as well".to_owned()
+        }),
     ))
 }
 
