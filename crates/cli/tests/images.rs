@@ -216,7 +216,10 @@ fn damage_costs_a_record_is_named_and_the_rest_is_restored() {
         String::from_utf8(output.stderr).unwrap()
     };
     let verified = verify();
-    assert!(verified.contains("cairn image dump VOLUME --resume"), "what helps a file that is cut off: {verified}");
+    assert!(
+        verified.contains("cairn image dump VOLUME --resume"),
+        "what helps a file that is cut off: {verified}"
+    );
     // One without its head is no dump any more: damage can't be accepted.
     std::fs::OpenOptions::new().write(true).open(&file).unwrap().write_all_at(&[0; 64], 0).unwrap();
     let headless = verify();

@@ -4,18 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use cairn_base::{Lba, ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
-use cairn_device::{Block, BlockMut, MemoryDevice};
+use cairn_device::{Block, BlockMut, Device, MemoryDevice};
 use cairn_format::stream::{STREAM_VERSION, StreamHeader};
 use cairn_format::{FileKind, FormatError};
 use cairn_volume::{FormatOptions, OpenOptions, ReceivedImage, Role, Volume};
 
 mod hostile;
+mod plans;
 
 use crate::{AbortReason, Compression, Have, Plan, StreamError, Work, abort, apply, produce};
 
 fn volume(role: Role) -> Arc<Volume> {
+    volume_on(Arc::new(MemoryDevice::new(Volume::device_bytes(4096, role))), role)
+}
+
+fn volume_on(device: Arc<dyn Device>, role: Role) -> Arc<Volume> {
     let clock = Arc::new(ManualClock::new(Timestamp(1)));
-    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(4096, role)));
     let options = FormatOptions { id: VolumeId([1; 16]), blocks: 4096, role };
     Volume::format(&*device, &options, &*clock).expect("formatted");
     Volume::open(device, OpenOptions { cache_bytes: 1 << 20, clock }).expect("opened")

@@ -15,8 +15,10 @@ fn settled<T: PartialEq>(first: Option<T>, again: impl FnOnce(&T) -> Option<T>) 
 pub(crate) fn token(data: &[u8]) {
     let word = String::from_utf8_lossy(data);
     settled(fuzzing::token(&word), |again| fuzzing::token(again));
-    // What stands behind the base64 is reached with any text.
-    settled(fuzzing::token_of_json(data), |again| fuzzing::token(again));
+    // What stands behind the base64 is reached with any text, short enough for a token.
+    if data.len() <= 1024 {
+        settled(fuzzing::token_of_json(data), |again| fuzzing::token(again));
+    }
     fuzzing::export_name(&word);
 }
 

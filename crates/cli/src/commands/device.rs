@@ -573,7 +573,8 @@ fn page(status: &api::HistoryStatus) -> String {
     }
     for view in &status.views {
         let kind = if view.writable { "clone" } else { "view" };
-        let closed = view.problem.as_ref().map(|why| format!(": it can't be opened: {why}")).unwrap_or_default();
+        let closed =
+            view.problem.as_ref().map(|why| format!(": it can't be opened: {why}")).unwrap_or_default();
         row(kind, format!("{} of {}{closed}", view.name, show(view.at_ns)));
     }
     table(["", ""], rows)
