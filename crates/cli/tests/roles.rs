@@ -187,6 +187,47 @@ fn side_that_gave_its_role_away_hears_without_a_schedule_that_it_was_taken() {
     assert_eq!(status(&source)["state"], "mirrored");
 }
 
+#[test]
+fn side_that_took_over_is_the_source_at_once_also_of_a_mirror_without_a_schedule() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut source, destination) = pair(dir.path());
+    source.good(&["mirror", "allow-reverse", "vol0"]);
+    destination.good(&["mirror", "reverse", "vol0", "--yes"]);
+    let shown = status(&destination);
+    assert_eq!((&shown["state"], &shown["check"]), (&"source".into(), &0.into()), "{shown}");
+    assert_eq!(shown["remedy"], Value::Null, "there is nothing to be done: {shown}");
+    source.good(&["mirror", "failback", "vol0"]);
+    let shown = status(&source);
+    assert_eq!(shown["state"], "source", "the other side comes when it is told to: {shown}");
+    source.kill();
+    source.restart();
+    assert_eq!(status(&source)["state"], "source");
+    // Who takes the role back by itself follows nobody.
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    poll("it is told", || status(&source)["state"] == "failed-over");
+}
+
+#[test]
+fn failover_is_told_also_where_what_is_written_of_the_mirror_is_from_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mut destination) = pair(dir.path());
+    destination.kill();
+    let document = destination.data.join("volumes/vol0/mirror.json");
+    let before = std::fs::read(&document).unwrap();
+    destination.restart();
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    destination.kill();
+    std::fs::write(&document, before).unwrap();
+    destination.restart();
+    let shown = status(&destination);
+    assert_eq!(shown["role"], "source", "the volume says what it is: {shown}");
+    poll("the old source hears nothing of the failover", || {
+        source.json(&["status"])["problems"].to_string().contains("was failed over to")
+    });
+    source.good(&["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
+    assert_eq!(status(&destination)["state"], "source");
+}
+
 /// Changes of role in the next test: as many as `CAIRN_ROLE_SWAPS` says, for a soak.
 fn swaps() -> u32 {
     std::env::var("CAIRN_ROLE_SWAPS").map_or(25, |swaps| swaps.parse().unwrap())

@@ -316,7 +316,11 @@ impl Mirrors {
             None => unknown.remove(&open.name),
         };
         drop(unknown);
-        if let Some(document) = document {
+        if let Some(mut document) = document {
+            // Of one that takes writes and was to follow still it is an older one, put back: the other side may not know.
+            if !open.is_destination() && document.change.is_none() {
+                document.change = Some(self.changed(Change::Failover));
+            }
             let relation = Relation::new(open, path, document, now_ms(&*self.clock));
             self.relations.lock().entry(open.name.clone()).or_insert_with(|| Arc::new(relation));
         }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use cairn_mirror::Lag;
+use cairn_mirror::{Follower, Lag};
 
 use super::continuous::Following;
+use super::roles::Change;
 use super::{Document, Live, Mirrors, Relation, image_of, millis, now_ms};
 use crate::api::{self, ErrorKind, MirrorState};
 use crate::transfer;
@@ -26,7 +27,7 @@ struct Facts<'a> {
     document: &'a Document,
     live: &'a Live,
     failed_over: bool,
-    /// The other side follows this one.
+    /// The other side follows this one, or has given it the role and was not heard of since.
     followed: bool,
     /// It shows what was written to it, and the other side is to go on from there.
     handed_over: bool,
@@ -129,16 +130,20 @@ impl Mirrors {
 }
 
 impl Mirrors {
-    /// Whether the other side of a mirror has come for an image since this one takes writes.
+    /// Whether the other side of a mirror has come for an image since this one takes writes, or has given it its role and has not taken that back: without a schedule it comes when
+    /// it is told to.
     fn is_followed(&self, relation: &Relation, document: &Document) -> bool {
-        let peer = transfer::peer_digits(document.fingerprint);
-        let name = format!("{peer}-{:016x}", document.relationship);
-        let volume = relation.destination.volume().id();
+        let (name, volume) = (relation.follower(), relation.destination.volume().id());
         let since = document.change.map_or(0, |change| change.at_ms);
-        self.source.followers().iter().any(|follower| {
-            let updated = follower.updated.is_some_and(|updated| updated.0 / 1_000_000 >= since);
-            follower.volume == volume && follower.name == name && updated && follower.departed.is_none()
-        })
+        let was_given = document.change.is_some_and(|change| change.kind == Change::Reverse);
+        let mut followers = self.source.followers();
+        followers.retain(|follower| follower.volume == volume && follower.name == name);
+        let updated =
+            |follower: &Follower| follower.updated.is_some_and(|updated| updated.0 / 1_000_000 >= since);
+        match followers.first() {
+            Some(follower) => follower.departed.is_none() && (was_given || updated(follower)),
+            None => was_given,
+        }
     }
 }
 
