@@ -172,3 +172,67 @@ fn mirror_whose_volume_is_not_open_is_critical_and_not_left_out() {
     std::fs::rename(&aside, &image).unwrap();
     wait_until("the volume is opened", || destination.run(&["mirror", "check"]).status.success());
 }
+
+/// A source that gave its role to its mirror, whose server is put back by `put_back` as it was before that.
+fn taken_over(dir: &Path) -> (Running, Running, impl FnOnce(&mut Running) + use<>) {
+    let mut source = Running::start(dir, "source");
+    source.stay();
+    source.good(&["volume", "create", "vol0", "--size", "64M"]);
+    source.good(&["lun", "create", "vol0/db", "--size", "4M"]);
+    write(&source, 0, 1, 64 << 10);
+    let mut destination = Running::start(dir, "destination");
+    destination.stay();
+    let token = source.invite();
+    destination.good(&["mirror", "create", "vol0", &token]);
+    destination.terminate();
+    let backup = dir.join("backup");
+    copy(&destination.data, &backup);
+    destination.restart();
+    write(&source, 1 << 20, 2, 64 << 10);
+    source.good(&["mirror", "allow-reverse", "vol0"]);
+    destination.good(&["mirror", "reverse", "vol0", "--yes"]);
+    let put_back = move |server: &mut Running| {
+        server.kill();
+        std::fs::remove_dir_all(&server.data).unwrap();
+        std::fs::rename(&backup, &server.data).unwrap();
+        server.restart();
+    };
+    (source, destination, put_back)
+}
+
+#[test]
+fn two_sides_that_follow_each_other_say_so_and_the_remedy_ends_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mut destination, put_back) = taken_over(dir.path());
+    write(&destination, 2 << 20, 3, 64 << 10);
+    source.good(&["mirror", "update", "vol0"]);
+    assert_eq!(status(&source)["state"], "mirrored");
+    let newest = content(&source);
+    put_back(&mut destination);
+    wait_until("it is told", || status(&source)["state"] == "diverged");
+    let shown = status(&source);
+    assert!(shown["reason"].as_str().unwrap().contains("nobody takes writes"), "{shown}");
+    assert!(shown["remedy"].as_str().unwrap().contains("`cairn mirror failover vol0`"), "{shown}");
+    source.good(&["mirror", "failover", "vol0", "--yes"]);
+    destination.good(&["mirror", "update", "vol0", "--compare"]);
+    assert_eq!(content(&destination), newest);
+    assert_eq!(status(&source)["state"], "source");
+}
+
+#[test]
+fn side_that_gave_its_role_away_is_told_how_to_follow_one_that_went_its_own_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mut destination, put_back) = taken_over(dir.path());
+    put_back(&mut destination);
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    write(&destination, 2 << 20, 3, 64 << 10);
+    source.bad(13, "diverged", &["mirror", "update", "vol0"]);
+    let shown = status(&source);
+    let remedy = shown["remedy"].as_str().unwrap();
+    assert_eq!(shown["state"], "diverged", "{shown}");
+    assert!(remedy.contains("`cairn mirror resync vol0 -n` here") && !remedy.contains("reverse"), "{remedy}");
+    assert_eq!(source.json(&["mirror", "resync", "vol0", "-n"])["diverged"], true);
+    let spill = dir.path().join("lost.cairn");
+    source.good(&["mirror", "resync", "vol0", "--spill", spill.to_str().unwrap(), "--compare"]);
+    assert_eq!(content(&source), content(&destination));
+}

@@ -328,6 +328,44 @@ fn mirrors_of_a_group_that_is_not_known_show_nothing_and_stay_what_they_are() {
 }
 
 #[test]
+fn failover_of_a_group_that_is_not_known_and_not_over_has_none_of_its_volumes_take_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_source, mut mirror) = mirrored(dir.path());
+    let instant = mirror.json(&["group", "show", "bank"])["shown"]["name"].clone();
+    mirror.good(&["group", "apart", "bank"]);
+    mirror.good(&["mirror", "failover", "data", "--yes"]);
+    mirror.good(&["group", "together", "bank"]);
+    // As a kill leaves it when the first volume takes writes.
+    mirror.kill();
+    let path = mirror.data.join("groups.json");
+    let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    document["groups"][0]["failover"] =
+        serde_json::json!({ "snapshot": instant, "at_ms": 1, "done": ["data"] });
+    std::fs::write(&path, document.to_string()).unwrap();
+    mirror.restart();
+    damaged(&mut mirror, "groups.json", |mirror| {
+        assert!(!mirror.has_export("data/db"), "it would be of another instant than the other volume");
+        assert!(!mirror.has_export("logs/db"));
+        mirror.bad(27, "damaged", &["group", "failover", "bank", "--yes"]);
+    });
+    assert!(mirror.disk("data/db").write(0, &[7; 4096]).is_err(), "it shows the instant");
+    mirror.good(&["group", "failover", "bank", "--yes"]);
+    takes_writes(&mirror, "data/db");
+    takes_writes(&mirror, "logs/db");
+    // What is over keeps nobody out.
+    damaged(&mut mirror, "groups.json", |mirror| takes_writes(mirror, "data/db"));
+    // Given up, each volume is what it is.
+    mirror.kill();
+    std::fs::write(&path, document.to_string()).unwrap();
+    mirror.restart();
+    mirror.kill();
+    std::fs::write(&path, DAMAGE).unwrap();
+    mirror.restart();
+    mirror.good(&["state", "give-up", "groups.json", "--yes"]);
+    takes_writes(&mirror, "data/db");
+}
+
+#[test]
 fn source_that_does_not_know_its_mirrors_or_its_peers_lets_nothing_go() {
     let dir = tempfile::tempdir().unwrap();
     let (mut source, mirror) = mirrored(dir.path());

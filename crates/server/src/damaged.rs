@@ -79,7 +79,7 @@ const KINDS: [Kind; 17] = [
         Place::Server,
         "groups.json",
         check::<groups::Document>,
-        "no group can be used; mirrors that may belong to one show nothing, get no updates and don't change their roles alone",
+        "no group can be used; mirrors that may belong to one show nothing, get no updates and don't change their roles alone; volumes of a failover that was cut off show nothing either",
         "all groups, their schedules, and a failover that was cut off: make them again (`cairn group create`); their snapshots stay",
     ),
     kind(

@@ -92,9 +92,26 @@ pub(crate) struct Document {
     groups: Vec<Group>,
 }
 
-/// The groups of a server. Lock order: `groups`, `memory`, then what volumes have.
+/// What `groups.unfinished.json` says while there is something to say.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Unfinished {
+    /// Those of groups whose failover is not over.
+    volumes: BTreeSet<String>,
+}
+
+/// Volumes of failovers that are not over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Marked {
+    These(BTreeSet<String>),
+    /// The file can't be read: any that has a snapshot of a group may be one.
+    Unknown,
+}
+
+/// The groups of a server. Lock order: `groups`, `marked`, `memory`, then what volumes have.
 pub(crate) struct Groups {
     path: PathBuf,
+    /// Volumes that are to show one instant until a failover is over, as is written down beside `groups.json`: they are known while that is not.
+    marked: Mutex<Marked>,
     /// Which volumes belong together is not known.
     unread: Mutex<Option<Unread>>,
     volumes: Arc<Volumes>,
@@ -114,7 +131,9 @@ impl Groups {
     ) -> Result<Self, ServerError> {
         let path = dir.join("groups.json");
         let (groups, memory, unread) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let groups = Self { path, unread, volumes, clock, groups, memory, named_ms: AtomicU64::new(0) };
+        let marked = Mutex::new(Marked::These(BTreeSet::new()));
+        let named_ms = AtomicU64::new(0);
+        let groups = Self { path, marked, unread, volumes, clock, groups, memory, named_ms };
         groups.read();
         Ok(groups)
     }
@@ -122,9 +141,71 @@ impl Groups {
     /// Takes in what the file says by now.
     pub(crate) fn read(&self) {
         let (document, unread) = state::known::<Document>(&self.path);
-        *self.groups.lock() = document.unwrap_or_default().groups;
+        let mut groups = self.groups.lock();
+        *groups = document.unwrap_or_default().groups;
+        *self.marked.lock() = match state::load::<Unfinished>(&self.mark_path()) {
+            Ok(found) => Marked::These(found.unwrap_or_default().volumes),
+            Err(error) => {
+                tracing::error!(%error, "which volumes are being failed over together is not known");
+                Marked::Unknown
+            }
+        };
+        if unread.is_none()
+            && let Err(error) = self.mark(unfinished(&groups))
+        {
+            tracing::warn!(%error, "which volumes are being failed over together is not written down");
+        }
         *self.unread.lock() = unread;
+        drop(groups);
         self.advance_all(true);
+    }
+
+    fn mark_path(&self) -> PathBuf {
+        self.path.with_file_name("groups.unfinished.json")
+    }
+
+    /// Writes all groups down. Beside them, before a failover is begun and until it is over, which volumes it is of: a damaged `groups.json` does not have them take writes.
+    fn save(&self, groups: &[Group]) -> Result<(), ServerError> {
+        let after = unfinished(groups);
+        let both = match &*self.marked.lock() {
+            Marked::These(before) => before | &after,
+            Marked::Unknown => after.clone(),
+        };
+        self.mark(both)?;
+        state::save(&self.path, &Document { groups: groups.to_vec() })?;
+        if let Err(error) = self.mark(after) {
+            // They are kept from nobody while the groups are known.
+            tracing::warn!(%error, "that a failover of a group is over is not written down beside it");
+        }
+        Ok(())
+    }
+
+    fn mark(&self, volumes: BTreeSet<String>) -> Result<(), ServerError> {
+        let mut marked = self.marked.lock();
+        let after = Marked::These(volumes);
+        if *marked == after {
+            return Ok(());
+        }
+        let path = self.mark_path();
+        let written = |source| ServerError::path("write", &path)(source);
+        match &after {
+            Marked::These(volumes) if !volumes.is_empty() => {
+                let text = state::text(&path, &Unfinished { volumes: volumes.clone() })?;
+                state::replace(&path, &text).map_err(written)?;
+            }
+            _ => state::remove(&path).map_err(written)?,
+        }
+        *marked = after;
+        Ok(())
+    }
+
+    /// Whether a volume that takes writes is kept from its clients, as it may have to show one instant with others, and the groups are not known.
+    fn is_withheld(&self, open: &OpenVolume) -> bool {
+        self.check_known().is_err()
+            && match &*self.marked.lock() {
+                Marked::These(volumes) => volumes.contains(&open.name),
+                Marked::Unknown => true,
+            }
     }
 
     /// Refuses while the groups are not known.
@@ -207,10 +288,19 @@ impl Groups {
         };
         change(group, &groups)?;
         let group = group.clone();
-        state::save(&self.path, &Document { groups: changed.clone() })?;
+        self.save(&changed)?;
         *groups = changed;
         Ok(group)
     }
+}
+
+/// Volumes of groups whose failover is written down and not over.
+fn unfinished(groups: &[Group]) -> BTreeSet<String> {
+    let is_left = |group: &&Group| {
+        let failover = group.failover.as_ref();
+        failover.is_some_and(|failover| group.volumes.iter().any(|volume| !failover.done.contains(volume)))
+    };
+    groups.iter().filter(is_left).flat_map(|group| group.volumes.iter().cloned()).collect()
 }
 
 impl Group {
@@ -477,7 +567,7 @@ impl Server {
             }
             let mut changed = groups.clone();
             changed.push(group.clone());
-            state::save(&self.groups.path, &Document { groups: changed.clone() })?;
+            self.groups.save(&changed)?;
             *groups = changed;
         }
         self.groups.advance_all(true);
@@ -497,7 +587,7 @@ impl Server {
         let _turn = self.groups.take_turn(name)?;
         let mut groups = self.groups.groups.lock();
         let left: Vec<Group> = groups.iter().filter(|group| group.name != name).cloned().collect();
-        state::save(&self.groups.path, &Document { groups: left.clone() })?;
+        self.groups.save(&left)?;
         *groups = left;
         Ok(())
     }

@@ -173,7 +173,7 @@ impl Hooks {
     }
 
     fn forget(&self, volume: &str) {
-        if let Err(error) = fs::remove_file(self.underway()) {
+        if let Err(error) = state::remove(&self.underway()) {
             tracing::warn!(volume, %error, "the next start runs the command after a snapshot once more");
         }
     }

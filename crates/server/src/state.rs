@@ -138,11 +138,11 @@ pub(crate) fn renew_copy(path: &Path) {
     }
 }
 
-/// Removes a document for good, and its previous generation before it: another one of its name is not to find that.
+/// Removes a document for good, durably, and its previous generation before it: another one of its name is not to find that.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(previous(path)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => fs::remove_file(path),
+        _ => fs::remove_file(path).and_then(|()| sync_parent(path)),
     }
 }
 

@@ -6,12 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{Document, Failover, Group, Groups};
+use super::{Failover, Group, Groups};
 use crate::api;
 use crate::error::ServerError;
 use crate::mounts::Still;
 use crate::server::Server;
-use crate::state;
 
 /// How often an instant is chosen again when an update has taken it away before it was written down.
 const ATTEMPTS: usize = 3;
@@ -89,7 +88,7 @@ impl Groups {
                 group.failover = None;
             }
         }
-        match state::save(&self.path, &Document { groups: changed.clone() }) {
+        match self.save(&changed) {
             Ok(()) => *groups = changed,
             Err(error) => tracing::warn!(%error, "a failover that is over stays written down"),
         }

@@ -21,10 +21,9 @@ use cairn_format::SnapshotEntry;
 use cairn_mirror::{Keeper, Withheld};
 use cairn_volume::{Image, Role, Snapshot};
 
-use super::{Document, Group, Groups, PREFIX};
+use super::{Group, Groups, PREFIX};
 use crate::contents::find_snapshot;
 use crate::error::ServerError;
-use crate::state;
 use crate::volumes::OpenVolume;
 
 /// Clients that open volumes of a group one after the other, no further apart than this, see the same instant of all of them.
@@ -117,15 +116,20 @@ impl Groups {
         self.showing(open)
     }
 
-    /// Refuses to show a mirror which others may show one instant with, while it is not known which. What takes writes is served: it is somebody's disk.
+    /// Refuses to show a mirror which others may show one instant with, while it is not known which. What takes writes is served: it is somebody's disk. But not where a failover of its group is
+    /// not over: what would be written to it is of another instant than what the others show, or would be rolled back.
     fn check_shown(&self, open: &OpenVolume) -> Result<(), ServerError> {
-        if open.is_destination() { self.check_known_of_open(open) } else { Ok(()) }
+        match open.is_destination() || self.is_withheld(open) {
+            true => self.check_known_of_open(open),
+            false => Ok(()),
+        }
     }
 
     /// True of a volume that takes writes, and whose group is not on its way to that.
     pub(crate) fn is_live(&self, open: &OpenVolume) -> bool {
         let groups = self.groups.lock();
-        open.volume.status_role() == Role::Normal && self.unfinished(&groups, &open.name).is_none()
+        let is_shown = self.unfinished(&groups, &open.name).is_some() || self.check_shown(open).is_err();
+        open.volume.status_role() == Role::Normal && !is_shown
     }
 
     /// The snapshot that a mirror shows; none of a volume that takes writes.
@@ -321,7 +325,7 @@ impl Groups {
         let mut changed = groups.clone();
         let Some(group) = changed.get_mut(at) else { return };
         let before = std::mem::replace(&mut group.shown, next);
-        if let Err(error) = state::save(&self.path, &Document { groups: changed.clone() }) {
+        if let Err(error) = self.save(&changed) {
             tracing::warn!(group = changed[at].name, %error, "a group stays at what it shows, as the next could not be written down");
             return;
         }

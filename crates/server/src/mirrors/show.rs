@@ -31,6 +31,8 @@ struct Facts<'a> {
     followed: bool,
     /// It shows what was written to it, and the other side is to go on from there.
     handed_over: bool,
+    /// It follows the other side, which comes as a mirror of this one.
+    is_crossed: bool,
     has_image: bool,
     lag: Option<Lag>,
     quiet: Duration,
@@ -46,6 +48,7 @@ impl Mirrors {
         let own_head = open.as_ref().and_then(|open| open.volume.own_head());
         let updated = document.last.as_ref().is_some_and(|last| last.complete);
         let handed_over = !updated && own_head.is_some() && document.decision.is_none();
+        let is_crossed = !failed_over && self.is_crossed(relation, &document);
         let followed = failed_over && self.is_followed(relation, &document);
         let lag = relation.destination.lag().filter(|_| !failed_over);
         let live = relation.live.lock();
@@ -56,6 +59,7 @@ impl Mirrors {
             failed_over,
             followed,
             handed_over,
+            is_crossed,
             has_image: shown.is_some(),
             lag,
             quiet: Duration::from_millis(relation.quiet_ms(&*self.clock)),
@@ -147,9 +151,28 @@ impl Mirrors {
     }
 }
 
+impl Mirrors {
+    /// Whether the other side has come as a mirror of this one since it gave this one an image: it was put back from a copy of before it took over.
+    fn is_crossed(&self, relation: &Relation, document: &Document) -> bool {
+        let Some(last) = document.last.as_ref().filter(|last| last.complete) else { return false };
+        let changed_ms = document.change.map_or(0, |change| change.at_ms);
+        let since_ms = changed_ms.max(last.started_ms.saturating_add(last.duration_ms));
+        let (name, volume) = (relation.follower(), relation.destination.volume().id());
+        self.source.followers().iter().any(|follower| {
+            let came = follower.heard.0 / 1_000_000 > since_ms;
+            follower.volume == volume && follower.name == name && came && follower.departed.is_none()
+        })
+    }
+}
+
 impl Facts<'_> {
     fn over_rpo(&self) -> bool {
         self.document.rpo().zip(self.lag).is_some_and(|(rpo, lag)| lag.age > rpo)
+    }
+
+    fn diverged_problem(&self) -> Option<&api::ErrorBody> {
+        let problem = self.live.problem.as_ref().filter(|_| !self.live.running)?;
+        (problem.error == ErrorKind::Diverged).then_some(problem)
     }
 
     fn judge(&self) -> Judged {
@@ -171,6 +194,17 @@ impl Facts<'_> {
             let error = crate::error::ServerError::SourceForgotten { volume: name.to_owned() };
             let reason = "it shows its last image, and whom it follows is not known any more".to_owned();
             (MirrorState::Unknown, reason, Some(error.next()), 2)
+        } else if self.is_crossed && !self.live.running {
+            let next = format!(
+                "`cairn mirror failover {name}` on the side that has what is wanted has it take writes; then `cairn mirror update {name}` on the other one, where that asks for it with `--compare`"
+            );
+            let reason = "it follows the other side, and that follows this one, as one that was put back from an earlier copy does: nobody takes writes";
+            (MirrorState::Diverged, reason.to_owned(), Some(next), 2)
+        } else if let Some(problem) = self.diverged_problem().filter(|_| self.handed_over) {
+            let next = format!(
+                "`cairn mirror resync {name} -n` here says what only this side has, and with `--spill FILE` or `--discard-divergent` gives that up and follows the other one; or `cairn mirror failover {name}` here takes the role back with it, and `cairn mirror resync {name}` on the other side has that follow"
+            );
+            (MirrorState::Diverged, problem.message.clone(), Some(next), 2)
         } else if self.handed_over && !self.live.running && !self.live.taken_over {
             let next = format!(
                 "repeat `cairn mirror reverse` (of a group: `cairn group reverse`) on the other side; if that is gone for good, `cairn mirror failover {name}` (`cairn group failover`) takes the role back, and loses what was written there if it had taken over"
