@@ -233,6 +233,11 @@ fn side_that_gave_its_role_away_is_told_how_to_follow_one_that_went_its_own_way(
     assert!(remedy.contains("`cairn mirror resync vol0 -n` here") && !remedy.contains("reverse"), "{remedy}");
     assert_eq!(source.json(&["mirror", "resync", "vol0", "-n"])["diverged"], true);
     let spill = dir.path().join("lost.cairn");
-    source.good(&["mirror", "resync", "vol0", "--spill", spill.to_str().unwrap(), "--compare"]);
+    let resync = ["mirror", "resync", "vol0", "--spill", spill.to_str().unwrap()];
+    // Nothing is held for it any more.
+    let refused = source.run(&resync);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("`cairn mirror resync vol0 --compare ...`"), "{said}");
+    source.good(&[&resync[..], &["--compare"]].concat());
     assert_eq!(content(&source), content(&destination));
 }

@@ -223,6 +223,91 @@ fn who_may_see_a_lun_holds_for_all_that_is_left_of_it_and_for_its_clones() {
     assert!(log_in(&server, "v.db", 1).is_ok());
 }
 
+/// A source whose LUNs are open to some only, and a mirror of it.
+fn restricted(dir: &std::path::Path) -> (Running, Running) {
+    let mut source = Running::start(dir, "source");
+    source.stay();
+    source.good(&["volume", "create", "v", "--size", "128M"]);
+    for lun in ["open", "named", "proven", "fixed"] {
+        source.good(&["lun", "create", &format!("v/{lun}"), "--size", "8M"]);
+    }
+    let secrets = dir.join("secrets");
+    std::fs::write(&secrets, "initiator me a-long-enough-secret\n").unwrap();
+    source.good(&["export", "set", "v/named", "--initiator", "iqn.2000-01.example:friend"]);
+    source.good(&["export", "set", "v/proven", "--chap-file", secrets.to_str().unwrap()]);
+    source.good(&["export", "set", "v/fixed", "--read-only", "true", "--block-size", "4096"]);
+    let mut mirror = Running::start(dir, "mirror");
+    mirror.stay();
+    let token = source.invite();
+    mirror.good(&["mirror", "create", "v", &token]);
+    (source, mirror)
+}
+
+/// How a server lets a stranger in to a LUN of the volume: 0x0202 is that he may not.
+fn refusal(server: &Running, lun: &str) -> Option<u16> {
+    log_in(server, &format!("v.{lun}"), 1).err()
+}
+
+#[test]
+fn lun_of_a_mirror_is_open_to_nobody_who_is_kept_out_at_its_source_also_after_a_failover() {
+    const FORBIDDEN: Option<u16> = Some(0x0202);
+    let dir = tempfile::tempdir().unwrap();
+    let (mut source, mut mirror) = restricted(dir.path());
+    let let_in = |server: &Running| ["open", "named", "proven"].map(|lun| refusal(server, lun));
+    assert_eq!(let_in(&mirror), [None, FORBIDDEN, FORBIDDEN], "images show no more");
+    let told = mirror.good(&["status"]);
+    assert!(told.contains("`cairn export set v/proven --chap-file FILE`"), "before it is needed: {told}");
+    let shown = mirror.good(&["mirror", "status", "v"]);
+    assert!(shown.contains("v/named: as at the source, initiators iqn.2000-01.example:friend"), "{shown}");
+    source.kill();
+    let failed_over = mirror.good(&["mirror", "failover", "v", "--yes"]);
+    assert!(
+        failed_over.contains("access: v/proven: nobody over iSCSI until a secret is set"),
+        "{failed_over}"
+    );
+    assert!(failed_over.contains("access: v/named:") && !failed_over.contains("v/open:"), "{failed_over}");
+    mirror.kill();
+    mirror.restart();
+    assert_eq!(let_in(&mirror), [None, FORBIDDEN, FORBIDDEN]);
+    assert!(mirror.disk("v/fixed").write(0, &[7; 4096]).is_err(), "it takes no writes there either");
+    let exports = mirror.json(&["export", "list"]);
+    let exports = exports.as_array().unwrap();
+    let fixed = exports.iter().find(|export| export["name"] == "v/fixed").unwrap();
+    assert_eq!(fixed["access"]["block_bytes"], 4096, "or partitions would not be found");
+    let kept = std::fs::read_to_string(mirror.data.join("exports.json")).unwrap();
+    assert!(!kept.contains("a-long-enough-secret"), "who has a mirror can't write to its source");
+    // What the owner of this side says holds, also where it is that everybody may.
+    mirror.good(&["export", "set", "v/proven", "--no-chap"]);
+    mirror.good(&["export", "set", "v/named", "--any-initiator"]);
+    assert_eq!(let_in(&mirror), [None; 3]);
+    assert!(!mirror.good(&["status"]).contains("v/proven --chap-file"));
+}
+
+#[test]
+fn what_is_set_for_a_lun_of_a_mirror_holds_whatever_its_source_says_and_the_rest_follows_that() {
+    const FORBIDDEN: Option<u16> = Some(0x0202);
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mut mirror) = restricted(dir.path());
+    mirror.good(&["export", "set", "v/named", "--any-initiator"]);
+    mirror.good(&["export", "set", "v/open", "--network", "10.0.0.0/8"]);
+    source.good(&["export", "set", "v/proven", "--no-chap"]);
+    source.good(&["export", "set", "v/fixed", "--network", "10.0.0.0/8"]);
+    // A server that starts asks at once.
+    mirror.kill();
+    mirror.restart();
+    running::wait_until("the source is asked", || refusal(&mirror, "fixed") == FORBIDDEN);
+    assert_eq!(refusal(&mirror, "proven"), None);
+    assert_eq!(refusal(&mirror, "named"), None, "its owner here lets everybody in");
+    assert_eq!(refusal(&mirror, "open"), FORBIDDEN, "and nobody from elsewhere");
+    // A planned change asks before it.
+    source.good(&["export", "set", "v/proven", "--initiator", "iqn.2000-01.example:friend"]);
+    source.good(&["mirror", "allow-reverse", "v"]);
+    let reversed = mirror.good(&["mirror", "reverse", "v", "--yes"]);
+    assert!(reversed.contains("access: v/proven: as at the source, initiators"), "{reversed}");
+    assert_eq!(refusal(&mirror, "proven"), FORBIDDEN);
+    assert_eq!(refusal(&source, "named"), FORBIDDEN, "what is set there stays there");
+}
+
 /// What libiscsi's `iscsi-inq` says, without a user's own settings.
 fn inquiry(url: &str) -> Output {
     let mut command = Command::new("timeout");

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use cairn_base::{FileId, VolumeId};
 use cairn_volume::Volume;
 
+use crate::access::LunAccess;
 use crate::error::MirrorError;
 use crate::lag::SourceStatus;
 use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, StatusOf};
@@ -62,6 +63,17 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
     pub fn farewell(&mut self, volume: &str, relationship: Relationship) -> Result<(), MirrorError> {
         match self.ask(&Request::Farewell { volume: volume.to_owned(), relationship })? {
             Answer::Farewell => Ok(()),
+            answer => Err(unexpected(answer)),
+        }
+    }
+
+    /// Asks who may use the LUNs of a volume; those for which nothing is set are not named.
+    ///
+    /// # Errors
+    /// Also of a source from before there was this message: it hangs up.
+    pub fn access(&mut self, volume: &str) -> Result<Vec<LunAccess>, MirrorError> {
+        match self.ask(&Request::Access { volume: volume.to_owned() })? {
+            Answer::Access(luns) => Ok(luns),
             answer => Err(unexpected(answer)),
         }
     }

@@ -3,6 +3,7 @@
 use cairn_base::{FileId, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_stream::{Compression, Have};
 
+use crate::access::LunAccess;
 use crate::error::{NackReason, Refusal};
 use crate::lag::SourceStatus;
 use crate::message::{
@@ -139,6 +140,7 @@ pub fn samples() -> Vec<Vec<u8>> {
         Request::Claims(vec![(Vbn(3), have.root), (Vbn(4), have.label), (Vbn(9), have.entry)]),
         Request::Nack { reason: NackReason::Damaged },
         Request::Farewell { volume: "vol0".to_owned(), relationship: Relationship(7) },
+        Request::Access { volume: "vol0".to_owned() },
         Request::Standing(StandingOf {
             volume: "vol0".to_owned(),
             relationship: Relationship(0xabc),
@@ -178,6 +180,19 @@ pub fn samples() -> Vec<Vec<u8>> {
         Answer::AskBegan { accumulating: FileId(9), in_flight: Some(FileId(8)) },
         Answer::AskClaims { from: Vbn(5) },
         Answer::Farewell,
+        Answer::Access(vec![
+            LunAccess {
+                lun: "db".to_owned(),
+                initiators: vec!["iqn.a".to_owned(), "iqn.b".to_owned()],
+                networks: vec!["10.0.0.0/24".to_owned()],
+                chap: Some("alice".to_owned()),
+                read_only: true,
+                removable: false,
+                durable: true,
+                block_bytes: 4096,
+            },
+            LunAccess { lun: "log".to_owned(), block_bytes: 512, ..LunAccess::default() },
+        ]),
         Answer::HandedOver { target: SnapshotId(5) },
         Answer::HandedOverTogether { targets: vec![SnapshotId(5), SnapshotId(9)] },
         Answer::Refused(Refusal::InGroup("bank".to_owned())),

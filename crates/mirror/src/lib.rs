@@ -9,6 +9,7 @@
 //! No threads, no sockets, no clock of its own: times are by the clock of the volume at each end. What a transfer that
 //! was cut off had brought is in the have map of a destination.
 
+mod access;
 mod births;
 mod bundle;
 mod client;
@@ -31,6 +32,7 @@ mod switch;
 mod tests;
 mod wire;
 
+pub use access::LunAccess;
 pub use births::Birth;
 pub use bundle::Bundle;
 pub use cairn_stream::{Compression, Threads};

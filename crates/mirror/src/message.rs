@@ -6,6 +6,7 @@ use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, Vbn, Volum
 use cairn_format::Role;
 use cairn_stream::{Compression, Have};
 
+use crate::access::{LunAccess, parse_access, put_access};
 use crate::copies::{CopiesAnswer, CopiesRequest};
 use crate::error::{MirrorError, NackReason, Refusal};
 use crate::lag::SourceStatus;
@@ -56,6 +57,10 @@ pub(crate) enum Request {
     Farewell {
         volume: String,
         relationship: Relationship,
+    },
+    /// Who may use the LUNs of a volume. What holds for [`Request::Farewell`] holds for it: a source that does not know it hangs up.
+    Access {
+        volume: String,
     },
 }
 
@@ -236,6 +241,8 @@ pub(crate) enum Answer {
     },
     /// What was kept for the mirror is let go.
     Farewell,
+    /// Of all LUNs for which something is set.
+    Access(Vec<LunAccess>),
 }
 
 const HELLO: u8 = 1;
@@ -256,6 +263,7 @@ const HAND_OVER: u8 = 15;
 const AWAIT: u8 = 18;
 const HAND_OVER_TOGETHER: u8 = 19;
 const FAREWELL: u8 = 20;
+const ACCESS: u8 = 21;
 
 /// Blocks in one message of claims: 4 MiB of checksums.
 pub(crate) const CLAIMS_MAX: usize = 1 << 18;
@@ -362,6 +370,7 @@ impl Request {
                 (AWAIT, body.u64(wish.step_ms).u64(wish.wait_ms))
             }
             Request::Farewell { volume, relationship } => (FAREWELL, body.text(volume).u64(relationship.0)),
+            Request::Access { volume } => (ACCESS, body.text(volume)),
         };
         (kind, body.0)
     }
@@ -434,6 +443,7 @@ impl Request {
             FAREWELL => {
                 Request::Farewell { volume: parser.text()?, relationship: Relationship(parser.u64()?) }
             }
+            ACCESS => Request::Access { volume: parser.text()? },
             _ => return Err(MirrorError::Protocol("it sent an unknown message")),
         };
         parser.end()?;
@@ -605,6 +615,7 @@ impl Answer {
                 (HAND_OVER_TOGETHER, targets.iter().fold(body, |body, target| body.u64(target.0)))
             }
             Answer::Farewell => (FAREWELL, body),
+            Answer::Access(luns) => (ACCESS, put_access(body, luns)),
         };
         (kind, body.0)
     }
@@ -648,6 +659,7 @@ impl Answer {
                     .collect::<Result<_, _>>()?,
             },
             FAREWELL => Answer::Farewell,
+            ACCESS => Answer::Access(parse_access(&mut parser)?),
             _ => return Err(MirrorError::Protocol("it sent an unknown message")),
         };
         parser.end()?;

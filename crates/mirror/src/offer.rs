@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cairn_volume::{Snapshot, Volume};
 
+use crate::access::LunAccess;
 use crate::error::Refusal;
 use crate::lag::Lag;
 use crate::relationship::{PeerName, Relationship};
@@ -73,6 +74,11 @@ pub trait SourceVolumes {
     fn around_snapshot(&self, _volume: &str, make: &mut dyn FnMut()) -> bool {
         make();
         true
+    }
+
+    /// Who may use the LUNs of a volume, of those for which something is set; [`Refusal::SourceFailed`] where that is not known.
+    fn access(&self, _volume: &str) -> Result<Vec<LunAccess>, Refusal> {
+        Ok(Vec::new())
     }
 
     /// Under which name this side was a mirror of the peer in the other direction of a relationship: what it holds of that goes once the peer has an image.

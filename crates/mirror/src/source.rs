@@ -18,6 +18,7 @@ use cairn_stream::{
 };
 use cairn_volume::{KeepsFresh, SinceFiles, Snapshot, Volume, VolumeError};
 
+use crate::access;
 use crate::copies;
 use crate::error::{MirrorError, Refusal};
 use crate::follower::{Follower, MirrorAtSource, since_number};
@@ -250,6 +251,7 @@ impl Source {
                     }
                     Err(refusal) => Err(refusal),
                 },
+                Request::Access { volume } => access::answer(volumes, &volume, peer),
                 Request::Ack { .. } | Request::Nack { .. } | Request::Began(_) | Request::Claims(_) => {
                     return Err(MirrorError::Protocol("it answers what was not asked"));
                 }

@@ -2,6 +2,10 @@
 //!
 //! An export without an entry is open to whoever reaches a listener, as the addresses that a server listens on by default are its own machine's. A LUN that was adopted as a device is one disk with
 //! two names: what is known of it stands under the LUN's.
+//!
+//! A LUN of a mirror for which nothing is set here is open to those to whom it is open at its source, and to nobody else: [`Access::take_over`] notes that from time to time, as long as the mirror
+//! follows, and it holds after a failover. Secrets of CHAP do not come along, so that whoever has a mirror can't write to its source; without one nobody is let in who would need it. What the owner of
+//! this side sets goes before it, for all of a LUN's settings at once.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,6 +15,7 @@ use std::str::FromStr;
 use cairn_frontend_iscsi::{
     Account, Credential, Initiator, LoginError, Registration, ReservationState, nexus_name,
 };
+use cairn_mirror::LunAccess;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -102,6 +107,12 @@ struct Entry {
     block_bytes: u32,
     #[serde(default)]
     write_cache: api::WriteCache,
+    /// As it is at the source of the mirror; its owner here has set nothing.
+    #[serde(default)]
+    from_source: bool,
+    /// The name with which initiators prove themselves at the source, whose secret is not known here: nobody is let in.
+    #[serde(default)]
+    secret_lacks: Option<String>,
 }
 
 impl Default for Entry {
@@ -115,6 +126,26 @@ impl Default for Entry {
             removable: false,
             block_bytes: BLOCK_BYTES,
             write_cache: api::WriteCache::Auto,
+            from_source: false,
+            secret_lacks: None,
+        }
+    }
+}
+
+impl From<&LunAccess> for Entry {
+    fn from(of: &LunAccess) -> Self {
+        Self {
+            initiators: of.initiators.clone(),
+            networks: of.networks.clone(),
+            chap: None,
+            chap_target: None,
+            read_only: of.read_only,
+            removable: of.removable,
+            block_bytes: if of.block_bytes == 4096 { 4096 } else { BLOCK_BYTES },
+            // Whether initiators go down with this server as they do with the other one is not known.
+            write_cache: if of.durable { api::WriteCache::Off } else { api::WriteCache::Auto },
+            from_source: true,
+            secret_lacks: of.chap.clone(),
         }
     }
 }
@@ -260,7 +291,7 @@ impl Access {
         let networks: Vec<Network> = entry.networks.iter().filter_map(|text| text.parse().ok()).collect();
         let near =
             entry.networks.is_empty() || networks.iter().any(|network| network.holds(initiator.address));
-        if !(named && near) {
+        if !(named && near) || entry.secret_lacks.is_some() {
             return Err(LoginError::Forbidden);
         }
         Ok(entry.chap.as_ref().map(|secret| Account {
@@ -288,13 +319,60 @@ impl Access {
         api::Access {
             initiators: entry.initiators,
             networks: entry.networks,
-            chap: entry.chap.map(|secret| secret.name),
+            chap: entry.chap.map(|secret| secret.name).or_else(|| entry.secret_lacks.clone()),
             chap_target: entry.chap_target.map(|secret| secret.name),
             read_only: entry.read_only,
             removable: entry.removable,
             block_bytes: entry.block_bytes,
             write_cache: entry.write_cache,
+            from_source: entry.from_source,
+            secret_lacks: entry.secret_lacks.is_some(),
         }
+    }
+
+    /// What is set for the LUNs of a volume, as a mirror of it is told.
+    pub(crate) fn of_volume(&self, volume: &str) -> Result<Vec<LunAccess>, ServerError> {
+        self.check_known()?;
+        let exports = self.exports.lock();
+        let of = |(export, entry): (&String, &Entry)| {
+            let lun = export.strip_prefix(volume)?.strip_prefix('/')?;
+            let chap = entry.chap.as_ref().map(|secret| secret.name.clone());
+            Some(LunAccess {
+                lun: lun.to_owned(),
+                initiators: entry.initiators.clone(),
+                networks: entry.networks.clone(),
+                chap: chap.or_else(|| entry.secret_lacks.clone()),
+                read_only: entry.read_only,
+                removable: entry.removable,
+                durable: entry.write_cache == api::WriteCache::Off,
+                block_bytes: entry.block_bytes,
+            })
+        };
+        Ok(exports.exports.iter().filter_map(of).collect())
+    }
+
+    /// Notes what is set at the source for the LUNs of a mirror. What is set here stays.
+    pub(crate) fn take_over(&self, volume: &str, luns: &[LunAccess]) -> Result<(), ServerError> {
+        self.check_known()?;
+        let mut exports = self.exports.lock();
+        let mut new = exports.exports.clone();
+        new.retain(|export, entry| !(is_inside(export, volume) && entry.from_source));
+        for of in luns {
+            new.entry(format!("{volume}/{}", of.lun)).or_insert_with(|| of.into());
+        }
+        if new != exports.exports {
+            let new = Exports { exports: new };
+            state::save(&self.exports_path, &new)?;
+            *exports = new;
+        }
+        Ok(())
+    }
+
+    /// Exports to which nobody is let in for want of a secret, with the name that initiators have at the source.
+    pub(crate) fn without_secret(&self) -> Vec<(String, String)> {
+        let exports = self.exports.lock();
+        let lacks = |(export, entry): (&String, &Entry)| Some((export.clone(), entry.secret_lacks.clone()?));
+        exports.exports.iter().filter_map(lacks).collect()
     }
 
     /// Changes what a request names, and leaves the rest.
@@ -303,7 +381,10 @@ impl Access {
             network.parse::<Network>()?;
         }
         let mut exports = self.exports.lock();
-        let mut entry = exports.exports.get(export).cloned().unwrap_or_default();
+        let before = exports.exports.get(export).cloned();
+        // What would be as at the source without it is written down also where it is as if nothing was set.
+        let is_said = before.as_ref().is_some_and(|entry| entry.from_source || *entry == Entry::default());
+        let mut entry = Entry { from_source: false, ..before.unwrap_or_default() };
         if let Some(initiators) = &request.initiators {
             entry.initiators.clone_from(initiators);
         }
@@ -338,6 +419,9 @@ impl Access {
             (None, true) => (entry.chap, entry.chap_target) = (None, None),
             (None, false) => {}
         }
+        if request.chap.is_some() || request.no_chap {
+            entry.secret_lacks = None;
+        }
         entry.read_only = request.read_only.unwrap_or(entry.read_only);
         entry.removable = request.removable.unwrap_or(entry.removable);
         entry.write_cache = request.write_cache.unwrap_or(entry.write_cache);
@@ -349,7 +433,7 @@ impl Access {
             }
         }
         let mut new = Exports { exports: exports.exports.clone() };
-        if entry == Entry::default() {
+        if entry == Entry::default() && !is_said {
             new.exports.remove(export);
         } else {
             new.exports.insert(export.to_owned(), entry);
@@ -371,7 +455,8 @@ impl Access {
         new.retain(|export, _| !is_inside(export, clone));
         let lun_of = |export: &str| Some(export.strip_prefix(parent)?.strip_prefix('/')?.to_owned());
         let copy = |(export, entry): (&String, &Entry)| {
-            lun_of(export).map(|lun| (format!("{clone}/{lun}"), Entry { read_only: false, ..entry.clone() }))
+            let own = Entry { read_only: false, from_source: false, ..entry.clone() };
+            lun_of(export).map(|lun| (format!("{clone}/{lun}"), own))
         };
         new.extend(exports.exports.iter().filter_map(copy));
         if new != exports.exports {

@@ -806,6 +806,14 @@ pub enum ServerError {
         /// Snapshots that only this side has.
         snapshots: Vec<String>,
     },
+    /// A side that was to follow the other one has nothing in common with it.
+    #[error("`{volume}` can't follow the other side by what both have: {source}")]
+    NothingInCommon {
+        /// Here.
+        volume: String,
+        /// The price of comparing.
+        source: Box<cairn_mirror::MirrorError>,
+    },
     /// What was known of a mirror's source was given up.
     #[error("the source of `{volume}` is not known any more")]
     SourceForgotten {

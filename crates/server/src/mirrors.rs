@@ -16,6 +16,7 @@ use cairn_mirror::{Birth, Client, Compression, Contact, Destination, Options, So
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
+use crate::access::Access;
 use crate::api;
 use crate::background;
 use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
@@ -43,6 +44,7 @@ mod consent;
 mod continuous;
 mod facing;
 mod giving;
+mod guards;
 mod relation;
 mod rewind;
 mod roles;
@@ -223,6 +225,8 @@ pub(crate) struct Mirrors {
     groups: Arc<Groups>,
     /// The mirrors of volumes here.
     source: Arc<cairn_mirror::Source>,
+    /// Who may use what mirrors show.
+    access: Arc<Access>,
     /// Where mirrors reach this server: `HOST:PORT`, or `:PORT` when it does not know its name; empty when they don't.
     address: String,
     /// Ends the sessions that clients have with a volume.
@@ -257,6 +261,7 @@ pub(crate) struct Surroundings {
     pub(crate) peers: Arc<Peers>,
     pub(crate) groups: Arc<Groups>,
     pub(crate) source: Arc<cairn_mirror::Source>,
+    pub(crate) access: Arc<Access>,
     pub(crate) address: String,
     pub(crate) patience: Duration,
 }
@@ -277,7 +282,7 @@ impl Drop for Schedule {
 impl Mirrors {
     /// The mirrors among `volumes`.
     pub(crate) fn open(around: Surroundings) -> Result<Self, ServerError> {
-        let Surroundings { volumes, identity, clock, jobs, peers, groups, source, address, patience } =
+        let Surroundings { volumes, identity, clock, jobs, peers, groups, source, access, address, patience } =
             around;
         let mirrors = Self {
             volumes,
@@ -287,6 +292,7 @@ impl Mirrors {
             peers,
             groups,
             source,
+            access,
             address,
             closes: OnceLock::new(),
             opens: OnceLock::new(),
@@ -407,6 +413,7 @@ impl Mirrors {
                         tracing::warn!(mirror = relation.name, %error, "an update could not begin");
                     }
                     mirrors.ask_for_lag(&relation);
+                    mirrors.ask_for_access(&relation);
                     mirrors.tell_of_failover(&relation);
                     mirrors.ask_for_heir(&relation);
                 }

@@ -128,6 +128,8 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let groups = Arc::new(Groups::open(data.path(), volumes.clone(), clock.clone())?);
     let (followers, sessions) = Followers::open(data.path())?;
     let (followers, sessions) = (Arc::new(followers), Arc::new(sessions));
+    let access = Arc::new(Access::open(data.path())?);
+    access.join(&devices.on_luns())?;
     let mirrors = Mirrors::open(Surroundings {
         volumes: volumes.clone(),
         identity: identity.clone(),
@@ -136,6 +138,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         peers: peers.clone(),
         groups: groups.clone(),
         source: sessions.clone(),
+        access: access.clone(),
         address: mirrors_reach(config.advertise.as_deref(), mirror.as_ref()),
         patience: config.mirror_patience,
     })?;
@@ -145,8 +148,6 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         tls_required: config.nbd_tls_required,
         ..ServerOptions::default()
     };
-    let access = Arc::new(Access::open(data.path())?);
-    access.join(&devices.on_luns())?;
     let recordings = Arc::new(Recordings::new(clock.clone()));
     let plans = Arc::new(Plans::new(clock.clone()));
     let exports = || ExportTable {
@@ -327,6 +328,7 @@ impl Server {
         problems.extend(followers.iter().filter_map(|follower| follower.unheard(now_ms)));
         problems.extend(self.schedule_problems());
         problems.extend(self.state_problems());
+        problems.extend(self.access_problems());
         problems.extend(followers.iter().filter(|follower| follower.over_rpo).map(|follower| api::Problem {
             subject: follower.volume.clone(),
             message: "a mirror of it is further behind than its owner wants".to_owned(),
@@ -528,6 +530,23 @@ impl Server {
             name: name.to_owned(),
             list: "cairn export list",
         })
+    }
+
+    /// Exports that nobody can log in to for want of a secret.
+    fn access_problems(&self) -> Vec<api::Problem> {
+        if self.iscsi_portals.is_empty() {
+            return Vec::new();
+        }
+        let problem = |(export, name): (String, String)| api::Problem {
+            message: format!(
+                "nobody can log in to it over iSCSI: at the source of the mirror only who knows the secret of `{name}` can, and secrets do not come along"
+            ),
+            next: format!(
+                "`cairn export set {export} --chap-file FILE` with that secret or another one, best before a failover; or `--no-chap`, and it needs none here"
+            ),
+            subject: export,
+        };
+        self.access.without_secret().into_iter().map(problem).collect()
     }
 
     pub(crate) fn sessions_of(&self, concerned: impl Fn(&ExportName<'_>) -> bool) -> Vec<String> {

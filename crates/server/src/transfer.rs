@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::{
-    Client, Departure, Destination, GiveTogether, GiveWay, Heir, Lag, MirrorError, Pace, PeerName, Refusal,
-    Relationship, Source, SourceVolumes, Successor, Threads, TransferKind, TransferReport,
+    Client, Departure, Destination, GiveTogether, GiveWay, Heir, Lag, LunAccess, MirrorError, Pace, PeerName,
+    Refusal, Relationship, Source, SourceVolumes, Successor, Threads, TransferKind, TransferReport,
 };
 use cairn_volume::{Snapshot, Volume};
 
@@ -127,6 +127,13 @@ impl SourceVolumes for Offered<'_> {
 
     fn upstream_lag(&self, volume: &str) -> Option<Lag> {
         self.mirrors.upstream_lag(volume)
+    }
+
+    fn access(&self, volume: &str) -> Result<Vec<LunAccess>, Refusal> {
+        self.mirrors.access_of(volume).map_err(|error| {
+            tracing::warn!(volume, %error, "a mirror is not told who may use the LUNs here");
+            Refusal::SourceFailed
+        })
     }
 
     fn former(&self, volume: &str, _peer: &PeerName, relationship: Relationship) -> Option<PeerName> {

@@ -45,6 +45,62 @@ pub fn login_lines(target: &api::Target) -> Vec<String> {
     target.portals.iter().map(line).collect()
 }
 
+/// Who may log in to LUNs of mirrors where nothing was set on this server, a line for each; none where that is everybody.
+pub fn as_at_source(client: &Client, volumes: &[String]) -> Result<Vec<String>, Failure> {
+    let exports: Vec<api::Export> = client.get("/v1/exports")?;
+    let is_of = |export: &&api::Export| {
+        let volume = export.name.split_once('/').map(|(volume, _)| volume);
+        volume.is_some_and(|volume| volumes.iter().any(|own| own == volume)) && export.access.from_source
+    };
+    Ok(exports.iter().filter(is_of).map(told).collect())
+}
+
+fn told(export: &api::Export) -> String {
+    let (name, access) = (&export.name, &export.access);
+    let set = format!("`cairn export set {name}` changes it");
+    if access.secret_lacks {
+        let chap = access.chap.as_deref().unwrap_or_default();
+        return format!(
+            "{name}: nobody over iSCSI until a secret is set here, as at the source only who knows that of `{chap}` can: `cairn export set {name} --chap-file FILE`, or `--no-chap`"
+        );
+    }
+    let mut kept = Vec::new();
+    let mut add = |what: &str, list: &[String]| {
+        if !list.is_empty() {
+            kept.push(format!("{what} {}", list.join(", ")));
+        }
+    };
+    add("initiators", &access.initiators);
+    add("networks", &access.networks);
+    if access.read_only {
+        kept.push("read-only".to_owned());
+    }
+    if access.block_bytes != 512 {
+        kept.push(format!("blocks of {} bytes", access.block_bytes));
+    }
+    if kept.is_empty() {
+        kept.push("everybody".to_owned());
+    }
+    format!("{name}: as at the source, {}; {set}", kept.join(", "))
+}
+
+/// What to do about LUNs of a volume that everybody may use who reaches a portal; none where there is no portal, or no such LUN.
+pub fn open_to_all(client: &Client, volume: &str) -> Result<Option<String>, Failure> {
+    let exports: Vec<api::Export> = client.get("/v1/exports")?;
+    let is_open = |export: &&api::Export| {
+        let access = &export.access;
+        let is_of = export.name.strip_prefix(volume).is_some_and(|rest| rest.starts_with('/'));
+        let is_kept = !access.initiators.is_empty() || !access.networks.is_empty() || access.chap.is_some();
+        is_of && !is_kept && !export.target.portals.is_empty()
+    };
+    let Some(open) = exports.iter().find(is_open) else { return Ok(None) };
+    Ok(Some(format!(
+        "who may log in is not in a dump: its LUNs are open to everybody who reaches {}; `cairn export set {}` changes that",
+        open.target.portals.join(", "),
+        open.name
+    )))
+}
+
 fn request(set: &SetExport) -> Result<api::SetAccess, Failure> {
     let list = |given: &[String], any: bool| (any || !given.is_empty()).then(|| given.to_vec());
     Ok(api::SetAccess {
@@ -97,6 +153,7 @@ fn list(exports: &[api::Export]) -> String {
         let access = &export.access;
         let chap = match (&access.chap, &access.chap_target) {
             (None, _) => "no".to_owned(),
+            (Some(name), _) if access.secret_lacks => format!("{name}, but its secret is not known here"),
             (Some(name), None) => name.clone(),
             (Some(name), Some(target)) => format!("{name}, {target}"),
         };

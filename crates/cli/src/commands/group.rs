@@ -126,11 +126,14 @@ fn failover(name: &str, dry_run: bool, client: &Client, output: Output) -> Resul
         output.show(&before, |_| format!("{what}\nnothing was done"));
         return Ok(());
     }
+    let volumes: Vec<String> = before.lost.iter().map(|of| of.volume.clone()).collect();
+    let access = super::export::as_at_source(client, &volumes)?;
+    let access: String = access.iter().map(|line| format!("\naccess: {line}")).collect();
     output.confirm(&what)?;
     let done: api::GroupFailover = client.post(&path, &api::FailoverRequest { dry_run: false })?;
     output.tell(&done, |done| {
         format!(
-            "the volumes of {name} take writes now, all as of {}\nnext: connect the clients to their LUNs (`cairn lun list`)",
+            "the volumes of {name} take writes now, all as of {}{access}\nnext: connect the clients to their LUNs (`cairn lun list`)",
             done.snapshot
         )
     });
@@ -163,6 +166,9 @@ fn reverse(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
         for mirror in &done.mirrors {
             print_line(&format!("roles: {}", mirror.direction));
         }
+        let volumes: Vec<String> = done.mirrors.iter().map(|mirror| mirror.name.clone()).collect();
+        let access = super::export::as_at_source(client, &volumes)?;
+        access.iter().for_each(|line| print_line(&format!("access: {line}")));
         print_line("next: connect the clients here");
     }
     Ok(())

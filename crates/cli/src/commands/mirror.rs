@@ -5,6 +5,7 @@ use std::time::Duration;
 use cairn_base::Interval;
 use cairn_server::api::{self, ErrorKind};
 
+use super::export::as_at_source;
 use super::volume::{absolute, segment};
 use super::{follow, summary};
 use crate::arguments::{Compress, Decision, Link, Mirror, Setting};
@@ -56,7 +57,9 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
         }
         Mirror::Status { name: Some(name) } => {
             let mirror: api::Mirror = client.get(&path(&name)?)?;
-            output.show(&mirror, show);
+            let access = as_at_source(client, &[name])?;
+            let access: String = access.iter().map(|line| format!("\naccess    {line}")).collect();
+            output.show(&mirror, |mirror| show(mirror) + &access);
         }
         Mirror::Update { name, dry_run: true, .. } => {
             let price: api::UpdatePrice = client.get(&format!("{}/update", path(&name)?))?;
@@ -356,8 +359,10 @@ fn failover(name: &str, dry_run: bool, client: &Client, output: Output) -> Resul
         before.image.as_deref().unwrap_or("no image"),
         loss(&before)
     );
+    let access = as_at_source(client, std::slice::from_ref(&name.to_owned()))?;
+    let access: String = access.iter().map(|line| format!("\naccess: {line}")).collect();
     if dry_run {
-        output.show(&before, |_| format!("{what}; nothing was done"));
+        output.show(&before, |_| format!("{what}; nothing was done{access}"));
         return Ok(());
     }
     output.confirm(&what)?;
@@ -366,7 +371,7 @@ fn failover(name: &str, dry_run: bool, client: &Client, output: Output) -> Resul
         format!(
             "{name} takes writes now, and follows nobody; the source is told as soon as it answers\n\
              lost: {}\n\
-             roles: {}\n\
+             roles: {}{access}\n\
              next: connect the clients to its LUNs (`cairn lun list {name}`); when the old source is back, `cairn mirror resync` or `cairn mirror failback` there",
             loss(outcome),
             outcome.direction,
@@ -461,6 +466,10 @@ fn roles_changed(job: api::Job, client: &Client, output: Output) -> Result<(), F
             print_line(&format!("what only this side had is in {spill}"));
         }
         print_line(&format!("roles: {}", mirror.direction));
+        if mirror.role == api::MirrorRole::Source {
+            let access = as_at_source(client, std::slice::from_ref(&mirror.name))?;
+            access.iter().for_each(|line| print_line(&format!("access: {line}")));
+        }
         let next = match mirror.role {
             api::MirrorRole::Source => "connect the clients here",
             api::MirrorRole::Destination

@@ -128,3 +128,43 @@ fn what_stands_under_both_names_of_a_disk_is_joined_under_the_one_of_its_lun() {
         assert!(!access.show("one").read_only);
     }
 }
+
+#[test]
+fn what_is_set_at_the_source_stands_back_behind_what_is_set_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let access = Access::open(dir.path()).unwrap();
+    let friend = initiator("iqn.2000-01.example:a", "127.0.0.1");
+    let named = |lun: &str| LunAccess {
+        lun: lun.to_owned(),
+        initiators: vec!["iqn.other".to_owned()],
+        block_bytes: 512,
+        ..LunAccess::default()
+    };
+    let proven = LunAccess { chap: Some("me".to_owned()), initiators: Vec::new(), ..named("proven") };
+    access.take_over("v", &[named("a"), proven.clone()]).unwrap();
+    assert_eq!(access.admit("v/a", &friend), Err(LoginError::Forbidden));
+    assert_eq!(access.admit("v/proven", &friend), Err(LoginError::Forbidden), "the secret is not known");
+    assert_eq!(access.without_secret(), [("v/proven".to_owned(), "me".to_owned())]);
+    assert_eq!(
+        access.of_volume("v").unwrap(),
+        [named("a"), proven.clone()],
+        "a mirror of it is told the same"
+    );
+    // Another setting leaves who may as it is.
+    let read_only = api::SetAccess { read_only: Some(true), ..api::SetAccess::default() };
+    access.set("v/proven", &read_only).unwrap();
+    assert_eq!(access.admit("v/proven", &friend), Err(LoginError::Forbidden));
+    // Everybody: as where nothing is set, but said.
+    let all = api::SetAccess { initiators: Some(Vec::new()), ..api::SetAccess::default() };
+    for _ in 0..2 {
+        access.set("v/a", &all).unwrap();
+        access.take_over("v", &[named("a"), named("b")]).unwrap();
+        assert_eq!(access.admit("v/a", &friend), Ok(None));
+        assert_eq!(access.admit("v/b", &friend), Err(LoginError::Forbidden));
+    }
+    access.take_over("v", &[]).unwrap();
+    drop(access);
+    let access = Access::open(dir.path()).unwrap();
+    assert_eq!(access.admit("v/b", &friend), Ok(None), "the source lets everybody in again");
+    assert!(access.show("v/proven").secret_lacks, "what was set here is kept as it was then");
+}

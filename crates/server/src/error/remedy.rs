@@ -84,7 +84,10 @@ impl ServerError {
             E::NotOlder { .. } => ErrorKind::Usage,
             E::Mount(error) => mount_kind(error),
             E::Tree { source, .. } => tree_kind(source),
-            E::Undecided { .. } | E::GroupApart { .. } | E::GroupShowsNothing { .. } => ErrorKind::Diverged,
+            E::Undecided { .. }
+            | E::NothingInCommon { .. }
+            | E::GroupApart { .. }
+            | E::GroupShowsNothing { .. } => ErrorKind::Diverged,
             E::Recording { .. } => ErrorKind::Failed,
             E::Unlocated | E::SourceForgotten { .. } => ErrorKind::PeerUnreachable,
             E::GroupFailedOver { .. }
@@ -289,6 +292,9 @@ impl ServerError {
             E::NotAMirror { .. } => "see the mirrors with `cairn mirror status`".into(),
             E::FailedOver { volume } => format!(
                 "it takes writes: let the other side follow it with `cairn mirror resync` there, or give up what was written here with `cairn mirror resync {volume}`"
+            ),
+            E::NothingInCommon { volume, .. } => format!(
+                "the same command again with `--compare` (`cairn mirror resync {volume} --compare ...`) compares checksums, and sends what differs"
             ),
             E::Undecided { volume, .. } => format!(
                 "keep it in a file with `cairn mirror resync {volume} --spill FILE`, or drop it with `--discard-divergent`; `-n` only says what it is"

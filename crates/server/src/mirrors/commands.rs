@@ -96,6 +96,8 @@ impl Server {
         let path = self.volumes.folder(name).join("mirror.json");
         state::save(&path, &document)?;
         let relation = Arc::new(Relation::new(&open, path, document, now_ms(&*self.clock)));
+        // Nobody sees an image of it before it is known who may.
+        mirrors.hear_access(&relation);
         // The baseline is begun before the schedule can see the mirror.
         let job = mirrors.begin(&relation, Some(stream), "mirror create", Manner::default());
         mirrors.relations.lock().insert(name.to_owned(), relation);
@@ -291,6 +293,7 @@ impl Server {
         relation.settle()?;
         self.volumes.delete(name)?;
         self.mirrors.forget(name);
+        self.mirrors.forget_access(name);
         // The others may have more in common without it, and what was held of it goes.
         self.groups.advance_all(true);
         // Told before, it might have let go of what a mirror that stays after all goes on from.

@@ -52,6 +52,8 @@ pub(super) struct Live {
     pub(super) verifying: bool,
     /// When it was last asked or told something, by the clock that is never set.
     pub(super) asked: Option<Duration>,
+    /// When it was last asked who may use its LUNs, by the clock that is never set.
+    pub(super) access_asked: Option<Duration>,
     /// Why the source did not answer, the last time that it was asked.
     pub(super) unanswered: Option<api::ErrorBody>,
     /// By which a running update can be cut off.

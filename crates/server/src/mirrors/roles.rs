@@ -268,9 +268,26 @@ impl Mirrors {
         Ok((standing, divergence))
     }
 
-    /// Makes a volume follow the other side, after the decision about what it alone has: gives way if it takes writes, or gives up an image that the other side does not have any
-    /// more, and brings the other's image.
+    /// Makes a volume follow the other side, after the decision about what it alone has.
     fn resync(
+        &self,
+        relation: &Arc<Relation>,
+        open: &Arc<OpenVolume>,
+        progress: &Progress,
+        wish: &api::ResyncRequest,
+    ) -> Result<(), ServerError> {
+        self.follow_other(relation, open, progress, wish).map_err(|error| match error {
+            ServerError::Mirror { volume, source }
+                if matches!(*source, MirrorError::CompareNeeded { .. }) =>
+            {
+                ServerError::NothingInCommon { volume, source }
+            }
+            error => error,
+        })
+    }
+
+    /// Gives way if the volume takes writes, or gives up an image that the other side does not have any more, and brings the other's image.
+    fn follow_other(
         &self,
         relation: &Arc<Relation>,
         open: &Arc<OpenVolume>,
@@ -457,6 +474,7 @@ impl Mirrors {
                 break;
             }
         }
+        self.hear_access(relation);
         progress.phase("asking for the role of the source");
         let successor = self.successor(relation);
         let destination = &relation.destination;

@@ -202,7 +202,7 @@ impl Facts<'_> {
             (MirrorState::Diverged, reason.to_owned(), Some(next), 2)
         } else if let Some(problem) = self.diverged_problem().filter(|_| self.handed_over) {
             let next = format!(
-                "`cairn mirror resync {name} -n` here says what only this side has, and with `--spill FILE` or `--discard-divergent` gives that up and follows the other one; or `cairn mirror failover {name}` here takes the role back with it, and `cairn mirror resync {name}` on the other side has that follow"
+                "`cairn mirror resync {name} -n` here says what only this side has, and with `--spill FILE` or `--discard-divergent`, and `--compare` where it asks for that, gives it up and follows the other one; or `cairn mirror failover {name}` here takes the role back with it, and `cairn mirror resync {name}` on the other side has that follow"
             );
             (MirrorState::Diverged, problem.message.clone(), Some(next), 2)
         } else if self.handed_over && !self.live.running && !self.live.taken_over {

@@ -71,6 +71,7 @@ impl Mirrors {
                 break;
             }
         }
+        relations.iter().for_each(|relation| self.hear_access(relation));
         progress.phase("asking for the roles of the sources");
         let heirs = relations.iter().map(|relation| (&relation.destination, self.successor(relation)));
         let heirs: Vec<_> = heirs.collect();

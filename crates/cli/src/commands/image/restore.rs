@@ -8,6 +8,7 @@ use cairn_server::{HANDOVER_FILES_MAX, ServerError};
 use super::files::{self, Handed};
 use crate::arguments::RestoreImage;
 use crate::client::Client;
+use crate::commands::export::open_to_all;
 use crate::commands::volume::{absolute, segment};
 use crate::commands::{follow, print_findings, summary};
 use crate::exit::Failure;
@@ -46,7 +47,7 @@ pub fn run(asked: &RestoreImage, client: &Client, output: Output) -> Result<(), 
     let outcome = follow(job, client, output).map_err(|failure| cut(failure, &asked.name, client))?;
     drop(handed);
     let Some(api::JobOutcome::Restore(result)) = outcome else { return Ok(()) };
-    tell(&result, output)
+    tell(&result, client, output)
 }
 
 /// What a file is called when it is looked for again.
@@ -101,7 +102,7 @@ fn cut(mut failure: Failure, volume: &str, client: &Client) -> Failure {
     failure
 }
 
-fn tell(result: &api::RestoreResult, output: Output) -> Result<(), Failure> {
+fn tell(result: &api::RestoreResult, client: &Client, output: Output) -> Result<(), Failure> {
     if output.json {
         print_line(&summary(result).to_string());
     } else {
@@ -120,6 +121,9 @@ fn tell(result: &api::RestoreResult, output: Output) -> Result<(), Failure> {
                 size(result.data_bytes),
                 result.snapshot,
             ));
+            if let Some(open) = open_to_all(client, &result.volume)? {
+                print_line(&open);
+            }
         }
     }
     if result.lost.is_empty() && result.findings.is_empty() {

@@ -1,0 +1,86 @@
+//! Who may use the LUNs of a source, as its owner has set it: what a mirror is no more open than, until its own owner says otherwise.
+//!
+//! Secrets do not travel. Whoever has a mirror can read its source, and could write to it with a secret that lets initiators in there.
+
+use crate::error::{MirrorError, Refusal};
+use crate::message::Answer;
+use crate::offer::SourceVolumes;
+use crate::relationship::PeerName;
+use crate::wire::{Body, Parser};
+
+/// LUNs in one message, and initiators or networks of one of them, at most: what says more is not believed.
+const LISTED_MAX: u32 = 65_536;
+
+/// What is set for one LUN.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LunAccess {
+    /// Its name in the volume.
+    pub lun: String,
+    /// iSCSI names of initiators; empty: any.
+    pub initiators: Vec<String>,
+    /// Addresses or networks of initiators; empty: any.
+    pub networks: Vec<String>,
+    /// The name with which initiators prove themselves; none: they need not.
+    pub chap: Option<String>,
+    /// It takes no writes.
+    pub read_only: bool,
+    /// Initiators may eject it.
+    pub removable: bool,
+    /// Writes are answered when they are durable, over all protocols.
+    pub durable: bool,
+    /// Bytes of its logical blocks.
+    pub block_bytes: u32,
+}
+
+/// What a destination is told that asks for a volume.
+pub(crate) fn answer(volumes: &dyn SourceVolumes, volume: &str, peer: &PeerName) -> Result<Answer, Refusal> {
+    volumes.volume(volume, peer)?;
+    volumes.access(volume).map(Answer::Access)
+}
+
+fn put_texts(body: Body, texts: &[String]) -> Body {
+    texts.iter().fold(body.u32(texts.len() as u32), |body, text| body.text(text))
+}
+
+fn parse_texts(parser: &mut Parser<'_>) -> Result<Vec<String>, MirrorError> {
+    (0..parse_count(parser)?).map(|_| parser.text()).collect()
+}
+
+fn parse_count(parser: &mut Parser<'_>) -> Result<u32, MirrorError> {
+    match parser.u32()? {
+        count @ 0..=LISTED_MAX => Ok(count),
+        _ => Err(MirrorError::Protocol("a message has an impossible value")),
+    }
+}
+
+pub(crate) fn put_access(body: Body, luns: &[LunAccess]) -> Body {
+    luns.iter().fold(body.u32(luns.len() as u32), |body, of| {
+        let LunAccess { lun, initiators, networks, chap, read_only, removable, durable, block_bytes } = of;
+        let body = put_texts(put_texts(body.text(lun), initiators), networks);
+        let body = put_texts(body, chap.as_slice());
+        let flags = [read_only, removable, durable];
+        flags.into_iter().fold(body, |body, flag| body.u8(u8::from(*flag))).u32(*block_bytes)
+    })
+}
+
+pub(crate) fn parse_access(parser: &mut Parser<'_>) -> Result<Vec<LunAccess>, MirrorError> {
+    let one = |parser: &mut Parser<'_>| {
+        let lun = parser.text()?;
+        let (initiators, networks) = (parse_texts(parser)?, parse_texts(parser)?);
+        let mut chap = parse_texts(parser)?;
+        if chap.len() > 1 {
+            return Err(MirrorError::Protocol("a message has an impossible value"));
+        }
+        Ok(LunAccess {
+            lun,
+            initiators,
+            networks,
+            chap: chap.pop(),
+            read_only: parser.flag()?,
+            removable: parser.flag()?,
+            durable: parser.flag()?,
+            block_bytes: parser.u32()?,
+        })
+    };
+    (0..parse_count(parser)?).map(|_| one(parser)).collect()
+}

@@ -1,0 +1,61 @@
+//! Who may use the LUNs of a mirror where its owner has set nothing: those who may at its source.
+//!
+//! It is asked for once a minute, before a mirror shows its first image, and before it takes over as planned; and written down, so that it holds when the source is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_mirror::LunAccess;
+
+use super::{Mirrors, Relation};
+use crate::error::ServerError;
+
+/// How often the source is asked.
+const ASK_EVERY: Duration = Duration::from_secs(60);
+
+impl Mirrors {
+    /// What is set for the LUNs of a volume here, as its mirrors are told.
+    pub(crate) fn access_of(&self, volume: &str) -> Result<Vec<LunAccess>, ServerError> {
+        self.access.of_volume(volume)
+    }
+
+    /// Asks the source who may use its LUNs, and notes it. Where that fails, what was heard before holds.
+    pub(super) fn hear_access(&self, relation: &Relation) {
+        let volume = relation.document.lock().volume.clone();
+        let heard = self.talk(relation, |client| client.access(&volume));
+        let noted = heard.and_then(|luns| match relation.is_failed_over() {
+            true => Ok(()),
+            false => self.access.take_over(&relation.name, &luns),
+        });
+        if let Err(error) = noted {
+            tracing::debug!(mirror = relation.name, %error, "who may use the LUNs of its source is not known anew");
+        }
+    }
+
+    /// The same on a thread of its own, when it is due.
+    pub(super) fn ask_for_access(self: &Arc<Self>, relation: &Arc<Relation>) {
+        if relation.is_failed_over() || relation.refuse_without_source().is_err() {
+            return;
+        }
+        {
+            let now = self.clock.monotonic();
+            let mut live = relation.live.lock();
+            if live.access_asked.is_some_and(|asked| now.saturating_sub(asked) < ASK_EVERY) {
+                return;
+            }
+            live.access_asked = Some(now);
+        }
+        let (mirrors, mine) = (self.clone(), relation.clone());
+        let ask = move || mirrors.hear_access(&mine);
+        if let Err(error) = std::thread::Builder::new().name("access".to_owned()).spawn(ask) {
+            tracing::warn!(mirror = relation.name, %error, "its source is not asked who may use its LUNs");
+        }
+    }
+
+    /// What a mirror that is no more had of its source.
+    pub(super) fn forget_access(&self, name: &str) {
+        if let Err(error) = self.access.take_over(name, &[]) {
+            tracing::warn!(mirror = name, %error, "who may use the LUNs of a mirror that was deleted is still written down");
+        }
+    }
+}
