@@ -410,6 +410,45 @@ fn group_whose_failover_was_cut_off_shows_one_instant_until_it_is_over() {
     assert_eq!(destination.json(&["group", "show", "bank"])["failover"]["left"], serde_json::json!([]));
 }
 
+#[test]
+fn group_of_which_a_volume_was_made_anew_says_that_it_shows_no_one_instant() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let destination = Running::start(dir.path(), "destination");
+    mirrored(&source, &destination);
+    bring(&source, &destination, 2);
+    let says = || problems(&destination).contains("no one instant: data follow a source");
+    destination.good(&["mirror", "delete", "logs", "--yes"]);
+    assert!(!says(), "what is not there is told as that");
+    destination.good(&["volume", "create", "logs", "--size", "64M"]);
+    assert!(says(), "{}", problems(&destination));
+    destination.good(&["volume", "delete", "logs", "--yes"]);
+    destination.good(&["mirror", "create", "logs", &source.invite()]);
+    assert!(!says(), "{}", problems(&destination));
+}
+
+#[test]
+fn group_with_a_volume_that_is_not_open_is_not_failed_over_in_part() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let mut destination = Running::start(dir.path(), "destination");
+    mirrored(&source, &destination);
+    bring(&source, &destination, 2);
+    destination.terminate();
+    let file = destination.data.join("volumes/logs/volume.img");
+    let away = file.with_extension("away");
+    std::fs::rename(&file, &away).unwrap();
+    destination.restart();
+    let refused = destination.run(&["group", "failover", "bank", "--yes"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("`logs` is not open"), "{said}");
+    // It would be of another instant than the other one once that is back.
+    destination.bad(13, "wrong-role", &["mirror", "failover", "data", "--yes"]);
+    std::fs::rename(&away, &file).unwrap();
+    poll("it is opened", || destination.run(&["lun", "list", "logs"]).status.success());
+    destination.good(&["group", "failover", "bank", "--yes"]);
+}
+
 /// Has `groups.json` say that a failover was begun, and which volumes are done; as a kill leaves it.
 fn failover_cut_off(destination: &mut Running, snapshot: &str, done: &[&str]) {
     destination.kill();

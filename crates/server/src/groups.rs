@@ -831,6 +831,25 @@ impl Server {
                     ),
                 );
             }
+            let is_cut = group.failover.as_ref().is_some_and(|failover| !failover.left.is_empty());
+            let takes: Vec<&str> = group
+                .members
+                .iter()
+                .filter(|m| m.is_there && !m.follows)
+                .map(|m| m.volume.as_str())
+                .collect();
+            if group.together && !follows.is_empty() && !takes.is_empty() && !is_cut {
+                tell(
+                    format!(
+                        "it shows no one instant: {} follow a source, each with its own newest image, and {} take writes",
+                        follows.join(", "),
+                        takes.join(", ")
+                    ),
+                    format!(
+                        "have those follow as well (`cairn mirror resync VOLUME`), or all take writes (`cairn mirror failover VOLUME`); or make the group anew of what belongs together: `cairn group delete {name}`, `cairn group create {name} VOLUME...`"
+                    ),
+                );
+            }
             let gone: Vec<&str> =
                 group.members.iter().filter(|m| !m.is_there).map(|m| m.volume.as_str()).collect();
             if !gone.is_empty() {

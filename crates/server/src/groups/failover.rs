@@ -127,6 +127,8 @@ impl Server {
         if begun.as_ref().is_some_and(|failover| failover.done.len() >= group.volumes.len()) {
             return Err(ServerError::GroupFailedOver { group: name.to_owned() });
         }
+        // Of one that is not open nothing is known: that is what to mend, and not that the others have nothing in common with it.
+        group.volumes.iter().try_for_each(|volume| self.volumes.get(volume).map(drop))?;
         let shown = self.show_one(&group);
         let snapshot = match &begun {
             Some(begun) => begun.snapshot.clone(),

@@ -158,8 +158,10 @@ impl Groups {
     pub(crate) fn refuse_alone(&self, volume: &str) -> Result<(), ServerError> {
         self.check_known_of(volume)?;
         let groups = self.groups.lock();
-        // With nothing in common there is no failover of all of them.
-        let together = self.together(&groups, volume).filter(|group| self.common(group).is_some());
+        // With nothing in common there is no failover of all of them. What a volume has that is not open may be in common.
+        let is_closed = |group: &Group| self.members(group).iter().any(Option::is_none);
+        let together = self.together(&groups, volume);
+        let together = together.filter(|group| self.common(group).is_some() || is_closed(group));
         if let Some((group, _)) = self.unfinished(&groups, volume) {
             return Err(ServerError::GroupUnfinished { group: group.name.clone() });
         }
