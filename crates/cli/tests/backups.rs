@@ -227,6 +227,7 @@ fn side_that_gave_its_role_away_is_told_how_to_follow_one_that_went_its_own_way(
     destination.good(&["mirror", "failover", "vol0", "--yes"]);
     write(&destination, 2 << 20, 3, 64 << 10);
     source.bad(13, "diverged", &["mirror", "update", "vol0"]);
+    wait_until("it asks whether the other side takes writes", || status(&source)["state"] == "diverged");
     let shown = status(&source);
     let remedy = shown["remedy"].as_str().unwrap();
     assert_eq!(shown["state"], "diverged", "{shown}");

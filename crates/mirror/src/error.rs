@@ -16,6 +16,9 @@ pub enum Refusal {
     /// The volume is itself the destination of a mirror.
     #[error("the source's volume is itself the destination of a mirror; mirror its source, or fail it over")]
     NotASource,
+    /// The volume is the destination of the very mirror that asks.
+    #[error("the other side follows this one, so that neither takes writes")]
+    Circle,
     /// The volume of that name is another one than the mirror was made from.
     #[error(
         "the source's volume of that name is {found}, and this mirror is of volume {expected}: it was made anew; delete the mirror and create it again"

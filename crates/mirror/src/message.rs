@@ -739,6 +739,7 @@ fn put_refusal(body: Body, refusal: &Refusal) -> Body {
         Refusal::NotAllowed => body.u32(13),
         Refusal::InGroup(group) => body.u32(14).text(group),
         Refusal::OtherGroup(group) => body.u32(15).text(group),
+        Refusal::Circle => body.u32(16),
     }
 }
 
@@ -759,6 +760,7 @@ fn parse_refusal(parser: &mut Parser<'_>) -> Result<Refusal, MirrorError> {
         13 => Refusal::NotAllowed,
         14 => Refusal::InGroup(parser.text()?),
         15 => Refusal::OtherGroup(parser.text()?),
+        16 => Refusal::Circle,
         _ => Refusal::Unknown,
     })
 }

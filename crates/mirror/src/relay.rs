@@ -18,6 +18,8 @@ use cairn_volume::{Snapshot, Volume};
 use crate::error::Refusal;
 use crate::lag::{Lag, SourceStatus};
 use crate::message::Update;
+use crate::offer::SourceVolumes;
+use crate::relationship::PeerName;
 use crate::source::{Base, Key, Prepared, Source, no_common_base, status_of};
 
 impl Source {
@@ -74,6 +76,21 @@ impl Source {
         let kept: Vec<SnapshotId> = [newest, shown.id].into_iter().filter(|id| id.0 != 0).collect();
         self.note_relayed(key, &kept);
         Ok(Ok(Prepared { target: shown, base, status, step: false }))
+    }
+}
+
+/// Refuses where a volume follows the very mirror that wants an image of it, and has nothing but what that gave it: one of the two was to take a role, or was put back from an earlier copy, and
+/// images that go in a circle would hide that nobody takes writes. What was written here, and handed over, that mirror is to have.
+pub(crate) fn refuse_circle(
+    volume: Arc<Volume>,
+    volumes: &dyn SourceVolumes,
+    update: &Update,
+    peer: &PeerName,
+) -> Result<Arc<Volume>, Refusal> {
+    let follows = volume.status_role() == Role::Destination && volume.own_head().is_none();
+    match follows && volumes.former(&update.volume, peer, update.relationship).is_some() {
+        true => Err(Refusal::Circle),
+        false => Ok(volume),
     }
 }
 

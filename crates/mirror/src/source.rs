@@ -26,7 +26,7 @@ use crate::lag::SourceStatus;
 use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, Stance, StatusOf, Update};
 use crate::offer::SourceVolumes;
 use crate::relationship::{PeerName, Relationship, prefix, split};
-use crate::relay::add_lag;
+use crate::relay::{add_lag, refuse_circle};
 use crate::roles::{Departure, handed_over};
 use crate::wire::{Frame, read_frame, write_frame};
 
@@ -194,7 +194,8 @@ impl Source {
                     Err(refusal) => Err(refusal),
                 },
                 Request::Update(update) => {
-                    let volume = match volumes.volume(&update.volume, peer) {
+                    let found = volumes.volume(&update.volume, peer);
+                    let volume = match found.and_then(|it| refuse_circle(it, volumes, &update, peer)) {
                         Ok(volume) => volume,
                         Err(refusal) => {
                             answer(stream, &Answer::Refused(refusal))?;

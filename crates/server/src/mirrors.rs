@@ -662,7 +662,14 @@ impl Mirrors {
             Err(ServerError::Ending) => {}
             // It was told to: what was wrong before, if anything, still is.
             Err(_) if relation.abort.load(Ordering::Acquire) => {}
-            Err(error) => live.problem = Some(error.body()),
+            Err(error) => {
+                let body = error.body();
+                if body.error == api::ErrorKind::Diverged {
+                    // Whether the other side takes writes decides what to do about it.
+                    live.asked = None;
+                }
+                live.problem = Some(body);
+            }
         }
         document.heard(&relation.destination);
         document.last = live.transfer.clone().or(document.last.take());

@@ -245,7 +245,7 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
         MirrorError::Version { .. } | MirrorError::Refused(Refusal::Unknown) => ErrorKind::VersionMismatch,
         MirrorError::Refused(refusal) => match refusal {
             Refusal::NoSuchVolume => ErrorKind::NotFound,
-            Refusal::NotASource => ErrorKind::WrongRole,
+            Refusal::NotASource | Refusal::Circle => ErrorKind::WrongRole,
             Refusal::WrongVolume { .. } | Refusal::NoCommonBase { .. } | Refusal::Diverged(_) => {
                 ErrorKind::Diverged
             }
@@ -278,6 +278,9 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
         }
         MirrorError::Refused(refusal) => match refusal {
             Refusal::NoSuchVolume => "see the volumes of the source with `cairn volume list` there".into(),
+            Refusal::Circle => format!(
+                "`cairn mirror reverse {volume}` on the other side ends a change of roles that was cut off; if there was none, `cairn mirror failover {volume}` on the side that has what is wanted, and `cairn mirror update {volume}` on the other one"
+            ),
             Refusal::NotASource => "mirror the source of that mirror, or fail it over there".into(),
             Refusal::Diverged(_) => format!(
                 "`cairn mirror failover {volume}` at the mirror has what it shows go on, and the old source follows it with `cairn mirror resync`; or `cairn mirror resync {volume} -n` at the mirror says what it alone has, and with `--spill FILE` or `--discard-divergent` it gives that up and follows the source"

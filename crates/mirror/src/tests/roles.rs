@@ -541,6 +541,30 @@ fn handed_over_head_is_never_dropped_for_an_older_image() {
 }
 
 #[test]
+fn side_that_was_given_a_role_and_has_not_taken_it_gives_no_image_to_the_side_that_gave_it() {
+    let mut pair = Pair::new(13);
+    let mut rng = Rng::new(13);
+    pair.write(pair.files[0], 0, 100, &mut rng);
+    pair.update().expect("a baseline");
+    pair.write(pair.files[0], 0, 50, &mut rng);
+    let mirror = pair.mirror();
+    let target = pair.converse(|client| mirror.ask_for_role(client, successor())).expect("it is handed over");
+    pair.update_with(&mirror, Trouble::default()).expect("the last update");
+    // The other one comes by its schedule.
+    pair.swap();
+    let before = fingerprint(&pair.destination);
+    let refused = pair.update();
+    assert!(matches!(refused, Err(MirrorError::Refused(Refusal::Circle))), "{refused:?}");
+    assert_eq!(fingerprint(&pair.destination), before);
+    assert_eq!(pair.destination.own_head().map(|head| head.id), Some(target), "it waits for the other one");
+    pair.swap();
+    pair.mirror().take_over(target).expect("it takes over");
+    pair.swap();
+    pair.update().expect("an update");
+    pair.assert_mirrored();
+}
+
+#[test]
 fn source_gives_its_role_only_to_the_mirror_that_has_its_base_and_takes_it_back_without_loss() {
     let mut pair = Pair::new(12);
     let mut rng = Rng::new(12);

@@ -200,7 +200,9 @@ impl Facts<'_> {
             );
             let reason = "it follows the other side, and that follows this one, as one that was put back from an earlier copy does: nobody takes writes";
             (MirrorState::Diverged, reason.to_owned(), Some(next), 2)
-        } else if let Some(problem) = self.diverged_problem().filter(|_| self.handed_over) {
+        } else if let Some(problem) =
+            self.diverged_problem().filter(|_| self.live.taken_over && self.handed_over)
+        {
             let next = format!(
                 "`cairn mirror resync {name} -n` here says what only this side has, and with `--spill FILE` or `--discard-divergent`, and `--compare` where it asks for that, gives it up and follows the other one; or `cairn mirror failover {name}` here takes the role back with it, and `cairn mirror resync {name}` on the other side has that follow"
             );
