@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use running::{PATIENCE, Running};
+use serde_json::Value;
 
 /// A block that is found again in the file of a volume.
 fn marked(number: u8) -> Vec<u8> {
@@ -124,6 +125,29 @@ fn damage_that_was_met_just_before_the_server_ends_is_known_when_it_starts() {
     server.restart();
     let problems = server.json(&["status"])["problems"].clone();
     assert!(problems[0]["message"].as_str().unwrap_or_default().contains("block 5 of vol0/db"), "{problems}");
+}
+
+#[test]
+fn scrub_by_the_clock_goes_on_after_that_was_years_ahead() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    server.good(&["volume", "scrub", "vol0", "--every", "7d"]);
+    let done = scrub_until(&server, "the schedule begins one", |scrub| !scrub["last"].is_null());
+    let next = done["next_ms"].as_u64().unwrap();
+    server.terminate();
+    // As it is written down where the clock was wrong, and was put right while the server was off.
+    let path = server.data.join("volumes/vol0/scrub.json");
+    let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    for of in ["started_ms", "finished_ms"] {
+        document["last"][of] = (document["last"][of].as_u64().unwrap() + 10 * 365 * 86_400_000).into();
+    }
+    std::fs::write(&path, document.to_string()).unwrap();
+    server.restart();
+    let tomorrow = next + 86_400_000;
+    scrub_until(&server, "it is due at once", |scrub| {
+        !scrub["last"].is_null() && scrub["next_ms"].as_u64().is_some_and(|next| next < tomorrow)
+    });
 }
 
 #[test]

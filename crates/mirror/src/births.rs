@@ -4,9 +4,11 @@
 //! it counts how old it is by the source's clock alone, and no more than has passed here since the update before was asked for, as that did not bring it yet. In doubt a snapshot is
 //! younger than it is: it stays for longer.
 //!
-//! Of a first image nothing is known but what the source says, and a clock of this side that is set forward ends a lock sooner.
+//! Of a first image nothing is known but what the source says. A clock of this side that is set takes the births along, as the time that has passed is told by the one that is never set; but one that is set forward
+//! while nothing runs here ends a lock sooner.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use cairn_base::{SnapshotId, Timestamp};
 use cairn_format::{Cursor, SnapshotEntry};
@@ -14,6 +16,9 @@ use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::Volume;
 
 use crate::lag::Contact;
+
+/// A clock that differs by more from what has passed was set: a minute.
+const SET: i128 = 60_000_000_000;
 
 /// When a snapshot was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +37,8 @@ pub(crate) struct Births {
     known: BTreeMap<SnapshotId, Birth>,
     /// When the last update that brought an image was asked for, by this side's clock: what came later was made later.
     asked: Option<Timestamp>,
+    /// What this side's clock showed when it was looked at, and what the one that is never set did.
+    looked: Option<(Timestamp, Duration)>,
 }
 
 impl Births {
@@ -41,7 +48,8 @@ impl Births {
             Some(contact) => before(contact.at, contact.status.now, entry.root.created),
             None => entry.root.created,
         };
-        Self { known: each(volume, |entry| at(entry)), asked: received(volume) }
+        let looked = Some(both(volume));
+        Self { known: each(volume, |entry| at(entry)), asked: received(volume), looked }
     }
 
     /// As it was written down. Of what arrived since the latest moment counts at which it can have been made.
@@ -53,11 +61,29 @@ impl Births {
             let known = births.get(&entry.id).filter(|birth| birth.created == entry.root.created);
             known.map(|birth| birth.at).or(asked).unwrap_or(entry.root.created)
         };
-        Self { known: each(volume, |entry| at(entry)), asked }
+        Self { known: each(volume, |entry| at(entry)), asked, looked: Some(both(volume)) }
     }
 
     pub(crate) fn list(&self) -> Vec<Birth> {
         self.known.values().copied().collect()
+    }
+
+    /// Has what was noted by this side's clock follow that where it was set since.
+    pub(crate) fn follow(&mut self, volume: &Volume) {
+        let (now, passed) = both(volume);
+        let before = self.looked.replace((now, passed));
+        let Some((at, since)) = before else { return };
+        let expected = i128::from(at.0) + passed.saturating_sub(since).as_nanos().cast_signed();
+        let ahead = i128::from(now.0) - expected;
+        if ahead.abs() <= SET {
+            return;
+        }
+        let shifted = |at: Timestamp| {
+            let at = (i128::from(at.0) + ahead).clamp(0, i128::from(u64::MAX));
+            Timestamp(u64::try_from(at).unwrap_or(u64::MAX))
+        };
+        self.known.values_mut().for_each(|birth| birth.at = shifted(birth.at));
+        self.asked = self.asked.map(shifted);
     }
 
     /// When a snapshot that is here was made.
@@ -86,6 +112,11 @@ impl Births {
 /// A moment of this side, as long before `now` as `created` is before `theirs` there.
 fn before(now: Timestamp, theirs: Timestamp, created: Timestamp) -> Timestamp {
     Timestamp(now.0.saturating_sub(theirs.0.saturating_sub(created.0)))
+}
+
+/// What both clocks of this side show.
+fn both(volume: &Volume) -> (Timestamp, Duration) {
+    (volume.clock().now(), volume.clock().monotonic())
 }
 
 /// When the last image came; none before the first.

@@ -430,6 +430,7 @@ impl Destination {
         };
         let mut inner =
             cairn_stream::Work { cancel: work.cancel, progress: &mut tell, threads: work.threads };
+        self.inner.lock().births.follow(&self.volume);
         let (now, lock) = (self.volume.clock().now(), self.options().lock);
         let births = lock.map(|_| self.inner.lock().births.clone());
         let locked = |entry: &SnapshotEntry| {
@@ -469,7 +470,11 @@ impl Destination {
                 return Err(error.into());
             }
         };
-        self.inner.lock().births.arrived(&self.volume, asked, status.now);
+        {
+            let births = &mut self.inner.lock().births;
+            births.follow(&self.volume);
+            births.arrived(&self.volume, asked, status.now);
+        }
         let confirmed = match client.ask(&Request::Ack { target, keep: self.kept() }) {
             Ok(Answer::Status(status)) => {
                 self.heard(status);

@@ -153,6 +153,37 @@ fn lock_counts_what_has_passed_at_the_mirror_and_not_what_the_source_says() {
 }
 
 #[test]
+fn lock_is_as_long_as_it_is_whatever_the_clock_of_the_mirror_is_set_to() {
+    for back in [false, true] {
+        let (pair, far) = apart(26, HOUR);
+        let mut rng = Rng::new(26);
+        let mirror = pair.mirror();
+        pair.write(pair.files[0], 0, 50, &mut rng);
+        update(&pair, &mirror).expect("a baseline");
+        let locked = pair.source.create_snapshot("payroll").expect("a snapshot").id;
+        pair.write(pair.files[0], 0, 20, &mut rng);
+        update(&pair, &mirror).expect("the snapshot comes along");
+        let pass = |pair: &Pair, by: Duration| {
+            pair.clock.advance(by);
+            far.advance(by);
+        };
+        pass(&pair, DAY * 10);
+        turn(&far, back, DAY * 90);
+        pair.source.delete_snapshots(&[locked]).expect("it is deleted");
+        pair.write(pair.files[0], 0, 20, &mut rng);
+        let error = update(&pair, &mirror).expect_err("it is locked");
+        assert!(matches!(&error, MirrorError::Locked { name } if name == "payroll"), "{error}");
+        // And is put right again, or wrong once more.
+        turn(&far, !back, DAY * 200);
+        pass(&pair, DAY * 19);
+        assert!(update(&pair, &mirror).is_err(), "a day is left");
+        pass(&pair, DAY * 2);
+        update(&pair, &mirror).expect("its time is over");
+        assert!(pair.destination.snapshot(locked).is_none());
+    }
+}
+
+#[test]
 fn births_that_were_not_written_down_are_those_of_the_last_image() {
     let (mut pair, far) = apart(25, HOUR);
     let mut rng = Rng::new(25);

@@ -165,7 +165,9 @@ impl OpenVolume {
         self.look_at_damage(clock);
         let mut inner = self.scrub.inner.lock();
         let (now, now_ms) = (clock.monotonic(), clock.now().0 / 1_000_000);
-        if inner.document.running.is_none() && inner.document.next_ms().is_some_and(|next| next <= now_ms) {
+        if inner.document.running.is_none()
+            && inner.document.next_ms(now_ms).is_some_and(|next| next <= now_ms)
+        {
             self.begin_pass(&mut inner, now, now_ms);
         }
         let Some(running) = &inner.document.running else {
@@ -348,7 +350,7 @@ impl OpenVolume {
         self.find_paths(damaged.iter().filter_map(|block| Some((None, file_of(block.place)?))));
         let document = self.scrub.inner.lock().document.clone();
         let total = status.used * BLOCK;
-        let running = document.running.as_ref();
+        let (running, now_ms) = (document.running.as_ref(), self.volume.clock().now().0 / 1_000_000);
         let done = running.map_or(0, |running| running.blocks * BLOCK);
         let spent = running.map_or(0, |running| running.spent_ms);
         let rate = (done * 1000).checked_div(spent).unwrap_or(0);
@@ -357,7 +359,7 @@ impl OpenVolume {
             running: running.is_some(),
             rate_bytes: document.rate_bytes.unwrap_or(RATE),
             every_ms: document.every_ms,
-            next_ms: document.next_ms().filter(|_| running.is_none()),
+            next_ms: document.next_ms(now_ms).filter(|_| running.is_none()),
             started_ms: running.map(|running| running.started_ms),
             done_bytes: done,
             total_bytes: if running.is_some() { total.max(done) } else { 0 },
@@ -433,9 +435,13 @@ impl OpenVolume {
 }
 
 impl Document {
-    /// When the next pass is due.
-    fn next_ms(&self) -> Option<u64> {
+    /// When the next pass is due: now, where the last one has not come yet, as the clock was put back.
+    fn next_ms(&self, now_ms: u64) -> Option<u64> {
         let every = self.every_ms?;
-        Some(self.last.as_ref().map_or(self.asked_ms, |last| last.started_ms.saturating_add(every)))
+        Some(match &self.last {
+            None => self.asked_ms.min(now_ms),
+            Some(last) if last.started_ms > now_ms => now_ms,
+            Some(last) => last.started_ms.saturating_add(every),
+        })
     }
 }
