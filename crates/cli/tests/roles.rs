@@ -205,6 +205,25 @@ fn side_that_took_over_is_the_source_at_once_also_of_a_mirror_without_a_schedule
     // Who takes the role back by itself follows nobody.
     destination.good(&["mirror", "failover", "vol0", "--yes"]);
     poll("it is told", || status(&source)["state"] == "failed-over");
+    // And does again once it has followed, and given the role.
+    source.good(&["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
+    source.good(&["mirror", "failback", "vol0"]);
+    assert_eq!(status(&source)["state"], "source", "{}", status(&source));
+    let problems = source.json(&["status"])["problems"].clone();
+    assert_eq!(problems, serde_json::json!([]), "what it said of its failover is over");
+}
+
+#[test]
+fn side_that_gave_its_role_away_follows_within_seconds_however_seldom_it_is_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = pair(dir.path());
+    destination.good(&["mirror", "set", "vol0", "--every", "6h"]);
+    for (from, to) in [(&source, &destination), (&destination, &source)] {
+        from.good(&["mirror", "allow-reverse", "vol0"]);
+        to.good(&["mirror", "reverse", "vol0", "--yes"]);
+        poll("it has an image of the other side", || status(from)["state"] == "mirrored");
+        assert_eq!(status(from)["problem"], Value::Null);
+    }
 }
 
 #[test]

@@ -79,6 +79,16 @@ impl Source {
     }
 }
 
+impl Source {
+    /// A mirror has given this side the role of the source: whatever it said of a failover before is over, and it follows.
+    pub fn returned(&self, volume: &Volume, name: &str) {
+        let key = (volume.id(), format!("{MIRROR_PREFIX}{name}."));
+        if let Some(follower) = self.followers.lock().get_mut(&key) {
+            follower.departed = None;
+        }
+    }
+}
+
 /// Refuses where a volume follows the very mirror that wants an image of it, and has nothing but what that gave it: one of the two was to take a role, or was put back from an earlier copy, and
 /// images that go in a circle would hide that nobody takes writes. What was written here, and handed over, that mirror is to have.
 pub(crate) fn refuse_circle(

@@ -12,7 +12,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Clock, SnapshotId, Timestamp};
-use cairn_mirror::{Birth, Client, Compression, Contact, Destination, Options, SourceStatus};
+use cairn_mirror::{
+    Birth, Client, Compression, Contact, Destination, MirrorError, Options, Refusal, SourceStatus,
+};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +61,8 @@ mod when;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often an idle mirror asks its source how far behind it is.
 const ASK_EVERY: Duration = Duration::from_secs(15);
+/// When a side that gave its role away asks the other one again for an image, while that has not taken it.
+const HEIR_AGAIN: Duration = Duration::from_secs(3);
 /// How long a failover or an abort waits for the transfer that it cuts off.
 const CUT_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -662,6 +666,11 @@ impl Mirrors {
             Err(ServerError::Ending) => {}
             // It was told to: what was wrong before, if anything, still is.
             Err(_) if relation.abort.load(Ordering::Acquire) => {}
+            // It has given its role, and the other side takes it in a moment, or once that is repeated: `handed-over` says so.
+            Err(error) if is_circle(error) && relation.destination.volume().own_head().is_some() => {
+                let soon_ms = now_ms(&*self.clock).saturating_add(millis(HEIR_AGAIN));
+                live.next_ms = live.next_ms.map(|next| next.min(soon_ms));
+            }
             Err(error) => {
                 let body = error.body();
                 if body.error == api::ErrorKind::Diverged {
@@ -677,6 +686,12 @@ impl Mirrors {
             tracing::warn!(mirror = relation.name, %error, "what is known of the last update was not written down");
         }
     }
+}
+
+/// Whether the other side gave no image as it follows this one.
+fn is_circle(error: &ServerError) -> bool {
+    let ServerError::Mirror { source, .. } = error else { return false };
+    matches!(**source, MirrorError::Refused(Refusal::Circle))
 }
 
 /// The snapshot that a destination shows; after a failover, the one that it showed.

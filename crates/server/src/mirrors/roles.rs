@@ -484,6 +484,7 @@ impl Mirrors {
         self.keep(relation, |document| document.change = Some(self.changed(Change::Reverse)))?;
         destination.take_over(target).map_err(|error| relation.failed(error))?;
         open.skip_numbers();
+        self.source.returned(&open.volume, &relation.follower());
         tracing::warn!(
             mirror = relation.name,
             "took over: the volume takes writes, and the other side follows"

@@ -109,7 +109,9 @@ impl Mirrors {
         }
         self.keep(&relation, |document| document.change = Some(self.changed(Change::Reverse)))?;
         relation.destination.failover().map_err(|error| relation.failed(error))?;
-        self.volumes.get(name)?.skip_numbers();
+        let open = self.volumes.get(name)?;
+        open.skip_numbers();
+        self.source.returned(&open.volume, &relation.follower());
         tracing::warn!(mirror = name, "took over: the volume takes writes, and the other side follows");
         Ok(())
     }
