@@ -214,7 +214,9 @@ fn reader_that_has_the_target_gets_its_new_name_and_no_block() {
     let target = source.snapshot();
     let reader = volume(Role::Destination);
     for name in [None, Some("renamed")] {
-        name.map(|name| source.volume.rename_snapshot(target, name).expect("it is renamed"));
+        if let Some(name) = name {
+            source.volume.rename_snapshot(target, name).expect("it is renamed");
+        }
         let plan = Plan::new(&source.volume, &Have::of(&reader), target).expect("a plan");
         assert_eq!(plan.blocks() == 0, name.is_some());
         bring(&plan, &reader, false);
