@@ -12,7 +12,7 @@ use cairn_volume::{FormatOptions, OpenOptions, ReceivedImage, Role, Volume};
 mod hostile;
 mod plans;
 
-use crate::{AbortReason, Compression, Have, Plan, StreamError, Work, abort, apply, produce};
+use crate::{AbortReason, Compression, Have, Plan, StreamError, Threads, Work, abort, apply, produce};
 
 fn volume(role: Role) -> Arc<Volume> {
     volume_on(Arc::new(MemoryDevice::new(Volume::device_bytes(4096, role))), role)
@@ -45,9 +45,26 @@ fn stream(compression: Compression) -> (Plan, Vec<u8>) {
     (plan, bytes)
 }
 
-fn with_work<T>(run: impl FnOnce(&mut Work<'_>) -> T) -> T {
+pub(crate) struct Scoped;
+
+impl Threads for Scoped {
+    fn beside(&self, helper: &mut (dyn FnMut() + Send), own: &mut dyn FnMut()) {
+        std::thread::scope(|scope| {
+            scope.spawn(helper);
+            own();
+        });
+    }
+}
+
+/// Runs it on one thread or on two.
+pub(crate) fn on_threads<T>(two: bool, run: impl FnOnce(&mut Work<'_>) -> T) -> T {
     let cancel = AtomicBool::new(false);
-    run(&mut Work { cancel: &cancel, progress: &mut |_| {}, threads: None })
+    let threads = two.then_some(&Scoped as &dyn Threads);
+    run(&mut Work { cancel: &cancel, progress: &mut |_| {}, threads })
+}
+
+fn with_work<T>(run: impl FnOnce(&mut Work<'_>) -> T) -> T {
+    on_threads(false, run)
 }
 
 fn take(bytes: &[u8], into: &Arc<Volume>) -> Result<crate::Applied, StreamError> {

@@ -11,6 +11,7 @@ use cairn_format::dump::{DumpId, DumpLevel};
 use cairn_volume::{CheckDepth, FormatOptions, OpenOptions, Role, Volume};
 
 use super::*;
+use crate::tests::{Scoped, on_threads};
 use crate::{Compression, Plan, StreamError, Threads, Work};
 
 mod restore;
@@ -65,23 +66,6 @@ fn shown(volume: &Arc<Volume>) -> Shown {
     volume.snapshots().iter().map(of).collect()
 }
 
-struct Scoped;
-
-impl Threads for Scoped {
-    fn beside(&self, helper: &mut (dyn FnMut() + Send), own: &mut dyn FnMut()) {
-        std::thread::scope(|scope| {
-            scope.spawn(helper);
-            own();
-        });
-    }
-}
-
-fn with_work<T>(threads: bool, run: impl FnOnce(&mut Work<'_>) -> T) -> T {
-    let cancel = AtomicBool::new(false);
-    let threads = threads.then_some(&Scoped as &dyn Threads);
-    run(&mut Work { cancel: &cancel, progress: &mut |_| {}, threads })
-}
-
 /// The parts of a dump of `target` against `base`.
 fn dump(
     volume: &Arc<Volume>,
@@ -103,7 +87,7 @@ fn dump(
         .map(|part| {
             let mut bytes = Vec::new();
             let produced =
-                with_work(part % 2 == 0, |work| dump.write_part(part, &mut bytes, compression, work));
+                on_threads(part % 2 == 0, |work| dump.write_part(part, &mut bytes, compression, work));
             assert_eq!(produced.expect("written").bytes, bytes.len() as u64);
             bytes
         })
@@ -137,7 +121,7 @@ fn restored_to(
 ) -> Result<(Arc<MemoryDevice>, Restored), DumpError> {
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
     let dumps = arrange(readers(files)?, false)?;
-    let restored = with_work(threads, |work| restore(dumps, &*device, BLOCKS, accept, Timestamp(5), work));
+    let restored = on_threads(threads, |work| restore(dumps, &*device, BLOCKS, accept, Timestamp(5), work));
     match restored {
         Ok(restored) => Ok((device, restored)),
         Err(error) => {
@@ -501,7 +485,7 @@ fn restore_that_is_cut_at_any_device_operation_leaves_no_volume_or_a_whole_one()
     let files = dumps.concat();
     let run = |device: &FaultDevice| {
         let dumps = arrange(readers(&files).expect("heads"), false).expect("arranged");
-        with_work(false, |work| restore(dumps, device, BLOCKS, false, Timestamp(5), work))
+        on_threads(false, |work| restore(dumps, device, BLOCKS, false, Timestamp(5), work))
     };
     let bytes = Volume::device_bytes(BLOCKS, Role::Normal);
     let uncut = FaultDevice::new(bytes);

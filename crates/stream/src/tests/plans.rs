@@ -8,29 +8,11 @@ use cairn_format::SnapshotEntry;
 use cairn_volume::{BlockRead, Snapshot};
 
 use super::*;
-use crate::Threads;
 
 /// Blocks of the file.
 const BLOCKS: u64 = 60;
 /// The number of the mirror relationship.
 const RELATIONSHIP: u64 = 7;
-
-/// Two threads.
-struct Scoped;
-
-impl Threads for Scoped {
-    fn beside(&self, helper: &mut (dyn FnMut() + Send), own: &mut dyn FnMut()) {
-        std::thread::scope(|scope| {
-            scope.spawn(helper);
-            own();
-        });
-    }
-}
-
-fn with_threads<T>(run: impl FnOnce(&mut Work<'_>) -> T) -> T {
-    let cancel = AtomicBool::new(false);
-    run(&mut Work { cancel: &cancel, progress: &mut |_| {}, threads: Some(&Scoped) })
-}
 
 /// A volume with a file, and what is in each of its snapshots.
 struct Source {
@@ -131,10 +113,10 @@ impl Source {
 fn bring(plan: &Plan, reader: &Arc<Volume>, threads: bool) {
     let mut bytes = Vec::new();
     let produced = |work: &mut Work<'_>| produce(plan, &mut bytes, Compression::None, work);
-    if threads { with_threads(produced) } else { with_work(produced) }.expect("produced");
+    on_threads(threads, produced).expect("produced");
     assert_eq!(plan.bytes(), bytes.len() as u64, "exact before a byte is sent");
     let apply = |work: &mut Work<'_>| apply(&mut &bytes[..], reader, work);
-    let applied = if threads { with_threads(apply) } else { with_work(apply) }.expect("applied");
+    let applied = on_threads(threads, apply).expect("applied");
     assert_eq!((applied.blocks, applied.target), (plan.blocks(), plan.header().target));
     assert_eq!(Some(&applied.name), plan.target().map(|entry| &entry.name));
 }
@@ -231,12 +213,12 @@ fn image_that_was_not_written_or_read_to_its_end_is_not_shown_with_threads_eithe
     let target = source.snapshot();
     let plan = Plan::new(&source.volume, &[], target).expect("a plan");
     let mut bytes = Vec::new();
-    with_threads(|work| produce(&plan, &mut bytes, Compression::Zstd, work)).expect("produced");
+    on_threads(true, |work| produce(&plan, &mut bytes, Compression::Zstd, work)).expect("produced");
     let mut failures = 0;
     loop {
         let device = Arc::new(FaultDevice::new(Volume::device_bytes(4096, Role::Destination)));
         let reader = volume_on(device.clone(), Role::Destination);
-        let take = |bytes: &[u8]| with_threads(|work| apply(&mut &bytes[..], &reader, work));
+        let take = |bytes: &[u8]| on_threads(true, |work| apply(&mut &bytes[..], &reader, work));
         take(&bytes[..bytes.len() / 2]).expect_err("it is cut");
         device.fail_operations(failures, 1, DeviceError::OutOfService);
         let outcome = take(&bytes);

@@ -63,7 +63,7 @@ fn go_on(
     let run = |work: &mut Work<'_>| {
         restore_on(sources(files, pipes), device, BLOCKS, accept, Timestamp(5), notes, work)
     };
-    with_work(threads, run)
+    on_threads(threads, run)
 }
 
 fn empty() -> MemoryDevice {

@@ -33,7 +33,7 @@ fn uncut(dump: &Dump<'_>, part: u32, compression: Compression) -> (Vec<u8>, Vec<
     };
     let begun = Begun::default();
     let onto = Onto { out: &mut bytes, reached };
-    with_work(false, |work| dump.resume_part(part, &begun, onto, compression, work)).expect("written");
+    on_threads(false, |work| dump.resume_part(part, &begun, onto, compression, work)).expect("written");
     (bytes, ends)
 }
 
@@ -47,7 +47,7 @@ fn go_on(dump: &Dump<'_>, part: u32, file: &mut Vec<u8>, compression: Compressio
     let there = begun.at().bytes;
     file.truncate(there as usize);
     let onto = Onto { out: file, reached: &mut |_| Ok(()) };
-    let produced = with_work(threads, |work| dump.resume_part(part, &begun, onto, compression, work));
+    let produced = on_threads(threads, |work| dump.resume_part(part, &begun, onto, compression, work));
     assert_eq!(produced.expect("written").bytes, file.len() as u64);
     there
 }
@@ -59,7 +59,7 @@ fn part_that_was_cut_at_any_byte_goes_on_there_and_is_the_same_file() {
     let (whole, ends) = uncut(&dump, 0, Compression::Zstd);
     let with_write_part = {
         let mut bytes = Vec::new();
-        with_work(false, |work| dump.write_part(0, &mut bytes, Compression::Zstd, work)).expect("written");
+        on_threads(false, |work| dump.write_part(0, &mut bytes, Compression::Zstd, work)).expect("written");
         bytes
     };
     assert_eq!(whole, with_write_part);
@@ -154,7 +154,7 @@ fn disk_that_is_full_again_and_again_costs_a_record_each_time() {
             let (before, room) = (file.len(), 1_200_000 + rng.below(1 << 20) as usize);
             let onto = Onto { out: &mut Full(&mut file, room), reached: &mut |_| Ok(()) };
             let outcome =
-                with_work(threads, |work| dump.resume_part(0, &begun, onto, Compression::None, work));
+                on_threads(threads, |work| dump.resume_part(0, &begun, onto, Compression::None, work));
             written += file.len() - before;
             times += 1;
             assert!(times < 100, "it makes no way");

@@ -172,7 +172,7 @@ fn block_outside_of_the_space_that_a_dump_says_is_never_written() {
         pieces.tail = pieces.head.to_bytes();
         let dumps = arrange(readers(&[pieces.to_bytes()]).expect("heads"), false).expect("arranged");
         let device = MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal));
-        let outcome = with_work(false, |work| restore(dumps, &device, blocks, false, Timestamp(5), work));
+        let outcome = on_threads(false, |work| restore(dumps, &device, blocks, false, Timestamp(5), work));
         let written = Volume::space_offset(blocks) + blocks * 4096;
         let behind = device.geometry().length - written;
         let after = device.read(written, behind as u32).expect("it can be read").to_vec();
@@ -181,7 +181,7 @@ fn block_outside_of_the_space_that_a_dump_says_is_never_written() {
     }
     let dumps = arrange(readers(&[file]).expect("heads"), false).expect("arranged");
     let device = MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal));
-    let refused = with_work(false, |work| restore(dumps, &device, BLOCKS - 1, false, Timestamp(5), work));
+    let refused = on_threads(false, |work| restore(dumps, &device, BLOCKS - 1, false, Timestamp(5), work));
     let too_small = StreamError::TooSmall { need: BLOCKS, have: BLOCKS - 1 };
     assert_eq!(refused.map(drop).expect_err("refused").to_string(), DumpError::from(too_small).to_string());
 }
@@ -192,7 +192,7 @@ fn restore_of_which_one_write_or_flush_fails_is_no_restore() {
     let files = dumps.concat();
     let run = |device: &FaultDevice, threads| {
         let dumps = arrange(readers(&files).expect("heads"), false).expect("arranged");
-        with_work(threads, |work| restore(dumps, device, BLOCKS, false, Timestamp(5), work))
+        on_threads(threads, |work| restore(dumps, device, BLOCKS, false, Timestamp(5), work))
     };
     for threads in [false, true] {
         let bytes = Volume::device_bytes(BLOCKS, Role::Normal);
@@ -281,13 +281,13 @@ fn what_is_said_to_be_written_was_handed_on_by_its_writer() {
     let plan = Plan::against(&volume, None, target).expect("a plan");
     let dump = Dump::new(&plan, first_label(), 1);
     let mut out = Holding::default();
-    let produced = with_work(false, |work| dump.write_part(0, &mut out, Compression::None, work));
+    let produced = on_threads(false, |work| dump.write_part(0, &mut out, Compression::None, work));
     assert_eq!(produced.expect("written").bytes, out.written.len() as u64);
     assert!(out.held.is_empty());
     let whole = out.written;
     // One that goes on from its beginning.
     let mut out = Holding::default();
-    let resumed = with_work(false, |work| {
+    let resumed = on_threads(false, |work| {
         let onto = Onto { out: &mut out, reached: &mut |_| Ok(()) };
         dump.resume_part(0, &Begun::default(), onto, Compression::None, work)
     });
@@ -303,7 +303,7 @@ fn what_is_said_to_be_written_was_handed_on_by_its_writer() {
     let reason = crate::AbortReason::Cancelled;
     assert!(matches!(&error, DumpError::GivenUp { reason: told, .. } if *told == reason), "{error}");
     let (mut out, mut given_up) = (Holding::default(), Holding::default());
-    with_work(false, |work| crate::produce(&plan, &mut out, Compression::None, work)).expect("written");
+    on_threads(false, |work| crate::produce(&plan, &mut out, Compression::None, work)).expect("written");
     crate::abort(&mut given_up, reason).expect("written");
     assert!(out.held.is_empty() && given_up.held.is_empty() && !given_up.written.is_empty());
 }
