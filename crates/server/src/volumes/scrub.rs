@@ -445,3 +445,6 @@ impl Document {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,26 @@
+//! When a pass is due.
+
+use super::*;
+
+fn passed(started_ms: u64) -> Option<api::ScrubResult> {
+    Some(api::ScrubResult {
+        started_ms,
+        finished_ms: started_ms + 7,
+        bytes: 0,
+        stopped: false,
+        findings_total: 0,
+        findings: Vec::new(),
+    })
+}
+
+#[test]
+fn pass_is_due_when_it_was_asked_for_then_an_interval_after_the_last_one_and_never_out_of_reach() {
+    let document = |every_ms, last| Document { every_ms, asked_ms: 1000, last, ..Document::default() };
+    assert_eq!(document(None, None).next_ms(5000), None, "nobody asked");
+    assert_eq!(document(Some(100), None).next_ms(5000), Some(1000), "not in 1970");
+    assert_eq!(document(Some(100), None).next_ms(900), Some(900), "the clock was put back");
+    assert_eq!(document(Some(100), passed(4000)).next_ms(5000), Some(4100));
+    assert_eq!(document(Some(100), passed(4000)).next_ms(4000), Some(4100));
+    assert_eq!(document(Some(100), passed(6000)).next_ms(5000), Some(5000), "the clock was put back");
+    assert_eq!(document(Some(u64::MAX), passed(4000)).next_ms(5000), Some(u64::MAX));
+}
