@@ -26,6 +26,14 @@ fn is_untouched(path: &Path, bytes: u64) -> bool {
     is_file && fs::File::open(path).is_ok_and(|file| data(file) == Err(rustix::io::Errno::NXIO))
 }
 
+/// What an adoption has made so far.
+#[derive(Default)]
+struct Made {
+    files: Vec<PathBuf>,
+    /// A history is written into its store, or was.
+    history: bool,
+}
+
 impl Devices {
     /// Adopts a device; on failure nothing is left of what was made for it.
     pub(crate) fn adopt(&self, request: &api::AdoptDevice) -> Result<(), ServerError> {
@@ -42,11 +50,16 @@ impl Devices {
         let (document, options) = self.plan(request)?;
         // Before anything is made or written: what a kill leaves is known by it, and taken back.
         state::save(&self.path(name), &document)?;
-        let mut made: Vec<PathBuf> = Vec::new();
+        let mut made = Made::default();
         let outcome = self.adopt_as(&document, request, &options, &mut made);
         if outcome.is_err() {
-            made.iter().for_each(|path| drop(fs::remove_file(path)));
-            drop(self.drop_plan(name, &document));
+            made.files.iter().for_each(|path| drop(fs::remove_file(path)));
+            if made.history {
+                self.clear_store(name, &document);
+            }
+            if let Err(error) = self.drop_document(name) {
+                tracing::warn!(device = name, %error, "the document of a failed adoption stays until the next start");
+            }
         }
         self.entries.write().insert(name.clone(), outcome?);
         Ok(())
@@ -92,17 +105,18 @@ impl Devices {
         plan: &Document,
         request: &api::AdoptDevice,
         options: &HistoryOptions,
-        made: &mut Vec<PathBuf>,
+        made: &mut Made,
     ) -> Result<Entry, ServerError> {
         let name = &request.name;
-        let origin = self.take_origin(&plan.origin, request.size_bytes, made)?;
+        let origin = self.take_origin(&plan.origin, request.size_bytes, &mut made.files)?;
         let document = Document { adopting: false, origin_made_bytes: None, ..plan.clone() };
         let Some(place) = &document.history else {
             self.note_adopted(name, &document)?;
             return Ok(Entry::Plain(document, origin));
         };
         let bytes = request.history_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
-        let store = self.take_store(place, bytes, made)?;
+        let store = self.take_store(place, bytes, &mut made.files)?;
+        made.history = true;
         let history = History::create(origin, store, options, self.open_options(&document))
             .map_err(ServerError::history(name))?;
         self.note_adopted(name, &document)?;
@@ -117,7 +131,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Takes back what a kill in the middle of an adoption has left: an origin that was made and has nothing in it, and what [`Self::drop_plan`] does. The same command does it all again then.
+    /// Takes back what a kill in the middle of an adoption has left: an origin that was made and has nothing in it, the beginnings of a history, and the plan. The same command does it all again then.
     pub(super) fn take_back(&self, name: &str, document: &Document) -> Result<(), ServerError> {
         if let (Some(bytes), Place::File(path)) = (document.origin_made_bytes, &document.origin)
             && is_untouched(path, bytes)
@@ -125,18 +139,22 @@ impl Devices {
         {
             tracing::warn!(device = name, path = %path.display(), %error, "an origin that its adoption had made stays");
         }
-        self.drop_plan(name, document)
+        self.clear_store(name, document);
+        self.drop_document(name)
     }
 
-    /// Takes back the beginnings of a history in its store, if they are that plan's own and all that is there, and the plan.
-    fn drop_plan(&self, name: &str, document: &Document) -> Result<(), ServerError> {
+    fn drop_document(&self, name: &str) -> Result<(), ServerError> {
+        let path = self.path(name);
+        state::remove(&path).map_err(ServerError::path("remove", &path))
+    }
+
+    /// Takes back the beginnings of a history in its store, if they are that plan's own and all that is there.
+    fn clear_store(&self, name: &str, document: &Document) {
         if let Some(place) = document.history.as_ref().filter(|place| place.is_there())
             && let Err(error) = self.clear_unfinished(place, &document.history_id)
         {
             tracing::warn!(device = name, store = %place, %error, "what there is of a history that was only made stays");
         }
-        let path = self.path(name);
-        state::remove(&path).map_err(ServerError::path("remove", &path))
     }
 
     /// Empties a store if the history of that id was only made in it.
