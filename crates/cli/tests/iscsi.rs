@@ -284,6 +284,26 @@ fn lun_of_a_mirror_is_open_to_nobody_who_is_kept_out_at_its_source_also_after_a_
 }
 
 #[test]
+fn mirror_shows_no_first_image_while_its_source_cannot_say_who_may_see_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut source, mirror) = restricted(dir.path());
+    mirror.good(&["mirror", "delete", "v", "--yes"]);
+    source.kill();
+    let exports = source.data.join("exports.json");
+    let kept = std::fs::read(&exports).unwrap();
+    std::fs::write(&exports, b"{").unwrap();
+    source.restart();
+    let token = source.invite();
+    mirror.bad(1, "failed", &["mirror", "create", "v", &token]);
+    assert_eq!(refusal(&mirror, "named"), Some(0x0203), "there is no such target yet");
+    source.kill();
+    std::fs::write(&exports, kept).unwrap();
+    source.restart();
+    mirror.good(&["mirror", "update", "v"]);
+    assert_eq!(["open", "named"].map(|lun| refusal(&mirror, lun)), [None, Some(0x0202)]);
+}
+
+#[test]
 fn what_is_set_for_a_lun_of_a_mirror_holds_whatever_its_source_says_and_the_rest_follows_that() {
     const FORBIDDEN: Option<u16> = Some(0x0202);
     let dir = tempfile::tempdir().unwrap();

@@ -545,6 +545,9 @@ impl Mirrors {
             progress.phase("growing");
             open.grow(Some(wanted.blocks * BLOCK_SIZE as u64))?;
         }
+        if !relation.has_image() {
+            self.hear_access_first(relation)?;
+        }
         if progress.cancelled().load(Ordering::Relaxed) {
             return Err(ServerError::Ending);
         }

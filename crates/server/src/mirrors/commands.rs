@@ -96,8 +96,6 @@ impl Server {
         let path = self.volumes.folder(name).join("mirror.json");
         state::save(&path, &document)?;
         let relation = Arc::new(Relation::new(&open, path, document, now_ms(&*self.clock)));
-        // Nobody sees an image of it before it is known who may.
-        mirrors.hear_access(&relation);
         // The baseline is begun before the schedule can see the mirror.
         let job = mirrors.begin(&relation, Some(stream), "mirror create", Manner::default());
         mirrors.relations.lock().insert(name.to_owned(), relation);

@@ -5,10 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_mirror::LunAccess;
+use cairn_mirror::{LunAccess, MirrorError};
 
 use super::{Mirrors, Relation};
 use crate::error::ServerError;
+use crate::source::is_late;
 
 /// How often the source is asked.
 const ASK_EVERY: Duration = Duration::from_secs(60);
@@ -19,16 +20,31 @@ impl Mirrors {
         self.access.of_volume(volume)
     }
 
-    /// Asks the source who may use its LUNs, and notes it. Where that fails, what was heard before holds.
-    pub(super) fn hear_access(&self, relation: &Relation) {
+    /// Asks the source who may use its LUNs, and notes it.
+    fn ask_access(&self, relation: &Relation) -> Result<(), ServerError> {
         let volume = relation.document.lock().volume.clone();
-        let heard = self.talk(relation, |client| client.access(&volume));
-        let noted = heard.and_then(|luns| match relation.is_failed_over() {
+        let luns = self.talk(relation, |client| client.access(&volume))?;
+        match relation.is_failed_over() {
             true => Ok(()),
             false => self.access.take_over(&relation.name, &luns),
-        });
-        if let Err(error) = noted {
+        }
+    }
+
+    /// The same for a mirror that shows an image. Where it fails, what was heard before holds.
+    pub(super) fn hear_access(&self, relation: &Relation) {
+        if let Err(error) = self.ask_access(relation) {
             tracing::debug!(mirror = relation.name, %error, "who may use the LUNs of its source is not known anew");
+        }
+    }
+
+    /// The same before anything is shown: nobody sees an image of which it is not known who may.
+    pub(super) fn hear_access_first(&self, relation: &Relation) -> Result<(), ServerError> {
+        match self.ask_access(relation) {
+            Err(error) if has_hung_up(&error) => {
+                tracing::warn!(mirror = relation.name, %error, "its source does not say who may use its LUNs, as one of an older version: set it here with `cairn export set`");
+                Ok(())
+            }
+            asked => asked,
         }
     }
 
@@ -58,4 +74,10 @@ impl Mirrors {
             tracing::warn!(mirror = name, %error, "who may use the LUNs of a mirror that was deleted is still written down");
         }
     }
+}
+
+/// Whether a source ended the conversation without a word, as one does that does not know the question.
+fn has_hung_up(error: &ServerError) -> bool {
+    let ServerError::Mirror { source, .. } = error else { return false };
+    matches!(&**source, MirrorError::Io(error) if !is_late(error))
 }
