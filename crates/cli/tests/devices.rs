@@ -825,3 +825,25 @@ fn store_of_an_adoption_that_was_cut_is_emptied_if_nothing_else_is_in_it() {
     server.bad(32, "not-empty", &command);
     assert!(std::fs::read(&store).unwrap() == held, "a history with something in it is no unfinished one");
 }
+
+#[test]
+fn device_begins_without_the_settings_that_a_killed_release_left_of_another_of_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, image) = served(dir.path());
+    server.good(&["device", "adopt", "disk0", "--origin", &image]);
+    server.good(&["export", "set", "disk0", "--read-only", "true"]);
+    assert!(server.disk("disk0").write(0, &[1; 4096]).is_err());
+    // As a kill leaves it between the end of a release and of what belonged to the name.
+    server.kill();
+    for name in ["disk0.json", "disk0.json.old"] {
+        std::fs::remove_file(server.data.join("devices").join(name)).unwrap();
+    }
+    server.restart();
+    server.good(&["device", "adopt", "disk0", "--origin", &image]);
+    write(&mut server.disk("disk0"), 0, 5);
+    let refused = server.run(&["device", "adopt", "disk0", "--origin", &image]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("cairn device release"), "{refused:?}");
+    server.good(&["export", "set", "disk0", "--read-only", "true"]);
+    server.bad(21, "taken", &["device", "adopt", "disk0", "--origin", &image]);
+    assert!(server.disk("disk0").write(0, &[1; 4096]).is_err(), "a refused adoption takes no setting away");
+}

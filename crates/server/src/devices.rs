@@ -5,7 +5,7 @@
 //! A device may be adopted without a history: then it is a plain export. An origin that is a LUN is served as the device under the LUN's own name as well, so that no write gets past the history.
 //! One thread a device moves the window, writes out and copies after a revert.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cairn_base::{Clock, HistoryId, Interval, Timestamp};
-use cairn_device::{Device, FileDevice};
+use cairn_device::Device;
 use cairn_frontend_nbd::{Export, ExportInfo};
 use cairn_history::{
     FloorPolicy, Granularity, History, HistoryError, HistoryOptions, HistoryView, LogPosition, OpenOptions,
@@ -32,6 +32,7 @@ use crate::token::random_bytes;
 use crate::volumes::Volumes;
 
 mod adopting;
+mod clones;
 mod commands;
 mod older;
 mod place;
@@ -75,6 +76,9 @@ pub(crate) struct Document {
     /// Instants by the names of their clones.
     #[serde(default)]
     clones: BTreeMap<String, u64>,
+    /// Clones that are being made or deleted: a start removes what is there of their stores.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    loose: BTreeSet<String>,
     /// The device is being adopted: nobody was served by it, and a start takes back what there is of it.
     #[serde(default)]
     adopting: bool,
@@ -103,6 +107,7 @@ impl Document {
             cache_bytes: 0,
             views: BTreeMap::new(),
             clones: BTreeMap::new(),
+            loose: BTreeSet::new(),
             adopting: false,
             origin_made_bytes: None,
             releasing: false,
@@ -225,9 +230,10 @@ impl Devices {
             return self.take_back(name, &document);
         }
         match state::load::<Document>(&state::previous(&path)) {
-            Ok(Some(before)) if before.adopting => state::renew_copy(&path),
+            Ok(Some(before)) if before.adopting || !before.loose.is_empty() => state::renew_copy(&path),
             _ => state::keep_copy(&path),
         }
+        let document = self.settle_clones(name, document);
         let entry = match self.start(name, &document) {
             Ok(entry) => {
                 if let (true, Entry::Open(open)) = (document.releasing, &entry) {
@@ -242,7 +248,7 @@ impl Devices {
                 entry
             }
             Err(ServerError::History { source: HistoryError::NoHistory, .. }) if document.releasing => {
-                return state::remove(&path).map_err(ServerError::path("remove", &path));
+                return self.drop_released(name);
             }
             Err(error) => {
                 tracing::error!(device = name, %error, "an adopted device cannot be opened; the others are served");
@@ -277,6 +283,11 @@ impl Devices {
 
     fn clone_path(&self, name: &str, clone: &str) -> PathBuf {
         self.dir.join(format!("{name}@{clone}.store"))
+    }
+
+    /// Whether no device has that name.
+    pub(crate) fn is_free(&self, name: &str) -> bool {
+        !self.entries.read().contains_key(name)
     }
 
     /// Where it is noted how far the history of a device has come.
@@ -352,32 +363,6 @@ impl Devices {
         Ok(open)
     }
 
-    /// A history of its own over a view: what is written to the clone goes there, and is never folded into the view.
-    fn open_clone(
-        &self,
-        name: &str,
-        document: &Document,
-        history: &Arc<History>,
-        clone: &str,
-        at: u64,
-        new: bool,
-    ) -> Result<Shown, ServerError> {
-        let failed = ServerError::history(name);
-        let view = if new { history.view(Timestamp(at)) } else { exactly(history, at) };
-        let view = Arc::new(view.map_err(&failed)?);
-        let path = self.clone_path(name, clone);
-        let options = self.open_options(document);
-        let history = if new {
-            // Room for every block twice: what is overwritten is cleaned away, so that it never fills.
-            let bytes = (2 * view.geometry().length + STORE_MIN).next_multiple_of(1 << 20);
-            let store = Arc::new(FileDevice::create(&path, bytes)?);
-            History::create(view.clone(), store, &options_of_a_clone(document.block_bytes), options)
-        } else {
-            History::open(view.clone(), open_when_free(&path)?, options)
-        };
-        Ok(Shown::Clone { history: history.map_err(&failed)?, view })
-    }
-
     /// The open device of that name.
     pub(crate) fn get(&self, name: &str) -> Result<Arc<OpenDevice>, ServerError> {
         match self.entries.read().get(name) {
@@ -414,72 +399,6 @@ impl Devices {
             _ => None,
         };
         self.entries.read().iter().filter_map(plain).collect()
-    }
-
-    /// Exports an instant of a device as `DEVICE@NAME`.
-    pub(crate) fn show_instant(
-        &self,
-        name: &str,
-        request: &api::CreateView,
-    ) -> Result<(String, u64, bool), ServerError> {
-        let _changing = self.changing.lock();
-        let open = self.get(name)?;
-        let at = open.instant(&request.instant)?;
-        let view = request.name.clone().unwrap_or_else(|| format!("at-{}", at / 1_000_000));
-        names::check("view", &view)?;
-        // The store of a clone that could not be opened must not be taken for what is left of an attempt.
-        if open.shown.read().contains_key(&view) || open.document.lock().clones.contains_key(&view) {
-            return Err(ServerError::Taken { what: "view", name: format!("{name}@{view}") });
-        }
-        let mut document = open.document.lock().clone();
-        let shown = if request.writable {
-            self.open_clone(name, &document, &open.history, &view, at, true)
-                .inspect_err(|_| drop(fs::remove_file(self.clone_path(name, &view))))?
-        } else {
-            Shown::View(Arc::new(open.history.view(Timestamp(at)).map_err(ServerError::history(name))?))
-        };
-        let instant = shown.instant();
-        if request.writable { &mut document.clones } else { &mut document.views }
-            .insert(view.clone(), instant);
-        state::save(&self.path(name), &document)?;
-        *open.document.lock() = document;
-        open.shown.write().insert(view.clone(), shown);
-        Ok((view, instant, request.writable))
-    }
-
-    /// Refuses a view where a clone is meant, and a clone, also one that could not be opened, where a view is.
-    pub(crate) fn refuse_other_kind(
-        &self,
-        name: &str,
-        view: &str,
-        writable: Option<bool>,
-    ) -> Result<(), ServerError> {
-        let open = self.get(name)?;
-        let document = open.document.lock();
-        let is_clone = document.clones.contains_key(view);
-        let is_there = is_clone || document.views.contains_key(view);
-        if !is_there || writable.is_none_or(|writable| writable == is_clone) {
-            return Ok(());
-        }
-        let kind = if is_clone { "clone" } else { "view" };
-        Err(ServerError::OtherKind { device: name.to_owned(), view: view.to_owned(), kind })
-    }
-
-    /// Ends the export of an instant; a clone and all that was written to it is gone.
-    pub(crate) fn hide_instant(&self, name: &str, view: &str) -> Result<(), ServerError> {
-        let _changing = self.changing.lock();
-        let open = self.get(name)?;
-        let mut document = open.document.lock().clone();
-        if document.views.remove(view).is_none() && document.clones.remove(view).is_none() {
-            let (name, list) = (format!("{name}@{view}"), "cairn history status DEVICE");
-            return Err(ServerError::NotFound { what: "view or clone", name, list });
-        }
-        state::save(&self.path(name), &document)?;
-        *open.document.lock() = document;
-        open.shown.write().remove(view);
-        open.closed.lock().remove(view);
-        let _ = fs::remove_file(self.clone_path(name, view));
-        Ok(())
     }
 
     /// Gives up a device without a history; false when it has one.
@@ -615,6 +534,7 @@ impl OpenDevice {
             cache_bytes: 0,
             views: BTreeMap::new(),
             clones: BTreeMap::new(),
+            loose: BTreeSet::new(),
             adopting: false,
             origin_made_bytes: None,
             releasing: false,
@@ -864,3 +784,6 @@ fn engine_window(window: &api::Window) -> Result<Window, ServerError> {
         },
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -138,12 +138,18 @@ pub(crate) fn renew_copy(path: &Path) {
     }
 }
 
-/// Removes a document for good, durably, and its previous generation before it: another one of its name is not to find that.
+/// Removes a document for good, durably, and before it its previous generation, as another one of its name is not to find that, and what a kill may have left of writing them.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(previous(path)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => fs::remove_file(path).and_then(|()| sync_parent(path)),
+    let _writing = WRITING.lock();
+    let old = previous(path);
+    let cut = [path.with_extension("new"), old.with_extension("new"), old.with_extension("old.new")];
+    for beside in cut.iter().chain([&old]) {
+        match fs::remove_file(beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
     }
+    fs::remove_file(path).and_then(|()| sync_parent(path))
 }
 
 /// Reads `path`; `None` when there is no such file.

@@ -119,6 +119,9 @@ pub(crate) struct Document {
     /// A history between the devices and the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     history: Option<Beneath>,
+    /// One that is being made, and that nothing was written through: a start takes back what there is of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    coming: Option<Beneath>,
     /// Of a history that was taken away, in which the volume had been brought back: numbers that it had not given yet.
     #[serde(default, skip_serializing_if = "Given::is_nothing")]
     given: Given,
@@ -127,7 +130,8 @@ pub(crate) struct Document {
 impl Document {
     /// Of a volume on those devices, with nothing else.
     fn of(devices: Vec<PathBuf>) -> Self {
-        Self { devices, log_devices: Vec::new(), clone_of: None, history: None, given: Given::default() }
+        let (history, coming, given) = (None, None, Given::default());
+        Self { devices, log_devices: Vec::new(), clone_of: None, history, coming, given }
     }
 
     /// The volume gives no number below these.
@@ -218,6 +222,7 @@ impl Volumes {
             }
             if name.starts_with('.') {
                 // A creation or deletion that was cut off.
+                history::take_back_made(&found.path());
                 fs::remove_dir_all(found.path()).map_err(ServerError::path("remove", &found.path()))?;
                 continue;
             }
@@ -250,6 +255,7 @@ impl Volumes {
                 let _ = self.keep_base(name, &of);
             }
         })?;
+        let document = self.settle_coming(name, document);
         let document = self.settle_history(name, document)?;
         state::renew_copy(&self.folder(name).join("volume.json"));
         if let Some(of) = &document.clone_of {
@@ -510,6 +516,10 @@ impl Volumes {
                     return self.get(new.name);
                 }
                 stores.iter().for_each(|path: &PathBuf| drop(fs::remove_file(path)));
+                // Who has it would be waited for.
+                if error.kind() != ErrorKind::Busy {
+                    history::take_back_made(&nursery);
+                }
                 if let Err(left) = clear() {
                     tracing::warn!(path = %nursery.display(), %left, "a folder stays until the next start");
                 }
@@ -594,9 +604,13 @@ impl Volumes {
         let mut under = None;
         if let Some(wish) = new.history {
             let origin = self.folder(new.name).join(paths.first().ok_or(ServerError::Bug)?);
-            let (made, opened) = self.make_history(new.name, wish, &origin, device, stores)?;
+            let plan = self.plan_history(wish)?;
+            // Before anything of it is there: what a kill leaves is known by it, and taken back.
+            let coming = Document { coming: Some(plan.beneath.clone()), ..Document::of(paths.clone()) };
+            state::save(&nursery.join("volume.json"), &coming)?;
+            let opened = self.make_history(new.name, &plan, &origin, device, stores)?;
             device = opened.device();
-            (beneath, under) = (Some(made), Some(opened));
+            (beneath, under) = (Some(plan.beneath), Some(opened));
         }
         let formatted = match &log {
             Some(log) => {
@@ -607,10 +621,9 @@ impl Volumes {
         };
         formatted.map_err(ServerError::volume(new.name))?;
         let log_devices = log.iter().map(|log| log.path.clone()).collect();
-        state::save(
-            &nursery.join("volume.json"),
-            &Document { log_devices, history: beneath, ..Document::of(paths.clone()) },
-        )?;
+        let document = Document { log_devices, history: beneath, ..Document::of(paths.clone()) };
+        state::save(&nursery.join("volume.json"), &document)?;
+        state::renew_copy(&nursery.join("volume.json"));
         Ok(Parts { log, under, ..Parts::of(paths, devices) })
     }
 

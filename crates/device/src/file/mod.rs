@@ -81,7 +81,7 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Creates a sparse file of `length` bytes that reads as zeroes. Fails if anything is there.
+    /// Creates a sparse file of `length` bytes that reads as zeroes. Fails if anything is there, but for a file without a length, which is what a kill in the middle of this leaves.
     pub fn create(path: impl AsRef<Path>, length: u64) -> Result<Self, OpenError> {
         Self::create_with(path, length, FileOptions::default())
     }

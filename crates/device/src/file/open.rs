@@ -102,13 +102,22 @@ pub(super) struct Opened {
     pub(super) fast_zeroes: bool,
 }
 
-/// Creates a sparse file that is there after a crash as well.
+/// Creates a sparse file that is there after a crash as well. An empty one is taken for what a crash has left of that.
 pub(super) fn create(path: &Path, length: u64, options: &FileOptions) -> Result<Opened, OpenError> {
     let error = |source| OpenError::new(path, length, source);
-    let file =
-        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(error)?;
+    let new = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
+    let (file, is_new) = match new {
+        Err(source) if source.kind() == io::ErrorKind::AlreadyExists && is_empty_file(path) => {
+            (OpenOptions::new().read(true).write(true).open(path).map_err(error)?, false)
+        }
+        new => (new.map_err(error)?, true),
+    };
     let made = (|| {
         calls::lock(&file, false)?;
+        if !is_new && file.metadata()?.len() > 0 {
+            // Somebody was quicker.
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         // Beyond this, set_len would see a negative length.
         i64::try_from(length).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
         file.set_len(length)?;
@@ -123,10 +132,16 @@ pub(super) fn create(path: &Path, length: u64, options: &FileOptions) -> Result<
         Ok(opened) => Ok(opened),
         Err(source) => {
             // What remains is a file of this call's own making; the first error is the one to tell.
-            let _ = fs::remove_file(path);
+            if is_new {
+                let _ = fs::remove_file(path);
+            }
             Err(error(source))
         }
     }
+}
+
+fn is_empty_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == 0)
 }
 
 /// Opens a file or a disk and locks it.

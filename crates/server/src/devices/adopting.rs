@@ -1,6 +1,6 @@
 //! How a device is adopted: written down before anything is made or written, and taken back by the next start when a kill has cut it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -88,6 +88,7 @@ impl Devices {
             cache_bytes: request.cache_bytes.unwrap_or(CACHE_BYTES),
             views: BTreeMap::new(),
             clones: BTreeMap::new(),
+            loose: BTreeSet::new(),
             adopting: true,
             // A file that is there is nobody's to take back.
             origin_made_bytes: request.size_bytes.filter(|_| !origin_place.is_there()),

@@ -27,6 +27,10 @@ impl Server {
             // Its clients' writes would get past the history, or into it.
             self.refuse_open_export(lun)?;
         }
+        if self.devices.is_free(&request.name) {
+            // What a kill may have left of an earlier one of that name. Of an origin that is a LUN the LUN's holds.
+            self.access.forget(|export| present_of(export) == request.name)?;
+        }
         self.devices.adopt(request)?;
         // Of whoever came in between.
         for lun in luns.iter().flatten() {

@@ -164,19 +164,25 @@ pub(super) fn file_options() -> FileOptions {
     FileOptions { direct: Direct::Never, ..FileOptions::default() }
 }
 
-/// Opens a file or disk that is to hold a history, and holds nothing; a file is made, and told.
+/// Opens a file or disk that is to hold a history, and holds nothing; a file is made, and told. One without a length gets it.
 pub(crate) fn take_store_file(
     path: &Path,
     bytes: u64,
     made: &mut Vec<PathBuf>,
 ) -> Result<Arc<FileDevice>, ServerError> {
+    let length = bytes.next_multiple_of(4096);
     match FileDevice::open(path, file_options()) {
+        // What a kill has left that came before it had its length.
+        Ok(store) if store.geometry().length == 0 => {
+            drop(store);
+            Ok(Arc::new(FileDevice::create_with(path, length, file_options())?))
+        }
         Ok(store) => {
             refuse_used(&store, &Place::File(path.to_owned()))?;
             Ok(Arc::new(store))
         }
         Err(OpenError::Missing { .. }) => {
-            let store = FileDevice::create_with(path, bytes.next_multiple_of(4096), file_options())?;
+            let store = FileDevice::create_with(path, length, file_options())?;
             made.push(path.to_owned());
             Ok(Arc::new(store))
         }

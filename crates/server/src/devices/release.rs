@@ -54,10 +54,10 @@ impl Devices {
             Err(error) if error.kind() == ErrorKind::Busy => Err(error),
             Err(error) => {
                 tracing::warn!(device = name, %error, "a device is given up without its history");
-                self.forget(name)?;
                 for clone in document.clones.keys() {
                     let _ = fs::remove_file(self.clone_path(name, clone));
                 }
+                self.forget(name)?;
                 Ok(true)
             }
         }
@@ -175,10 +175,15 @@ impl Devices {
         }
     }
 
+    /// Its document last: as long as that is there a start knows that there is something to remove.
+    pub(super) fn drop_released(&self, name: &str) -> Result<(), ServerError> {
+        self.forget_seen(name);
+        state::remove(&self.path(name)).map_err(ServerError::path("remove", &self.path(name)))
+    }
+
     /// Nothing is left of a device.
     fn forget(&self, name: &str) -> Result<(), ServerError> {
-        state::remove(&self.path(name)).map_err(ServerError::path("remove", &self.path(name)))?;
-        self.forget_seen(name);
+        self.drop_released(name)?;
         self.entries.write().remove(name);
         Ok(())
     }
@@ -198,4 +203,4 @@ impl OpenDevice {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

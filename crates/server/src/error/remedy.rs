@@ -139,6 +139,9 @@ impl ServerError {
                 .into(),
             E::Invalid { .. } => "correct it and run the command again".into(),
             E::NotFound { list, name, .. } => format!("see what there is with `{}`", in_place(list, name)),
+            E::Taken { what: "device", .. } => {
+                "see it with `cairn device list`; choose another name, or give it up first with `cairn device release DEVICE`".to_owned()
+            }
             E::Taken { what, .. } => format!("choose another name, or delete that {what} first"),
             E::InUse { name, .. } => format!("disconnect the clients of `{name}`; `cairn status` names them"),
             E::NoEarlierDump { name, .. } | E::DumpGivenUp { name, .. } => format!("begin with everything: cairn dump -0 {name}"),

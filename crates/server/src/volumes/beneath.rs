@@ -1,7 +1,8 @@
 //! A history is put under a volume that there is, or taken away from under it.
 //!
 //! The volume is closed for it, whoever has it, and is another opening afterwards; its content does not change.
-//! - *Put under*: the store is made, then `volume.json` says so, and only then the volume is opened over it. A crash before that leaves a store of which nobody knows, and nothing was written past a history that is known.
+//! - *Put under*: `volume.json` says what is coming, the store is made, then `volume.json` says that it is there, and only then the volume is opened over it. A crash before that leaves a store in which nothing was recorded: the next start empties it,
+//!   and the same command does it all again.
 //! - *Taken away*: `volume.json` says `leaving`, today's content is brought to the devices of the volume, and the store loses its history. Until that last step a start finds a history, and the volume goes on over it; behind it, it finds
 //!   none, and the volume goes on without. What the document says by then was true all along. The next numbers of files and snapshots stay in the document, as mirrors may know of instants that the volume was brought back from.
 //! - *Given up as lost*: where the store does not come back the volume is opened on what its devices have, by a word of its owner. That is all that was flushed, but for the placement `logging`, where it is refused.
@@ -76,13 +77,16 @@ impl Volumes {
         let open = self.check_enable(name, wish)?;
         // A history keeps its device as long as it is: with room for what the volume needs as a mirror.
         open.extend_as_destination()?;
-        let before = self.document(name)?;
+        let before = Document { coming: None, ..self.document(name)? };
+        let plan = self.plan_history(wish)?;
+        // Before anything of it is there: what a kill leaves is known by it, and taken back.
+        self.note(name, &Document { coming: Some(plan.beneath.clone()), ..before.clone() })?;
         let closed = self.take_away(&open, BEING_ENABLED);
         let mut made = Vec::new();
         let under = closed.and_then(|()| {
             let origin = open.paths.first().ok_or(ServerError::Bug)?;
-            let (beneath, under) = self.make_history(name, wish, origin, whole(&open.parts), &mut made)?;
-            let noted = self.note(name, &Document { history: Some(beneath), ..before.clone() });
+            let under = self.make_history(name, &plan, origin, whole(&open.parts), &mut made)?;
+            let noted = self.note(name, &Document { history: Some(plan.beneath.clone()), ..before.clone() });
             match (noted, self.document(name)) {
                 (Err(error), Ok(Document { history: None, .. })) => {
                     // A store that was there stays, and is to be empty as before.
@@ -108,6 +112,9 @@ impl Volumes {
             }
             Err(error) => {
                 made.iter().for_each(|path: &PathBuf| drop(fs::remove_file(path)));
+                if let Err(left) = self.note(name, &before) {
+                    tracing::warn!(volume = name, error = %left, "that it gets no history is noted at the next start");
+                }
                 self.put(name, &self.start(name, plain()).map_err(Arc::new));
                 Err(error)
             }
@@ -271,6 +278,21 @@ impl Volumes {
         if let Err(error) = Seen::forget(&seen_path(&self.folder(name))) {
             tracing::warn!(volume = name, %error, "how far a history had come that is gone is still noted");
         }
+    }
+
+    /// Takes back what a server began that was killed while it put a history under a volume, which goes on without.
+    pub(super) fn settle_coming(&self, name: &str, mut document: Document) -> Document {
+        if let Some(beneath) = document.coming.take() {
+            beneath.take_back_now(name, false);
+            if let Err(error) = self.note(name, &document) {
+                tracing::warn!(volume = name, %error, "that it gets no history is noted at the next start");
+            }
+        }
+        // That of one that is gone may have stayed.
+        if document.history.is_none() && seen_path(&self.folder(name)).exists() {
+            self.forget_seen(name);
+        }
+        document
     }
 
     /// Ends what a server began that was killed while it took a history away: it is gone, or stays.

@@ -12,14 +12,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cairn_base::Clock;
+use cairn_base::{Clock, HistoryId};
 use cairn_device::{Device, FileDevice};
-use cairn_history::{History, HistoryView, OpenOptions};
+use cairn_history::{History, HistoryError, HistoryOptions, HistoryView, OpenOptions};
 use cairn_volume::{CheckDepth, Inspection, Volume};
 use serde::{Deserialize, Serialize};
 
 use super::views::Views;
-use super::{Entry, OpenVolume, Parts, Volumes, clear_beginning};
+use super::{Document, Entry, OpenVolume, Parts, Volumes, clear_beginning};
 use crate::api::{self, ErrorKind};
 use crate::devices::{
     BLOCK_BYTES, OpenDevice, STORE_MIN, new_history, open_when_free, options_under_volume,
@@ -28,6 +28,7 @@ use crate::devices::{
 use crate::error::ServerError;
 use crate::images;
 use crate::seen::Seen;
+use crate::state;
 
 /// Why the log of such a volume has no device of its own.
 pub(super) const LOG_RULE: &str =
@@ -71,6 +72,13 @@ impl Given {
     }
 }
 
+/// A history that is going to be.
+pub(super) struct Plan {
+    pub(super) beneath: Beneath,
+    options: HistoryOptions,
+    store_bytes: Option<u64>,
+}
+
 /// An open history under a volume.
 pub(super) struct Under {
     device: Arc<OpenDevice>,
@@ -101,6 +109,36 @@ impl Beneath {
             path: self.store.clone(),
             source,
         })
+    }
+
+    /// Empties the store of a history that did not come to be, if that is what it has: with nothing recorded in it, or, where `is_of_nobody` is known, with whatever is.
+    fn take_back(&self, volume: &str, is_of_nobody: bool) -> Result<(), ServerError> {
+        if !self.store.exists() {
+            return Ok(());
+        }
+        let store = self.open_store(volume)?;
+        let found = match is_of_nobody {
+            true => History::id_of(&*store).map(|id| id.to_string() == self.id),
+            false => History::is_unfinished(&*store, self.history_id()?),
+        };
+        match found {
+            Ok(true) => clear_beginning(&store),
+            Ok(false) | Err(HistoryError::NoHistory) => Ok(()),
+            Err(error) => Err(ServerError::history(volume)(error)),
+        }
+    }
+
+    /// The same at a start, which goes on without.
+    pub(super) fn take_back_now(&self, volume: &str, is_of_nobody: bool) {
+        tracing::warn!(volume, store = %self.store.display(), "a history that was only being made is taken back; run the same command again");
+        if let Err(error) = self.take_back(volume, is_of_nobody) {
+            tracing::warn!(volume, store = %self.store.display(), %error, "what there is of a history that was only made stays");
+        }
+    }
+
+    fn history_id(&self) -> Result<HistoryId, ServerError> {
+        let id = u128::from_str_radix(&self.id, 16).map_err(|_| ServerError::Bug)?;
+        Ok(HistoryId(id.to_be_bytes()))
     }
 
     /// Opens the history of what is on `origin`.
@@ -175,33 +213,41 @@ impl Under {
 }
 
 impl Volumes {
-    /// Makes the history of a new volume. A file that is made for it goes into `made`.
-    pub(super) fn make_history(
-        &self,
-        volume: &str,
-        wish: &api::VolumeHistory,
-        origin_path: &Path,
-        origin: Arc<dyn Device>,
-        made: &mut Vec<PathBuf>,
-    ) -> Result<(Beneath, Under), ServerError> {
+    /// What a history is going to be, before anything of it is there.
+    pub(super) fn plan_history(&self, wish: &api::VolumeHistory) -> Result<Plan, ServerError> {
         let path = PathBuf::from(&wish.store);
         if !path.is_absolute() {
             return Err(ServerError::Invalid { what: "the path of the history", rule: "it is absolute" });
         }
         let options = new_history(wish.placement, wish.granularity.as_deref(), &wish.window, BLOCK_BYTES)?;
         self.refuse_if_claimed(&path)?;
-        let bytes = wish.store_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
-        let store = take_store_file(&path, bytes, made)?;
-        let history =
-            History::create(origin, store.clone(), &options, options_under_volume(self.clock.clone()));
-        let history = history.map_err(ServerError::history(volume))?;
         let id = options.store.to_string();
         let placement = Some(wish.placement.unwrap_or(api::Placement::Checkpointing));
         let beneath = Beneath { store: path, id, next_file: 0, next_snapshot: 0, placement, leaving: false };
+        Ok(Plan { beneath, options, store_bytes: wish.store_bytes })
+    }
+
+    /// Makes the history of a volume, of which its document tells by now. A file that is made for it goes into `made`; a store that was there is empty again where this fails.
+    pub(super) fn make_history(
+        &self,
+        volume: &str,
+        plan: &Plan,
+        origin_path: &Path,
+        origin: Arc<dyn Device>,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<Under, ServerError> {
+        let bytes = plan.store_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
+        let store = take_store_file(&plan.beneath.store, bytes, made)?;
+        let open = options_under_volume(self.clock.clone());
+        let history = History::create(origin, store.clone(), &plan.options, open).inspect_err(|_| {
+            if History::is_unfinished(&*store, plan.options.store).unwrap_or(false) {
+                drop(clear_beginning(&store));
+            }
+        });
+        let history = history.map_err(ServerError::history(volume))?;
         let views = Views::none(&self.folder(volume));
-        let seen = beneath.seen(&self.folder(volume));
-        let under = Under::new(volume, history, origin_path, store, beneath.clone(), views, seen);
-        Ok((beneath, under))
+        let seen = plan.beneath.seen(&self.folder(volume));
+        Ok(Under::new(volume, history, origin_path, store, plan.beneath.clone(), views, seen))
     }
 
     /// Lets go what waits for room in a history.
@@ -367,6 +413,16 @@ impl OpenVolume {
                 next: "take the history away with `cairn history disable VOLUME`, grow the volume, and give it a new one with `cairn history enable`",
             }),
         }
+    }
+}
+
+/// Takes back what there is of the history of a volume that was never whole, whose making was cut in `folder`. Nobody has used it, whatever is in it.
+pub(super) fn take_back_made(folder: &Path) {
+    let name = folder.file_name().and_then(|name| name.to_str());
+    let Some(volume) = name.and_then(|name| name.strip_prefix('.')?.strip_suffix(".new")) else { return };
+    let document = state::load::<Document>(&folder.join("volume.json")).ok().flatten();
+    if let Some(beneath) = document.and_then(|document| document.coming.or(document.history)) {
+        beneath.take_back_now(volume, true);
     }
 }
 

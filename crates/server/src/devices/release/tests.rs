@@ -13,7 +13,7 @@ use crate::volumes::Volumes;
 
 const BLOCK: usize = 4096;
 
-fn devices(folder: &Path) -> Devices {
+pub(in crate::devices) fn devices(folder: &Path) -> Devices {
     let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
     fs::create_dir_all(folder.join("volumes")).expect("a folder");
     let volumes =
@@ -22,7 +22,7 @@ fn devices(folder: &Path) -> Devices {
 }
 
 /// A device of 16 blocks, each filled with its number and flushed.
-fn adopt(devices: &Devices, folder: &Path) -> Vec<u8> {
+pub(in crate::devices) fn adopt(devices: &Devices, folder: &Path) -> Vec<u8> {
     let request = serde_json::json!({
         "name": "disk0",
         "origin": folder.join("disk.img"),

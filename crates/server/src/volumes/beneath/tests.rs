@@ -112,16 +112,18 @@ fn volume_is_whole_with_a_history_or_without_wherever_its_coming_is_cut() {
         before.take_away(&open, BEING_ENABLED).expect("it closes");
         let mut under = None;
         if step > 0 {
-            let wish = wish(folder.path(), "logging");
-            let (beneath, made) = before
-                .make_history("vol0", &wish, &open.paths[0], whole(&open.parts), &mut Vec::new())
-                .expect("it is made");
-            under = Some(made);
+            let plan = before.plan_history(&wish(folder.path(), "logging")).expect("a plan");
+            let document = before.document("vol0").expect("a document");
+            let coming = Document { coming: Some(plan.beneath.clone()), ..document };
+            before.note("vol0", &coming).expect("it is noted");
+            let (origin, parts) = (&open.paths[0], whole(&open.parts));
+            let made = before.make_history("vol0", &plan, origin, parts, &mut Vec::new());
+            under = Some(made.expect("it is made"));
             if step > 1 {
-                let document = before.document("vol0").expect("a document");
                 let path = before.folder("vol0").join("volume.json");
                 // Only once: the generation beside it knows of no history.
-                state::save(&path, &Document { history: Some(beneath), ..document }).expect("it is noted");
+                let noted = Document { history: Some(plan.beneath), coming: None, ..coming };
+                state::save(&path, &noted).expect("it is noted");
             }
         }
         drop((open, under, before));
@@ -132,7 +134,13 @@ fn volume_is_whole_with_a_history_or_without_wherever_its_coming_is_cut() {
         write(&after, 2);
         after.end();
         drop(after);
-        assert_eq!(read(&volumes(folder.path())), 2, "step {step}");
+        let again = volumes(folder.path());
+        assert_eq!(read(&again), 2, "step {step}");
+        // The same command does it all again, on the same store.
+        let enabled = again.enable_history("vol0", &wish(folder.path(), "logging")).map(drop);
+        assert_eq!(enabled.is_ok(), step < 2, "step {step}: {enabled:?}");
+        assert_eq!((read(&again), has_history(&again)), (2, true), "step {step}");
+        again.end();
     }
 }
 

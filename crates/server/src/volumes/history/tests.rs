@@ -7,15 +7,19 @@ use super::super::tests::{assert_sound, mark, numbers, read, volumes, write};
 use super::super::{NewVolume, new_volume_id};
 use super::*;
 
-/// A volume over a history, with a LUN whose first block is full of `1` at the mark `one`, and of `2` now.
-fn made(folder: &Path) -> Volumes {
-    let volumes = volumes(folder);
-    let wish: api::VolumeHistory = serde_json::from_value(serde_json::json!({
+fn wish(folder: &Path) -> api::VolumeHistory {
+    serde_json::from_value(serde_json::json!({
         "store": folder.join("store.img"),
         "placement": "split-down-stream",
         "granularity": "every-write",
     }))
-    .expect("a wish");
+    .expect("a wish")
+}
+
+/// A volume over a history, with a LUN whose first block is full of `1` at the mark `one`, and of `2` now.
+fn made(folder: &Path) -> Volumes {
+    let volumes = volumes(folder);
+    let wish = wish(folder);
     let new = NewVolume {
         name: "vol0",
         id: new_volume_id(),
@@ -31,6 +35,48 @@ fn made(folder: &Path) -> Volumes {
     open.history().expect("a history").mark_once("one").expect("a mark");
     write(&volumes, 2);
     volumes
+}
+
+#[test]
+fn volume_whose_making_is_cut_is_made_by_the_same_command_on_the_same_store() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wish = wish(folder.path());
+    let new = NewVolume {
+        name: "vol0",
+        id: new_volume_id(),
+        role: Role::Normal,
+        blocks: Some(16_384),
+        devices: &[],
+        log_device: None,
+        history: Some(&wish),
+    };
+    let before = volumes(folder.path());
+    let nursery = before.dir.join(".vol0.new");
+    std::fs::create_dir(&nursery).expect("a folder");
+    // All but the last step: there is a whole volume in the store and beside it.
+    drop(before.make(&new, &nursery, &mut Vec::new()).expect("it is made"));
+    drop(before);
+    let after = volumes(folder.path());
+    assert!(!nursery.exists() && after.get("vol0").is_err());
+    after.create(&new).expect("it is made").luns.create("db", 1 << 20).expect("a LUN");
+    write(&after, 5);
+    assert_sound(&after);
+    after.end();
+    drop(after);
+    let again = volumes(folder.path());
+    assert_eq!(read(&again), 5);
+    again.end();
+    drop(again);
+    // A store that is another's by now stays as it is.
+    let (volumes_of, store) = (folder.path().join("volumes"), folder.path().join("store.img"));
+    std::fs::rename(volumes_of.join("vol0"), volumes_of.join(".vol1.new")).expect("it is moved");
+    let other = std::fs::read(&store).expect("the store");
+    let document = volumes_of.join(".vol1.new/volume.json");
+    let text = std::fs::read_to_string(&document).expect("a document");
+    let id = text.split("\"id\": \"").nth(1).and_then(|rest| rest.split('"').next()).expect("an id");
+    std::fs::write(&document, text.replace(id, &"7".repeat(id.len()))).expect("a document");
+    volumes(folder.path()).end();
+    assert!(std::fs::read(&store).expect("the store") == other, "it has another history");
 }
 
 #[test]

@@ -1,0 +1,174 @@
+//! Instants of a device that are exported: views, and clones with a store of their own.
+//!
+//! The document says which clone is *loose* before its store is made, and when it is deleted before that is removed: what a kill leaves of one is removed by the next start, and is in nobody's way.
+
+use std::fs;
+use std::sync::Arc;
+
+use cairn_base::Timestamp;
+use cairn_device::{Device, FileDevice};
+use cairn_history::History;
+
+use super::{Devices, Document, OpenDevice, STORE_MIN, Shown, exactly, open_when_free, options_of_a_clone};
+use crate::api;
+use crate::error::ServerError;
+use crate::names;
+use crate::state;
+
+impl Devices {
+    /// Exports an instant of a device as `DEVICE@NAME`.
+    pub(crate) fn show_instant(
+        &self,
+        name: &str,
+        request: &api::CreateView,
+    ) -> Result<(String, u64, bool), ServerError> {
+        let _changing = self.changing.lock();
+        let open = self.get(name)?;
+        let at = open.instant(&request.instant)?;
+        let view = request.name.clone().unwrap_or_else(|| format!("at-{}", at / 1_000_000));
+        names::check("view", &view)?;
+        // The store of a clone that could not be opened must not be taken for what is left of an attempt.
+        if open.shown.read().contains_key(&view) || open.document.lock().clones.contains_key(&view) {
+            return Err(ServerError::Taken { what: "view", name: format!("{name}@{view}") });
+        }
+        let shown = if request.writable {
+            self.make_clone(&open, &view, at)?
+        } else {
+            Shown::View(Arc::new(open.history.view(Timestamp(at)).map_err(ServerError::history(name))?))
+        };
+        let instant = shown.instant();
+        let mut document = open.document.lock().clone();
+        document.loose.remove(&view);
+        if request.writable { &mut document.clones } else { &mut document.views }
+            .insert(view.clone(), instant);
+        state::save(&self.path(name), &document)?;
+        if request.writable {
+            // Gone back to it must not have the clone removed.
+            state::renew_copy(&self.path(name));
+        }
+        *open.document.lock() = document;
+        open.shown.write().insert(view.clone(), shown);
+        Ok((view, instant, request.writable))
+    }
+
+    /// Refuses a view where a clone is meant, and a clone, also one that could not be opened, where a view is.
+    pub(crate) fn refuse_other_kind(
+        &self,
+        name: &str,
+        view: &str,
+        writable: Option<bool>,
+    ) -> Result<(), ServerError> {
+        let open = self.get(name)?;
+        let document = open.document.lock();
+        let is_clone = document.clones.contains_key(view);
+        let is_there = is_clone || document.views.contains_key(view);
+        if !is_there || writable.is_none_or(|writable| writable == is_clone) {
+            return Ok(());
+        }
+        let kind = if is_clone { "clone" } else { "view" };
+        Err(ServerError::OtherKind { device: name.to_owned(), view: view.to_owned(), kind })
+    }
+
+    /// Ends the export of an instant; a clone and all that was written to it is gone.
+    pub(crate) fn hide_instant(&self, name: &str, view: &str) -> Result<(), ServerError> {
+        let _changing = self.changing.lock();
+        let open = self.get(name)?;
+        let mut document = open.document.lock().clone();
+        let is_clone = document.clones.remove(view).is_some();
+        if is_clone {
+            document.loose.insert(view.to_owned());
+        } else if document.views.remove(view).is_none() {
+            let (name, list) = (format!("{name}@{view}"), "cairn history status DEVICE");
+            return Err(ServerError::NotFound { what: "view or clone", name, list });
+        }
+        state::save(&self.path(name), &document)?;
+        *open.document.lock() = document;
+        open.shown.write().remove(view);
+        open.closed.lock().remove(view);
+        if is_clone {
+            let _ = fs::remove_file(self.clone_path(name, view));
+            if let Err(error) = self.note_loose(&open, view, false) {
+                tracing::warn!(device = name, clone = view, %error, "that a clone is gone is noted at the next start");
+            }
+        }
+        Ok(())
+    }
+
+    /// A new clone, whose name nobody has.
+    fn make_clone(&self, open: &Arc<OpenDevice>, clone: &str, at: u64) -> Result<Shown, ServerError> {
+        let name = &open.name;
+        self.note_loose(open, clone, true)?;
+        // What older versions have left of one that was cut.
+        let _ = fs::remove_file(self.clone_path(name, clone));
+        let document = open.document.lock().clone();
+        self.open_clone(name, &document, &open.history, clone, at, true).inspect_err(|_| {
+            let _ = fs::remove_file(self.clone_path(name, clone));
+            if let Err(error) = self.note_loose(open, clone, false) {
+                tracing::warn!(device = name, clone, %error, "that a clone was not made is noted at the next start");
+            }
+        })
+    }
+
+    pub(super) fn note_loose(
+        &self,
+        open: &OpenDevice,
+        clone: &str,
+        is_loose: bool,
+    ) -> Result<(), ServerError> {
+        let mut document = open.document.lock().clone();
+        match is_loose {
+            true => document.loose.insert(clone.to_owned()),
+            false => document.loose.remove(clone),
+        };
+        state::save(&self.path(&open.name), &document)?;
+        *open.document.lock() = document;
+        Ok(())
+    }
+
+    /// Removes what a kill has left of clones.
+    pub(super) fn settle_clones(&self, name: &str, mut document: Document) -> Document {
+        if document.loose.is_empty() {
+            return document;
+        }
+        for clone in std::mem::take(&mut document.loose) {
+            if !document.clones.contains_key(&clone) {
+                tracing::warn!(
+                    device = name,
+                    clone,
+                    "what there is of a clone whose making or deletion was cut is removed"
+                );
+                let _ = fs::remove_file(self.clone_path(name, &clone));
+            }
+        }
+        if let Err(error) = state::save(&self.path(name), &document) {
+            tracing::warn!(device = name, %error, "clones that are gone are still noted");
+        }
+        document
+    }
+
+    /// A history of its own over a view: what is written to the clone goes there, and is never folded into the view.
+    pub(super) fn open_clone(
+        &self,
+        name: &str,
+        document: &Document,
+        history: &Arc<History>,
+        clone: &str,
+        at: u64,
+        new: bool,
+    ) -> Result<Shown, ServerError> {
+        let failed = ServerError::history(name);
+        let view = if new { history.view(Timestamp(at)) } else { exactly(history, at) };
+        let view = Arc::new(view.map_err(&failed)?);
+        let path = self.clone_path(name, clone);
+        let options = self.open_options(document);
+        let history = if new {
+            // Room for every block twice: what is overwritten is cleaned away, so that it never fills.
+            let bytes = (2 * view.geometry().length + STORE_MIN).next_multiple_of(1 << 20);
+            let store = Arc::new(FileDevice::create(&path, bytes)?);
+            History::create(view.clone(), store, &options_of_a_clone(document.block_bytes), options)
+        } else {
+            History::open(view.clone(), open_when_free(&path)?, options)
+        };
+        Ok(Shown::Clone { history: history.map_err(&failed)?, view })
+    }
+}

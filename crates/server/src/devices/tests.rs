@@ -1,0 +1,96 @@
+//! What a kill leaves of a device's clones, of its store, and of its release.
+
+use cairn_device::Segments;
+
+use super::release::tests::{adopt, devices};
+use super::*;
+
+fn files(folder: &Path) -> Vec<String> {
+    let listing = fs::read_dir(folder).expect("a folder").flatten();
+    let mut names: Vec<String> =
+        listing.map(|found| found.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn clone(devices: &Devices, name: &str) -> Result<(), ServerError> {
+    let instant = api::Instant { at_ns: None, mark: Some("m".to_owned()) };
+    let request = api::CreateView { name: Some(name.to_owned()), instant, writable: true };
+    devices.show_instant("disk0", &request).map(drop)
+}
+
+fn marked(devices: &Devices) {
+    let mark = api::CreateMark { name: "m".to_owned(), consistent: false };
+    devices.get("disk0").expect("it is open").mark(&mark).expect("a mark");
+}
+
+#[test]
+fn what_a_kill_leaves_of_a_clone_stands_in_nobodys_way_and_goes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let before = devices(folder.path());
+    let content = adopt(&before, folder.path());
+    marked(&before);
+    // As a kill between its store and its document leaves it, of any version: the store of a clone that nobody knows.
+    fs::write(folder.path().join("devices/disk0@try.store"), vec![7; 1 << 20]).expect("a file");
+    clone(&before, "try").expect("it is made");
+    let export = before.export("disk0@try").expect("it is exported");
+    assert_eq!(export.device.read(0, content.len() as u32).expect("a read").to_vec(), content);
+    export.device.write(0, Segments::copy_of(&[9; 4096])).expect("a write");
+    export.device.flush().expect("a flush");
+    clone(&before, "other").expect("it is made");
+    drop(export);
+    let document = folder.path().join("devices/disk0.json");
+    assert_eq!(
+        fs::read(state::previous(&document)).expect("a copy"),
+        fs::read(&document).expect("a document"),
+        "gone back to, it must not have a clone removed"
+    );
+    // A kill in the middle of making one, and of deleting one.
+    let open = before.get("disk0").expect("it is open");
+    before.note_loose(&open, "cut", true).expect("noted");
+    fs::write(folder.path().join("devices/disk0@cut.store"), vec![7; 1 << 20]).expect("a file");
+    drop(open);
+    before.end();
+    drop(before);
+    let after = devices(folder.path());
+    assert!(!folder.path().join("devices/disk0@cut.store").exists());
+    assert!(!fs::read_to_string(&document).expect("a document").contains("loose"));
+    let first = after.export("disk0@try").expect("it is exported").device.read(0, 4096).expect("a read");
+    assert_eq!(first.to_vec(), vec![9; 4096], "what is whole stays");
+    after.hide_instant("disk0", "try").expect("it goes");
+    after.hide_instant("disk0", "other").expect("it goes");
+    assert_eq!(files(&folder.path().join("devices")), ["disk0.json", "disk0.json.old", "disk0.seen"]);
+}
+
+#[test]
+fn empty_file_is_a_store_that_a_kill_has_left_before_it_had_a_length() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["disk.img", "store.img"] {
+        fs::write(folder.path().join(name), []).expect("a file");
+    }
+    let devices = devices(folder.path());
+    adopt(&devices, folder.path());
+    assert!(fs::metadata(folder.path().join("store.img")).expect("the store").len() >= STORE_MIN);
+}
+
+#[test]
+fn release_that_was_over_when_the_server_was_killed_leaves_no_trace() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let content = {
+        let devices = devices(folder.path());
+        let content = adopt(&devices, folder.path());
+        let open = devices.begin_release("disk0").expect("it begins").expect("there is something to do");
+        open.end();
+        open.history.release(&|_, _| {}).expect("it is released");
+        content
+    };
+    let of = folder.path().join("devices");
+    // As kills of a server that writes a document leave them.
+    for name in ["disk0.json.old.new", "disk0.new", "disk0.json.new"] {
+        fs::write(of.join(name), "{").expect("a file");
+    }
+    let devices = devices(folder.path());
+    assert!(devices.list(&|_| Vec::new()).is_empty());
+    assert_eq!(files(&of), Vec::<String>::new());
+    assert_eq!(fs::read(folder.path().join("disk.img")).expect("the origin"), content);
+}
