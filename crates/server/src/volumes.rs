@@ -425,11 +425,12 @@ impl Volumes {
             problems.extend(open.hooks.problem(&open.name));
             if let Some(source) = open.volume.status().latched {
                 // What it failed with is mended, and the server started anew: only then it takes writes again.
+                let full = open.next_of_full_history(&source);
                 let error = ServerError::volume(&open.name)(VolumeError::Latched(Box::new(source)));
                 problems.push(api::Problem {
                     subject: open.name.clone(),
                     message: error.to_string(),
-                    next: error.next(),
+                    next: full.unwrap_or_else(|| error.next()),
                 });
             }
             problems.extend(open.log_problem());

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_base::{Clock, HistoryId};
-use cairn_device::{Device, FileDevice};
-use cairn_history::{History, HistoryError, HistoryOptions, HistoryView, OpenOptions};
-use cairn_volume::{CheckDepth, Inspection, Volume};
+use cairn_device::{Device, DeviceError, FileDevice};
+use cairn_history::{FloorPolicy, History, HistoryError, HistoryOptions, HistoryView, OpenOptions};
+use cairn_volume::{CheckDepth, Inspection, Volume, VolumeError};
 use serde::{Deserialize, Serialize};
 
 use super::views::Views;
@@ -388,6 +388,20 @@ impl OpenVolume {
 
     pub(super) fn history_problems(&self) -> Vec<api::Problem> {
         self.under.as_ref().map_or_else(Vec::new, |under| under.device.problems())
+    }
+
+    /// What to do where writes failed as its history is full and keeps all of what it has.
+    pub(super) fn next_of_full_history(&self, error: &VolumeError) -> Option<String> {
+        let window = self.under.as_ref()?.device.history().status().window;
+        let is_full = matches!(error, VolumeError::Device(DeviceError::NoSpace { .. }));
+        let is_kept = !window.floor.is_zero() && window.floor_policy == FloorPolicy::Fail;
+        (is_full && is_kept).then(|| {
+            let name = &self.name;
+            format!(
+                "if its history is full beneath its floor (`cairn history status {name}`): make that shorter with `cairn history window {name} --floor off`, or have writes wait for room \
+                 with --floor-policy wait; then restart the server"
+            )
+        })
     }
 
     /// Whether something waits for room in its history.

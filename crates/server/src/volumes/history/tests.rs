@@ -200,3 +200,43 @@ fn view_is_of_its_instant_and_nothing_of_it_comes_into_the_volume() {
     assert_sound(&again);
     again.end();
 }
+
+#[test]
+fn volume_whose_history_is_full_beneath_its_floor_says_what_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut wish = wish(folder.path());
+    wish.store_bytes = Some(12 << 20);
+    wish.window.floor_ms = Some(3_600_000);
+    let new = NewVolume {
+        name: "vol0",
+        id: new_volume_id(),
+        role: Role::Normal,
+        blocks: Some(16_384),
+        devices: &[],
+        log_device: None,
+        history: Some(&wish),
+    };
+    let before = volumes(folder.path());
+    let open = before.create(&new).expect("it is made");
+    open.luns.create("db", 1 << 20).expect("a LUN");
+    write(&before, 1);
+    let lun = open.luns.open("db").expect("a LUN");
+    let fails = |round: u8| {
+        lun.write_from(4096, &[round; 1 << 19]).and_then(|()| lun.flush()).is_err()
+            || before.problems().iter().any(|problem| problem.message.contains("read-only"))
+    };
+    assert!((0..100).any(fails), "it is full at some time");
+    let next = before.problems().into_iter().find(|problem| problem.message.contains("read-only"));
+    let next = next.expect("it says so").next;
+    assert!(next.contains("cairn history window vol0 --floor off"), "{next}");
+    let window = api::Window { floor_ms: Some(0), ..wish.window.clone() };
+    open.history().expect("a history").set_window(&window).expect("it is changed");
+    drop((lun, open));
+    before.end();
+    drop(before);
+    let after = volumes(folder.path());
+    assert_eq!(read(&after), 1);
+    write(&after, 2);
+    assert_sound(&after);
+    after.end();
+}
