@@ -21,8 +21,8 @@ const KERNEL: &[&str] = &["/dev/fuse", "/dev/loop-control"];
 /// A mounted LUN. It goes when this goes, whatever became of its server.
 pub(crate) struct Mounted {
     fuse: Option<Running>,
-    /// What it has mounted.
-    shown: PathBuf,
+    /// What it has mounted; a disk that is a file by itself has none.
+    shown: Option<PathBuf>,
     disk: Option<String>,
     /// Where its files are.
     pub(crate) folder: PathBuf,
@@ -70,6 +70,13 @@ impl Mounted {
         Self::show(world, &name, (&mut nbdfuse, "nbdfuse.log"), &folder, &folder.join("nbd"), taken)
     }
 
+    /// Mounts a file that is a disk, without any server.
+    pub(crate) fn attach_file(world: &World, file: &Path, taken: Taken) -> Result<Self> {
+        let folder = world.folder.join("mounted-plain");
+        std::fs::create_dir_all(&folder)?;
+        Self { fuse: None, shown: None, disk: None, folder, is_mounted: false }.take(file, taken)
+    }
+
     /// Mounts a target by qemu's initiator.
     pub(crate) fn attach_by_initiator(
         world: &World,
@@ -98,28 +105,33 @@ impl Mounted {
     ) -> Result<Self> {
         let folder = world.folder.join(format!("mounted-{name}"));
         std::fs::create_dir_all(&folder)?;
-        let shown = shown.to_owned();
+        let shown = Some(shown.to_owned());
         let mut mounted = Self { fuse: None, shown, disk: None, folder, is_mounted: false };
         let fuse = mounted.fuse.insert(Running::start(program, &world.folder.join(log))?);
         wait_until("the export is shown as a file", || match fuse.ended()? {
             Some(status) => bail!("who shows the export ended ({status}): {}", fuse.tail()),
             None => Ok(std::fs::metadata(file).is_ok_and(|file| file.len() > 0)),
         })?;
+        mounted.take(file, taken)
+    }
+
+    /// Makes a disk of a file, and mounts that.
+    fn take(mut self, file: &Path, taken: Taken) -> Result<Self> {
         let disk = run(Command::new("/sbin/losetup").args(["--find", "--show"]).arg(file))?.trim().to_owned();
-        mounted.disk = Some(disk.clone());
+        self.disk = Some(disk.clone());
         match taken {
             Taken::Empty => {
                 run(Command::new("/sbin/mke2fs").args(["-q", "-F", "-t", "ext4", &disk]))?;
-                mounted.mount()?;
+                self.mount()?;
             }
             Taken::AfterKill => {
-                mounted.mount().context("replaying the journal")?;
-                mounted.unmount()?;
+                self.mount().context("replaying the journal")?;
+                self.unmount()?;
                 run(Command::new("/sbin/e2fsck").args(["-f", "-n", &disk])).context("after the journal")?;
-                mounted.mount()?;
+                self.mount()?;
             }
         }
-        Ok(mounted)
+        Ok(self)
     }
 
     fn mount(&mut self) -> Result<()> {
@@ -164,7 +176,9 @@ impl Drop for Mounted {
         if let Some(disk) = &self.disk {
             let _ = run(Command::new("/sbin/losetup").args(["--detach", disk]));
         }
-        let _ = run(Command::new("umount").arg("--lazy").arg(&self.shown));
+        if let Some(shown) = &self.shown {
+            let _ = run(Command::new("umount").arg("--lazy").arg(shown));
+        }
         self.fuse = None;
     }
 }

@@ -135,8 +135,9 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "rewind",
-        shows: "PostgreSQL on a disk that remembers: DROP TABLE under load, clones of instants until it is there, a revert, and every transaction is back",
-        rounds: 10,
+        shows: "PostgreSQL on a file or LUN that is adopted with each placement: DROP TABLE under load, views and clones of instants, a revert and its undoing, a release; kills under \
+                load and in each command; every acknowledged transaction is back",
+        rounds: 20,
         run: crate::rewind::run,
     },
     Scenario {
