@@ -112,12 +112,14 @@ pub(super) fn create(path: &Path, length: u64, options: &FileOptions) -> Result<
         }
         new => (new.map_err(error)?, true),
     };
+    // Whoever has it by now keeps it: it may be one of its own making.
+    calls::lock(&file, false).map_err(error)?;
+    let found = file.metadata().map_err(error)?;
+    if found.len() > 0 || found.nlink() == 0 {
+        // Somebody was quicker.
+        return Err(error(io::ErrorKind::AlreadyExists.into()));
+    }
     let made = (|| {
-        calls::lock(&file, false)?;
-        if !is_new && file.metadata()?.len() > 0 {
-            // Somebody was quicker.
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
         // Beyond this, set_len would see a negative length.
         i64::try_from(length).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
         file.set_len(length)?;

@@ -32,6 +32,21 @@ fn random(seed: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
+fn file_that_several_make_at_once_is_made_by_one_and_stays_its_own() {
+    for _ in 0..50 {
+        let (_folder, path) = place();
+        let made: Vec<FileDevice> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..4).map(|_| scope.spawn(|| FileDevice::create(&path, MIB).ok())).collect();
+            all.into_iter().filter_map(|one| one.join().unwrap()).collect()
+        });
+        let [made] = &made[..] else { panic!("{} of them have it", made.len()) };
+        made.write(0, Segments::copy_of(&[7; 4096])).unwrap();
+        made.flush().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap()[..4096], [7; 4096], "the others leave it alone");
+    }
+}
+
+#[test]
 fn large_requests_and_many_requests_come_back_as_written() {
     for options in every_option() {
         let (_folder, path) = place();
