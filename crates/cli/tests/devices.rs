@@ -768,6 +768,10 @@ fn origin_of_an_adoption_that_was_cut_goes_only_if_it_was_made_with_it_and_has_n
     server.restart();
     assert!(!Path::new(&origin).exists(), "it was made, and has nothing in it");
     cut(&mut server, made);
+    std::fs::write(&origin, []).unwrap();
+    server.restart();
+    assert!(!Path::new(&origin).exists(), "its length had not come yet");
+    cut(&mut server, made);
     let file = std::fs::File::options().write(true).open(&origin).unwrap();
     file.write_all_at(b"somebody's", 1 << 20).unwrap();
     server.restart();

@@ -294,7 +294,8 @@ fn mirror_shows_no_first_image_while_its_source_cannot_say_who_may_see_it() {
     std::fs::write(&exports, b"{").unwrap();
     source.restart();
     let token = source.invite();
-    mirror.bad(1, "failed", &["mirror", "create", "v", &token]);
+    let said = mirror.bad(1, "failed", &["mirror", "create", "v", &token]);
+    assert!(said.contains("can't say who may use the LUNs of `v`"), "{said}");
     assert_eq!(refusal(&mirror, "named"), Some(0x0203), "there is no such target yet");
     source.kill();
     std::fs::write(&exports, kept).unwrap();

@@ -525,6 +525,12 @@ pub enum ServerError {
         /// Its name.
         volume: String,
     },
+    /// Its first image would be open to everybody.
+    #[error("the source can't say who may use the LUNs of `{volume}`, so nothing of it is shown here")]
+    AccessUnknown {
+        /// The mirror.
+        volume: String,
+    },
     /// The source's volume of that name is not the one that was mirrored.
     #[error("the source has another volume under the name that `{volume}` mirrors")]
     OtherVolume {

@@ -19,9 +19,10 @@ use crate::names;
 use crate::seen::Seen;
 use crate::state;
 
-/// A file of that length in which nothing was ever written, as its file system says. One that can't tell calls all of it data.
+/// A file of that length, or of none yet, in which nothing was ever written, as its file system says. One that can't tell calls all of it data.
 fn is_untouched(path: &Path, bytes: u64) -> bool {
-    let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == bytes);
+    let is_file = fs::symlink_metadata(path)
+        .is_ok_and(|found| found.is_file() && (found.len() == bytes || found.len() == 0));
     let data = |file| rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0));
     is_file && fs::File::open(path).is_ok_and(|file| data(file) == Err(rustix::io::Errno::NXIO))
 }
@@ -66,7 +67,7 @@ impl Devices {
     }
 
     /// What a device is going to be, before anything of it is there.
-    fn plan(&self, request: &api::AdoptDevice) -> Result<(Document, HistoryOptions), ServerError> {
+    pub(super) fn plan(&self, request: &api::AdoptDevice) -> Result<(Document, HistoryOptions), ServerError> {
         let block_bytes = request.block_bytes.unwrap_or(BLOCK_BYTES);
         let origin_place = Place::parse(&request.origin)?;
         let history_place = request.history.as_deref().map(Place::parse).transpose()?;
@@ -90,8 +91,8 @@ impl Devices {
             clones: BTreeMap::new(),
             loose: BTreeSet::new(),
             adopting: true,
-            // A file that is there is nobody's to take back.
-            origin_made_bytes: request.size_bytes.filter(|_| !origin_place.is_there()),
+            // A file that is there is nobody's to take back, but for one without a length, which a kill has left.
+            origin_made_bytes: request.size_bytes.filter(|_| origin_place.is_free()),
             origin: origin_place,
             history: history_place,
             releasing: false,

@@ -73,16 +73,7 @@ impl Devices {
     pub(crate) fn hide_instant(&self, name: &str, view: &str) -> Result<(), ServerError> {
         let _changing = self.changing.lock();
         let open = self.get(name)?;
-        let mut document = open.document.lock().clone();
-        let is_clone = document.clones.remove(view).is_some();
-        if is_clone {
-            document.loose.insert(view.to_owned());
-        } else if document.views.remove(view).is_none() {
-            let (name, list) = (format!("{name}@{view}"), "cairn history status DEVICE");
-            return Err(ServerError::NotFound { what: "view or clone", name, list });
-        }
-        state::save(&self.path(name), &document)?;
-        *open.document.lock() = document;
+        let is_clone = self.forget_instant(&open, view)?;
         open.shown.write().remove(view);
         open.closed.lock().remove(view);
         if is_clone {
@@ -94,12 +85,32 @@ impl Devices {
         Ok(())
     }
 
-    /// A new clone, whose name nobody has.
-    fn make_clone(&self, open: &Arc<OpenDevice>, clone: &str, at: u64) -> Result<Shown, ServerError> {
-        let name = &open.name;
+    /// The document does not say any more that the instant is exported. Whether it was a clone's, which is loose then.
+    pub(super) fn forget_instant(&self, open: &OpenDevice, view: &str) -> Result<bool, ServerError> {
+        let mut document = open.document.lock().clone();
+        let is_clone = document.clones.remove(view).is_some();
+        if is_clone {
+            document.loose.insert(view.to_owned());
+        } else if document.views.remove(view).is_none() {
+            let (name, list) = (format!("{}@{view}", open.name), "cairn history status DEVICE");
+            return Err(ServerError::NotFound { what: "view or clone", name, list });
+        }
+        state::save(&self.path(&open.name), &document)?;
+        *open.document.lock() = document;
+        Ok(is_clone)
+    }
+
+    /// Makes way for a new clone: it is loose, and there is nothing in its place, also of what older versions have left of one that was cut.
+    pub(super) fn begin_clone(&self, open: &OpenDevice, clone: &str) -> Result<(), ServerError> {
         self.note_loose(open, clone, true)?;
-        // What older versions have left of one that was cut.
-        let _ = fs::remove_file(self.clone_path(name, clone));
+        let _ = fs::remove_file(self.clone_path(&open.name, clone));
+        Ok(())
+    }
+
+    /// A new clone, whose name nobody has.
+    fn make_clone(&self, open: &OpenDevice, clone: &str, at: u64) -> Result<Shown, ServerError> {
+        let name = &open.name;
+        self.begin_clone(open, clone)?;
         let document = open.document.lock().clone();
         self.open_clone(name, &document, &open.history, clone, at, true).inspect_err(|_| {
             let _ = fs::remove_file(self.clone_path(name, clone));
@@ -109,12 +120,7 @@ impl Devices {
         })
     }
 
-    pub(super) fn note_loose(
-        &self,
-        open: &OpenDevice,
-        clone: &str,
-        is_loose: bool,
-    ) -> Result<(), ServerError> {
+    fn note_loose(&self, open: &OpenDevice, clone: &str, is_loose: bool) -> Result<(), ServerError> {
         let mut document = open.document.lock().clone();
         match is_loose {
             true => document.loose.insert(clone.to_owned()),

@@ -37,6 +37,16 @@ impl Place {
         }
     }
 
+    /// Whether a file can be made there: there is none, or one without a length.
+    pub(super) fn is_free(&self) -> bool {
+        match self {
+            Place::File(path) => {
+                path.symlink_metadata().map_or(true, |found| found.is_file() && found.len() == 0)
+            }
+            Place::Lun { .. } => false,
+        }
+    }
+
     /// Reads `lun:VOLUME/LUN` or an absolute path.
     pub(super) fn parse(text: &str) -> Result<Self, ServerError> {
         let place = Self::from(text.to_owned());

@@ -2,7 +2,7 @@
 
 use cairn_device::Segments;
 
-use super::release::tests::{adopt, devices};
+use super::release::tests::{adopt, begun, devices, request};
 use super::*;
 
 fn files(folder: &Path) -> Vec<String> {
@@ -47,19 +47,48 @@ fn what_a_kill_leaves_of_a_clone_stands_in_nobodys_way_and_goes() {
     );
     // A kill in the middle of making one, and of deleting one.
     let open = before.get("disk0").expect("it is open");
-    before.note_loose(&open, "cut", true).expect("noted");
-    fs::write(folder.path().join("devices/disk0@cut.store"), vec![7; 1 << 20]).expect("a file");
+    let store = |clone: &str| folder.path().join(format!("devices/disk0@{clone}.store"));
+    before.begin_clone(&open, "cut").expect("noted");
+    fs::write(store("cut"), vec![7; 1 << 20]).expect("a file");
+    assert!(before.forget_instant(&open, "other").expect("noted"), "it is a clone");
+    assert!(store("other").exists());
     drop(open);
     before.end();
     drop(before);
     let after = devices(folder.path());
-    assert!(!folder.path().join("devices/disk0@cut.store").exists());
+    assert!(!store("cut").exists() && !store("other").exists() && store("try").exists());
     assert!(!fs::read_to_string(&document).expect("a document").contains("loose"));
     let first = after.export("disk0@try").expect("it is exported").device.read(0, 4096).expect("a read");
     assert_eq!(first.to_vec(), vec![9; 4096], "what is whole stays");
+    after.hide_instant("disk0", "other").expect_err("it is gone");
     after.hide_instant("disk0", "try").expect("it goes");
-    after.hide_instant("disk0", "other").expect("it goes");
     assert_eq!(files(&folder.path().join("devices")), ["disk0.json", "disk0.json.old", "disk0.seen"]);
+}
+
+#[test]
+fn generation_from_before_a_clone_was_whole_does_not_outlive_a_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let before = devices(folder.path());
+    adopt(&before, folder.path());
+    marked(&before);
+    let document = folder.path().join("devices/disk0.json");
+    let open = before.get("disk0").expect("it is open");
+    before.begin_clone(&open, "try").expect("noted");
+    let loose = fs::read(&document).expect("a document");
+    drop(open);
+    clone(&before, "try").expect("it is made");
+    before.end();
+    drop(before);
+    // As a kill leaves it that comes right after the clone is noted.
+    fs::write(state::previous(&document), loose).expect("a file");
+    let after = devices(folder.path());
+    let now = fs::read(&document).expect("a document");
+    assert_eq!(
+        fs::read(state::previous(&document)).expect("a copy"),
+        now,
+        "gone back to, it must not have a clone removed"
+    );
+    assert!(after.export("disk0@try").is_some());
 }
 
 #[test]
@@ -69,21 +98,30 @@ fn empty_file_is_a_store_that_a_kill_has_left_before_it_had_a_length() {
         fs::write(folder.path().join(name), []).expect("a file");
     }
     let devices = devices(folder.path());
+    let (plan, _) = devices.plan(&request(folder.path())).expect("a plan");
+    assert_eq!(plan.origin_made_bytes, Some(16 * 4096), "what a second kill leaves is taken back as well");
     adopt(&devices, folder.path());
     assert!(fs::metadata(folder.path().join("store.img")).expect("the store").len() >= STORE_MIN);
 }
 
 #[test]
+fn adoption_that_is_refused_leaves_no_document_and_no_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = folder.path().join("store.img");
+    fs::write(&store, vec![7; 1 << 20]).expect("a file");
+    let devices = devices(folder.path());
+    devices.adopt(&request(folder.path())).expect_err("the store is not empty");
+    assert_eq!(files(&folder.path().join("devices")), Vec::<String>::new());
+    assert!(!folder.path().join("disk.img").exists());
+    assert!(fs::read(&store).expect("the store") == vec![7; 1 << 20], "it is somebody's");
+}
+
+#[test]
 fn release_that_was_over_when_the_server_was_killed_leaves_no_trace() {
     let folder = tempfile::tempdir().expect("a folder");
-    let content = {
-        let devices = devices(folder.path());
-        let content = adopt(&devices, folder.path());
-        let open = devices.begin_release("disk0").expect("it begins").expect("there is something to do");
-        open.end();
-        open.history.release(&|_, _| {}).expect("it is released");
-        content
-    };
+    let (content, open) = begun(folder.path());
+    open.history.release(&|_, _| {}).expect("it is released");
+    drop(open);
     let of = folder.path().join("devices");
     // As kills of a server that writes a document leave them.
     for name in ["disk0.json.old.new", "disk0.new", "disk0.json.new"] {

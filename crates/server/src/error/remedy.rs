@@ -73,7 +73,7 @@ impl ServerError {
             | E::HistoryUnavailable { source: error, .. } => open_kind(error),
             E::OverHistory { kind, .. } => *kind,
             E::LogIsThere { .. } | E::Cron { .. } => ErrorKind::Usage,
-            E::Hook { .. } => ErrorKind::Failed,
+            E::Hook { .. } | E::AccessUnknown { .. } => ErrorKind::Failed,
             E::Device(error) => device_kind(error),
             E::Volume { source, .. } => volume_kind(source),
             E::Files { source, .. } => files_kind(source),
@@ -272,6 +272,9 @@ impl ServerError {
             ),
             E::DestinationTaken { volume } => {
                 format!("mirror under another name with `--as NAME`, or delete `{volume}` first")
+            }
+            E::AccessUnknown { volume } => {
+                format!("`cairn status` on the source names what is damaged; then `cairn mirror update {volume}`")
             }
             E::OtherVolume { volume } => {
                 format!(

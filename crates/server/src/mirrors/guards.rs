@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_mirror::{LunAccess, MirrorError};
+use cairn_mirror::{LunAccess, MirrorError, Refusal};
 
 use super::{Mirrors, Relation};
 use crate::error::ServerError;
@@ -44,6 +44,9 @@ impl Mirrors {
                 tracing::warn!(mirror = relation.name, %error, "its source does not say who may use its LUNs, as one of an older version: set it here with `cairn export set`");
                 Ok(())
             }
+            Err(error) if is_unknown(&error) => {
+                Err(ServerError::AccessUnknown { volume: relation.name.clone() })
+            }
             asked => asked,
         }
     }
@@ -81,3 +84,12 @@ fn has_hung_up(error: &ServerError) -> bool {
     let ServerError::Mirror { source, .. } = error else { return false };
     matches!(&**source, MirrorError::Io(error) if !is_late(error))
 }
+
+/// Whether a source does not know it itself.
+fn is_unknown(error: &ServerError) -> bool {
+    let ServerError::Mirror { source, .. } = error else { return false };
+    matches!(**source, MirrorError::Refused(Refusal::SourceFailed))
+}
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use cairn_history::{History, HistoryError};
 use cairn_volume::{CheckDepth, Volume};
 
-use super::history::{LOG_RULE, no_history, seen_path};
+use super::history::{LOG_RULE, Plan, no_history, seen_path};
 use super::{BUSY_PATIENCE, Document, OpenVolume, Parts, Volumes, whole};
 use crate::api::{self, ErrorKind};
 use crate::devices::{BLOCK_BYTES, new_history, refuse_store_file};
@@ -77,10 +77,7 @@ impl Volumes {
         let open = self.check_enable(name, wish)?;
         // A history keeps its device as long as it is: with room for what the volume needs as a mirror.
         open.extend_as_destination()?;
-        let before = Document { coming: None, ..self.document(name)? };
-        let plan = self.plan_history(wish)?;
-        // Before anything of it is there: what a kill leaves is known by it, and taken back.
-        self.note(name, &Document { coming: Some(plan.beneath.clone()), ..before.clone() })?;
+        let (before, plan) = self.begin_enable(name, wish)?;
         let closed = self.take_away(&open, BEING_ENABLED);
         let mut made = Vec::new();
         let under = closed.and_then(|()| {
@@ -119,6 +116,14 @@ impl Volumes {
                 Err(error)
             }
         }
+    }
+
+    /// Notes what is coming, before anything of it is there: what a kill leaves is known by it, and taken back. Gives what the document said before, too.
+    fn begin_enable(&self, name: &str, wish: &api::VolumeHistory) -> Result<(Document, Plan), ServerError> {
+        let before = Document { coming: None, ..self.document(name)? };
+        let plan = self.plan_history(wish)?;
+        self.note(name, &Document { coming: Some(plan.beneath.clone()), ..before.clone() })?;
+        Ok((before, plan))
     }
 
     /// Refuses to take a history away: there is none, or something needs it.

@@ -64,7 +64,7 @@ pub(super) fn numbers(volumes: &Volumes, name: &str) -> (u64, u64) {
 }
 
 /// `vol0` in a file of its own.
-fn plain() -> NewVolume<'static> {
+pub(super) fn plain() -> NewVolume<'static> {
     NewVolume {
         name: "vol0",
         id: VolumeId([7; 16]),

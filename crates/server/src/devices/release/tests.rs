@@ -21,8 +21,8 @@ pub(in crate::devices) fn devices(folder: &Path) -> Devices {
     Devices::open(folder.join("devices"), clock, Arc::new(volumes)).expect("devices")
 }
 
-/// A device of 16 blocks, each filled with its number and flushed.
-pub(in crate::devices) fn adopt(devices: &Devices, folder: &Path) -> Vec<u8> {
+/// For a device of 16 blocks whose files are to be made.
+pub(in crate::devices) fn request(folder: &Path) -> api::AdoptDevice {
     let request = serde_json::json!({
         "name": "disk0",
         "origin": folder.join("disk.img"),
@@ -31,8 +31,12 @@ pub(in crate::devices) fn adopt(devices: &Devices, folder: &Path) -> Vec<u8> {
         "placement": "logging",
         "granularity": "every-write",
     });
-    let request: api::AdoptDevice = serde_json::from_value(request).expect("a request");
-    devices.adopt(&request).expect("it is adopted");
+    serde_json::from_value(request).expect("a request")
+}
+
+/// That device, each block filled with its number and flushed.
+pub(in crate::devices) fn adopt(devices: &Devices, folder: &Path) -> Vec<u8> {
+    devices.adopt(&request(folder)).expect("it is adopted");
     let content: Vec<u8> = (0..16 * BLOCK).map(|at| (at / BLOCK) as u8 + 100).collect();
     let open = devices.get("disk0").expect("it is open");
     open.history.write(0, Segments::copy_of(&content)).expect("a write");
@@ -93,16 +97,20 @@ fn release_that_stopped_is_served_says_why_and_goes_on_when_asked_again() {
     }
 }
 
+/// A release that was begun by a server that is gone: what was on the disk, and the device.
+pub(in crate::devices) fn begun(folder: &Path) -> (Vec<u8>, Arc<OpenDevice>) {
+    let devices = devices(folder);
+    let content = adopt(&devices, folder);
+    let open = devices.begin_release("disk0").expect("it begins").expect("there is something to do");
+    open.end();
+    (content, open)
+}
+
 #[test]
 fn release_in_which_the_server_ended_is_told_at_the_start_and_goes_on() {
     let folder = tempfile::tempdir().expect("a folder");
-    let content = {
-        let devices = devices(folder.path());
-        let content = adopt(&devices, folder.path());
-        let open = devices.begin_release("disk0").expect("it begins").expect("there is something to do");
-        open.end();
-        content
-    };
+    let (content, open) = begun(folder.path());
+    drop(open);
     let devices = devices(folder.path());
     let why = problem(&devices).expect("it says what stopped");
     assert!(why.contains("the server ended in the middle"), "{why}");

@@ -1,10 +1,8 @@
 //! A history under a volume that there is: cut at each step of its coming and going, numbers, and what an earlier opening still wants.
 
 use cairn_base::{ManualClock, Timestamp};
-use cairn_volume::Role;
 
-use super::super::tests::{assert_sound, mark, numbers, read, volumes, write};
-use super::super::{NewVolume, new_volume_id};
+use super::super::tests::{assert_sound, mark, numbers, plain, read, volumes, write};
 use super::*;
 use crate::state;
 
@@ -32,16 +30,7 @@ fn wish(folder: &Path, placement: &str) -> api::VolumeHistory {
 /// A volume without a history, with a LUN whose first block is full of `1`.
 fn made(folder: &Path) -> Volumes {
     let volumes = volumes(folder);
-    let new = NewVolume {
-        name: "vol0",
-        id: new_volume_id(),
-        role: Role::Normal,
-        blocks: Some(16_384),
-        devices: &[],
-        log_device: None,
-        history: None,
-    };
-    let open = volumes.create(&new).expect("it is made");
+    let open = volumes.create(&plain()).expect("it is made");
     open.luns.create("db", 1 << 20).expect("a LUN");
     write(&volumes, 1);
     volumes
@@ -112,17 +101,15 @@ fn volume_is_whole_with_a_history_or_without_wherever_its_coming_is_cut() {
         before.take_away(&open, BEING_ENABLED).expect("it closes");
         let mut under = None;
         if step > 0 {
-            let plan = before.plan_history(&wish(folder.path(), "logging")).expect("a plan");
-            let document = before.document("vol0").expect("a document");
-            let coming = Document { coming: Some(plan.beneath.clone()), ..document };
-            before.note("vol0", &coming).expect("it is noted");
+            let wish = wish(folder.path(), "logging");
+            let (document, plan) = before.begin_enable("vol0", &wish).expect("it is noted");
             let (origin, parts) = (&open.paths[0], whole(&open.parts));
             let made = before.make_history("vol0", &plan, origin, parts, &mut Vec::new());
             under = Some(made.expect("it is made"));
             if step > 1 {
                 let path = before.folder("vol0").join("volume.json");
                 // Only once: the generation beside it knows of no history.
-                let noted = Document { history: Some(plan.beneath), coming: None, ..coming };
+                let noted = Document { history: Some(plan.beneath), ..document };
                 state::save(&path, &noted).expect("it is noted");
             }
         }

@@ -1,10 +1,9 @@
 //! Volumes over a history: cut at each step of a revert, numbers, and what an earlier opening still wants.
 
-use cairn_device::DeviceError;
-use cairn_volume::Role;
+use cairn_device::{DeviceError, FileOptions};
 
-use super::super::tests::{assert_sound, mark, numbers, read, volumes, write};
-use super::super::{NewVolume, new_volume_id};
+use super::super::NewVolume;
+use super::super::tests::{assert_sound, mark, numbers, plain, read, volumes, write};
 use super::*;
 
 fn wish(folder: &Path) -> api::VolumeHistory {
@@ -20,15 +19,7 @@ fn wish(folder: &Path) -> api::VolumeHistory {
 fn made(folder: &Path) -> Volumes {
     let volumes = volumes(folder);
     let wish = wish(folder);
-    let new = NewVolume {
-        name: "vol0",
-        id: new_volume_id(),
-        role: Role::Normal,
-        blocks: Some(16_384),
-        devices: &[],
-        log_device: None,
-        history: Some(&wish),
-    };
+    let new = NewVolume { history: Some(&wish), ..plain() };
     let open = volumes.create(&new).expect("it is made");
     open.luns.create("db", 1 << 20).expect("a LUN");
     write(&volumes, 1);
@@ -41,17 +32,18 @@ fn made(folder: &Path) -> Volumes {
 fn volume_whose_making_is_cut_is_made_by_the_same_command_on_the_same_store() {
     let folder = tempfile::tempdir().expect("a folder");
     let wish = wish(folder.path());
-    let new = NewVolume {
-        name: "vol0",
-        id: new_volume_id(),
-        role: Role::Normal,
-        blocks: Some(16_384),
-        devices: &[],
-        log_device: None,
-        history: Some(&wish),
-    };
+    let new = NewVolume { history: Some(&wish), ..plain() };
     let before = volumes(folder.path());
     let nursery = before.dir.join(".vol0.new");
+    std::fs::create_dir(&nursery).expect("a folder");
+    // There is a history, and no volume in it.
+    let tiny = NewVolume { blocks: Some(1), ..new };
+    assert!(before.make(&tiny, &nursery, &mut Vec::new()).is_err());
+    let store = || FileDevice::open(&wish.store, FileOptions::default()).expect("the store");
+    History::id_of(&store()).expect("a history");
+    drop(before);
+    let before = volumes(folder.path());
+    History::id_of(&store()).expect_err("it is taken back");
     std::fs::create_dir(&nursery).expect("a folder");
     // All but the last step: there is a whole volume in the store and beside it.
     drop(before.make(&new, &nursery, &mut Vec::new()).expect("it is made"));
@@ -207,15 +199,7 @@ fn volume_whose_history_is_full_beneath_its_floor_says_what_to_do() {
     let mut wish = wish(folder.path());
     wish.store_bytes = Some(12 << 20);
     wish.window.floor_ms = Some(3_600_000);
-    let new = NewVolume {
-        name: "vol0",
-        id: new_volume_id(),
-        role: Role::Normal,
-        blocks: Some(16_384),
-        devices: &[],
-        log_device: None,
-        history: Some(&wish),
-    };
+    let new = NewVolume { history: Some(&wish), ..plain() };
     let before = volumes(folder.path());
     let open = before.create(&new).expect("it is made");
     open.luns.create("db", 1 << 20).expect("a LUN");
