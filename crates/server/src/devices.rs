@@ -663,9 +663,10 @@ impl OpenDevice {
     }
 
     pub(crate) fn set_window(&self, window: &api::Window) -> Result<(), ServerError> {
-        let mut wanted = engine_window(window)?;
+        let before = self.history.status().window;
+        let mut wanted = engine_window(window, before.floor_policy)?;
         if window.reduce.is_none() {
-            wanted.reduction = self.history.status().window.reduction;
+            wanted.reduction = before.reduction;
         }
         self.history.set_window(wanted).map_err(ServerError::history(&self.name))
     }
@@ -720,6 +721,7 @@ pub(crate) fn new_history(
     placement: Option<api::Placement>,
     granularity: Option<&str>,
     window: &api::Window,
+    floor_policy: FloorPolicy,
     block_bytes: u32,
 ) -> Result<HistoryOptions, ServerError> {
     Ok(HistoryOptions {
@@ -727,7 +729,7 @@ pub(crate) fn new_history(
         placement: engine_placement(placement.unwrap_or(api::Placement::Checkpointing)),
         granularity: parse_granularity(granularity.unwrap_or("marks"))?,
         block_bytes,
-        window: engine_window(window)?,
+        window: engine_window(window, floor_policy)?,
     })
 }
 
@@ -758,7 +760,8 @@ fn engine_placement(placement: api::Placement) -> Placement {
     }
 }
 
-fn engine_window(window: &api::Window) -> Result<Window, ServerError> {
+/// A window, with this policy where it names none.
+fn engine_window(window: &api::Window, floor_policy: FloorPolicy) -> Result<Window, ServerError> {
     let mut thin = Window::default().thin;
     if window.thin.len() > thin.len() {
         return Err(ServerError::Invalid { what: "the retention", rule: "it has four steps at most" });
@@ -772,8 +775,9 @@ fn engine_window(window: &api::Window) -> Result<Window, ServerError> {
         bytes: window.bytes,
         floor: Duration::from_millis(window.floor_ms.unwrap_or(0)),
         floor_policy: match window.floor_policy {
-            api::FloorPolicy::Wait => FloorPolicy::Wait,
-            api::FloorPolicy::Fail => FloorPolicy::Fail,
+            None => floor_policy,
+            Some(api::FloorPolicy::Wait) => FloorPolicy::Wait,
+            Some(api::FloorPolicy::Fail) => FloorPolicy::Fail,
         },
         thin,
         reduction: match window.reduce.unwrap_or(api::Reduce::None) {

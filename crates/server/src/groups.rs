@@ -659,10 +659,9 @@ impl Server {
                 // Its source makes them; or it is told that the failover is to be gone on with.
                 continue;
             }
-            let is_slow = group.volumes.iter().filter_map(member).any(|open| open.hooks.are_there());
             let server = self.clone();
             // No volume has such a name.
-            aside.run(format!("{PREFIX}/{}", group.name), is_slow, move || server.run_group(&group, now_ms));
+            aside.run(format!("{PREFIX}/{}", group.name), move || server.run_group(&group, now_ms));
         }
     }
 

@@ -105,12 +105,6 @@ impl Hooks {
         *self.unread.lock() = unread;
     }
 
-    /// Whether there are any: a snapshot may take as long as they do.
-    pub(crate) fn are_there(&self) -> bool {
-        let document = self.document.lock();
-        document.before.is_some() || document.after.is_some()
-    }
-
     /// Ends those that run, and lets none begin.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);

@@ -227,7 +227,7 @@ impl Server {
         Ok(())
     }
 
-    /// Runs every schedule that is due; those of a volume with hooks aside.
+    /// Runs every schedule that is due, those of each volume aside.
     fn run_schedules(self: &Arc<Self>, aside: &mut Aside) {
         for open in self.volumes.all() {
             if open.is_destination() {
@@ -239,8 +239,8 @@ impl Server {
             if due.is_empty() {
                 continue;
             }
-            let (server, key, is_slow) = (self.clone(), open.name.clone(), open.hooks.are_there());
-            aside.run(key, is_slow, move || server.run_due(&open, due, now_ms));
+            let (server, key) = (self.clone(), open.name.clone());
+            aside.run(key, move || server.run_due(&open, due, now_ms));
         }
     }
 
@@ -363,18 +363,15 @@ fn plan_of(label: &str, request: &api::SetSchedule, now_ms: u64) -> Result<Plan,
     Ok(plan)
 }
 
-/// What may take as long as its hooks do, and holds up nobody else's schedule: a thread each, one at a time of each name.
+/// What may take as long as its hooks or its devices do, and holds up nobody else's schedule: a thread each, one at a time of each name.
 #[derive(Default)]
 pub(crate) struct Aside(BTreeMap<String, JoinHandle<()>>);
 
 impl Aside {
-    /// Runs it: here, or on a thread of its own when it is slow. Nothing while what ran last under that name still does: it is due again then.
-    pub(crate) fn run(&mut self, name: String, is_slow: bool, work: impl FnOnce() + Send + 'static) {
+    /// Runs it on a thread of its own. Nothing while what ran last under that name still does: it is due again then.
+    pub(crate) fn run(&mut self, name: String, work: impl FnOnce() + Send + 'static) {
         if self.0.get(&name).is_some_and(|thread| !thread.is_finished()) {
             return;
-        }
-        if !is_slow {
-            return work();
         }
         match std::thread::Builder::new().name("snapshot".to_owned()).spawn(work) {
             Ok(thread) => drop(self.0.insert(name, thread)),

@@ -770,7 +770,7 @@ impl OpenVolume {
 
     /// True while it is the destination of a mirror.
     pub(crate) fn is_destination(&self) -> bool {
-        self.volume.status().role == Role::Destination
+        self.volume.status_role() == Role::Destination
     }
 
     /// As the API shows it.

@@ -8,11 +8,12 @@
 
 use std::sync::Arc;
 
-use cairn_base::{BLOCK_SIZE, Generation, VolumeId};
+use cairn_base::{BLOCK_SIZE, Generation, LogId, VolumeId};
 use cairn_device::{Block, Device, DeviceError, Operation, Segments};
 use cairn_format::{ExternalLog, Layout, LogEntry, LogRecord, LogRecordHeader, LogTail, Superblock};
 
 use crate::error::VolumeError;
+use crate::locks::Mutex;
 use crate::store::Store;
 
 /// Most blocks of one record: several small records pass through a small log where one large one would not fit.
@@ -109,6 +110,7 @@ pub(crate) fn zero_ring(device: &dyn Device, start: u64, blocks: u64) -> Result<
 /// The writing end.
 pub(crate) struct LogWriter {
     volume: VolumeId,
+    shown: Arc<Mutex<LogUse>>,
     area: LogArea,
     blocks: u64,
     /// Where the log will be once a superblock says so. Until then no record is written: here it would be lost, there nobody would look.
@@ -122,6 +124,16 @@ pub(crate) struct LogWriter {
     durable_through: u64,
 }
 
+/// What a log shows of itself to who does not wait for a flush: the writer is locked for as long as the device takes, which may be for ever.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogUse {
+    /// Blocks in use.
+    pub(crate) used: u64,
+    pub(crate) blocks: u64,
+    /// The log that is on a device of its own.
+    pub(crate) device: Option<LogId>,
+}
+
 /// Records that found room, as device operations.
 pub(crate) struct Appended {
     operations: Vec<Operation>,
@@ -133,8 +145,10 @@ impl LogWriter {
     pub(crate) fn new(volume: VolumeId, area: LogArea, tail: LogTail, head: LogTail) -> Self {
         let blocks = area.blocks;
         let passed = (head.position + blocks - tail.position) % blocks;
+        let shown = LogUse { used: passed, blocks, device: area.external_log().map(|log| log.id) };
         Self {
             volume,
+            shown: Arc::new(Mutex::new(shown)),
             area,
             blocks,
             next: None,
@@ -156,12 +170,18 @@ impl LogWriter {
         (self.head - self.tail) * 2 > self.blocks
     }
 
-    pub(crate) fn used(&self) -> u64 {
-        self.head - self.tail
+    /// Where to look without the writer.
+    pub(crate) fn shown(&self) -> Arc<Mutex<LogUse>> {
+        self.shown.clone()
     }
 
-    pub(crate) fn blocks(&self) -> u64 {
-        self.blocks
+    /// Its place in the ring, or the ring, is another one.
+    fn show(&self) {
+        *self.shown.lock() = LogUse {
+            used: self.head - self.tail,
+            blocks: self.blocks,
+            device: self.area.external_log().map(|log| log.id),
+        };
     }
 
     pub(crate) fn area(&self) -> &LogArea {
@@ -263,6 +283,7 @@ impl LogWriter {
         self.head = head;
         self.next_sequence = next_sequence;
         self.durable_through = next_sequence - 1;
+        self.show();
         Ok(true)
     }
 
@@ -270,11 +291,12 @@ impl LogWriter {
     pub(crate) fn committed(&mut self, superblock: &Superblock) {
         let tail = superblock.log_tail;
         if let Some(area) = self.next.take() {
-            *self = Self::new(self.volume, area, tail, tail);
-            return;
+            *self = Self { shown: self.shown.clone(), ..Self::new(self.volume, area, tail, tail) };
+        } else {
+            let passed = (tail.position + self.blocks - self.tail % self.blocks) % self.blocks;
+            self.tail += passed;
         }
-        let passed = (tail.position + self.blocks - self.tail % self.blocks) % self.blocks;
-        self.tail += passed;
+        self.show();
     }
 }
 

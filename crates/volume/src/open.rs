@@ -288,6 +288,7 @@ impl Volume {
                 redirect_blocks,
                 redirect_runs_max: REDIRECT_RUNS_MAX,
             }),
+            log_use: log.shown(),
             log: Mutex::new(log),
             directory: Mutex::new(()),
             turn: Mutex::new(()),

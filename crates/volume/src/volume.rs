@@ -13,7 +13,7 @@ use cairn_base::{Clock, FileId, Generation, LogId, SnapshotId, Timestamp, Volume
 use cairn_format::{Cursor, Role, Root, SnapshotEntry, Superblock};
 
 use crate::error::VolumeError;
-use crate::intent::LogWriter;
+use crate::intent::{LogUse, LogWriter};
 use crate::limits::{CONSISTENCY_INTERVAL, Memory, PLACE_BLOCKS, WRITE_BACK_AT};
 use crate::state::State;
 use crate::store::Store;
@@ -42,6 +42,8 @@ pub struct Volume {
     pub(crate) memory: Memory,
     pub(crate) commit: Mutex<Commit>,
     pub(crate) log: Mutex<LogWriter>,
+    /// What the log shows of itself while a flush has it.
+    pub(crate) log_use: Arc<Mutex<LogUse>>,
     /// Held while names of the root directory change; before all others.
     pub(crate) directory: Mutex<()>,
     /// Held by the writer whose turn it is to wait for room.
@@ -151,12 +153,9 @@ impl Volume {
         self.state.lock().open.generation
     }
 
-    /// How it is.
+    /// How it is. Waits for no device.
     pub fn status(&self) -> VolumeStatus {
-        let (log_used, log_blocks, log_device) = {
-            let log = self.log.lock();
-            (log.used(), log.blocks(), log.area().external_log().map(|log| log.id))
-        };
+        let log = *self.log_use.lock();
         let state = self.state.lock();
         let root = &state.committed.root;
         VolumeStatus {
@@ -171,10 +170,10 @@ impl Volume {
             reserve: state.reserve(),
             dirty: state.open.changes + state.frozen.as_ref().map_or(0, |f| f.overlay().changes),
             snapshots: state.snapshots.len() as u64,
-            log_used,
-            log_blocks,
-            log_device,
-            log_left: state.log_left && log_device.is_none(),
+            log_used: log.used,
+            log_blocks: log.blocks,
+            log_device: log.device,
+            log_left: state.log_left && log.device.is_none(),
             flushes: self.flushes.load(std::sync::atomic::Ordering::Relaxed),
             consistency_points: self.consistency_points.load(std::sync::atomic::Ordering::Relaxed),
             redirected: state.committed.redirects.iter().map(|run| run.count).sum(),

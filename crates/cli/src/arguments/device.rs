@@ -94,7 +94,7 @@ pub struct WindowArguments {
     /// History younger than this is not given up when the store is full; `off` for any is
     #[arg(long, value_name = "TIME")]
     pub floor: Option<Setting>,
-    /// What a write does then: wait or fail
+    /// What a write does then: wait or fail. Unless told otherwise it waits under a volume, which a failed write makes read-only, and fails on a device
     #[arg(long, value_name = "POLICY", value_parser = floor_policy)]
     pub floor_policy: Option<api::FloorPolicy>,
     /// What is older than AGE keeps one instant every so long: `--thin 1h:1m --thin 1d:1h`; `off` for all of them. Marks stay

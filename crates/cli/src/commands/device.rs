@@ -412,7 +412,7 @@ fn changed(before: &api::Window, arguments: &WindowArguments) -> Result<api::Win
     if let Some(floor) = arguments.floor {
         window.floor_ms = floor.0.map(ms);
     }
-    window.floor_policy = arguments.floor_policy.unwrap_or(window.floor_policy);
+    window.floor_policy = arguments.floor_policy.or(window.floor_policy);
     window.reduce = arguments.reduce.or(window.reduce);
     if !arguments.thin.is_empty() {
         window.thin = arguments.thin.iter().filter_map(|step| step.0).collect();
@@ -457,8 +457,8 @@ fn window_words(window: &api::Window) -> String {
     }
     if let Some(floor) = window.floor_ms {
         let policy = match window.floor_policy {
-            api::FloorPolicy::Wait => "writes wait",
-            api::FloorPolicy::Fail => "writes fail",
+            Some(api::FloorPolicy::Wait) => "writes wait",
+            Some(api::FloorPolicy::Fail) | None => "writes fail",
         };
         words.push(format!("never less than {} ({policy})", duration(floor)));
     }

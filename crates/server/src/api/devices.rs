@@ -20,13 +20,12 @@ pub enum Placement {
 }
 
 /// What a write does that finds no room but history younger than the floor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FloorPolicy {
     /// It waits.
     Wait,
     /// It fails.
-    #[default]
     Fail,
 }
 
@@ -54,8 +53,8 @@ pub struct Window {
     pub bytes: Option<u64>,
     /// History younger than this is not given up for a lack of room.
     pub floor_ms: Option<u64>,
-    /// What a write does then.
-    pub floor_policy: FloorPolicy,
+    /// What a write does then; as it was when not given. Of a new history: `wait` under a volume, which a write that fails makes read-only, else `fail`.
+    pub floor_policy: Option<FloorPolicy>,
     /// What is older keeps fewer instants, the youngest step first; four steps at most.
     pub thin: Vec<Thin>,
     /// What becomes of contents from now on; as it was when not given, and `none` for a new history.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cairn_base::HistoryId;
 use cairn_device::{Device, FileDevice};
-use cairn_history::{History, HistoryOptions};
+use cairn_history::{FloorPolicy, History, HistoryOptions};
 
 use super::place::{self, Place, file_options, refuse_used, take_store_file};
 use super::{
@@ -81,7 +81,8 @@ impl Devices {
             });
         }
         let granularity = request.granularity.as_deref();
-        let options = new_history(request.placement, granularity, &request.window, block_bytes)?;
+        let options =
+            new_history(request.placement, granularity, &request.window, FloorPolicy::Fail, block_bytes)?;
         let document = Document {
             history_id: history_place.as_ref().map(|_| options.store.to_string()).unwrap_or_default(),
             block_bytes,

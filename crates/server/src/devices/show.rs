@@ -78,8 +78,22 @@ impl OpenDevice {
     /// What is wrong with it.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
         let failed = failed(&self.name, &self.history);
-        let own = [failed, self.stopped_problem(), self.lost_problem()];
+        let own = [failed, self.waiting_problem(), self.stopped_problem(), self.lost_problem()];
         own.into_iter().flatten().chain(self.clone_problems()).collect()
+    }
+
+    /// Clients that wait for room.
+    fn waiting_problem(&self) -> Option<api::Problem> {
+        let (count, name) = (self.history.status().waiting, &self.name);
+        (count > 0).then(|| api::Problem {
+            subject: name.clone(),
+            message: format!(
+                "{count} writes or flushes wait for room in its history, which is full and has nothing that is older than its floor"
+            ),
+            next: format!(
+                "make the floor shorter with `cairn history window {name} --floor TIME`, and they go on at once; or they go on as time passes"
+            ),
+        })
     }
 
     /// A release that stopped.
@@ -272,10 +286,10 @@ fn window(window: &Window) -> api::Window {
         time_ms: window.time.map(ms),
         bytes: window.bytes,
         floor_ms: Some(ms(window.floor)).filter(|floor| *floor > 0),
-        floor_policy: match window.floor_policy {
+        floor_policy: Some(match window.floor_policy {
             FloorPolicy::Wait => api::FloorPolicy::Wait,
             FloorPolicy::Fail => api::FloorPolicy::Fail,
-        },
+        }),
         thin: window
             .steps()
             .map(|step| api::Thin { after_ms: ms(step.after), every_ms: ms(step.every) })

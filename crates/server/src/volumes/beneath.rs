@@ -16,10 +16,10 @@ use std::sync::Arc;
 use cairn_history::{History, HistoryError};
 use cairn_volume::{CheckDepth, Volume};
 
-use super::history::{LOG_RULE, Plan, no_history, seen_path};
+use super::history::{LOG_RULE, Plan, no_history, options_of, seen_path};
 use super::{BUSY_PATIENCE, Document, OpenVolume, Parts, Volumes, whole};
 use crate::api::{self, ErrorKind};
-use crate::devices::{BLOCK_BYTES, new_history, refuse_store_file};
+use crate::devices::refuse_store_file;
 use crate::error::ServerError;
 use crate::images;
 use crate::jobs::Progress;
@@ -62,7 +62,7 @@ impl Volumes {
             return Err(ServerError::Invalid { what: "the path of the history", rule: "it is absolute" });
         }
         self.refuse_if_claimed(Path::new(&wish.store))?;
-        new_history(wish.placement, wish.granularity.as_deref(), &wish.window, BLOCK_BYTES)?;
+        options_of(wish)?;
         refuse_store_file(Path::new(&wish.store))?;
         Ok(open)
     }

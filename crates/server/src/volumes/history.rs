@@ -30,6 +30,12 @@ use crate::images;
 use crate::seen::Seen;
 use crate::state;
 
+/// The options of a history under a volume. A write that fails makes the volume read-only, so one for which the floor leaves no room waits.
+pub(super) fn options_of(wish: &api::VolumeHistory) -> Result<HistoryOptions, ServerError> {
+    let granularity = wish.granularity.as_deref();
+    new_history(wish.placement, granularity, &wish.window, FloorPolicy::Wait, BLOCK_BYTES)
+}
+
 /// Why the log of such a volume has no device of its own.
 pub(super) const LOG_RULE: &str =
     "the log of a volume over a history is on the devices of the volume, which go back together";
@@ -219,7 +225,7 @@ impl Volumes {
         if !path.is_absolute() {
             return Err(ServerError::Invalid { what: "the path of the history", rule: "it is absolute" });
         }
-        let options = new_history(wish.placement, wish.granularity.as_deref(), &wish.window, BLOCK_BYTES)?;
+        let options = options_of(wish)?;
         self.refuse_if_claimed(&path)?;
         let id = options.store.to_string();
         let placement = Some(wish.placement.unwrap_or(api::Placement::Checkpointing));

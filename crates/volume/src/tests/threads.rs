@@ -266,6 +266,30 @@ fn long_file_whose_inode_was_put_while_it_was_merged_is_freed_in_rounds() {
 }
 
 #[test]
+fn status_waits_for_no_flush() {
+    let device = gated();
+    let volume = open(&device);
+    let lun = file(&volume, 10);
+    let used = volume.status().log_used;
+    let number = 1_000_001;
+    write(&volume, lun, 1, 1, number - 1).expect("there is room");
+    device.shut(number);
+    let (done, results) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| volume.flush());
+        device.wait_for_waiting(1);
+        scope.spawn(|| done.send(volume.status()).expect("somebody waits for it"));
+        let shown = results.recv_timeout(Duration::from_secs(100));
+        device.open(number);
+        flush.join().expect("it ends").expect("it flushes");
+        assert_eq!(shown.expect("it does not wait for the device").log_used, used);
+    });
+    assert!(volume.status().log_used > used, "the record is there");
+    volume.consistency_point().expect("it commits");
+    assert_eq!(volume.status().log_used, 0);
+}
+
+#[test]
 fn flush_waits_for_what_was_under_way_and_not_for_what_came_later() {
     let device = gated();
     let volume = open(&device);

@@ -1,5 +1,7 @@
 //! Volumes over a history: cut at each step of a revert, numbers, and what an earlier opening still wants.
 
+use std::time::Duration;
+
 use cairn_device::{DeviceError, FileOptions};
 
 use super::super::NewVolume;
@@ -194,11 +196,53 @@ fn view_is_of_its_instant_and_nothing_of_it_comes_into_the_volume() {
 }
 
 #[test]
+fn volume_that_waits_for_room_in_its_history_is_shown_and_goes_on_with_a_shorter_floor() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut wish = wish(folder.path());
+    wish.store_bytes = Some(12 << 20);
+    wish.window.floor_ms = Some(3_600_000);
+    let new = NewVolume { history: Some(&wish), ..plain() };
+    let volumes = volumes(folder.path());
+    let open = volumes.create(&new).expect("it is made");
+    open.luns.create("db", 1 << 20).expect("a LUN");
+    let lun = open.luns.open("db").expect("a LUN");
+    let history = open.history().expect("a history");
+    let (done, results) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 1..=100 {
+                lun.write_from(4096, &[round; 1 << 19]).and_then(|()| lun.flush()).expect("it waits");
+            }
+        });
+        while !open.waits_for_room() {
+            assert!(!writer.is_finished(), "it is full at some time");
+            std::thread::yield_now();
+        }
+        scope.spawn(|| {
+            let shown = (open.show(), open.is_destination(), volumes.problems());
+            done.send(shown).expect("somebody waits for it");
+        });
+        let shown = results.recv_timeout(Duration::from_secs(100));
+        // Before anything else is said of it: who waits has to come to an end.
+        let window = api::Window { floor_ms: None, ..wish.window.clone() };
+        history.set_window(&window).expect("it is changed");
+        let (_, _, problems) = shown.expect("who looks does not wait with it");
+        let waits = problems.iter().find(|problem| problem.message.contains("wait"));
+        let next = &waits.expect("it says so").next;
+        assert!(next.contains("cairn history window vol0 --floor"), "{next}");
+        writer.join().expect("it goes on");
+    });
+    assert_sound(&volumes);
+    volumes.end();
+}
+
+#[test]
 fn volume_whose_history_is_full_beneath_its_floor_says_what_to_do() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut wish = wish(folder.path());
     wish.store_bytes = Some(12 << 20);
     wish.window.floor_ms = Some(3_600_000);
+    wish.window.floor_policy = Some(api::FloorPolicy::Fail);
     let new = NewVolume { history: Some(&wish), ..plain() };
     let before = volumes(folder.path());
     let open = before.create(&new).expect("it is made");
