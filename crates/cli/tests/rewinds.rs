@@ -487,28 +487,40 @@ fn view_of_a_mirror_stays_at_its_image_while_updates_and_rewinds_go_on() {
 
 #[test]
 fn revert_that_is_refused_for_room_leaves_what_was_answered_and_not_flushed() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = Running::start(dir.path(), "d");
-    let store = path(dir.path(), "vol0.history");
-    let history = ["--history", &store, "--history-size", "96M", "--placement", "split-down-stream"];
-    let kept = ["--granularity", "every-write", "--floor", "1h"];
-    server.good(&[&["volume", "create", "vol0", "--size", "256M"], &history[..], &kept].concat());
-    server.good(&["lun", "create", "vol0/db", "--size", "128M"]);
-    let room = || {
-        let status = server.json(&["history", "status", "vol0"]);
-        status["store_bytes"].as_u64().unwrap() - status["used_bytes"].as_u64().unwrap()
-    };
-    let mut disk = server.disk("vol0/db");
-    let mut at = 0;
-    while room() > 9 << 20 {
-        disk.write(at << 20, &vec![1; MIB]).unwrap();
-        disk.flush().unwrap();
-        at = (at + 1) % 64;
+    for policy in ["wait", "fail"] {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Running::start(dir.path(), "d");
+        let store = path(dir.path(), "vol0.history");
+        let history = ["--history", &store, "--history-size", "96M", "--placement", "split-down-stream"];
+        let kept = ["--granularity", "every-write", "--floor", "1h", "--floor-policy", policy];
+        server.good(&[&["volume", "create", "vol0", "--size", "256M"], &history[..], &kept].concat());
+        server.good(&["lun", "create", "vol0/db", "--size", "128M"]);
+        let room = || {
+            let status = server.json(&["history", "status", "vol0"]);
+            status["store_bytes"].as_u64().unwrap() - status["used_bytes"].as_u64().unwrap()
+        };
+        let mut disk = server.disk("vol0/db");
+        let mut at = 0;
+        while room() > 9 << 20 {
+            disk.write(at << 20, &vec![1; MIB]).unwrap();
+            disk.flush().unwrap();
+            at = (at + 1) % 64;
+        }
+        server.good(&["history", "mark", "vol0", "full"]);
+        disk.write(64 << 20, &vec![2; 5 * MIB]).unwrap();
+        let revert = ["history", "revert", "vol0", "--mark", "full", "--yes"];
+        let said = server.bad(24, "no-space", &revert);
+        assert!(said.contains("what was written last has no room"), "{policy}: {said}");
+        // What waits goes on waiting, and doesn't stand in the way of who asks next.
+        server.bad(24, "no-space", &revert);
+        let bytes = server.disk("vol0/db").read(64 << 20, 5 * MIB as u32).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 2), "{policy}: what was answered is there");
+        if policy == "wait" {
+            // Room comes, and all is as the owner wanted it.
+            server.good(&["history", "window", "vol0", "--floor", "off"]);
+            let mut disk = server.disk("vol0/db");
+            disk.write(64 << 20, &[3; 4096]).unwrap();
+            disk.flush().unwrap();
+        }
     }
-    server.good(&["history", "mark", "vol0", "full"]);
-    disk.write(64 << 20, &vec![2; 5 * MIB]).unwrap();
-    let revert = ["history", "revert", "vol0", "--mark", "full", "--yes"];
-    assert!(server.bad(24, "no-space", &revert).contains("what was written last has no room"));
-    let bytes = server.disk("vol0/db").read(64 << 20, 5 * MIB as u32).unwrap();
-    assert!(bytes.iter().all(|byte| *byte == 2), "what was answered is there");
 }

@@ -10,9 +10,9 @@ use cairn_history::HistoryView;
 use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{CheckDepth, CheckProgress, Inspection, Role, Snapshot, VolumeError};
 
-use crate::api::{self, ErrorKind};
+use crate::api;
 use crate::background;
-use crate::error::{ServerError, volume_kind};
+use crate::error::ServerError;
 use crate::images::DUMP_PREFIX;
 use crate::names::{self, ExportName};
 use crate::server::Server;
@@ -430,18 +430,8 @@ impl Server {
         // What clients have in memory is of another time, also of snapshots: those that are younger will not be there.
         let mine = |export: &ExportName<'_>| export.volume == name;
         let ended = self.close_sessions(mine);
-        // What was answered and is in memory alone must not go with a revert that is refused. Here it may wait for room in the history; once the volume closes nothing waits any more.
-        if open.volume.status().latched.is_none() {
-            open.volume.consistency_point().map_err(|error| match volume_kind(&error) {
-                kind @ ErrorKind::NoSpace => ServerError::OverHistory {
-                    volume: name.to_owned(),
-                    kind,
-                    why: "what was written last has no room in its history, and would be lost",
-                    next: "let old history go (`cairn history window VOLUME --floor TIME` with a shorter one), and do this again",
-                },
-                _ => ServerError::volume(name)(error),
-            })?;
-        }
+        // What was answered and is in memory alone must not go with a revert that is refused.
+        open.write_out_over_history()?;
         let (opened, reverted) = self.volumes.revert(name, at)?;
         // Those that came back meanwhile.
         let ended = ended + self.close_sessions(mine);

@@ -11,6 +11,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use cairn_base::{Clock, HistoryId};
 use cairn_device::{Device, DeviceError, FileDevice};
@@ -25,10 +27,14 @@ use crate::devices::{
     BLOCK_BYTES, OpenDevice, STORE_MIN, new_history, open_when_free, options_under_volume,
     refuse_other_store, take_store_file,
 };
-use crate::error::ServerError;
+use crate::error::{ServerError, volume_kind};
 use crate::images;
 use crate::seen::Seen;
 use crate::state;
+
+/// How long a command waits for room in a history before it is refused: what time gives by itself comes within it.
+const ROOM_PATIENCE: Duration = Duration::from_secs(3);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The options of a history under a volume. A write that fails makes the volume read-only, so one for which the floor leaves no room waits.
 pub(super) fn options_of(wish: &api::VolumeHistory) -> Result<HistoryOptions, ServerError> {
@@ -376,6 +382,45 @@ impl OpenVolume {
     /// The history under it.
     pub(crate) fn history(&self) -> Result<Arc<OpenDevice>, ServerError> {
         self.under.as_ref().map(|under| under.device.clone()).ok_or_else(|| no_history(&self.name))
+    }
+
+    /// Makes durable what was answered, as long as the volume is open: once it closes nothing waits for room in its history any more. What waits here longer than an administrator would is left to itself, and refused.
+    pub(crate) fn write_out_over_history(&self) -> Result<(), ServerError> {
+        if self.volume.status().latched.is_some() {
+            return Ok(());
+        }
+        let history = self.history()?;
+        let (done, outcome) = mpsc::channel();
+        let volume = self.volume.clone();
+        let work = move || drop(done.send(volume.consistency_point()));
+        std::thread::Builder::new()
+            .name("write out".to_owned())
+            .spawn(work)
+            .map_err(|source| ServerError::Thread { what: "revert", source })?;
+        let mut waited = Duration::ZERO;
+        loop {
+            match outcome.recv_timeout(LOOK_EVERY) {
+                Ok(written) => {
+                    return written.map(drop).map_err(|error| match volume_kind(&error) {
+                        ErrorKind::NoSpace => self.lacks_room(),
+                        _ => ServerError::volume(&self.name)(error),
+                    });
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(ServerError::Bug),
+                Err(RecvTimeoutError::Timeout) if history.history().status().waiting == 0 => {}
+                Err(RecvTimeoutError::Timeout) if waited < ROOM_PATIENCE => waited += LOOK_EVERY,
+                Err(RecvTimeoutError::Timeout) => return Err(self.lacks_room()),
+            }
+        }
+    }
+
+    fn lacks_room(&self) -> ServerError {
+        ServerError::OverHistory {
+            volume: self.name.clone(),
+            kind: ErrorKind::NoSpace,
+            why: "what was written last has no room in its history, and would be lost",
+            next: "let old history go (`cairn history window VOLUME --floor TIME` with a shorter one), and do this again",
+        }
     }
 
     /// Names the instant of the image that a mirror shows, unless it has its name: `image-` and the number of its snapshot, which is what `cairn mirror rewind` goes back to.
