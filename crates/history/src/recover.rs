@@ -298,9 +298,10 @@ impl History {
             }
         }
         ahead.sort_by_key(|found| found.sequence);
-        // Each that was named may have got a number.
+        // Each that was named may have got a number. Segments are read in the order of these, so none may come below one that is there.
         let given = writer.superblock.ahead_from + writer.ahead.len() as u64;
-        writer.next_sequence = given.max(tail.sequence + 1);
+        let last = ahead.last().map_or(0, |found| found.sequence).max(tail.sequence);
+        writer.next_sequence = given.max(last + 1);
         let mut ahead = ahead.into_iter().peekable();
         let begin = |next: Option<&Found>| next.and_then(|next| next.first_record);
         let durable = writer.superblock.durable_through;
