@@ -489,7 +489,7 @@ fn view_of_a_mirror_stays_at_its_image_while_updates_and_rewinds_go_on() {
 fn revert_that_is_refused_for_room_leaves_what_was_answered_and_not_flushed() {
     for policy in ["wait", "fail"] {
         let dir = tempfile::tempdir().unwrap();
-        let server = Running::start(dir.path(), "d");
+        let mut server = Running::start(dir.path(), "d");
         let store = path(dir.path(), "vol0.history");
         let history = ["--history", &store, "--history-size", "96M", "--placement", "split-down-stream"];
         let kept = ["--granularity", "every-write", "--floor", "1h", "--floor-policy", policy];
@@ -515,12 +515,25 @@ fn revert_that_is_refused_for_room_leaves_what_was_answered_and_not_flushed() {
         server.bad(24, "no-space", &revert);
         let bytes = server.disk("vol0/db").read(64 << 20, 5 * MIB as u32).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 2), "{policy}: what was answered is there");
-        if policy == "wait" {
-            // Room comes, and all is as the owner wanted it.
-            server.good(&["history", "window", "vol0", "--floor", "off"]);
+        server.good(&["history", "window", "vol0", "--floor", "off"]);
+        if policy == "fail" {
+            // It is read-only by now, which is no reason to leave it so.
+            server.good(&revert);
+            let mut disk = server.disk("vol0/db");
+            assert!(disk.read(0, MIB as u32).unwrap().iter().all(|byte| *byte == 1));
+            disk.write(64 << 20, &[3; 4096]).unwrap();
+            disk.flush().unwrap();
+        } else {
+            // Room comes, and what waited is as durable as what is flushed from then on.
             let mut disk = server.disk("vol0/db");
             disk.write(64 << 20, &[3; 4096]).unwrap();
             disk.flush().unwrap();
+            server.kill();
+            server.restart();
+            let bytes = server.disk("vol0/db").read(64 << 20, 5 * MIB as u32).unwrap();
+            assert!(
+                bytes[..4096].iter().all(|byte| *byte == 3) && bytes[4096..].iter().all(|byte| *byte == 2)
+            );
         }
     }
 }

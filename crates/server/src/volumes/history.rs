@@ -386,6 +386,7 @@ impl OpenVolume {
 
     /// Makes durable what was answered, as long as the volume is open: once it closes nothing waits for room in its history any more. What waits here longer than an administrator would is left to itself, and refused.
     pub(crate) fn write_out_over_history(&self) -> Result<(), ServerError> {
+        // One that is read-only writes nothing more, and may be brought back all the same.
         if self.volume.status().latched.is_some() {
             return Ok(());
         }
