@@ -23,6 +23,7 @@ use crate::error::VolumeError;
 use crate::file::blocks_of;
 use crate::limits::{INODE_COST, PUNCH_BLOCKS};
 use crate::locks::MutexGuard;
+use crate::overlay::Arrival;
 use crate::path::leaves_of;
 use crate::state::State;
 use crate::volume::Volume;
@@ -34,7 +35,7 @@ pub struct Change {
     head: Option<Head>,
     inodes: Vec<Inode>,
     holes: Vec<(FileId, Lba, u64)>,
-    blocks: Vec<(FileId, Lba, Block)>,
+    blocks: Vec<(FileId, Arrival)>,
 }
 
 impl Change {
@@ -64,7 +65,7 @@ impl Change {
 
     /// Writes a block of a file, within the length that it then has.
     pub fn write(&mut self, file: FileId, lba: Lba, block: Block) {
-        self.blocks.push((file, lba, block));
+        self.blocks.push((file, Arrival::new(lba, block)));
     }
 
     /// True when there is nothing in it.
@@ -75,8 +76,8 @@ impl Change {
     /// The blocks of each file.
     fn by_file(&self) -> BTreeMap<FileId, Vec<u64>> {
         let mut files: BTreeMap<FileId, Vec<u64>> = BTreeMap::new();
-        for (file, lba, _) in &self.blocks {
-            files.entry(*file).or_default().push(lba.0);
+        for (file, arrival) in &self.blocks {
+            files.entry(*file).or_default().push(arrival.lba.0);
         }
         files
     }
@@ -222,7 +223,7 @@ impl Volume {
             let changed = change.inodes.iter().rev().find(|inode| inode.id == *file);
             changed.copied().or(known.get(file).copied().flatten()).map_or(0, |inode| inode.tree.length)
         };
-        if change.blocks.iter().any(|(file, lba, _)| lba.0 >= length(file)) {
+        if change.blocks.iter().any(|(file, arrival)| arrival.lba.0 >= length(file)) {
             return Err(VolumeError::Refused("a block is past the end of the file"));
         }
         let is_ours = |inode: &Inode| matches!(inode.kind, FileKind::Node | FileKind::Extended);
@@ -242,7 +243,7 @@ impl Volume {
         while let Some(&(file, ..)) = blocks.peek() {
             // Those of a file in a row are taken together: each call looks the file up and counts its nodes.
             let of_file = std::iter::from_fn(|| blocks.next_if(|(of, ..)| *of == file));
-            state.open.write(file, of_file.map(|(_, lba, block)| (lba, block)), order);
+            state.open.write(file, of_file.map(|(_, arrival)| arrival).collect(), order);
         }
         for (file, leaves) in leaves {
             state.note_leaves(file, &leaves);

@@ -26,7 +26,7 @@ use crate::error::VolumeError;
 use crate::intent::LogArea;
 use crate::limits::{PLACE_BLOCKS, SNAPSHOTS_MAX};
 use crate::open::{map_blocks, write_slot};
-use crate::overlay::{FileOverlay, Overlay, Slot};
+use crate::overlay::{FileOverlay, Overlay};
 use crate::release::Reader;
 use crate::space::{Space, add_destination_areas, grow_layout};
 use crate::state::{Committed, Frozen, State};
@@ -465,7 +465,6 @@ impl Volume {
             update.punch(length, old.length, gathered, &mut allocate)?;
         }
         let mut slots: Vec<(u64, BlockPointer)> = slots_of(changes).collect();
-        slots.sort_unstable_by_key(|(lba, _)| *lba);
         // Blocks past a new, smaller end have no place in the tree.
         let within = slots.partition_point(|(lba, _)| *lba < length);
         for (_, pointer) in slots.split_off(within) {
@@ -882,14 +881,10 @@ impl Volume {
     }
 }
 
-/// Every placed block of a file's changes.
+/// Every block of a file's changes in a settled generation, in the order of their numbers.
 fn slots_of(changes: &FileOverlay) -> impl Iterator<Item = (u64, BlockPointer)> + Clone + '_ {
-    changes.slots.iter().map(|(lba, slot)| match slot {
-        Slot::Placed(pointer) => (*lba, *pointer),
-        Slot::Unplaced { .. } | Slot::InFlight { .. } => {
-            unreachable!("a settled generation has placed all of its blocks")
-        }
-    })
+    debug_assert_eq!(changes.placed().count(), changes.slots.len(), "it has placed all of its blocks");
+    changes.placed()
 }
 
 fn placed_blocks(overlay: &Overlay) -> impl Iterator<Item = BlockPointer> + '_ {

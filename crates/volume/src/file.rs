@@ -8,6 +8,7 @@ use cairn_format::{Attributes, FileKind, Inode, TreeRef};
 
 use crate::error::VolumeError;
 use crate::limits::{REMOVE_BLOCKS, REMOVE_FILE_COST};
+use crate::overlay::Arrival;
 use crate::volume::{Compound, ROOT_DIRECTORY, Volume};
 
 impl Compound<'_> {
@@ -97,6 +98,7 @@ impl Compound<'_> {
     /// # Errors
     /// [`VolumeError::NoSpace`] when the reserve is used up, because snapshots keep what was freed before.
     pub fn write(&self, file: FileId, lba: Lba, block: Block) -> Result<(), VolumeError> {
+        let arrival = Arrival::new(lba, block);
         let mut state = self.volume().state.lock();
         state.check_writable()?;
         if !state.has_room_to_free() {
@@ -104,7 +106,7 @@ impl Compound<'_> {
         }
         state.order += 1;
         let order = state.order;
-        state.open.write(file, [(lba, block)], order);
+        state.open.write(file, vec![arrival], order);
         self.volume().note_change(&mut state);
         Ok(())
     }

@@ -304,8 +304,8 @@ impl Volume {
                         mark(&mut changed, start, end, true);
                     }
                 }
-                for number in overlay.slots.keys().filter(|n| (lba.0..lba.0 + count).contains(*n)) {
-                    mark(&mut changed, *number, number + 1, false);
+                for number in overlay.slots.numbers(lba.0, lba.0 + count) {
+                    mark(&mut changed, number, number + 1, false);
                 }
             }
             (changed, state.committed.clone())

@@ -45,6 +45,7 @@ mod repair;
 mod roles;
 mod scrub;
 mod since;
+mod slots;
 mod small;
 mod snapshots;
 mod space;

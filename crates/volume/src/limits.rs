@@ -7,6 +7,9 @@ use cairn_format::{POINTERS_PER_INDEX, RUNS_PER_BLOCK, TableRef};
 
 /// Blocks of one batch of write-back: 4 MiB in few large operations.
 pub(crate) const PLACE_BLOCKS: usize = 1024;
+/// A write of so many blocks, 64 KiB, is of a stream: its blocks are let go of when they are at their places. Who writes so has them in a cache of its own (a file system's on a disk
+/// of ours, the kernel's above a mount), while here they would push out what is read again and again, and come back to writers when the processor's caches have long lost them.
+pub(crate) const LONG_WRITE_BLOCKS: usize = 16;
 /// Unplaced blocks that wake the background thread: 2 MiB.
 pub(crate) const WRITE_BACK_AT: u64 = 512;
 /// Blocks of a hole whose leaves are looked at one by one, 4 MiB; the nodes of a longer one are walked.

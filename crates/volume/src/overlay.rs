@@ -4,15 +4,18 @@
 //! under way) and *placed* (written at its final place, not yet durable). Orders count arrivals; a flush
 //! covers a prefix of them, and the intent log is written in their order, so that replay gives what clients saw.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use std::array::from_fn;
 
-use cairn_base::{FileId, Generation, Lba, Vbn};
+use cairn_base::{Checksum, FileId, Generation, Lba, Vbn};
 use cairn_device::Block;
 use cairn_format::{BlockPointer, FANOUT, Inode, LogEntry, TreeRef};
+
+use crate::limits::LONG_WRITE_BLOCKS;
+use crate::slots::Slots;
+use crate::store::Keep;
 
 /// Multiplies by a large odd constant: block numbers are no adversary's choice that matters here (a LUN's client can
 /// only slow down its own LUN), and SipHash costs more than the rest of a lookup.
@@ -40,16 +43,70 @@ impl Hasher for NumberHasher {
 pub(crate) type NumberSet = HashSet<u64, BuildHasherDefault<NumberHasher>>;
 pub(crate) type NumberMap<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
 
+/// A block as it comes in. Its checksum is made by who brings it, without a lock, and while the processor still has the bytes at hand: when they go to their place it has not.
+#[derive(Debug, Clone)]
+pub(crate) struct Arrival {
+    pub(crate) lba: Lba,
+    block: Block,
+    checksum: Checksum,
+}
+
+impl Arrival {
+    pub(crate) fn new(lba: Lba, block: Block) -> Self {
+        Self { lba, checksum: Checksum::of(&block[..]), block }
+    }
+}
+
+/// A block on its way to its place.
+pub(crate) struct Flight {
+    pub(crate) file: FileId,
+    pub(crate) lba: u64,
+    pub(crate) order: u64,
+    pub(crate) block: Block,
+    pub(crate) pointer: BlockPointer,
+    /// Whether it stays in memory once it is there.
+    pub(crate) keep: Keep,
+}
+
+impl Flight {
+    /// What the log is to say of it.
+    pub(crate) fn unlogged(&self) -> Unlogged {
+        let (vbn, checksum) = (self.pointer.vbn, self.pointer.checksum);
+        let entry = LogEntry::Write { file: self.file, lba: Lba(self.lba), vbn, checksum };
+        Unlogged { order: self.order, entry }
+    }
+}
+
+/// Where a block is: its pointer without the birth, which is the generation's. There are many of these.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    pub(crate) vbn: Vbn,
+    pub(crate) checksum: Checksum,
+}
+
+impl Spot {
+    pub(crate) fn of(pointer: BlockPointer) -> Self {
+        Self { vbn: pointer.vbn, checksum: pointer.checksum }
+    }
+
+    fn pointer(self, birth: Generation) -> BlockPointer {
+        BlockPointer { vbn: self.vbn, birth, checksum: self.checksum }
+    }
+}
+
 /// A block that this generation has written.
 #[derive(Clone, Debug)]
 pub(crate) enum Slot {
     /// In memory only; `order` is that of the first write that it stands for.
-    Unplaced { block: Block, order: u64 },
-    /// On its way to its place. The checksum in the pointer is set when the write is submitted.
-    InFlight { block: Block, pointer: BlockPointer },
+    Unplaced { block: Block, checksum: Checksum, order: u64, keep: Keep },
+    /// On its way to its place.
+    InFlight { block: Block, spot: Spot },
     /// At its place.
-    Placed(BlockPointer),
+    Placed(Spot),
 }
+
+// What a generation keeps in memory is counted by its changes.
+const _: () = assert!(size_of::<Slot>() == 40);
 
 /// What an overlay knows of a block.
 pub(crate) enum Seen {
@@ -69,7 +126,9 @@ const LEVELS_MAX: usize = 8;
 /// One file's changes.
 #[derive(Default, Debug)]
 pub(crate) struct FileOverlay {
-    pub(crate) slots: NumberMap<Slot>,
+    /// Of all its blocks.
+    birth: Generation,
+    pub(crate) slots: Slots,
     /// Start and end of ranges that were punched; slots are newer than holes.
     pub(crate) holes: BTreeMap<u64, u64>,
     /// Leaves of the committed tree to which the way was looked at since the generation began.
@@ -79,14 +138,26 @@ pub(crate) struct FileOverlay {
 }
 
 impl FileOverlay {
+    fn new(birth: Generation) -> Self {
+        Self { birth, ..Self::default() }
+    }
+
     #[inline]
     pub(crate) fn see(&self, lba: u64) -> Seen {
-        match self.slots.get(&lba) {
+        match self.slots.get(lba) {
             Some(Slot::Unplaced { block, .. } | Slot::InFlight { block, .. }) => Seen::Block(block.clone()),
-            Some(Slot::Placed(pointer)) => Seen::Pointer(*pointer),
+            Some(Slot::Placed(spot)) => Seen::Pointer(spot.pointer(self.birth)),
             None if self.is_hole(lba) => Seen::Hole,
             None => Seen::Below,
         }
+    }
+
+    /// Every block that is at its place, in the order of their numbers.
+    pub(crate) fn placed(&self) -> impl Iterator<Item = (u64, BlockPointer)> + Clone + '_ {
+        self.slots.iter().filter_map(|(lba, slot)| match slot {
+            Slot::Placed(spot) => Some((lba, spot.pointer(self.birth))),
+            Slot::Unplaced { .. } | Slot::InFlight { .. } => None,
+        })
     }
 
     fn is_hole(&self, lba: u64) -> bool {
@@ -128,6 +199,15 @@ pub(crate) struct Unlogged {
     pub(crate) entry: LogEntry,
 }
 
+/// Neighbours that came unplaced with one write, and wait for their places.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    file: FileId,
+    lba: u64,
+    count: u64,
+    order: u64,
+}
+
 /// One generation's changes.
 #[derive(Debug)]
 pub(crate) struct Overlay {
@@ -135,9 +215,8 @@ pub(crate) struct Overlay {
     pub(crate) files: HashMap<FileId, FileOverlay, BuildHasherDefault<NumberHasher>>,
     /// Created, changed and (as `None`) deleted inodes.
     pub(crate) inodes: BTreeMap<FileId, Option<Inode>>,
-    /// Keys of unplaced blocks with the order of their arrival, which sorts them. A key whose slot is gone or has another
-    /// order is stale.
-    pub(crate) queue: VecDeque<(FileId, u64, u64)>,
+    /// Unplaced blocks in the order of their arrival. A block whose slot is gone or has another order is stale.
+    queue: VecDeque<Waiting>,
     /// Unplaced blocks.
     pub(crate) unplaced: u64,
     /// Slots and holes in all: what the consistency point will have to merge.
@@ -196,9 +275,15 @@ impl Overlay {
         of_files + inodes + inodes / 16 + self.inodes.len() as u64 * u64::from(levels)
     }
 
+    /// A file's part.
+    pub(crate) fn file_mut(&mut self, file: FileId) -> &mut FileOverlay {
+        let birth = self.generation;
+        self.files.entry(file).or_insert_with(|| FileOverlay::new(birth))
+    }
+
     /// Changes a file's part and keeps the sums.
     fn with_file<T>(&mut self, file: FileId, change: impl FnOnce(&mut FileOverlay) -> T) -> T {
-        let overlay = self.files.entry(file).or_default();
+        let overlay = self.files.entry(file).or_insert_with(|| FileOverlay::new(self.generation));
         let before = overlay.nodes();
         let outcome = change(overlay);
         count_nodes(&mut self.node_sums, before, overlay.nodes());
@@ -238,30 +323,44 @@ impl Overlay {
     }
 
     /// Takes blocks of a file. A block that was unplaced already keeps its order, so that a flush which waits for the older write covers this one.
-    pub(crate) fn write(&mut self, file: FileId, blocks: impl IntoIterator<Item = (Lba, Block)>, order: u64) {
-        let overlay = self.files.entry(file).or_default();
+    pub(crate) fn write(&mut self, file: FileId, blocks: Vec<Arrival>, order: u64) {
+        let keep = if blocks.len() < LONG_WRITE_BLOCKS { Keep::All } else { Keep::Nothing };
+        let overlay = self.files.entry(file).or_insert_with(|| FileOverlay::new(self.generation));
         let before = overlay.nodes();
-        for (Lba(lba), block) in blocks {
-            let slot = match overlay.slots.entry(lba) {
-                Entry::Occupied(slot) => slot.into_mut(),
-                Entry::Vacant(slot) => {
-                    overlay.reach = overlay.reach.max(lba + 1);
-                    self.changes += 1;
-                    slot.insert(Slot::Unplaced { block, order });
-                    self.queue.push_back((file, lba, order));
+        let FileOverlay { slots, reach, .. } = overlay;
+        let mut blocks = blocks.into_iter().peekable();
+        while let Some(first) = blocks.peek().map(|arrival| arrival.lba) {
+            slots.change_chunk(first, |chunk| {
+                let mut next = || blocks.next_if(|arrival| Slots::share_chunk(arrival.lba, first));
+                while let Some(Arrival { lba: Lba(lba), block, checksum }) = next() {
+                    match chunk.get_mut(lba) {
+                        Some(Slot::Unplaced { block: old, checksum: sum, keep: kept, .. }) => {
+                            (*old, *sum, *kept) = (block, checksum, keep);
+                            continue;
+                        }
+                        Some(slot) => {
+                            if let Slot::InFlight { spot, .. } | Slot::Placed(spot) = slot {
+                                self.abandoned.push(spot.vbn);
+                            }
+                            *slot = Slot::Unplaced { block, checksum, order, keep };
+                        }
+                        None => {
+                            *reach = (*reach).max(lba + 1);
+                            self.changes += 1;
+                            chunk.add(lba, Slot::Unplaced { block, checksum, order, keep });
+                        }
+                    }
                     self.unplaced += 1;
-                    continue;
+                    match self.queue.back_mut() {
+                        Some(last)
+                            if (last.file, last.order) == (file, order) && last.lba + last.count == lba =>
+                        {
+                            last.count += 1;
+                        }
+                        _ => self.queue.push_back(Waiting { file, lba, count: 1, order }),
+                    }
                 }
-            };
-            match slot {
-                Slot::Unplaced { block: old, .. } => *old = block,
-                Slot::InFlight { pointer, .. } | Slot::Placed(pointer) => {
-                    self.abandoned.push(pointer.vbn);
-                    *slot = Slot::Unplaced { block, order };
-                    self.queue.push_back((file, lba, order));
-                    self.unplaced += 1;
-                }
-            }
+            });
         }
         // Once for all of them: counting costs as much as a block.
         count_nodes(&mut self.node_sums, before, overlay.nodes());
@@ -272,12 +371,7 @@ impl Overlay {
         let end = lba + count;
         let (gone, more_holes, fewer_holes) = self.with_file(file, |overlay| {
             overlay.reach = overlay.reach.max(end);
-            let numbers: Vec<u64> = if count < overlay.slots.len() as u64 {
-                (lba..end).filter(|n| overlay.slots.contains_key(n)).collect()
-            } else {
-                overlay.slots.keys().copied().filter(|n| (lba..end).contains(n)).collect()
-            };
-            let gone: Vec<Slot> = numbers.iter().filter_map(|number| overlay.slots.remove(number)).collect();
+            let gone = overlay.slots.remove(lba, count);
             let before = overlay.holes.len() as u64;
             overlay.add_hole(lba, end);
             (gone, overlay.holes.len() as u64, before)
@@ -286,7 +380,7 @@ impl Overlay {
         for slot in gone {
             match slot {
                 Slot::Unplaced { .. } => self.unplaced -= 1,
-                Slot::InFlight { pointer, .. } | Slot::Placed(pointer) => self.abandoned.push(pointer.vbn),
+                Slot::InFlight { spot, .. } | Slot::Placed(spot) => self.abandoned.push(spot.vbn),
             }
         }
         if logged {
@@ -298,16 +392,17 @@ impl Overlay {
     /// [`Overlay::launch`].
     pub(crate) fn next_unplaced(&mut self, limit: usize, order: u64) -> Vec<(FileId, u64)> {
         let mut keys = Vec::new();
-        while keys.len() < limit {
-            let Some(&(file, lba, arrived)) = self.queue.front() else { break };
-            if arrived > order {
-                break;
+        while let Some(next) = self.queue.front_mut().filter(|next| keys.len() < limit && next.order <= order)
+        {
+            let count = next.count.min((limit - keys.len()) as u64);
+            let Waiting { file, lba, order: arrived, .. } = *next;
+            (next.lba, next.count) = (lba + count, next.count - count);
+            if next.count == 0 {
+                self.queue.pop_front();
             }
-            self.queue.pop_front();
-            let slot = self.files.get(&file).and_then(|overlay| overlay.slots.get(&lba));
-            if matches!(slot, Some(Slot::Unplaced { order, .. }) if *order == arrived) {
-                keys.push((file, lba));
-            }
+            let Some(overlay) = self.files.get(&file) else { continue };
+            let is_waiting = |lba: &u64| matches!(overlay.slots.get(*lba), Some(Slot::Unplaced { order, .. }) if *order == arrived);
+            keys.extend((lba..lba + count).filter(is_waiting).map(|lba| (file, lba)));
         }
         // By place in the file, so that neighbours stay neighbours; a key can stand twice (written, punched and written in one call).
         keys.sort_unstable();
@@ -315,21 +410,15 @@ impl Overlay {
         keys
     }
 
-    /// Gives an unplaced block its place; returns the block and its order. The key must come from [`Overlay::next_unplaced`].
-    pub(crate) fn launch(&mut self, file: FileId, lba: u64, vbn: Vbn) -> Option<(Block, u64)> {
-        let slot = self.files.get_mut(&file)?.slots.get_mut(&lba)?;
-        let pointer = BlockPointer { vbn, birth: self.generation, checksum: Default::default() };
-        match std::mem::replace(slot, Slot::Placed(pointer)) {
-            Slot::Unplaced { block, order } => {
-                *slot = Slot::InFlight { block: block.clone(), pointer };
-                self.unplaced -= 1;
-                Some((block, order))
-            }
-            other => {
-                *slot = other;
-                None
-            }
-        }
+    /// Gives an unplaced block its place; returns what goes there. The key must come from [`Overlay::next_unplaced`].
+    pub(crate) fn launch(&mut self, file: FileId, lba: u64, vbn: Vbn) -> Option<Flight> {
+        let slot = self.files.get_mut(&file)?.slots.get_mut(lba)?;
+        let Slot::Unplaced { block, checksum, order, keep } = slot else { return None };
+        let pointer = BlockPointer { vbn, birth: self.generation, checksum: *checksum };
+        let flight = Flight { file, lba, order: *order, block: block.clone(), pointer, keep: *keep };
+        *slot = Slot::InFlight { block: flight.block.clone(), spot: Spot::of(pointer) };
+        self.unplaced -= 1;
+        Some(flight)
     }
 
     /// The write of a block has finished. Its log entry is due even when the slot has moved on: a flush that was waiting for it
@@ -342,10 +431,10 @@ impl Overlay {
         order: u64,
         log: Option<IsLogged<'_>>,
     ) {
-        if let Some(slot) = self.files.get_mut(&file).and_then(|overlay| overlay.slots.get_mut(&lba))
-            && matches!(slot, Slot::InFlight { pointer: flying, .. } if flying.vbn == pointer.vbn)
+        if let Some(slot) = self.files.get_mut(&file).and_then(|overlay| overlay.slots.get_mut(lba))
+            && matches!(slot, Slot::InFlight { spot, .. } if spot.vbn == pointer.vbn)
         {
-            *slot = Slot::Placed(pointer);
+            *slot = Slot::Placed(Spot::of(pointer));
         }
         if log.is_some_and(|is_logged| is_logged(file)) {
             let entry = LogEntry::Write { file, lba: Lba(lba), vbn: pointer.vbn, checksum: pointer.checksum };
@@ -355,15 +444,15 @@ impl Overlay {
 
     /// Whether a block of a file is placed there already.
     pub(crate) fn has_placed(&self, file: FileId, lba: u64, vbn: Vbn) -> bool {
-        let slot = self.files.get(&file).and_then(|overlay| overlay.slots.get(&lba));
-        matches!(slot, Some(Slot::Placed(pointer)) if pointer.vbn == vbn)
+        let slot = self.files.get(&file).and_then(|overlay| overlay.slots.get(lba));
+        matches!(slot, Some(Slot::Placed(spot)) if spot.vbn == vbn)
     }
 
     /// Puts back what replay of the log says: a placed block.
     pub(crate) fn replay_write(&mut self, file: FileId, lba: u64, pointer: BlockPointer) {
         let replaced = self.with_file(file, |overlay| {
             overlay.reach = overlay.reach.max(lba + 1);
-            overlay.slots.insert(lba, Slot::Placed(pointer))
+            overlay.slots.put(lba, Slot::Placed(Spot::of(pointer)))
         });
         match replaced {
             Some(Slot::Placed(old)) => self.abandoned.push(old.vbn),

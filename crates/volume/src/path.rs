@@ -110,7 +110,7 @@ impl State {
     }
 
     pub(crate) fn note_leaves(&mut self, file: FileId, leaves: &[u64]) {
-        self.open.files.entry(file).or_default().leaves.extend(leaves);
+        self.open.file_mut(file).leaves.extend(leaves);
     }
 }
 

@@ -23,6 +23,7 @@ mod repair;
 mod scrub;
 mod sides;
 mod since;
+mod slots;
 mod small;
 mod snapshots;
 mod space;
@@ -216,6 +217,29 @@ fn blocks_that_could_not_be_written_are_read_from_memory_and_called_no_damage() 
     assert!(matches!(write(&volume, lun, 0, 1, 1), Err(VolumeError::Latched(_))));
     assert_eq!(read(&volume, lun, 0, 1000), (7..1007).collect::<Vec<u64>>());
     assert_eq!(volume.damaged(), []);
+}
+
+#[test]
+fn short_writes_stay_in_memory_and_long_ones_push_nothing_out() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 2000);
+    let is_in_memory = |lba: u64| {
+        let mut reads = [BlockRead::new(Lba(lba), 1)];
+        volume.read(lun, &mut reads, false);
+        reads[0].outcome.is_some()
+    };
+    write(&volume, lun, 0, 15, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    // Twenty times what there is of cache for data.
+    for first in (100..1700).step_by(16) {
+        write(&volume, lun, first, 16, 100).expect("there is room");
+        assert!(is_in_memory(first), "until it is at its place");
+    }
+    volume.consistency_point().expect("it commits");
+    assert!((0..15).all(is_in_memory), "what was written by a few blocks");
+    assert!(!(100..1700).any(is_in_memory), "what came in long writes");
+    assert_eq!(read(&volume, lun, 100, 1600), (200..1800).collect::<Vec<u64>>());
+    assert_sound(&volume);
 }
 
 #[test]

@@ -4,33 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cairn_base::{Checksum, FileId, Generation, Lba};
+use cairn_base::{FileId, Generation, Lba};
 use cairn_device::{Block, Operation};
-use cairn_format::{BlockPointer, LogEntry};
+use cairn_format::LogEntry;
 
 use crate::error::VolumeError;
 use crate::limits::{INODE_COST, PLACE_BLOCKS, PUNCH_BLOCKS, SPACE_ROUNDS};
-use crate::overlay::Unlogged;
+use crate::overlay::{Arrival, Flight, Unlogged};
 use crate::path::leaves_of;
 use crate::state::{Frozen, State};
+use crate::store::Keep;
 use crate::volume::{ROOT_DIRECTORY, Volume};
-
-/// A block on its way to its place.
-struct Flight {
-    file: FileId,
-    lba: u64,
-    order: u64,
-    block: Block,
-    pointer: BlockPointer,
-}
-
-impl Flight {
-    fn unlogged(&self) -> Unlogged {
-        let (vbn, checksum) = (self.pointer.vbn, self.pointer.checksum);
-        let entry = LogEntry::Write { file: self.file, lba: Lba(self.lba), vbn, checksum };
-        Unlogged { order: self.order, entry }
-    }
-}
 
 /// A batch of one generation's blocks that have places but are not written yet.
 pub(crate) struct Batch {
@@ -109,7 +93,10 @@ impl Volume {
     ) -> Option<Result<(), VolumeError>> {
         let leaves = leaves_of(blocks.iter().map(|(lba, _)| lba.0));
         match self.check_leaves(file, &leaves, wait) {
-            Ok(true) => Some(self.take(file, &leaves, blocks, kind)),
+            Ok(true) => {
+                let blocks = blocks.into_iter().map(|(lba, block)| Arrival::new(lba, block)).collect();
+                Some(self.take(file, &leaves, blocks, kind))
+            }
             Ok(false) => None,
             Err(error) => Some(Err(error)),
         }
@@ -119,7 +106,7 @@ impl Volume {
         self: &Arc<Self>,
         file: FileId,
         leaves: &[u64],
-        blocks: Vec<(Lba, Block)>,
+        blocks: Vec<Arrival>,
         kind: Kind,
     ) -> Result<(), VolumeError> {
         let (mut state, length) = loop {
@@ -132,7 +119,7 @@ impl Volume {
             self.inode(file)?;
         };
         // The merge would drop it, after the client had its answer.
-        if blocks.iter().any(|(lba, _)| lba.0 >= length) {
+        if blocks.iter().any(|arrival| arrival.lba.0 >= length) {
             return Err(VolumeError::Refused("a block is past the end of the file"));
         }
         state.order += 1;
@@ -209,10 +196,10 @@ impl Volume {
     /// Waits until there is room in memory, and for these blocks in the volume.
     fn admit(
         self: &Arc<Self>,
-        blocks: &[(Lba, Block)],
+        blocks: &[Arrival],
     ) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
         self.admit_cost(blocks.len() as u64, INODE_COST, |state| {
-            state.cost_of(blocks.iter().map(|(lba, _)| lba.0)) + INODE_COST
+            state.cost_of(blocks.iter().map(|arrival| arrival.lba.0)) + INODE_COST
         })
     }
 
@@ -362,20 +349,17 @@ impl Volume {
         let Some(overlay) = state.overlay_mut(generation) else { return Ok(None) };
         let mut flights = Vec::with_capacity(keys.len());
         for ((file, lba), vbn) in keys.into_iter().zip(vbns) {
-            let (block, order) =
-                overlay.launch(file, lba, vbn).expect("keys name unplaced blocks, under one lock");
-            let pointer = BlockPointer { vbn, birth: generation, checksum: Checksum::default() };
-            flights.push(Flight { file, lba, order, block, pointer });
+            let flight = overlay.launch(file, lba, vbn);
+            flights.push(flight.expect("keys name unplaced blocks, under one lock"));
         }
         overlay.flights.push(launch);
         state.flying += flights.len() as u64;
         Ok(Some(Batch { generation, launch, flights }))
     }
 
-    /// Checksums a batch and makes its operations.
-    fn operations(&self, batch: &mut Batch) -> Vec<Operation> {
-        for flight in &mut batch.flights {
-            flight.pointer.checksum = Checksum::of(&flight.block[..]);
+    /// The operations of a batch.
+    fn operations(&self, batch: &Batch) -> Vec<Operation> {
+        for flight in batch.flights.iter().filter(|flight| flight.keep == Keep::All) {
             self.store.remember_data(flight.pointer.vbn, flight.pointer.checksum, flight.block.clone());
         }
         let writes = batch.flights.iter().map(|flight| (flight.pointer.vbn, &flight.block));
@@ -403,9 +387,9 @@ impl Volume {
     /// Writes up to `limit` unplaced blocks that arrived up to `order` to their places. Returns how many.
     pub(crate) fn place(&self, limit: usize, order: u64) -> Result<usize, VolumeError> {
         let batch = self.launch(&mut self.state.lock(), limit, order)?;
-        let Some(mut batch) = batch else { return Ok(0) };
+        let Some(batch) = batch else { return Ok(0) };
         let count = batch.flights.len();
-        let operations = self.operations(&mut batch);
+        let operations = self.operations(&batch);
         let outcome = self.store.run(operations);
         self.land(&mut self.state.lock(), batch, &outcome, true);
         outcome.map(|()| count)
@@ -448,8 +432,7 @@ impl Volume {
             batches.push(batch);
         }
         drop(state);
-        let operations: Vec<Operation> =
-            batches.iter_mut().flat_map(|batch| self.operations(batch)).collect();
+        let operations: Vec<Operation> = batches.iter().flat_map(|batch| self.operations(batch)).collect();
         let mut state = self.state.lock();
         // Blocks that others are writing must be there before a record names them. What is launched later arrived later: waiting for
         // that as well could take for ever beside a client that never stops writing.

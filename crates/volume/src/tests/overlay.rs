@@ -7,7 +7,7 @@ use cairn_base::{Generation, Rng, Vbn};
 use cairn_format::{Attributes, BlockPointer, FANOUT, Inode, LogEntry, TreeRef};
 
 use super::*;
-use crate::overlay::{Overlay, Slot, Unlogged};
+use crate::overlay::{Arrival, Flight, Overlay, Slot, Unlogged};
 
 /// Blocks of the files: their trees have three levels.
 const LENGTH: u64 = FANOUT * FANOUT * 3;
@@ -31,7 +31,7 @@ fn needed(overlay: &Overlay, levels: u8) -> u64 {
         nodes.extend((1..=levels).map(|level| (file, level, lba / FANOUT.pow(level.into()))));
     };
     for (file, changes) in &overlay.files {
-        changes.slots.keys().for_each(|lba| path(*file, *lba));
+        changes.slots.iter().for_each(|(lba, _)| path(*file, lba));
         for (start, end) in &changes.holes {
             path(*file, *start);
             path(*file, end - 1);
@@ -78,8 +78,8 @@ fn generation_counts_what_it_has_and_asks_for_room_enough() {
                     for (file, lba, vbn) in flying.drain(..rng.below(landed + 1) as usize) {
                         let pointer = BlockPointer { vbn: Vbn(vbn), ..BlockPointer::HOLE };
                         let is_there = |overlay: &Overlay| {
-                            let slot = overlay.files[&file].slots.get(&lba);
-                            matches!(slot, Some(Slot::InFlight { pointer, .. }) if pointer.vbn.0 == vbn)
+                            let slot = overlay.files[&file].slots.get(lba);
+                            matches!(slot, Some(Slot::InFlight { spot, .. }) if spot.vbn.0 == vbn)
                         };
                         let was_there = is_there(&overlay);
                         overlay.land(file, lba, pointer, order, None);
@@ -93,7 +93,7 @@ fn generation_counts_what_it_has_and_asks_for_room_enough() {
                     let pointer = BlockPointer { vbn: Vbn(given), ..BlockPointer::HOLE };
                     // A log is replayed before anything is written or in flight.
                     let lba = place(&mut rng);
-                    let slot = overlay.files.get(&file).and_then(|changes| changes.slots.get(&lba));
+                    let slot = overlay.files.get(&file).and_then(|changes| changes.slots.get(lba));
                     match slot {
                         None | Some(Slot::Placed(_)) => overlay.replay_write(file, lba, pointer),
                         _ => overlay.abandoned.push(Vbn(given)),
@@ -102,11 +102,16 @@ fn generation_counts_what_it_has_and_asks_for_room_enough() {
                 4 => overlay.put_inode(inode(file, 1, place(&mut rng) + 1, false), rng.one_in(4), order),
                 _ => {
                     let (first, count) = (place(&mut rng), 1 + rng.below(12));
-                    overlay.write(file, (first..first + count).map(|lba| (Lba(lba), block(order))), order);
+                    overlay.write(
+                        file,
+                        (first..first + count).map(|lba| Arrival::new(Lba(lba), block(order))).collect(),
+                        order,
+                    );
                 }
             }
             let note = format!("seed {seed}, order {order}");
-            let slots = || overlay.files.values().flat_map(|changes| changes.slots.values());
+            let slots =
+                || overlay.files.values().flat_map(|changes| changes.slots.iter().map(|(_, slot)| slot));
             let holes: usize = overlay.files.values().map(|changes| changes.holes.len()).sum();
             let changes = (slots().count() + holes) as u64;
             assert_eq!(overlay.changes, changes, "{note}");
@@ -117,7 +122,7 @@ fn generation_counts_what_it_has_and_asks_for_room_enough() {
             let mut places: Vec<u64> = slots()
                 .filter_map(|slot| match slot {
                     Slot::Unplaced { .. } => None,
-                    Slot::InFlight { pointer, .. } | Slot::Placed(pointer) => Some(pointer.vbn.0),
+                    Slot::InFlight { spot, .. } | Slot::Placed(spot) => Some(spot.vbn.0),
                 })
                 .chain(overlay.abandoned.iter().map(|vbn| vbn.0))
                 .collect();
@@ -138,7 +143,7 @@ fn generation_counts_what_it_has_and_asks_for_room_enough() {
 #[test]
 fn neighbours_share_their_nodes_in_the_room_that_is_asked_for() {
     let mut overlay = Overlay::new(Generation(5));
-    overlay.write(FileId(2), (0..FANOUT * 5).map(|lba| (Lba(lba), block(lba))), 1);
+    overlay.write(FileId(2), (0..FANOUT * 5).map(|lba| Arrival::new(Lba(lba), block(lba))).collect(), 1);
     let asked = overlay.nodes(3);
     assert!((5 + 2..5 + 2 + 6).contains(&asked), "{asked}");
     overlay.punch(FileId(2), 0, FANOUT * 5, 2, true);
@@ -231,7 +236,11 @@ impl Logged {
             }
             3..=5 if !is_made => {
                 let (first, count) = (self.rng.below(60), 1 + self.rng.below(4));
-                self.overlay.write(file, (first..first + count).map(|lba| (Lba(lba), block(order))), order);
+                self.overlay.write(
+                    file,
+                    (first..first + count).map(|lba| Arrival::new(Lba(lba), block(order))).collect(),
+                    order,
+                );
                 shown.blocks.extend((first..first + count).map(|lba| ((file, lba), order)));
             }
             _ => {
@@ -246,7 +255,7 @@ impl Logged {
         let mut launched = Vec::new();
         for (file, lba) in self.overlay.next_unplaced(limit, order) {
             let vbn = Vbn(self.written.len() as u64 + 1);
-            let (block, order) = self.overlay.launch(file, lba, vbn).expect("it is unplaced");
+            let Flight { block, order, .. } = self.overlay.launch(file, lba, vbn).expect("it is unplaced");
             let number = u64::from_le_bytes(block[..8].try_into().expect("8 bytes"));
             self.written.insert(vbn.0, number);
             launched.push((file, lba, vbn, order));

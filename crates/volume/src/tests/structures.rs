@@ -9,7 +9,7 @@ use cairn_format::{RedirectRun, SegmentKind};
 
 use super::*;
 use crate::compare::append_runs;
-use crate::overlay::{Overlay, Seen};
+use crate::overlay::{Arrival, Overlay, Seen};
 use crate::space::{Redirects, Space, add_destination_areas, device_blocks, fresh_layout, grow_layout};
 use crate::used::UsedMap;
 
@@ -144,7 +144,11 @@ fn overlay_shows_the_last_write_or_hole_of_each_block() {
                 }
                 _ => {
                     let (first, count) = (rng.below(60), 1 + rng.below(4));
-                    overlay.write(lun, (first..first + count).map(|lba| (Lba(lba), block(order))), order);
+                    overlay.write(
+                        lun,
+                        (first..first + count).map(|lba| Arrival::new(Lba(lba), block(order))).collect(),
+                        order,
+                    );
                     model.extend((first..first + count).map(|lba| (lba, Some(order))));
                 }
             }
