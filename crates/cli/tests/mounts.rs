@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_device::{Device, FileDevice, Operation, Segments};
 use running::{Running, cairn, can_mount, wait_until};
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, StatxFlags, XattrFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags, XattrFlags};
 
 const ENOTCONN: i32 = 107;
 const EROFS: i32 = 30;
@@ -269,6 +269,43 @@ fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
     mounted.server.good(&["unmount", mounted.point.to_str().unwrap()]);
     assert!(!mounted.path("home").exists());
     assert_eq!(mounted.server.good(&["volume", "check", "vol0", "--deep"]).lines().count(), 1);
+}
+
+#[test]
+fn files_without_names_get_one_or_are_gone_with_who_has_them_open() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    let make = |flags: OFlags| {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | flags;
+        File::from(rustix::fs::open(&mounted.point, flags, Mode::from_raw_mode(0o640)).unwrap())
+    };
+    let link = |file: &File, name: &str| {
+        let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+        let path = mounted.path(name);
+        rustix::fs::linkat(rustix::fs::CWD, own, rustix::fs::CWD, path, AtFlags::SYMLINK_FOLLOW)
+    };
+    let file = make(OFlags::empty());
+    file.write_all_at(b"content", 4090).unwrap();
+    let stat = file.metadata().unwrap();
+    assert_eq!((stat.nlink(), stat.mode() & 0o7777, stat.len()), (0, 0o640, 4097));
+    assert_eq!(fs::read_dir(&mounted.point).unwrap().count(), 0, "nobody finds it");
+    link(&file, "named").unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 1);
+    file.sync_all().unwrap();
+    drop(file);
+    assert_eq!(fs::read(mounted.path("named")).unwrap()[4090..], *b"content");
+
+    // Who says that it never gets a name is believed, and a last name that is gone does not come back.
+    let private = make(OFlags::EXCL);
+    assert!(link(&private, "private").is_err());
+    let lost = File::open(mounted.path("named")).unwrap();
+    fs::remove_file(mounted.path("named")).unwrap();
+    assert!(link(&lost, "again").is_err());
+    drop((private, lost));
+    assert_eq!(fs::read_dir(&mounted.point).unwrap().count(), 0);
 }
 
 #[test]

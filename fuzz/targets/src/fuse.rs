@@ -82,6 +82,7 @@ mod opcode {
     pub(super) const RENAME2: u32 = 45;
     pub(super) const LSEEK: u32 = 46;
     pub(super) const COPY_FILE_RANGE: u32 = 47;
+    pub(super) const TMPFILE: u32 = 51;
     pub(super) const STATX: u32 = 52;
 }
 
@@ -190,7 +191,7 @@ fn look_at(request: &[u8], answer: &[u8], known: &mut Vec<u64>) {
             assert_eq!(body.len(), ENTRY);
             note(body, known);
         }
-        opcode::CREATE => {
+        opcode::CREATE | opcode::TMPFILE => {
             assert_eq!(body.len(), ENTRY + 16);
             note(body, known);
         }
@@ -283,6 +284,8 @@ pub(crate) fn request_seeds() -> Vec<Vec<u8>> {
             request(FSYNC, 3, &[&longs(&[0, 0])]),
             request(UNLINK, 1, &[b"new\0"]),
             request(LSEEK, 3, &[&longs(&[0, 0]), &words(&[3, 0])]),
+            request(TMPFILE, 1, &[&words(&[2, 0o100_644, 0o22, 0]), b"/\0"]),
+            request(LINK, 1, &[&longs(&[4]), b"named\0"]),
             request(RELEASE, 3, &[&longs(&[0]), &words(&[2, 0]), &longs(&[0])]),
         ],
         // Names.

@@ -1,4 +1,4 @@
-//! Files that are kept though they have no name any more: those that somebody has open.
+//! Files that are kept though they have no name any more, or none yet: those that somebody has open.
 
 use std::collections::hash_map::Entry as Held;
 
@@ -56,11 +56,9 @@ impl Tree {
         if self.is_held(file) {
             return Ok(());
         }
+        self.unnamed.lock().remove(&file);
         let mut edit = Edit::new(self.live()?, &self.quotas);
-        let orphans = edit.inode(self.orphans)?;
-        if let Some(found) = trie::find(&mut edit, &orphans, &orphan_name(file))? {
-            trie::remove(&mut edit, self.orphans, found.key)?;
-        }
+        self.forget_orphan(&mut edit, file)?;
         match edit.remove(file) {
             Ok(()) | Err(TreeError::NotFound) => {}
             Err(error) => return Err(error),
@@ -80,6 +78,26 @@ impl Tree {
                 self.free_orphan(entry.file)?;
             }
         }
+    }
+
+    /// Holds a file that was just made without a name, for who has made it. Nobody else knows of it.
+    pub(crate) fn hold_unnamed(&self, file: FileId) {
+        self.holds.lock().insert(file, 1);
+        self.unnamed.lock().insert(file);
+    }
+
+    /// Whether a file was made without a name and has had none since.
+    pub(crate) fn is_unnamed(&self, file: FileId) -> bool {
+        self.unnamed.lock().contains(&file)
+    }
+
+    /// Takes a file out of the orphan directory.
+    pub(crate) fn forget_orphan(&self, edit: &mut Edit<'_>, file: FileId) -> Result<(), TreeError> {
+        let orphans = edit.inode(self.orphans)?;
+        if let Some(found) = trie::find(edit, &orphans, &orphan_name(file))? {
+            trie::remove(edit, self.orphans, found.key)?;
+        }
+        Ok(())
     }
 
     /// Puts a file that has lost its last name where it is found again.

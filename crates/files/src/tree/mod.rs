@@ -103,6 +103,8 @@ pub struct Tree {
     shards: Vec<RwLock<()>>,
     /// How often each file is held.
     holds: Mutex<HashMap<FileId, u32>>,
+    /// Those of them that were made without a name and have had none since.
+    unnamed: Mutex<HashSet<FileId>>,
     quotas: Quotas,
     missed: Missed,
 }
@@ -161,6 +163,7 @@ impl Tree {
             names: RwLock::new(()),
             shards: (0..SHARDS).map(|_| RwLock::new(())).collect(),
             holds: Mutex::default(),
+            unnamed: Mutex::default(),
             missed: Missed::default(),
         })
     }

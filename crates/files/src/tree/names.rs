@@ -27,6 +27,27 @@ impl Tree {
         self.make_node(directory, name, new, kind, &[])
     }
 
+    /// Makes a file without a name, as `O_TMPFILE` asks for it, with what a file made in `directory` would get. It is held for the caller ([`Tree::release`] gives it back) and gone when
+    /// nobody holds it any more, or after a crash, unless [`Tree::link`] has given it a name by then.
+    ///
+    /// # Errors
+    /// As [`Tree::make`].
+    pub fn make_unnamed(&self, directory: FileId, new: &New) -> Result<Stat, TreeError> {
+        let source = self.live()?;
+        let _names = self.names.write();
+        let _files = self.lock_files(&[directory, self.orphans]);
+        let mut edit = Edit::new(source, &self.quotas);
+        let parent = self.open_directory(&edit, directory)?;
+        let (file, inherited) = self.put_new(&mut edit, &parent, new, NodeKind::File, 0)?;
+        self.keep_orphan(&mut edit, file, NodeKind::File)?;
+        edit.inode_mut(file)?.attributes.links = 0;
+        self.put_acls(&mut edit, file, &inherited)?;
+        let stat = Stat::from(&edit.inode(file)?);
+        edit.commit(false)?;
+        self.hold_unnamed(file);
+        Ok(stat)
+    }
+
     /// Makes an empty directory.
     ///
     /// # Errors
@@ -76,8 +97,34 @@ impl Tree {
         if trie::find(&mut edit, &parent, name)?.is_some() {
             return Err(TreeError::Exists);
         }
+        let (file, inherited) = self.put_new(&mut edit, &parent, new, kind, target.len())?;
+        let key = trie::insert(&mut edit, directory, name, file, kind)?;
+        match kind {
+            NodeKind::Directory => {
+                trie::set_parent(&mut edit, file, directory, key)?;
+                edit.inode_mut(directory)?.attributes.links += 1;
+            }
+            NodeKind::SymbolicLink => edit.write_block(file, 0, block_of(target))?,
+            _ => {}
+        }
+        self.put_acls(&mut edit, file, &inherited)?;
+        edit.touch_content(directory)?;
+        let stat = Stat::from(&edit.inode(file)?);
+        edit.commit(false)?;
+        Ok(stat)
+    }
+
+    /// Puts the inode of a new file of `length` bytes, with the links that one name makes.
+    fn put_new(
+        &self,
+        edit: &mut Edit<'_>,
+        parent: &Inode,
+        new: &New,
+        kind: NodeKind,
+        length: usize,
+    ) -> Result<(FileId, acl::Inherited), TreeError> {
         let file = self.volume().next_file()?;
-        let inherited = self.inherit(&edit, &parent, new, kind)?;
+        let inherited = self.inherit(edit, parent, new, kind)?;
         let attributes = Attributes {
             mode: kind.type_bits() | inherited.mode,
             links: if kind == NodeKind::Directory { 2 } else { 1 },
@@ -93,7 +140,7 @@ impl Tree {
             changed_ns: edit.now(),
             ..Attributes::default()
         };
-        let length_bytes = if kind == NodeKind::Directory { BLOCK_SIZE as u64 } else { target.len() as u64 };
+        let length_bytes = if kind == NodeKind::Directory { BLOCK_SIZE as u64 } else { length as u64 };
         edit.put(Inode {
             kind: FileKind::Node,
             removed: false,
@@ -104,20 +151,7 @@ impl Tree {
             tree: TreeRef::empty(1),
             attributes,
         });
-        let key = trie::insert(&mut edit, directory, name, file, kind)?;
-        match kind {
-            NodeKind::Directory => {
-                trie::set_parent(&mut edit, file, directory, key)?;
-                edit.inode_mut(directory)?.attributes.links += 1;
-            }
-            NodeKind::SymbolicLink => edit.write_block(file, 0, block_of(target))?,
-            _ => {}
-        }
-        self.put_acls(&mut edit, file, &inherited)?;
-        edit.touch_content(directory)?;
-        let stat = Stat::from(&edit.inode(file)?);
-        edit.commit(false)?;
-        Ok(stat)
+        Ok((file, inherited))
     }
 
     /// Mode, group and ACLs that a new file gets from its directory.
@@ -144,7 +178,7 @@ impl Tree {
         })
     }
 
-    /// Gives a file that is no directory another name.
+    /// Gives a file that is no directory another name, or the first to one of [`Tree::make_unnamed`].
     ///
     /// # Errors
     /// [`TreeError::NotPermitted`] for a directory; [`TreeError::TooManyLinks`]; [`TreeError::CrossesQuota`]; as [`Tree::make`].
@@ -152,7 +186,7 @@ impl Tree {
         trie::check_name(name)?;
         let source = self.live()?;
         let _names = self.names.write();
-        let _files = self.lock_files(&[file, directory]);
+        let _files = self.lock_files(&[file, directory, self.orphans]);
         let mut edit = Edit::new(source, &self.quotas);
         let parent = self.open_directory(&edit, directory)?;
         let inode = edit.inode(file)?;
@@ -163,9 +197,12 @@ impl Tree {
         if trie::find(&mut edit, &parent, name)?.is_some() {
             return Err(TreeError::Exists);
         }
-        // A file that has lost its last name does not get another one: its name among the orphans would have to go, and nobody asks for it.
         if inode.attributes.links == 0 {
-            return Err(TreeError::NotFound);
+            // One that was made without a name gets its first; one that has lost its last does not get another, as on other systems.
+            if !self.is_unnamed(file) {
+                return Err(TreeError::NotFound);
+            }
+            self.forget_orphan(&mut edit, file)?;
         }
         if inode.attributes.links >= LINKS_MAX {
             return Err(TreeError::TooManyLinks);
@@ -179,6 +216,7 @@ impl Tree {
         edit.touch_content(directory)?;
         let stat = Stat::from(&edit.inode(file)?);
         edit.commit(false)?;
+        self.unnamed.lock().remove(&file);
         Ok(stat)
     }
 

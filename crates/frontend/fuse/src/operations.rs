@@ -151,6 +151,7 @@ impl FileSystem {
             }
             Operation::Open(arguments) => self.open(node, arguments.flags).map(bytes),
             Operation::Create { arguments, name } => self.create(header, arguments, name),
+            Operation::TmpFile { arguments } => self.create_unnamed(header, arguments),
             Operation::Read(arguments) => self.read(node, arguments).map(|data| data.to_vec()),
             Operation::Write { arguments, data } => {
                 let offset = arguments.offset;
@@ -419,11 +420,26 @@ impl FileSystem {
 
     fn create(&self, header: &fuse_in_header, arguments: &fuse_create_in, name: &[u8]) -> Answer {
         let new = new(header, arguments.mode, arguments.umask, 0);
-        let mut answer =
-            self.make(header.nodeid, name, |tree, directory| tree.make(directory, name, &new))?;
-        let number = u64::from_ne_bytes(answer[..8].try_into().map_err(|_| errno::EIO)?);
-        answer.extend(self.open(number, arguments.flags)?.as_bytes());
-        Ok(answer)
+        let made = self.make(header.nodeid, name, |tree, directory| tree.make(directory, name, &new))?;
+        self.and_open(made, arguments)
+    }
+
+    fn create_unnamed(&self, header: &fuse_in_header, arguments: &fuse_create_in) -> Answer {
+        let (slot, directory) = self.shown.file(header.nodeid)?;
+        let new = new(header, arguments.mode, arguments.umask, 0);
+        let stat = slot.tree.make_unnamed(directory, &new).map_err(errno)?;
+        let answer =
+            self.shown.entry(&slot, &stat).map(bytes).and_then(|entry| self.and_open(entry, arguments));
+        // Who has it open holds it from here on; without that it is gone.
+        slot.tree.release(stat.file);
+        answer
+    }
+
+    /// What is known of a file that was made, and then what is known of it as an open one.
+    fn and_open(&self, mut entry: Vec<u8>, arguments: &fuse_create_in) -> Answer {
+        let number = u64::from_ne_bytes(entry[..8].try_into().map_err(|_| errno::EIO)?);
+        entry.extend(self.open(number, arguments.flags)?.as_bytes());
+        Ok(entry)
     }
 
     /// Does a write whose data lies in blocks.

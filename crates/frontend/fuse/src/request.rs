@@ -35,6 +35,7 @@ pub(crate) enum Operation<'a> {
     Link { oldnodeid: u64, name: &'a [u8] },
     Open(fuse_open_in),
     Create { arguments: fuse_create_in, name: &'a [u8] },
+    TmpFile { arguments: fuse_create_in },
     Read(fuse_read_in),
     Write { arguments: fuse_write_in, data: &'a [u8] },
     StatFs,
@@ -132,6 +133,12 @@ fn operation<'a>(code: u32, rest: &mut Rest<'a>) -> Option<Operation<'a>> {
         }
         opcode::OPEN => Operation::Open(rest.take()?),
         opcode::CREATE => Operation::Create { arguments: rest.take()?, name: rest.name()? },
+        opcode::TMPFILE => {
+            let arguments = rest.take()?;
+            // The kernel has a name for everything; here it means nothing.
+            rest.name()?;
+            Operation::TmpFile { arguments }
+        }
         opcode::READ => Operation::Read(rest.take()?),
         opcode::WRITE => {
             let arguments: fuse_write_in = rest.take()?;

@@ -90,6 +90,53 @@ fn file_that_was_open_without_a_name_is_gone_after_a_crash() {
 }
 
 #[test]
+fn file_that_was_made_without_a_name_gets_one_or_is_gone() {
+    let (device, tree) = fresh(4096);
+    let folder = tree.make_directory(tree.root(), b"folder", &FOLDER).expect("there is room").file;
+    let used = |tree: &Tree| {
+        tree.volume().consistency_point().expect("it commits");
+        tree.volume().status().used
+    };
+    let before = used(&tree);
+    let unnamed = |content: &[u8]| {
+        let stat = tree.make_unnamed(folder, &FILE).expect("there is room");
+        assert_eq!((stat.links, stat.mode), (0, 0o100_644));
+        tree.write(stat.file, 0, content).expect("there is room");
+        stat.file
+    };
+    // Nobody has given it a name.
+    let given_back = unnamed(&[5; 100_000]);
+    assert_whole(&tree);
+    tree.release(given_back);
+    assert!(matches!(tree.stat(given_back), Err(TreeError::NotFound)));
+    assert!(matches!(tree.link(given_back, folder, b"late"), Err(TreeError::NotFound)));
+    assert_eq!(used(&tree), before, "nothing of it is left");
+    // One that has a name is a file as any other, also when who made it lets go of it.
+    let named = unnamed(b"content");
+    assert_eq!(tree.link(named, folder, b"named").expect("there is room").links, 1);
+    assert!(matches!(tree.link(named, folder, b"named"), Err(TreeError::Exists)));
+    tree.release(named);
+    assert_whole(&tree);
+    // The last name that goes is the last.
+    let lost = unnamed(b"lost");
+    tree.link(lost, folder, b"lost").expect("there is room");
+    tree.unlink(folder, b"lost").expect("it is there");
+    assert!(matches!(tree.link(lost, folder, b"again"), Err(TreeError::NotFound)));
+    assert_whole(&tree);
+    let open = unnamed(&[6; 100_000]);
+    tree.sync_all().expect("it flushes");
+    drop(tree);
+    let tree = Tree::open(open_volume(&device, Arc::default())).expect("the tree opens");
+    assert_whole(&tree);
+    for gone in [open, lost] {
+        assert!(matches!(tree.stat(gone), Err(TreeError::NotFound)));
+    }
+    assert_eq!(tree.lookup(folder, b"named").expect("it was synced").file, named);
+    assert_eq!(tree.read(named, 0, 10).expect("it can be read"), b"content");
+    assert_eq!(used(&tree), before + 2, "the data of the one with a name, and the node above it");
+}
+
+#[test]
 fn synced_names_and_bytes_are_there_without_a_consistency_point() {
     let (device, tree) = fresh(4096);
     let points = tree.volume().status().consistency_points;
