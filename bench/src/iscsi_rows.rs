@@ -1,4 +1,4 @@
-//! iSCSI next to tgt on a file of the same file system, and next to Cairn's own NBD; the same client for all three.
+//! iSCSI next to tgt on a file of the same file system, as it is installed and tuned, and next to Cairn's own NBD; the same client for all.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -17,12 +17,17 @@ use crate::wires::{self, Place};
 const VOLUME_FACTOR: u64 = 3;
 /// As in the table of what is served.
 const MEMORY_MIB: u64 = 1024;
+/// As its package installs it: segments of 8 KiB and an R2T for every write.
 const TGT: &str = "tgt";
+/// With what it can be told to offer: segments of 256 KiB and unsolicited data, as Cairn has them.
+const TGT_TUNED: &str = "tgt, tuned";
+const TUNING: [(&str, &str); 2] = [("MaxRecvDataSegmentLength", "262144"), ("InitialR2T", "No")];
 const NBD: &str = "own NBD";
 const TARGET: &str = "iqn.2026-11.io.cairn:bench";
 
 /// tgt with one LUN; `tgtadm` finds it by the number of its control socket.
-fn tgt(folder: &Path, bytes: u64) -> Result<(Server, Place)> {
+fn tgt(folder: &Path, bytes: u64, settings: &[(&str, &str)]) -> Result<(Server, Place)> {
+    std::fs::create_dir_all(folder)?;
     let data = folder.join("tgt.data");
     run(Command::new("fallocate").arg("-l").arg(bytes.to_string()).arg(&data))?;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -40,19 +45,19 @@ fn tgt(folder: &Path, bytes: u64) -> Result<(Server, Place)> {
     let data = data.to_string_lossy();
     admin(&["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &data])?;
     admin(&[&["--op", "bind"], &target[..], &["-I", "ALL"]].concat())?;
-    // Its defaults are segments of 8 KiB and an R2T for every write.
-    for (key, value) in [("MaxRecvDataSegmentLength", "262144"), ("InitialR2T", "No")] {
+    for (key, value) in settings {
         admin(&[&["--op", "update"], &target[..], &["-n", key, "-v", value]].concat())?;
     }
     Ok((server, Place::Iscsi(portal, TARGET.to_owned(), 1)))
 }
 
-/// Who takes turns, in the order of the names in `NAMES`.
+/// Who takes turns, in the order of [`Contenders::all`].
 struct Contenders {
     cairn: Cairn,
     iscsi: Place,
     nbd: Place,
     tgt: (Server, Place),
+    tuned: (Server, Place),
 }
 
 type Turns = Vec<(&'static str, Vec<Seen>)>;
@@ -72,7 +77,9 @@ impl Contenders {
         };
         let iscsi = Place::Iscsi(address("iscsi")?, "iqn.2026-11.io.cairn:vol0.db".to_owned(), 0);
         let nbd = Place::Nbd(address("nbd")?, "vol0/db".to_owned());
-        let contenders = Self { iscsi, nbd, tgt: tgt(&folder, bytes)?, cairn };
+        let (plain, tuned) =
+            (tgt(&folder.join("plain"), bytes, &[])?, tgt(&folder.join("tuned"), bytes, &TUNING)?);
+        let contenders = Self { iscsi, nbd, tgt: plain, tuned, cairn };
         for (_, place, server) in contenders.all()?.into_iter().filter(|(name, ..)| *name != NBD) {
             wires::run(place, &Load::fill(bytes), server)?;
         }
@@ -80,9 +87,15 @@ impl Contenders {
         Ok(contenders)
     }
 
-    fn all(&self) -> Result<[(&'static str, &Place, &Server); 3]> {
+    fn all(&self) -> Result<[(&'static str, &Place, &Server); 4]> {
         let cairn = self.cairn.server()?;
-        Ok([("cairn", &self.iscsi, cairn), (TGT, &self.tgt.1, &self.tgt.0), (NBD, &self.nbd, cairn)])
+        let (tgt, tuned) = ((&self.tgt.1, &self.tgt.0), (&self.tuned.1, &self.tuned.0));
+        Ok([
+            ("cairn", &self.iscsi, cairn),
+            (TGT, tgt.0, tgt.1),
+            (NBD, &self.nbd, cairn),
+            (TGT_TUNED, tuned.0, tuned.1),
+        ])
     }
 
     /// Cairn answers writes over iSCSI before they are durable, as tgt does; or after, as it does unless it is told otherwise.
@@ -125,7 +138,7 @@ fn rows(
     asked: [Target; 2],
 ) {
     let of = |index: usize| median(turns[index].1.iter().map(figure).collect());
-    for (peer, target) in [1, 2].into_iter().zip(asked) {
+    for (peer, target) in [1, 2, 3].into_iter().zip(asked.into_iter().chain([Target::None])) {
         report.against(work, unit, Some(of(0)), (turns[peer].0, of(peer)), target);
     }
 }
@@ -199,8 +212,8 @@ pub(crate) fn iscsi(plan: &Plan, report: &mut Report) -> Result<()> {
             .to_owned(),
     );
     report.note(format!(
-        "One client for all three, over TCP on one machine: a thread, a connection, no digests, 64 KiB of a write unasked. tgt with its file backend and segments of \
-         256 KiB, as Cairn has them. Data in cache: {} MiB (Cairn was given {MEMORY_MIB} MiB of memory). {} rounds of {} s.",
+        "One client for all, over TCP on one machine: a thread, a connection, no digests, 64 KiB of a write unasked. tgt with its file backend: as its package \
+         installs it (segments of 8 KiB, an R2T for every write), and tuned (segments of 256 KiB and unsolicited data, as Cairn has them). Data in cache: {} MiB (Cairn was given {MEMORY_MIB} MiB of memory). {} rounds of {} s.",
         cached >> 20,
         plan.rounds(),
         turn.as_secs(),
