@@ -30,22 +30,22 @@ const RECORDS_KEPT: usize = 16;
 const TABLES_KEPT: usize = 1024;
 
 /// Which record of which part.
-type Place = (usize, usize);
+pub(super) type Place = (usize, usize);
 /// The runs of a record: first block, and how many.
 type RunTable = Arc<[(Vbn, u32)]>;
 
 /// The newest first; few, so a list is as good as anything.
-struct Kept<T> {
+pub(super) struct Kept<T> {
     items: Mutex<Vec<(Place, T)>>,
     most: usize,
 }
 
 impl<T: Clone> Kept<T> {
-    fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize) -> Self {
         Self { items: Mutex::new(Vec::new()), most }
     }
 
-    fn get(&self, place: Place) -> Option<T> {
+    pub(super) fn get(&self, place: Place) -> Option<T> {
         let mut items = self.items.lock();
         let at = items.iter().rposition(|(own, _)| *own == place)?;
         let item = items.remove(at);
@@ -54,12 +54,17 @@ impl<T: Clone> Kept<T> {
         Some(value)
     }
 
-    fn put(&self, place: Place, value: T) {
+    pub(super) fn put(&self, place: Place, value: T) {
         let mut items = self.items.lock();
         if items.len() == self.most {
             items.remove(0);
         }
         items.push((place, value));
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.items.lock().len()
     }
 }
 
@@ -120,7 +125,7 @@ impl OpenDump {
 
 impl DumpDevice {
     /// A device of `space_blocks` blocks of block space, in dumps that build on each other, the oldest first. There is no volume on it yet.
-    fn new(dumps: Vec<Vec<PartIndex>>, space_blocks: u64) -> Self {
+    pub(super) fn new(dumps: Vec<Vec<PartIndex>>, space_blocks: u64) -> Self {
         let space_at = Volume::space_offset(space_blocks);
         Self {
             label: MemoryDevice::new(space_at),

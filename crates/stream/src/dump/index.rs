@@ -1,6 +1,6 @@
 //! Where the blocks of a part are: an index of its records, made by going from head to head.
 //!
-//! It takes 40 bytes for each record (1 MiB of blocks). Data is not read for it; whoever reads a block verifies it.
+//! It takes 56 bytes for each record (1 MiB of blocks). Data is not read for it, but where two records contradict each other; whoever reads a block verifies it.
 
 use std::fs::File;
 use std::io::Read;
@@ -34,21 +34,30 @@ pub trait DumpBytes: Send + Sync {
 
 impl DumpBytes for File {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let mut done = 0;
-        while done < buffer.len() {
-            match FileExt::read_at(self, &mut buffer[done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(read) => done += read,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
+        read_whole(offset, buffer, |buffer, at| FileExt::read_at(self, buffer, at))
     }
 
     fn length(&self) -> std::io::Result<u64> {
         Ok(self.metadata()?.len())
     }
+}
+
+/// Reads until `buffer` is full or nothing comes any more, by reads that may give less than they were asked for; how many bytes.
+pub(super) fn read_whole(
+    offset: u64,
+    buffer: &mut [u8],
+    mut read: impl FnMut(&mut [u8], u64) -> std::io::Result<usize>,
+) -> std::io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match read(&mut buffer[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }
 
 impl DumpBytes for Vec<u8> {
@@ -122,6 +131,7 @@ pub(crate) struct Entry {
     pub(crate) items: u16,
     pub(crate) blocks: u16,
     pub(crate) encoding: Encoding,
+    checksum: Checksum,
 }
 
 impl Entry {
@@ -210,7 +220,7 @@ impl PartIndex {
 
     fn fill(&mut self) -> std::io::Result<()> {
         let dump = self.head.dump.dump;
-        let (mut at, mut sequence, mut last, mut blocks) = (HEAD_BYTES as u64, 0, 0, 0);
+        let (mut at, mut sequence) = (HEAD_BYTES as u64, 0);
         let mut table = Table::default();
         loop {
             let mut head = [0; RecordHeader::SIZE];
@@ -226,9 +236,9 @@ impl PartIndex {
             let payload_at = at + RecordHeader::SIZE as u64;
             match header.kind {
                 RecordKind::Extents => {
-                    if let Some(entry) = self.entry(&header, payload_at)?.filter(|entry| entry.first > last) {
-                        last = entry.last;
-                        blocks += u64::from(entry.blocks);
+                    if let Some(entry) = self.entry(&header, payload_at)?
+                        && self.makes_room_for(&entry)?
+                    {
                         self.entries.push(entry);
                     }
                 }
@@ -242,12 +252,10 @@ impl PartIndex {
                 }
                 RecordKind::Trailer => {
                     let mut payload = vec![0; header.payload as usize];
-                    self.bytes.read_at(payload_at, &mut payload)?;
-                    if Checksum::of(&payload) != header.checksum {
-                        break;
-                    }
-                    self.whole = blocks == self.head.stream.changed_blocks;
-                    self.cut = false;
+                    // It is there, whatever it says.
+                    self.cut = self.bytes.read_at(payload_at, &mut payload)? < payload.len();
+                    let verified = Checksum::of(&payload) == header.checksum;
+                    self.whole = verified && self.blocks() == self.head.stream.changed_blocks;
                     break;
                 }
                 RecordKind::Gone => {}
@@ -261,6 +269,33 @@ impl PartIndex {
         Ok(())
     }
 
+    /// Blocks in all entries.
+    fn blocks(&self) -> u64 {
+        self.entries.iter().map(|entry| u64::from(entry.blocks)).sum()
+    }
+
+    /// Whether the next entry follows those before it. Where it does not, one of them names blocks that it does not have: its record is damaged, and is read to find
+    /// out which. A damaged one before it goes, so that it costs none of those that follow.
+    fn makes_room_for(&mut self, entry: &Entry) -> std::io::Result<bool> {
+        while let Some(before) = self.entries.last().copied() {
+            if before.last < entry.first {
+                break;
+            }
+            if self.verifies(&before)? {
+                return Ok(false);
+            }
+            self.entries.pop();
+        }
+        Ok(true)
+    }
+
+    /// Whether the whole record is as its head says.
+    fn verifies(&self, entry: &Entry) -> std::io::Result<bool> {
+        let mut payload = vec![0; entry.payload as usize];
+        let have = self.bytes.read_at(entry.payload_at, &mut payload)?;
+        Ok(have == payload.len() && Checksum::of(&payload) == entry.checksum)
+    }
+
     /// The entry of a record, unless its runs make no sense.
     fn entry(&self, header: &RecordHeader, payload_at: u64) -> std::io::Result<Option<Entry>> {
         let mut runs = vec![0; header.items as usize * StreamRun::SIZE];
@@ -272,14 +307,19 @@ impl PartIndex {
         else {
             return Ok(None);
         };
+        let last_block = last.0 + u64::from(*count) - 1;
+        if last_block >= self.head.stream.space_blocks {
+            return Ok(None);
+        }
         Ok(Some(Entry {
             first: first.0,
-            last: last.0 + u64::from(*count) - 1,
+            last: last_block,
             payload_at,
             payload: header.payload,
             items: header.items as u16,
             blocks: header.blocks as u16,
             encoding: header.encoding,
+            checksum: header.checksum,
         }))
     }
 

@@ -14,6 +14,9 @@ use super::*;
 use crate::tests::{Scoped, on_threads};
 use crate::{Compression, Plan, StreamError, Threads, Work};
 
+mod chain;
+mod lost;
+mod mounted;
 mod restore;
 mod resume;
 mod wrong;
