@@ -25,7 +25,7 @@ use crate::limits::{INODE_COST, PUNCH_BLOCKS};
 use crate::locks::MutexGuard;
 use crate::overlay::Arrival;
 use crate::path::leaves_of;
-use crate::state::State;
+use crate::state::{State, cost_in};
 use crate::volume::Volume;
 
 /// Changes that belong together. Inodes come first, then holes, then blocks.
@@ -74,7 +74,7 @@ impl Change {
     }
 
     /// The blocks of each file.
-    fn by_file(&self) -> BTreeMap<FileId, Vec<u64>> {
+    pub(crate) fn by_file(&self) -> BTreeMap<FileId, Vec<u64>> {
         let mut files: BTreeMap<FileId, Vec<u64>> = BTreeMap::new();
         for (file, arrival) in &self.blocks {
             files.entry(*file).or_default().push(arrival.lba.0);
@@ -199,17 +199,15 @@ impl Volume {
         if frees {
             return self.admit_punch();
         }
-        let inodes = change.inodes.len() as u64;
         let by_file = change.by_file();
-        let more = |state: &State| {
-            let edges = inodes * u64::from(state.levels_of(&change.inodes)) + 2 * change.holes.len() as u64;
-            (inodes + by_file.len() as u64) * INODE_COST + edges
+        let blocks = change.blocks.len() as u64;
+        let at_most = {
+            let state = self.state.lock();
+            // What the change makes taller than anything that there is has longer paths than the state knows of.
+            let taller = state.levels_of(&change.inodes) - state.levels;
+            state.cost_beside_blocks(change, &by_file) + blocks * u64::from(taller)
         };
-        let at_most = more(&self.state.lock());
-        self.admit_cost(change.blocks.len() as u64, at_most, |state| {
-            let blocks: u64 = by_file.values().map(|lbas| state.cost_of(lbas.iter().copied())).sum();
-            blocks + more(state)
-        })
+        self.admit_cost(blocks, at_most, |state| state.cost_of_change(change, &by_file))
     }
 
     fn take_change(
@@ -282,6 +280,20 @@ impl Volume {
 }
 
 impl State {
+    /// Blocks that a change takes at most when it is committed, besides those of the map.
+    pub(crate) fn cost_of_change(&self, change: &Change, by_file: &BTreeMap<FileId, Vec<u64>>) -> u64 {
+        let levels = self.levels_of(&change.inodes);
+        let blocks: u64 = by_file.values().map(|lbas| cost_in(levels, lbas.iter().copied())).sum();
+        blocks + self.cost_beside_blocks(change, by_file)
+    }
+
+    /// The same without its blocks and the nodes above them: inodes, a path for each new length, and one on either side of each hole.
+    fn cost_beside_blocks(&self, change: &Change, by_file: &BTreeMap<FileId, Vec<u64>>) -> u64 {
+        let (inodes, holes) = (change.inodes.len() as u64, change.holes.len() as u64);
+        let paths = (inodes + 2 * holes) * u64::from(self.levels_of(&change.inodes));
+        (inodes + holes + by_file.len() as u64) * INODE_COST + paths
+    }
+
     /// Levels of the tallest tree that there is, or that one of these makes.
     fn levels_of(&self, inodes: &[Inode]) -> u8 {
         let tallest = inodes.iter().map(|inode| TreeRef::height_for(inode.tree.length)).max();

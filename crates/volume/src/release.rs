@@ -128,6 +128,7 @@ impl Releases {
             let readers = distinct(readers.iter().cloned());
             let sorted = readers.iter().all(Reader::is_short);
             self.push(readers, blocks, sorted);
+            self.merge();
         }
     }
 
@@ -192,6 +193,12 @@ impl Releases {
     #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn blocks(&self) -> u64 {
         self.list.iter().map(|release| release.blocks.len() as u64).sum()
+    }
+
+    /// Of these, those of which it is not known who shows what.
+    #[cfg(all(test, not(feature = "shuttle")))]
+    pub(crate) fn unsorted(&self) -> usize {
+        self.list.iter().filter(|release| !release.sorted).count()
     }
 
     /// Sets of readers that blocks wait for.

@@ -262,15 +262,7 @@ impl State {
 
     /// Blocks that these blocks of one file take when they are committed, at most.
     pub(crate) fn cost_of(&self, lbas: impl Iterator<Item = u64>) -> u64 {
-        let mut indexes: Vec<u64> = lbas.collect();
-        indexes.sort_unstable();
-        let mut cost = 0;
-        for _ in 0..=self.levels {
-            indexes.dedup();
-            cost += indexes.len() as u64;
-            indexes.iter_mut().for_each(|index| *index /= FANOUT);
-        }
-        cost
+        cost_in(self.levels, lbas)
     }
 
     /// Blocks that the changes in memory and `more` blocks of anything will still take when they are committed, at most: those without a place,
@@ -394,4 +386,17 @@ impl State {
         let ids = self.snapshots.children_of(self.parent).into_iter();
         ids.filter_map(|id| self.snapshots.get(id)).map(|entry| entry.root).collect()
     }
+}
+
+/// Blocks that these blocks of one file take, with the nodes above them, in a tree of so many levels.
+pub(crate) fn cost_in(levels: u8, lbas: impl Iterator<Item = u64>) -> u64 {
+    let mut indexes: Vec<u64> = lbas.collect();
+    indexes.sort_unstable();
+    let mut cost = 0;
+    for _ in 0..=levels {
+        indexes.dedup();
+        cost += indexes.len() as u64;
+        indexes.iter_mut().for_each(|index| *index /= FANOUT);
+    }
+    cost
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cairn_base::Rng;
-use cairn_format::{Attributes, Inode, TreeRef};
+use cairn_format::{Attributes, FANOUT, Inode, TreeRef};
 
 use super::*;
 
@@ -618,4 +618,132 @@ fn what_was_cut_off_is_not_there_when_a_file_grows_again_in_the_same_generation(
             );
         }
     }
+}
+
+/// What a change is made of, at random: of files that are there and of new ones, of few blocks or many, and as tall as they come.
+fn any_change(rng: &mut Rng, volume: &Arc<Volume>, files: &mut BTreeMap<FileId, u64>) -> Change {
+    let mut change = Change::new();
+    let mut taken = Vec::new();
+    let kinds = 1 + rng.below(63);
+    for _ in 0..1 + rng.below(30) {
+        let lengths = [1, 4, 300, FANOUT * 3, FANOUT * FANOUT * 3, 1 << 27];
+        let length = lengths[rng.below(6) as usize];
+        let old = files.keys().nth(rng.below(files.len() as u64 + 1) as usize).copied();
+        let id = old.unwrap_or_else(|| volume.next_file().expect("it is writable"));
+        if taken.contains(&id) {
+            continue;
+        }
+        taken.push(id);
+        let may = |kind: u32| kinds >> kind & 1 == 1;
+        let was = files.get(&id).copied();
+        let known = |length: u64| Known { stamp: 1, length_bytes: length * 4096, ..Known::default() };
+        if was.is_some() && may(0) && rng.one_in(6) {
+            change.put(inode(id, &known(length), true));
+            files.remove(&id);
+            continue;
+        }
+        let length = match was {
+            Some(was) if !may(1) || rng.one_in(2) => was,
+            _ => {
+                change.put(inode(id, &known(length), false));
+                length
+            }
+        };
+        files.insert(id, length);
+        if may(2) && rng.one_in(2) {
+            let at = rng.below(length);
+            change.punch(id, Lba(at), (1 + rng.below(length - at)).min(1 + rng.below(2000)));
+        }
+        if may(3) {
+            for _ in 0..rng.below(12) {
+                change.write(id, Lba(rng.below(length)), block(3));
+            }
+        }
+        if may(4) {
+            let at = rng.below(length);
+            (at..(at + 20).min(length)).for_each(|lba| change.write(id, Lba(lba), block(4)));
+        }
+    }
+    change
+}
+
+/// The room that is asked for before a change is taken, against what the consistency point then takes. What is given up stays with a snapshot.
+#[test]
+fn change_asks_for_the_room_that_it_takes_and_not_for_much_more() {
+    let (mut changes, mut asked, mut took) = (0, 0, 0);
+    for seed in 0..30 {
+        let mut rng = Rng::new(seed);
+        let (_device, volume) = fresh(30_000);
+        let mut files = BTreeMap::new();
+        for round in 0..12 {
+            let change = any_change(&mut rng, &volume, &mut files);
+            if change.is_empty() {
+                continue;
+            }
+            volume.create_snapshot(&format!("s{round}")).expect("it is made");
+            let (cost, before) = {
+                let state = volume.state.lock();
+                (state.cost_of_change(&change, &change.by_file()), state.used.free())
+            };
+            let note = format!("seed {seed}, round {round}");
+            volume.change(change, false).expect("there is room");
+            volume.consistency_point().expect("it commits");
+            let free = volume.state.lock().used.free();
+            // A block of the map and the node above it, and so of the inode file at least.
+            let took_now = (before - free).saturating_sub(4);
+            assert!(took_now <= cost, "{note}: {cost} were asked for, {took_now} taken");
+            changes += 1;
+            asked += cost;
+            took += took_now;
+        }
+        assert_sound(&volume);
+    }
+    assert!(changes > 200 && asked < took * 2, "{changes} changes asked for {asked} and took {took}");
+}
+
+/// One block of a hole in each of many tall files: a path on either side of each.
+#[test]
+fn holes_of_many_tall_files_in_one_change_never_overrun_a_full_volume() {
+    const TALL: u64 = 1 << 27;
+    let (_device, volume) = fresh(8192);
+    let files: Vec<FileId> = (0..120).map(|_| volume.next_file().expect("it is writable")).collect();
+    let tall = Known { stamp: 1, length_bytes: TALL * 4096, ..Known::default() };
+    // The last block below one node of each level and the first below the next one: a hole over both cuts two paths.
+    let edge = TALL / 2;
+    for some in files.chunks(10) {
+        let mut change = Change::new();
+        for id in some {
+            change.put(inode(*id, &tall, false));
+            [edge - 2, edge - 1, edge, edge + 1]
+                .into_iter()
+                .for_each(|lba| change.write(*id, Lba(lba), block(1)));
+        }
+        volume.change(change, false).expect("there is room");
+        volume.consistency_point().expect("it commits");
+    }
+    volume.create_snapshot("before").expect("it is made");
+    let ballast = file(&volume, 8192);
+    let mut at = 0;
+    // Two blocks for each hole are there, and some.
+    while volume.status().free > 260 {
+        write(&volume, ballast, at, 1, 1).expect("there is room");
+        at += 1;
+        if at % 100 == 0 || volume.status().free <= 260 {
+            volume.consistency_point().expect("it commits");
+        }
+    }
+    let (mut taken, mut refused) = (0, 0);
+    for count in [120, 80, 40, 20, 10, 5, 2, 1] {
+        let mut holes = Change::new();
+        files.iter().take(count).for_each(|id| holes.punch(*id, Lba(edge - 1), 2));
+        match volume.change(holes, false) {
+            Ok(()) => taken += 1,
+            Err(VolumeError::NoSpace) => refused += 1,
+            Err(error) => panic!("{count} holes: {error}"),
+        }
+        let done = volume.consistency_point();
+        assert!(done.is_ok(), "{count} holes: what was taken can be committed: {:?}", done.err());
+    }
+    assert!(refused > 0 && taken > 0, "{refused} refused, {taken} taken");
+    assert_sound(&volume);
 }

@@ -1,6 +1,6 @@
 //! A destination's redirected blocks after a failover: none is given to anyone before the redirect map has forgotten it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_base::SnapshotId;
 
@@ -364,4 +364,113 @@ fn update_with_more_collisions_than_the_table_holds_is_refused_with_what_to_do_a
     let destination = open(&device);
     assert_eq!(read(&destination, lun, 0, 100), (100..200).collect::<Vec<_>>());
     assert_sound(&destination);
+}
+
+/// Images come one after the other, each over what the ones before show, while some of those are held and blocks move home: who holds one reads it as it was.
+#[test]
+fn images_that_are_held_at_random_stay_as_they_are_while_others_come_and_blocks_move_home() {
+    const LENGTH: u64 = 60;
+    let (mut compared, mut collided, mut full) = (0, 0, 0);
+    for seed in 0..12 {
+        let mut rng = cairn_base::Rng::new(seed);
+        let (_source_device, source) = fresh(BLOCKS);
+        let lun = file(&source, LENGTH);
+        let (device, destination) = destination_of(&source);
+        let mut held: Vec<(String, Image, Vec<u64>)> = Vec::new();
+        // What each snapshot shows, by its number.
+        let mut content: BTreeMap<SnapshotId, Vec<u64>> = BTreeMap::new();
+        for round in 1..26u64 {
+            for _ in 0..1 + rng.below(3) {
+                let first = rng.below(LENGTH);
+                let count = (1 + rng.below(LENGTH)).min(LENGTH - first);
+                write(&source, lun, first, count, round << 16 | rng.below(9) << 8).expect("there is room");
+                if rng.one_in(3) {
+                    source.consistency_point().expect("it commits");
+                }
+            }
+            let target = source.create_snapshot(&format!("s{round}")).expect("it is made");
+            content.insert(target.id, read(&source, lun, 0, LENGTH));
+            // Most go, so that their blocks are used again.
+            for snapshot in source.snapshots() {
+                if snapshot.id < target.id && !rng.one_in(5) {
+                    source.delete_snapshots(&[snapshot.id]).expect("it is deleted");
+                }
+            }
+            let note = format!("seed {seed}, round {round}");
+            if !arrives(&source, &destination, &target) {
+                // There is no more room beside what is held.
+                full += 1;
+                held.clear();
+                for _ in 0..20 {
+                    destination.background(std::time::Duration::ZERO).expect("background work goes on");
+                }
+                assert!(arrives(&source, &destination, &target), "{note}: nothing is in its way any more");
+            }
+            collided += destination.status().redirected;
+            let expect = |id: SnapshotId| content[&id].clone();
+            for _ in 0..rng.below(3) {
+                let shown = destination.snapshots();
+                match shown.get(rng.below(shown.len() as u64 + 1) as usize) {
+                    Some(snapshot) => {
+                        let image = destination.image(Some(snapshot.id)).expect("it is there");
+                        held.push((format!("{note}, {}", snapshot.name), image, expect(snapshot.id)));
+                    }
+                    None => {
+                        let image = destination.image(None).expect("it is there");
+                        held.push((format!("{note}, active"), image, expect(target.id)));
+                    }
+                }
+            }
+            for _ in 0..rng.below(4) {
+                destination.background(std::time::Duration::ZERO).expect("background work goes on");
+            }
+            if !held.is_empty() && rng.one_in(2) {
+                drop(held.swap_remove(rng.below(held.len() as u64) as usize));
+            }
+            destination.store.forget();
+            assert_eq!(read(&destination, lun, 0, LENGTH), content[&target.id], "{note}");
+            for (what, image, shown) in &held {
+                assert_eq!(&read_image(image, lun, 0, LENGTH), shown, "{note}: {what}");
+                compared += 1;
+            }
+            for snapshot in destination.snapshots() {
+                let image = destination.image(Some(snapshot.id)).expect("it is there");
+                assert_eq!(
+                    read_image(&image, lun, 0, LENGTH),
+                    expect(snapshot.id),
+                    "{note}: {}",
+                    snapshot.name
+                );
+            }
+        }
+        held.clear();
+        for _ in 0..40 {
+            destination.background(std::time::Duration::ZERO).expect("background work goes on");
+        }
+        assert_eq!(destination.status().redirected, 0, "seed {seed}: nobody reads an older image any more");
+        destination.store.forget();
+        assert_sound(&destination);
+        // What is in use in memory is what the device says.
+        destination.state.lock().settle_releases();
+        let used = destination.status().used;
+        drop(destination);
+        assert_eq!(open(&device).status().used, used, "seed {seed}");
+    }
+    assert!(compared > 400 && collided > 1000, "{compared} {collided}, {full} times full");
+}
+
+/// Sends a whole snapshot; false where there is no room for its collisions.
+fn arrives(source: &Arc<Volume>, destination: &Arc<Volume>, target: &Snapshot) -> bool {
+    let changes = source.changed_blocks(&[], target.id).expect("they are compared");
+    let mut receiver = destination.receive().expect("nothing else is received");
+    for run in &changes.runs {
+        let blocks = source.read_blocks(&[*run]).expect("they can be read");
+        match receiver.write(run.0, blocks) {
+            Ok(()) => {}
+            Err(VolumeError::Refused(_)) => return false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    receiver.commit(ReceivedImage { target: target.id, snapshots: changes.snapshots }).expect("it is whole");
+    true
 }

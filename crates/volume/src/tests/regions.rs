@@ -247,6 +247,55 @@ fn damaged_node_of_either_root_is_told_and_hides_only_what_is_below_it() {
 }
 
 #[test]
+fn damaged_node_of_a_base_that_is_taller_is_told() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    format(&*device, BLOCKS);
+    let volume = open(&device);
+    // A file that was three levels tall, with the same blocks at its beginning, and then two, and then one.
+    let id = file(&volume, LENGTH);
+    write(&volume, id, 0, 4, 100).expect("there is room");
+    write(&volume, id, FANOUT * FANOUT, 4, 200).expect("there is room");
+    let tall = volume.create_snapshot("tall").expect("it is made").id;
+    volume.compound().resize(id, 3 * FANOUT * 4096).expect("it shrinks");
+    write(&volume, id, 2, 1, 300).expect("there is room");
+    let middle = volume.create_snapshot("middle").expect("it is made").id;
+    volume.compound().resize(id, 8 * 4096).expect("it shrinks");
+    write(&volume, id, 3, 1, 400).expect("there is room");
+    let short = volume.create_snapshot("short").expect("it is made").id;
+    let tree = id.0 + 2;
+    let (mut told, mut hidden) = (0, 0);
+    for (root, base) in [(middle, tall), (short, tall), (short, middle), (tall, short), (middle, short)] {
+        let part = Part { root, base };
+        let (of_root, of_base) = (whole(&volume, root), whole(&volume, base));
+        let expected = pieces(&only(&of_root, &of_base));
+        let all = || volume.region(part, Position::START, Until::Blocks(u64::MAX), Look::Nothing);
+        let sound = all().expect("it is there");
+        assert_eq!((found(&sound), sound.incomplete), (expected.clone(), false), "{part:?}");
+        let nodes = of_base.iter().filter(|(place, _)| place.0 == tree && place.2.0 > 0);
+        for (place, pointer) in nodes.filter(|(_, own)| !of_root.values().any(|other| other.vbn == own.vbn)) {
+            let mut right = vec![0; 4096];
+            device.read_into(offset(pointer.vbn.0), &mut right).expect("it is there");
+            device.corrupt(offset(pointer.vbn.0), 4096, &mut Rng::new(1));
+            volume.store.forget();
+            let region = all().expect("it is there");
+            let note = format!("{part:?}, {place:?} of the base is damaged");
+            // More may be looked at than need be, and that is told; never less.
+            let got = found(&region);
+            assert!(expected.iter().all(|piece| got.contains(piece)), "{note}");
+            assert!(region.incomplete || got == expected, "{note}: nobody is told");
+            // What leads to the part that both have is the way to what is compared.
+            let leads = place.1 == 0;
+            assert_eq!(region.incomplete, leads, "{note}");
+            told += u64::from(region.incomplete);
+            hidden += u64::from(got != expected);
+            device.write_from(offset(pointer.vbn.0), &right).expect("it is there");
+            volume.store.forget();
+        }
+    }
+    assert!(told >= 6 && hidden >= 3, "{told} {hidden}");
+}
+
+#[test]
 fn what_is_looked_at_is_read_and_what_is_not_counts_as_sound() {
     let (device, volume, _) = lived_in(3);
     let part = Part { root: SnapshotId(0), base: SnapshotId(0) };

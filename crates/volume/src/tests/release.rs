@@ -1,11 +1,15 @@
 //! When freed blocks are free: at once where nobody reads them, after short readers, and never for an image longer than it needs.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cairn_base::Rng;
+use cairn_base::{Generation, Rng, Vbn};
+use cairn_format::Root;
 
 use super::*;
+use crate::release::{Reader, Releases};
+use crate::state::Committed;
 
 /// A volume of 1024 blocks whose LUN of `taken` blocks is written and committed.
 fn taken(taken: u64) -> (Arc<Volume>, FileId) {
@@ -134,6 +138,165 @@ fn image_of_a_snapshot_from_before_a_rollback_stays_whole() {
     }
     assert_eq!(read_image(&of_old, lun, 0, 100), (100..200).collect::<Vec<_>>());
     assert_eq!(read_image(&of_kept, lun, 0, 100), (1000..1100).collect::<Vec<_>>());
+    assert_sound(&volume);
+}
+
+/// A reader of the model: who it is, the generation of its root, and whether it is an image.
+struct Modelled {
+    root: Option<Arc<Committed>>,
+    reader: Reader,
+    generation: u64,
+    is_image: bool,
+}
+
+/// Blocks are added with births and without, readers come and go: a block is free when nobody is left who may read it, and no moment before or after.
+#[test]
+fn block_waits_for_those_who_may_read_it_and_for_no_others() {
+    let (mut freed, mut waited) = (0, 0);
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let (_device, volume) = fresh(1024);
+        let (root, ended) = {
+            let state = volume.state.lock();
+            (state.committed.root, state.ended.clone())
+        };
+        let mut releases = Releases::default();
+        let mut readers: Vec<Modelled> = Vec::new();
+        // Each block with the readers that it waits for, by their places.
+        let mut model: BTreeMap<Vbn, Vec<usize>> = BTreeMap::new();
+        // More than have bits of their own, in some lives: those behind share the last one.
+        let many = seed % 4 == 0;
+        let own_bits = if many { 127 } else { usize::MAX };
+        let mut next = 1;
+        for _ in 0..120 {
+            match rng.below(8) {
+                0 | 1 => {
+                    for _ in 0..if many { 40 } else { 1 } {
+                        let generation = rng.below(20);
+                        let root = Root { generation: Generation(generation), ..root };
+                        let is_image = rng.one_in(2);
+                        let committed = match is_image {
+                            true => Committed::image(root, Arc::default()),
+                            false => Committed::active(root, Arc::default(), ended.clone()),
+                        };
+                        let reader = Reader::of(&committed);
+                        readers.push(Modelled { root: Some(committed), reader, generation, is_image });
+                    }
+                }
+                2 if !readers.is_empty() => {
+                    for _ in 0..if many { 25 } else { 1 } {
+                        let at = rng.below(readers.len() as u64) as usize;
+                        readers[at].root = None;
+                    }
+                }
+                3..=5 => {
+                    // Some of the readers, one of them twice.
+                    let mut some: Vec<usize> = (0..readers.len()).filter(|_| many || rng.one_in(2)).collect();
+                    some.extend(some.first().copied());
+                    let named: Vec<Reader> = some.iter().map(|at| readers[*at].reader.clone()).collect();
+                    let mut alive: Vec<usize> =
+                        some.into_iter().filter(|at| readers[*at].root.is_some()).collect();
+                    alive.sort_unstable();
+                    alive.dedup();
+                    let blocks: Vec<(Vbn, u64)> = (0..1 + rng.below(6))
+                        .map(|_| {
+                            next += 1;
+                            (Vbn(next), rng.below(22))
+                        })
+                        .collect();
+                    if rng.one_in(3) && !many {
+                        // Whose birth nobody knows: they wait for all.
+                        let vbns: Vec<Vbn> = blocks.iter().map(|(vbn, _)| *vbn).collect();
+                        releases.add_unsorted(&named, vbns.clone());
+                        model.extend(vbns.into_iter().map(|vbn| (vbn, alive.clone())));
+                        continue;
+                    }
+                    let born = blocks.iter().map(|(vbn, birth)| (*vbn, Generation(*birth)));
+                    releases.add_born(&named, born);
+                    for (vbn, birth) in blocks {
+                        let may = |at: &usize| !readers[*at].is_image || birth <= readers[*at].generation;
+                        model.insert(vbn, alive.iter().copied().filter(may).collect());
+                    }
+                }
+                _ => {
+                    let is_alive = |at: &usize| readers[*at].root.is_some();
+                    let due: BTreeSet<Vbn> = model
+                        .iter()
+                        .filter(|(_, waits)| !waits.iter().any(is_alive))
+                        .map(|(vbn, _)| *vbn)
+                        .collect();
+                    let free: BTreeSet<Vbn> = releases.take_free().into_iter().collect();
+                    assert!(free.is_subset(&due), "seed {seed}: a block is free while somebody reads it");
+                    if own_bits == usize::MAX {
+                        assert_eq!(free, due, "seed {seed}: a block waits for nobody");
+                    }
+                    freed += free.len();
+                    model.retain(|vbn, _| !free.contains(vbn));
+                    assert_eq!(releases.blocks(), model.len() as u64, "seed {seed}");
+                    waited = waited.max(model.len());
+                    // What waits for the same readers waits together.
+                    let mut sets: Vec<Vec<usize>> = model
+                        .values()
+                        .map(|waits| waits.iter().copied().filter(is_alive).collect())
+                        .collect();
+                    sets.sort();
+                    sets.dedup();
+                    let unsorted = releases.unsorted();
+                    assert!(
+                        many || releases.groups() <= sets.len() + unsorted,
+                        "seed {seed}: {} groups of {} sets of readers, {unsorted} of them unsorted",
+                        releases.groups(),
+                        sets.len()
+                    );
+                }
+            }
+        }
+        // When nobody is left nothing waits.
+        readers.clear();
+        let left: BTreeSet<Vbn> = releases.take_free().into_iter().collect();
+        assert_eq!(left, model.keys().copied().collect(), "seed {seed}");
+        assert_eq!(releases.groups(), 0);
+    }
+    assert!(freed > 1000 && waited > 20, "{freed} {waited}");
+}
+
+/// Images of more snapshots than there are bits for readers, all of them deleted: each keeps its own.
+#[test]
+fn images_of_more_deleted_snapshots_than_there_are_bits_stay_whole() {
+    const MANY: u64 = 150;
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 20);
+    let mut images = Vec::new();
+    for round in 0..MANY {
+        write(&volume, lun, round % 20, 1, round << 8).expect("there is room");
+        let snapshot = volume.create_snapshot(&format!("s{round}")).expect("it is made");
+        let image = volume.image(Some(snapshot.id)).expect("it exists");
+        let shown = read_image(&image, lun, 0, 20);
+        images.push((snapshot.id, image, shown));
+    }
+    let ids: Vec<_> = images.iter().map(|(id, ..)| *id).collect();
+    for some in ids.chunks(40) {
+        volume.delete_snapshots(some).expect("they are deleted");
+    }
+    let mut rng = Rng::new(1);
+    let mut round = 0;
+    while !images.is_empty() {
+        for _ in 0..3 {
+            write(&volume, lun, 0, 20, (1000 + round) << 8).expect("there is room");
+            volume.consistency_point().expect("it commits");
+            round += 1;
+        }
+        for _ in 0..10.min(images.len()) {
+            drop(images.swap_remove(rng.below(images.len() as u64) as usize));
+        }
+        volume.store.forget();
+        for (id, image, shown) in &images {
+            assert_eq!(&read_image(image, lun, 0, 20), shown, "{id:?} of {} that are left", images.len());
+        }
+    }
+    write(&volume, lun, 0, 1, 1).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    assert_eq!(volume.state.lock().releases.blocks(), 0, "nobody is left to be waited for");
     assert_sound(&volume);
 }
 

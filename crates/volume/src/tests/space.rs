@@ -1,6 +1,11 @@
 //! Full volumes: what must still work there.
 
+use cairn_base::{SnapshotId, Vbn};
+use cairn_format::layout::BITS_PER_MAP_BLOCK;
+
 use super::*;
+use crate::overlay::Seen;
+use crate::volume::ROOT_DIRECTORY;
 
 /// Writes until the volume is full; returns how many blocks found room.
 fn fill(volume: &Arc<Volume>, lun: FileId, from: u64) -> u64 {
@@ -170,4 +175,149 @@ fn nodes_that_every_generation_changes_stay_in_memory() {
         }
         volume.consistency_point().expect("it commits");
     }
+}
+
+/// Parts of the space that a block of the active map describes each.
+const REGIONS: u64 = 300;
+
+/// A volume with a block of a LUN in each of its regions, and before that a snapshot without them; nothing is free. It has since maps of so many relationships.
+fn wide(relationships: u64) -> (Arc<Volume>, FileId, SnapshotId) {
+    let (_device, volume) = fresh((REGIONS + 1) * BITS_PER_MAP_BLOCK);
+    let lun = file(&volume, REGIONS);
+    for number in 1..=relationships {
+        volume.create_snapshot_since(&format!("base{number}"), number).expect("there is room");
+    }
+    let before = volume.create_snapshot("before").expect("it is made").id;
+    for region in 0..REGIONS {
+        write(&volume, lun, region, 1, 1).expect("there is room");
+        volume.place(1, u64::MAX).expect("it is written");
+        let mut state = volume.state.lock();
+        let Seen::Pointer(pointer) = state.changes_of(lun).see(region) else {
+            panic!("the block has its place");
+        };
+        assert_eq!(pointer.vbn.0 / BITS_PER_MAP_BLOCK, region);
+        state.used.fill(region, 1);
+    }
+    volume.consistency_point().expect("it commits");
+    volume.create_snapshot("after").expect("it is made");
+    volume.state.lock().used.fill(REGIONS, 1);
+    (volume, lun, before)
+}
+
+/// Leaves so many blocks free, as many in each region as in any other; of those from `first` on in each, where nothing is.
+fn leave_free(volume: &Arc<Volume>, first: u64, blocks: u64) {
+    let mut state = volume.state.lock();
+    let mut more =
+        (0..).flat_map(|at| (0..REGIONS).map(move |region| region * BITS_PER_MAP_BLOCK + first + at));
+    while state.used.free() < blocks {
+        let vbn = Vbn(more.next().expect("there are more"));
+        if state.used.get(vbn) {
+            state.used.clear(vbn);
+        }
+    }
+}
+
+#[test]
+fn full_volume_has_room_for_a_consistency_point_that_changes_every_block_of_its_maps() {
+    for relationships in 0..3 {
+        let (volume, lun, _) = wide(relationships);
+        let edge = {
+            let state = volume.state.lock();
+            state.promised(0) + state.reserve()
+        };
+        leave_free(&volume, 20_000, edge);
+        assert!(!volume.state.lock().has_room(1), "it is full");
+        volume.punch(lun, Lba(0), REGIONS).expect("a hole needs next to nothing");
+        let done = volume.consistency_point();
+        assert!(done.is_ok(), "{relationships} since maps: {:?}", done.err());
+        let took = edge - volume.state.lock().used.free();
+        assert!(took >= REGIONS && volume.status().latched.is_none(), "{took} blocks were taken");
+        assert_eq!(read(&volume, lun, 0, REGIONS), vec![0; REGIONS as usize]);
+        // What is kept back is not much more than what that can take: once the map, and each since map twice.
+        let most = (1 + 2 * relationships) * (REGIONS + REGIONS / 16) + 256;
+        assert!(volume.status().reserve < most, "{} of {most}", volume.status().reserve);
+        leave_free(&volume, 25_000, 8 * edge);
+        assert_sound(&volume);
+    }
+}
+
+/// What writes whole maps is done, or there is no space for it: never half of it.
+#[test]
+fn rollback_and_snapshots_for_mirrors_find_room_for_all_of_their_maps_or_are_refused() {
+    let (mut done, mut refused) = (0, 0);
+    for (number, free) in (0..2600).step_by(90).enumerate() {
+        let (volume, lun, before) = wide(1 + number as u64 % 2);
+        leave_free(&volume, 20_000, free);
+        let outcome = match number % 3 {
+            0 => volume.rollback(before).map(drop),
+            1 => volume.create_snapshot_since("next", 1).map(drop),
+            _ => volume.create_snapshot_since("other", 9).map(drop),
+        };
+        let note = format!("case {number}, {free} blocks free");
+        let is_back = match &outcome {
+            Ok(()) => {
+                done += 1;
+                number % 3 == 0
+            }
+            Err(VolumeError::NoSpace) => {
+                refused += 1;
+                false
+            }
+            Err(error) => panic!("{note}: {error}"),
+        };
+        assert!(volume.status().latched.is_none(), "{note}");
+        let shown: Vec<u64> = (0..REGIONS).map(|lba| if is_back { 0 } else { lba + 1 }).collect();
+        assert_eq!(read(&volume, lun, 0, REGIONS), shown, "{note}");
+        // It goes on once there is room.
+        leave_free(&volume, 25_000, 6000);
+        write(&volume, lun, 0, 1, 7).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        assert_eq!(read(&volume, lun, 0, 1), [7], "{note}");
+        assert_sound(&volume);
+    }
+    assert!(done > 5 && refused > 5, "{done} {refused}");
+}
+
+#[test]
+fn block_of_a_directory_is_taken_from_the_reserve_or_there_is_no_space_for_it() {
+    let (device, volume) = fresh(2048);
+    let length = 1 << 27;
+    let directory = volume.compound().create(FileKind::Directory, length * 4096).expect("there is room");
+    assert_eq!(directory, ROOT_DIRECTORY);
+    let lun = file(&volume, 1 << 20);
+    let mut at = fill(&volume, lun, 0);
+    volume.consistency_point().expect("it commits");
+    while write(&volume, lun, at, 1, 1).is_ok() {
+        at += 1;
+    }
+    // What is overwritten from here on stays.
+    volume.create_snapshot("full").expect("a snapshot takes no block");
+    assert!(matches!(write(&volume, lun, 0, 1, 7), Err(VolumeError::NoSpace)), "it is full");
+    let mut taken = Vec::new();
+    let refused = loop {
+        // Each has a path of its own.
+        let lba = (taken.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) % length;
+        match volume.compound().write(directory, Lba(lba), block(lba + 1)) {
+            Ok(()) => taken.push(lba),
+            Err(VolumeError::NoSpace) => break lba,
+            Err(error) => panic!("after {}: {error}", taken.len()),
+        }
+        if taken.len() % 3 == 0 {
+            volume.consistency_point().expect("what was taken can be committed");
+        }
+    };
+    volume.consistency_point().expect("what was taken can be committed");
+    assert!(taken.len() >= 4, "the reserve has room for {}", taken.len());
+    assert!(volume.status().latched.is_none());
+    // It is used up, and half a block of it is not there either.
+    let free = volume.state.lock().used.free();
+    assert!(free < volume.status().reserve, "{free} are free");
+    assert!(!taken.contains(&refused));
+    assert_eq!(read(&volume, directory, refused, 1), [0]);
+    drop(volume);
+    let volume = open(&device);
+    for lba in &taken {
+        assert_eq!(read(&volume, directory, *lba, 1), [lba + 1]);
+    }
+    assert_sound(&volume);
 }
