@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use cairn_base::{ManualClock, Timestamp, VolumeId};
-use cairn_device::{MemoryDevice, Operation, Segments};
+use cairn_base::{ManualClock, Rng, Timestamp, VolumeId};
+use cairn_device::{Device, Fate, FaultDevice, MemoryDevice, Operation, Request, Segments};
 use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
 
 use crate::{FilesError, Luns};
 
 const MIB: u64 = 1 << 20;
 
-fn open(device: Arc<MemoryDevice>) -> Arc<Volume> {
+fn open(device: Arc<dyn Device>) -> Arc<Volume> {
     let clock = Arc::new(ManualClock::new(Timestamp(1)));
     Volume::open(device, OpenOptions { cache_bytes: 4 * MIB, clock }).unwrap()
 }
@@ -86,6 +86,78 @@ fn names_and_flushed_bytes_survive_a_crash() {
     luns.open("lun5").unwrap().read_into(MIB + 700, &mut bytes).unwrap();
     assert_eq!(&bytes, b"after the old end");
     assert_eq!(findings(&volume), Vec::<String>::new());
+}
+
+/// A change of any kind and place, and the same done to a copy.
+fn any_request(rng: &mut Rng, copy: &mut [u8]) -> Request {
+    let length = 512 * (1 + rng.below(40));
+    let offset = 512 * rng.below((copy.len() as u64 - length) / 512);
+    let range = &mut copy[offset as usize..(offset + length) as usize];
+    let fua = rng.one_in(4);
+    if rng.one_in(2) {
+        rng.fill(range);
+        return Request::Write { offset, data: Segments::copy_of(range), fua };
+    }
+    range.fill(0);
+    match rng.below(3) {
+        0 => Request::Trim { offset, length, fua },
+        kind => Request::WriteZeroes { offset, length, may_trim: kind == 1, fua },
+    }
+}
+
+#[test]
+fn what_was_answered_with_fua_is_there_after_any_cut_with_all_before_it() {
+    const LENGTH: u64 = 64 * 4096;
+    let (mut lost, mut kept) = (0, 0);
+    for seed in 0..80 {
+        let mut rng = Rng::new(seed);
+        let device = Arc::new(FaultDevice::new(Volume::device_bytes(2048, Role::Normal)));
+        let options = FormatOptions { id: VolumeId([7; 16]), blocks: 2048, role: Role::Normal };
+        Volume::format(&*device, &options, &ManualClock::new(Timestamp(1))).unwrap();
+        let luns = Luns::new(open(device.clone()));
+        luns.create("disk", LENGTH).unwrap();
+        let lun = luns.open("disk").unwrap();
+        // What is durable for certain, and what was answered.
+        let mut durable = vec![0; LENGTH as usize];
+        let mut now = durable.clone();
+        for _ in 0..2 + rng.below(30) {
+            let fua = if rng.one_in(8) {
+                let at = 4096 * rng.below(60);
+                let block = &mut now[at as usize..at as usize + 8192];
+                rng.fill(block);
+                let fua = rng.one_in(2);
+                lun.write_atomic(at, Segments::copy_of(block), fua).unwrap();
+                fua
+            } else {
+                let request = any_request(&mut rng, &mut now);
+                let fua = match &request {
+                    Request::Write { fua, .. }
+                    | Request::Trim { fua, .. }
+                    | Request::WriteZeroes { fua, .. } => *fua,
+                    _ => unreachable!("it changes something"),
+                };
+                lun.one(Operation::new(request)).unwrap();
+                fua
+            };
+            if fua {
+                durable.clone_from(&now);
+            }
+        }
+        let fate = Fate::ALL[seed as usize % 4];
+        let after = Arc::new(device.power_cycle_as(fate, &mut rng));
+        let volume = open(after);
+        let seen = Luns::new(volume.clone()).open("disk").unwrap().read(0, LENGTH as u32).unwrap().to_vec();
+        for (at, seen) in seen.chunks(4096).enumerate() {
+            let of = |state: &[u8]| seen == &state[at * 4096..(at + 1) * 4096];
+            // What came after the last one with FUA may be there in any of its versions; what it covered is not gone.
+            let changed = durable[at * 4096..(at + 1) * 4096] != now[at * 4096..(at + 1) * 4096];
+            assert!(changed || of(&durable), "seed {seed}, {fate:?}: block {at} is not what it was with FUA");
+            lost += u64::from(changed && of(&durable));
+            kept += u64::from(!changed);
+        }
+        assert_eq!(findings(&volume), Vec::<String>::new());
+    }
+    assert!(lost > 100 && kept > 1000, "{lost} {kept}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use cairn_base::Rng;
+use cairn_base::{Rng, SnapshotId, Vbn};
 
 use super::*;
 use crate::tree::Tree;
@@ -342,4 +342,135 @@ fn number_whose_inode_block_cannot_be_read_is_given_to_no_file() {
     assert!(matches!(volume.compound().create(FileKind::Lun, 4096), Err(VolumeError::Damaged { .. })));
     volume.consistency_point().expect("nothing needs that block");
     assert!(volume.status().latched.is_none());
+}
+
+/// What a volume shows of a LUN, block by block; none where the read fails.
+fn each_block(reads: impl Fn(&mut [BlockRead]), length: u64) -> Vec<Option<u64>> {
+    let one = |lba: u64| {
+        let mut reads_one = [BlockRead::new(Lba(lba), 1)];
+        reads(&mut reads_one);
+        let [read] = reads_one;
+        let bytes = read.outcome.expect("a read that may wait has an outcome").ok()?.to_vec();
+        Some(u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")))
+    };
+    (0..length).map(one).collect()
+}
+
+/// Nothing of `images`, by snapshot (none is the active state), reads as anything else; returns how many reads failed.
+fn shows(volume: &Arc<Volume>, lun: FileId, images: &[(Option<SnapshotId>, Vec<u64>)], note: &str) -> usize {
+    let mut refused = 0;
+    for (snapshot, expected) in images {
+        let seen = match snapshot {
+            None => each_block(|reads| volume.read(lun, reads, true), expected.len() as u64),
+            Some(id) => match volume.image(Some(*id)) {
+                Ok(image) => each_block(|reads| image.read(lun, reads, true), expected.len() as u64),
+                Err(error) => panic!("{note}: {id:?} is not there: {error}"),
+            },
+        };
+        for (lba, (seen, expected)) in seen.into_iter().zip(expected).enumerate() {
+            refused += usize::from(seen.is_none());
+            assert!(
+                seen.is_none_or(|seen| seen == *expected),
+                "{note}: {snapshot:?} shows {seen:?} at {lba}"
+            );
+        }
+    }
+    refused
+}
+
+/// Any of the blocks in use, or a superblock slot, is damaged before an owner or a client does something: that is done, also for who opens the volume next, or it is refused and has changed
+/// nothing; and no block ever reads as anything that it was not.
+#[test]
+fn each_operation_on_damaged_media_is_done_or_refused_and_nothing_wrong_is_served() {
+    const LENGTH: u64 = 200;
+    let (mut done, mut refused, mut unread, mut closed) = ([0; 7], 0, 0, 0);
+    for seed in 0..140 {
+        let mut rng = Rng::new(seed);
+        let device = Arc::new(FaultDevice::new(Volume::device_bytes(2048, Role::Normal)));
+        format(&*device, 1024);
+        let volume = open(&device);
+        let lun = file(&volume, LENGTH);
+        let mut active: Vec<u64> = (1000..1000 + LENGTH).collect();
+        write(&volume, lun, 0, LENGTH, 1000).expect("there is room");
+        let old = (volume.create_snapshot("old").expect("it is made").id, active.clone());
+        write(&volume, lun, 0, 100, 5000).expect("there is room");
+        (0..100).for_each(|lba| active[lba as usize] = 5000 + lba);
+        volume.punch(lun, Lba(150), 10).expect("it is punched");
+        active[150..160].fill(0);
+        let middle = (volume.create_snapshot("middle").expect("it is made").id, active.clone());
+        write(&volume, lun, 20, 20, 9000).expect("there is room");
+        (20..40).for_each(|lba| active[lba as usize] = 9000 + lba);
+        volume.close().expect("it closes");
+        let used: Vec<u64> = {
+            let state = volume.state.lock();
+            (1..1024).filter(|vbn| state.used.get(Vbn(*vbn))).collect()
+        };
+        drop(volume);
+        for _ in 0..1 + rng.below(4) {
+            let space = cairn_format::layout::space_start(1024);
+            let at = match rng.one_in(8) {
+                true => cairn_format::layout::SUPERBLOCK_B,
+                false => space + used[rng.below(used.len() as u64) as usize],
+            };
+            device.corrupt(at * 4096, 4096, &mut rng);
+        }
+        let clock = Arc::new(ManualClock::new(Timestamp(1)));
+        let opened = |device: Arc<FaultDevice>| {
+            Volume::open(device, OpenOptions { cache_bytes: 1 << 20, clock: clock.clone() })
+        };
+        let volume = match opened(device.clone()) {
+            Ok(volume) => volume,
+            Err(VolumeError::Damaged { .. }) => {
+                closed += 1;
+                continue;
+            }
+            Err(error) => panic!("seed {seed}: {error}"),
+        };
+        let kind = (seed % 7) as usize;
+        let note = format!("seed {seed}, operation {kind}");
+        let mut images = vec![(None, active.clone()), (Some(old.0), old.1), (Some(middle.0), middle.1)];
+        unread += shows(&volume, lun, &images, &note);
+        let at = rng.below(LENGTH - 10);
+        let outcome = match kind {
+            0 => write(&volume, lun, at, 5, 70_000).map(|()| {
+                (at..at + 5).for_each(|lba| images[0].1[lba as usize] = 70_000 + lba);
+            }),
+            1 => volume.punch(lun, Lba(at), 10).map(|()| images[0].1[at as usize..at as usize + 10].fill(0)),
+            2 => volume.create_snapshot("new").map(|new| images.push((Some(new.id), active.clone()))),
+            3 => volume.rollback(old.0).map(|kept| {
+                images.push((Some(kept.id), active.clone()));
+                images[0].1 = images[1].1.clone();
+            }),
+            4 => volume.delete_snapshots(&[middle.0]).map(|_| drop(images.remove(2))),
+            5 => volume.delete_snapshots(&[old.0]).map(|_| drop(images.remove(1))),
+            _ => volume.grow(2000),
+        };
+        let is_done = match outcome.and_then(|()| volume.flush()) {
+            Ok(()) => true,
+            Err(VolumeError::Damaged { .. }) => false,
+            Err(error) => panic!("{note}: {error}"),
+        };
+        done[kind] += usize::from(is_done);
+        refused += usize::from(!is_done);
+        assert!(volume.status().latched.is_none(), "{note}: the volume has stopped");
+        let blocks = volume.status().blocks;
+        assert_eq!(blocks, if kind == 6 && is_done { 2000 } else { 1024 }, "{note}");
+        unread += shows(&volume, lun, &images, &note);
+        drop(volume);
+        // Whoever opens it next has it as it was said.
+        let volume = match opened(Arc::new(device.power_cycle(&mut rng))) {
+            Ok(volume) => volume,
+            Err(VolumeError::Damaged { .. }) => {
+                closed += 1;
+                continue;
+            }
+            Err(error) => panic!("{note}: {error}"),
+        };
+        assert_eq!(volume.status().blocks, blocks, "{note}");
+        let there: Vec<SnapshotId> = volume.snapshots().iter().map(|snapshot| snapshot.id).collect();
+        assert_eq!(there, images.iter().filter_map(|(id, _)| *id).collect::<Vec<_>>(), "{note}");
+        unread += shows(&volume, lun, &images, &note);
+    }
+    assert!(done.iter().all(|done| *done >= 3), "{done:?}");
+    assert!(refused >= 1 && unread > 100 && closed >= 1, "{refused} {unread} {closed}");
 }

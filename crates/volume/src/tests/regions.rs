@@ -251,17 +251,18 @@ fn damaged_node_of_a_base_that_is_taller_is_told() {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
     format(&*device, BLOCKS);
     let volume = open(&device);
-    // A file that was three levels tall, with the same blocks at its beginning, and then two, and then one.
-    let id = file(&volume, LENGTH);
-    write(&volume, id, 0, 4, 100).expect("there is room");
+    // A file that grows: its tree gets taller, and never lower again. An earlier snapshot is compared with a later one.
+    let id = file(&volume, 8);
+    write(&volume, id, 0, 8, 400).expect("there is room");
+    let short = volume.create_snapshot("short").expect("it is made").id;
+    volume.compound().resize(id, 3 * FANOUT * 4096).expect("it grows");
+    write(&volume, id, 3, 1, 300).expect("there is room");
+    write(&volume, id, FANOUT, 4, 300).expect("there is room");
+    let middle = volume.create_snapshot("middle").expect("it is made").id;
+    volume.compound().resize(id, LENGTH * 4096).expect("it grows");
+    write(&volume, id, 2, 1, 100).expect("there is room");
     write(&volume, id, FANOUT * FANOUT, 4, 200).expect("there is room");
     let tall = volume.create_snapshot("tall").expect("it is made").id;
-    volume.compound().resize(id, 3 * FANOUT * 4096).expect("it shrinks");
-    write(&volume, id, 2, 1, 300).expect("there is room");
-    let middle = volume.create_snapshot("middle").expect("it is made").id;
-    volume.compound().resize(id, 8 * 4096).expect("it shrinks");
-    write(&volume, id, 3, 1, 400).expect("there is room");
-    let short = volume.create_snapshot("short").expect("it is made").id;
     let tree = id.0 + 2;
     let (mut told, mut hidden) = (0, 0);
     for (root, base) in [(middle, tall), (short, tall), (short, middle), (tall, short), (middle, short)] {

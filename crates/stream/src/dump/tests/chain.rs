@@ -53,7 +53,7 @@ fn any_set_of_parts_in_any_order_is_put_in_order_or_what_is_missing_is_named() {
             });
             let gap = there.iter().enumerate().find(|(number, dump)| {
                 let has_base = **dump == 0 || (*number > 0 && there[number - 1] == *dump - 1);
-                !has_base && !(without_base && *number == 0)
+                !(has_base || without_base && *number == 0)
             });
             match (outcome, short, gap) {
                 (Err(DumpError::MissingPart { dump, part, parts }), Some(expected), _) => {
@@ -94,4 +94,22 @@ fn parts_of_two_dumps_with_one_id_are_told_apart() {
     let named = |file: &str, other: &str| file == "f1" && other == "f0";
     let told = matches!(&refused, DumpError::Contradiction { file, other } if named(file, other));
     assert!(told, "{refused}");
+}
+
+#[test]
+fn of_dumps_against_the_same_one_the_later_comes_later() {
+    let (volume, luns) = source(1);
+    let mut rng = Rng::new(54);
+    let mut snapshots = Vec::new();
+    for name in ["zero", "one", "two"] {
+        scribble(&luns, &mut rng, 30);
+        snapshots.push(volume.create_snapshot(name).expect("a snapshot").id);
+    }
+    // By their ids the later one comes first.
+    let zero = dump(&volume, 5, None, snapshots[0], 1, Compression::None).remove(0);
+    let one = dump(&volume, 7, Some(snapshots[0]), snapshots[1], 1, Compression::None).remove(0);
+    let two = dump(&volume, 6, Some(snapshots[0]), snapshots[2], 1, Compression::None).remove(0);
+    let arranged = arrange(readers(&[two, one, zero]).expect("heads"), false).expect("arranged");
+    let files: Vec<&str> = arranged.iter().flatten().map(PartReader::file).collect();
+    assert_eq!(files, ["f2", "f1", "f0"]);
 }

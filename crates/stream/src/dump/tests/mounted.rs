@@ -161,6 +161,42 @@ fn mounted_dump_answers_any_request_as_a_plain_copy_would() {
     assert!(reads > 500 && crossing > 60 && refused > 100, "{reads} {crossing} {refused}");
 }
 
+/// Dumps that are each made against the one before, of a volume that gives the blocks of deleted snapshots to others: the newer dumps have other content for numbers that
+/// the older ones have too.
+#[test]
+fn block_that_several_dumps_have_is_the_one_of_the_newest() {
+    let (volume, luns) = source(1);
+    let mut rng = Rng::new(36);
+    let (mut dumps, mut base) = (Vec::new(), None);
+    for number in 1..12 {
+        scribble(&luns, &mut rng, 700);
+        let target = volume.create_snapshot(&format!("t{number}")).expect("a snapshot").id;
+        dumps.push(dump(&volume, number, base, target, 1 + u32::from(number) % 2, Compression::Zstd));
+        let before = base.replace(target);
+        // The last dump has the one before it, too.
+        if let Some(gone) = before.filter(|_| number < 11) {
+            volume.delete_snapshots(&[gone]).expect("deleted");
+        }
+    }
+    let of_all = dumps.iter().map(|parts| {
+        let parts = parts.iter().map(|file| PartIndex::open("f", bytes_of(file)).expect("a head"));
+        parts.flat_map(|part| part.entries.clone()).map(|entry| u64::from(entry.blocks)).sum::<u64>()
+    });
+    let (device, copy) = device_and_copy(&dumps);
+    let distinct = copy.chunks_exact(4096).filter(|block| block.iter().any(|byte| *byte != 0)).count();
+    let twice = of_all.sum::<u64>().saturating_sub(distinct as u64);
+    assert!(twice > 500, "{twice} blocks are there more than once");
+    for at in (0..copy.len()).step_by(1 << 20) {
+        let length = (copy.len() - at).min(1 << 20);
+        let seen = device.read(at as u64, length as u32).expect("it can be read").to_vec();
+        assert!(seen == copy[at..at + length], "at {at}");
+    }
+    let mounted = opened(&dumps.concat(), false, false).expect("opened");
+    assert!(shown(&mounted.volume) == shown(&volume), "mounted");
+    let (restored, _) = restored(&dumps.concat(), false, false).expect("restored");
+    assert!(shown(&restored) == shown(&volume), "restored");
+}
+
 #[test]
 fn newest_of_what_is_kept_stays_and_there_is_never_more_than_it_may_be() {
     let kept = Kept::new(4);
