@@ -283,7 +283,14 @@ impl<'a> Life<'a> {
             self.snapshots.retain(|(id, _)| !is_gone || *id != deleted);
         }
         let seen = shown(self.tree()?)?;
-        let found = self.states.iter().rposition(|state| state.without_holds().shown() == seen);
+        let mut found = None;
+        for (at, state) in self.states.iter().enumerate() {
+            let state = state.without_holds();
+            let player = self.player.as_ref().context("somebody plays")?;
+            if state.shown() == seen && player.knows(&state, self.tree()?)? {
+                found = Some(at);
+            }
+        }
         let at = found.with_context(|| {
             format!("the tree is none of the {} that there were since the last sync", self.states.len())
         })?;

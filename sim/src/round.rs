@@ -159,7 +159,15 @@ impl<'w> Floor<'w> {
                 .map(|()| format!("= {who}: read {file:?} {start}+{count}")),
         };
         self.leave(file);
-        done
+        match done {
+            // It was made after a rollback had begun, and is not in what that brought back.
+            Err(error)
+                if is_no_file(&error, file) && self.world.lock().model.files().all(|(id, _)| id != file) =>
+            {
+                Ok(format!("{who}: {file:?} is gone with a rollback"))
+            }
+            done => done,
+        }
     }
 
     fn write(&self, volume: &Arc<Volume>, file: FileId, start: u64, count: u64) -> Result<&'static str> {
@@ -239,6 +247,10 @@ impl<'w> Floor<'w> {
         self.volume().background(Duration::ZERO)?;
         Ok("background".to_owned())
     }
+}
+
+fn is_no_file(error: &Error, file: FileId) -> bool {
+    matches!(error.downcast_ref(), Some(VolumeError::NoSuchFile(gone)) if *gone == file)
 }
 
 impl World {

@@ -390,6 +390,23 @@ impl Player {
         self.model = model;
     }
 
+    /// Whether the names of `model` name the same files in the tree: states that look the same may be of others, which had the same names before or after.
+    ///
+    /// # Errors
+    /// The tree can't be read.
+    pub fn knows(&self, model: &Model, tree: &Tree) -> Result<bool, TreeError> {
+        for (directory, node) in &model.nodes {
+            for (name, below) in &node.names {
+                match tree.lookup(self.file(*directory), name) {
+                    Ok(found) if found.file == self.file(*below) => {}
+                    Err(error @ (TreeError::Volume(_) | TreeError::Damaged(_))) => return Err(error),
+                    Ok(_) | Err(_) => return Ok(false),
+                }
+            }
+        }
+        Ok(true)
+    }
+
     /// One operation on both.
     ///
     /// # Errors
