@@ -14,6 +14,7 @@ use cairn_format::{ExternalLog, Layout, LogEntry, LogRecord, LogRecordHeader, Lo
 
 use crate::error::VolumeError;
 use crate::locks::Mutex;
+use crate::mend::Mends;
 use crate::store::Store;
 
 /// Most blocks of one record: several small records pass through a small log where one large one would not fit.
@@ -71,22 +72,17 @@ impl LogArea {
         zero_ring(self.device(main), self.start, self.blocks).map_err(|error| self.error(error))
     }
 
-    /// Overwrites the first block of records that must never be read again.
+    /// The first blocks of records that must never be read again, by their offsets on its device, as they are to be.
+    pub(crate) fn erasures(&self, positions: &[u64]) -> Vec<(u64, Block)> {
+        let erased = |position: &u64| ((self.start + position) * BLOCK_SIZE as u64, Block::zero());
+        positions.iter().map(erased).collect()
+    }
+
+    /// Overwrites these, durably.
     pub(crate) fn erase(&self, main: &dyn Device, positions: &[u64]) -> Result<(), VolumeError> {
-        if positions.is_empty() {
-            return Ok(());
-        }
-        let mut operations: Vec<Operation> = positions
-            .iter()
-            .map(|position| {
-                let offset = (self.start + position) * BLOCK_SIZE as u64;
-                Operation::write(offset, Segments::from(Block::zero()))
-            })
-            .collect();
-        operations.push(Operation::flush());
-        self.device(main).run(&mut operations);
-        let outcome = operations.into_iter().try_for_each(Operation::into_outcome);
-        outcome.map_err(|error| self.error(error))
+        let mut mends = Mends::default();
+        mends.push(self.erasures(positions));
+        mends.write(self.device(main)).map_err(|error| self.error(error))
     }
 }
 

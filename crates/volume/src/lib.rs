@@ -33,6 +33,7 @@ mod lag;
 mod limits;
 mod locks;
 mod log_device;
+mod mend;
 mod nodes;
 mod numbers;
 mod open;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crate::locks::{Condvar, Mutex};
 use cairn_base::{BLOCK_SIZE, Checksum, Clock, Generation, SnapshotId, Timestamp, VolumeId};
-use cairn_device::{Block, BlockMut, Device, Segments};
+use cairn_device::{Block, BlockMut, Device, DeviceError, Segments};
 use cairn_format::layout::{SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN, SUPERBLOCK_A, SUPERBLOCK_B};
 use cairn_format::{
     BlockPointer, Cursor, FormatError, LogEntry, LogRecord, LogTail, Role, Root, SegmentKind, Superblock,
@@ -18,6 +18,7 @@ use crate::error::VolumeError;
 use crate::intent::{LogArea, LogWriter, Replay, replay, zero_ring};
 use crate::limits::{Memory, REDIRECT_RUNS_MAX};
 use crate::log_device::{self, NewLog};
+use crate::mend::{Mends, Unmended};
 use crate::overlay::Overlay;
 use crate::release::{Ended, Releases};
 use crate::since::SinceMap;
@@ -186,7 +187,7 @@ impl Volume {
         let space = Space::new(&superblock.layout);
         let blocks = space.blocks(SegmentKind::Space);
         let memory = Memory::of(options.cache_bytes);
-        let store = Store::new(device.clone(), superblock.volume, space, &memory);
+        let mut store = Store::new(device.clone(), superblock.volume, space, &memory);
         let mut label = LabelSpace::new(&superblock.layout);
         let snapshots = SnapshotTable::load(&*device, superblock.volume, &mut label, &superblock.snapshots)?;
         let (redirects, redirect_blocks) =
@@ -259,7 +260,12 @@ impl Volume {
             arrivals: None,
             recalled: false,
         };
-        let head = apply_log(&store, &area, &mut state, found)?;
+        let (head, remains) = apply_log(&store, &mut state, found);
+        let mut mends = Mends::default();
+        match area.external_log() {
+            Some(_) => area.erase(&*device, &remains)?,
+            None => mends.push(area.erasures(&remains)),
+        }
         if !state.open.is_empty() {
             state.changed_since = Some(options.clock.monotonic());
             // When these changes were made nobody knows.
@@ -272,9 +278,15 @@ impl Volume {
         // Both slots must name this state before anything that the older one shows is reused.
         for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
             if read_slot(&*device, address)?.ok().as_ref() != Some(&superblock) {
-                write_slot(&*device, &superblock, address)?;
-                device.flush()?;
+                mends.push(vec![(address * BLOCK_SIZE as u64, slot_block(&superblock, address))]);
             }
+        }
+        match mends.write(&*device) {
+            Err(error @ DeviceError::NoSpace { .. }) => {
+                tracing::warn!(%error, "its device has no room for what has to be mended; the volume is opened, and that comes before its next change");
+                store.stand_on(Arc::new(Unmended::new(device, mends)));
+            }
+            outcome => outcome?,
         }
         let log = LogWriter::new(superblock.volume, area, superblock.log_tail, head);
         let volume = Arc::new(Self {
@@ -359,10 +371,15 @@ pub(crate) fn write_slot(
     superblock: &Superblock,
     address: u64,
 ) -> Result<(), VolumeError> {
+    let block = slot_block(superblock, address);
+    device.write(address * BLOCK_SIZE as u64, Segments::from(block))?;
+    Ok(())
+}
+
+fn slot_block(superblock: &Superblock, address: u64) -> Block {
     let mut bytes = BlockMut::zeroed();
     superblock.write(&mut bytes, address);
-    device.write(address * BLOCK_SIZE as u64, Segments::from(bytes.freeze()))?;
-    Ok(())
+    bytes.freeze()
 }
 
 /// The OR of all maps; each shared map block is read once.
@@ -387,13 +404,8 @@ pub(crate) fn load_used<'a>(
     used
 }
 
-/// Puts the log's changes on top of the committed root. Returns where writing goes on.
-fn apply_log(
-    store: &Store,
-    area: &LogArea,
-    state: &mut State,
-    found: Replay,
-) -> Result<LogTail, VolumeError> {
+/// Puts the log's changes on top of the committed root. Returns where writing goes on, and what of the log must not be read again.
+fn apply_log(store: &Store, state: &mut State, found: Replay) -> (LogTail, Vec<u64>) {
     let mut head = found.head;
     let mut remains = found.remains;
     let committed = state.committed.root.generation;
@@ -418,8 +430,7 @@ fn apply_log(
         records.flat_map(|record| &record.entries).for_each(|entry| apply_entry(state, entry));
         first = end;
     }
-    area.erase(&**store.device(), &remains)?;
-    Ok(head)
+    (head, remains)
 }
 
 fn apply_entry(state: &mut State, entry: &LogEntry) {

@@ -93,6 +93,11 @@ impl Store {
         &self.device
     }
 
+    /// Goes on over another device that has the same blocks.
+    pub(crate) fn stand_on(&mut self, device: Arc<dyn Device>) {
+        self.device = device;
+    }
+
     pub(crate) fn volume(&self) -> VolumeId {
         self.volume
     }

@@ -13,6 +13,7 @@ mod fresh;
 mod lag;
 mod log;
 mod log_device;
+mod mend;
 mod opened;
 mod overlay;
 mod redirects;
