@@ -3,7 +3,7 @@
 mod running;
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -485,29 +485,124 @@ fn view_of_a_mirror_stays_at_its_image_while_updates_and_rewinds_go_on() {
     assert_eq!(read(&destination, "vol0@past/db"), 3, "the snapshot that was behind it");
 }
 
+/// A volume over a history that is full beneath its floor but for some MiB: what was flushed is all of `1`, up to the mark `full`. Then comes more than there is room for, of `2`, which is answered and
+/// not flushed.
+fn full(server: &Running, dir: &Path, policy: &str, placement: &str) {
+    let store = path(dir, "vol0.history");
+    let history = ["--history", &store, "--history-size", "96M", "--placement", placement];
+    let kept = ["--granularity", "every-write", "--floor", "1h", "--floor-policy", policy];
+    server.good(&[&["volume", "create", "vol0", "--size", "256M"], &history[..], &kept].concat());
+    server.good(&["lun", "create", "vol0/db", "--size", "128M"]);
+    let room = || {
+        let status = server.json(&["history", "status", "vol0"]);
+        status["store_bytes"].as_u64().unwrap() - status["used_bytes"].as_u64().unwrap()
+    };
+    let mut disk = server.disk("vol0/db");
+    let mut at = 0;
+    while room() > 9 << 20 {
+        disk.write(at << 20, &vec![1; MIB]).unwrap();
+        disk.flush().unwrap();
+        at = (at + 1) % 64;
+    }
+    server.good(&["history", "mark", "vol0", "full"]);
+    disk.write(64 << 20, &vec![2; 5 * MIB]).unwrap();
+}
+
+#[test]
+fn commands_on_a_volume_that_waits_for_room_are_refused_and_do_not_come_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    full(&server, dir.path(), "wait", "split-down-stream");
+    let mut client = server.disk("vol0/db");
+    client.read(0, 4096).unwrap();
+    let refused = [
+        &["snapshot", "create", "vol0@late"][..],
+        &["history", "mark", "vol0", "late"],
+        &["lun", "create", "vol0/late", "--size", "1M"],
+        &["lun", "resize", "vol0/db", "--size", "130M"],
+        &["lun", "delete", "vol0/db", "--yes"],
+        &["history", "revert", "vol0", "--mark", "full", "--yes"],
+        &["history", "revert", "vol0", "--mark", "full", "--dry-run"],
+        &["history", "disable", "vol0", "--yes"],
+    ];
+    for command in refused {
+        let asked = Instant::now();
+        // One that deletes a LUN in use says that first.
+        let in_use = command[1] == "delete";
+        let output = server.run(command);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(if in_use { 11 } else { 24 }), "{command:?}: {said}");
+        assert!(asked.elapsed() < PATIENCE / 3, "{command:?} took {:?}", asked.elapsed());
+        assert!(in_use || said.contains("cairn history window vol0 --floor"), "{command:?}: {said}");
+    }
+    // Whoever asks waits with who has asked before.
+    assert!(server.threads("write out") <= 1, "one of them waits, however often somebody asks");
+    client.read(0, 4096).expect("no session ends for a revert that is refused");
+    server.good(&["history", "window", "vol0", "--floor", "off"]);
+    let mut disk = server.disk("vol0/db");
+    disk.write(64 << 20, &[3; 4096]).unwrap();
+    disk.flush().unwrap();
+    server.good(&["snapshot", "create", "vol0@later"]);
+    let listed = server.good(&["snapshot", "list", "vol0"]) + &server.good(&["lun", "list", "vol0"]);
+    assert!(
+        listed.contains("vol0@later") && !listed.contains("vol0@late ") && !listed.contains("vol0/late"),
+        "{listed}"
+    );
+    assert_eq!(marks(&server, "vol0"), ["full"]);
+    assert_eq!(server.threads("write out"), 0, "what has waited is over");
+}
+
+#[test]
+fn volume_whose_history_is_full_beneath_its_floor_is_served_again_after_a_kill() {
+    let cases = [("wait", "checkpointing"), ("fail", "checkpointing"), ("wait", "logging")];
+    for (policy, placement) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let mut server = Running::start(dir.path(), "d");
+        full(&server, dir.path(), policy, placement);
+        for _ in 0..4 {
+            let mut client = server.disk("vol0/db");
+            // To the last segment that writes may have. It ends with the server.
+            let fill =
+                move || while client.write(80 << 20, &[4; MIB / 16]).and_then(|()| client.flush()).is_ok() {};
+            let writer = std::thread::spawn(fill);
+            let waits = || server.json(&["history", "status", "vol0"])["waiting"].as_u64().unwrap() > 0;
+            wait_until("it is full", || writer.is_finished() || waits());
+            let late = server.run(&["snapshot", "create", "vol0@late"]);
+            server.kill();
+            let said = String::from_utf8_lossy(&late.stderr);
+            assert_eq!(late.status.code(), Some(if policy == "fail" { 25 } else { 24 }), "{said}");
+            assert!(said.contains("cairn history window vol0 --floor"), "{said}");
+            if placement != "logging" {
+                // The power has torn one of the two: an opening has something to write.
+                let mut device =
+                    File::options().write(true).open(server.data.join("volumes/vol0/volume.img")).unwrap();
+                device.seek(SeekFrom::Start(16 * 4096)).unwrap();
+                device.write_all(&[9; 4096]).unwrap();
+            }
+            server.restart();
+            let bytes = server.disk("vol0/db").read(0, 16 * MIB as u32).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 1), "{policy}, {placement}: what was flushed is there");
+        }
+        server.good(&["history", "window", "vol0", "--floor", "off"]);
+        if policy == "fail" {
+            // It may have become read-only meanwhile.
+            server.kill();
+            server.restart();
+        }
+        let mut disk = server.disk("vol0/db");
+        disk.write(64 << 20, &[3; 4096]).unwrap();
+        disk.flush().unwrap();
+        server.good(&["snapshot", "create", "vol0@later"]);
+        server.good(&["volume", "check", "vol0"]);
+    }
+}
+
 #[test]
 fn revert_that_is_refused_for_room_leaves_what_was_answered_and_not_flushed() {
     for policy in ["wait", "fail"] {
         let dir = tempfile::tempdir().unwrap();
         let mut server = Running::start(dir.path(), "d");
-        let store = path(dir.path(), "vol0.history");
-        let history = ["--history", &store, "--history-size", "96M", "--placement", "split-down-stream"];
-        let kept = ["--granularity", "every-write", "--floor", "1h", "--floor-policy", policy];
-        server.good(&[&["volume", "create", "vol0", "--size", "256M"], &history[..], &kept].concat());
-        server.good(&["lun", "create", "vol0/db", "--size", "128M"]);
-        let room = || {
-            let status = server.json(&["history", "status", "vol0"]);
-            status["store_bytes"].as_u64().unwrap() - status["used_bytes"].as_u64().unwrap()
-        };
-        let mut disk = server.disk("vol0/db");
-        let mut at = 0;
-        while room() > 9 << 20 {
-            disk.write(at << 20, &vec![1; MIB]).unwrap();
-            disk.flush().unwrap();
-            at = (at + 1) % 64;
-        }
-        server.good(&["history", "mark", "vol0", "full"]);
-        disk.write(64 << 20, &vec![2; 5 * MIB]).unwrap();
+        full(&server, dir.path(), policy, "split-down-stream");
         let revert = ["history", "revert", "vol0", "--mark", "full", "--yes"];
         let said = server.bad(24, "no-space", &revert);
         assert!(said.contains("what was written last has no room"), "{policy}: {said}");

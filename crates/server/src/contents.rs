@@ -163,6 +163,7 @@ impl Server {
         names::check("LUN", &request.name)?;
         let open = self.writable(volume)?;
         let name = format!("{volume}/{}", request.name);
+        open.refuse_without_room()?;
         open.luns.create(&request.name, request.size_bytes).map_err(ServerError::files(&name))?;
         let earlier_settings = self.is_shown(&open, &request.name);
         if !earlier_settings {
@@ -181,6 +182,7 @@ impl Server {
         let open = self.writable(volume)?;
         let name = format!("{volume}/{lun}");
         self.devices.refuse_adopted(volume, Some(lun))?;
+        open.refuse_without_room()?;
         open.luns.resize(lun, request.size_bytes, request.allow_shrink).map_err(ServerError::files(&name))?;
         self.find_lun(&open, lun)
     }
@@ -193,6 +195,7 @@ impl Server {
         self.refuse_if_in_use(&name, |export| {
             export.volume == volume && export.snapshot.is_none() && export.lun == lun
         })?;
+        open.refuse_without_room()?;
         open.luns.delete(lun).map_err(ServerError::files(&name))?;
         self.access.retire(&name, self.is_shown(&open, lun))
     }
@@ -247,6 +250,7 @@ impl Server {
         self.refuse_if_in_use(&full, |export| export.volume == volume && export.snapshot == Some(name))?;
         self.mounts.refuse_if_mounted(&full, |of, snapshot| of == volume && snapshot == Some(name))?;
         self.refuse_if_held(volume, &snapshot)?;
+        open.refuse_without_room()?;
         let freed = open.volume.delete_snapshots(&[snapshot.id]).map_err(named(volume, &full))?;
         Ok(api::Freed { freed_bytes: freed * BLOCK_SIZE as u64 })
     }
@@ -310,6 +314,7 @@ impl Server {
         let snapshot = find_snapshot(&open, name)?;
         open.refuse_name_of_view(new_name)?;
         let full = format!("{volume}@{new_name}");
+        open.refuse_without_room()?;
         open.volume.rename_snapshot(snapshot.id, new_name).map_err(named(volume, &full))?;
         Ok(show_snapshot(volume, &find_snapshot(&open, new_name)?))
     }
@@ -327,6 +332,7 @@ impl Server {
         if !held {
             self.refuse_if_base(volume, name)?;
         }
+        open.refuse_without_room()?;
         open.volume.hold_snapshot(snapshot.id, held).map_err(named(volume, &full))?;
         Ok(show_snapshot(volume, &find_snapshot(&open, name)?))
     }
@@ -377,6 +383,7 @@ impl Server {
         if self.groups.is_live(&open) {
             self.mounts.refuse_if_left(volume)?;
         }
+        open.refuse_without_room()?;
         self.forget_dumps_past(&open, &snapshot)?;
         // The disks change under their clients, who must not go on with what they have cached.
         let closed = self.close_sessions(|export| export.volume == volume && export.snapshot.is_none());
@@ -417,6 +424,7 @@ impl Server {
     ) -> Result<api::Reverted, ServerError> {
         let open = self.volumes.get(name)?;
         let (held, _) = self.check_bring_back(&open, at)?;
+        open.write_out_over_history()?;
         let sessions = self.sessions_of(|export| export.volume == name).len();
         Ok(api::Reverted::would(held.instant().0, sessions))
     }
@@ -426,11 +434,13 @@ impl Server {
         let open = self.volumes.get(name)?;
         let _still = self.mounts.keep_still(name);
         let (_held, then) = self.check_bring_back(&open, at)?;
+        // Refused before any session ends for nothing.
+        open.write_out_over_history()?;
         self.forget_dumps_since(&open, then.created)?;
         // What clients have in memory is of another time, also of snapshots: those that are younger will not be there.
         let mine = |export: &ExportName<'_>| export.volume == name;
         let ended = self.close_sessions(mine);
-        // What was answered and is in memory alone must not go with a revert that is refused.
+        // What was answered since, and is in memory alone, must not go with a revert that is refused.
         open.write_out_over_history()?;
         let (opened, reverted) = self.volumes.revert(name, at)?;
         // Those that came back meanwhile.

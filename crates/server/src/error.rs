@@ -318,7 +318,7 @@ pub enum ServerError {
         source: cairn_trace::TraceError,
     },
     /// The history of an adopted device refused or failed.
-    #[error("device `{device}`: {source}")]
+    #[error("the history of `{device}`: {source}")]
     History {
         /// Its name.
         device: String,

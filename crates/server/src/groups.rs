@@ -630,6 +630,7 @@ impl Server {
             }
             members.push(open);
         }
+        members.iter().try_for_each(|open| open.refuse_without_room())?;
         // Named when the hooks have quiesced all, and never as one before, whatever the clock does.
         let volumes: Vec<Arc<Volume>> = members.iter().map(|open| open.volume.clone()).collect();
         let mut make = || {

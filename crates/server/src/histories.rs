@@ -45,8 +45,10 @@ impl Server {
     /// Takes the history away from under a volume. The answer is a job.
     pub(crate) fn disable_history(self: &Arc<Self>, name: &str) -> Result<api::Job, ServerError> {
         self.refuse_device(name)?;
-        self.volumes.check_disable(name)?;
+        let open = self.volumes.check_disable(name)?;
         self.refuse_if_stood_on(name)?;
+        // Refused before any session ends for nothing.
+        open.write_out_over_history()?;
         let (mine, volume) = (self.clone(), name.to_owned());
         let work = move |progress: &Progress| {
             let name = volume.as_str();

@@ -18,10 +18,12 @@ mod volumes;
 
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, Path, Request, State};
-use axum::http::{HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use utoipa::OpenApi;
@@ -32,9 +34,13 @@ use crate::api::{self, ErrorBody, ErrorKind};
 use crate::error::ServerError;
 use crate::metrics;
 use crate::server::Server;
+use crate::volumes::waits_with_writes;
 
 /// Longest body of a request, in bytes: the longest sensible one is a list of devices.
 const MAX_BODY: usize = 1 << 20;
+/// How long a request waits for room in a history before it is answered, and how often that is looked at.
+const WAIT_PATIENCE: Duration = Duration::from_secs(6);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The header in every answer that says which program answered.
 pub const VERSION_HEADER: &str = "cairn-version";
 
@@ -89,6 +95,7 @@ fn router(server: Arc<Server>) -> Router {
         .fallback(
             |uri: Uri| async move { Refusal::from(ServerError::NoSuchPath { path: uri.path().to_owned() }) },
         )
+        .layer(axum::middleware::from_fn_with_state(server.clone(), tell_of_waits))
         .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
         .layer(axum::middleware::map_response(|mut response: Response| async move {
             let version = HeaderValue::from_static(env!("CARGO_PKG_VERSION"));
@@ -188,6 +195,29 @@ where
             Err(rejection) => Err(ServerError::BadRequest { reason: rejection.body_text() }.into()),
         }
     }
+}
+
+/// Answers in the place of what changes a volume and waits for room in its history, as its writes do: it has been begun, and comes when there is some. Most is refused before
+/// it is begun; what finds the last room taken just then is not.
+async fn tell_of_waits(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
+    let subject = request.uri().path().split('/').nth(3).map(str::to_owned);
+    let Some(volume) = subject.filter(|_| request.method() != Method::GET) else {
+        return next.run(request).await;
+    };
+    let mut answer = tokio::spawn(next.run(request));
+    let mut waited = Duration::ZERO;
+    while waited < WAIT_PATIENCE {
+        match tokio::time::timeout(LOOK_EVERY, &mut answer).await {
+            Ok(outcome) => {
+                return outcome.unwrap_or_else(|_| Refusal::from(ServerError::Bug).into_response());
+            }
+            Err(_) if server.volumes.get(&volume).is_ok_and(|open| open.waits_for_room()) => {
+                waited += LOOK_EVERY;
+            }
+            Err(_) => {}
+        }
+    }
+    Refusal::from(waits_with_writes(&volume)).into_response()
 }
 
 type Answer<T> = Result<Json<T>, Refusal>;

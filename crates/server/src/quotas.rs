@@ -27,6 +27,7 @@ impl Server {
         request: &api::SetQuota,
     ) -> Result<Option<api::Quota>, ServerError> {
         let open = self.writable(volume)?;
+        open.refuse_without_room()?;
         let tree = open.live_tree()?;
         let path = request.path.trim_matches('/');
         let set = || -> Result<Option<api::Quota>, TreeError> {

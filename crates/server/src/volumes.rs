@@ -40,6 +40,7 @@ mod older;
 mod places;
 mod rehearsal;
 mod restore;
+mod room;
 mod scrub;
 mod tree;
 mod views;
@@ -51,6 +52,8 @@ use log::LogFile;
 use places::Paths;
 pub(crate) use places::{file_of_finding, shown_path};
 pub(crate) use restore::Unfinished as UnfinishedRestore;
+use room::WritingOut;
+pub(crate) use room::waits_with_writes;
 pub(crate) use scrub::Document as ScrubDocument;
 use scrub::Scrub;
 pub(crate) use views::{Document as ViewsDocument, VolumeView};
@@ -79,6 +82,7 @@ pub(crate) struct OpenVolume {
     fence: Arc<Fence>,
     /// What remembers, between it and its devices.
     under: Option<Under>,
+    writing_out: Arc<WritingOut>,
     /// What it gives no number below of.
     numbers: Numbers,
     /// What it is a clone of. That snapshot stays in it.
@@ -308,6 +312,8 @@ impl Volumes {
         let logs = parts.log.iter().map(|log| log.beside(&rehearsal)).collect::<Result<Vec<_>, _>>()?;
         let fence = Arc::new(Fence::new(self.below(name, &parts)?));
         let device = Arc::new(RehearsalDevice::new(fence.clone(), rehearsal.clone()));
+        // An opening waits for no room in a history, as everything would wait with it: what it finds none for comes before the next change.
+        parts.under.iter().for_each(|under| under.let_wait(false));
         let volume = Volume::open_with_log(device, &logs, self.options());
         self.run(name, parts, volume.map_err(ServerError::volume(name))?, fence, rehearsal)
     }
@@ -343,6 +349,7 @@ impl Volumes {
             log: Mutex::new(parts.log),
             fence,
             under: parts.under,
+            writing_out: Arc::default(),
             numbers: parts.numbers,
             rehearsal,
             file_paths: Paths::default(),

@@ -121,6 +121,17 @@ impl Running {
         line.parse().unwrap()
     }
 
+    /// Its threads of that name.
+    pub fn threads(&self, name: &str) -> usize {
+        let process = self.process.as_ref().unwrap().id();
+        let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+        let is_one = |task: std::io::Result<std::fs::DirEntry>| {
+            let name_of = std::fs::read_to_string(task.unwrap().path().join("comm"));
+            name_of.is_ok_and(|found| found.trim_end() == name)
+        };
+        tasks.map(is_one).filter(|is| *is).count()
+    }
+
     pub fn run(&self, arguments: &[&str]) -> Output {
         self.command().args(arguments).arg("--data").arg(&self.data).output().unwrap()
     }

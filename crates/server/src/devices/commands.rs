@@ -74,7 +74,7 @@ impl Server {
         if self.is_volume(name) {
             let open = self.volumes.get(name)?;
             if !open.is_destination() {
-                open.volume.consistency_point().map_err(ServerError::volume(name))?;
+                open.refuse_without_room()?;
             }
         }
         device.mark(request)

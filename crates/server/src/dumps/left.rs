@@ -125,12 +125,15 @@ impl Server {
                     );
                     continue;
                 }
-                Some(snapshot) => match open.volume.delete_snapshots(&[snapshot.id]) {
+                Some(snapshot) => match open.write_out_over_history().and_then(|()| {
+                    let gone = open.volume.delete_snapshots(&[snapshot.id]);
+                    gone.map_err(ServerError::volume(&open.name))
+                }) {
                     Ok(_) => {
                         tracing::info!(volume = open.name, snapshot = name, "took away what a dump has left");
                     }
-                    Err(VolumeError::NoSuchSnapshot(_)) => {}
-                    Err(error) => return Err(ServerError::volume(&open.name)(error)),
+                    Err(ServerError::Volume { source: VolumeError::NoSuchSnapshot(_), .. }) => {}
+                    Err(error) => return Err(error),
                 },
                 // It was never made, or somebody has deleted or renamed it.
                 None => {}

@@ -109,6 +109,7 @@ impl Server {
         request: &api::UpdateRequest,
     ) -> Result<api::Job, ServerError> {
         let relation = self.mirrors.get(name)?;
+        self.volumes.get(name)?.refuse_while_writes_wait()?;
         let within = request.within_ms.map(Duration::from_millis);
         let manner = Manner { compare: request.compare, within, ..Manner::default() };
         self.mirrors.begin(&relation, None, "mirror update", manner)
@@ -244,6 +245,7 @@ impl Server {
             return Err(ServerError::NoImage { volume: name.to_owned() });
         }
         let mut unfinished = relation.destination.arrived_blocks();
+        open.refuse_while_writes_wait()?;
         let loss = if dry_run {
             relation.destination.loss()
         } else {

@@ -723,6 +723,7 @@ impl Server {
     ) -> Result<api::Job, ServerError> {
         self.refuse_nonsense(&wish)?;
         self.refuse_history_on(name)?;
+        self.volumes.get(name)?.refuse_while_writes_wait()?;
         let relation = self.other_side(name, wish.from.as_deref(), wish.mirror.as_deref())?;
         self.mirrors.start(&relation, "mirror resync", move |mirrors, relation, open, progress| {
             mirrors.resync(relation, open, progress, &wish)
@@ -737,6 +738,7 @@ impl Server {
         self.refuse_nonsense(&wish)?;
         self.groups.refuse_role_alone(name)?;
         self.refuse_history_on(name)?;
+        self.volumes.get(name)?.refuse_while_writes_wait()?;
         let relation = self.other_side(name, wish.from.as_deref(), wish.mirror.as_deref())?;
         self.mirrors.start(&relation, "mirror failback", move |mirrors, relation, open, progress| {
             mirrors.resync(relation, open, progress, &wish)?;
@@ -750,6 +752,7 @@ impl Server {
             return Err(ServerError::FailedOver { volume: name.to_owned() });
         }
         self.groups.refuse_role_alone(name)?;
+        self.volumes.get(name)?.refuse_while_writes_wait()?;
         self.mirrors.start(&relation, "mirror reverse", |mirrors, relation, open, progress| {
             mirrors.reverse(relation, open, progress)
         })

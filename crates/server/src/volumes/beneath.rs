@@ -146,6 +146,8 @@ impl Volumes {
         name: &str,
         progress: &Progress,
     ) -> Result<Arc<OpenVolume>, ServerError> {
+        // What was answered and is in memory alone would go where it finds no room.
+        self.check_disable(name)?.write_out_over_history()?;
         let (open, closed) = {
             let _changing = self.changing.lock();
             let open = self.check_disable(name)?;

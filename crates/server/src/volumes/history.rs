@@ -11,8 +11,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
 
 use cairn_base::{Clock, HistoryId};
 use cairn_device::{Device, DeviceError, FileDevice};
@@ -27,14 +25,10 @@ use crate::devices::{
     BLOCK_BYTES, OpenDevice, STORE_MIN, new_history, open_when_free, options_under_volume,
     refuse_other_store, take_store_file,
 };
-use crate::error::{ServerError, volume_kind};
+use crate::error::ServerError;
 use crate::images;
 use crate::seen::Seen;
 use crate::state;
-
-/// How long a command waits for room in a history before it is refused: what time gives by itself comes within it.
-const ROOM_PATIENCE: Duration = Duration::from_secs(3);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The options of a history under a volume. A write that fails makes the volume read-only, so one for which the floor leaves no room waits.
 pub(super) fn options_of(wish: &api::VolumeHistory) -> Result<HistoryOptions, ServerError> {
@@ -190,7 +184,6 @@ impl Under {
 
     /// For another opening of the volume, when nothing of this one comes through any more.
     fn again(&self, beneath: Beneath) -> Self {
-        self.device.history().let_wait(true);
         let (device, store, views) = (self.device.clone(), self.store.clone(), self.views.clone());
         Self { device, store, beneath, views }
     }
@@ -200,8 +193,14 @@ impl Under {
         self.device.history().clone()
     }
 
-    /// The volume is open, and the history gets its thread.
+    /// Whether writes may wait for room.
+    pub(super) fn let_wait(&self, may_wait: bool) {
+        self.device.history().let_wait(may_wait);
+    }
+
+    /// The volume is open: the history gets its thread, and who finds no room may wait for it.
     pub(super) fn begin(&self) -> Result<(), ServerError> {
+        self.let_wait(true);
         self.device.begin()
     }
 
@@ -384,46 +383,6 @@ impl OpenVolume {
         self.under.as_ref().map(|under| under.device.clone()).ok_or_else(|| no_history(&self.name))
     }
 
-    /// Makes durable what was answered, as long as the volume is open: once it closes nothing waits for room in its history any more. What waits here longer than an administrator would is left to itself, and refused.
-    pub(crate) fn write_out_over_history(&self) -> Result<(), ServerError> {
-        // One that is read-only writes nothing more, and may be brought back all the same.
-        if self.volume.status().latched.is_some() {
-            return Ok(());
-        }
-        let history = self.history()?;
-        let (done, outcome) = mpsc::channel();
-        let volume = self.volume.clone();
-        let work = move || drop(done.send(volume.consistency_point()));
-        std::thread::Builder::new()
-            .name("write out".to_owned())
-            .spawn(work)
-            .map_err(|source| ServerError::Thread { what: "revert", source })?;
-        let mut waited = Duration::ZERO;
-        loop {
-            match outcome.recv_timeout(LOOK_EVERY) {
-                Ok(written) => {
-                    return written.map(drop).map_err(|error| match volume_kind(&error) {
-                        ErrorKind::NoSpace => self.lacks_room(),
-                        _ => ServerError::volume(&self.name)(error),
-                    });
-                }
-                Err(RecvTimeoutError::Disconnected) => return Err(ServerError::Bug),
-                Err(RecvTimeoutError::Timeout) if history.history().status().waiting == 0 => {}
-                Err(RecvTimeoutError::Timeout) if waited < ROOM_PATIENCE => waited += LOOK_EVERY,
-                Err(RecvTimeoutError::Timeout) => return Err(self.lacks_room()),
-            }
-        }
-    }
-
-    fn lacks_room(&self) -> ServerError {
-        ServerError::OverHistory {
-            volume: self.name.clone(),
-            kind: ErrorKind::NoSpace,
-            why: "what was written last has no room in its history, and would be lost",
-            next: "let old history go (`cairn history window VOLUME --floor TIME` with a shorter one), and do this again",
-        }
-    }
-
     /// Names the instant of the image that a mirror shows, unless it has its name: `image-` and the number of its snapshot, which is what `cairn mirror rewind` goes back to.
     pub(crate) fn mark_image(&self) {
         let image = self.volume.status().cursor.snapshot.0;
@@ -442,12 +401,17 @@ impl OpenVolume {
         self.under.as_ref().map_or_else(Vec::new, |under| under.device.problems())
     }
 
-    /// What to do where writes failed as its history is full and keeps all of what it has.
-    pub(super) fn next_of_full_history(&self, error: &VolumeError) -> Option<String> {
-        let window = self.under.as_ref()?.device.history().status().window;
-        let is_full = matches!(error, VolumeError::Device(DeviceError::NoSpace { .. }));
+    /// Whether writes failed as its history is full and keeps all of what it has.
+    pub(super) fn is_of_full_history(&self, error: &VolumeError) -> bool {
+        let Some(under) = &self.under else { return false };
+        let window = under.device.history().status().window;
         let is_kept = !window.floor.is_zero() && window.floor_policy == FloorPolicy::Fail;
-        (is_full && is_kept).then(|| {
+        is_kept && matches!(error, VolumeError::Device(DeviceError::NoSpace { .. }))
+    }
+
+    /// What to do then.
+    pub(super) fn next_of_full_history(&self, error: &VolumeError) -> Option<String> {
+        self.is_of_full_history(error).then(|| {
             let name = &self.name;
             format!(
                 "if its history is full beneath its floor (`cairn history status {name}`): make that shorter with `cairn history window {name} --floor off`, or have writes wait for room \
@@ -456,15 +420,10 @@ impl OpenVolume {
         })
     }
 
-    /// Whether something waits for room in its history.
-    pub(super) fn waits_for_room(&self) -> bool {
-        self.under.as_ref().is_some_and(|under| under.device.history().status().waiting > 0)
-    }
-
     /// Lets go what waits for room in its history.
     pub(super) fn end_waits(&self) {
         if let Some(under) = &self.under {
-            under.device.history().let_wait(false);
+            under.let_wait(false);
         }
     }
 

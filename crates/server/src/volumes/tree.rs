@@ -41,6 +41,8 @@ impl OpenVolume {
 
     /// Makes a snapshot with the hooks of the volume around it. Of mounted files it has everything that was written before: the kernel is asked for what it still holds.
     pub(crate) fn snapshot_with<T>(&self, make: impl FnOnce() -> T) -> Result<T, ServerError> {
+        // A program that is quiesced does not wait for room in a history.
+        self.refuse_without_room()?;
         // A hook inherits the priority of its thread, and the program that it has stopped waits for all of this.
         background::ahead(|| {
             self.hooks.around(&self.name, || {
