@@ -36,6 +36,7 @@ mod fence;
 mod history;
 mod log;
 mod lost;
+mod making;
 mod older;
 mod places;
 mod rehearsal;
@@ -49,6 +50,7 @@ pub(crate) use clones::CloneOf;
 use fence::Fence;
 use history::{Beneath, Given, Under};
 use log::LogFile;
+use making::Making;
 use places::Paths;
 pub(crate) use places::{file_of_finding, shown_path};
 pub(crate) use restore::Unfinished as UnfinishedRestore;
@@ -126,6 +128,9 @@ pub(crate) struct Document {
     /// One that is being made, and that nothing was written through: a start takes back what there is of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     coming: Option<Beneath>,
+    /// What was to be on its devices before anything was. As long as the volume is not in its place nobody has used it, and a start takes that back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    made_as: Option<Making>,
     /// Of a history that was taken away, in which the volume had been brought back: numbers that it had not given yet.
     #[serde(default, skip_serializing_if = "Given::is_nothing")]
     given: Given,
@@ -134,8 +139,8 @@ pub(crate) struct Document {
 impl Document {
     /// Of a volume on those devices, with nothing else.
     fn of(devices: Vec<PathBuf>) -> Self {
-        let (history, coming, given) = (None, None, Given::default());
-        Self { devices, log_devices: Vec::new(), clone_of: None, history, coming, given }
+        let (history, coming, made_as, given) = (None, None, None, Given::default());
+        Self { devices, log_devices: Vec::new(), clone_of: None, history, coming, made_as, given }
     }
 
     /// The volume gives no number below these.
@@ -226,7 +231,7 @@ impl Volumes {
             }
             if name.starts_with('.') {
                 // A creation or deletion that was cut off.
-                history::take_back_made(&found.path());
+                making::take_back_made(&found.path());
                 fs::remove_dir_all(found.path()).map_err(ServerError::path("remove", &found.path()))?;
                 continue;
             }
@@ -526,7 +531,7 @@ impl Volumes {
                 stores.iter().for_each(|path: &PathBuf| drop(fs::remove_file(path)));
                 // Who has it would be waited for.
                 if error.kind() != ErrorKind::Busy {
-                    history::take_back_made(&nursery);
+                    making::take_back_made(&nursery);
                 }
                 if let Err(left) = clear() {
                     tracing::warn!(path = %nursery.display(), %left, "a folder stays until the next start");
@@ -608,28 +613,33 @@ impl Volumes {
         let options = FormatOptions { id: new.id, blocks, role: new.role };
         new.log_device.map_or(Ok(()), |path| self.refuse_if_claimed(Path::new(path)))?;
         let log = new.log_device.map(|path| LogFile::take(Path::new(path))).transpose()?;
-        let mut beneath = None;
+        let log_id = log.as_ref().map(|_| log::new_id());
+        let plan = new.history.map(|wish| self.plan_history(wish)).transpose()?;
+        // Before anything of it is there: what a kill leaves is known by it, and taken back.
+        let coming = Document {
+            log_devices: log.iter().map(|log| log.path.clone()).collect(),
+            coming: plan.as_ref().map(|plan| plan.beneath.clone()),
+            made_as: Some(Making::new(new.id, log_id)),
+            ..Document::of(paths.clone())
+        };
+        state::save(&nursery.join("volume.json"), &coming)?;
         let mut under = None;
-        if let Some(wish) = new.history {
+        if let Some(plan) = &plan {
             let origin = self.folder(new.name).join(paths.first().ok_or(ServerError::Bug)?);
-            let plan = self.plan_history(wish)?;
-            // Before anything of it is there: what a kill leaves is known by it, and taken back.
-            let coming = Document { coming: Some(plan.beneath.clone()), ..Document::of(paths.clone()) };
-            state::save(&nursery.join("volume.json"), &coming)?;
-            let opened = self.make_history(new.name, &plan, &origin, device, stores)?;
+            let opened = self.make_history(new.name, plan, &origin, device, stores)?;
             device = opened.device();
-            (beneath, under) = (Some(plan.beneath), Some(opened));
+            under = Some(opened);
         }
-        let formatted = match &log {
-            Some(log) => {
-                let log = NewLog { device: &*log.device, id: log::new_id() };
+        let formatted = match (&log, log_id) {
+            (Some(log), Some(id)) => {
+                let log = NewLog { device: &*log.device, id };
                 Volume::format_with_log(&*device, &log, &options, &*self.clock)
             }
-            None => Volume::format(&*device, &options, &*self.clock),
+            _ => Volume::format(&*device, &options, &*self.clock),
         };
         formatted.map_err(ServerError::volume(new.name))?;
-        let log_devices = log.iter().map(|log| log.path.clone()).collect();
-        let document = Document { log_devices, history: beneath, ..Document::of(paths.clone()) };
+        let history = plan.map(|plan| plan.beneath);
+        let document = Document { coming: None, history, ..coming };
         state::save(&nursery.join("volume.json"), &document)?;
         state::renew_copy(&nursery.join("volume.json"));
         Ok(Parts { log, under, ..Parts::of(paths, devices) })

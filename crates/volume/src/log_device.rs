@@ -20,7 +20,7 @@ use cairn_format::{ExternalLog, FormatError, LogDeviceHeader, Role, Structure, S
 
 use crate::consistency::Rider;
 use crate::error::VolumeError;
-use crate::intent::{LogArea, zero_ring};
+use crate::intent::{LogArea, replay, zero_ring};
 use crate::numbers::Numbers;
 use crate::open::{newest_superblock, read_slots};
 use crate::volume::Volume;
@@ -79,6 +79,17 @@ impl Volume {
             role: superblock.role,
             numbers: Numbers { file: superblock.root.next_file, snapshot: superblock.next_snapshot },
         })
+    }
+
+    /// True when the volume on `device` is as it was made: it has had no consistency point, and its log on the device has no record.
+    pub fn is_as_made(device: &dyn Device) -> bool {
+        let Ok(superblock) = newest_superblock(device) else { return false };
+        let area = LogArea::internal(&superblock.layout);
+        let (tail, generation) = (superblock.log_tail, superblock.root.generation);
+        // The first of either.
+        superblock.sequence == 1
+            && replay(device, superblock.volume, &area, tail, generation)
+                .is_ok_and(|found| found.records.is_empty() && found.remains.is_empty())
     }
 
     /// Bytes that a log device has at least.

@@ -28,7 +28,6 @@ use crate::devices::{
 use crate::error::ServerError;
 use crate::images;
 use crate::seen::Seen;
-use crate::state;
 
 /// The options of a history under a volume. A write that fails makes the volume read-only, so one for which the floor leaves no room waits.
 pub(super) fn options_of(wish: &api::VolumeHistory) -> Result<HistoryOptions, ServerError> {
@@ -441,12 +440,9 @@ impl OpenVolume {
     }
 }
 
-/// Takes back what there is of the history of a volume that was never whole, whose making was cut in `folder`. Nobody has used it, whatever is in it.
-pub(super) fn take_back_made(folder: &Path) {
-    let name = folder.file_name().and_then(|name| name.to_str());
-    let Some(volume) = name.and_then(|name| name.strip_prefix('.')?.strip_suffix(".new")) else { return };
-    let document = state::load::<Document>(&folder.join("volume.json")).ok().flatten();
-    if let Some(beneath) = document.and_then(|document| document.coming.or(document.history)) {
+/// Takes back what there is of the history of a volume that was never whole. Nobody has used it, whatever is in it.
+pub(super) fn take_back_history(volume: &str, document: &Document) {
+    if let Some(beneath) = document.coming.as_ref().or(document.history.as_ref()) {
         beneath.take_back_now(volume, true);
     }
 }

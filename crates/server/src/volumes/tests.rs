@@ -142,3 +142,70 @@ fn volume_that_comes_back_as_a_file_is_opened_when_nobody_writes_to_that_any_mor
     volumes.get("vol0").expect("it is open");
     volumes.end();
 }
+
+/// A disk of 64 MiB that is empty.
+fn disk(path: &Path) -> String {
+    std::fs::File::create(path).and_then(|file| file.set_len(64 << 20)).expect("a disk");
+    path.to_str().expect("a path").to_owned()
+}
+
+#[test]
+fn disks_of_a_volume_whose_making_is_cut_are_taken_by_the_same_command() {
+    for (role, has_log, has_history) in [
+        (Role::Normal, false, false),
+        (Role::Normal, true, false),
+        (Role::Normal, false, true),
+        (Role::Destination, true, false),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let devices = [disk(&folder.path().join("disk"))];
+        let log = disk(&folder.path().join("log"));
+        let wish: api::VolumeHistory = serde_json::from_value(serde_json::json!({
+            "store": folder.path().join("store.img"), "placement": "checkpointing", "granularity": "every-write",
+        }))
+        .expect("a wish");
+        let (log_device, history) = (has_log.then_some(log.as_str()), has_history.then_some(&wish));
+        let new = NewVolume { role, devices: &devices, log_device, history, blocks: None, ..plain() };
+        let before = volumes(folder.path());
+        let nursery = before.dir.join(".vol0.new");
+        std::fs::create_dir(&nursery).expect("a folder");
+        drop(before.make(&new, &nursery, &mut Vec::new()).expect("it is made"));
+        Volume::inspect(&FileDevice::open(&devices[0], FileOptions::default()).expect("the disk"))
+            .expect("a volume");
+        // The kill.
+        drop(before);
+        let after = volumes(folder.path());
+        assert!(!nursery.exists() && after.get("vol0").is_err());
+        drop(after.create(&new).expect("both are empty"));
+        after.end();
+    }
+}
+
+#[test]
+fn disk_that_somebody_has_used_since_a_making_was_cut_stays_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let devices = [disk(&folder.path().join("disk"))];
+    let new = NewVolume { role: Role::Destination, devices: &devices, blocks: None, ..plain() };
+    let before = volumes(folder.path());
+    let nursery = before.dir.join(".vol0.new");
+    std::fs::create_dir(&nursery).expect("a folder");
+    drop(before.make(&new, &nursery, &mut Vec::new()).expect("it is made"));
+    drop(before);
+    // Another server has made a mirror of the same source there, and failed over to it.
+    let device = || FileDevice::open(&devices[0], FileOptions::default()).expect("the disk");
+    clear_beginning(&device()).expect("it is empty");
+    let clock = Arc::new(ManualClock::new(Timestamp(1)));
+    let blocks = Volume::blocks_for(64 << 20, Role::Normal);
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Normal };
+    Volume::format(&device(), &options, &*clock).expect("it is made");
+    let opened =
+        Volume::open(Arc::new(device()), OpenOptions { cache_bytes: 16 << 20, clock }).expect("it opens");
+    opened.create_snapshot("theirs").expect("a snapshot");
+    opened.close().expect("it closes");
+    drop(opened);
+    let bytes = std::fs::read(&devices[0]).expect("the disk");
+    let after = volumes(folder.path());
+    assert!(!nursery.exists());
+    assert!(std::fs::read(&devices[0]).expect("the disk") == bytes, "it is theirs");
+    assert!(matches!(after.create(&new), Err(ServerError::DeviceNotEmpty { .. })));
+}

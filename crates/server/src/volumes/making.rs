@@ -1,0 +1,78 @@
+//! What a volume that is being made has written to devices that its owner named: known by a note that is there before, and taken back by the start after a kill.
+//!
+//! A device is only cleared that is still what was being made: it has that volume, or that log, and nothing that anybody has written to it since. Whoever has it open keeps it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cairn_base::{LogId, VolumeId};
+use cairn_device::FileDevice;
+use cairn_volume::Volume;
+use serde::{Deserialize, Serialize};
+
+use super::history::take_back_history;
+use super::{BUSY_PATIENCE, Document, clear_beginning, open_when_free};
+use crate::error::ServerError;
+use crate::state;
+
+/// What is going to be on the devices of a volume: written before any of it is there.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Making {
+    volume: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    log: Option<String>,
+}
+
+impl Making {
+    pub(super) fn new(volume: VolumeId, log: Option<LogId>) -> Self {
+        Self { volume: volume.to_string(), log: log.map(|log| log.to_string()) }
+    }
+
+    /// The device begins with that volume, as it was made.
+    fn is_volume(&self, device: &FileDevice) -> bool {
+        // A mirror has the id of its source, as others may have; one that has received anything is further on.
+        Volume::inspect(device)
+            .is_ok_and(|found| found.id.to_string() == self.volume && Volume::is_as_made(device))
+    }
+
+    fn is_log(&self, device: &FileDevice) -> bool {
+        let found = Volume::log_on(device).ok().flatten();
+        found.is_some_and(|(_, log)| self.log.as_ref() == Some(&log.to_string()))
+    }
+
+    fn take_back(
+        &self,
+        devices: &[PathBuf],
+        logs: &[PathBuf],
+        patience: Duration,
+    ) -> Result<(), ServerError> {
+        // Those in the folder go with it.
+        for path in devices.iter().filter(|path| path.is_absolute() && path.exists()) {
+            let device = open_when_free(path, patience)?;
+            if self.is_volume(&device) {
+                clear_beginning(&device)?;
+            }
+        }
+        for path in logs.iter().filter(|path| path.exists()) {
+            let device = open_when_free(path, patience)?;
+            if self.is_log(&device) {
+                clear_beginning(&device)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes back what there is of a volume that was never whole, whose making was cut in `folder`. Nobody has used it.
+pub(super) fn take_back_made(folder: &Path) {
+    let name = folder.file_name().and_then(|name| name.to_str());
+    let Some(volume) = name.and_then(|name| name.strip_prefix('.')?.strip_suffix(".new")) else { return };
+    let Some(document) = state::load::<Document>(&folder.join("volume.json")).ok().flatten() else { return };
+    take_back_history(volume, &document);
+    if let Some(making) = &document.made_as {
+        tracing::warn!(volume, "a volume that was only being made is taken back; run the same command again");
+        if let Err(error) = making.take_back(&document.devices, &document.log_devices, BUSY_PATIENCE) {
+            tracing::warn!(volume, %error, "what there is of a volume that was only made stays on its devices");
+        }
+    }
+}
