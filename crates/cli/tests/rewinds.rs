@@ -535,6 +535,8 @@ fn commands_on_a_volume_that_waits_for_room_are_refused_and_do_not_come_later() 
         assert!(asked.elapsed() < PATIENCE / 3, "{command:?} took {:?}", asked.elapsed());
         assert!(in_use || said.contains("cairn history window vol0 --floor"), "{command:?}: {said}");
     }
+    let unknown = server.bad(10, "not-found", &["history", "view", "vol0", "--mark", "none"]);
+    assert!(unknown.starts_with("the history of `vol0`"), "it is a volume, and no device: {unknown}");
     // Whoever asks waits with who has asked before.
     assert!(server.threads("write out") <= 1, "one of them waits, however often somebody asks");
     client.read(0, 4096).expect("no session ends for a revert that is refused");

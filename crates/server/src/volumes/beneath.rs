@@ -16,7 +16,7 @@ use std::sync::Arc;
 use cairn_history::{History, HistoryError};
 use cairn_volume::{CheckDepth, Volume};
 
-use super::history::{LOG_RULE, Plan, no_history, options_of, seen_path};
+use super::history::{LOG_APART, LOG_BACK, Plan, no_history, options_of, seen_path};
 use super::{BUSY_PATIENCE, Document, OpenVolume, Parts, Volumes, whole};
 use crate::api::{self, ErrorKind};
 use crate::devices::refuse_store_file;
@@ -55,7 +55,7 @@ impl Volumes {
         }
         // Also one that it has left, which a start would look for.
         if open.log_in_use().is_some() || !self.document(name)?.log_devices.is_empty() {
-            return Err(ServerError::Invalid { what: "the log device", rule: LOG_RULE });
+            return refused(ErrorKind::Usage, LOG_APART, LOG_BACK);
         }
         self.refuse_if_cloned(name)?;
         if !Path::new(&wish.store).is_absolute() {

@@ -39,6 +39,10 @@ pub(super) fn options_of(wish: &api::VolumeHistory) -> Result<HistoryOptions, Se
 pub(super) const LOG_RULE: &str =
     "the log of a volume over a history is on the devices of the volume, which go back together";
 
+/// Why there is no history under one whose log has a device, and what to do.
+pub(super) const LOG_APART: &str = "its intent log is on a device of its own, which a history would not take back with it: so it has no instants to show or to go back to";
+pub(super) const LOG_BACK: &str = "move the log to the devices of the volume with `cairn volume log VOLUME --internal`, then `cairn history enable VOLUME --history PATH` remembers from there on";
+
 /// What `volume.json` says of a history.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Beneath {
@@ -379,7 +383,16 @@ impl Volumes {
 impl OpenVolume {
     /// The history under it.
     pub(crate) fn history(&self) -> Result<Arc<OpenDevice>, ServerError> {
-        self.under.as_ref().map(|under| under.device.clone()).ok_or_else(|| no_history(&self.name))
+        let none = || match self.log_in_use() {
+            Some(_) => ServerError::OverHistory {
+                volume: self.name.clone(),
+                kind: ErrorKind::NotFound,
+                why: LOG_APART,
+                next: LOG_BACK,
+            },
+            None => no_history(&self.name),
+        };
+        self.under.as_ref().map(|under| under.device.clone()).ok_or_else(none)
     }
 
     /// Names the instant of the image that a mirror shows, unless it has its name: `image-` and the number of its snapshot, which is what `cairn mirror rewind` goes back to.

@@ -317,3 +317,28 @@ fn volume_that_a_command_has_taken_away_is_busy_for_all_others() {
     assert_sound(&volumes);
     volumes.end();
 }
+
+#[test]
+fn volume_with_its_log_apart_says_how_it_gets_instants_and_has_them_then() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volumes_now = made(folder.path());
+    let log = folder.path().join("log");
+    fs::write(&log, vec![0; 16 << 20]).expect("a log device");
+    volumes_now.move_log("vol0", log.to_str()).expect("it moves");
+    let open = volumes_now.get("vol0").expect("it is open");
+    let wish = wish(folder.path(), "checkpointing");
+    let asked = [open.history().err(), volumes_now.check_enable("vol0", &wish).err()];
+    for refused in asked.map(|refused| refused.expect("there is none")) {
+        assert!(refused.to_string().contains("its intent log is on a device of its own"), "{refused}");
+        assert!(refused.next().contains("cairn volume log vol0 --internal"), "{}", refused.next());
+    }
+    drop(open);
+    volumes_now.move_log("vol0", None).expect("it moves back");
+    volumes_now.enable_history("vol0", &wish).expect("it gets a history");
+    let open = volumes_now.get("vol0").expect("it is open");
+    open.history().expect("a history").mark_once("now").expect("a mark");
+    drop(open);
+    let view = api::CreateView { name: Some("then".to_owned()), instant: mark("now"), writable: false };
+    volumes_now.show_instant("vol0", &view).expect("it is shown");
+    volumes_now.end();
+}
