@@ -4,7 +4,7 @@ mod running;
 
 use std::time::Instant;
 
-use running::{PATIENCE, Running};
+use running::{PATIENCE, Running, can_mount};
 use serde_json::Value;
 
 fn names(server: &Running, label: &str) -> Vec<String> {
@@ -137,4 +137,44 @@ fn what_can_be_held_of_several_is_and_the_code_says_that_not_all_was() {
     let output = server.run(&["snapshot", "hold", "vol0@nothing", "vol0@no", "vol0@one"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("nothing") && said.matches("error:").count() == 2, "each is told: {said}");
+}
+
+/// A disk on a file system whose server is stopped: looking at it, opening it and reading it wait until that goes on.
+#[test]
+fn disk_that_hangs_while_it_is_opened_holds_up_no_schedule() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let below = Running::start(dir.path(), "below");
+    let mounted = dir.path().join("mounted");
+    std::fs::create_dir(&mounted).unwrap();
+    below.good(&["volume", "create", "files", "--size", "256M"]);
+    below.good(&["mount", "files", mounted.to_str().unwrap()]);
+    let disk = mounted.join("disk.img");
+    std::fs::File::create(&disk).and_then(|file| file.set_len(64 << 20)).unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "slow", "--device", disk.to_str().unwrap()]);
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    server.kill();
+    let away = mounted.join("away.img");
+    std::fs::rename(&disk, &away).unwrap();
+    server.restart();
+    std::fs::rename(&away, &disk).unwrap();
+    below.signal("STOP");
+    // By now it hangs.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    server.good(&["snapshot", "schedule", "set", "vol0", "often", "--every", "1s", "--keep-last", "100"]);
+    let until = Instant::now() + PATIENCE / 3;
+    while names(&server, "often").len() < 2 && Instant::now() < until {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let made = names(&server, "often").len();
+    let is_closed = !server.run(&["lun", "list", "slow"]).status.success();
+    // Before anything is said of it: who is stopped ends nothing.
+    below.signal("CONT");
+    assert!(made >= 2 && is_closed, "{made} snapshots were made beside it");
+    running::wait_until("it is open again", || server.run(&["lun", "list", "slow"]).status.success());
+    assert_eq!(server.terminate(), 0);
+    below.good(&["unmount", mounted.to_str().unwrap()]);
 }

@@ -59,6 +59,11 @@ impl Server {
         self.devices.open_waiting();
     }
 
+    /// Whether a volume or a device waits for a disk that may come yet.
+    pub(crate) fn waits_for_devices(&self) -> bool {
+        self.volumes.waits_for_devices() || self.devices.waits_for_devices()
+    }
+
     /// What belongs to a volume that was opened after the start.
     pub(crate) fn take_in_volume(&self, open: &Arc<OpenVolume>) {
         self.mirrors.take_in(open);

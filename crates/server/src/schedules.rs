@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_base::SnapshotId;
 use cairn_volume::Snapshot;
@@ -30,6 +30,9 @@ use timetable::Timetable;
 
 /// How often the thread looks whether something is due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long the end of the server waits for a disk that is being opened, and how often it looks.
+const OPENING_PATIENCE: Duration = Duration::from_secs(3);
+const OPENING_PAUSE: Duration = Duration::from_millis(10);
 /// Longest label, in bytes: with the time behind it a name has no more than 64.
 const LABEL_MAX: usize = 40;
 /// First words of the names of snapshots that come and go with dumps and groups.
@@ -389,6 +392,40 @@ impl Aside {
     }
 }
 
+/// The looks whether devices are back, one at a time: a disk that hangs while it is opened holds up the next look, and nothing else.
+#[derive(Default)]
+struct Openings(Option<JoinHandle<()>>);
+
+impl Openings {
+    /// Opens what can be opened by now on a thread of its own, unless nothing waits or the last look is not over.
+    fn look(&mut self, server: &Arc<Server>) {
+        if self.0.as_ref().is_some_and(|thread| !thread.is_finished()) || !server.waits_for_devices() {
+            return;
+        }
+        let server = server.clone();
+        match std::thread::Builder::new().name("opening".to_owned()).spawn(move || server.open_waiting()) {
+            Ok(thread) => self.0 = Some(thread),
+            Err(error) => tracing::warn!(%error, "a look for devices that were missing waits for a thread"),
+        }
+    }
+
+    /// Waits for one that is under way, for as long as a disk takes that does not hang: what is opened later is as after a kill.
+    fn end(self) {
+        let Some(thread) = self.0 else { return };
+        let begun = Instant::now();
+        while !thread.is_finished() && begun.elapsed() < OPENING_PATIENCE {
+            std::thread::sleep(OPENING_PAUSE);
+        }
+        match thread.is_finished() {
+            true if thread.join().is_err() => {
+                tracing::error!("a look for devices that were missing had panicked")
+            }
+            true => {}
+            false => tracing::warn!("a disk that is being opened does not answer, and is not waited for"),
+        }
+    }
+}
+
 /// The thread that runs schedules, and looks whether devices are back that volumes wait for; it ends when this is dropped.
 pub(crate) struct Runner {
     ending: Arc<(Mutex<bool>, Condvar)>,
@@ -401,9 +438,9 @@ impl Runner {
         let shared = ending.clone();
         let look = move || {
             let (ended, wake) = &*shared;
-            let mut aside = Aside::default();
+            let (mut aside, mut openings) = (Aside::default(), Openings::default());
             loop {
-                server.open_waiting();
+                openings.look(&server);
                 server.run_schedules(&mut aside);
                 server.run_groups(&mut aside);
                 let mut ended = ended.lock();
@@ -415,6 +452,7 @@ impl Runner {
                 }
             }
             aside.end();
+            openings.end();
         };
         let thread = std::thread::Builder::new().name("snapshots".to_owned()).spawn(look);
         let thread =

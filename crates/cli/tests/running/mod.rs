@@ -105,6 +105,12 @@ impl Running {
         process.wait().unwrap();
     }
 
+    /// Sends it a signal, as `kill` names it.
+    pub fn signal(&self, signal: &str) {
+        let process = self.process.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &process]).status().unwrap().success());
+    }
+
     /// SIGTERM; the exit code.
     pub fn terminate(&mut self) -> i32 {
         let mut process = self.process.take().unwrap();

@@ -11,6 +11,11 @@ use crate::error::ServerError;
 use crate::settled::has_settled;
 
 impl Devices {
+    /// Whether one waits for a disk, a store or a volume that may come yet.
+    pub(crate) fn waits_for_devices(&self) -> bool {
+        self.entries.read().values().any(|entry| waiting(entry).is_some())
+    }
+
     /// Tries again to open each device that waits for a disk, a store, or the volume that one of them is in.
     pub(crate) fn open_waiting(&self) {
         let waits = |(name, entry): (&String, &Entry)| waiting(entry).map(|_| name.clone());

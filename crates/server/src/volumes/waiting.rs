@@ -14,6 +14,12 @@ use crate::error::ServerError;
 use crate::settled::has_settled;
 
 impl Volumes {
+    /// Whether one waits for a device that may come yet.
+    pub(crate) fn waits_for_devices(&self) -> bool {
+        let waits = |entry: &Entry| matches!(entry, Entry::Unavailable(error) if wants_a_device(error));
+        self.entries.read().values().any(waits)
+    }
+
     /// Tries again to open each volume that wants a device; gives those that are open now.
     pub(crate) fn open_waiting(&self) -> Vec<Arc<OpenVolume>> {
         let waits = |(name, entry): (&String, &Entry)| match entry {
