@@ -29,8 +29,13 @@ pub fn run(
     world.held.clear();
     let fate = match fault {
         Fault::RotInTable => {
-            for _ in 0..4 {
-                let block = TABLES.start + rng.below(TABLES.end - TABLES.start);
+            // One that has, or had, something in it: a small volume has few.
+            let mut tables = Vec::new();
+            for block in TABLES {
+                let bytes = world.device.read(block * BLOCK, BLOCK as u32)?.to_vec();
+                tables.extend(bytes.iter().any(|byte| *byte != 0).then_some(block));
+            }
+            if let Some(block) = tables.get(rng.below(tables.len().max(1) as u64) as usize) {
                 world.device.corrupt(block * BLOCK, BLOCK, rng);
             }
             reopened(world)?
