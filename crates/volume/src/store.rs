@@ -136,7 +136,7 @@ impl Store {
     }
 
     /// Empties the caches.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn forget(&self) {
         self.data.clear();
         self.nodes.clear();

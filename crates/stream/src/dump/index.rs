@@ -308,7 +308,7 @@ impl PartIndex {
             return Ok(None);
         };
         let last_block = last.0 + u64::from(*count) - 1;
-        if last_block >= self.head.stream.space_blocks {
+        if first.0 == 0 || last_block >= self.head.stream.space_blocks {
             return Ok(None);
         }
         Ok(Some(Entry {

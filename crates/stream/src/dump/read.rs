@@ -385,14 +385,15 @@ impl PartReader {
             RecordKind::Extents => {
                 let runs = unpack(header, payload)?;
                 let first = runs.first().map_or(Vbn(0), |(first, _)| *first);
-                if first <= self.last {
+                let last =
+                    runs.last().map_or(first, |(first, blocks)| Vbn(first.0 + blocks.len() as u64 - 1));
+                if first <= self.last || last.0 >= self.head.stream.space_blocks {
                     return Err(FormatError::Field { structure: Structure::StreamRecord, field: "order" });
                 }
                 for lost in self.lost.iter_mut().filter(|lost| !lost.spare) {
                     lost.before = lost.before.or(Some(first));
                 }
-                self.last =
-                    runs.last().map_or(first, |(first, blocks)| Vbn(first.0 + blocks.len() as u64 - 1));
+                self.last = last;
                 self.blocks += u64::from(header.blocks);
                 Ok(Some(runs))
             }

@@ -1,7 +1,7 @@
 //! Dumps whose sums are all right and that are wrong, and devices and writers that fail: none is taken for whole.
 
-use cairn_base::Checksum;
-use cairn_device::DeviceError;
+use cairn_base::{Checksum, Vbn};
+use cairn_device::{Block, DeviceError};
 use cairn_format::stream::{Encoding, RecordHeader, RecordKind, StreamRun, StreamTrailer, chain_digest};
 
 use super::*;
@@ -159,6 +159,35 @@ fn part_that_contradicts_itself_is_damaged_and_what_is_left_of_it_is_named() {
         }
         let (_, restored) = restored(&files, true, false).expect("what is left of it is restored");
         assert!(restored.lost.iter().any(|(_, lost)| !lost.spare), "{what}: {:?}", restored.lost);
+    }
+}
+
+#[test]
+fn record_with_a_block_that_no_space_has_is_lost_to_whoever_reads_the_part() {
+    let file = scattered();
+    let zero = |runs: &mut Vec<u8>| runs[..8].copy_from_slice(&0u64.to_le_bytes());
+    let behind = |runs: &mut Vec<u8>| {
+        let at = runs.len() - StreamRun::SIZE;
+        runs[at..at + 8].copy_from_slice(&BLOCKS.to_le_bytes());
+    };
+    type Spoil<'a> = &'a dyn Fn(&mut Vec<u8>);
+    for (spoil, last) in [(&zero as Spoil<'_>, false), (&behind, true)] {
+        let mut pieces = Pieces::of(&file);
+        let mut extents = pieces.extents();
+        let at = if last { extents.len() - 1 } else { 0 };
+        let (head, payload) = &mut *extents[at];
+        let mut runs = payload.drain(..head.items as usize * StreamRun::SIZE).collect();
+        spoil(&mut runs);
+        payload.splice(..0, runs);
+        let file = bytes_of(&pieces.to_bytes());
+        let mut reader = PartReader::open_file("f", &file).expect("a head");
+        while let Some(runs) = reader.extents().expect("it is not cut") {
+            let within =
+                |(first, run): &(Vbn, Vec<Block>)| first.0 > 0 && first.0 + run.len() as u64 <= BLOCKS;
+            assert!(runs.iter().all(within));
+        }
+        assert!(reader.lost().iter().any(|lost| !lost.spare), "{:?}", reader.lost());
+        assert!(!PartIndex::open("f", file).expect("a head").is_whole());
     }
 }
 
