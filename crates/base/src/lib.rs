@@ -4,6 +4,8 @@
 
 mod checksum;
 mod clock;
+#[cfg(feature = "shuttle")]
+pub mod explored;
 mod id;
 mod lock;
 mod rng;

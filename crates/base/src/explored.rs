@@ -1,0 +1,116 @@
+//! Locks whose schedules shuttle explores, with the names and the calls of those that crates use otherwise.
+//!
+//! With its feature `shuttle` a crate takes these for its locks, and then runs only inside of shuttle: each lock and each wait is a point at which its scheduler
+//! may let another thread go on. Nothing else in this crate changes with the feature.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use shuttle::sync;
+
+/// parking_lot has no poisoning, and a panic ends a run of shuttle anyhow.
+fn whole<T>(outcome: Result<T, sync::PoisonError<T>>) -> T {
+    outcome.unwrap_or_else(sync::PoisonError::into_inner)
+}
+
+/// Mutual exclusion.
+pub struct Mutex<T>(sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    /// An open one.
+    pub fn new(value: T) -> Self {
+        Self(sync::Mutex::new(value))
+    }
+
+    /// Waits until nobody else holds it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard { mutex: self, guard: Some(whole(self.0.lock())) }
+    }
+
+    /// Takes it if nobody else holds it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let guard = self.0.try_lock().ok()?;
+        Some(MutexGuard { mutex: self, guard: Some(guard) })
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+/// The lock is held until this goes.
+pub struct MutexGuard<'a, T> {
+    mutex: &'a Mutex<T>,
+    /// Empty only while a condition is waited for.
+    guard: Option<sync::MutexGuard<'a, T>>,
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.guard.as_ref().expect("the lock is held outside of a wait")
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.guard.as_mut().expect("the lock is held outside of a wait")
+    }
+}
+
+/// Waiting for something that others do under a [`Mutex`].
+#[derive(Default)]
+pub struct Condvar(sync::Condvar);
+
+impl Condvar {
+    /// With nobody waiting.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Wakes one that waits.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all that wait.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+
+    /// Lets go of the lock, waits, and takes it again.
+    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        let held = guard.guard.take().expect("the lock is held outside of a wait");
+        guard.guard = Some(whole(self.0.wait(held)));
+    }
+
+    /// Any time may have passed when another thread goes on: the wait is over at once.
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _patience: Duration) {
+        guard.guard = None;
+        shuttle::thread::yield_now();
+        guard.guard = Some(whole(guard.mutex.0.lock()));
+    }
+}
+
+/// Held by many, or by one alone.
+pub struct RwLock<T>(sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// An open one.
+    pub fn new(value: T) -> Self {
+        Self(sync::RwLock::new(value))
+    }
+
+    /// Waits until nobody holds it alone.
+    pub fn read(&self) -> sync::RwLockReadGuard<'_, T> {
+        whole(self.0.read())
+    }
+
+    /// Waits until nobody else holds it.
+    pub fn write(&self) -> sync::RwLockWriteGuard<'_, T> {
+        whole(self.0.write())
+    }
+}
