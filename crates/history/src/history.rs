@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use cairn_base::{Clock, Condvar, Mutex};
+use cairn_base::Clock;
 use cairn_device::{Device, DeviceError};
 use cairn_format::history::{MarkContent, NO_LBA, Placement, RevertState};
-use parking_lot::RwLock;
 
 use crate::HistoryError;
 use crate::cache::{ReadCache, WriteCache};
 use crate::counters::Tally;
 use crate::index::{Index, Version};
+use crate::locks::{Condvar, Mutex, RwLock};
 use crate::log::{Segment, Writer, weight};
 use crate::options::Window;
 use crate::status::HistoryEvent;
@@ -19,7 +19,12 @@ use crate::timeline::Timeline;
 
 /// A device that remembers. It is a [`Device`]: the present.
 ///
-/// Lock order: `merge`, `writer`, `state`. The last one is never held while a device is touched.
+/// Lock order: `merge`, `writer`, `state`. The last one is never held while a device is touched, and is all that a read waits for. The others are, and clients wait for them:
+/// - `merge`, alone, by a write of a part of a block while the rest of it is read, and by a revert (and a release) from the flush that it begins with to its end. Writes wait for either: one that came
+///   between would be of both times. It costs writers a read of the origin at most, but for reverts, which nobody makes often. Blocks one by one would need a lock each, and a revert all of them.
+/// - `writer`, by whoever writes to the log or the origin: one batch that leaves memory, one flush, one slice of background work. The log has one end, and what comes first in it has to be durable first.
+///   Flushes wait for it (those that come meanwhile share one), and who makes a mark or a view, reverts, or asks for the status. A write waits only when memory is full, and then for what makes room there.
+///   Background work lets go of it after each slice, so that none of these waits for more than one.
 pub struct History {
     pub(crate) origin: Arc<dyn Device>,
     pub(crate) store: Arc<dyn Device>,

@@ -62,6 +62,7 @@ mod device;
 mod error;
 mod history;
 mod index;
+mod locks;
 mod log;
 mod lost;
 mod making;
@@ -72,8 +73,11 @@ mod reduce;
 mod resolve;
 mod revert;
 mod room;
+#[cfg(all(test, feature = "shuttle"))]
+#[path = "tests/schedules.rs"]
+mod schedules;
 mod status;
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 mod thin;
 mod timeline;

@@ -3,14 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use cairn_base::{BLOCK_SIZE, Condvar, Mutex, crc32c};
+use cairn_base::{BLOCK_SIZE, crc32c};
 use cairn_device::Device;
 use cairn_format::history::{
     EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, MarkContent, NO_LBA,
     PLACE_UNIT, Placement, SEGMENTS_START, SLOT_A, SLOT_B,
 };
 use cairn_format::{BlockBytes, FormatError, Structure};
-use parking_lot::RwLock;
 
 use crate::HistoryError;
 use crate::below::Below;
@@ -18,6 +17,7 @@ use crate::cache::{ReadCache, WriteCache};
 use crate::counters::Tally;
 use crate::history::{History, State};
 use crate::index::{Index, Loading, Version};
+use crate::locks::{Condvar, Mutex, RwLock};
 use crate::log::{RECORD_BYTES, Segment, Writer};
 use crate::options::{HistoryOptions, LogPosition, OpenOptions, check};
 use crate::reduce::Recent;

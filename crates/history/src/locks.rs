@@ -1,0 +1,10 @@
+//! The locks of a history: those of [`cairn_base`], or, to explore schedules, shuttle's behind the same names.
+//!
+//! With the feature `shuttle` the crate runs only inside of shuttle. The tests of such runs are in `schedules`.
+
+#[cfg(feature = "shuttle")]
+pub(crate) use cairn_base::explored::{Condvar, Mutex, RwLock};
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use cairn_base::{Condvar, Mutex};
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use parking_lot::RwLock;

@@ -1,0 +1,492 @@
+//! Schedules of threads, explored: `cargo test -p cairn-history --features shuttle`.
+//!
+//! The scheduler of shuttle decides at each lock, each wait and each device operation who goes on, at random or by priorities that change at a few
+//! places (PCT), which finds bugs that need few preemptions. It finds deadlocks by itself. A failure prints the schedule that replays it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cairn_base::{HistoryId, ManualClock, Rng, Timestamp};
+use cairn_device::{Device, DeviceError, Extent, Fate, FaultDevice, Geometry, Operation, Request, Segments};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::thread;
+
+use crate::locks::Mutex;
+use crate::*;
+
+/// Schedules of each scenario, placement and kind of scheduler.
+const SCHEDULES: usize = 100;
+/// The same of a scenario that has much to do.
+const SCHEDULES_LONG: usize = 16;
+/// Preemptions that a bug needs at most for PCT to find it soon.
+const PREEMPTIONS: usize = 3;
+/// How often others may go on before a device reads.
+const READ_YIELDS: usize = 8;
+const B: usize = 4096;
+const MIB: u64 = 1 << 20;
+const SECOND: u64 = 1_000_000_000;
+
+/// Lets others go on before and after each batch, as a device does that takes its time.
+struct Slow(FaultDevice);
+
+impl Device for Slow {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        // Much may happen between the looking up of a place and the reading of it.
+        let is_read = batch.iter().all(|operation| matches!(operation.request(), Request::Read { .. }));
+        (0..if is_read { READ_YIELDS } else { 1 }).for_each(|_| thread::yield_now());
+        self.0.run(batch);
+        thread::yield_now();
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        self.0.extents(offset, length, limit)
+    }
+}
+
+/// Each placement: they share the locks and differ in what is written when.
+fn explore(scenario: impl Fn(Placement) + Send + Sync + 'static) {
+    explore_some(SCHEDULES, scenario);
+}
+
+fn explore_some(schedules: usize, scenario: impl Fn(Placement) + Send + Sync + 'static) {
+    let scenario = Arc::new(scenario);
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 20;
+    for placement in Placement::ALL {
+        let random = scenario.clone();
+        let scheduler = RandomScheduler::new_from_seed(1, schedules);
+        shuttle::Runner::new(scheduler, config.clone()).run(move || random(placement));
+        let pct = scenario.clone();
+        let scheduler = PctScheduler::new_from_seed(2, PREEMPTIONS, schedules);
+        shuttle::Runner::new(scheduler, config.clone()).run(move || pct(placement));
+    }
+}
+
+/// A history on two devices that take their time.
+struct Stack {
+    history: Arc<History>,
+    origin: Arc<Slow>,
+    store: Arc<Slow>,
+    clock: Arc<ManualClock>,
+}
+
+impl Stack {
+    fn new(placement: Placement, dirty_blocks: u64, window: Window) -> Self {
+        let origin = Arc::new(Slow(FaultDevice::new(16 * B as u64)));
+        let store = Arc::new(Slow(FaultDevice::new(3 * MIB)));
+        let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000 * SECOND)));
+        let options = HistoryOptions {
+            store: HistoryId([7; 16]),
+            placement,
+            granularity: Granularity::EveryWrite,
+            block_bytes: B as u32,
+            window,
+        };
+        let open = open_options(&clock, dirty_blocks);
+        let history = History::create(origin.clone(), store.clone(), &options, open).expect("a history");
+        Self { history, origin, store, clock }
+    }
+
+    /// The power goes, and comes back.
+    fn cut(self, seed: u64) -> Self {
+        drop(self.history);
+        let mut rng = Rng::new(seed);
+        let origin = Arc::new(Slow(self.origin.0.power_cycle(&mut rng)));
+        let store = Arc::new(Slow(self.store.0.power_cycle(&mut rng)));
+        let open = open_options(&self.clock, 4);
+        let history = History::open(origin.clone(), store.clone(), open).expect("it opens");
+        Self { history, origin, store, clock: self.clock }
+    }
+}
+
+fn open_options(clock: &Arc<ManualClock>, dirty_blocks: u64) -> OpenOptions {
+    let dirty_bytes = dirty_blocks * B as u64;
+    OpenOptions {
+        dirty_bytes,
+        read_bytes: 4 * B as u64,
+        clock: clock.clone(),
+        at_least: LogPosition::default(),
+    }
+}
+
+/// A block that says which it is, and which write made it, from end to end.
+fn stamped(lba: u64, version: u64) -> Vec<u8> {
+    (lba << 32 | version).to_le_bytes().repeat(B / 8)
+}
+
+fn write(history: &History, lba: u64, version: u64, fua: bool) {
+    let data = Segments::copy_of(&stamped(lba, version));
+    let mut batch = [Operation::new(Request::Write { offset: lba * B as u64, data, fua })];
+    history.run(&mut batch);
+    let [operation] = batch;
+    operation.into_outcome().expect("it is written");
+}
+
+/// The version of a block; one that is another's, or a mixture, fails.
+fn read(device: &dyn Device, lba: u64) -> u64 {
+    let mut bytes = vec![0; B];
+    device.read_into(lba * B as u64, &mut bytes).expect("it is read");
+    version_in(&bytes, lba)
+}
+
+fn version_in(bytes: &[u8], lba: u64) -> u64 {
+    let first: [u8; 8] = bytes[..8].try_into().expect("eight bytes");
+    assert!(bytes.chunks(8).all(|chunk| chunk == first), "a block is whole");
+    let first = u64::from_le_bytes(first);
+    assert!(first == 0 || first >> 32 == lba, "a block is its own");
+    first & 0xffff_ffff
+}
+
+/// The versions of blocks from the first on, in one request.
+fn read_all(device: &dyn Device, count: u64) -> Vec<u64> {
+    let mut bytes = vec![0; B * count as usize];
+    device.read_into(0, &mut bytes).expect("it is read");
+    bytes.chunks(B).zip(0..).map(|(block, lba)| version_in(block, lba)).collect()
+}
+
+/// The thread of the owner: one slice after the other until it is told to end.
+fn steps(history: &Arc<History>, clock: &Arc<ManualClock>) -> (thread::JoinHandle<()>, Arc<AtomicBool>) {
+    let (history, clock, over) = (history.clone(), clock.clone(), Arc::new(AtomicBool::new(false)));
+    let ended = over.clone();
+    let stepper = thread::spawn(move || {
+        while !ended.load(Ordering::SeqCst) {
+            clock.advance(Duration::from_millis(50));
+            if !history.step().expect("a step") {
+                history.rest(Duration::from_secs(1));
+            }
+        }
+    });
+    (stepper, over)
+}
+
+/// Three writers on blocks of their own, two that flush and one whose writes have to be durable, beside the thread that writes out. The power goes each time that
+/// one is answered, and takes all with it that was not flushed.
+#[test]
+fn flush_covers_what_was_answered_before_it_in_every_schedule() {
+    explore(|placement| {
+        let stack = Stack::new(placement, 4, Window::default());
+        let (stepper, over) = steps(&stack.history, &stack.clock);
+        let writers: Vec<_> = (0..3u64)
+            .map(|writer| {
+                let (history, origin, store) =
+                    (stack.history.clone(), stack.origin.clone(), stack.store.clone());
+                thread::spawn(move || {
+                    let mut answered = Vec::new();
+                    for version in 1..=2 {
+                        write(&history, writer, version, writer == 2);
+                        if writer < 2 {
+                            history.flush().expect("a flush");
+                        }
+                        // Nobody gets in between the two.
+                        answered.push((writer, version, origin.0.fork(), store.0.fork()));
+                    }
+                    answered
+                })
+            })
+            .collect();
+        let answered: Vec<_> =
+            writers.into_iter().flat_map(|writer| writer.join().expect("it ends")).collect();
+        over.store(true, Ordering::SeqCst);
+        stepper.join().expect("it ends");
+        for (writer, version, origin, store) in answered {
+            let mut rng = Rng::new(version);
+            let cut = |device: FaultDevice, rng: &mut Rng| {
+                let device = device.power_cycle_as(Fate::Lost, rng);
+                Arc::new(Slow(device))
+            };
+            let (origin, store) = (cut(origin, &mut rng), cut(store, &mut rng));
+            let history = History::open(origin, store, open_options(&stack.clock, 4)).expect("it opens");
+            let found = read(&*history, writer);
+            assert!(found == version, "{placement:?}: {found} is there, and {version} was flushed");
+        }
+    });
+}
+
+/// What a writer knows of the stamp of a write of its own: later than the first, and not later than the second.
+type Written = (u64, u64);
+
+/// Writers and a window that moves on all the time, beside readers of instants. Each write is in an instant's image or not as its stamp says, and an image stays the same.
+#[test]
+fn reader_of_an_instant_sees_the_writes_up_to_it_and_no_others_in_any_schedule() {
+    const BLOCKS: u64 = 4;
+    const VERSIONS: u64 = 8;
+    explore(|placement| {
+        let window = Window { time: Some(Duration::from_millis(400)), ..Window::default() };
+        let stack = Stack::new(placement, 3, window);
+        let written: Arc<Mutex<Vec<Vec<Written>>>> = Arc::new(Mutex::new(vec![Vec::new(); BLOCKS as usize]));
+        let (stepper, over) = steps(&stack.history, &stack.clock);
+        let last = |history: &History| history.state.lock().last;
+        let writers: Vec<_> = (0..2u64)
+            .map(|writer| {
+                let (history, written) = (stack.history.clone(), written.clone());
+                thread::spawn(move || {
+                    for version in 1..=VERSIONS {
+                        for lba in [writer, writer + 2] {
+                            let before = last(&history);
+                            // Not answered yet: its stamp may be any later one.
+                            written.lock()[lba as usize].push((before, u64::MAX));
+                            write(&history, lba, version, false);
+                            if let Some(write) = written.lock()[lba as usize].last_mut() {
+                                write.1 = last(&history);
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        let readers: Vec<_> = (0..2u64)
+            .map(|reader| {
+                let (history, written) = (stack.history.clone(), written.clone());
+                thread::spawn(move || {
+                    for _ in 0..3 {
+                        let now = last(&history);
+                        let view = match history.view(Timestamp(now)) {
+                            Ok(view) => view,
+                            Err(HistoryError::BeforeWindow) => {
+                                assert!(history.state.lock().start > now, "the window has moved past it");
+                                continue;
+                            }
+                            Err(error) => panic!("{placement:?}: {error}"),
+                        };
+                        let at = view.instant().0;
+                        let seen = read_all(&view, BLOCKS);
+                        let known = written.lock().clone();
+                        for (seen, writes) in seen.iter().zip(&known) {
+                            let is_in = writes.iter().filter(|write| write.1 <= at).count() as u64;
+                            let may_be_in = writes.iter().filter(|write| write.0 < at).count() as u64;
+                            assert!(
+                                (is_in..=may_be_in).contains(seen),
+                                "{placement:?}: {is_in} <= {seen} <= {may_be_in}"
+                            );
+                        }
+                        for _ in 0..2 {
+                            assert_eq!(
+                                read_all(&view, BLOCKS),
+                                seen,
+                                "{placement:?}: an instant stays, {reader}"
+                            );
+                        }
+                    }
+                })
+            })
+            .collect();
+        writers.into_iter().for_each(|writer| writer.join().expect("it ends"));
+        readers.into_iter().for_each(|reader| reader.join().expect("it ends"));
+        over.store(true, Ordering::SeqCst);
+        stepper.join().expect("it ends");
+        assert_eq!(read_all(&*stack.history, BLOCKS), [VERSIONS; BLOCKS as usize]);
+    });
+}
+
+/// Somebody goes back while others write: all blocks in one request, and the first half of one. Each write is before the revert as a whole, or after it as a whole, also when the power goes.
+#[test]
+fn revert_and_a_write_never_mix_in_any_schedule() {
+    const BLOCKS: u64 = 4;
+    let write_all = |history: &History, version: u64| {
+        let data: Vec<u8> = (0..BLOCKS).flat_map(|lba| stamped(lba, version)).collect();
+        history.write(0, Segments::copy_of(&data)).expect("it is written");
+    };
+    explore(move |placement| {
+        let stack = Stack::new(placement, 8, Window::default());
+        write_all(&stack.history, 1);
+        let good = stack.history.mark("good", true).expect("a mark");
+        write_all(&stack.history, 2);
+        let half_lba = BLOCKS;
+        write(&stack.history, half_lba, 2, false);
+        let (stepper, over) = steps(&stack.history, &stack.clock);
+        let whole = stack.history.clone();
+        let whole = thread::spawn(move || write_all(&whole, 3));
+        let half = stack.history.clone();
+        let half = thread::spawn(move || {
+            let data = &stamped(half_lba, 3)[..B / 2];
+            half.write(half_lba * B as u64, Segments::copy_of(data)).expect("it is written");
+        });
+        let shown = |device: &dyn Device| {
+            let mut bytes = vec![0; B];
+            device.read_into(half_lba * B as u64, &mut bytes).expect("it is read");
+            // Each half is whole; what the revert goes back to is zeroes.
+            let of = |half: &[u8]| half.first_chunk().map_or(0, |first| u64::from_le_bytes(*first)) & 0xff;
+            (read_all(device, BLOCKS), of(&bytes[..B / 2]), of(&bytes[B / 2..]))
+        };
+        let reverted = stack.history.revert(good.time).expect("a revert");
+        whole.join().expect("it ends");
+        half.join().expect("it ends");
+        let undo = stack.history.marked(&reverted.undo).expect("the mark of the revert");
+        let before = shown(&stack.history.view(undo).expect("a view"));
+        let after = shown(&*stack.history);
+        // Which of the two was first, for either write.
+        let expected = |all: bool, half: bool| {
+            let blocks = |version| vec![version; BLOCKS as usize];
+            (
+                (blocks(if all { 3 } else { 2 }), if half { 3 } else { 2 }, 2),
+                (blocks(if all { 1 } else { 3 }), if half { 0 } else { 3 }, 0),
+            )
+        };
+        let found = (before, after);
+        let orders = [(false, false), (false, true), (true, false), (true, true)];
+        assert!(orders.iter().any(|(all, half)| expected(*all, *half) == found), "{placement:?}: {found:?}");
+        stack.history.flush().expect("a flush");
+        over.store(true, Ordering::SeqCst);
+        stepper.join().expect("it ends");
+        let stack = stack.cut(1);
+        assert_eq!(shown(&*stack.history), found.1, "{placement:?}: after a cut");
+        while stack.history.step().expect("a step") {}
+        assert_eq!(shown(&*stack.history), found.1, "{placement:?}: when the copy is over");
+    });
+}
+
+/// The present beside reverts whose copies go on: who reads what nobody writes sees one instant or the other, and the newest one once a revert is answered.
+#[test]
+fn revert_that_was_answered_is_what_everybody_reads_in_any_schedule() {
+    const BLOCKS: u64 = 6;
+    explore(|placement| {
+        let stack = Stack::new(placement, 8, Window::default());
+        let all = |version| (0..BLOCKS).for_each(|lba| write(&stack.history, lba, version, false));
+        all(1);
+        let first = stack.history.mark("first", true).expect("a mark").time;
+        all(2);
+        let second = stack.history.mark("second", true).expect("a mark").time;
+        let answered = Arc::new(AtomicU64::new(2));
+        let going = Arc::new(AtomicBool::new(false));
+        let (stepper, over) = steps(&stack.history, &stack.clock);
+        let (history, answers, goes) = (stack.history.clone(), answered.clone(), going.clone());
+        let back = thread::spawn(move || {
+            for (version, at) in [(1, first), (2, second)] {
+                goes.store(true, Ordering::SeqCst);
+                history.revert(at).expect("a revert");
+                answers.store(version, Ordering::SeqCst);
+                goes.store(false, Ordering::SeqCst);
+                for _ in 0..4 {
+                    thread::yield_now();
+                }
+            }
+        });
+        for _ in 0..6 {
+            let before = (answered.load(Ordering::SeqCst), going.load(Ordering::SeqCst));
+            let seen = read_all(&*stack.history, BLOCKS);
+            let after = (answered.load(Ordering::SeqCst), going.load(Ordering::SeqCst));
+            if before == after && !before.1 {
+                assert_eq!(seen, vec![before.0; BLOCKS as usize], "{placement:?}");
+            }
+        }
+        back.join().expect("it ends");
+        over.store(true, Ordering::SeqCst);
+        stepper.join().expect("it ends");
+        assert_eq!(read_all(&*stack.history, BLOCKS), vec![2; BLOCKS as usize], "{placement:?}");
+        while stack.history.step().expect("a step") {}
+        assert_eq!(read_all(&*stack.history, BLOCKS), vec![2; BLOCKS as usize], "{placement:?}");
+    });
+}
+
+/// Readers of the present beside writers whose blocks leave memory at once, are read from the devices and stay in the read cache: nobody sees what was before an answered write.
+#[test]
+fn reader_of_the_present_never_sees_less_than_was_answered_in_any_schedule() {
+    const BLOCKS: u64 = 2;
+    explore(|placement| {
+        let stack = Stack::new(placement, 1, Window::default());
+        (0..BLOCKS).for_each(|lba| write(&stack.history, lba, 1, true));
+        let (started, done) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(1)));
+        let (stepper, over) = steps(&stack.history, &stack.clock);
+        let (history, starts, ends) = (stack.history.clone(), started.clone(), done.clone());
+        let writer = thread::spawn(move || {
+            for version in 2..=5 {
+                starts.store(version, Ordering::SeqCst);
+                (0..BLOCKS).for_each(|lba| write(&history, lba, version, lba == 0));
+                ends.store(version, Ordering::SeqCst);
+            }
+        });
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let (history, started, done) = (stack.history.clone(), started.clone(), done.clone());
+                thread::spawn(move || {
+                    for _ in 0..8 {
+                        let before = done.load(Ordering::SeqCst);
+                        let seen = read_all(&*history, BLOCKS);
+                        let after = started.load(Ordering::SeqCst);
+                        for version in seen {
+                            assert!(
+                                (before..=after).contains(&version),
+                                "{placement:?}: {before} <= {version} <= {after}"
+                            );
+                        }
+                    }
+                })
+            })
+            .collect();
+        writer.join().expect("it ends");
+        readers.into_iter().for_each(|reader| reader.join().expect("it ends"));
+        over.store(true, Ordering::SeqCst);
+        stepper.join().expect("it ends");
+        assert_eq!(read_all(&*stack.history, BLOCKS), [5; BLOCKS as usize], "{placement:?}");
+    });
+}
+
+/// Two write a half of each block, and somebody all of another, beside the thread that writes out: no half is lost.
+#[test]
+fn parts_of_a_block_that_several_write_are_all_there_in_every_schedule() {
+    const BLOCKS: u64 = 3;
+    explore(|placement| {
+        let stack = Stack::new(placement, 2, Window::default());
+        let (stepper, over) = steps(&stack.history, &stack.clock);
+        let writers: Vec<_> = (0..2u64)
+            .map(|half| {
+                let history = stack.history.clone();
+                thread::spawn(move || {
+                    for version in 1..=2 {
+                        for lba in 0..BLOCKS {
+                            let data = &stamped(lba, version)[..B / 2];
+                            let offset = lba * B as u64 + half * (B / 2) as u64;
+                            history.write(offset, Segments::copy_of(data)).expect("it is written");
+                        }
+                    }
+                })
+            })
+            .collect();
+        write(&stack.history, BLOCKS, 2, true);
+        writers.into_iter().for_each(|writer| writer.join().expect("it ends"));
+        over.store(true, Ordering::SeqCst);
+        stepper.join().expect("it ends");
+        assert_eq!(read_all(&*stack.history, BLOCKS + 1), [2; BLOCKS as usize + 1], "{placement:?}");
+    });
+}
+
+/// A store that is full of what may not go: flushes and writes wait, readers and the owner's thread do not, and all go on once time has passed. Nobody waits for ever.
+#[test]
+fn who_waits_for_room_holds_up_nobody_and_goes_on_in_every_schedule() {
+    explore_some(SCHEDULES_LONG, |placement| {
+        let hour = Duration::from_secs(3600);
+        let mut window = Window { floor: hour, ..Window::default() };
+        let stack = Stack::new(placement, 8, window);
+        let mut version = 0;
+        let mut fill = || {
+            version += 1;
+            let data: Vec<u8> = (0..16).flat_map(|lba| stamped(lba, version)).collect();
+            stack.history.write(0, Segments::copy_of(&data)).is_ok()
+        };
+        while fill() {}
+        assert!(stack.history.flush().is_err(), "the store is full");
+        let known = read_all(&*stack.history, 16);
+        window.floor_policy = FloorPolicy::Wait;
+        stack.history.set_window(window).expect("another window");
+        let (stepper, over) = steps(&stack.history, &stack.clock);
+        let (flushing, writing) = (stack.history.clone(), stack.history.clone());
+        let flush = thread::spawn(move || flushing.flush().expect("a flush"));
+        let writer = thread::spawn(move || write(&writing, 0, 1 << 20, true));
+        for _ in 0..3 {
+            assert_eq!(read_all(&*stack.history, 16)[1..], known[1..], "{placement:?}");
+        }
+        stack.clock.advance(2 * hour);
+        stack.history.wake();
+        flush.join().expect("it ends");
+        writer.join().expect("it ends");
+        over.store(true, Ordering::SeqCst);
+        stepper.join().expect("it ends");
+        assert_eq!(read(&*stack.history, 0), 1 << 20, "{placement:?}");
+        assert_eq!(read_all(&*stack.history, 16)[1..], known[1..], "{placement:?}");
+    });
+}
