@@ -4,7 +4,7 @@
 //! may let another thread go on. Nothing else in this crate changes with the feature.
 
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shuttle::sync;
 
@@ -87,11 +87,27 @@ impl Condvar {
         guard.guard = Some(whole(self.0.wait(held)));
     }
 
+    /// The deadline never comes: whoever would have to wait until then is found as a deadlock.
+    pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _deadline: Instant) -> Waited {
+        self.wait(guard);
+        Waited
+    }
+
     /// Any time may have passed when another thread goes on: the wait is over at once.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _patience: Duration) {
         guard.guard = None;
         shuttle::thread::yield_now();
         guard.guard = Some(whole(guard.mutex.0.lock()));
+    }
+}
+
+/// How a wait with a deadline ended.
+pub struct Waited;
+
+impl Waited {
+    /// Never.
+    pub fn timed_out(&self) -> bool {
+        false
     }
 }
 

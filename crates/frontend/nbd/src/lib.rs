@@ -16,12 +16,16 @@ mod device_error;
 mod exports;
 mod limits;
 mod listener;
+mod locks;
 mod registry;
 mod round;
+#[cfg(all(test, feature = "shuttle"))]
+#[path = "tests/schedules.rs"]
+mod schedules;
 mod server;
 mod session;
 mod status;
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 mod transport;
 mod unaligned;

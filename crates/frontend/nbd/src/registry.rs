@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use cairn_frontend_session::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX};
 use cairn_frontend_session::{Activity, Meter, Socket, Totals};
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::RwLock;
+
+use crate::locks::{Condvar, Mutex};
 
 /// A session as others see it.
 #[derive(Debug, Clone, PartialEq)]
