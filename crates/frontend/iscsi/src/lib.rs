@@ -16,10 +16,13 @@ mod device_error;
 mod execute;
 mod limits;
 mod listener;
+mod locks;
 mod login;
 mod pacer;
 mod registry;
 mod round;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
 mod server;
 mod session;
 mod targets;

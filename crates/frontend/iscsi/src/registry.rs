@@ -9,7 +9,8 @@ use std::time::Instant;
 use cairn_frontend_session::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX};
 use cairn_frontend_session::{Activity, Meter, Socket, Totals};
 use cairn_proto_iscsi::{Identity, LoginError, Operational};
-use parking_lot::{Condvar, Mutex};
+
+use crate::locks::{Condvar, Mutex, MutexGuard};
 
 /// A session as others see it.
 #[derive(Debug, Clone, PartialEq)]
@@ -218,7 +219,7 @@ impl Registry {
             .collect()
     }
 
-    fn wait(&self, table: &mut parking_lot::MutexGuard<'_, Table>, over: impl Fn(&Table) -> bool) {
+    fn wait(&self, table: &mut MutexGuard<'_, Table>, over: impl Fn(&Table) -> bool) {
         let deadline = Instant::now() + CLOSE_PATIENCE;
         while !over(table) {
             if self.ended.wait_until(table, deadline).timed_out() {
