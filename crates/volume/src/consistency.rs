@@ -437,7 +437,7 @@ impl Volume {
                     let mut update = TreeUpdate::regular(tree, old_tree.length);
                     update.punch(0, old_tree.length, gathered, &mut |n| self.allocate(n))?;
                     update.finish(gathered, &mut |n| self.allocate(n))?;
-                    let lost = slots_of(changes).map(|(_, pointer)| pointer);
+                    let lost = changes.settled().map(|(_, pointer)| pointer);
                     gathered.freed.extend(lost.clone());
                     gathered.allocated.extend(lost.map(|pointer| pointer.vbn));
                 }
@@ -464,7 +464,7 @@ impl Volume {
         if length < old.length {
             update.punch(length, old.length, gathered, &mut allocate)?;
         }
-        let mut slots: Vec<(u64, BlockPointer)> = slots_of(changes).collect();
+        let mut slots: Vec<(u64, BlockPointer)> = changes.settled().collect();
         // Blocks past a new, smaller end have no place in the tree.
         let within = slots.partition_point(|(lba, _)| *lba < length);
         for (_, pointer) in slots.split_off(within) {
@@ -881,14 +881,8 @@ impl Volume {
     }
 }
 
-/// Every block of a file's changes in a settled generation, in the order of their numbers.
-fn slots_of(changes: &FileOverlay) -> impl Iterator<Item = (u64, BlockPointer)> + Clone + '_ {
-    debug_assert_eq!(changes.placed().count(), changes.slots.len(), "it has placed all of its blocks");
-    changes.placed()
-}
-
 fn placed_blocks(overlay: &Overlay) -> impl Iterator<Item = BlockPointer> + '_ {
-    overlay.files.values().flat_map(slots_of).map(|(_, pointer)| pointer)
+    overlay.files.values().flat_map(FileOverlay::settled).map(|(_, pointer)| pointer)
 }
 
 /// The map blocks in which these blocks have their bits. Neighbours mostly share theirs, and collecting one for each would sort them all.

@@ -152,11 +152,13 @@ impl FileOverlay {
         }
     }
 
-    /// Every block that is at its place, in the order of their numbers.
-    pub(crate) fn placed(&self) -> impl Iterator<Item = (u64, BlockPointer)> + Clone + '_ {
-        self.slots.iter().filter_map(|(lba, slot)| match slot {
-            Slot::Placed(spot) => Some((lba, spot.pointer(self.birth))),
-            Slot::Unplaced { .. } | Slot::InFlight { .. } => None,
+    /// Every block of a settled generation, in the order of their numbers.
+    pub(crate) fn settled(&self) -> impl Iterator<Item = (u64, BlockPointer)> + Clone + '_ {
+        self.slots.iter().map(|(lba, slot)| match slot {
+            Slot::Placed(spot) => (lba, spot.pointer(self.birth)),
+            Slot::Unplaced { .. } | Slot::InFlight { .. } => {
+                unreachable!("a settled generation has placed all of its blocks")
+            }
         })
     }
 
