@@ -40,6 +40,12 @@ const OTHERS: [(&str, &[&str]); 2] = [
     ("checkpoint", &["--placement", "checkpointing", "--granularity", "every-write"]),
 ];
 
+/// What takes turns once more when its store is full: each write then costs as much of the oldest history.
+const FULL: [&str; 2] = ["logging", "split"];
+/// Parts of the disk that a store has: more than a turn writes; and one that is soon full.
+const ROOMY: u64 = 8;
+const TIGHT: u64 = 2;
+
 /// Makes an image of `bytes` that no file system can take for holes.
 fn image(path: &Path, bytes: u64) -> Result<()> {
     use std::io::Write;
@@ -68,17 +74,28 @@ fn count(cairn: &Cairn, device: &str) -> Result<Counted> {
     })
 }
 
-fn adopt(cairn: &Cairn, folder: &Path, device: &str, how: &[&str], bytes: u64) -> Result<()> {
-    let path = |end: &str| folder.join(format!("{device}.{end}"));
-    image(&path("img"), bytes)?;
-    let (origin, history) = (path("img").display().to_string(), path("history").display().to_string());
+/// As the server opens files: an origin through the page cache, a history with direct writes.
+fn options_of(name: &str) -> FileOptions {
+    let direct = if name.ends_with("history") { Direct::Writes } else { Direct::Never };
+    FileOptions { direct, ..FileOptions::default() }
+}
+
+/// Adopts the image of a device, with a history of `room` bytes.
+fn adopt(cairn: &Cairn, folder: &Path, device: &str, how: &[&str], room: u64) -> Result<()> {
+    let path = |end: &str| folder.join(format!("{device}.{end}")).display().to_string();
+    let (origin, history, room) = (path("img"), path("history"), room.to_string());
     let mut words = vec!["device", "adopt", device, "--origin", &origin];
-    let room = (bytes * 4).to_string();
     if !how.is_empty() {
         words.extend(["--history", &history, "--history-size", &room]);
         words.extend(how);
     }
     cairn.cli(&words).map(drop)
+}
+
+/// Makes a plain disk of it again.
+fn release(cairn: &Cairn, folder: &Path, device: &str) -> Result<()> {
+    cairn.cli(&["device", "release", device, "--yes"])?;
+    Ok(std::fs::remove_file(folder.join(format!("{device}.history")))?)
 }
 
 /// An export of a server.
@@ -95,7 +112,10 @@ pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
     if !plan.only_peers {
         let cairn = Cairn::start(plan, "history-cairn", "off", MEMORY_DEFAULT_MIB)?;
         for (device, how) in DEVICES.iter().chain(&OTHERS) {
-            adopt(&cairn, &folder, device, how, bytes)?;
+            image(&folder.join(format!("{device}.img")), bytes)?;
+            if how.is_empty() {
+                adopt(&cairn, &folder, device, how, 0)?;
+            }
         }
         let nbdkit = nbdkit_file(&folder, "nbdkit", bytes)?;
         let mut qcow2 = Qcow2::new(&folder, bytes)?;
@@ -130,6 +150,7 @@ pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
                     settle()?;
                     continue;
                 }
+                adopt(&cairn, &folder, device, how, bytes * ROOMY)?;
                 cairn.cli(&["history", "mark", device, &format!("r{round}")])?;
                 let mut turn = |name: &'static str, load: &Load| -> Result<()> {
                     let before = count(&cairn, device)?;
@@ -142,6 +163,20 @@ pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
                     turn("cow, first writes", &Load { until: Until::Bytes(bytes), ..Load::fill(bytes) })?;
                 }
                 turn(device, &load)?;
+                release(&cairn, &folder, device)?;
+                if FULL.contains(device) {
+                    adopt(&cairn, &folder, device, how, bytes * TIGHT)?;
+                    let uri = cairn.server()?.uri(device);
+                    Load { until: Until::Bytes(bytes * TIGHT), ..load }.run(&target(
+                        plan,
+                        cairn.server()?,
+                        uri.clone(),
+                    ))?;
+                    settle()?;
+                    let name = if *device == "split" { "split, full" } else { "logging, full" };
+                    note(name, load.run(&target(plan, cairn.server()?, uri))?.iops);
+                    release(&cairn, &folder, device)?;
+                }
             }
         }
         let of = |name: &str| {
@@ -163,6 +198,16 @@ pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
             ("split", "the same, every write kept, split-down-stream", AtLeast(0.5)),
             ("stream", "the same, every write kept, split-stream", AtLeast(0.5)),
             ("checkpoint", "the same, every write kept, checkpointing", report::Target::None),
+            (
+                "logging, full",
+                "the same, every write kept, logging, the store full: the oldest history goes",
+                report::Target::None,
+            ),
+            (
+                "split, full",
+                "the same, every write kept, split-down-stream, the store full: the oldest history goes",
+                report::Target::None,
+            ),
         ] {
             report.against(work, "IOPS", Some(of(name)), without, asked);
             if matches!(name, "row" | "cow") {
@@ -207,10 +252,8 @@ pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
 fn write_through(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
     const IN_FLIGHT: u64 = 32;
     let bytes = plan.export_bytes() / 8;
-    let file = |name: &str, bytes| {
-        let options = FileOptions { direct: Direct::Never, ..FileOptions::default() };
-        FileDevice::create_with(folder.join(name), bytes, options).map(Arc::new)
-    };
+    let file =
+        |name: &str, bytes| FileDevice::create_with(folder.join(name), bytes, options_of(name)).map(Arc::new);
     let placements = [
         ("cairn, no history", None),
         ("logging", Some(Placement::Logging)),
@@ -221,8 +264,8 @@ fn write_through(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> 
         let mut without = 0.0;
         for (name, placement) in placements {
             image(&folder.join("through.img"), bytes)?;
-            let options = FileOptions { direct: Direct::Never, ..FileOptions::default() };
-            let origin: Arc<dyn Device> = Arc::new(FileDevice::open(folder.join("through.img"), options)?);
+            let path = folder.join("through.img");
+            let origin: Arc<dyn Device> = Arc::new(FileDevice::open(path, options_of("through.img"))?);
             let history = placement.map(|placement| -> Result<Arc<History>> {
                 let _ = std::fs::remove_file(folder.join("through.history"));
                 let store = file("through.history", bytes * 4)?;
@@ -297,10 +340,9 @@ fn reduced(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
     let writes: u64 = if plan.quick { 20_000 } else { 400_000 };
     let pages = 16_384;
     let file = |name: &str, bytes| {
-        let options = FileOptions { direct: Direct::Never, ..FileOptions::default() };
         let path = folder.join(name);
         let _ = std::fs::remove_file(&path);
-        FileDevice::create_with(path, bytes, options).map(Arc::new)
+        FileDevice::create_with(path, bytes, options_of(name)).map(Arc::new)
     };
     for placement in [Placement::Logging, Placement::Checkpointing] {
         let mut without = None;
@@ -378,8 +420,7 @@ fn many_writes(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
     let path = |end: &str| -> PathBuf { folder.join(format!("many.{end}")) };
     let origin_bytes = 1 << 30;
     let file = |path: &Path, bytes| {
-        let options = FileOptions { direct: Direct::Never, ..FileOptions::default() };
-        FileDevice::create_with(path, bytes, options).map(Arc::new)
+        FileDevice::create_with(path, bytes, options_of(&path.display().to_string())).map(Arc::new)
     };
     let (origin, store) =
         (file(&path("img"), origin_bytes)?, file(&path("history"), writes * 1024 + (1 << 30))?);

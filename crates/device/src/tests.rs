@@ -73,6 +73,14 @@ fn file_device_passes_the_suite_through_the_page_cache_with_calls() {
 }
 
 #[test]
+fn file_device_passes_the_suite_with_direct_writes_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    for engine in [Engine::Auto, Engine::Calls] {
+        file_suite(folder.path(), FileOptions { direct: Direct::Writes, engine, read_only: false });
+    }
+}
+
+#[test]
 fn only_the_last_device_of_a_concatenation_grows() {
     let first = Arc::new(MemoryDevice::new(8 * KIB));
     let last = Arc::new(MemoryDevice::new(8 * KIB));

@@ -882,16 +882,14 @@ impl History {
             let cursor = self.state.lock().reverts.first().map_or(0, |revert| revert.cursor);
             progress(cursor, self.blocks());
         }
-        while writer.trim.is_some() {
-            self.trim_slice(writer)?;
-        }
+        self.trim_all(writer)?;
         if self.placement == Placement::Logging {
             let to = {
                 let mut state = self.state.lock();
                 self.stamp(&mut state)
             };
             self.begin_trim(writer, to, to, 0)?;
-            while !self.trim_slice(writer)? {
+            while !self.trim_slice(writer, self.moves_awaited())? {
                 progress(writer.trim.map_or(0, |trim| trim.reached()), self.blocks());
             }
         }

@@ -11,9 +11,12 @@ use crate::index::Version;
 use crate::log::{Pending, Segment, Writer};
 use crate::owed::Price;
 use crate::status::HistoryEvent;
+use crate::trim::MOVES;
 
 /// Free segments that writes leave for what makes room.
 pub(crate) const RESERVE: usize = 3;
+/// A full store gives up so small a part of its history at first.
+const PARTS_GIVEN_UP: usize = 32;
 /// Events that are remembered.
 const EVENTS_MAX: usize = 64;
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -59,7 +62,7 @@ impl History {
             return self.destage(writer);
         }
         if writer.trim.is_some() {
-            if self.trim_slice(writer)? {
+            if self.trim_slice(writer, MOVES)? {
                 self.reclaim(writer)?;
             }
             return Ok(true);
@@ -216,9 +219,7 @@ impl History {
     pub(crate) fn win_room(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let before = writer.spare();
         self.reclaim(writer)?;
-        while writer.trim.is_some() {
-            self.trim_slice(writer)?;
-        }
+        self.trim_all(writer)?;
         self.reclaim(writer)?;
         // What is moved may begin a segment: then it takes another one to win any.
         while writer.spare() <= before && writer.spare() > 1 && self.clean(writer)? {}
@@ -232,8 +233,9 @@ impl History {
             times.sort_unstable();
             (times, self.clock.now().0.max(state.last))
         };
-        // One segment's history at first, then more, in the end all; less where there is no room to move so far at once.
-        let (mut done, mut part, mut is_last, mut is_gainless) = (0, 1, false, false);
+        // A small part of the history at first, then more, in the end all; less where there is no room to move so far at once. Each move looks at the whole index and costs a dozen flushes, so one segment's would be too little.
+        let first = (writer.usable() / PARTS_GIVEN_UP).max(1);
+        let (mut done, mut part, mut is_last, mut is_gainless) = (0, first, false, false);
         loop {
             let time = times.get(done + part - 1).filter(|_| !is_last).copied().unwrap_or(now);
             is_last |= time >= now;
@@ -270,7 +272,7 @@ impl History {
     /// Moves the start of the window for a lack of room, and says so.
     fn give_up(&self, writer: &mut Writer, to: u64, start: u64, owed: u64) -> Result<(), HistoryError> {
         self.begin_trim(writer, to, start, owed)?;
-        while !self.trim_slice(writer)? {}
+        self.trim_all(writer)?;
         self.reclaim(writer)?;
         let mut state = self.state.lock();
         let state = &mut *state;

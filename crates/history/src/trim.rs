@@ -18,8 +18,10 @@ use crate::log::Writer;
 
 /// Versions that a slice looks at.
 const SLICE: usize = 4096;
-/// Blocks that a slice moves at most; a slice keeps writers waiting.
-const MOVES: usize = 64;
+/// Blocks that a slice moves at most beside writers, which wait for its end.
+pub(crate) const MOVES: usize = 64;
+/// Bytes of blocks that a slice moves at most when writers wait for the end of the move anyway.
+const AWAITED_BYTES: usize = 8 << 20;
 
 /// A move of the window that is under way.
 #[derive(Debug, Clone, Copy)]
@@ -82,10 +84,21 @@ impl History {
         Ok(())
     }
 
-    /// Goes on with a move of the window; true when it is over.
-    pub(crate) fn trim_slice(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
+    /// Makes a move of the window for which writers wait, to its end.
+    pub(crate) fn trim_all(&self, writer: &mut Writer) -> Result<(), HistoryError> {
+        while !self.trim_slice(writer, self.moves_awaited())? {}
+        Ok(())
+    }
+
+    /// Blocks of a slice for which writers wait.
+    pub(crate) fn moves_awaited(&self) -> usize {
+        (AWAITED_BYTES / self.block_bytes as usize).max(MOVES)
+    }
+
+    /// Goes on with a move of the window, with so many blocks at most; true when it is over.
+    pub(crate) fn trim_slice(&self, writer: &mut Writer, moves: usize) -> Result<bool, HistoryError> {
         let Some(mut trim) = writer.trim else { return Ok(true) };
-        let (found, next) = self.find(&trim);
+        let (found, next) = self.find(&trim, moves);
         let rebased = found.base.len() as u64;
         let to = trim.to;
         let mut lost = found.lost;
@@ -107,7 +120,7 @@ impl History {
     }
 
     /// Versions of the next slice that have to be brought elsewhere.
-    fn find(&self, trim: &Trim) -> (Found, Option<Key>) {
+    fn find(&self, trim: &Trim, moves: usize) -> (Found, Option<Key>) {
         let mut found = Found::default();
         let logging = self.placement == Placement::Logging;
         let state = self.state.lock();
@@ -129,7 +142,7 @@ impl History {
                 return false;
             }
             if block != Some(version.lba) {
-                if seen >= SLICE || found.fold.len() + found.base.len() + found.lost.len() >= MOVES {
+                if seen >= SLICE || found.fold.len() + found.base.len() + found.lost.len() >= moves {
                     return false;
                 }
                 settle(last.take(), None, &mut found);

@@ -41,7 +41,8 @@ mod show;
 mod waiting;
 
 use place::Place;
-pub(crate) use place::{open_when_free, refuse_store_file, take_store_file};
+use place::create_store_file;
+pub(crate) use place::{open_store_file, refuse_store_file, take_store_file};
 
 /// How long the background thread of a device rests when there was nothing to do.
 const REST: Duration = Duration::from_millis(50);
@@ -306,9 +307,9 @@ impl Devices {
 
     /// Opens a device, its views and its clones, and gives it a thread.
     fn start(&self, name: &str, document: &Document) -> Result<Entry, ServerError> {
-        let origin = self.open_place(&document.origin)?;
+        let origin = self.open_origin(&document.origin)?;
         let Some(history) = &document.history else { return Ok(Entry::Plain(document.clone(), origin)) };
-        let store = self.open_place(history)?;
+        let store = self.open_store(history)?;
         let mut document = document.clone();
         if document.history_id.is_empty() {
             // From before it was noted.

@@ -1,6 +1,7 @@
 //! A regular file or a raw disk as a device.
 //!
-//! Direct I/O where the file system takes it, else through the page cache with the same promises. A batch goes to
+//! Direct I/O where the file system takes it, else through the page cache with the same promises; or writes the one way and reads the other
+//! ([`Direct::Writes`]), which Linux keeps coherent: a direct write drops what the cache has of its range, before and after. A batch goes to
 //! the kernel as vectored transfers on the calling thread's own io_uring, or with plain calls where rings are not
 //! allowed. A flush is `fdatasync`. When one fails the kernel has dropped what it could not write, so a later
 //! `fdatasync` proves nothing: the first failure stays and every later flush reports it.
@@ -40,6 +41,8 @@ pub enum Direct {
     /// Where the file system takes it and the length is a multiple of 4096.
     #[default]
     Auto,
+    /// Writes as with `Auto`, reads through the page cache: for a log, which is written once and in order, much of it never read and some of it often.
+    Writes,
     /// Through the page cache. Any offset and length is then allowed.
     Never,
 }
@@ -68,9 +71,13 @@ pub struct FileOptions {
 /// A regular file or a raw disk.
 #[derive(Debug)]
 pub struct FileDevice {
+    /// It holds the lock. All but some writes goes through it.
     file: File,
+    /// The same file for writes past the page cache, where reads go through it.
+    past: Option<File>,
     length: AtomicU64,
     disk: bool,
+    /// Reads go past the page cache.
     direct: bool,
     read_only: bool,
     rings: bool,
@@ -98,9 +105,10 @@ impl FileDevice {
     }
 
     fn new(opened: Opened, options: FileOptions) -> Self {
-        let Opened { file, length, disk, direct, trims, fast_zeroes } = opened;
+        let Opened { file, past, length, disk, direct, trims, fast_zeroes } = opened;
         Self {
             file,
+            past,
             length: AtomicU64::new(length),
             disk,
             direct,
@@ -140,9 +148,14 @@ impl FileDevice {
         Ok(())
     }
 
-    /// True when requests go past the page cache.
+    /// True when writes go past the page cache.
     pub fn is_direct(&self) -> bool {
-        self.direct
+        self.goes_past(true)
+    }
+
+    /// Whether writes, or reads, go past the page cache.
+    fn goes_past(&self, write: bool) -> bool {
+        self.direct || write && self.past.is_some()
     }
 
     /// True when requests go through io_uring.
@@ -152,19 +165,26 @@ impl FileDevice {
 
     /// Does all transfers to their end. Reads come before writes.
     fn transfer(&self, transfers: &mut [Transfer]) {
-        // A write through the page cache is a copy, which a ring gives to a worker thread of the kernel on most file systems.
-        let ringed = if self.direct {
-            transfers.len()
-        } else {
-            transfers.partition_point(|transfer| !transfer.is_write())
-        };
-        let (ringed, called) = transfers.split_at_mut(ringed);
-        // One transfer alone has nothing to run beside, and a plain call is some microseconds faster.
-        let done = ringed.len() > 1 && self.rings && uring::run(&self.file, ringed).is_ok();
-        if !done {
-            ringed.iter_mut().for_each(|transfer| calls::run(&self.file, transfer));
+        if self.direct {
+            return self.carry(&self.file, transfers);
         }
-        called.iter_mut().for_each(|transfer| calls::run(&self.file, transfer));
+        let (reads, writes) =
+            transfers.split_at_mut(transfers.partition_point(|transfer| !transfer.is_write()));
+        self.carry(&self.file, reads);
+        match &self.past {
+            Some(past) => self.carry(past, writes),
+            // A write through the page cache is a copy, which a ring gives to a worker thread of the kernel on most file systems.
+            None => writes.iter_mut().for_each(|transfer| calls::run(&self.file, transfer)),
+        }
+    }
+
+    /// Does them side by side where that can be.
+    fn carry(&self, file: &File, transfers: &mut [Transfer]) {
+        // One transfer alone has nothing to run beside, and a plain call is some microseconds faster.
+        let done = transfers.len() > 1 && self.rings && uring::run(file, transfers).is_ok();
+        if !done {
+            transfers.iter_mut().for_each(|transfer| calls::run(file, transfer));
+        }
     }
 
     /// Makes everything durable, or says what the first failure to do so was.
@@ -248,7 +268,7 @@ impl FileDevice {
                 iovecs.push(libc::iovec { iov_base: zero.as_ptr().cast_mut().cast(), iov_len });
                 rest -= iov_len;
             }
-            let mut transfer = [Transfer::new(true, self.direct, at, iovecs)];
+            let mut transfer = [Transfer::new(true, self.goes_past(true), at, iovecs)];
             self.transfer(&mut transfer);
             let [transfer] = transfer;
             transfer
@@ -283,7 +303,7 @@ impl Device for FileDevice {
     fn geometry(&self) -> Geometry {
         Geometry {
             length: self.length.load(Ordering::Acquire),
-            alignment: if self.direct { BLOCK_SIZE as u32 } else { 1 },
+            alignment: if self.goes_past(true) { BLOCK_SIZE as u32 } else { 1 },
             read_only: self.read_only,
             trims: self.trims,
             fast_zeroes: self.fast_zeroes,

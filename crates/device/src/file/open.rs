@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -95,6 +96,7 @@ impl OpenError {
 /// An open file or disk, locked, and what it can do.
 pub(super) struct Opened {
     pub(super) file: File,
+    pub(super) past: Option<File>,
     pub(super) length: u64,
     pub(super) disk: bool,
     pub(super) direct: bool,
@@ -170,8 +172,12 @@ fn probe(mut file: File, options: &FileOptions) -> io::Result<Opened> {
     let metadata = file.metadata()?;
     let disk = metadata.file_type().is_block_device();
     let length = file.seek(SeekFrom::End(0))?;
-    let direct =
-        options.direct == Direct::Auto && length.is_multiple_of(BLOCK_SIZE as u64) && enter_direct(&file)?;
+    let whole = length.is_multiple_of(BLOCK_SIZE as u64);
+    let direct = whole && options.direct == Direct::Auto && enter_direct(&file)?;
+    let past = match options.direct {
+        Direct::Writes if whole && !options.read_only => open_past(&file)?,
+        _ => None,
+    };
     let (trims, fast_zeroes) = if disk {
         let number = metadata.rdev();
         let limit = |name| queue_limit(number, name).is_some_and(|limit| limit > 0);
@@ -182,7 +188,14 @@ fn probe(mut file: File, options: &FileOptions) -> io::Result<Opened> {
         let punches = !options.read_only && calls::allocate(&file, mode, length, BLOCK_SIZE as u64).is_ok();
         (punches, punches)
     };
-    Ok(Opened { file, length, disk, direct, trims, fast_zeroes })
+    Ok(Opened { file, past, length, disk, direct, trims, fast_zeroes })
+}
+
+/// The same file once more, for direct writes, where the file system takes these. It is found by its descriptor: at its path there may be another one by now.
+fn open_past(file: &File) -> io::Result<Option<File>> {
+    let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let Ok(past) = OpenOptions::new().read(true).write(true).open(again) else { return Ok(None) };
+    Ok(enter_direct(&past)?.then_some(past))
 }
 
 /// Switches direct I/O on when the file system takes it.

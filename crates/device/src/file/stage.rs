@@ -103,7 +103,7 @@ impl Stage {
     }
 
     fn add_write(&mut self, device: &FileDevice, index: usize, offset: u64, data: &Segments, fua: bool) {
-        let suits = !device.direct || data.iter().all(|piece| piece.as_whole().is_some());
+        let suits = !device.goes_past(true) || data.iter().all(|piece| piece.as_whole().is_some());
         let copy = (!suits).then(|| Segments::copy_of(&data.to_vec()));
         let start = self.iovecs.len();
         self.iovecs.extend(copy.as_ref().unwrap_or(data).iter().map(|piece| libc::iovec {
@@ -253,7 +253,7 @@ fn merge(
 
 fn new_transfer(device: &FileDevice, parts: &[Part], iovecs: &[libc::iovec]) -> Transfer {
     let pieces = parts.iter().flat_map(|part| &iovecs[part.iovecs.clone()]);
-    Transfer::new(parts[0].write, device.direct, parts[0].offset, joined(pieces))
+    Transfer::new(parts[0].write, device.goes_past(parts[0].write), parts[0].offset, joined(pieces))
 }
 
 /// Iovecs with those made one that follow each other in memory, as the blocks of a run do: the kernel takes each by itself.

@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 
 fn every_option() -> Vec<FileOptions> {
     let mut all = Vec::new();
-    for direct in [Direct::Auto, Direct::Never] {
+    for direct in [Direct::Auto, Direct::Writes, Direct::Never] {
         for engine in [Engine::Auto, Engine::Calls] {
             all.push(FileOptions { read_only: false, direct, engine });
         }

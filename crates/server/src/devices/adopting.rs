@@ -9,7 +9,7 @@ use cairn_base::HistoryId;
 use cairn_device::{Device, FileDevice};
 use cairn_history::{FloorPolicy, History, HistoryOptions};
 
-use super::place::{self, Place, file_options, refuse_used, take_store_file};
+use super::place::{self, Place, origin_options, refuse_used, take_store_file};
 use super::{
     BLOCK_BYTES, CACHE_BYTES, DIRTY_BYTES, Devices, Document, Entry, STORE_MIN, new_history, wants_history,
 };
@@ -164,7 +164,7 @@ impl Devices {
     fn clear_unfinished(&self, place: &Place, id: &str) -> Result<(), ServerError> {
         let id = u128::from_str_radix(id, 16).map_err(|_| ServerError::Bug)?;
         let id = HistoryId(id.to_be_bytes());
-        let store = self.open_place(place)?;
+        let store = self.open_store(place)?;
         let bytes = u64::from(place::MUST_BE_EMPTY);
         if History::is_unfinished(&*store, id).map_err(ServerError::history(&place.to_string()))? {
             store.write_from(0, &vec![0; bytes.min(store.geometry().length) as usize])?;
@@ -185,7 +185,7 @@ impl Devices {
         }
         match (place, new) {
             (Place::File(path), Some(bytes)) => {
-                let device = FileDevice::create_with(path, bytes, file_options())?;
+                let device = FileDevice::create_with(path, bytes, origin_options())?;
                 made.push(path.clone());
                 Ok(Arc::new(device))
             }
@@ -193,7 +193,7 @@ impl Devices {
                 what: "the size",
                 rule: "a LUN has one: make it with `cairn lun create`",
             }),
-            (place, None) => self.open_place(place),
+            (place, None) => self.open_origin(place),
         }
     }
 
@@ -210,7 +210,7 @@ impl Devices {
         };
         self.refuse_adopted(volume, Some(short))?;
         tracing::info!(lun = format!("{volume}/{short}"), "a LUN holds a history");
-        let store = self.open_place(place)?;
+        let store = self.open_store(place)?;
         refuse_used(&*store, place)?;
         Ok(store)
     }

@@ -6,10 +6,13 @@ use std::fs;
 use std::sync::Arc;
 
 use cairn_base::Timestamp;
-use cairn_device::{Device, FileDevice};
+use cairn_device::Device;
 use cairn_history::History;
 
-use super::{Devices, Document, OpenDevice, STORE_MIN, Shown, exactly, open_when_free, options_of_a_clone};
+use super::{
+    Devices, Document, OpenDevice, STORE_MIN, Shown, create_store_file, exactly, open_store_file,
+    options_of_a_clone,
+};
 use crate::api;
 use crate::error::ServerError;
 use crate::names;
@@ -170,10 +173,10 @@ impl Devices {
         let history = if new {
             // Room for every block twice: what is overwritten is cleaned away, so that it never fills.
             let bytes = (2 * view.geometry().length + STORE_MIN).next_multiple_of(1 << 20);
-            let store = Arc::new(FileDevice::create(&path, bytes)?);
+            let store = create_store_file(&path, bytes)?;
             History::create(view.clone(), store, &options_of_a_clone(document.block_bytes), options)
         } else {
-            History::open(view.clone(), open_when_free(&path)?, options)
+            History::open(view.clone(), open_store_file(&path)?, options)
         };
         Ok(Shown::Clone { history: history.map_err(&failed)?, view })
     }

@@ -97,10 +97,19 @@ impl fmt::Display for Place {
 }
 
 impl Devices {
-    /// Opens what is there.
-    pub(super) fn open_place(&self, place: &Place) -> Result<Arc<dyn Device>, ServerError> {
+    /// Opens what is adopted.
+    pub(super) fn open_origin(&self, place: &Place) -> Result<Arc<dyn Device>, ServerError> {
+        self.open_place(place, origin_options())
+    }
+
+    /// Opens what holds a history.
+    pub(super) fn open_store(&self, place: &Place) -> Result<Arc<dyn Device>, ServerError> {
+        self.open_place(place, store_options())
+    }
+
+    fn open_place(&self, place: &Place, options: FileOptions) -> Result<Arc<dyn Device>, ServerError> {
         match place {
-            Place::File(path) => Ok(open_when_free(path)?),
+            Place::File(path) => Ok(open_when_free(path, options)?),
             Place::Lun { volume, lun } => {
                 let open = self.volumes.get(volume)?;
                 if open.is_destination() {
@@ -169,9 +178,15 @@ impl Devices {
     }
 }
 
-/// Through the page cache: what waits there is what a plain disk's users have, and a log record need not be on the disk before a flush asks for it.
-pub(super) fn file_options() -> FileOptions {
+/// Through the page cache: what waits there is what a plain disk's users have.
+pub(super) fn origin_options() -> FileOptions {
     FileOptions { direct: Direct::Never, ..FileOptions::default() }
+}
+
+/// A log is written in large pieces that nothing changes again: by way of the page cache each byte of it would be copied once more, and push out what is read. What of it is read, the present of a placement that writes
+/// nowhere else above all, is kept there.
+fn store_options() -> FileOptions {
+    FileOptions { direct: Direct::Writes, ..FileOptions::default() }
 }
 
 /// Opens a file or disk that is to hold a history, and holds nothing; a file is made, and told. One without a length gets it.
@@ -181,20 +196,20 @@ pub(crate) fn take_store_file(
     made: &mut Vec<PathBuf>,
 ) -> Result<Arc<FileDevice>, ServerError> {
     let length = bytes.next_multiple_of(4096);
-    match FileDevice::open(path, file_options()) {
+    match FileDevice::open(path, store_options()) {
         // What a kill has left that came before it had its length.
         Ok(store) if store.geometry().length == 0 => {
             drop(store);
-            Ok(Arc::new(FileDevice::create_with(path, length, file_options())?))
+            Ok(create_store_file(path, length)?)
         }
         Ok(store) => {
             refuse_used(&store, &Place::File(path.to_owned()))?;
             Ok(Arc::new(store))
         }
         Err(OpenError::Missing { .. }) => {
-            let store = FileDevice::create_with(path, length, file_options())?;
+            let store = create_store_file(path, length)?;
             made.push(path.to_owned());
-            Ok(Arc::new(store))
+            Ok(store)
         }
         Err(error) => Err(error.into()),
     }
@@ -202,7 +217,7 @@ pub(crate) fn take_store_file(
 
 /// Refuses what [`take_store_file`] would, and makes nothing.
 pub(crate) fn refuse_store_file(path: &Path) -> Result<(), ServerError> {
-    match FileDevice::open(path, file_options()) {
+    match FileDevice::open(path, store_options()) {
         Ok(store) => refuse_used(&store, &Place::File(path.to_owned())),
         Err(OpenError::Missing { .. }) => {
             let folder = path.parent().unwrap_or(path);
@@ -221,11 +236,21 @@ pub(super) fn refuse_used(store: &dyn Device, place: &Place) -> Result<(), Serve
     Ok(())
 }
 
+/// Creates a file that is to hold a history.
+pub(super) fn create_store_file(path: &Path, bytes: u64) -> Result<Arc<FileDevice>, OpenError> {
+    FileDevice::create_with(path, bytes, store_options()).map(Arc::new)
+}
+
+/// Opens a file or disk that holds a history.
+pub(crate) fn open_store_file(path: &Path) -> Result<Arc<FileDevice>, OpenError> {
+    open_when_free(path, store_options())
+}
+
 /// Opens a file or disk that a server that was just killed may hold for a moment longer.
-pub(crate) fn open_when_free(path: &Path) -> Result<Arc<FileDevice>, OpenError> {
+fn open_when_free(path: &Path, options: FileOptions) -> Result<Arc<FileDevice>, OpenError> {
     let start = Instant::now();
     loop {
-        match FileDevice::open(path, file_options()) {
+        match FileDevice::open(path, options) {
             Err(OpenError::Busy { .. }) if start.elapsed() < BUSY_PATIENCE => std::thread::sleep(BUSY_PAUSE),
             outcome => return outcome.map(Arc::new),
         }

@@ -22,7 +22,7 @@ use super::views::Views;
 use super::{Document, Entry, OpenVolume, Parts, Volumes, clear_beginning};
 use crate::api::{self, ErrorKind};
 use crate::devices::{
-    BLOCK_BYTES, OpenDevice, STORE_MIN, new_history, open_when_free, options_under_volume,
+    BLOCK_BYTES, OpenDevice, STORE_MIN, new_history, open_store_file, options_under_volume,
     refuse_other_store, take_store_file,
 };
 use crate::error::ServerError;
@@ -113,7 +113,7 @@ impl Beneath {
 
     /// Opens the store alone.
     pub(super) fn open_store(&self, volume: &str) -> Result<Arc<FileDevice>, ServerError> {
-        open_when_free(&self.store).map_err(|source| ServerError::HistoryUnavailable {
+        open_store_file(&self.store).map_err(|source| ServerError::HistoryUnavailable {
             volume: volume.to_owned(),
             path: self.store.clone(),
             source,
