@@ -17,6 +17,7 @@ use crate::{Compression, Plan, StreamError, Threads, Work};
 mod chain;
 mod lost;
 mod mounted;
+mod parts;
 mod restore;
 mod resume;
 mod wrong;
@@ -86,15 +87,19 @@ fn dump(
         created: Timestamp(u64::from(number)),
     };
     let dump = Dump::new(&plan, label, parts);
+    let mut blocks = 0;
     let files: Vec<Vec<u8>> = (0..parts)
         .map(|part| {
             let mut bytes = Vec::new();
             let produced =
                 on_threads(part % 2 == 0, |work| dump.write_part(part, &mut bytes, compression, work));
-            assert_eq!(produced.expect("written").bytes, bytes.len() as u64);
+            let produced = produced.expect("written");
+            assert_eq!(produced.bytes, bytes.len() as u64);
+            blocks += produced.blocks;
             bytes
         })
         .collect();
+    assert_eq!(dump.blocks(), blocks, "known before");
     let total: usize = files.iter().map(Vec::len).sum();
     match compression {
         Compression::None => assert_eq!(dump.bytes(), total as u64, "known before"),

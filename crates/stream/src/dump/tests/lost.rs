@@ -15,19 +15,19 @@ use crate::dump::index::read_whole;
 use crate::dump::read::HEAD_BYTES;
 
 /// Blocks by their numbers.
-type Blocks = BTreeMap<u64, Vec<u8>>;
+pub(super) type Blocks = BTreeMap<u64, Vec<u8>>;
 
 /// A record of a part, with what it has of the block space.
-struct Spot {
-    kind: RecordKind,
-    bytes: Range<usize>,
+pub(super) struct Spot {
+    pub(super) kind: RecordKind,
+    pub(super) bytes: Range<usize>,
     /// Behind the runs; where there are none, behind the head.
     data_at: usize,
-    blocks: Blocks,
+    pub(super) blocks: Blocks,
 }
 
 /// The records of a whole part, the trailer last.
-fn spots_of(file: &[u8]) -> Vec<Spot> {
+pub(super) fn spots_of(file: &[u8]) -> Vec<Spot> {
     let head = PartHead::parse(file.first_chunk().expect("a head")).expect("a head");
     let mut reader = PartReader::open_file("f", &bytes_of(file)).expect("a head");
     let (mut spots, mut at) = (Vec::new(), HEAD_BYTES);
@@ -53,7 +53,7 @@ fn spots_of(file: &[u8]) -> Vec<Spot> {
 }
 
 /// A part of several records, most of them with gaps.
-fn long(seed: u64, compression: Compression) -> Vec<u8> {
+pub(super) fn long(seed: u64, compression: Compression) -> Vec<u8> {
     let (volume, luns) = source(1);
     let mut rng = Rng::new(seed);
     let mut snapshots = Vec::new();
@@ -311,6 +311,14 @@ fn what_was_cut_out_of_a_part_or_put_into_it_is_named() {
             assert_named(&got, &whole, &note);
             if round % 4 == 2 && spots.iter().any(|spot| spot.bytes.start == to) {
                 assert!(got.blocks.len() == whole.len(), "{note}: what comes again costs nothing");
+            }
+            if got.cut {
+                // What is missing at the end is said to reach to it, and of a part that was only cut to begin behind the last whole record.
+                let last = got.lost.last().expect("it is named");
+                assert_eq!(last.offset + last.length, bytes.len() as u64, "{note}: {last}");
+                let record = spots.iter().find(|spot| spot.bytes.end > to).map(|spot| spot.bytes.start);
+                let behind = record.unwrap_or(bytes.len()) as u64;
+                assert!(round % 4 != 0 || last.offset == behind, "{note}: {last}, and not at {behind}");
             }
             hurt += u64::from(got.blocks.len() < whole.len());
             cut += u64::from(got.cut);

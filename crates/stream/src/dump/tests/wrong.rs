@@ -7,19 +7,19 @@ use cairn_format::stream::{Encoding, RecordHeader, RecordKind, StreamRun, Stream
 use super::*;
 use crate::dump::read::{HEAD_BYTES, PartHead};
 
-type Records = Vec<(RecordHeader, Vec<u8>)>;
+pub(super) type Records = Vec<(RecordHeader, Vec<u8>)>;
 
 /// A part in pieces. Put together again, its records have their own lengths and sums, and the trailer those of all.
-struct Pieces {
-    head: PartHead,
-    records: Records,
+pub(super) struct Pieces {
+    pub(super) head: PartHead,
+    pub(super) records: Records,
     /// The last of all, once the rest is summed up.
     spoil: fn(&mut StreamTrailer),
-    tail: Vec<u8>,
+    pub(super) tail: Vec<u8>,
 }
 
 impl Pieces {
-    fn of(file: &[u8]) -> Self {
+    pub(super) fn of(file: &[u8]) -> Self {
         let (head, mut rest) = file.split_first_chunk::<HEAD_BYTES>().expect("it has a head");
         let head = PartHead::parse(head).expect("a head");
         let mut records = Vec::new();
@@ -36,7 +36,7 @@ impl Pieces {
         Self { head, records, spoil: |_| {}, tail: rest.to_vec() }
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
         let (dump, mut bytes) = (self.head.dump.dump, self.head.to_bytes());
         let mut digest = chain_digest(Checksum::default(), &bytes);
         let mut put = |head: RecordHeader, payload: &[u8]| {
@@ -77,7 +77,7 @@ impl Pieces {
     }
 
     /// The records are numbered as they stand.
-    fn number(&mut self) {
+    pub(super) fn number(&mut self) {
         (0..).zip(&mut self.records).for_each(|(number, (head, _))| head.sequence = number);
     }
 }
