@@ -7,6 +7,7 @@ use cairn_base::Rng;
 use cairn_format::{Attributes, FANOUT, Inode, TreeRef};
 
 use super::*;
+use crate::limits::INODE_COST;
 
 /// A file as the model has it: its owner is a stamp, its blocks are numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -703,6 +704,65 @@ fn change_asks_for_the_room_that_it_takes_and_not_for_much_more() {
         assert_sound(&volume);
     }
     assert!(changes > 200 && asked < took * 2, "{changes} changes asked for {asked} and took {took}");
+}
+
+/// What inodes are allowed for would cover a node of a path too few: so it is counted here, for trees of any height.
+#[test]
+fn change_asks_for_every_node_of_every_path_that_it_makes_or_cuts() {
+    let (_device, volume) = fresh(30_000);
+    let id = FileId(100);
+    let asked = |change: &Change| volume.state.lock().cost_of_change(change, &change.by_file());
+    for (levels, length) in [(1, FANOUT), (2, FANOUT * FANOUT), (3, FANOUT * FANOUT + 1)] {
+        assert_eq!(TreeRef::height_for(length), levels);
+        volume.state.lock().levels = levels;
+        let levels = u64::from(levels);
+        let mut change = Change::new();
+        change.put(inode(id, &Known { length_bytes: length * 4096, ..Known::default() }, false));
+        assert_eq!(asked(&change), INODE_COST + levels, "a path to the end of the file");
+        let before = asked(&change);
+        change.punch(id, Lba(3), 2);
+        assert_eq!(asked(&change) - before, INODE_COST + 2 * levels, "a path on either side of a hole");
+        let before = asked(&change);
+        change.write(id, Lba(0), block(1));
+        assert_eq!(asked(&change) - before, INODE_COST + 1 + levels, "a block and the nodes above it");
+        let before = asked(&change);
+        change.write(id, Lba(1), block(1));
+        assert_eq!(asked(&change) - before, 1, "its neighbour has the same nodes above it");
+        if levels > 1 {
+            let before = asked(&change);
+            change.write(id, Lba(FANOUT), block(1));
+            assert_eq!(asked(&change) - before, 2, "below the next leaf");
+        }
+    }
+}
+
+/// A file is removed and only partly freed when a snapshot is made: a rollback brings back what was freed meanwhile, and that has to be freed once more.
+#[test]
+fn removed_file_that_a_rollback_brings_back_is_freed_again() {
+    let (_device, volume) = fresh(8192);
+    let (kept, gone) = (file(&volume, 8), file(&volume, 3000));
+    write(&volume, kept, 0, 8, 1).expect("there is room");
+    write(&volume, gone, 0, 3000, 1).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    volume.compound().remove(gone).expect("it is there");
+    let early = volume.create_snapshot("early").expect("it is made");
+    let settle = || {
+        while !volume.state.lock().removed.is_empty() {
+            volume.background(Duration::ZERO).expect("it goes on");
+        }
+        volume.consistency_point().expect("it commits");
+    };
+    settle();
+    assert!(matches!(volume.inode(gone), Err(VolumeError::NoSuchFile(_))));
+    let rolled_back = volume.rollback(early.id).expect("it rolls back");
+    assert!(volume.inode(gone).expect("it is back").removed);
+    settle();
+    assert!(matches!(volume.inode(gone), Err(VolumeError::NoSuchFile(_))), "and gone again");
+    volume.delete_snapshots(&[early.id, rolled_back.id]).expect("they are deleted");
+    volume.consistency_point().expect("it commits");
+    assert!(volume.status().used < 200, "{:?}", volume.status());
+    assert_eq!(read(&volume, kept, 0, 8), (1..9).collect::<Vec<_>>());
+    assert_sound(&volume);
 }
 
 /// One block of a hole in each of many tall files: a path on either side of each.

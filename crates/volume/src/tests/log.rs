@@ -83,6 +83,30 @@ fn atomic_write_is_whole_or_not_there_after_a_cut_at_each_operation() {
     assert!(whole > 0 && gone > 0, "{whole} {gone}");
 }
 
+/// Chance hardly ever keeps all of the data and one record of two: here the second one is taken away.
+#[test]
+fn atomic_write_of_which_a_later_record_is_lost_is_not_there_at_all() {
+    let (device, volume) = fresh(16384);
+    let lun = file(&volume, 6000);
+    write(&volume, lun, 0, 256, 1000).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let mut blocks = (0..256).map(|lba| (Lba(lba), block(5000 + lba))).collect::<Vec<_>>().into_iter();
+    volume.write_atomic(lun, &mut blocks).expect("there is room");
+    for lba in 0..FULL_RECORD {
+        volume.punch(lun, Lba(1000 + lba), 1).expect("it is punched");
+    }
+    // It takes over some of its blocks, and stands in the second record.
+    write(&volume, lun, 10, 4, 9000).expect("there is room");
+    volume.flush().expect("it flushes");
+    assert!(volume.status().log_used > 32, "{} blocks of log", volume.status().log_used);
+    let second = (volume.commit.lock().superblock.layout.log_start + 32) * 4096;
+    drop(volume);
+    device.write_from(second, &[0; 4096]).expect("it is gone");
+    let volume = open(&device);
+    assert_eq!(read(&volume, lun, 0, 256), (1000..1256).collect::<Vec<_>>(), "nothing of it is left");
+    assert_sound(&volume);
+}
+
 #[test]
 fn longest_atomic_write_has_256_blocks() {
     let (_, volume) = fresh(4096);

@@ -8,6 +8,7 @@ use cairn_format::layout::{SUPERBLOCK_A, SUPERBLOCK_B};
 use parking_lot::Mutex;
 
 use super::*;
+use crate::mend::{Mends, Unmended};
 use crate::open::read_slots;
 
 /// What is written is in its memory, and a flush finds no room as long as it is full. What it was given since the last flush that found some is noted, by offset.
@@ -94,4 +95,61 @@ fn volume_that_could_not_mend_takes_no_change_and_loses_nothing() {
     let volume = open(&device);
     assert_eq!(read(&volume, file, 0, 8), (4..12).collect::<Vec<_>>());
     assert_sound(&volume);
+}
+
+/// A device on which two steps are to be mended, and the one below it.
+fn unmended() -> (Arc<Full>, Unmended) {
+    let (is_full, unflushed, flushed) = Default::default();
+    let device = Arc::new(Full { device: MemoryDevice::new(1 << 20), is_full, unflushed, flushed });
+    let mut owed = Mends::default();
+    owed.push(vec![(4096, block(1)), (8192, block(2))]);
+    owed.push(Vec::new());
+    owed.push(vec![(4096, block(3))]);
+    (device.clone(), Unmended::new(device, owed))
+}
+
+/// How a device is changed.
+type Way<'a> = &'a dyn Fn(&Unmended) -> Result<(), DeviceError>;
+
+#[test]
+fn whatever_changes_a_device_that_is_to_be_mended_waits_until_it_is_mended_once() {
+    let write = || Operation::write(0, block(9).into());
+    let run = |device: &Unmended| device.one(write()).map(drop);
+    let begin = |device: &Unmended| device.begin(vec![write()]).wait();
+    let prepare = |device: &Unmended| device.prepare(0, 4096);
+    let ways: [Way<'_>; 3] = [&run, &begin, &prepare];
+    for (number, change) in ways.iter().enumerate() {
+        let (below, device) = unmended();
+        below.is_full.store(true, Ordering::Relaxed);
+        device.read(0, 4096).expect("a read waits for nothing");
+        assert!(below.unflushed.lock().is_empty(), "{number}: nor does it mend");
+        for _ in 0..2 {
+            let refused = change(&device);
+            assert!(matches!(refused, Err(DeviceError::NoSpace { .. })), "{number}: {refused:?}");
+            assert_eq!(
+                std::mem::take(&mut *below.unflushed.lock()),
+                [4096, 8192],
+                "{number}: from the first step on"
+            );
+        }
+        below.is_full.store(false, Ordering::Relaxed);
+        change(&device).expect("there is room");
+        assert_eq!(std::mem::take(&mut *below.flushed.lock()), [vec![4096, 8192], vec![4096]], "{number}");
+        // Once it is mended nothing is written for that any more.
+        below.unflushed.lock().clear();
+        change(&device).expect("there is room");
+        device.one(Operation::flush()).expect("there is room");
+        let written = below.flushed.lock().concat();
+        assert!(written.iter().all(|offset| *offset == 0), "{number}: {written:?}");
+    }
+}
+
+#[test]
+fn device_that_is_to_be_mended_is_otherwise_the_one_below_it() {
+    let (below, device) = unmended();
+    assert_eq!(device.geometry(), below.geometry());
+    let whole = below.geometry().length;
+    let extents = |device: &dyn Device| device.extents(0, whole, 100).expect("they are known");
+    assert_eq!(extents(&device), extents(&*below));
+    assert!(!extents(&device).is_empty());
 }

@@ -407,6 +407,7 @@ fn images_that_are_held_at_random_stay_as_they_are_while_others_come_and_blocks_
                 assert!(arrives(&source, &destination, &target), "{note}: nothing is in its way any more");
             }
             collided += destination.status().redirected;
+            assert_redirects_are_of_images(&destination, &note);
             let expect = |id: SnapshotId| content[&id].clone();
             for _ in 0..rng.below(3) {
                 let shown = destination.snapshots();
@@ -457,6 +458,17 @@ fn images_that_are_held_at_random_stay_as_they_are_while_others_come_and_blocks_
         assert_eq!(open(&device).status().used, used, "seed {seed}");
     }
     assert!(compared > 400 && collided > 1000, "{compared} {collided}, {full} times full");
+}
+
+/// The table has no block that no image shows: nothing would ever move that home, and its place would stay taken.
+fn assert_redirects_are_of_images(volume: &Volume, note: &str) {
+    let state = volume.state.lock();
+    let (root, redirects) = (state.committed.root, state.committed.redirects.clone());
+    let roots: Vec<_> = state.snapshots.iter().map(|entry| entry.root).collect();
+    drop(state);
+    let shown = crate::open::load_used(&volume.store, &redirects, BLOCKS, &root, roots.iter());
+    let stale: Vec<_> = redirects.each().map(|(vbn, _)| vbn).filter(|vbn| !shown.get(*vbn)).collect();
+    assert!(stale.is_empty(), "{note}: {stale:?}");
 }
 
 /// Sends a whole snapshot; false where there is no room for its collisions.

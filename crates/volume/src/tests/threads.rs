@@ -399,3 +399,36 @@ fn generation_ends_once_the_last_change_of_several_parts_is_complete() {
     assert!(lengths.contains(&4096) && lengths.contains(&(1 << 20)), "{lengths:?}: all of it");
     assert!(!lengths.contains(&8192), "{lengths:?}: nothing that came later");
 }
+
+#[test]
+fn rollback_comes_once_the_last_change_of_several_parts_is_complete() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 10);
+    let early = volume.create_snapshot("early").expect("it is made");
+    let kept = std::thread::scope(|scope| {
+        let compound = volume.compound();
+        compound.create(FileKind::Lun, 4096).expect("there is room");
+        let rollback = scope.spawn(|| volume.rollback(early.id));
+        let begun = |state: &crate::state::State| state.freezing || state.rolling_back;
+        while !begun(&volume.state.lock()) {
+            std::thread::yield_now();
+        }
+        assert!(!volume.state.lock().rolling_back, "the rest of it would wait, and the rollback for it");
+        compound.resize(lun, 1 << 20).expect("there is room");
+        assert!(!rollback.is_finished());
+        // The next one comes behind the rollback.
+        let next = scope.spawn(|| volume.compound().create(FileKind::Lun, 8192).map(drop));
+        drop(compound);
+        let kept = rollback.join().expect("it ends").expect("it rolls back");
+        next.join().expect("it ends").expect("there is room");
+        kept
+    });
+    let lengths = |image: Image| -> Vec<u64> {
+        image.inodes().expect("they can be read").iter().map(|inode| inode.length_bytes).collect()
+    };
+    let before = lengths(volume.image(Some(kept.id)).expect("it is there"));
+    assert!(before.contains(&4096) && before.contains(&(1 << 20)), "{before:?}: all of it is kept");
+    assert!(!before.contains(&8192), "{before:?}: nothing that came later");
+    let now = lengths(volume.image(None).expect("it is there"));
+    assert!(!now.contains(&4096) && !now.contains(&(1 << 20)), "{now:?}: nothing of it is left");
+}
