@@ -46,18 +46,25 @@ fn session(registry: &Registry, export: &str, sessions_max: usize, using: &Atomi
     requests
 }
 
+/// Three clients of one export, each on a thread that tells how much it has counted.
+fn three(
+    registry: &Arc<Registry>,
+    sessions_max: usize,
+    using: &Arc<AtomicU64>,
+) -> Vec<thread::JoinHandle<u64>> {
+    let begin = |_| {
+        let (registry, using) = (registry.clone(), using.clone());
+        thread::spawn(move || session(&registry, "lun", sessions_max, &using))
+    };
+    (0..3).map(begin).collect()
+}
+
 /// One export is closed while its sessions, and others, come and go: when that is answered those that it found are gone, and what all did is counted once.
 #[test]
 fn closing_waits_for_all_sessions_and_no_request_is_lost_in_any_schedule() {
     explore(|| {
-        let registry = Arc::new(Registry::default());
-        let using = Arc::new(AtomicU64::new(0));
-        let sessions: Vec<_> = (0..3)
-            .map(|_| {
-                let (registry, using) = (registry.clone(), using.clone());
-                thread::spawn(move || session(&registry, "lun", 2, &using))
-            })
-            .collect();
+        let (registry, using) = (Arc::new(Registry::default()), Arc::new(AtomicU64::new(0)));
+        let sessions = three(&registry, 2, &using);
         let mut least = 0;
         for _ in 0..3 {
             let seen = registry.totals().get("lun").map_or(0, |totals| totals.requests);
@@ -80,14 +87,8 @@ fn closing_waits_for_all_sessions_and_no_request_is_lost_in_any_schedule() {
 #[test]
 fn nobody_comes_in_once_the_server_has_stopped_in_any_schedule() {
     explore(|| {
-        let registry = Arc::new(Registry::default());
-        let using = Arc::new(AtomicU64::new(0));
-        let sessions: Vec<_> = (0..3)
-            .map(|_| {
-                let (registry, using) = (registry.clone(), using.clone());
-                thread::spawn(move || session(&registry, "lun", 3, &using))
-            })
-            .collect();
+        let (registry, using) = (Arc::new(Registry::default()), Arc::new(AtomicU64::new(0)));
+        let sessions = three(&registry, 3, &using);
         registry.stop();
         let counted = || registry.totals().get("lun").map_or(0, |totals| totals.requests);
         let then = counted();
