@@ -3,10 +3,13 @@
 //! With its feature `shuttle` a crate takes these for its locks, and then runs only inside of shuttle: each lock and each wait is a point at which its scheduler
 //! may let another thread go on. Nothing else in this crate changes with the feature.
 
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use shuttle::sync;
+pub use shuttle::sync::atomic::{AtomicBool, AtomicU64};
+pub use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 /// parking_lot has no poisoning, and a panic ends a run of shuttle anyhow.
 fn whole<T>(outcome: Result<T, sync::PoisonError<T>>) -> T {
@@ -31,6 +34,13 @@ impl<T> Mutex<T> {
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = self.0.try_lock().ok()?;
         Some(MutexGuard { mutex: self, guard: Some(guard) })
+    }
+}
+
+impl<T> fmt::Debug for Mutex<T> {
+    /// What is in it would have to be waited for.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Mutex")
     }
 }
 
@@ -121,12 +131,12 @@ impl<T> RwLock<T> {
     }
 
     /// Waits until nobody holds it alone.
-    pub fn read(&self) -> sync::RwLockReadGuard<'_, T> {
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
         whole(self.0.read())
     }
 
     /// Waits until nobody else holds it.
-    pub fn write(&self) -> sync::RwLockWriteGuard<'_, T> {
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         whole(self.0.write())
     }
 }

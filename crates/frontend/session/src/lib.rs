@@ -9,9 +9,12 @@
 mod acceptors;
 mod input;
 pub mod limits;
+mod locks;
 mod meter;
 mod patience;
 mod payload;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
 mod socket;
 #[cfg(test)]
 mod tests;

@@ -7,12 +7,11 @@
 //! A latency is the time from when a request's first bytes were received to when its answer was ready to be sent. It has the waiting for
 //! other requests of the batch and for the data of a write in it, and neither the network's part nor a client's that takes no answers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
-
 use crate::limits::METER_PERIOD;
+use crate::locks::{AtomicU64, Mutex, MutexGuard};
 
 /// Units of latency are 2^8 ns.
 const UNIT_BITS: u32 = 8;

@@ -5,9 +5,10 @@
 //! keeps little from the others, nobody waits for anybody, and what all of them hold has a limit. What is longer than the window goes in pieces.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::limits::{BATCH_BYTES_MAX, WINDOW_BYTES_MIN, WINDOWS_BYTES};
+use crate::locks::AtomicU64;
 
 /// The budget of a server.
 #[derive(Debug, Default)]
