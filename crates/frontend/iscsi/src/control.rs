@@ -50,7 +50,9 @@ impl Session<'_> {
             }
             Management::ClearTaskSet => {
                 if let Some(place) = &self.place {
-                    place.attached.unit.abort(|_, _| true);
+                    let unit = &place.attached.unit;
+                    unit.abort(&unit.state.lock(), |_, _| true);
+                    unit.wait_for_writes();
                 }
                 self.drop_tasks();
                 Complete

@@ -1,14 +1,14 @@
 //! Commands that are more than one operation of the device, done one at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use cairn_device::{Device, DeviceError, Operation, Request, Segments};
 use cairn_proto_iscsi::scsi::{Compare, CopyList, LogicalUnit, Medium, Sense};
-use parking_lot::RwLockReadGuard;
 
 use crate::device_error::sense;
 use crate::limits::{EXTENTS_MAX, STRIDE_BYTES};
+use crate::locks::{AtomicBool, RwLockReadGuard};
 use crate::units::{Unit, stretches};
 
 /// Finds the device of a designator, and the length of its blocks: another LUN of this server that the initiator may use.
@@ -252,7 +252,8 @@ impl Place<'_> {
             let aborted = |_: DeviceError| Sense::COPY_ABORTED;
             self.each(0, length, |at, length| {
                 // Of the unit that is written, as a COMPARE AND WRITE there must not be undone, and of no other: copies in opposite directions never wait
-                // for each other. Let go of behind each stretch, so that clients wait for one and not for all.
+                // for each other. Let go of behind each stretch, so that clients wait for one and not for all. Who ends this session's tasks waits for its own unit.
+                let _known = self.unit.elsewhere.read();
                 let _alone = destination.unit.exclusive.write();
                 self.still_wanted()?;
                 let is_own = std::ptr::eq(self.unit, &*destination.unit);

@@ -1,8 +1,11 @@
-//! The locks of the registry: parking_lot's, or, to explore schedules, shuttle's behind the same names.
+//! What sessions share: parking_lot's locks and the standard flags, or, to explore schedules, shuttle's behind the same names.
 //!
-//! With the feature `shuttle` the registry runs only inside of shuttle. The tests of such runs are in `schedules`.
+//! With the feature `shuttle` the registry and the units run only inside of shuttle. The tests of such runs are in `schedules`.
+
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use std::sync::atomic::AtomicBool;
 
 #[cfg(feature = "shuttle")]
-pub(crate) use cairn_base::explored::{Condvar, Mutex, MutexGuard};
+pub(crate) use cairn_base::explored::{AtomicBool, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 #[cfg(not(feature = "shuttle"))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};

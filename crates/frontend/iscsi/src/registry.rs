@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use cairn_frontend_session::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX};
 use cairn_frontend_session::{Activity, Meter, Socket, Totals};
 use cairn_proto_iscsi::{Identity, LoginError, Operational};
 
-use crate::locks::{Condvar, Mutex, MutexGuard};
+use crate::locks::{AtomicBool, Condvar, Mutex, MutexGuard};
 
 /// A session as others see it.
 #[derive(Debug, Clone, PartialEq)]

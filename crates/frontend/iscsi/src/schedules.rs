@@ -1,5 +1,7 @@
 //! Schedules of sessions that log in, replace each other, go and are closed, explored: `cargo test -p cairn-frontend-iscsi --features shuttle --lib schedules`.
 
+mod units;
+
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -16,6 +18,17 @@ use crate::registry::Registry;
 const SCHEDULES: usize = 500;
 /// Preemptions that a bug needs at most for PCT to find it soon.
 const PREEMPTIONS: usize = 3;
+
+/// Runs a scenario under either scheduler.
+fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + 'static) {
+    let scenario = Arc::new(scenario);
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 20;
+    let random = scenario.clone();
+    shuttle::Runner::new(RandomScheduler::new_from_seed(1, schedules), config.clone()).run(move || random());
+    let pct = PctScheduler::new_from_seed(2, PREEMPTIONS, schedules);
+    shuttle::Runner::new(pct, config).run(move || scenario());
+}
 
 /// An initiator's session from its beginning to its end: it counts a few requests, or ends when it is told to or its socket does.
 fn session(registry: &Registry, initiator: u64, using: &[AtomicU64; 2]) -> u64 {
@@ -43,7 +56,7 @@ fn session(registry: &Registry, initiator: u64, using: &[AtomicU64; 2]) -> u64 {
 /// Two sessions of one initiator, of which the later one replaces the other, and one of another; then the server stops.
 #[test]
 fn session_replaces_only_one_that_is_over_and_nobody_comes_in_behind_a_stop_in_any_schedule() {
-    let scenario = || {
+    explore(SCHEDULES, || {
         let registry = Arc::new(Registry::default());
         let using = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let sessions: Vec<_> = [0, 0, 1]
@@ -65,8 +78,5 @@ fn session_replaces_only_one_that_is_over_and_nobody_comes_in_behind_a_stop_in_a
             (requests, requests),
             "all that was done was done before, and is counted once"
         );
-    };
-    shuttle::Runner::new(RandomScheduler::new_from_seed(1, SCHEDULES), Default::default()).run(scenario);
-    let pct = PctScheduler::new_from_seed(2, PREEMPTIONS, SCHEDULES);
-    shuttle::Runner::new(pct, Default::default()).run(scenario);
+    });
 }

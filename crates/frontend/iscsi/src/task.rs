@@ -266,12 +266,14 @@ impl Session<'_> {
     fn parameters(&mut self, request: &CommandRequest, command: &Command, data: &[u8], round: &mut Round) {
         let Some(place) = &self.place else { return };
         let unit = std::sync::Arc::clone(&place.attached.unit);
+        let mine = place.attached.nexus;
         // One change at a time: what is written down is what the next one begins with.
         let keeping = matches!(command, Command::ReserveOut { .. }).then(|| unit.keeping.lock());
         let (mut outcome, now_through) = {
             let mut state = unit.state.lock();
             let before = state.writes_through();
             let outcome = state.parameters(place.attached.nexus, command, data);
+            unit.abort(&state, |nexus, port| nexus != mine && outcome.abort.iter().any(|gone| gone == port));
             (outcome, !before && state.writes_through())
         };
         if let Some(change) = outcome.change {
@@ -283,12 +285,13 @@ impl Session<'_> {
                 self.answer(request, &answer, round);
                 return;
             }
-            outcome.abort = unit.state.lock().apply(change);
+            let mut state = unit.state.lock();
+            outcome.abort = state.apply(change);
+            unit.abort(&state, |nexus, port| nexus != mine && outcome.abort.iter().any(|gone| gone == port));
         }
         drop(keeping);
         if !outcome.abort.is_empty() {
-            let mine = place.attached.nexus;
-            unit.abort(|nexus, port| nexus != mine && outcome.abort.iter().any(|gone| gone == port));
+            unit.wait_for_writes();
         }
         match outcome.plan {
             // Who hears that there is no write cache any more flushes nothing: what was answered before is durable by then.

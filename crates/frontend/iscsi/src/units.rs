@@ -2,19 +2,25 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_device::Device;
 use cairn_proto_iscsi::scsi::{Description, Geometry, LogicalUnit, Nexus, TargetPort, nexus_name};
-use parking_lot::{Mutex, RwLock};
 
+use crate::locks::{AtomicBool, Mutex, MutexGuard, RwLock};
 use crate::targets::Export;
 
-/// The unit behind a target, or behind several that are names of one disk. It stays for the server's life, as reservations outlive sessions. `state` is never held while anything waits.
+/// The unit behind a target, or behind several that are names of one disk. It stays for the server's life, as reservations outlive sessions.
+///
+/// Locks are taken in the order `keeping`, `elsewhere`, `exclusive`, `state`, `sessions`; of several units nobody has more than one `elsewhere` and then one `exclusive`. `state` and
+/// `sessions` are never held while anything waits. `exclusive` is held while the device writes, which those wait for that read and then write, or end tasks; `keeping` while reservations
+/// are written down, which only changes of reservations wait for.
 pub(crate) struct Unit {
     pub(crate) state: Mutex<LogicalUnit>,
     /// Held shared by writes, and alone by commands that read and then write.
     pub(crate) exclusive: RwLock<()>,
+    /// Held shared by commands of this unit's sessions while they write to another unit.
+    pub(crate) elsewhere: RwLock<()>,
     /// Held from the asking for a change of reservations to its end, so that what is written down last is what holds.
     pub(crate) keeping: Mutex<()>,
     sessions: Mutex<Vec<(Nexus, String, Arc<AtomicBool>)>>,
@@ -83,6 +89,7 @@ impl Units {
             Arc::new(Unit {
                 state: Mutex::new(state),
                 exclusive: RwLock::new(()),
+                elsewhere: RwLock::new(()),
                 keeping: Mutex::new(()),
                 sessions: Mutex::default(),
             })
@@ -99,20 +106,33 @@ impl Units {
 impl Unit {
     /// Resets it: all tasks of all sessions end.
     pub(crate) fn reset(&self) {
-        self.abort(|_, _| true);
-        self.state.lock().reset();
+        {
+            let mut state = self.state.lock();
+            self.abort(&state, |_, _| true);
+            state.reset();
+        }
+        self.wait_for_writes();
     }
 
-    /// Ends tasks of sessions; they notice before they look at another PDU. When this returns none of these tasks writes any more, so that the caller's own
-    /// writes are the last ones. Not to be called with `exclusive`.
-    pub(crate) fn abort(&self, concerned: impl Fn(Nexus, &str) -> bool) {
+    /// Ends tasks of sessions; they notice before they look at another PDU. In one step with what their initiators are told of it, hence with the `state`: of commands
+    /// that come in between some would end behind the unit attention, without an answer, and some not at all.
+    pub(crate) fn abort(
+        &self,
+        _state: &MutexGuard<'_, LogicalUnit>,
+        concerned: impl Fn(Nexus, &str) -> bool,
+    ) {
         for (nexus, port, aborted) in self.sessions.lock().iter() {
             if concerned(*nexus, port) {
                 aborted.store(true, Ordering::Release);
             }
         }
-        // Whoever has it for a write that was begun lets go of it, and whoever gets it looks at the flag first.
+    }
+
+    /// When this returns none of the tasks that were ended writes any more, so that the caller's own writes are the last ones. Not to be called with any of the locks but `keeping`.
+    pub(crate) fn wait_for_writes(&self) {
+        // Whoever has them for a write that was begun lets go of them, and whoever gets them looks at the flag first.
         drop(self.exclusive.write());
+        drop(self.elsewhere.write());
     }
 }
 
