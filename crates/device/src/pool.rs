@@ -17,6 +17,8 @@
 //! # Threads
 //! Each thread keeps some free blocks, so that most blocks come and go without the lock. It gives back those first that have been free for longest.
 
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
 #[cfg(test)]
 mod tests;
 
@@ -92,6 +94,17 @@ struct Pool {
     partial: VecDeque<usize>,
     /// Free blocks.
     free: usize,
+}
+
+/// A pool that threads share. What is done with it is done in one step.
+trait Shared {
+    fn with<R>(&self, work: impl FnOnce(&mut Pool) -> R) -> R;
+}
+
+impl Shared for Mutex<Pool> {
+    fn with<R>(&self, work: impl FnOnce(&mut Pool) -> R) -> R {
+        work(&mut self.lock())
+    }
 }
 
 static POOL: Mutex<Pool> = Mutex::new(Pool::new());
@@ -190,7 +203,7 @@ impl Pool {
 }
 
 thread_local! {
-    static LOCAL: RefCell<Local> = const { RefCell::new(Local { free: Vec::new(), run: Vec::new() }) };
+    static LOCAL: RefCell<Local> = const { RefCell::new(Local::new()) };
 }
 
 /// A thread's own free blocks; they go back when the thread ends.
@@ -201,41 +214,61 @@ struct Local {
     run: Vec<&'static Header>,
 }
 
+impl Local {
+    const fn new() -> Self {
+        Self { free: Vec::new(), run: Vec::new() }
+    }
+
+    fn take(&mut self, pool: &impl Shared) -> &'static Header {
+        if self.free.is_empty() {
+            pool.with(|pool| pool.take(REFILL_BLOCKS, &mut self.free));
+        }
+        self.free.pop().expect("a refill brings at least one block")
+    }
+
+    fn take_of_run(&mut self, pool: &impl Shared) -> &'static Header {
+        if self.run.is_empty() {
+            pool.with(|pool| pool.take_chunk(&mut self.run));
+            self.run.reverse();
+        }
+        self.run.pop().expect("a chunk has at least one block")
+    }
+
+    fn give_back(&mut self, header: &'static Header, pool: &impl Shared) {
+        self.free.push(header);
+        if self.free.len() > THREAD_BLOCKS {
+            pool.with(|pool| pool.put(self.free.drain(..THREAD_BLOCKS / 2)));
+        }
+    }
+
+    fn end(&mut self, pool: &impl Shared) {
+        pool.with(|pool| pool.put(self.free.drain(..).chain(self.run.drain(..))));
+    }
+}
+
 impl Drop for Local {
     fn drop(&mut self) {
-        POOL.lock().put(self.free.drain(..).chain(self.run.drain(..)));
+        self.end(&POOL);
     }
 }
 
 /// A block that nobody holds.
 pub(crate) fn take() -> &'static Header {
-    LOCAL
-        .try_with(|local| {
-            let free = &mut local.borrow_mut().free;
-            if free.is_empty() {
-                POOL.lock().take(REFILL_BLOCKS, free);
-            }
-            free.pop().expect("a refill brings at least one block")
-        })
-        // The thread is ending.
-        .unwrap_or_else(|_| {
-            let mut one = Vec::new();
-            POOL.lock().take(1, &mut one);
-            one.pop().expect("the pool gives at least one block")
-        })
+    // Without its own blocks the thread is ending.
+    LOCAL.try_with(|local| local.borrow_mut().take(&POOL)).unwrap_or_else(|_| {
+        let mut one = Vec::new();
+        POOL.lock().take(1, &mut one);
+        one.pop().expect("the pool gives at least one block")
+    })
 }
 
 /// Hands `count` blocks that nobody holds to `each`, which must neither take nor give back any.
 pub(crate) fn take_run(count: usize, mut each: impl FnMut(&'static Header)) {
     let mut left = count;
     let _ = LOCAL.try_with(|local| {
-        let run = &mut local.borrow_mut().run;
+        let local = &mut local.borrow_mut();
         while left > 0 {
-            if run.is_empty() {
-                POOL.lock().take_chunk(run);
-                run.reverse();
-            }
-            each(run.pop().expect("a chunk has at least one block"));
+            each(local.take_of_run(&POOL));
             left -= 1;
         }
     });
@@ -245,14 +278,7 @@ pub(crate) fn take_run(count: usize, mut each: impl FnMut(&'static Header)) {
 
 /// Takes a block that nobody holds any more.
 pub(crate) fn give_back(header: &'static Header) {
-    let kept = LOCAL.try_with(|local| {
-        let free = &mut local.borrow_mut().free;
-        free.push(header);
-        if free.len() > THREAD_BLOCKS {
-            POOL.lock().put(free.drain(..THREAD_BLOCKS / 2));
-        }
-    });
-    if kept.is_err() {
+    if LOCAL.try_with(|local| local.borrow_mut().give_back(header, &POOL)).is_err() {
         POOL.lock().put(std::iter::once(header));
     }
 }
