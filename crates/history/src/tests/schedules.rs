@@ -19,6 +19,8 @@ use crate::*;
 const SCHEDULES: usize = 100;
 /// The same of a scenario that has much to do.
 const SCHEDULES_LONG: usize = 16;
+/// The same of scenarios that look at instants as another one does, in other windows.
+const SCHEDULES_THINNED: usize = 60;
 /// Preemptions that a bug needs at most for PCT to find it soon.
 const PREEMPTIONS: usize = 3;
 /// How often others may go on before a device reads.
@@ -119,8 +121,19 @@ fn stamped(lba: u64, version: u64) -> Vec<u8> {
     (lba << 32 | version).to_le_bytes().repeat(B / 8)
 }
 
+/// The same, of which another version differs only at the beginning.
+fn stamped_at_the_beginning(lba: u64, version: u64) -> Vec<u8> {
+    let mut bytes = stamped(lba, 0);
+    bytes[..8].copy_from_slice(&(lba << 32 | version).to_le_bytes());
+    bytes
+}
+
 fn write(history: &History, lba: u64, version: u64, fua: bool) {
-    let data = Segments::copy_of(&stamped(lba, version));
+    write_bytes(history, lba, &stamped(lba, version), fua);
+}
+
+fn write_bytes(history: &History, lba: u64, bytes: &[u8], fua: bool) {
+    let data = Segments::copy_of(bytes);
     let mut batch = [Operation::new(Request::Write { offset: lba * B as u64, data, fua })];
     history.run(&mut batch);
     let [operation] = batch;
@@ -136,7 +149,8 @@ fn read(device: &dyn Device, lba: u64) -> u64 {
 
 fn version_in(bytes: &[u8], lba: u64) -> u64 {
     let first: [u8; 8] = bytes[..8].try_into().expect("eight bytes");
-    assert!(bytes.chunks(8).all(|chunk| chunk == first), "a block is whole");
+    let rest = |rest: [u8; 8]| bytes[8..].chunks(8).all(|chunk| chunk == rest);
+    assert!(rest(first) || rest((lba << 32).to_le_bytes()), "a block is whole");
     let first = u64::from_le_bytes(first);
     assert!(first == 0 || first >> 32 == lba, "a block is its own");
     first & 0xffff_ffff
@@ -158,6 +172,26 @@ fn steps(history: &Arc<History>, clock: &Arc<ManualClock>) -> (thread::JoinHandl
             clock.advance(Duration::from_millis(50));
             if !history.step().expect("a step") {
                 history.rest(Duration::from_secs(1));
+            }
+        }
+    });
+    (stepper, over)
+}
+
+/// The same for a device that is given up meanwhile.
+fn steps_until_it_fails(
+    history: &Arc<History>,
+    clock: &Arc<ManualClock>,
+) -> (thread::JoinHandle<()>, Arc<AtomicBool>) {
+    let (history, clock, over) = (history.clone(), clock.clone(), Arc::new(AtomicBool::new(false)));
+    let ended = over.clone();
+    let stepper = thread::spawn(move || {
+        while !ended.load(Ordering::SeqCst) {
+            clock.advance(Duration::from_millis(50));
+            match history.step() {
+                Ok(true) => {}
+                Ok(false) => history.rest(Duration::from_secs(1)),
+                Err(_) => break,
             }
         }
     });
@@ -210,13 +244,37 @@ fn flush_covers_what_was_answered_before_it_in_every_schedule() {
 /// What a writer knows of the stamp of a write of its own: later than the first, and not later than the second.
 type Written = (u64, u64);
 
-/// Writers and a window that moves on all the time, beside readers of instants. Each write is in an instant's image or not as its stamp says, and an image stays the same.
+/// Writers and a window that moves on all the time, beside readers of instants.
 #[test]
 fn reader_of_an_instant_sees_the_writes_up_to_it_and_no_others_in_any_schedule() {
+    let window = Window { time: Some(Duration::from_millis(400)), ..Window::default() };
+    instants_beside_writers(SCHEDULES, window, stamped);
+}
+
+/// The same while what is older than a moment keeps few instants: whoever has one keeps it, and nobody gets one of which something is gone.
+#[test]
+fn reader_of_an_instant_sees_a_whole_one_while_others_are_thinned_in_any_schedule() {
+    let step = Thin { after: Duration::from_millis(100), every: Duration::from_millis(100) };
+    let mut window = Window::default();
+    window.thin[0] = Some(step);
+    instants_beside_writers(SCHEDULES_THINNED, window, stamped);
+}
+
+/// The same where versions are stored as what differs from the one before, and both the window and its steps move on.
+#[test]
+fn reader_of_an_instant_sees_what_was_reduced_whole_in_any_schedule() {
+    let reduction = Reduction { xor: true, identical: true };
+    let step = Thin { after: Duration::from_millis(100), every: Duration::from_millis(100) };
+    let mut window = Window { time: Some(Duration::from_millis(800)), reduction, ..Window::default() };
+    window.thin[0] = Some(step);
+    instants_beside_writers(SCHEDULES_THINNED, window, stamped_at_the_beginning);
+}
+
+/// Each write is in an instant's image or not as its stamp says, and an image stays the same.
+fn instants_beside_writers(schedules: usize, window: Window, content: fn(u64, u64) -> Vec<u8>) {
     const BLOCKS: u64 = 4;
     const VERSIONS: u64 = 8;
-    explore(|placement| {
-        let window = Window { time: Some(Duration::from_millis(400)), ..Window::default() };
+    explore_some(schedules, move |placement| {
         let stack = Stack::new(placement, 3, window);
         let written: Arc<Mutex<Vec<Vec<Written>>>> = Arc::new(Mutex::new(vec![Vec::new(); BLOCKS as usize]));
         let (stepper, over) = steps(&stack.history, &stack.clock);
@@ -230,7 +288,7 @@ fn reader_of_an_instant_sees_the_writes_up_to_it_and_no_others_in_any_schedule()
                             let before = last(&history);
                             // Not answered yet: its stamp may be any later one.
                             written.lock()[lba as usize].push((before, u64::MAX));
-                            write(&history, lba, version, false);
+                            write_bytes(&history, lba, &content(lba, version), false);
                             if let Some(write) = written.lock()[lba as usize].last_mut() {
                                 write.1 = last(&history);
                             }
@@ -243,12 +301,17 @@ fn reader_of_an_instant_sees_the_writes_up_to_it_and_no_others_in_any_schedule()
             .map(|reader| {
                 let (history, written) = (stack.history.clone(), written.clone());
                 thread::spawn(move || {
-                    for _ in 0..3 {
+                    for part in [1, 2, 4] {
+                        // The newest instant, and two on the way there.
+                        let writes = written.lock().concat();
+                        let before = writes.iter().map(|write| write.0).filter(|_| part != 1).max();
+                        let first = writes.iter().map(|write| write.0).min().unwrap_or(0);
                         let now = last(&history);
-                        let view = match history.view(Timestamp(now)) {
+                        let asked = before.map_or(now, |before| first + (before - first) / part);
+                        let view = match history.view(Timestamp(asked)) {
                             Ok(view) => view,
                             Err(HistoryError::BeforeWindow) => {
-                                assert!(history.state.lock().start > now, "the window has moved past it");
+                                assert!(history.state.lock().start > asked, "the window has moved past it");
                                 continue;
                             }
                             Err(error) => panic!("{placement:?}: {error}"),
@@ -488,5 +551,57 @@ fn who_waits_for_room_holds_up_nobody_and_goes_on_in_every_schedule() {
         stepper.join().expect("it ends");
         assert_eq!(read(&*stack.history, 0), 1 << 20, "{placement:?}");
         assert_eq!(read_all(&*stack.history, 16)[1..], known[1..], "{placement:?}");
+    });
+}
+
+/// The device is given up while clients still write, and one still reads an instant: what was answered is on the origin, a plain disk from then on, nothing is written to it later,
+/// and the instant is what it was until it is refused.
+#[test]
+fn release_leaves_what_was_answered_and_takes_nothing_more_in_any_schedule() {
+    const BLOCKS: u64 = 3;
+    explore(|placement| {
+        let stack = Stack::new(placement, 2, Window::default());
+        (0..BLOCKS).for_each(|lba| write(&stack.history, lba, 1, false));
+        let at = stack.history.mark("before", true).expect("a mark").time;
+        let view = stack.history.view(at).expect("a view");
+        let (stepper, over) = steps_until_it_fails(&stack.history, &stack.clock);
+        let writers: Vec<_> = (0..2u64)
+            .map(|writer| {
+                let history = stack.history.clone();
+                thread::spawn(move || {
+                    let mut answered = 1;
+                    for version in 2..=4 {
+                        let data = Segments::copy_of(&stamped(writer, version));
+                        match history.write(writer * B as u64, data) {
+                            Ok(()) => answered = version,
+                            Err(_) => break,
+                        }
+                    }
+                    answered
+                })
+            })
+            .collect();
+        let reader = thread::spawn(move || {
+            for _ in 0..4 {
+                let mut bytes = vec![0; B * BLOCKS as usize];
+                if view.read_into(0, &mut bytes).is_ok() {
+                    let seen: Vec<_> =
+                        bytes.chunks(B).zip(0..).map(|(block, lba)| version_in(block, lba)).collect();
+                    assert_eq!(seen, [1; BLOCKS as usize], "{placement:?}: an instant stays");
+                }
+            }
+        });
+        thread::yield_now();
+        stack.history.release(&|_, _| {}).expect("a release");
+        let released = stack.origin.0.fork();
+        let answered: Vec<u64> = writers.into_iter().map(|writer| writer.join().expect("it ends")).collect();
+        reader.join().expect("it ends");
+        over.store(true, Ordering::SeqCst);
+        stepper.join().expect("it ends");
+        let on_origin = |device: &dyn Device| (0..BLOCKS).map(|lba| read(device, lba)).collect::<Vec<_>>();
+        let expected = [answered[0], answered[1], 1];
+        assert_eq!(on_origin(&*stack.origin), expected, "{placement:?}: what was answered is there");
+        let released = Slow(released.power_cycle_as(Fate::Lost, &mut Rng::new(1)));
+        assert_eq!(on_origin(&released), expected, "{placement:?}: it was there at once, and durably");
     });
 }
