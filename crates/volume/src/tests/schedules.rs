@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cairn_base::{FileId, Lba, ManualClock, Rng, Timestamp, VolumeId};
+use cairn_base::{FileId, Lba, ManualClock, Rng, Timestamp, Vbn, VolumeId};
 use cairn_device::{Block, BlockMut, Device, DeviceError, Extent, FaultDevice, Geometry, Operation};
 use cairn_format::FileKind;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -238,6 +238,94 @@ fn image_does_not_change_in_any_schedule() {
         snapper.join().expect("it ends");
         volume.consistency_point().expect("it commits");
         assert_sound(&volume);
+    });
+}
+
+/// A mirror follows step by step, another one comes and goes, and clients write: what a step takes from memory is what the device has, and its image is of one moment.
+#[test]
+fn step_of_a_mirror_ships_from_memory_what_the_device_has_in_any_schedule() {
+    const LENGTH: u64 = 24;
+    explore(|| {
+        let (_device, volume, lun) = fresh(LENGTH, 450);
+        let writing = volume.clone();
+        let writer = thread::spawn(move || {
+            for version in 1..=5 {
+                for lba in 0..LENGTH {
+                    write(&writing, lun, lba, version).expect("there is room");
+                    if lba % 6 == 5 {
+                        writing.place(1, u64::MAX).expect("it is written");
+                    }
+                }
+                writing.flush().expect("it flushes");
+            }
+        });
+        let beside = volume.clone();
+        let other = thread::spawn(move || {
+            for _ in 0..3 {
+                let keeps = beside.keep_fresh();
+                thread::yield_now();
+                drop(keeps);
+            }
+        });
+        let mut base = volume.create_snapshot("s0").expect("it is made");
+        for round in 1..=3 {
+            let keeps = volume.keep_fresh();
+            let name = format!("s{round}");
+            let step = Step { name: &name, relationship: Some(1), base: base.id, over: &[] };
+            let target = volume.create_snapshot_step(step).expect("there is room");
+            let runs = volume.changed_blocks(&[base.id], target.id).expect("they are compared").runs;
+            let from_memory = volume.read_blocks(&runs).expect("they can be read");
+            drop(keeps);
+            let from_device = volume.read_blocks(&runs).expect("they can be read");
+            assert_eq!(from_memory.len(), from_device.len());
+            let same = from_memory.iter().zip(&from_device).all(|(kept, stored)| kept[..] == stored[..]);
+            assert!(same, "what is kept is what is stored");
+            let image = volume.image(Some(target.id)).expect("it exists");
+            let shown = read_image(&image, lun, 0, LENGTH);
+            assert!(shown.is_sorted_by(|a, b| a >= b), "earlier writes of a round are in it: {shown:?}");
+            base = target;
+        }
+        writer.join().expect("it ends");
+        other.join().expect("it ends");
+        assert_eq!(volume.fresh_blocks(&[(Vbn(0), 1024)]).0, 0, "nobody wants anything kept any more");
+        assert_sound(&volume);
+    });
+}
+
+/// A block is written again and again while mirrors that follow come and go: what is found in memory is never older than what is on the device.
+#[test]
+fn nothing_that_was_let_go_of_comes_back_to_memory_in_any_schedule() {
+    explore(|| {
+        let (_device, volume, _lun) = fresh(1, 64);
+        let vbn = Vbn(500);
+        let stored = Arc::new(AtomicU64::new(0));
+        let (writing, stores) = (volume.clone(), stored.clone());
+        let writer = thread::spawn(move || {
+            for version in 1..=6 {
+                let block = stamped(0, version);
+                writing.store.fresh().note(std::iter::once((vbn, &block)));
+                stores.store(version, Ordering::SeqCst);
+            }
+        });
+        let mirrors: Vec<_> = (0..2)
+            .map(|_| {
+                let (volume, stored) = (volume.clone(), stored.clone());
+                thread::spawn(move || {
+                    for _ in 0..4 {
+                        let _keeps = volume.keep_fresh();
+                        let least = stored.load(Ordering::SeqCst);
+                        let found = volume.store.fresh().find(&[vbn]).expect("blocks are kept");
+                        if let Some(block) = &found[0] {
+                            let kept = version_in(&block[..], 0);
+                            assert!(least <= kept, "{least} is stored, and {kept} is kept");
+                        }
+                    }
+                })
+            })
+            .collect();
+        writer.join().expect("it ends");
+        mirrors.into_iter().for_each(|mirror| mirror.join().expect("it ends"));
+        assert_eq!(volume.fresh_blocks(&[(vbn, 1)]).0, 0, "nobody wants anything kept any more");
     });
 }
 
