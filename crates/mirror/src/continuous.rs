@@ -32,9 +32,9 @@ use crate::follower::since_number;
 use crate::lag::SourceStatus;
 use crate::message::{Answer, Await, Request, Update};
 use crate::offer::SourceVolumes;
-use crate::relationship::{PeerName, prefix};
+use crate::relationship::{PeerName, name_in, prefix};
 use crate::roles::handed_over;
-use crate::source::{Base, Prepared, Source, common, name_in, own_snapshots, status_of};
+use crate::source::{Base, Prepared, Source, common, own_snapshots, status_of};
 
 /// The longest rest of a source that waits for a change: how late it may notice one.
 const REST: Duration = Duration::from_millis(20);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cairn_base::{BLOCK_SIZE, Checksum, Mutex, SnapshotId, Timestamp};
+use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId, Timestamp};
 use cairn_format::stream::{StreamKind, root_digest};
 use cairn_format::{Role, SnapshotEntry};
 use cairn_stream::{Compression, Have, Keeps, MIRROR_PREFIX, Progress, StreamError, Threads, apply_keeping};
@@ -17,6 +17,7 @@ use crate::client::{Client, began, unexpected};
 use crate::error::{MirrorError, NackReason, Refusal};
 use crate::keeper::{Keeper, Settles, Withheld};
 use crate::lag::{Contact, Lag, Loss, SourceStatus};
+use crate::locks::Mutex;
 use crate::message::{Answer, CLAIMS_MAX, Request, Stance, StatusOf, Update, claims_bytes};
 use crate::relationship::Relationship;
 use crate::source::Source;

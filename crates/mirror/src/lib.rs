@@ -21,11 +21,15 @@ mod follower;
 pub mod fuzzing;
 mod keeper;
 mod lag;
+mod locks;
 mod message;
 mod offer;
 mod relationship;
 mod relay;
 mod roles;
+#[cfg(all(test, feature = "shuttle"))]
+#[path = "tests/schedules.rs"]
+mod schedules;
 mod source;
 mod switch;
 #[cfg(test)]

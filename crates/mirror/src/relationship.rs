@@ -38,6 +38,11 @@ pub(crate) fn prefix(peer: &PeerName, relationship: Relationship) -> String {
     format!("{MIRROR_PREFIX}{}-{relationship}.", peer.0)
 }
 
+/// Peer and relationship in the prefix of a mirror's snapshots.
+pub(crate) fn name_in(prefix: &str) -> &str {
+    prefix.strip_prefix(MIRROR_PREFIX).unwrap_or(prefix).trim_end_matches('.')
+}
+
 /// Splits the name of a mirror's snapshot into its prefix and number.
 pub(crate) fn split(name: &str) -> Option<(&str, u64)> {
     let at = name.rfind('.')? + 1;

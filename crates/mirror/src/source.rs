@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cairn_base::{Checksum, Generation, Mutex, SnapshotId, Timestamp, Vbn, VolumeId};
+use cairn_base::{Checksum, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_format::Role;
 use cairn_format::stream::root_digest;
 use cairn_stream::{
@@ -23,9 +23,10 @@ use crate::copies;
 use crate::error::{MirrorError, Refusal};
 use crate::follower::{Follower, MirrorAtSource, since_number};
 use crate::lag::SourceStatus;
+use crate::locks::Mutex;
 use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, Stance, StatusOf, Update};
 use crate::offer::SourceVolumes;
-use crate::relationship::{PeerName, Relationship, prefix, split};
+use crate::relationship::{PeerName, Relationship, name_in, prefix, split};
 use crate::relay::{add_lag, refuse_circle};
 use crate::roles::{Departure, handed_over};
 use crate::wire::{Frame, read_frame, write_frame};
@@ -57,7 +58,7 @@ pub struct Source {
 }
 
 /// A session's hold on its mirror, until it ends or a later one takes over.
-struct Claim<'a> {
+pub(crate) struct Claim<'a> {
     source: &'a Source,
     key: Key,
     ended: Arc<AtomicBool>,
@@ -269,7 +270,7 @@ impl Source {
         }
     }
 
-    fn claim(&self, key: Key) -> Claim<'_> {
+    pub(crate) fn claim(&self, key: Key) -> Claim<'_> {
         let ended = Arc::new(AtomicBool::new(false));
         let before = self.sessions.lock().insert(key.clone(), ended.clone());
         if let Some(before) = before {
@@ -429,7 +430,7 @@ impl Source {
     }
 
     /// Decides what to send: a new snapshot, or (the inner error) nothing.
-    fn prepare(
+    pub(crate) fn prepare(
         &self,
         volume: &Arc<Volume>,
         update: &Update,
@@ -542,7 +543,7 @@ impl Source {
     }
 
     /// The destination has `target`: every other snapshot of this mirror goes; also `target` when it is not to be held.
-    fn advance(
+    pub(crate) fn advance(
         &self,
         volume: &Arc<Volume>,
         prefix: &str,
@@ -752,11 +753,6 @@ struct Heard {
     rpo_ms: Option<Option<u64>>,
     continuous: Option<bool>,
     confirmed: Option<(Generation, Timestamp)>,
-}
-
-/// Peer and relationship in the prefix of a mirror's snapshots.
-pub(crate) fn name_in(prefix: &str) -> &str {
-    prefix.strip_prefix(MIRROR_PREFIX).unwrap_or(prefix).trim_end_matches('.')
 }
 
 pub(crate) fn no_common_base(volume: &Volume) -> Refusal {
