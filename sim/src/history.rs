@@ -249,6 +249,8 @@ impl<'a> Life<'a> {
             20..=23 => self.look(),
             24 => self.revert(),
             25..=29 => self.steps(),
+            // Without a number of the dice, as below.
+            30 if self.whole.operations().is_multiple_of(3) => self.fold_back(),
             30 => self.compare(),
             _ => return self.reopen(tally).map(|()| Done::Fine),
         };
@@ -500,6 +502,18 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
+    /// What a release does beside clients, to its end or not so far.
+    fn fold_back(&mut self) -> Result<()> {
+        self.say("fold back");
+        let slices = self.whole.operations() % 7;
+        let done = std::cell::Cell::new(0);
+        self.history()?.fold_back(&|_, _| {
+            done.set(done.get() + 1);
+            slices == 0 || done.get() < slices
+        })?;
+        self.compare()
+    }
+
     /// Closes and opens: in order, or killed with what is in memory.
     fn reopen(&mut self, tally: &mut Tally) -> Result<()> {
         if self.rng.one_in(2) && self.flush().is_err() {
@@ -628,7 +642,11 @@ impl<'a> Life<'a> {
         })?;
         let before = self.present();
         let history = self.history()?;
-        match history.release(&|_, _| {}) {
+        let released = match self.whole.operations().is_multiple_of(2) {
+            true => history.fold_back(&|_, _| true),
+            false => Ok(()),
+        };
+        match released.and_then(|()| history.release(&|_, _| {})) {
             Ok(()) => {
                 let mut bytes = vec![0; self.config.origin_bytes as usize];
                 self.origin().read_into(0, &mut bytes)?;

@@ -138,7 +138,7 @@ fn has_failed(job: &str, client: &Client) -> bool {
     now.is_ok_and(|job| job.state == api::JobState::Failed)
 }
 
-/// A person pressed Ctrl-C: work that only looks, and what goes to files of theirs, is ended on the server; other work goes on there. It is waited for until that has ended
+/// A person pressed Ctrl-C: work that only looks, what goes to files of theirs, and what leaves all as it was but a history, is ended on the server; other work goes on there. It is waited for until that has ended
 /// (or Ctrl-C comes again), as it may have succeeded before it was told to end.
 fn interrupted(
     job: &api::Job,
@@ -148,9 +148,19 @@ fn interrupted(
     let (kind, subject) = (&job.kind, &job.subject);
     if !matches!(
         kind.as_str(),
-        "volume check" | "mirror verify" | "file dump" | "image dump" | "image restore" | "mirror drill"
+        "volume check"
+            | "mirror verify"
+            | "file dump"
+            | "image dump"
+            | "image restore"
+            | "mirror drill"
+            | "disable"
     ) {
-        let next = format!("see how it is with `cairn status`; `cairn mirror abort {subject}` ends it");
+        let ends = match kind.as_str() {
+            "release" => String::new(),
+            _ => format!("; `cairn mirror abort {subject}` ends it"),
+        };
+        let next = format!("see how it is with `cairn status`{ends}");
         let what = format!("{kind} of {subject} goes on, on the server");
         return Err(Failure::new(ErrorKind::Interrupted, what, next));
     }

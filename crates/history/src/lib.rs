@@ -70,6 +70,7 @@ mod options;
 mod owed;
 mod recover;
 mod reduce;
+mod release;
 mod resolve;
 mod revert;
 mod room;

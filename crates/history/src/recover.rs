@@ -1,4 +1,4 @@
-//! Opening a history again, and leaving it behind.
+//! Opening a history again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -854,56 +854,6 @@ impl History {
 
     fn block(&self, address: u64) -> Result<BlockBytes, HistoryError> {
         block(&*self.store, address)
-    }
-
-    /// Leaves the origin as a plain disk with today's content, and the store without a history. `progress` gets blocks done, of so many. Nobody may use the device
-    /// meanwhile; afterwards it is out of service. One that fails in the middle leaves a history, of less, that can be used and released again.
-    pub fn release(&self, progress: &dyn Fn(u64, u64)) -> Result<(), HistoryError> {
-        // Before anything is given up for it.
-        self.refuse_lost()?;
-        self.let_wait(false);
-        // All history goes, the youngest as well: what it takes must not stand in the way of that.
-        let floor = std::mem::take(&mut self.state.lock().window.floor);
-        let outcome = self.leave_origin(progress);
-        if outcome.is_err() {
-            self.state.lock().window.floor = floor;
-            self.let_wait(true);
-        }
-        outcome
-    }
-
-    fn leave_origin(&self, progress: &dyn Fn(u64, u64)) -> Result<(), HistoryError> {
-        let _alone = self.merge.write();
-        let mut writer = self.writer.lock();
-        let writer = &mut *writer;
-        self.flush_with(writer)?;
-        self.refuse_lost()?;
-        while self.copy_slice(writer)? {
-            let cursor = self.state.lock().reverts.first().map_or(0, |revert| revert.cursor);
-            progress(cursor, self.blocks());
-        }
-        self.trim_all(writer)?;
-        if self.placement == Placement::Logging {
-            let to = {
-                let mut state = self.state.lock();
-                self.stamp(&mut state)
-            };
-            self.begin_trim(writer, to, to, 0)?;
-            while !self.trim_slice(writer, self.moves_awaited())? {
-                progress(writer.trim.map_or(0, |trim| trim.reached()), self.blocks());
-            }
-        }
-        // What was found on the way: a plain disk could not tell.
-        self.refuse_lost()?;
-        self.sync(writer)?;
-        let zeroes = [0; BLOCK_SIZE];
-        for slot in [SLOT_A, SLOT_B] {
-            self.latch(self.store.write_from(slot * BLOCK, &zeroes))?;
-        }
-        self.latch(self.store.flush())?;
-        progress(self.blocks(), self.blocks());
-        self.state.lock().failed = Some(cairn_device::DeviceError::OutOfService);
-        Ok(())
     }
 }
 

@@ -19,6 +19,7 @@ mod opening;
 mod order;
 mod owed;
 mod reduce;
+mod release;
 mod semantics;
 mod waits;
 

@@ -52,6 +52,8 @@ impl Server {
         let (mine, volume) = (self.clone(), name.to_owned());
         let work = move |progress: &Progress| {
             let name = volume.as_str();
+            // Its clients go on meanwhile.
+            mine.volumes.fold_history_back(name, progress)?;
             let _still = mine.mounts.keep_still(name);
             mine.refuse_if_stood_on(name)?;
             mine.close_sessions(|export| export.volume == name);

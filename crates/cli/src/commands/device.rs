@@ -206,7 +206,7 @@ fn disable(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
         _ => format!("; first its views have to be ended: {}", shown.join(", ")),
     };
     let what = format!(
-        "this gives up the history of {name} since {}, with its marks, and takes {name} out of service until today's content is copied back; the volume stays as it is{first}",
+        "this gives up the history of {name} since {}, with its marks; {name} is in service while today's content is copied back, and out of it for what is written meanwhile: its clients connect again; the volume stays as it is{first}",
         show(status.start_ns)
     );
     if dry_run {

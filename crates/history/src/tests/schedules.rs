@@ -21,6 +21,8 @@ const SCHEDULES: usize = 100;
 const SCHEDULES_LONG: usize = 16;
 /// The same of scenarios that look at instants as another one does, in other windows.
 const SCHEDULES_THINNED: usize = 60;
+/// The same of a short one, in which two have to meet in a narrow place.
+const SCHEDULES_NARROW: usize = 2000;
 /// Preemptions that a bug needs at most for PCT to find it soon.
 const PREEMPTIONS: usize = 3;
 /// How often others may go on before a device reads.
@@ -551,6 +553,45 @@ fn who_waits_for_room_holds_up_nobody_and_goes_on_in_every_schedule() {
         stepper.join().expect("it ends");
         assert_eq!(read(&*stack.history, 0), 1 << 20, "{placement:?}");
         assert_eq!(read_all(&*stack.history, 16)[1..], known[1..], "{placement:?}");
+    });
+}
+
+/// What a release does beside clients, and then the release: what was answered is on the origin, durably, whoever wrote, flushed or worked in the background meanwhile.
+#[test]
+fn folding_back_beside_clients_loses_nothing_that_was_answered_in_any_schedule() {
+    const BLOCKS: u64 = 3;
+    explore_some(SCHEDULES_NARROW, |placement| {
+        let stack = Stack::new(placement, 2, Window::default());
+        (0..BLOCKS).for_each(|lba| write(&stack.history, lba, 1, false));
+        let at = stack.history.mark("before", true).expect("a mark").time;
+        (0..BLOCKS).for_each(|lba| write(&stack.history, lba, 2, false));
+        let (stepper, over) = steps_until_it_fails(&stack.history, &stack.clock);
+        let writing = stack.history.clone();
+        let writer = thread::spawn(move || {
+            for version in 3..=6 {
+                write(&writing, version % 2, version, version == 4);
+            }
+        });
+        let reverting = stack.history.clone();
+        let reverter = thread::spawn(move || match reverting.revert(at) {
+            Ok(_) => true,
+            Err(HistoryError::BeforeWindow) => false,
+            Err(error) => panic!("{placement:?}: {error}"),
+        });
+        stack.history.fold_back(&|_, _| true).expect("it folds back");
+        let reverted = reverter.join().expect("it ends");
+        writer.join().expect("it ends");
+        let present = read_all(&*stack.history, BLOCKS);
+        let last = [[6, 1].as_slice(), &[6]][usize::from(!reverted)];
+        assert!(last.contains(&present[0]), "{placement:?}: {present:?}");
+        stack.history.fold_back(&|_, _| true).expect("nothing is left to do");
+        let left = stack.history.status().versions;
+        assert!(placement != Placement::Logging || left == 0, "{placement:?}: {left} versions");
+        stack.history.release(&|_, _| {}).expect("a release");
+        let released = Slow(stack.origin.0.fork().power_cycle_as(Fate::Lost, &mut Rng::new(1)));
+        over.store(true, Ordering::SeqCst);
+        stepper.join().expect("it ends");
+        assert_eq!(read_all(&released, BLOCKS), present, "{placement:?}: it is there, durably");
     });
 }
 

@@ -3,7 +3,7 @@
 //! The volume is closed for it, whoever has it, and is another opening afterwards; its content does not change.
 //! - *Put under*: `volume.json` says what is coming, the store is made, then `volume.json` says that it is there, and only then the volume is opened over it. A crash before that leaves a store in which nothing was recorded: the next start empties it,
 //!   and the same command does it all again.
-//! - *Taken away*: `volume.json` says `leaving`, today's content is brought to the devices of the volume, and the store loses its history. Until that last step a start finds a history, and the volume goes on over it; behind it, it finds
+//! - *Taken away*: what can be copied in service is. Then `volume.json` says `leaving`, today's content is brought to the devices of the volume, and the store loses its history. Until that last step a start finds a history, and the volume goes on over it; behind it, it finds
 //!   none, and the volume goes on without. What the document says by then was true all along. The next numbers of files and snapshots stay in the document, as mirrors may know of instants that the volume was brought back from.
 //! - *Given up as lost*: where the store does not come back the volume is opened on what its devices have, by a word of its owner. That is all that was flushed, but for the placement `logging`, where it is refused.
 
@@ -12,6 +12,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cairn_history::{History, HistoryError};
 use cairn_volume::{CheckDepth, Volume};
@@ -139,7 +140,24 @@ impl Volumes {
         Err(ServerError::Shown { device: name.to_owned(), instants })
     }
 
-    /// Takes the history away from under a volume, which is out of service meanwhile: with the placement `logging` all that was written since it was made, or folded back, is copied.
+    /// Does while the volume is in service what can be done then of taking its history away: with the placement `logging` all that was written since it was made, or folded back, is copied. Instants go with that.
+    pub(crate) fn fold_history_back(&self, name: &str, progress: &Progress) -> Result<(), ServerError> {
+        let open = self.check_disable(name)?;
+        let history = open.under.as_ref().ok_or(ServerError::Bug)?.history();
+        let block = u64::from(history.status().block_bytes);
+        progress.phase("copying back in service");
+        let go_on = |done, all| {
+            progress.bytes(done * block, all * block);
+            !progress.cancelled().load(Ordering::Relaxed)
+        };
+        history.fold_back(&go_on).map_err(ServerError::history(name))?;
+        match progress.cancelled().load(Ordering::Relaxed) {
+            true => Err(ServerError::Cancelled),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the history away from under a volume, which is out of service meanwhile: for what is left once it was [folded back](Self::fold_history_back).
     /// It is in service again when this returns, also where it failed: then over its history.
     pub(crate) fn disable_history(
         &self,

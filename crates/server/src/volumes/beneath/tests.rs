@@ -92,6 +92,39 @@ fn history_comes_under_a_volume_and_goes_and_the_volume_stays_what_it_is() {
 }
 
 #[test]
+fn volume_is_in_service_while_its_history_is_folded_back_and_goes_on_with_it_where_that_is_cancelled() {
+    in_each_placement(|placement| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volumes_now = made(folder.path());
+        volumes_now.enable_history("vol0", &wish(folder.path(), placement)).expect("it gets a history");
+        write(&volumes_now, 2);
+        let open = volumes_now.get("vol0").expect("it is open");
+        open.volume.consistency_point().expect("all is there");
+        let clock: Arc<dyn cairn_base::Clock> = Arc::new(ManualClock::new(Timestamp(0)));
+        let cancelled = Progress::new(clock.clone());
+        cancelled.cancel();
+        let refused = volumes_now.fold_history_back("vol0", &cancelled);
+        assert!(matches!(refused, Err(ServerError::Cancelled)), "{placement}: {refused:?}");
+        volumes_now.fold_history_back("vol0", &Progress::new(clock)).expect("it is folded back");
+        assert!(has_history(&volumes_now), "{placement}: it has one until it is taken away");
+        assert_eq!(read(&volumes_now), 2, "{placement}");
+        write(&volumes_now, 3);
+        let still = volumes_now.get("vol0").expect("it is open");
+        assert!(Arc::ptr_eq(&open, &still), "{placement}: it was not closed");
+        if placement == "logging" {
+            // What the volume wrote since then.
+            let versions = open.history().expect("a history").history().status().versions;
+            assert!(versions < 64, "{versions} versions are left for the time without");
+        }
+        drop((open, still));
+        disable(&volumes_now).expect("it goes");
+        assert_eq!((read(&volumes_now), has_history(&volumes_now)), (3, false), "{placement}");
+        assert_sound(&volumes_now);
+        volumes_now.end();
+    });
+}
+
+#[test]
 fn volume_is_whole_with_a_history_or_without_wherever_its_coming_is_cut() {
     for step in 0..3 {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,0 +1,148 @@
+//! Leaving a history behind: its origin is a plain disk afterwards, with today's content.
+//!
+//! 1. *Beside clients*, which [`History::fold_back`] does: reverts are copied to their end; with the placement logging the window moves up to the present, as often as that leaves less to be moved. What is older than the last of these moves can't be reached any more.
+//! 2. *Alone*, which [`History::release`] does: what is left of that, and then both superblocks go.
+//!
+//! A cut before the superblocks go leaves a history, of less, and the move of its window goes on with the next opening. The store counts until then: nothing has been served from the origin alone.
+
+use cairn_base::BLOCK_SIZE;
+use cairn_device::DeviceError;
+use cairn_format::history::{Placement, SLOT_A, SLOT_B};
+
+use crate::HistoryError;
+use crate::history::History;
+use crate::log::Writer;
+use crate::recover::BLOCK;
+use crate::trim::MOVES;
+
+/// So few versions are left to be moved while nobody may use the device: some hundredths of a second.
+const FEW: usize = 2048;
+
+impl History {
+    /// Does beside clients what a [release](Self::release) would do alone: afterwards that has little left to do, unless clients write as fast as this can move. History goes, the youngest as well. Ends early, with nothing lost, where `go_on` says
+    /// false, which is asked between slices with the blocks done of so many; and where a view holds an instant that would go.
+    pub fn fold_back(&self, go_on: &dyn Fn(u64, u64) -> bool) -> Result<(), HistoryError> {
+        // Before anything is given up for it.
+        self.refuse_lost()?;
+        let mut left = self.state.lock().index.len();
+        while self.move_on(go_on)? && self.placement == Placement::Logging {
+            if !self.begin_folding()? || !self.move_on(go_on)? {
+                break;
+            }
+            let now = self.state.lock().index.len();
+            if now <= FEW || now > left / 2 {
+                break;
+            }
+            left = now;
+        }
+        Ok(())
+    }
+
+    /// Ends the copies and the move of the window that are under way, in slices; clients have their turn between them. False when it is to go no further.
+    fn move_on(&self, go_on: &dyn Fn(u64, u64) -> bool) -> Result<bool, HistoryError> {
+        loop {
+            let reached = {
+                let mut writer = self.writer.lock();
+                let writer = &mut *writer;
+                self.check_failed()?;
+                if writer.trim.is_some() {
+                    if self.trim_slice(writer, MOVES)? {
+                        self.reclaim(writer)?;
+                    }
+                } else if !self.copy_slice(writer)? {
+                    return Ok(true);
+                }
+                self.reached(writer)
+            };
+            self.room.notify_all();
+            if !go_on(reached, self.blocks()) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// The block that a move or a copy which is under way has reached.
+    fn reached(&self, writer: &Writer) -> u64 {
+        let copy = || self.state.lock().reverts.first().map_or(self.blocks(), |revert| revert.cursor);
+        writer.trim.map_or_else(copy, |trim| trim.reached())
+    }
+
+    /// Begins to move the window up to the present, unless something else is under way by now. False where a view holds what would go.
+    fn begin_folding(&self) -> Result<bool, HistoryError> {
+        let mut writer = self.writer.lock();
+        let writer = &mut *writer;
+        self.check_failed()?;
+        let to = {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            if !state.views.is_empty() {
+                return Ok(false);
+            }
+            if writer.trim.is_some() || !state.reverts.is_empty() {
+                return Ok(true);
+            }
+            let to = self.stamp(state);
+            state.timeline.cut(to);
+            // What makes room for the flush leaves the instant.
+            state.held = Some(to);
+            to
+        };
+        let flushed = self.flush_with(writer);
+        self.state.lock().held = None;
+        if let Err(error) = flushed {
+            self.state.lock().timeline.uncut(to);
+            return Err(error);
+        }
+        self.begin_trim(writer, to, to, 0)?;
+        Ok(true)
+    }
+
+    /// Leaves the origin as a plain disk with today's content, and the store without a history. `progress` gets blocks done, of so many. Nobody may use the device
+    /// meanwhile; afterwards it is out of service. One that fails in the middle leaves a history, of less, that can be used and released again.
+    pub fn release(&self, progress: &dyn Fn(u64, u64)) -> Result<(), HistoryError> {
+        // Before anything is given up for it.
+        self.refuse_lost()?;
+        self.let_wait(false);
+        // All history goes, the youngest as well: what it takes must not stand in the way of that.
+        let floor = std::mem::take(&mut self.state.lock().window.floor);
+        let outcome = self.leave_origin(progress);
+        if outcome.is_err() {
+            self.state.lock().window.floor = floor;
+            self.let_wait(true);
+        }
+        outcome
+    }
+
+    fn leave_origin(&self, progress: &dyn Fn(u64, u64)) -> Result<(), HistoryError> {
+        let _alone = self.merge.write();
+        let mut writer = self.writer.lock();
+        let writer = &mut *writer;
+        self.flush_with(writer)?;
+        self.refuse_lost()?;
+        while self.copy_slice(writer)? {
+            progress(self.reached(writer), self.blocks());
+        }
+        self.trim_all(writer)?;
+        if self.placement == Placement::Logging {
+            let to = {
+                let mut state = self.state.lock();
+                self.stamp(&mut state)
+            };
+            self.begin_trim(writer, to, to, 0)?;
+            while !self.trim_slice(writer, self.moves_awaited())? {
+                progress(self.reached(writer), self.blocks());
+            }
+        }
+        // What was found on the way: a plain disk could not tell.
+        self.refuse_lost()?;
+        self.sync(writer)?;
+        let zeroes = [0; BLOCK_SIZE];
+        for slot in [SLOT_A, SLOT_B] {
+            self.latch(self.store.write_from(slot * BLOCK, &zeroes))?;
+        }
+        self.latch(self.store.flush())?;
+        progress(self.blocks(), self.blocks());
+        self.state.lock().failed = Some(DeviceError::OutOfService);
+        Ok(())
+    }
+}
