@@ -1,15 +1,33 @@
-//! Locks whose schedules shuttle explores, with the names and the calls of those that crates use otherwise.
+//! Schedules that shuttle explores, and the locks for that, with the names and the calls of those that crates use otherwise.
 //!
 //! With its feature `shuttle` a crate takes these for its locks, and then runs only inside of shuttle: each lock and each wait is a point at which its scheduler
 //! may let another thread go on. Nothing else in this crate changes with the feature.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync;
 pub use shuttle::sync::atomic::{AtomicBool, AtomicU64};
 pub use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
+
+/// Preemptions that a bug needs at most for PCT to find it soon.
+const PREEMPTIONS: usize = 3;
+/// Bytes of the stack of each thread.
+const STACK: usize = 1 << 20;
+
+/// Runs `scenario` in so many schedules that are chosen at random, and in as many of priorities that change at a few places (PCT), always the same ones. A failure prints the schedule that replays it.
+pub fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + 'static) {
+    let scenario = Arc::new(scenario);
+    let mut config = shuttle::Config::new();
+    config.stack_size = STACK;
+    let random = scenario.clone();
+    shuttle::Runner::new(RandomScheduler::new_from_seed(1, schedules), config.clone()).run(move || random());
+    let pct = PctScheduler::new_from_seed(2, PREEMPTIONS, schedules);
+    shuttle::Runner::new(pct, config).run(move || scenario());
+}
 
 /// parking_lot has no poisoning, and a panic ends a run of shuttle anyhow.
 fn whole<T>(outcome: Result<T, sync::PoisonError<T>>) -> T {

@@ -4,16 +4,13 @@ use std::collections::BTreeSet;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use cairn_base::explored;
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use cairn_base::explored::{self, explore};
 use shuttle::thread;
 
 use super::*;
 
 /// Schedules of each kind of scheduler.
 const SCHEDULES: usize = 300;
-/// Preemptions that a bug needs at most for PCT to find it soon.
-const PREEMPTIONS: usize = 3;
 
 /// A pool of the scenario's own.
 struct Explored(explored::Mutex<Pool>);
@@ -24,19 +21,10 @@ impl Shared for Explored {
     }
 }
 
-fn explore(scenario: impl Fn() + Send + Sync + 'static) {
-    let scenario = Arc::new(scenario);
-    let random = scenario.clone();
-    shuttle::Runner::new(RandomScheduler::new_from_seed(1, SCHEDULES), Default::default())
-        .run(move || random());
-    let pct = PctScheduler::new_from_seed(2, PREEMPTIONS, SCHEDULES);
-    shuttle::Runner::new(pct, Default::default()).run(move || scenario());
-}
-
 /// Threads take single blocks and runs, and give back those that another one took: nobody has a block that somebody else has, and when all have ended the pool has all again.
 #[test]
 fn block_is_had_by_one_thread_and_none_is_lost_in_any_schedule() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let pool = Arc::new(Explored(explored::Mutex::new(Pool::new())));
         let held = Arc::new(explored::Mutex::new(BTreeSet::new()));
         let passed = Arc::new(explored::Mutex::new(Vec::new()));

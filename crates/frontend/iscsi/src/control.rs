@@ -50,9 +50,7 @@ impl Session<'_> {
             }
             Management::ClearTaskSet => {
                 if let Some(place) = &self.place {
-                    let unit = &place.attached.unit;
-                    unit.abort(&unit.state.lock(), |_, _| true);
-                    unit.wait_for_writes();
+                    place.attached.unit.clear(place.attached.nexus);
                 }
                 self.drop_tasks();
                 Complete

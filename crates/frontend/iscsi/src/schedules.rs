@@ -7,28 +7,15 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cairn_base::explored::explore;
 use cairn_frontend_session::Socket;
 use cairn_proto_iscsi::Identity;
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread;
 
 use crate::registry::Registry;
 
 /// Schedules of each scenario and kind of scheduler.
 const SCHEDULES: usize = 500;
-/// Preemptions that a bug needs at most for PCT to find it soon.
-const PREEMPTIONS: usize = 3;
-
-/// Runs a scenario under either scheduler.
-fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + 'static) {
-    let scenario = Arc::new(scenario);
-    let mut config = shuttle::Config::new();
-    config.stack_size = 1 << 20;
-    let random = scenario.clone();
-    shuttle::Runner::new(RandomScheduler::new_from_seed(1, schedules), config.clone()).run(move || random());
-    let pct = PctScheduler::new_from_seed(2, PREEMPTIONS, schedules);
-    shuttle::Runner::new(pct, config).run(move || scenario());
-}
 
 /// An initiator's session from its beginning to its end: it counts a few requests, or ends when it is told to or its socket does.
 fn session(registry: &Registry, initiator: u64, using: &[AtomicU64; 2]) -> u64 {

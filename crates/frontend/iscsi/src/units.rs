@@ -114,6 +114,16 @@ impl Unit {
         self.wait_for_writes();
     }
 
+    /// Ends all tasks of all sessions for one of them.
+    pub(crate) fn clear(&self, by: Nexus) {
+        {
+            let mut state = self.state.lock();
+            self.abort(&state, |_, _| true);
+            state.clear(by);
+        }
+        self.wait_for_writes();
+    }
+
     /// Ends tasks of sessions; they notice before they look at another PDU. In one step with what their initiators are told of it, hence with the `state`: of commands
     /// that come in between some would end behind the unit attention, without an answer, and some not at all.
     pub(crate) fn abort(

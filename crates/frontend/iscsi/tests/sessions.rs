@@ -166,23 +166,37 @@ fn resize_and_removal_are_told_to_initiators_that_are_idle() {
     assert!(initiator.is_closed());
 }
 
-#[test]
-fn reset_of_the_unit_ends_the_tasks_of_all_and_tells_them() {
+/// One session manages tasks while another one's write waits for its data; gives what both hear by the next command.
+fn manages(function: u8) -> [(u8, Vec<u8>); 2] {
     let server = TestServer::plain();
     let (mut one, mut other) = (login(&server, 1), login(&server, 2));
     // A write whose data does not come.
     one.command(1, &transfer(0x2a, 0, 8), WRITES, 4096, &[]);
     assert_eq!(one.receive().unwrap().0.opcode(), opcode::R2T);
     let mut header = Header::new(opcode::TASK_MANAGEMENT, 9).immediate();
-    header.flags = 0x80 | 5;
+    header.flags = 0x80 | function;
     other.send(header, &[]);
     let (done, _) = other.receive().unwrap();
     assert_eq!((done.opcode(), done.detail[0]), (opcode::TASK_MANAGEMENT_RESPONSE, 0));
-    one.command(2, &[0; 16], 0, 0, &[]);
-    assert_eq!(one.status(), (2, vec![6, 0x29, 3]), "BUS DEVICE RESET FUNCTION OCCURRED");
+    let told = [&mut one, &mut other].map(|initiator| {
+        initiator.command(2, &[0; 16], 0, 0, &[]);
+        initiator.status()
+    });
     // The write is over: its tag is free, and nothing was written.
     one.command(1, &transfer(0x28, 0, 8), READS, 4096, &[]);
     assert_eq!(one.receive().unwrap().1, [0; 4096]);
+    told
+}
+
+#[test]
+fn reset_of_the_unit_ends_the_tasks_of_all_and_tells_them() {
+    let told = (2, vec![6, 0x29, 3]);
+    assert_eq!(manages(5), [told.clone(), told], "BUS DEVICE RESET FUNCTION OCCURRED");
+}
+
+#[test]
+fn clear_task_set_ends_the_tasks_of_all_and_tells_the_others() {
+    assert_eq!(manages(4), [(2, vec![6, 0x2f, 0]), (0, vec![])], "COMMANDS CLEARED BY ANOTHER INITIATOR");
 }
 
 #[test]

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use cairn_base::explored::AtomicU64;
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use cairn_base::explored::{AtomicU64, explore};
 use shuttle::thread;
 
 use crate::limits::{BATCH_BYTES_MAX, METER_PERIOD, WINDOW_BYTES_MIN, WINDOWS_BYTES};
@@ -13,23 +12,12 @@ use crate::{Kind, Meter, Windows};
 
 /// Schedules of each scenario and kind of scheduler.
 const SCHEDULES: usize = 500;
-/// Preemptions that a bug needs at most for PCT to find it soon.
-const PREEMPTIONS: usize = 3;
-
-fn explore(scenario: impl Fn() + Send + Sync + 'static) {
-    let scenario = Arc::new(scenario);
-    let random = scenario.clone();
-    shuttle::Runner::new(RandomScheduler::new_from_seed(1, SCHEDULES), Default::default())
-        .run(move || random());
-    let pct = PctScheduler::new_from_seed(2, PREEMPTIONS, SCHEDULES);
-    shuttle::Runner::new(pct, Default::default()).run(move || scenario());
-}
 
 /// Sessions take windows and let go of them while somebody looks: each gets its part, all together get no more than the limit, what is told covers what is held, and all of it comes back.
 #[test]
 fn windows_stay_within_the_budget_and_all_come_back_in_any_schedule() {
     const SESSIONS: u64 = 3;
-    explore(|| {
+    explore(SCHEDULES, || {
         let windows = Arc::new(Windows::default());
         // From a budget that is nearly used up on the least window is what they get.
         let before: Vec<_> = (0..5).map(|_| windows.take()).collect();
@@ -68,7 +56,7 @@ fn who_looks_at_a_meter_sees_whole_batches_and_loses_none_in_any_schedule() {
     const BATCHES: u64 = 4;
     const BYTES: u64 = 4096;
     let begin = Instant::now();
-    explore(move || {
+    explore(SCHEDULES, move || {
         let at = move |step: u64| begin + METER_PERIOD / 3 * step as u32;
         let meter = Arc::new(Meter::new(begin));
         let (begun, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

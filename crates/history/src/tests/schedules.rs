@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use cairn_base::{HistoryId, ManualClock, Rng, Timestamp};
 use cairn_device::{Device, DeviceError, Extent, Fate, FaultDevice, Geometry, Operation, Request, Segments};
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread;
 
 use crate::locks::Mutex;
@@ -23,8 +22,6 @@ const SCHEDULES_LONG: usize = 16;
 const SCHEDULES_THINNED: usize = 60;
 /// The same of a short one, in which two have to meet in a narrow place.
 const SCHEDULES_NARROW: usize = 2000;
-/// Preemptions that a bug needs at most for PCT to find it soon.
-const PREEMPTIONS: usize = 3;
 /// How often others may go on before a device reads.
 const READ_YIELDS: usize = 8;
 const B: usize = 4096;
@@ -59,15 +56,9 @@ fn explore(scenario: impl Fn(Placement) + Send + Sync + 'static) {
 
 fn explore_some(schedules: usize, scenario: impl Fn(Placement) + Send + Sync + 'static) {
     let scenario = Arc::new(scenario);
-    let mut config = shuttle::Config::new();
-    config.stack_size = 1 << 20;
     for placement in Placement::ALL {
-        let random = scenario.clone();
-        let scheduler = RandomScheduler::new_from_seed(1, schedules);
-        shuttle::Runner::new(scheduler, config.clone()).run(move || random(placement));
-        let pct = scenario.clone();
-        let scheduler = PctScheduler::new_from_seed(2, PREEMPTIONS, schedules);
-        shuttle::Runner::new(scheduler, config.clone()).run(move || pct(placement));
+        let scenario = scenario.clone();
+        cairn_base::explored::explore(schedules, move || scenario(placement));
     }
 }
 

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use cairn_base::explored::{Condvar, Mutex};
+use cairn_base::explored::{Condvar, Mutex, explore};
 use cairn_base::{FileId, Lba, ManualClock, SnapshotId, Timestamp, VolumeId};
 use cairn_device::{Block, BlockMut, Device, DeviceError, Extent, Geometry, MemoryDevice, Operation};
 use cairn_format::{FileKind, Role};
 use cairn_volume::{BlockRead, FormatOptions, OpenOptions, Volume};
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread;
 
 use crate::message::{Stance, Update};
@@ -21,20 +20,8 @@ use crate::*;
 
 /// Schedules of each scenario and kind of scheduler.
 const SCHEDULES: usize = 200;
-/// Preemptions that a bug needs at most for PCT to find it soon.
-const PREEMPTIONS: usize = 3;
 const LENGTH: u64 = 16;
 const RELATIONSHIP: Relationship = Relationship(0xabc);
-
-fn explore(scenario: impl Fn() + Send + Sync + 'static) {
-    let scenario = Arc::new(scenario);
-    let mut config = shuttle::Config::new();
-    config.stack_size = 1 << 20;
-    let random = scenario.clone();
-    shuttle::Runner::new(RandomScheduler::new_from_seed(1, SCHEDULES), config.clone()).run(move || random());
-    let pct = PctScheduler::new_from_seed(2, PREEMPTIONS, SCHEDULES);
-    shuttle::Runner::new(pct, config).run(move || scenario());
-}
 
 /// A device that takes its time.
 struct Slow(MemoryDevice);
@@ -166,7 +153,7 @@ fn peer() -> PeerName {
 #[test]
 fn mirror_that_follows_shows_moments_of_its_source_in_order_in_any_schedule() {
     const VERSIONS: u64 = 4;
-    explore(|| {
+    explore(SCHEDULES, || {
         let (source, destination) = (volume(Role::Normal), volume(Role::Destination));
         let lun = source.compound().create(FileKind::Lun, LENGTH * 4096).expect("there is room");
         write(&source, lun, 1);
@@ -220,7 +207,7 @@ fn mirror_that_follows_shows_moments_of_its_source_in_order_in_any_schedule() {
 /// Two sessions of one mirror, of which the earlier one is over for the destination: whatever it still does, the source holds what the later one got, and nothing else.
 #[test]
 fn later_session_of_a_mirror_has_its_base_in_any_schedule() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let volume = volume(Role::Normal);
         let lun = volume.compound().create(FileKind::Lun, LENGTH * 4096).expect("there is room");
         write(&volume, lun, 1);

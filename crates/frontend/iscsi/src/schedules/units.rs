@@ -8,13 +8,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cairn_base::explored::explore;
 use cairn_device::{Device, DeviceError, Extent, Geometry, MemoryDevice, Operation, Request};
 use cairn_frontend_session::Socket;
 use cairn_proto_iscsi::pdu::{self, HEADER_BYTES, Header, opcode, padding};
 use cairn_proto_iscsi::scsi::{CopyList, CopySegment, CopyTarget, Medium};
 use shuttle::thread;
 
-use super::explore;
 use crate::execute::{Found, Place};
 use crate::locks::{AtomicBool, Mutex};
 use crate::pacer::Pacer;
@@ -203,10 +203,10 @@ impl Script {
         self.command(&cdb, &[&keys.0.to_be_bytes()[..], &keys.1.to_be_bytes(), &flags].concat())
     }
 
-    /// LOGICAL UNIT RESET.
-    fn reset(self) -> Self {
+    /// LOGICAL UNIT RESET (5), CLEAR TASK SET (4).
+    fn manage(self, function: u8) -> Self {
         let mut header = Header::new(opcode::TASK_MANAGEMENT, self.commands);
-        header.flags = 0x85;
+        header.flags = 0x80 | function;
         self.put(header, &[])
     }
 
@@ -252,6 +252,7 @@ fn answers(mut from: UnixStream, commands: u32) -> Vec<Option<u8>> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fence {
     Reset,
+    Clear,
     /// PREEMPT AND ABORT that takes the reservation over, which is written down or not.
     Preempt {
         persists: bool,
@@ -275,7 +276,8 @@ fn fence_is_the_last_word(fence: Fence) {
         }
         let other = Script::of("two").test();
         let other = match fence {
-            Fence::Reset => other.reset().test(),
+            Fence::Reset => other.manage(5).test(),
+            Fence::Clear => other.manage(4),
             _ => other.reserve_out(5, 1, (2, 1), persists),
         };
         let (_, other) = other.write(LAST).run(&shared);
@@ -309,6 +311,7 @@ fn fence_is_the_last_word(fence: Fence) {
 #[test]
 fn nothing_from_before_a_reset_is_written_behind_it_and_all_from_after_is_answered_in_any_schedule() {
     fence_is_the_last_word(Fence::Reset);
+    fence_is_the_last_word(Fence::Clear);
 }
 
 #[test]

@@ -4,25 +4,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cairn_base::explored::explore;
 use cairn_frontend_session::Socket;
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread;
 
 use crate::registry::Registry;
 
 /// Schedules of each scenario and kind of scheduler.
 const SCHEDULES: usize = 500;
-/// Preemptions that a bug needs at most for PCT to find it soon.
-const PREEMPTIONS: usize = 3;
-
-fn explore(scenario: impl Fn() + Send + Sync + 'static) {
-    let scenario = Arc::new(scenario);
-    let random = scenario.clone();
-    shuttle::Runner::new(RandomScheduler::new_from_seed(1, SCHEDULES), Default::default())
-        .run(move || random());
-    let pct = PctScheduler::new_from_seed(2, PREEMPTIONS, SCHEDULES);
-    shuttle::Runner::new(pct, Default::default()).run(move || scenario());
-}
 
 /// A client's session from its beginning to its end: it counts a few requests, or ends when its socket does; without an export if it was not let in.
 fn session(registry: &Registry, export: &str, sessions_max: usize, using: &AtomicU64) -> u64 {
@@ -62,7 +51,7 @@ fn three(
 /// One export is closed while its sessions, and others, come and go: when that is answered those that it found are gone, and what all did is counted once.
 #[test]
 fn closing_waits_for_all_sessions_and_no_request_is_lost_in_any_schedule() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (registry, using) = (Arc::new(Registry::default()), Arc::new(AtomicU64::new(0)));
         let sessions = three(&registry, 2, &using);
         let mut least = 0;
@@ -86,7 +75,7 @@ fn closing_waits_for_all_sessions_and_no_request_is_lost_in_any_schedule() {
 /// The server stops while clients connect.
 #[test]
 fn nobody_comes_in_once_the_server_has_stopped_in_any_schedule() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (registry, using) = (Arc::new(Registry::default()), Arc::new(AtomicU64::new(0)));
         let sessions = three(&registry, 3, &using);
         registry.stop();

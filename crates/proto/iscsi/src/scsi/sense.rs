@@ -82,6 +82,7 @@ impl Sense {
     pub(crate) const RESERVATIONS_RELEASED: Self = Self::new(0x06, 0x2a, 0x04);
     pub(crate) const REGISTRATIONS_PREEMPTED: Self = Self::new(0x06, 0x2a, 0x05);
     pub(crate) const BUS_DEVICE_RESET: Self = Self::new(0x06, 0x29, 0x03);
+    pub(crate) const COMMANDS_CLEARED: Self = Self::new(0x06, 0x2f, 0x00);
     pub(crate) const WRITE_PROTECTED: Self = Self::new(0x07, 0x27, 0x00);
     pub(crate) const SOFTWARE_WRITE_PROTECTED: Self = Self::new(0x07, 0x27, 0x02);
     /// A copy manager could not reach what a descriptor names.

@@ -221,6 +221,11 @@ impl LogicalUnit {
         self.tell_all(None, Sense::BUS_DEVICE_RESET);
     }
 
+    /// A nexus has ended the commands of all (CLEAR TASK SET; SAM-5, section 7.5): the others are told, as theirs have no answer.
+    pub fn clear(&mut self, by: Nexus) {
+        self.tell_all(Some(by), Sense::COMMANDS_CLEARED);
+    }
+
     /// The sense of a change of size, for an asynchronous message.
     pub fn capacity_sense(&self) -> Vec<u8> {
         Sense::CAPACITY_CHANGED.encode(self.modes.descriptors)
