@@ -577,9 +577,10 @@ impl OpenDevice {
         while !self.ending.load(Ordering::Acquire) {
             self.seen.note_now_and_then(&self.history);
             let mut more = self.history.step();
-            for shown in self.shown.read().values() {
-                if let (Shown::Clone { history, .. }, Ok(any)) = (shown, &mut more) {
-                    *any |= history.step().unwrap_or(false);
+            // Not under the lock: whoever opens a view, or asks for one, would wait for a slice.
+            for clone in self.clones() {
+                if let Ok(any) = &mut more {
+                    *any |= clone.step().unwrap_or(false);
                 }
             }
             match more {
@@ -597,6 +598,15 @@ impl OpenDevice {
                 }
             }
         }
+    }
+
+    /// The histories of its clones.
+    fn clones(&self) -> Vec<Arc<History>> {
+        let of = |shown: &Shown| match shown {
+            Shown::Clone { history, .. } => Some(history.clone()),
+            Shown::View(_) => None,
+        };
+        self.shown.read().values().filter_map(of).collect()
     }
 
     /// Ends the thread, and lets go what waits for room.
