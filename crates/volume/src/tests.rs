@@ -29,6 +29,7 @@ mod small;
 mod snapshots;
 mod space;
 mod structures;
+mod table;
 mod threads;
 mod together;
 mod trees;
