@@ -4,7 +4,9 @@ use cairn_base::{SnapshotId, Vbn};
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
 
 use super::*;
+use crate::limits::RESERVE_MIN;
 use crate::overlay::Seen;
+use crate::since::SinceMap;
 use crate::volume::ROOT_DIRECTORY;
 
 /// Writes until the volume is full; returns how many blocks found room.
@@ -64,6 +66,49 @@ fn scattered_writes_to_a_huge_file_never_overrun_the_space_for_nodes() {
         assert_eq!(read(&volume, lun, *lba, 1), [lba + 1]);
     }
     assert_sound(&volume);
+}
+
+#[test]
+fn write_of_many_scattered_blocks_leaves_the_room_that_was_promised() {
+    for blocks in [8, 16, 32, 64, 100] {
+        let (_device, volume) = fresh(2048);
+        let length = 1 << 27;
+        let lun = file(&volume, length);
+        let mut written = 0;
+        loop {
+            let place = |number: u64| Lba(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % length);
+            let mut places: Vec<Lba> = (written..written + blocks).map(place).collect();
+            places.sort();
+            match volume.write(lun, &mut places.iter().map(|lba| (*lba, block(lba.0)))) {
+                Ok(()) => written += blocks,
+                Err(VolumeError::NoSpace) => break,
+                Err(error) => panic!("after {written}: {error}"),
+            }
+            let state = volume.state.lock();
+            let (free, needed) = (state.used.free(), state.promised(0) + state.reserve());
+            // Some of them may have shared a node.
+            assert!(free + blocks / 2 >= needed, "{written} by {blocks}: {free} are free, {needed} needed");
+        }
+        assert!(written >= 300 - blocks, "{written} blocks found room");
+        volume.consistency_point().expect("what was taken can be committed");
+        assert_sound(&volume);
+    }
+}
+
+#[test]
+fn blocks_cost_each_node_above_them_once_in_whatever_order_they_come() {
+    let mut rng = cairn_base::Rng::new(1);
+    for round in 0..200 {
+        let levels = rng.below(4) as u8;
+        let (count, most) = (rng.below(40), 1 << (4 + rng.below(20)));
+        let blocks: Vec<u64> = (0..count).map(|_| rng.below(most)).collect();
+        let nodes = |level: u32| blocks.iter().map(move |lba| lba / cairn_format::FANOUT.pow(level));
+        let expected: usize = (0..=u32::from(levels))
+            .map(|level| nodes(level).collect::<std::collections::BTreeSet<u64>>().len())
+            .sum();
+        let cost = crate::state::cost_in(levels, blocks.iter().copied());
+        assert_eq!(cost, expected as u64, "round {round}: {blocks:?}");
+    }
 }
 
 #[test]
@@ -238,6 +283,55 @@ fn full_volume_has_room_for_a_consistency_point_that_changes_every_block_of_its_
         assert!(volume.status().reserve < most, "{} of {most}", volume.status().reserve);
         leave_free(&volume, 25_000, 8 * edge);
         assert_sound(&volume);
+    }
+}
+
+/// Leaves so many blocks free, wherever they are.
+fn leave(state: &mut crate::state::State, blocks: u64) {
+    let regions = state.used.blocks() / BITS_PER_MAP_BLOCK;
+    state.used.fill(0, regions);
+    (1..=blocks).for_each(|vbn| state.used.clear(Vbn(vbn)));
+}
+
+#[test]
+fn reserve_is_what_the_maps_of_a_volume_of_any_size_take_and_little_more() {
+    let (_device, volume) = fresh(1024);
+    let mut guard = volume.state.lock();
+    let state = &mut *guard;
+    for regions in [1, 10, 63, 64, 65, 126, 127, 140] {
+        state.used.grow(regions * BITS_PER_MAP_BLOCK);
+        let (mut map, mut level) = (regions, regions);
+        while level > 1 {
+            level = level.div_ceil(cairn_format::FANOUT);
+            map += level;
+        }
+        let most = regions + regions / 32 + 8;
+        for relationships in 0..3 {
+            let maps = 1 + 2 * relationships;
+            let least = RESERVE_MIN + maps * map;
+            let reserve = state.reserve();
+            let range = least..=RESERVE_MIN + maps * most;
+            assert!(range.contains(&reserve), "{regions} regions: {reserve} of {range:?}");
+            let map = |kind, file| SinceMap { kind, relationship: relationships + 1, file: FileId(file) };
+            state.since_maps.push(map(FileKind::SinceInFlight, 100 + relationships));
+            assert_eq!(state.reserve(), reserve, "what is in flight grows no more");
+            state.since_maps.push(map(FileKind::SinceAccumulating, 200 + relationships));
+        }
+        state.since_maps.clear();
+        // Without since maps, what is above the least is for one map.
+        let map = state.reserve() - RESERVE_MIN;
+        let promised = state.promised(0);
+        for more in 0..4 {
+            leave(state, promised + map * (1 + more) + RESERVE_MIN / 4);
+            assert!(!state.has_room_for_maps(more), "{regions} regions: deletions need some of it too");
+            leave(state, promised + map * (1 + more) + RESERVE_MIN);
+            assert!(state.has_room_for_maps(more), "{regions} regions: {more} more maps");
+        }
+        let (promised, reserve) = (state.promised(4), state.reserve());
+        leave(state, promised + reserve - RESERVE_MIN / 2);
+        assert!(!state.has_room(1) && state.has_room_to_free(), "what frees space may use most of it");
+        leave(state, promised + reserve - RESERVE_MIN);
+        assert!(!state.has_room_to_free(), "and not all");
     }
 }
 

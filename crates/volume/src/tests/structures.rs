@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_base::{Generation, Rng, Vbn};
-use cairn_format::layout::{SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN};
+use cairn_format::layout::{BITS_PER_MAP_BLOCK, SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN};
 use cairn_format::{RedirectRun, SegmentKind};
 
 use super::*;
@@ -79,6 +79,44 @@ fn used_map_allocates_every_free_block_once() {
             assert_eq!(map.get(Vbn(probe)), model.contains(&probe));
             assert!(map.get(Vbn(blocks)), "what lies past the end is never free");
         }
+    }
+}
+
+#[test]
+fn block_that_is_marked_again_is_counted_once() {
+    let mut map = UsedMap::new(1001);
+    assert!((1001..1100).all(|vbn| map.get(Vbn(vbn))), "what lies past the end is never free");
+    assert!(map.set(Vbn(5)) && !map.set(Vbn(5)), "it was free once");
+    assert_eq!(map.free(), 999);
+    let mut taken = Vec::new();
+    assert!(!map.allocate(1000, &mut taken) && taken.is_empty(), "there are fewer");
+    assert!(map.allocate(999, &mut taken));
+    let taken: BTreeSet<u64> = taken.into_iter().map(|vbn| vbn.0).collect();
+    assert_eq!(taken, (1..1001).filter(|vbn| *vbn != 5).collect::<BTreeSet<u64>>());
+    assert_eq!(map.free(), 0);
+}
+
+/// A thin device grows by what is written where nothing was before.
+#[test]
+fn regions_that_were_written_before_are_used_again_while_half_of_one_is_free() {
+    const REGION: u64 = BITS_PER_MAP_BLOCK;
+    for (how, enough) in [(0, true), (0, false), (1, true), (1, false), (2, true), (2, false)] {
+        let mut map = UsedMap::new(5 * REGION);
+        match how {
+            0 => assert!(map.allocate(3 * REGION as usize - 1, &mut Vec::new())),
+            1 => (1..3 * REGION).for_each(|vbn| assert!(map.set(Vbn(vbn)))),
+            _ => (0..5).for_each(|region| {
+                let bits = if region < 3 { 0xff } else { 0 };
+                map.merge(region, &[bits; REGION as usize / 8]);
+            }),
+        }
+        // One has some room, and one half of its blocks, or not quite; one is full, and two were never written.
+        let half = if enough { REGION / 2 } else { REGION / 2 - 1 };
+        (REGION..REGION + REGION / 4).for_each(|vbn| map.clear(Vbn(vbn)));
+        (2 * REGION..2 * REGION + half).for_each(|vbn| map.clear(Vbn(vbn)));
+        let mut taken = Vec::new();
+        assert!(map.allocate(1, &mut taken));
+        assert_eq!(taken, [Vbn(if enough { 2 } else { 3 } * REGION)], "{how}, {enough}");
     }
 }
 
