@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cairn_base::Rng;
+use cairn_base::{Generation, Rng};
 
 use super::*;
+use crate::overlay::Overlay;
+use crate::state::Frozen;
 
 /// Blocks of the file: its tree has three levels.
 const LENGTH: u64 = 126 * 126 * 3;
@@ -101,6 +103,73 @@ fn extents_and_differences_are_what_was_written_and_punched() {
                 let joined = |pair: &[(Lba, u64)]| pair[0].0.0 + pair[0].1 < pair[1].0.0;
                 assert!(runs.windows(2).all(joined), "seed {seed}: {runs:?}");
             }
+        }
+    }
+}
+
+fn all_extents(volume: &Arc<Volume>, lun: FileId, first: u64, count: u64) -> Vec<(u64, bool)> {
+    let found = volume.extents(lun, Lba(first), count, 9).expect("its nodes can be read");
+    found.iter().map(|extent| (extent.count, extent.hole)).collect()
+}
+
+#[test]
+fn what_a_file_has_grown_by_is_a_hole_though_no_consistency_point_knows_its_length() {
+    let (_device, volume) = fresh(4096);
+    // A tree that is full, one that is not, one of two levels, and none.
+    for (length, written) in [(126, 126), (100, 100), (126 * 126, 130), (50, 0)] {
+        let lun = file(&volume, length);
+        write(&volume, lun, 0, written, 1).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        volume.compound().resize(lun, 3 * 126 * 126 * 4096).expect("it grows");
+        let mut expected = vec![(written, false), (3 * 126 * 126 - written, true)];
+        expected.retain(|(count, _)| *count > 0);
+        assert_eq!(all_extents(&volume, lun, 0, 3 * 126 * 126), expected, "{length}");
+        assert_eq!(all_extents(&volume, lun, length, 200), [(200, true)], "{length}");
+    }
+}
+
+#[test]
+fn hole_that_ends_where_a_query_begins_is_no_part_of_the_answer() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 1000);
+    write(&volume, lun, 0, 100, 1).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    volume.punch(lun, Lba(10), 20).expect("it is punched");
+    assert_eq!(all_extents(&volume, lun, 30, 10), [(10, false)]);
+    assert_eq!(all_extents(&volume, lun, 29, 10), [(1, true), (9, false)]);
+    assert_eq!(all_extents(&volume, lun, 5, 5), [(5, false)]);
+}
+
+#[test]
+fn newer_generation_hides_the_one_that_is_being_committed() {
+    let mut rng = Rng::new(1);
+    for round in 0..60 {
+        let (_device, volume) = fresh(1024);
+        let lun = file(&volume, 40);
+        let mut model = Model::new();
+        for generation in 0..2 {
+            for _ in 0..1 + rng.below(3) {
+                let (first, count) = (rng.below(30), 1 + rng.below(10));
+                if rng.one_in(2) {
+                    write(&volume, lun, first, count, 1).expect("there is room");
+                    model.extend((first..first + count).map(|lba| (lba, 1)));
+                } else {
+                    volume.punch(lun, Lba(first), count).expect("it is punched");
+                    model.retain(|lba, _| !(first..first + count).contains(lba));
+                }
+            }
+            if generation == 0 {
+                // As a consistency point does while its blocks are on their way.
+                let mut state = volume.state.lock();
+                let next = Overlay::new(Generation(state.open.generation.0 + 1));
+                let frozen = std::mem::replace(&mut state.open, next);
+                state.frozen = Some(Frozen::Draining(Box::new(frozen)));
+            }
+        }
+        for first in 0..40 {
+            let asked = (first, 40 - first);
+            let found = volume.extents(lun, Lba(first), 40 - first, 99).expect("its nodes can be read");
+            assert_extents(&found, &model, asked, 99, &format!("round {round}"));
         }
     }
 }
