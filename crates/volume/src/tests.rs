@@ -194,6 +194,18 @@ fn failed_write_of_the_superblock_makes_the_volume_read_only() {
 }
 
 #[test]
+fn reason_that_is_told_for_a_volume_that_stopped_is_the_first() {
+    let (_device, volume) = fresh(1024);
+    volume.state.lock().latch(&VolumeError::NoSpace);
+    volume.state.lock().latch(&VolumeError::Closed);
+    let told = volume.consistency_point();
+    assert!(
+        matches!(&told, Err(VolumeError::Latched(why)) if matches!(**why, VolumeError::NoSpace)),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn flush_that_fails_is_never_repaired_by_the_next_one() {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(1024, Role::Normal)));
     format(&*device, 1024);

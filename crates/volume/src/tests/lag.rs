@@ -140,3 +140,37 @@ fn lag_that_began_more_generations_ago_than_are_remembered_is_never_told_as_less
     let kept = volume.state.lock().first_changes.len();
     assert!(kept <= 4096, "{kept} are remembered");
 }
+
+#[test]
+fn times_of_a_head_that_was_given_up_are_not_those_of_the_image_that_replaced_it() {
+    let (clock, _device, source, lun, base) = made();
+    clock.advance(10 * SECOND);
+    write(&source, lun, 0, 3, 200).expect("there is room");
+    let target = source.create_snapshot("target").expect("it is made");
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(4096, Role::Destination)));
+    let options = FormatOptions { id: source.id(), blocks: 4096, role: Role::Destination };
+    Volume::format(&*device, &options, &*clock).expect("it is formatted");
+    let copy = clocked(&clock, &device);
+    super::redirects::send(&source, &copy, &base);
+    // A head that is many generations ahead.
+    copy.failover().expect("it fails over");
+    for round in 0..20 {
+        write(&copy, lun, 0, 1, round).expect("there is room");
+        clock.advance(SECOND);
+        copy.consistency_point().expect("it commits");
+    }
+    copy.demote("head", false).expect("the device has room");
+    let (mut receiver, image) = super::sides::brought(&source, &copy, target.id);
+    receiver.give_up_head();
+    receiver.commit(image).expect("it was given up");
+    clock.advance(50 * SECOND);
+    copy.failover().expect("it fails over");
+    let own = copy.create_snapshot("own").expect("it is made");
+    write(&copy, lun, 0, 1, 7).expect("there is room");
+    clock.advance(2 * SECOND);
+    copy.consistency_point().expect("it commits");
+    clock.advance(SECOND);
+    assert_eq!(behind(&copy, &own).0, Some(3 * SECOND));
+    // When the source changed what the image has is not known here: it counts from the snapshot.
+    assert_eq!(behind(&copy, &base).0, Some(83 * SECOND));
+}

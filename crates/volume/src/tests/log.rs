@@ -1,10 +1,12 @@
 //! The intent log: what a cut leaves of a flush that takes several records.
 
-use cairn_base::{Checksum, Rng};
+use cairn_base::{Checksum, Generation, Rng};
 use cairn_format::layout::SUPERBLOCK_A;
 use cairn_format::{LogEntry, LogRecord, LogRecordHeader, Superblock};
 
 use super::*;
+use crate::overlay::Overlay;
+use crate::state::Frozen;
 
 /// Entries that fill a record of the longest kind.
 const FULL_RECORD: u64 = (32 * 4096 - 64) / 48;
@@ -134,6 +136,38 @@ fn flush_through_a_full_log_commits_instead() {
     assert_sound(&volume);
 }
 
+/// A flush that found no room in the log asks for a consistency point. Before that has committed, the record of somebody else's flush may fit, and it covers what came before it.
+#[test]
+fn what_found_no_room_in_the_log_is_in_the_record_of_the_next_flush() {
+    for is_frozen in [false, true] {
+        let (device, volume) = fresh(4096);
+        let lun = file(&volume, 1000);
+        write(&volume, lun, 0, 100, 7).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        volume.punch(lun, Lba(10), 5).expect("it is punched");
+        {
+            let mut state = volume.state.lock();
+            let generation = state.open.generation;
+            let due = state.open.take_unlogged(u64::MAX);
+            assert_eq!(due.len(), 1);
+            if is_frozen {
+                let next = Overlay::new(Generation(generation.0 + 1));
+                let frozen = std::mem::replace(&mut state.open, next);
+                state.frozen = Some(Frozen::Settled(Arc::new(frozen)));
+            }
+            state.put_back_unlogged(generation, due);
+        }
+        volume.punch(lun, Lba(20), 5).expect("it is punched");
+        volume.flush().expect("it flushes");
+        drop(volume);
+        let volume = open(&device);
+        let expected: Vec<u64> =
+            (0..30).map(|lba| if matches!(lba, 10..15 | 20..25) { 0 } else { lba + 7 }).collect();
+        assert_eq!(read(&volume, lun, 0, 30), expected, "frozen: {is_frozen}");
+        assert_sound(&volume);
+    }
+}
+
 #[test]
 fn log_that_names_a_block_in_use_stops_the_volume_and_not_the_program() {
     let written = |lun, vbn, checksum| LogEntry::Write { file: lun, lba: Lba(50), vbn, checksum };
@@ -199,7 +233,7 @@ fn block_that_the_log_names_twice_at_one_place_is_there_once() {
 fn put_record(device: &dyn Device, superblock: &Superblock, entries: Vec<LogEntry>) {
     let header = LogRecordHeader {
         sequence: superblock.log_tail.sequence,
-        generation: cairn_base::Generation(superblock.root.generation.0 + 1),
+        generation: Generation(superblock.root.generation.0 + 1),
         durable_through: superblock.log_tail.sequence,
         entries: entries.len() as u32,
         continues: false,

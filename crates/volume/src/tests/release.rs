@@ -108,6 +108,38 @@ fn image_of_a_deleted_snapshot_holds_back_only_what_it_shows() {
 }
 
 #[test]
+fn image_stays_whole_when_its_snapshot_is_deleted_after_a_check() {
+    let (volume, lun) = taken(200);
+    let snapshot = volume.create_snapshot("short-lived").expect("it is made");
+    let image = volume.image(Some(snapshot.id)).expect("it exists");
+    // It looks at all images, this one as well.
+    assert_sound(&volume);
+    volume.delete_snapshots(&[snapshot.id]).expect("it is deleted");
+    for round in 1..10 {
+        write(&volume, lun, 0, 200, 1000 * round).expect("the image does not hold this");
+        volume.consistency_point().expect("it commits");
+    }
+    assert_eq!(read_image(&image, lun, 0, 200), (100..300).collect::<Vec<_>>());
+}
+
+#[test]
+fn readers_that_ended_are_not_remembered() {
+    let (volume, lun) = taken(10);
+    let readers = || volume.state.lock().readers.len();
+    for round in 0..50 {
+        write(&volume, lun, 0, 1, round).expect("there is room");
+        volume.consistency_point().expect("it commits");
+    }
+    assert!(readers() <= 2, "{} after consistency points", readers());
+    for _ in 0..50 {
+        drop(volume.image(None).expect("there is one"));
+    }
+    assert!(readers() <= 2, "{} after images of one root", readers());
+    let images: Vec<Image> = (0..50).map(|_| volume.image(None).expect("there is one")).collect();
+    assert!(readers() <= 2, "{} while {} images of one root are held", readers(), images.len());
+}
+
+#[test]
 fn image_does_not_hold_back_snapshots_that_come_and_go_after_it() {
     let (volume, lun) = taken(150);
     let first = volume.create_snapshot("first").expect("it is made");

@@ -20,7 +20,11 @@ fn copies() -> (Arc<Volume>, FileId, Snapshot, Arc<Volume>) {
 }
 
 /// Everything up to a snapshot, for a copy that need have nothing.
-fn brought(source: &Arc<Volume>, copy: &Arc<Volume>, target: SnapshotId) -> (crate::Receiver, ReceivedImage) {
+pub(super) fn brought(
+    source: &Arc<Volume>,
+    copy: &Arc<Volume>,
+    target: SnapshotId,
+) -> (crate::Receiver, ReceivedImage) {
     let changes = source.changed_blocks(&[], target).expect("they are compared");
     let mut receiver = copy.receive().expect("nothing else is received");
     for run in &changes.runs {
@@ -63,6 +67,26 @@ fn own_head_gives_way_only_to_what_descends_from_it_unless_it_is_given_up() {
     receiver.commit(image).expect("it descends from the head");
     shows(&copy, lun, 9000);
     assert_eq!(copy.own_head(), None);
+}
+
+#[test]
+fn what_was_known_of_a_head_that_was_given_up_is_not_true_of_what_replaced_it() {
+    let (source, lun, _base, copy) = copies();
+    copy.failover().expect("it fails over");
+    let mut change = crate::Change::of(copy.head());
+    change.put(node(copy.next_file().expect("it is writable"), 1, false));
+    copy.create_snapshot_since("sent", 3).expect("there is room");
+    copy.demote("head", false).expect("the device has room");
+    write(&source, lun, 0, 1, 8000).expect("there is room");
+    let target = source.create_snapshot("target").expect("it is made");
+    let (mut receiver, image) = brought(&source, &copy, target.id);
+    receiver.give_up_head();
+    receiver.commit(image).expect("it was given up");
+    assert_eq!(copy.since_relationships(), [], "nothing is mirrored from here");
+    copy.failover().expect("it fails over");
+    let refused = copy.change(change, false);
+    assert!(matches!(refused, Err(VolumeError::OtherHead)), "{refused:?}");
+    shows(&copy, lun, 8000);
 }
 
 #[test]

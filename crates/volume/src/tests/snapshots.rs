@@ -32,6 +32,17 @@ fn blocks_shared_by_children_of_a_deleted_snapshot_stay_with_those_that_show_the
 }
 
 #[test]
+fn image_names_its_snapshot_and_that_of_the_active_state_none() {
+    let (_device, volume) = fresh(1024);
+    for name in ["one", "two"] {
+        let made = volume.create_snapshot(name).expect("it is made").id;
+        let image = volume.image(Some(made)).expect("it exists");
+        assert_eq!(image.snapshot(), Some(made));
+    }
+    assert_eq!(volume.image(None).expect("there is one").snapshot(), None);
+}
+
+#[test]
 fn image_of_a_deleted_snapshot_is_whole_until_it_is_closed() {
     let (_device, volume) = fresh(1024);
     let lun = file(&volume, 200);
