@@ -99,6 +99,7 @@ impl TableWrites {
             .collect()
     }
 
+    /// Adds a block in the place of `old`. After an error nothing of the label area is taken, and the change is to be dropped.
     fn add(
         &mut self,
         label: &mut LabelSpace,
@@ -109,8 +110,7 @@ impl TableWrites {
             Ok(address) => address,
             Err(error) => {
                 // Nothing is committed: what was taken so far goes back.
-                label.release(&self.blocks.iter().map(|(address, _)| *address).collect::<Vec<_>>());
-                self.blocks.clear();
+                label.release(&self.addresses());
                 return Err(error);
             }
         };
@@ -313,7 +313,7 @@ impl SnapshotTable {
         }
         let mut indexes = self.indexes.clone();
         if pointers.len().div_ceil(POINTERS_PER_INDEX) > TableRef::INDEXES_MAX {
-            label.release(&writes.blocks.iter().map(|(address, _)| *address).collect::<Vec<_>>());
+            label.release(&writes.addresses());
             return Err(VolumeError::TableFull);
         }
         for (number, chunk) in pointers.chunks(POINTERS_PER_INDEX).enumerate() {
@@ -418,6 +418,6 @@ pub(crate) fn prepare_redirects(
         );
     }
     writes.freed = commit.redirect_blocks.clone();
-    let addresses = writes.blocks.iter().map(|(address, _)| *address).collect();
+    let addresses = writes.addresses();
     Ok((TableRef { entries: runs.len() as u64, indexes }, addresses, writes))
 }

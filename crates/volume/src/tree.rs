@@ -190,7 +190,7 @@ pub(crate) fn pointers_of<'a>(
 }
 
 /// Differences between two trees of the same file: calls `differ` with (number of the first block of file, level, old, new) for every block, node or
-/// data, whose pointers are not the same. Where both point to the same block nothing below is looked at: the cost is what changed.
+/// data, whose pointers are not the same: level by level from the top, and on each in the order of the file. Where both point to the same block nothing below is looked at: the cost is what changed.
 /// Trees of different height are compared from the lower one's top.
 pub(crate) fn difference(
     old: &Tree<'_>,

@@ -164,7 +164,7 @@ impl UsedMap {
     }
 
     /// The emptiest region that was written before if half of it is free, so that a thin device does not grow without need;
-    /// else the first that never was; else the emptiest there is.
+    /// else the emptiest there is: the first that never was, as long as there is one (but for a short one at the end).
     fn next_region(&self) -> usize {
         let emptiest = |range: std::ops::Range<usize>| {
             range.max_by_key(|region| (self.region_free[*region], std::cmp::Reverse(*region)))
@@ -174,9 +174,6 @@ impl UsedMap {
             && u64::from(self.region_free[region]) * 2 >= BITS_PER_MAP_BLOCK
         {
             return region;
-        }
-        if self.touched < self.region_free.len() && self.region_free[self.touched] > 0 {
-            return self.touched;
         }
         emptiest(0..self.region_free.len()).unwrap_or(0)
     }
