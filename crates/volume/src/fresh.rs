@@ -96,6 +96,12 @@ impl Fresh {
         Some(found)
     }
 
+    /// Who is about to write blocks waits as long as this lives.
+    #[cfg(all(test, not(feature = "shuttle")))]
+    pub(crate) fn hold(&self) -> impl Drop + '_ {
+        self.kept.lock()
+    }
+
     /// Lets go of everything: what stands where is another volume's business from here on.
     pub(crate) fn forget(&self) {
         let mut kept = self.kept.lock();

@@ -9,6 +9,7 @@ mod clones;
 mod damage;
 mod descent;
 mod extents;
+mod flush;
 mod fresh;
 mod lag;
 mod log;

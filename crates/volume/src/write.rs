@@ -437,6 +437,13 @@ impl Volume {
         // Blocks that others are writing must be there before a record names them. What is launched later arrived later: waiting for
         // that as well could take for ever beside a client that never stops writing.
         loop {
+            // First: a batch that has failed flies no more, and no record names its blocks.
+            if let Some(reason) = state.latched.clone() {
+                for batch in batches {
+                    self.land(&mut state, batch, &Err(reason.clone()), false);
+                }
+                return Err(VolumeError::Latched(Box::new(reason)));
+            }
             let frozen = match &state.frozen {
                 Some(Frozen::Draining(overlay)) => overlay.flies_before(first_own),
                 _ => false,
@@ -445,12 +452,6 @@ impl Volume {
                 break;
             }
             self.settled.wait(&mut state);
-            if let Some(reason) = state.latched.clone() {
-                for batch in batches {
-                    self.land(&mut state, batch, &Err(reason.clone()), false);
-                }
-                return Err(VolumeError::Latched(Box::new(reason)));
-            }
         }
         due.extend(take_unlogged(&mut state, cut));
         let due = in_order(due, &batches);

@@ -120,26 +120,30 @@ fn threads_do_not_lose_each_others_writes() {
 }
 
 /// A device that keeps back every batch that writes a block whose first number is shut out.
-struct Gate {
-    device: MemoryDevice,
+pub(super) struct Gate {
+    pub(super) device: FaultDevice,
     /// What is shut out, and how many batches are waiting.
     shut: Mutex<(Vec<u64>, usize)>,
     moved: Condvar,
 }
 
 impl Gate {
-    fn shut(&self, number: u64) {
+    pub(super) fn shut(&self, number: u64) {
         self.shut.lock().0.push(number);
     }
 
-    fn open(&self, number: u64) {
+    pub(super) fn open(&self, number: u64) {
         self.shut.lock().0.retain(|shut| *shut != number);
         self.moved.notify_all();
     }
 
-    fn wait_for_waiting(&self, count: usize) {
+    pub(super) fn wait_for_waiting(&self, count: usize) {
         let mut shut = self.shut.lock();
         self.moved.wait_while(&mut shut, |(_, waiting)| *waiting < count);
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.shut.lock().1
     }
 }
 
@@ -172,9 +176,9 @@ impl Device for Gate {
 }
 
 /// A volume on one.
-fn gated() -> Arc<Gate> {
+pub(super) fn gated() -> Arc<Gate> {
     let device = Arc::new(Gate {
-        device: MemoryDevice::new(Volume::device_bytes(4096, Role::Normal)),
+        device: FaultDevice::new(Volume::device_bytes(4096, Role::Normal)),
         shut: Mutex::new((Vec::new(), 0)),
         moved: Condvar::new(),
     });
