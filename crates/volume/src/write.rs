@@ -504,7 +504,8 @@ fn take_unlogged(state: &mut State, cut: u64) -> Vec<(Generation, Vec<Unlogged>)
         let generation = frozen.overlay().generation;
         let due = match frozen {
             Frozen::Draining(overlay) => overlay.take_unlogged(cut),
-            Frozen::Settled(_) => take_due(frozen_unlogged, cut),
+            // All of it arrived before the freeze, and so before the cut.
+            Frozen::Settled(_) => std::mem::take(frozen_unlogged),
         };
         parts.push((generation, due));
     }
@@ -522,13 +523,6 @@ fn in_order(parts: Vec<(Generation, Vec<Unlogged>)>, batches: &[Batch]) -> Vec<(
         let flights = batch.flights.iter().filter(|flight| is_logged(flight.file)).map(Flight::unlogged);
         joined.entry(batch.generation).or_default().extend(flights);
     }
-    joined.retain(|_, due| !due.is_empty());
     joined.values_mut().for_each(|due| due.sort_by_key(|unlogged| unlogged.order));
     joined.into_iter().collect()
-}
-
-fn take_due(unlogged: &mut Vec<Unlogged>, cut: u64) -> Vec<Unlogged> {
-    let (due, later) = std::mem::take(unlogged).into_iter().partition(|entry| entry.order <= cut);
-    *unlogged = later;
-    due
 }
