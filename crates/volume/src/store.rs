@@ -440,10 +440,11 @@ fn whole_block(data: &Segments, n: usize) -> Result<Block, DeviceError> {
     match data.iter().nth(n).and_then(|piece| piece.as_whole()) {
         Some(block) if data.iter().len() * BLOCK_SIZE == data.len() => Ok(block.clone()),
         _ => {
-            let bytes = data.to_vec();
-            let slice = bytes.get(n * BLOCK_SIZE..(n + 1) * BLOCK_SIZE).ok_or(DeviceError::OutOfService)?;
-            let mut block = cairn_device::BlockMut::zeroed();
-            block.copy_from_slice(slice);
+            if (n + 1) * BLOCK_SIZE > data.len() {
+                return Err(DeviceError::OutOfService);
+            }
+            let mut block = cairn_device::BlockMut::dirty();
+            data.slice(n * BLOCK_SIZE, BLOCK_SIZE).copy_to(&mut block[..]);
             Ok(block.freeze())
         }
     }

@@ -29,6 +29,7 @@ mod slots;
 mod small;
 mod snapshots;
 mod space;
+mod store;
 mod structures;
 mod table;
 mod threads;

@@ -1,0 +1,189 @@
+//! Blocks between memory and the device: what is asked of the device, what it may answer, and what stays in memory.
+
+use cairn_base::Rng;
+use cairn_device::{DeviceError, Geometry, Operation, Request, Segment, Segments};
+use cairn_format::NodeAddress;
+use parking_lot::Mutex;
+
+use super::*;
+
+/// Tells of what it is asked, and answers reads in pieces of any lengths if it is to.
+struct Asked {
+    device: FaultDevice,
+    /// Of each batch: is it a write, where, and how long.
+    batches: Mutex<Vec<Vec<(bool, u64, u64)>>>,
+    pieces: Option<Mutex<Rng>>,
+}
+
+impl Asked {
+    fn new(blocks: u64, pieces: Option<u64>) -> Arc<Self> {
+        let device = FaultDevice::new(Volume::device_bytes(blocks, Role::Normal));
+        format(&device, blocks);
+        let pieces = pieces.map(|seed| Mutex::new(Rng::new(seed)));
+        Arc::new(Self { device, batches: Mutex::default(), pieces })
+    }
+
+    fn take(&self) -> Vec<Vec<(bool, u64, u64)>> {
+        std::mem::take(&mut self.batches.lock())
+    }
+}
+
+impl Device for Asked {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        let asked = batch.iter().filter_map(|operation| match operation.request() {
+            Request::Read { offset, length } => Some((false, *offset, u64::from(*length))),
+            Request::Write { offset, data, .. } => Some((true, *offset, data.len() as u64)),
+            _ => None,
+        });
+        self.batches.lock().push(asked.collect());
+        let Some(rng) = &self.pieces else { return self.device.run(batch) };
+        for operation in batch {
+            let mut own = [Operation::new(operation.request().clone())];
+            self.device.run(&mut own);
+            let [own] = own;
+            operation.finish(own.into_data().map(|data| in_pieces(&data.to_vec(), &mut rng.lock())));
+        }
+    }
+}
+
+/// The same bytes in pieces, some of which are as long as a block and are none.
+fn in_pieces(mut bytes: &[u8], rng: &mut Rng) -> Segments {
+    let mut pieces = Segments::default();
+    while !bytes.is_empty() {
+        let length = [512, 1024, 4096, 4096][rng.below(4) as usize].min(bytes.len());
+        let (head, rest) = bytes.split_at(length);
+        let mut block = cairn_device::BlockMut::zeroed();
+        block[..length].copy_from_slice(head);
+        pieces.push(Segment::new(block.freeze(), 0, length));
+        bytes = rest;
+    }
+    pieces
+}
+
+#[test]
+fn neighbours_are_one_operation_of_a_mebibyte_at_most() {
+    const MOST: u64 = 1 << 20;
+    let device = Asked::new(4096, None);
+    let volume = open(&device);
+    let lun = file(&volume, 2000);
+    write(&volume, lun, 0, 1300, 1000).expect("there is room");
+    device.take();
+    volume.flush().expect("it flushes");
+    volume.consistency_point().expect("it commits");
+    let written = device.take();
+    volume.store.forget();
+    assert_eq!(read(&volume, lun, 0, 1300), (1000..2300).collect::<Vec<u64>>());
+    for batches in [written, device.take()] {
+        let mut longest = 0;
+        for batch in batches {
+            for pair in batch.windows(2) {
+                let [(_, first, length), (_, next, _)] = pair else { continue };
+                assert!(first + length != *next || *length == MOST, "{pair:?} could be one");
+            }
+            longest = batch.iter().map(|(_, _, length)| *length).fold(longest, u64::max);
+        }
+        assert_eq!(longest, MOST);
+    }
+}
+
+#[test]
+fn device_that_answers_in_pieces_of_any_length_is_read_as_any_other() {
+    for seed in 0..4 {
+        let device = Asked::new(1024, Some(seed));
+        let volume = open(&device);
+        let lun = file(&volume, 300);
+        write(&volume, lun, 0, 300, 1000).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        for first in (0..40).step_by(3) {
+            volume.store.forget();
+            let count = 1 + first * 6;
+            assert_eq!(
+                read(&volume, lun, first, count),
+                (1000 + first..1000 + first + count).collect::<Vec<u64>>()
+            );
+        }
+        assert_eq!(volume.damaged(), []);
+        assert_sound(&volume);
+    }
+}
+
+#[test]
+fn blocks_of_a_device_that_is_gone_are_no_damage_and_are_asked_for_once() {
+    let device = Asked::new(1024, None);
+    let volume = open(&device);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 100, 1000).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    // The nodes are in memory, and the blocks are not.
+    read(&volume, lun, 0, 1);
+    device.device.cut_after(0);
+    assert!(device.flush().is_err());
+    device.take();
+    let mut reads = [BlockRead::new(Lba(10), 80)];
+    volume.read(lun, &mut reads, true);
+    let outcome = reads[0].outcome.take().expect("it has an outcome");
+    assert!(matches!(outcome, Err(VolumeError::Device(DeviceError::OutOfService))), "{outcome:?}");
+    assert_eq!(volume.damaged(), []);
+    assert_eq!(device.take().concat().len(), 1, "the 80 blocks are beside each other");
+}
+
+#[test]
+fn node_is_served_in_its_own_place_alone() {
+    let (_device, volume) = fresh(1024);
+    let lun = file(&volume, 10);
+    write(&volume, lun, 0, 10, 1000).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let committed = volume.state.lock().committed.clone();
+    let pointer = volume.inode(lun).expect("it is there").tree.pointer;
+    let own = NodeAddress { file: lun, level: 1, index: 0 };
+    let load = |address: NodeAddress| {
+        volume.store.forget();
+        volume.store.load_node(pointer, address, &committed.redirects).map(drop)
+    };
+    load(own).expect("it is whole");
+    let others = [
+        NodeAddress { file: FileId(lun.0 + 1), ..own },
+        NodeAddress { level: 2, ..own },
+        NodeAddress { index: 1, ..own },
+    ];
+    for other in others {
+        let refused = load(other);
+        assert!(matches!(refused, Err(VolumeError::Damaged { .. })), "{other:?}: {refused:?}");
+    }
+}
+
+/// With the 1 MiB that volumes of these tests are given.
+#[test]
+fn memory_that_a_volume_is_given_is_kept_to() {
+    const CACHED: u64 = 80;
+    const DIRTY: u64 = 256;
+    const CHANGES: u64 = 4096;
+    const AT_ONCE: u64 = 10;
+    let (_device, volume) = fresh(16384);
+    let lun = file(&volume, 6000);
+    for first in (0..6000).step_by(AT_ONCE as usize) {
+        write(&volume, lun, first, AT_ONCE, 1000).expect("there is room");
+        let state = volume.state.lock();
+        let (dirty, changes) = (state.open.unplaced + state.flying, state.open.weight());
+        assert!(dirty <= DIRTY + AT_ONCE, "{dirty} blocks wait for their places");
+        assert!(changes <= CHANGES + AT_ONCE, "{changes} changes wait for a consistency point");
+    }
+    volume.consistency_point().expect("it commits");
+    let in_memory = || {
+        let is_there = |lba: &u64| {
+            let mut reads = [BlockRead::new(Lba(*lba), 1)];
+            volume.read(lun, &mut reads, false);
+            reads[0].outcome.is_some()
+        };
+        (0..6000).filter(is_there).count() as u64
+    };
+    let written = in_memory();
+    assert!(written <= CACHED, "{written} blocks that were written are in memory");
+    assert_eq!(read(&volume, lun, 0, 6000), (1000..7000).collect::<Vec<u64>>());
+    let read = in_memory();
+    assert!(0 < read && read <= CACHED, "{read} blocks that were read are in memory");
+}
