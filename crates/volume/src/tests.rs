@@ -286,3 +286,25 @@ fn write_past_the_end_of_a_file_is_an_error_and_nothing_of_it_is_taken() {
     assert!(matches!(nothing, Err(VolumeError::NoSuchFile(_))), "{nothing:?}");
     assert_sound(&volume);
 }
+
+#[test]
+fn hole_that_may_not_wait_is_made_where_its_nodes_are_in_memory_and_else_not_at_all() {
+    let (_device, volume) = fresh(4096);
+    let long = crate::limits::PUNCH_BLOCKS;
+    let lun = file(&volume, 2 * long);
+    write(&volume, lun, 0, long, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    volume.store.forget();
+    assert!(volume.punch_ready(lun, Lba(0), 10).is_none(), "its nodes have to be read");
+    assert_eq!(read(&volume, lun, 0, 1), [100], "nothing was done");
+    read(&volume, lun, 0, long);
+    assert!(volume.punch_ready(lun, Lba(0), long + 1).is_none(), "who knows how long that takes");
+    let made = volume.punch_ready(lun, Lba(0), long);
+    made.expect("its nodes are in memory").expect("there is room");
+    assert_eq!(read(&volume, lun, 0, long), vec![0; long as usize]);
+    write(&volume, lun, 5, 1, 200).expect("there is room");
+    volume.punch_ready(lun, Lba(5), 1).expect("its nodes are in memory").expect("there is room");
+    volume.consistency_point().expect("it commits");
+    assert_eq!(read(&volume, lun, 0, long), vec![0; long as usize]);
+    assert_sound(&volume);
+}

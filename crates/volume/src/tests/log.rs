@@ -109,6 +109,28 @@ fn atomic_write_of_which_a_later_record_is_lost_is_not_there_at_all() {
     assert_sound(&volume);
 }
 
+/// Nobody writes anything else: it is torn where its own entries stand in two records.
+#[test]
+fn atomic_write_that_stands_in_two_records_is_not_there_at_all_when_the_later_one_is_lost() {
+    let (device, volume) = fresh(16384);
+    let lun = file(&volume, 6000);
+    write(&volume, lun, 0, 256, 1000).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    for lba in 0..FULL_RECORD - 100 {
+        volume.punch(lun, Lba(1000 + lba), 1).expect("it is punched");
+    }
+    let mut blocks = (0..256).map(|lba| (Lba(lba), block(5000 + lba))).collect::<Vec<_>>().into_iter();
+    volume.write_atomic(lun, &mut blocks).expect("there is room");
+    volume.flush().expect("it flushes");
+    let second = (volume.commit.lock().superblock.layout.log_start + 32) * 4096;
+    drop(volume);
+    assert_eq!(read(&open(&device), lun, 0, 256), (5000..5256).collect::<Vec<_>>());
+    device.write_from(second, &[0; 4096]).expect("it is gone");
+    let volume = open(&device);
+    assert_eq!(read(&volume, lun, 0, 256), (1000..1256).collect::<Vec<_>>(), "nothing of it is left");
+    assert_sound(&volume);
+}
+
 #[test]
 fn longest_atomic_write_has_256_blocks() {
     let (_, volume) = fresh(4096);

@@ -604,6 +604,26 @@ fn flush_while_the_log_moves_is_in_neither_log_and_not_lost() {
 }
 
 #[test]
+fn log_device_that_is_full_is_not_given_up() {
+    let (pair, volume) = Pair::fresh();
+    let lun = file(&volume, 100);
+    let points = volume.status().consistency_points;
+    for number in 0.. {
+        write(&volume, lun, number % 100, 1, number).expect("there is room");
+        volume.flush().expect("it flushes");
+        if volume.status().consistency_points > points {
+            break;
+        }
+    }
+    write(&volume, lun, 7, 1, 5000).expect("there is room");
+    volume.flush().expect("it flushes");
+    let status = volume.status();
+    assert_eq!((status.log_device, status.log_left, status.log_used), (Some(id(1)), false, 1));
+    drop(volume);
+    assert_eq!(read(&pair.open().expect("it opens"), lun, 7, 1), [5007]);
+}
+
+#[test]
 fn damaged_header_of_the_log_device_is_one_finding_and_is_written_anew() {
     for address in [cairn_format::layout::LOG_HEADER_A, cairn_format::layout::LOG_HEADER_B] {
         let (pair, volume) = Pair::fresh();

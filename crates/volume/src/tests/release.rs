@@ -51,6 +51,36 @@ fn writer_waits_for_a_short_reader_instead_of_hearing_no_space() {
 }
 
 #[test]
+fn hole_waits_for_a_short_reader_instead_of_hearing_no_space() {
+    let (volume, lun) = taken(300);
+    let reading = volume.state.lock().committed.clone();
+    write(&volume, lun, 0, 300, 1000).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let mut others = Vec::new();
+    let ended = {
+        let mut state = volume.state.lock();
+        let most = state.used.free() as usize - 10;
+        assert!(state.used.allocate(most, &mut others));
+        assert!(!state.has_room_to_free(), "all but what the reader keeps is taken");
+        state.ended.clone()
+    };
+    let outcome = std::thread::scope(|scope| {
+        let punch = scope.spawn(|| volume.punch(lun, Lba(0), 10));
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while ended.waiting() == 0 && !punch.is_finished() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        drop(reading);
+        punch.join().expect("it ends")
+    });
+    outcome.expect("it was only a reader that had the room");
+    others.iter().for_each(|vbn| volume.state.lock().used.clear(*vbn));
+    volume.consistency_point().expect("it commits");
+    assert_eq!(read(&volume, lun, 0, 10), [0; 10]);
+    assert_sound(&volume);
+}
+
+#[test]
 fn block_that_was_placed_and_given_up_in_one_generation_waits_for_short_readers() {
     let (volume, lun) = taken(10);
     let reading = volume.state.lock().committed.clone();
@@ -79,6 +109,7 @@ fn writer_never_waits_for_an_image() {
     // Nobody will close the image while this thread waits.
     let refused = write(&volume, other, 0, more, 5);
     assert!(matches!(refused, Err(VolumeError::NoSpace)), "{refused:?}");
+    assert!(volume.state.lock().may_take(1), "what was kept for it is not kept any more");
     assert_eq!(read_image(&image, lun, 0, 300), (100..400).collect::<Vec<_>>());
     drop(image);
     write(&volume, other, 0, more, 5).expect("the room is there once the image is closed");

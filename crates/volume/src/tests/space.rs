@@ -415,3 +415,56 @@ fn block_of_a_directory_is_taken_from_the_reserve_or_there_is_no_space_for_it() 
     }
     assert_sound(&volume);
 }
+
+/// A full volume with a long file that has two blocks here and two there, with a path for each pair; returns where the pairs are.
+fn full_of_paths() -> (Arc<Volume>, FileId, Vec<u64>) {
+    let (_device, volume) = fresh(2048);
+    let length = 1 << 27;
+    let lun = file(&volume, length);
+    let mut written = Vec::new();
+    for _ in 0..3 {
+        loop {
+            let lba = (written.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) % length / 2 * 2;
+            match write(&volume, lun, lba, 2, 1) {
+                Ok(()) => written.push(lba),
+                Err(VolumeError::NoSpace) => break,
+                Err(error) => panic!("after {}: {error}", written.len()),
+            }
+        }
+        volume.consistency_point().expect("it commits");
+    }
+    (volume, lun, written)
+}
+
+#[test]
+fn hole_in_what_a_snapshot_keeps_is_taken_from_the_reserve_or_there_is_no_space_for_it() {
+    let (volume, lun, written) = full_of_paths();
+    volume.create_snapshot("full").expect("a snapshot takes no block");
+    let mut taken = 0;
+    for lba in &written {
+        match volume.punch(lun, Lba(*lba), 1) {
+            Ok(()) => taken += 1,
+            Err(VolumeError::NoSpace) => break,
+            Err(error) => panic!("after {taken}: {error}"),
+        }
+        if taken % 3 == 0 {
+            volume.consistency_point().expect("what was taken can be committed");
+        }
+    }
+    volume.consistency_point().expect("what was taken can be committed");
+    assert!(4 < taken && taken < written.len(), "{taken} of {}", written.len());
+    assert!(volume.status().latched.is_none());
+    assert_eq!(read(&volume, lun, written[taken], 1), [written[taken] + 1], "what was refused is there");
+    assert_sound(&volume);
+}
+
+#[test]
+fn full_volume_takes_one_hole_after_the_other_whoever_commits() {
+    let (volume, lun, written) = full_of_paths();
+    for (number, lba) in written.iter().enumerate() {
+        let taken = volume.punch(lun, Lba(*lba), 1);
+        assert!(taken.is_ok(), "after {number} holes: {taken:?}");
+    }
+    volume.consistency_point().expect("it commits");
+    assert_sound(&volume);
+}
