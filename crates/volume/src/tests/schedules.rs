@@ -165,6 +165,52 @@ fn flush_covers_what_was_answered_before_it_in_every_schedule() {
     });
 }
 
+/// The same while one operation of the device fails, whichever it is: what was acknowledged is there, whatever failed before or after, and nobody waits for ever.
+#[test]
+fn flush_that_is_acknowledged_covers_what_was_answered_before_it_though_the_device_fails_in_any_schedule() {
+    let runs = AtomicU64::new(0);
+    explore(move || {
+        let (device, volume, lun) = fresh(16, 1024);
+        let after = runs.fetch_add(1, Ordering::SeqCst) % 16;
+        device.0.fail_operations(after, 1, DeviceError::OutOfService);
+        let writers: Vec<_> = (0..2u64)
+            .map(|writer| {
+                let volume = volume.clone();
+                thread::spawn(move || {
+                    let mut durable = 0;
+                    for version in 1..=4 {
+                        let written = [writer, writer + 4].map(|lba| write(&volume, lun, lba, version));
+                        if written.iter().any(Result::is_err) || volume.flush().is_err() {
+                            break;
+                        }
+                        durable = version;
+                    }
+                    durable
+                })
+            })
+            .collect();
+        let placing = volume.clone();
+        let place = thread::spawn(move || (0..3).try_for_each(|_| placing.place(1, u64::MAX).map(drop)));
+        let committing = volume.clone();
+        let commit = thread::spawn(move || committing.consistency_point());
+        let durable: Vec<u64> = writers.into_iter().map(|writer| writer.join().expect("it ends")).collect();
+        let _ = (place.join().expect("it ends"), commit.join().expect("it ends"));
+        drop(volume);
+        let device = Arc::new(Slow(device.0.power_cycle(&mut Rng::new(1))));
+        let volume = open(&device);
+        for (writer, durable) in durable.into_iter().enumerate() {
+            for lba in [writer as u64, writer as u64 + 4] {
+                let found = read(&volume, lun, lba, 1)[0];
+                assert!(
+                    (durable..=4).contains(&found),
+                    "{found}, and {durable} was flushed; {after} succeeded"
+                );
+            }
+        }
+        assert_sound(&volume);
+    });
+}
+
 /// A file that is larger than the cache is written anew again and again, in a volume so full that its blocks are reused soon, beside a reader
 /// that may be in the middle of reading from the device.
 #[test]
