@@ -513,6 +513,9 @@ impl Receiver {
         let mut superblock = commit.superblock.clone();
         superblock.sequence += 1;
         superblock.root = target.root;
+        // A flush beside a consistency point leaves records of the generation that is committed then. The generation of an image may be an earlier one, and replay
+        // would take them for changes of it.
+        superblock.log_tail = volume.log.lock().mark();
         superblock.parent = target.id;
         let newest = image.snapshots.iter().map(|entry| entry.id.0).max().unwrap_or(0);
         superblock.next_snapshot = superblock.next_snapshot.max(newest + 1);
@@ -539,6 +542,9 @@ impl Receiver {
             .and_then(|()| volume.store.run(tables.operations()))
             .and_then(|()| volume.store.device().flush().map_err(VolumeError::from))
             .and_then(|()| volume.write_superblock(&superblock));
+        if written.is_ok() {
+            volume.log.lock().committed(&superblock);
+        }
 
         let mut guard = volume.state.lock();
         let state = &mut *guard;

@@ -483,14 +483,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where two threads wait for each other.
 #[derive(Default)]
-struct Phase {
+pub(super) struct Phase {
     number: parking_lot::Mutex<u32>,
     changed: parking_lot::Condvar,
 }
 
 impl Phase {
     /// Goes on to `number`, if it is the next.
-    fn reach(&self, number: u32) {
+    pub(super) fn reach(&self, number: u32) {
         let mut now = self.number.lock();
         if *now + 1 == number {
             *now = number;
@@ -499,7 +499,7 @@ impl Phase {
     }
 
     #[track_caller]
-    fn wait_for(&self, number: u32) {
+    pub(super) fn wait_for(&self, number: u32) {
         let deadline = Instant::now() + PATIENCE;
         let mut now = self.number.lock();
         while *now < number {
@@ -508,15 +508,15 @@ impl Phase {
         }
     }
 
-    fn is(&self, number: u32) -> bool {
+    pub(super) fn is(&self, number: u32) -> bool {
         *self.number.lock() == number
     }
 }
 
 /// A device that tells of its batches: before the first is run, and after.
-struct Told<F> {
-    below: Arc<dyn Device>,
-    tell: F,
+pub(super) struct Told<F> {
+    pub(super) below: Arc<dyn Device>,
+    pub(super) tell: F,
 }
 
 impl<F: Fn(&[Operation], bool) + Send + Sync> Device for Told<F> {

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 
 use cairn_base::{Rng, SnapshotId};
+use cairn_device::{Operation, Request};
 use cairn_format::Inode;
 
+use super::log_device::{Phase, Told};
 use super::redirects::{destination_of, send};
 use super::*;
 
@@ -306,4 +308,65 @@ fn rollback_to_a_snapshot_that_can_not_be_read_is_refused_and_stops_nothing() {
     write(&volume, lun, 1, 4, 300).expect("it goes on");
     volume.consistency_point().expect("it commits");
     assert_eq!(read(&volume, lun, 0, 5), [300, 301, 302, 303, 304]);
+}
+
+/// Its records stand behind the tail that the demotion set, with the generation of the head: the image that replaces it may be of an earlier one.
+#[test]
+fn flush_beside_a_demotion_leaves_nothing_that_is_taken_for_a_change_of_the_next_image() {
+    for rounds in [2, 20] {
+        let (_device, source) = fresh(1024);
+        let lun = file(&source, 100);
+        write(&source, lun, 0, 50, 1000).expect("there is room");
+        let base = source.create_snapshot("base").expect("it is made");
+        let (there, copy) = destination_of(&source);
+        send(&source, &copy, &base);
+        drop(copy);
+        // 1: the volume is about to give way; 2: the superblock that says so is about to be written; 3: a flush was made meanwhile.
+        let phase = Arc::new(Phase::default());
+        let told = phase.clone();
+        let tell = move |batch: &[Operation], done: bool| {
+            let is_slot = batch.iter().any(|one| matches!(one.request(), Request::Write { offset: 0, .. }));
+            if is_slot && !done && told.is(1) {
+                told.reach(2);
+                told.wait_for(3);
+            }
+        };
+        let copy = open(&Arc::new(Told { below: there.clone(), tell }));
+        copy.failover().expect("it fails over");
+        for round in 0..rounds {
+            write(&copy, lun, 0, 1, 7000 + round).expect("there is room");
+            copy.flush().expect("it flushes");
+            copy.consistency_point().expect("it commits");
+        }
+        write(&copy, lun, 0, 1, 7500).expect("there is room");
+        phase.reach(1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                phase.wait_for(2);
+                let flushed = copy.flush();
+                phase.reach(3);
+                flushed.expect("it flushes");
+            });
+            copy.demote("head", false).expect("the device has room");
+        });
+        write(&source, lun, 0, 1, 8000).expect("there is room");
+        let target = source.create_snapshot("target").expect("it is made");
+        let (mut receiver, image) = brought(&source, &copy, target.id);
+        receiver.give_up_head();
+        receiver.commit(image).expect("it was given up");
+        assert_eq!(copy.status().log_used, 0, "nobody needs the records of the head");
+        shows(&copy, lun, 8000);
+        drop(copy);
+        let copy = open(&there);
+        assert_eq!(read(&copy, lun, 0, 2), [8000, 1001], "{rounds} rounds");
+        shows(&copy, lun, 8000);
+        copy.failover().expect("it fails over");
+        write(&copy, lun, 0, 1, 9000).expect("there is room");
+        copy.flush().expect("it flushes");
+        drop(copy);
+        let copy = open(&there);
+        assert_eq!(read(&copy, lun, 0, 2), [9000, 1001], "{rounds} rounds");
+        copy.consistency_point().expect("it commits");
+        shows(&copy, lun, 9000);
+    }
 }
