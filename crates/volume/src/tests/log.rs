@@ -253,15 +253,25 @@ fn block_that_the_log_names_twice_at_one_place_is_there_once() {
 
 /// Puts a record of the next generation where replay looks for the first.
 fn put_record(device: &dyn Device, superblock: &Superblock, entries: Vec<LogEntry>) {
+    put_nth(device, superblock, (0, 1, superblock.log_tail.sequence), entries);
+}
+
+/// Puts the `nth` record of one block each behind the tail; it is so many generations ahead, and says how far the log was durable.
+fn put_nth(
+    device: &dyn Device,
+    superblock: &Superblock,
+    (nth, ahead, durable_through): (u64, u64, u64),
+    entries: Vec<LogEntry>,
+) {
     let header = LogRecordHeader {
-        sequence: superblock.log_tail.sequence,
-        generation: Generation(superblock.root.generation.0 + 1),
-        durable_through: superblock.log_tail.sequence,
+        sequence: superblock.log_tail.sequence + nth,
+        generation: Generation(superblock.root.generation.0 + ahead),
+        durable_through,
         entries: entries.len() as u32,
         continues: false,
     };
     let record = LogRecord { header, entries }.to_bytes(superblock.volume);
-    let at = superblock.layout.log_start + superblock.log_tail.position;
+    let at = superblock.layout.log_start + superblock.log_tail.position + nth;
     device.write_from(at * 4096, &record).expect("memory takes writes");
 }
 
@@ -318,17 +328,176 @@ fn records_of_several_blocks_come_back_wherever_in_the_ring_they_stand() {
 fn log_that_is_more_than_half_full_asks_for_a_consistency_point() {
     let (_device, volume) = fresh(2048);
     let lun = file(&volume, 100);
-    let before = volume.status();
-    let mut flushes = 0;
-    while volume.status().log_used * 2 <= before.log_blocks {
+    // Each time from where it has come to.
+    for turn in 0..3 {
+        let before = volume.status();
+        let mut flushes = 0;
+        while volume.status().log_used * 2 <= before.log_blocks {
+            volume.background(std::time::Duration::ZERO).expect("it goes on");
+            let points = volume.status().consistency_points;
+            assert_eq!(points, before.consistency_points, "turn {turn}, after {flushes} flushes");
+            write(&volume, lun, flushes % 100, 1, flushes).expect("there is room");
+            volume.flush().expect("it flushes");
+            flushes += 1;
+        }
+        let blocks = before.log_blocks;
+        assert!(flushes * 2 >= blocks, "{flushes} flushes took half of {blocks} blocks");
         volume.background(std::time::Duration::ZERO).expect("it goes on");
-        assert_eq!(volume.status().consistency_points, before.consistency_points, "after {flushes} flushes");
-        write(&volume, lun, flushes % 100, 1, flushes).expect("there is room");
-        volume.flush().expect("it flushes");
-        flushes += 1;
+        let after = volume.status();
+        assert_eq!((after.consistency_points, after.log_used), (before.consistency_points + 1, 0));
     }
-    assert!(flushes * 2 >= before.log_blocks, "{flushes} flushes took half of {} blocks", before.log_blocks);
-    volume.background(std::time::Duration::ZERO).expect("it goes on");
-    let after = volume.status();
-    assert_eq!((after.consistency_points, after.log_used), (before.consistency_points + 1, 0));
+}
+
+#[test]
+fn full_log_loses_nothing_wherever_in_the_ring_it_begins_and_ends() {
+    // Where it begins, blocks that are in use, and the entries besides one of the record that comes then: it fills the log to the brim, does not fit before the
+    // end of the ring, or not before the tail.
+    let cases = [(0, 255, 0), (30, 255, 0), (8, 246, 900), (5, 249, 400), (2, 252, 100), (100, 250, 900)];
+    for (begin, used, entries) in cases {
+        let note = format!("{entries} entries at {used} behind {begin}");
+        let (device, volume) = fresh(2048);
+        let lun = file(&volume, 2000);
+        let mut content = vec![0; 50];
+        let mut rounds = 0;
+        let mut flush = |volume: &Arc<Volume>, entries: u64| {
+            // Holes where nothing is are entries without data.
+            (0..entries).for_each(|lba| volume.punch(lun, Lba(100 + lba), 1).expect("it is punched"));
+            rounds += 1;
+            let lba = rounds % 50;
+            write(volume, lun, lba, 1, rounds * 1000).expect("there is room");
+            content[lba as usize] = rounds * 1000 + lba;
+            volume.flush().expect("it flushes");
+            let status = volume.status();
+            assert!(status.log_used < status.log_blocks, "{note}: one block stays free");
+            assert!(!status.log_left, "{note}: a log that is full has not failed");
+            content.clone()
+        };
+        (0..begin).for_each(|_| drop(flush(&volume, 0)));
+        volume.consistency_point().expect("it commits");
+        (0..used).for_each(|_| drop(flush(&volume, 0)));
+        assert_eq!(volume.status().log_used, used, "{note}");
+        let content = flush(&volume, entries);
+        drop(volume);
+        let volume = open(&device);
+        assert_eq!(read(&volume, lun, 0, 50), content, "{note}");
+        // The one that is opened goes on where the other one ended.
+        flush(&volume, entries);
+        let content = flush(&volume, 0);
+        drop(volume);
+        let volume = open(&device);
+        assert_eq!(read(&volume, lun, 0, 50), content, "{note}");
+        assert_sound(&volume);
+    }
+}
+
+#[test]
+fn opened_log_goes_on_where_it_ended() {
+    let (device, mut volume) = fresh(1024);
+    let lun = file(&volume, 100);
+    let mut content = vec![0; 100];
+    for round in 1..40 {
+        let lba = round % 100;
+        write(&volume, lun, lba, 1, round * 1000).expect("there is room");
+        content[lba as usize] = round * 1000 + lba;
+        volume.flush().expect("it flushes");
+        if round % 7 == 0 {
+            volume.consistency_point().expect("it commits");
+        }
+        if round % 3 == 0 {
+            drop(volume);
+            volume = open(&device);
+        }
+        assert_eq!(read(&volume, lun, 0, 100), content, "round {round}");
+    }
+    assert_sound(&volume);
+}
+
+#[test]
+fn damage_of_any_record_but_the_last_is_told() {
+    const RECORDS: u64 = 4;
+    for hurt in 0..RECORDS {
+        let (device, volume) = fresh(1024);
+        let lun = file(&volume, 100);
+        for lba in 0..RECORDS {
+            write(&volume, lun, lba, 1, 1000).expect("there is room");
+            volume.flush().expect("it flushes");
+        }
+        let superblock = volume.commit.lock().superblock.clone();
+        drop(volume);
+        let at = superblock.layout.log_start + superblock.log_tail.position + hurt;
+        device.write_from(at * 4096, &[0xee; 4096]).expect("it is there");
+        let clock = Arc::new(ManualClock::new(Timestamp(1)));
+        match Volume::open(device.clone(), OpenOptions { cache_bytes: 1 << 20, clock }) {
+            Err(VolumeError::LogDamaged { sequence }) => {
+                assert_eq!(sequence, superblock.log_tail.sequence + hurt);
+                assert!(hurt + 1 < RECORDS, "nothing says that the last one was ever there");
+            }
+            Ok(volume) => {
+                assert_eq!(hurt + 1, RECORDS, "what record {hurt} had is lost, and nobody was told");
+                assert_eq!(read(&volume, lun, 0, RECORDS), [1000, 1001, 1002, 0]);
+            }
+            Err(other) => panic!("record {hurt}: {other}"),
+        }
+    }
+}
+
+/// A flush that the power cut after its records: all of them are whole, and a block that the first one names is not there.
+#[test]
+fn records_of_a_flush_whose_data_is_not_there_never_come_back() {
+    let (device, volume) = fresh(8192);
+    let lun = file(&volume, 4000);
+    write(&volume, lun, 0, 4000, 1).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    write(&volume, lun, 0, 1, 7000).expect("there is room");
+    for lba in 1..FULL_RECORD + 100 {
+        volume.punch(lun, Lba(lba), 1).expect("it is punched");
+    }
+    volume.flush().expect("it flushes");
+    let superblock = volume.commit.lock().superblock.clone();
+    drop(volume);
+    let mut bytes = vec![0; 32 * 4096];
+    let first = superblock.layout.log_start + superblock.log_tail.position;
+    device.read_into(first * 4096, &mut bytes).expect("memory can be read");
+    let record = LogRecord::parse(&bytes, superblock.volume).expect("it is whole");
+    let Some(LogEntry::Write { vbn, .. }) = record.entries.first() else { panic!("{record:?}") };
+    device.write_from(in_use_at(&superblock, *vbn), &[0xee; 4096]).expect("memory takes writes");
+    let volume = open(&device);
+    let before: Vec<u64> = (1..4000).collect();
+    assert_eq!(read(&volume, lun, 0, 3999), before, "nothing of it is there");
+    // As long as the first record, so that the second would stand right behind it.
+    for _ in 0..FULL_RECORD {
+        volume.punch(lun, Lba(3999), 1).expect("it is punched");
+    }
+    volume.flush().expect("it flushes");
+    drop(volume);
+    let volume = open(&device);
+    assert_eq!(read(&volume, lun, 0, 3999), before);
+    assert_eq!(read(&volume, lun, 3999, 1), [0], "what was flushed is there");
+    assert_sound(&volume);
+}
+
+/// A flush beside a consistency point leaves such records behind the tail. Blocks that they name may be in use, or hold something else by now.
+#[test]
+fn records_of_what_is_committed_are_passed_and_what_follows_them_is_there() {
+    let (device, volume) = fresh(1024);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let committed = volume.state.lock().committed.clone();
+    let inode = volume.inode(lun).expect("it exists");
+    let pointer = volume.tree(&committed, lun, inode.tree).pointers(&[Lba(0)]).remove(0).expect("it is read");
+    let superblock = volume.commit.lock().superblock.clone();
+    drop((committed, volume));
+    let durable = superblock.log_tail.sequence - 1;
+    let written = |vbn, checksum| LogEntry::Write { file: lun, lba: Lba(0), vbn, checksum };
+    let given_up = written(cairn_base::Vbn(900), Checksum::of(&[1; 4096]));
+    let entries = vec![given_up, written(pointer.vbn, pointer.checksum)];
+    put_nth(&*device, &superblock, (0, 0, durable), entries);
+    let hole = LogEntry::Hole { file: lun, lba: Lba(5), count: 1 };
+    put_nth(&*device, &superblock, (1, 1, durable), vec![hole]);
+    let volume = open(&device);
+    assert_eq!(read(&volume, lun, 0, 7), [100, 101, 102, 103, 104, 0, 106]);
+    volume.consistency_point().expect("it commits");
+    assert_eq!(read(&volume, lun, 0, 7), [100, 101, 102, 103, 104, 0, 106]);
+    assert_sound(&volume);
 }

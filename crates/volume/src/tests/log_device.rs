@@ -455,8 +455,8 @@ fn remains_of_a_cut_flush_are_erased_on_the_log_device_too() {
     assert!(told_apart > 0, "some cut lost the first record");
 }
 
-#[test]
-fn log_moves_into_a_smaller_place_than_it_has_come_through() {
+/// A volume whose log is on a larger device than its place in the label area, and has come past the end of that.
+fn come_far() -> (Arc<MemoryDevice>, Arc<Volume>, FileId) {
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
     let log = Arc::new(MemoryDevice::new((LABEL_START + 1000) * 4096));
     let new = NewLog { device: &*log, id: id(1) };
@@ -468,8 +468,28 @@ fn log_moves_into_a_smaller_place_than_it_has_come_through() {
         volume.flush().expect("it flushes");
     }
     assert!(volume.status().log_used > 300, "the log on its device has room for all of it");
+    (device, volume, lun)
+}
+
+#[test]
+fn log_moves_into_a_smaller_place_than_it_has_come_through() {
+    let (device, volume, lun) = come_far();
     volume.move_log(&LogTarget::Internal).expect("it moves");
     assert_eq!((volume.status().log_used, volume.status().log_blocks), (0, 256));
+    write(&volume, lun, 0, 1, 5000).expect("there is room");
+    volume.flush().expect("it flushes");
+    drop(volume);
+    let volume = Volume::open(device, options()).expect("it opens");
+    assert_eq!(read(&volume, lun, 0, 3), [5000, 1001, 1002]);
+    assert_sound(&volume);
+}
+
+#[test]
+fn log_that_has_come_through_more_than_there_is_in_the_label_area_can_be_thrown_away() {
+    let (device, volume, lun) = come_far();
+    volume.consistency_point().expect("it commits");
+    drop(volume);
+    let volume = Volume::open_discarding_log(device.clone(), options()).expect("it opens without its log");
     write(&volume, lun, 0, 1, 5000).expect("there is room");
     volume.flush().expect("it flushes");
     drop(volume);
