@@ -1,8 +1,14 @@
 //! Trees of several heights, and what differs between two.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use cairn_base::Rng;
+use cairn_format::FANOUT;
+
 use super::*;
 
-const LENGTHS: [u64; 5] = [1, 126, 127, 126 * 126 + 1, 126 * 126 * 126 + 5];
+/// The last one is so long that the square of its reach is no number of 64 bits.
+const LENGTHS: [u64; 6] = [1, 126, 127, 126 * 126 + 1, 126 * 126 * 126 + 5, FANOUT.pow(5)];
 
 #[test]
 fn files_of_every_height_keep_their_first_last_and_middle_blocks() {
@@ -78,6 +84,217 @@ fn what_a_shorter_length_cut_off_never_comes_back() {
     assert_eq!(read(&volume, lun, 99, 3), [100, 0, 0]);
     volume.consistency_point().expect("it commits");
     assert_eq!(read(&volume, lun, 99, 3), [100, 0, 0]);
+    assert_sound(&volume);
+}
+
+#[test]
+fn length_that_no_consistency_point_saw_leaves_no_trace() {
+    // Trees that are full: what comes past them is under no node of theirs.
+    for length in [126, 126 * 126] {
+        let (_device, volume) = fresh(4096);
+        let lun = file(&volume, length);
+        write(&volume, lun, 0, 126, 1).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        volume.compound().resize(lun, 3 * length * 4096).expect("it is resized");
+        write(&volume, lun, 2 * length, 5, 7).expect("there is room");
+        volume.punch(lun, Lba(2 * length + 2), 10).expect("it is punched");
+        volume.compound().resize(lun, length * 4096).expect("it is resized");
+        volume.consistency_point().expect("it commits");
+        assert_eq!(read(&volume, lun, 0, 126), (1..127).collect::<Vec<_>>());
+        assert_sound(&volume);
+    }
+}
+
+#[test]
+fn file_that_grew_shows_nothing_past_its_old_end() {
+    for length in [100, 126, 126 * 126] {
+        let (_device, volume) = fresh(4096);
+        let lun = file(&volume, length);
+        write(&volume, lun, 0, 100, 1000).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        assert_eq!(read(&volume, lun, 0, 100), (1000..1100).collect::<Vec<_>>());
+        volume.compound().resize(lun, FANOUT.pow(3) * 4096).expect("it is resized");
+        let reach = [126, 126 * 126].into_iter().flat_map(|reach| [reach, reach + 5, 2 * reach + 7]);
+        for lba in reach.chain([length]).filter(|lba| *lba >= length) {
+            assert_eq!(read(&volume, lun, lba, 1), [0], "block {lba} behind {length}");
+            let mut reads = [BlockRead::new(Lba(lba), 1)];
+            volume.read(lun, &mut reads, false);
+            assert_eq!(numbers(reads), [0], "block {lba} behind {length}, without waiting");
+        }
+    }
+}
+
+#[test]
+fn blocks_under_many_nodes_are_found_in_memory_as_on_the_device() {
+    const LEAVES: u64 = 50;
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, LEAVES * FANOUT);
+    for leaf in 0..LEAVES {
+        write(&volume, lun, leaf * FANOUT, 1, 1000).expect("there is room");
+    }
+    volume.consistency_point().expect("it commits");
+    let mut reads: Vec<BlockRead> = (0..LEAVES).map(|leaf| BlockRead::new(Lba(leaf * FANOUT), 1)).collect();
+    volume.read(lun, &mut reads, false);
+    let mut found = 0;
+    for read in reads.into_iter().filter(|read| read.outcome.is_some()) {
+        let lba = read.lba.0;
+        assert_eq!(numbers([read]), [1000 + lba]);
+        found += 1;
+    }
+    assert!(found > 20, "{found} blocks are in memory with what leads to them");
+}
+
+#[test]
+fn place_that_a_tree_does_not_have_is_a_hole() {
+    let (_device, volume) = fresh(4096);
+    for length in LENGTHS {
+        let lun = file(&volume, length);
+        write(&volume, lun, 0, 1, 77).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        let committed = volume.state.lock().committed.clone();
+        let tree = volume.tree(&committed, lun, volume.inode(lun).expect("it exists").tree);
+        let (height, reach) = (tree.tree.height, FANOUT.pow(tree.tree.height.into()));
+        for level in 0..=height + 2 {
+            for lba in [0, reach, reach + 5, 3 * reach] {
+                let pointer = tree.pointer_at_level(level, lba).expect("what is there can be read");
+                let is_there = lba == 0 && level <= height;
+                assert_eq!(!pointer.is_hole(), is_there, "{lba} at level {level} of {height}");
+            }
+        }
+    }
+}
+
+#[test]
+fn files_of_every_height_are_read_together() {
+    let (_device, volume) = fresh(4096);
+    let make = |length: u64| {
+        let lun = file(&volume, length);
+        write(&volume, lun, 0, length.min(2), 1000 * length).expect("there is room");
+        (lun, length.min(2))
+    };
+    let mut files: Vec<(FileId, u64)> = LENGTHS.map(make).into();
+    volume.consistency_point().expect("it commits");
+    let image = volume.image(None).expect("there is one");
+    for _ in 0..2 {
+        volume.store.forget();
+        for _ in 0..2 {
+            for ((lun, count), content) in files.iter().zip(image.read_files(&files)) {
+                let content = content.expect("nothing is damaged").to_vec();
+                let alone: Vec<u64> = read_image(&image, *lun, 0, *count);
+                let together = content
+                    .chunks_exact(4096)
+                    .map(|block| u64::from_le_bytes(block[..8].try_into().expect("eight bytes")));
+                assert_eq!(together.collect::<Vec<_>>(), alone);
+            }
+        }
+        files.reverse();
+    }
+    assert_eq!(volume.damaged(), []);
+}
+
+#[test]
+fn nodes_that_two_trees_share_are_not_read_to_compare_them() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(4096, Role::Normal)));
+    format(&*device, 4096);
+    let volume = open(&device);
+    let luns = LENGTHS.map(|length| file(&volume, length));
+    for lun in luns {
+        write(&volume, lun, 0, 1, 77).expect("there is room");
+    }
+    let base = volume.create_snapshot("base").expect("it is made");
+    file(&volume, 1);
+    let base = volume.image(Some(base.id)).expect("it exists");
+    let now = volume.image(None).expect("there is one");
+    for lun in luns {
+        assert_eq!(base.inode(lun).expect("it exists"), now.inode(lun).expect("it exists"));
+        volume.store.forget();
+        device.take_read_batches();
+        assert_eq!(now.changed_since(&base, lun).expect("they are compared"), []);
+        assert_eq!(device.take_read_batches(), 0);
+    }
+}
+
+#[test]
+fn images_differ_where_something_was_written_between_them_whatever_their_heights() {
+    for seed in 0..8 {
+        let mut rng = Rng::new(seed);
+        let (_device, volume) = fresh(4096);
+        let mut length = 100;
+        let lun = file(&volume, length);
+        let mut content: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut images = Vec::new();
+        for step in 0..8 {
+            if rng.one_in(2) {
+                length = length.max(LENGTHS[rng.below(5) as usize]);
+                volume.compound().resize(lun, length * 4096).expect("it is resized");
+            }
+            if rng.one_in(3) {
+                // Often all that a lower tree had.
+                let end = [1, 126, length][rng.below(3) as usize].min(length);
+                volume.punch(lun, Lba(0), end).expect("it is punched");
+                content.retain(|lba, _| *lba >= end);
+            }
+            for _ in 0..rng.below(4) {
+                let lba = rng.below(length).min(if rng.one_in(2) { 200 } else { u64::MAX });
+                write(&volume, lun, lba.min(length - 1), 1, step).expect("there is room");
+                content.insert(lba.min(length - 1), step);
+            }
+            let made = volume.create_snapshot(&format!("s{step}")).expect("it is made");
+            images.push((volume.image(Some(made.id)).expect("it exists"), content.clone()));
+        }
+        for (base, old) in &images {
+            for (image, new) in &images {
+                let both: BTreeSet<u64> = old.keys().chain(new.keys()).copied().collect();
+                let expected: Vec<u64> =
+                    both.into_iter().filter(|lba| old.get(lba) != new.get(lba)).collect();
+                let runs = image.changed_since(base, lun).expect("they are compared");
+                let found: Vec<u64> =
+                    runs.iter().flat_map(|(first, count)| first.0..first.0 + count).collect();
+                assert_eq!(found, expected, "seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn opened_volume_keeps_room_for_the_paths_of_its_tallest_tree() {
+    for length in LENGTHS {
+        let (device, volume) = fresh(4096);
+        file(&volume, 1);
+        file(&volume, length);
+        file(&volume, 1);
+        let levels = volume.state.lock().levels;
+        assert_eq!(levels, TreeRef::height_for(length));
+        drop(volume);
+        assert_eq!(open(&device).state.lock().levels, levels, "{length} blocks");
+        // The same of one that only the log has.
+        let (device, volume) = fresh(4096);
+        let mut change = Change::new();
+        change.put(node(volume.next_file().expect("it is open"), length, false));
+        volume.change(change, false).expect("there is room");
+        volume.flush().expect("it flushes");
+        assert_eq!(volume.state.lock().levels, levels);
+        drop(volume);
+        assert_eq!(open(&device).state.lock().levels, levels, "{length} blocks");
+    }
+}
+
+#[test]
+fn removed_file_is_freed_after_a_restart() {
+    let (device, volume) = fresh(4096);
+    file(&volume, 1);
+    let empty = volume.status().used;
+    let lun = file(&volume, 2000);
+    write(&volume, lun, 0, 2000, 1).expect("there is room");
+    volume.compound().remove(lun).expect("its name is taken away");
+    volume.consistency_point().expect("it commits");
+    drop(volume);
+    let volume = open(&device);
+    for _ in 0..4 {
+        volume.background(std::time::Duration::ZERO).expect("it goes on");
+    }
+    assert!(matches!(volume.inode(lun), Err(VolumeError::NoSuchFile(_))));
+    assert_eq!(volume.status().used, empty);
     assert_sound(&volume);
 }
 
