@@ -174,3 +174,23 @@ fn times_of_a_head_that_was_given_up_are_not_those_of_the_image_that_replaced_it
     // When the source changed what the image has is not known here: it counts from the snapshot.
     assert_eq!(behind(&copy, &base).0, Some(83 * SECOND));
 }
+
+#[test]
+fn what_the_log_brought_back_is_committed_in_time_and_without_it_nothing_is_due() {
+    let (clock, device, volume, lun, base) = made();
+    drop(volume);
+    let volume = clocked(&clock, &device);
+    assert_eq!(volume.state.lock().changed_since, None, "the background has nothing to wait for");
+    clock.advance(20 * SECOND);
+    write(&volume, lun, 0, 3, 200).expect("there is room");
+    clock.advance(7 * SECOND);
+    assert_eq!(behind(&volume, &base), (Some(7 * SECOND), 3), "the restart is no change");
+    volume.flush().expect("it flushes");
+    drop(volume);
+    let volume = clocked(&clock, &device);
+    volume.background(Duration::ZERO).expect("it goes on");
+    assert_eq!(volume.status().consistency_points, 0);
+    clock.advance(11 * SECOND);
+    volume.background(Duration::ZERO).expect("it goes on");
+    assert_eq!(volume.status().consistency_points, 1);
+}

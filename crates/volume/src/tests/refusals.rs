@@ -240,3 +240,32 @@ fn volume_that_is_closed_does_nothing_any_more() {
     }
     assert!(device.read(0, 1 << 20).expect("it can be read").to_vec() == before);
 }
+
+#[test]
+fn device_is_formatted_only_without_any_whole_superblock_and_forgets_its_earlier_life() {
+    let (device, volume) = fresh(1024);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    volume.flush().expect("it flushes");
+    drop(volume);
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks: 1024, role: Role::Normal };
+    let clock = ManualClock::new(Timestamp(1));
+    for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
+        let slot = device.read(address * 4096, 4096).expect("it can be read").to_vec();
+        device.write_from(address * 4096, &[0; 4096]).expect("it has room");
+        let refused = Volume::format(&*device, &options, &clock);
+        assert!(matches!(refused, Err(VolumeError::NotEmpty)), "{refused:?}");
+        device.write_from(address * 4096, &slot).expect("it has room");
+    }
+    for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
+        device.write_from(address * 4096, &[0; 4096]).expect("it has room");
+    }
+    // Under the same id, as a mirror that is made again: its log must not be taken for that of the new one.
+    Volume::format(&*device, &options, &clock).expect("nothing is left on it");
+    let volume = open(&device);
+    let status = volume.status();
+    assert_eq!((status.dirty, status.log_used, status.consistency_points), (0, 0, 0));
+    let again = file(&volume, 100);
+    assert_eq!(read(&volume, again, 0, 10), [0; 10]);
+    assert_sound(&volume);
+}

@@ -174,3 +174,37 @@ fn deletion_that_meets_a_damaged_map_is_refused_before_it_freezes_changes() {
     assert!(volume.status().latched.is_none(), "only the deletion is refused");
     assert_eq!(read(&volume, lun, 0, 10), (300..310).collect::<Vec<_>>());
 }
+
+#[test]
+fn block_that_a_sibling_shows_stays_in_use_wherever_in_the_volume_it_stands() {
+    // Two blocks of map.
+    let (device, volume) = fresh(40_000);
+    let lun = file(&volume, 100);
+    volume.create_snapshot("first").expect("it is made");
+    // From here on blocks come from behind those of the first map block.
+    volume.state.lock().used.fill(0, 1);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let parent = volume.create_snapshot("parent").expect("it is made");
+    let shown: Vec<cairn_base::Vbn> = {
+        let committed = volume.state.lock().committed.clone();
+        let tree = volume.inode(lun).expect("it exists").tree;
+        let lbas: Vec<Lba> = (0..10).map(Lba).collect();
+        let pointers = volume.tree(&committed, lun, tree).pointers(&lbas);
+        pointers.into_iter().map(|pointer| pointer.expect("it is read").vbn).collect()
+    };
+    assert!(shown.iter().all(|vbn| vbn.0 >= 32_768), "{shown:?}");
+    write(&volume, lun, 50, 1, 1).expect("there is room");
+    let sibling = volume.create_snapshot("sibling").expect("it is made");
+    volume.rollback(parent.id).expect("it rolls back");
+    volume.delete_snapshots(&[parent.id]).expect("it is deleted");
+    write(&volume, lun, 0, 10, 500).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let is_used = |vbn: &cairn_base::Vbn| volume.state.lock().used.get(*vbn);
+    assert!(shown.iter().all(is_used), "the sibling shows them");
+    drop(volume);
+    let volume = open(&device);
+    let image = volume.image(Some(sibling.id)).expect("it exists");
+    assert_eq!(read_image(&image, lun, 0, 10), (100..110).collect::<Vec<_>>());
+    drop(image);
+    assert_sound(&volume);
+}
