@@ -221,8 +221,7 @@ impl<'a> TreeUpdate<'a> {
         if start > last {
             return Ok(());
         }
-        let edges = if start == last { vec![start] } else { vec![start, last] };
-        self.plan(&edges, gathered, allocate)?;
+        self.plan(&[start, last], gathered, allocate)?;
         for level in (1..=self.tree.height).rev() {
             let width = span(level);
             let first_node = start / (width.saturating_mul(FANOUT));
@@ -297,11 +296,7 @@ impl<'a> TreeUpdate<'a> {
         gathered: &mut Gathered,
         allocate: Allocate<'_>,
     ) -> Result<TreeRef, VolumeError> {
-        let height = usize::from(self.tree.height);
-        if self.levels.iter().all(BTreeMap::is_empty) {
-            return Ok(self.tree);
-        }
-        for level in 0..=height {
+        for level in 0..=usize::from(self.tree.height) {
             let nodes = std::mem::take(&mut self.levels[level]);
             let mut kept = Vec::with_capacity(nodes.len());
             for (index, mut planned) in nodes {
