@@ -85,6 +85,36 @@ fn snapshot_after_which_nothing_was_written_is_not_behind() {
 }
 
 #[test]
+fn age_of_what_accumulates_for_a_mirror_counts_from_its_first_change_also_when_its_base_is_gone() {
+    let (clock, _device, volume, lun, _base) = made();
+    let sent = volume.create_snapshot_since("sent", 7).expect("there is room");
+    let file = volume.since_files(7).expect("it has begun").accumulating;
+    volume.delete_snapshots(&[sent.id]).expect("it is deleted");
+    let age = || {
+        let behind = volume.changed_since_beginning(7, file, None).expect("its map can be read");
+        behind.first_change.map(|first| behind.now.since(first))
+    };
+    clock.advance(50 * SECOND);
+    // The bookkeeping of another one comes into the map, and nobody sees that.
+    volume.create_snapshot_since("another", 9).expect("there is room");
+    assert_eq!(age(), None);
+    clock.advance(50 * SECOND);
+    write(&volume, lun, 0, 3, 200).expect("there is room");
+    clock.advance(7 * SECOND);
+    assert_eq!(age(), Some(7 * SECOND));
+    volume.consistency_point().expect("it commits");
+    clock.advance(SECOND);
+    assert_eq!(age(), Some(8 * SECOND));
+    // What was in flight began where it began, and the next one begins here.
+    volume.create_snapshot_since("next", 7).expect("there is room");
+    let next = volume.since_files(7).expect("it goes on").accumulating;
+    clock.advance(SECOND);
+    assert_eq!(age(), Some(9 * SECOND));
+    let behind = volume.changed_since_beginning(7, next, None).expect("its map can be read");
+    assert_eq!(behind.first_change, None);
+}
+
+#[test]
 fn change_from_before_a_restart_counts_from_the_snapshot_or_from_the_restart_if_that_is_longer() {
     for logged in [false, true] {
         let (clock, device, volume, lun, base) = made();

@@ -251,6 +251,44 @@ fn block_that_the_log_names_twice_at_one_place_is_there_once() {
     assert_sound(&volume);
 }
 
+/// A file was written to and then cut off, and the record that says what it lost did not come through.
+#[test]
+fn block_that_the_log_has_past_the_end_of_its_file_is_given_up_again() {
+    let (device, volume) = fresh(1024);
+    let id = volume.next_file().expect("it is open");
+    let mut made = Change::new();
+    made.put(node(id, 60, false));
+    for lba in 0..30 {
+        made.write(id, Lba(lba), block(100 + lba));
+    }
+    volume.change(made, false).expect("there is room");
+    volume.close().expect("it closes");
+    let mut bytes = [0; 4096];
+    device.read_into(0, &mut bytes).expect("memory can be read");
+    let superblock = Superblock::parse(&bytes, SUPERBLOCK_A).expect("the volume is whole");
+    let free = cairn_base::Vbn(900);
+    let content = [7; 4096];
+    device.write_from(in_use_at(&superblock, free), &content).expect("memory takes writes");
+    let written = LogEntry::Write { file: id, lba: Lba(50), vbn: free, checksum: Checksum::of(&content) };
+    put_record(&*device, &superblock, vec![written, LogEntry::Inode(node(id, 20, false))]);
+
+    let volume = open(&device);
+    volume.consistency_point().expect("it commits");
+    assert_eq!(volume.inode(id).expect("it is there").tree.length, 20);
+    assert_eq!(read(&volume, id, 15, 5), (115..120).collect::<Vec<_>>());
+    assert_sound(&volume);
+    let mut longer = Change::new();
+    longer.put(node(id, 60, false));
+    volume.change(longer, false).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    assert_eq!(read(&volume, id, 20, 40), [0; 40], "nothing of what was cut off comes back");
+    volume.state.lock().settle_releases();
+    assert!(!volume.state.lock().used.get(free), "its place is free");
+    let used = volume.status().used;
+    drop(volume);
+    assert_eq!(open(&device).status().used, used);
+}
+
 /// Puts a record of the next generation where replay looks for the first.
 fn put_record(device: &dyn Device, superblock: &Superblock, entries: Vec<LogEntry>) {
     put_nth(device, superblock, (0, 1, superblock.log_tail.sequence), entries);

@@ -289,6 +289,31 @@ fn maps_grow_taller_with_the_volume() {
     assert_sound(&volume);
 }
 
+/// A consistency point of which nothing comes or goes but the new top of the map: that one is in the map too.
+#[test]
+fn map_that_grows_taller_has_its_new_top_though_nothing_else_changed() {
+    let before = 126 * 32_768;
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(before + 40_000, Role::Normal)));
+    format(&*device, before);
+    let volume = open(&device);
+    let lun = file(&volume, 1000);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let empty = file(&volume, 1000);
+    let height = volume.state.lock().committed.root.active_map.height;
+    volume.grow(before + 40_000).expect("the device has room");
+    volume.punch(empty, Lba(500), 10).expect("there is nothing");
+    volume.consistency_point().expect("it commits");
+    assert_eq!(volume.state.lock().committed.root.active_map.height, height + 1);
+    assert_sound(&volume);
+    let used = volume.status().used;
+    drop(volume);
+    let volume = open(&device);
+    assert_eq!(volume.status().used, used, "what was allocated is in use");
+    write(&volume, lun, 0, 100, 200).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    assert_sound(&volume);
+}
+
 #[test]
 fn full_volume_still_updates_its_mirror_and_deletes() {
     let (_device, volume) = fresh(1024);

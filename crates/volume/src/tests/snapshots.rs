@@ -1,5 +1,7 @@
 //! Snapshots: many of them, branches of descent, and readers of deleted ones.
 
+use cairn_base::SnapshotId;
+
 use super::*;
 
 #[test]
@@ -40,6 +42,29 @@ fn image_names_its_snapshot_and_that_of_the_active_state_none() {
         assert_eq!(image.snapshot(), Some(made));
     }
     assert_eq!(volume.image(None).expect("there is one").snapshot(), None);
+}
+
+#[test]
+fn active_state_goes_on_from_the_snapshot_that_its_content_came_from() {
+    let (device, volume) = fresh(1024);
+    let lun = file(&volume, 10);
+    assert_eq!(volume.active_parent(), SnapshotId(0));
+    let mut made = Vec::new();
+    for round in 0..3 {
+        write(&volume, lun, 0, 5, 100 * round).expect("there is room");
+        let snapshot = volume.create_snapshot(&format!("s{round}")).expect("it is made");
+        assert_eq!(volume.active_parent(), snapshot.id);
+        made.push(snapshot.id);
+    }
+    let before = volume.rollback(made[1]).expect("it rolls back");
+    assert_eq!(volume.active_parent(), made[1]);
+    let parent = |id| volume.entry(id).expect("it is there").parent;
+    assert_eq!(parent(before.id), made[2], "what was there goes on from the last one");
+    assert_eq!(open(&device).active_parent(), made[1]);
+    volume.delete_snapshots(&[made[1]]).expect("it is deleted");
+    assert_eq!(volume.active_parent(), made[0], "the nearest that is left");
+    let next = volume.create_snapshot("next").expect("it is made");
+    assert_eq!((volume.active_parent(), parent(next.id)), (next.id, made[0]));
 }
 
 #[test]

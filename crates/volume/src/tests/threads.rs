@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::Rng;
-use cairn_device::{DeviceError, Extent, Geometry, Operation, Request};
+use cairn_device::{DeviceError, Extent, Fate, Geometry, Operation, Request};
 use cairn_format::{Attributes, FileKind, Inode, TreeRef};
 use parking_lot::{Condvar, Mutex};
 
@@ -118,6 +118,9 @@ fn threads_do_not_lose_each_others_writes() {
     }
     assert_sound(&volume);
 }
+
+/// What a superblock begins with.
+const SUPERBLOCK: u64 = u64::from_le_bytes(*b"CAIRNSB\x01");
 
 /// A device that keeps back every batch that writes a block whose first number is shut out.
 pub(super) struct Gate {
@@ -326,6 +329,71 @@ fn flush_waits_for_what_was_under_way_and_not_for_what_came_later() {
     });
     drop(volume);
     assert_eq!(read(&open(&device), lun, 1, 3), [early, 0, 3], "the log has what the flush covered");
+}
+
+/// Between the last of its blocks and the superblock a generation is in neither the open one nor the root.
+#[test]
+fn flush_beside_a_consistency_point_does_not_rely_on_it() {
+    let device = gated();
+    let volume = open(&device);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 20, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let id = volume.next_file().expect("it is open");
+    let mut made = Change::new();
+    made.put(node(id, 4096));
+    made.write(id, Lba(0), block(77));
+    volume.change(made, false).expect("there is room");
+    write(&volume, lun, 3, 2, 500).expect("there is room");
+    volume.punch(lun, Lba(10), 5).expect("it is punched");
+    device.shut(SUPERBLOCK);
+    std::thread::scope(|scope| {
+        let point = scope.spawn(|| volume.consistency_point());
+        device.wait_for_waiting(1);
+        let flushed = volume.flush();
+        let after = Arc::new(device.device.power_cycle_as(Fate::Lost, &mut Rng::new(1)));
+        device.open(SUPERBLOCK);
+        point.join().expect("it ends").expect("it commits");
+        flushed.expect("it flushes");
+        let after = open(&after);
+        assert_eq!(read(&after, lun, 2, 4), [102, 503, 504, 105], "blocks");
+        assert_eq!(read(&after, lun, 9, 7), [109, 0, 0, 0, 0, 0, 115], "a hole");
+        assert_eq!(after.inode(id).expect("its file was made").length_bytes, 4096);
+        assert_eq!(read(&after, id, 0, 1), [77]);
+        assert_sound(&after);
+    });
+}
+
+#[test]
+fn writer_that_waits_for_a_consistency_point_hears_that_it_failed() {
+    let device = gated();
+    let volume = open(&device);
+    let changes = volume.memory.changes_hard;
+    let lun = file(&volume, 2 * changes + 2);
+    write(&volume, lun, 0, 1, 100).expect("there is room");
+    device.shut(SUPERBLOCK);
+    let (done, outcomes) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let point = scope.spawn(|| volume.consistency_point());
+        device.wait_for_waiting(1);
+        // As many as there may be in memory, and one more: holes, which have nothing to be written before.
+        for number in 0..=changes {
+            volume.punch(lun, Lba(2 * number), 1).expect("it is punched");
+        }
+        let volume = &volume;
+        scope.spawn(move || done.send(write(volume, lun, 1, 1, 7)).expect("somebody waits for it"));
+        // Until it waits. If it comes too late for that it hears of the failure at once.
+        std::thread::sleep(Duration::from_millis(100));
+        let waits = outcomes.try_recv().is_err();
+        device.device.fail_next_operation(DeviceError::OutOfService);
+        device.open(SUPERBLOCK);
+        assert!(point.join().expect("it ends").is_err());
+        assert!(waits, "there is no room for it in memory");
+        let outcome = outcomes.recv_timeout(Duration::from_secs(20));
+        volume.settled.notify_all();
+        let outcome = outcome.expect("it is told");
+        assert!(matches!(outcome, Err(VolumeError::Latched(_))), "{outcome:?}");
+    });
 }
 
 #[test]
