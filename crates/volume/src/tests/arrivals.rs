@@ -141,6 +141,48 @@ fn what_a_transfer_brought_that_was_cut_counts_after_a_restart_where_it_stands_a
     there.shows_its_image();
 }
 
+/// What a transfer brought keeps its places while the next one brings other blocks, whatever their numbers are.
+#[test]
+fn blocks_of_an_unfinished_transfer_stay_whole_beside_those_of_the_next_one() {
+    for seed in 0..8 {
+        let mut rng = Rng::new(seed);
+        let (_source, _image, there) = shows_an_image();
+        let mut expected = BTreeMap::new();
+        {
+            // Images here show most numbers, and have much of it in the redirect area.
+            let mut state = there.volume.state.lock();
+            for vbn in 400..BLOCKS {
+                state.used.set(Vbn(vbn));
+            }
+            let mut redirects = crate::space::Redirects::default();
+            for vbn in (400..BLOCKS).filter(|_| rng.one_in(3)) {
+                redirects.insert(cairn_format::RedirectRun { vbn: Vbn(vbn), slot: vbn, count: 1 });
+            }
+            let root = state.committed.root;
+            drop(state.switch(root, Arc::new(redirects)));
+        }
+        for round in 0..4 {
+            let mut receiver = there.volume.receive().expect("nothing else is received");
+            for _ in 0..60 {
+                let number = 400 + rng.below(BLOCKS - 400);
+                bring(&mut receiver, &[number], 10_000 * round);
+                expected.insert(number, 10_000 * round + number);
+            }
+            let arrivals = receiver.arrivals.as_ref().expect("it goes on");
+            let mut slots: Vec<u64> = arrivals.redirected.each().map(|(_, slot)| slot).collect();
+            slots.sort_unstable();
+            assert!(slots.windows(2).all(|two| two[0] != two[1]), "seed {seed}: {slots:?}");
+            let vbns: Vec<Vbn> = expected.keys().copied().map(Vbn).collect();
+            let redirects = receiver.redirects(arrivals, None);
+            let stored = there.volume.store.read_numbers(&vbns, &redirects);
+            for ((number, content), stored) in expected.iter().zip(stored) {
+                let stored = stored.expect("the device works");
+                assert_eq!(stored[..8], content.to_le_bytes(), "seed {seed}, round {round}: block {number}");
+            }
+        }
+    }
+}
+
 #[test]
 fn arrivals_end_with_the_image_on_which_they_began() {
     let (source, image, there) = shows_an_image();

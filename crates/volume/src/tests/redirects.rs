@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cairn_base::SnapshotId;
+use cairn_base::{SnapshotId, Vbn};
 
 use super::*;
 
@@ -21,8 +21,12 @@ pub(super) fn send(source: &Arc<Volume>, destination: &Arc<Volume>, target: &Sna
 
 /// An empty mirror of `source`.
 pub(super) fn destination_of(source: &Volume) -> (Arc<MemoryDevice>, Arc<Volume>) {
-    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Destination)));
-    let options = FormatOptions { id: source.id(), blocks: BLOCKS, role: Role::Destination };
+    destination_with(source, BLOCKS)
+}
+
+fn destination_with(source: &Volume, blocks: u64) -> (Arc<MemoryDevice>, Arc<Volume>) {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(blocks, Role::Destination)));
+    let options = FormatOptions { id: source.id(), blocks, role: Role::Destination };
     Volume::format(&*device, &options, &ManualClock::new(Timestamp(1)))
         .expect("an empty device is formatted");
     let destination = open(&device);
@@ -306,18 +310,162 @@ fn update_whose_collisions_do_not_fit_beside_those_of_earlier_ones_moves_these_h
 #[test]
 fn blocks_that_waited_for_a_reader_who_is_gone_need_no_table() {
     let (_source_device, source) = fresh(BLOCKS);
-    let (device, destination, lun, second, held) = collided(&source, true);
-    write(&source, lun, 0, 20, 6000).expect("there is room");
-    let third = source.create_snapshot("third").expect("it is made");
+    let lun = file(&source, 100);
+    write(&source, lun, 0, 100, 7000).expect("there is room");
+    let first = source.create_snapshot("first").expect("it is made");
+    let (device, destination) = destination_of(&source);
+    send(&source, &destination, &first);
+    let held = destination.image(Some(first.id)).expect("it is there");
+    source.delete_snapshots(&[first.id]).expect("it is deleted");
+    write(&source, lun, 0, 100, 100).expect("there is room");
+    let second = source.create_snapshot("second").expect("it is made");
+    send(&source, &destination, &second);
+    // Blocks that are in use for him alone are given to something else, and come while he reads.
+    let shown = blocks_of(&source, &[], second.id);
+    let in_use = |vbn: &u64| destination.state.lock().used.get(Vbn(*vbn));
+    let his: BTreeSet<u64> = (1..BLOCKS).filter(|vbn| in_use(vbn) && !shown.contains(vbn)).collect();
+    let third = (0..60).find_map(|round| {
+        write(&source, lun, 0, 100, 6000).expect("there is room");
+        let made = source.create_snapshot(&format!("third{round}")).expect("it is made");
+        if blocks_of(&source, &[second.id], made.id).intersection(&his).count() >= 10 {
+            return Some(made);
+        }
+        source.delete_snapshots(&[made.id]).expect("it is deleted");
+        None
+    });
+    let third = third.expect("blocks are used again, round and round");
     let (receiver, image) = bring(&source, &destination, second.id, &third);
+    let arrivals = receiver.arrivals.as_ref().expect("they have arrived");
+    assert!(arrivals.redirected.each().count() >= 10, "they can't be at home yet");
     with_table_of(&destination, 0);
+    assert_eq!(read_image(&held, lun, 0, 100), (7000..7100).collect::<Vec<_>>());
     drop(held);
     receiver.commit(image).expect("all are home");
     assert_eq!(destination.status().redirected, 0);
     for volume in [&destination, &open(&device)] {
         volume.store.forget();
-        assert_eq!(read(volume, lun, 0, 20), (6000..6020).collect::<Vec<_>>());
-        assert_eq!(read(volume, lun, 20, 80), (120..200).collect::<Vec<_>>());
+        assert_eq!(read(volume, lun, 0, 100), (6000..6100).collect::<Vec<_>>());
+        assert_sound(volume);
+    }
+}
+
+/// A destination that was written to, gave blocks up while their content was redirected, and gave way: an image that has these numbers again.
+#[test]
+fn blocks_that_an_own_head_gave_up_are_in_use_when_an_image_has_them_again() {
+    let (_source_device, source) = fresh(BLOCKS);
+    let (device, destination, lun, second, _) = collided(&source, false);
+    destination.failover().expect("it fails over");
+    write(&destination, lun, 0, 100, 900).expect("there is room");
+    destination.delete_snapshots(&[second.id]).expect("it is deleted");
+    assert!(destination.state.lock().stuck.len() >= 50, "they wait for the redirect map");
+    destination.demote("head", false).expect("the device has room");
+    write(&source, lun, 0, 1, 5000).expect("there is room");
+    let target = source.create_snapshot("target").expect("it is made");
+    let changes = source.changed_blocks(&[], target.id).expect("they are compared");
+    let mut receiver = destination.receive().expect("nothing else is received");
+    receiver.give_up_head();
+    for run in &changes.runs {
+        let blocks = source.read_blocks(&[*run]).expect("they can be read");
+        receiver.write(run.0, blocks).expect("there is room");
+    }
+    receiver.commit(ReceivedImage { target: target.id, snapshots: changes.snapshots }).expect("it is whole");
+    assert!(destination.status().redirected > 0);
+    while destination.status().redirected > 0 {
+        destination.background(std::time::Duration::ZERO).expect("background work goes on");
+    }
+    destination.store.forget();
+    let expected: Vec<u64> = std::iter::once(5000).chain(101..200).collect();
+    assert_eq!(read(&destination, lun, 0, 100), expected);
+    destination.state.lock().settle_releases();
+    for vbn in blocks_of(&source, &[], target.id) {
+        assert!(destination.state.lock().used.get(Vbn(vbn)), "{vbn} would be written to");
+    }
+    let used = destination.status().used;
+    assert_eq!(open(&device).status().used, used);
+    assert_sound(&destination);
+}
+
+/// Blocks of a LUN that a destination has in the redirect area, most of them: more than one round moves home.
+const MANY: u64 = 5600;
+
+fn many_redirected(source: &Arc<Volume>) -> (Arc<MemoryDevice>, Arc<Volume>, FileId, Snapshot) {
+    let lun = file(source, MANY);
+    let fill = |content: u64| {
+        for first in (0..MANY).step_by(400) {
+            write(source, lun, first, 400, content).expect("there is room");
+        }
+    };
+    fill(10_000);
+    let first = source.create_snapshot("first").expect("it is made");
+    let (device, destination) = destination_with(source, source.status().blocks);
+    send(source, &destination, &first);
+    source.delete_snapshots(&[first.id]).expect("it is deleted");
+    // Once around, to the places of the first.
+    fill(20_000);
+    source.consistency_point().expect("it commits");
+    fill(30_000);
+    let second = source.create_snapshot("second").expect("it is made");
+    send(source, &destination, &second);
+    assert!(destination.status().redirected > 4096, "{:?}", destination.status());
+    (device, destination, lun, second)
+}
+
+#[test]
+fn redirected_blocks_come_home_in_rounds_after_each_of_which_a_restart_finds_all() {
+    let (_source_device, source) = fresh(12_000);
+    let (device, destination, lun, ..) = many_redirected(&source);
+    let before = destination.status().redirected;
+    for round in 1..3 {
+        destination.background(std::time::Duration::ZERO).expect("background work goes on");
+        let left = destination.status().redirected;
+        assert_eq!(left, before.saturating_sub(round * 4096));
+        let after = open(&device);
+        assert_eq!(after.status().redirected, left, "a restart finds them where they are");
+        for volume in [&destination, &after] {
+            volume.store.forget();
+            assert_eq!(read(volume, lun, 0, MANY), (30_000..30_000 + MANY).collect::<Vec<_>>());
+        }
+    }
+    assert_sound(&destination);
+}
+
+#[test]
+fn update_whose_collisions_do_not_fit_waits_for_as_many_rounds_as_it_takes() {
+    let (_source_device, source) = fresh(12_000);
+    let (device, destination, lun, second) = many_redirected(&source);
+    let other = file(&source, 100);
+    write(&source, other, 0, 100, 3000).expect("there is room");
+    let gone = source.create_snapshot("gone").expect("it is made");
+    let (receiver, image) = bring(&source, &destination, second.id, &gone);
+    receiver.commit(image).expect("there is room in the table");
+    {
+        // So that blocks are used again soon.
+        let mut state = source.state.lock();
+        for vbn in (1..12_000).map(Vbn) {
+            if state.used.free() > 900 {
+                state.used.set(vbn);
+            }
+        }
+    }
+    let third = used_again(&source, other, (&[second.id], gone.id), 4000);
+    let (receiver, image) = bring(&source, &destination, second.id, &third);
+    let own = receiver.arrivals.as_ref().expect("they have arrived").redirected.iter().count();
+    let earlier = destination.state.lock().committed.redirects.clone();
+    let runs_after_a_round = {
+        let mut left = (*earlier).clone();
+        for (vbn, _) in earlier.each().take(4096) {
+            left.remove(vbn);
+        }
+        left.iter().count()
+    };
+    assert!(own > 0 && runs_after_a_round > 0, "{own} {runs_after_a_round}");
+    // For each of them, and not for both.
+    with_table_of(&destination, own.max(runs_after_a_round));
+    receiver.commit(image).expect("the earlier ones are home");
+    for volume in [&destination, &open(&device)] {
+        volume.store.forget();
+        assert_eq!(read(volume, lun, 0, MANY), (30_000..30_000 + MANY).collect::<Vec<_>>());
+        assert_eq!(read(volume, other, 0, 100), (4000..4100).collect::<Vec<_>>());
         assert_sound(volume);
     }
 }

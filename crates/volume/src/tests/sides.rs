@@ -71,6 +71,75 @@ fn own_head_gives_way_only_to_what_descends_from_it_unless_it_is_given_up() {
     assert_eq!(copy.own_head(), None);
 }
 
+/// Both sides have made a snapshot of that number since they parted, and one of them gives its own up.
+#[test]
+fn snapshot_whose_number_comes_again_shows_the_new_content_and_who_holds_the_old_one_keeps_that() {
+    let (source, lun, base, copy) = copies();
+    copy.failover().expect("it fails over");
+    write(&copy, lun, 0, 50, 7000).expect("there is room");
+    let own = copy.demote("head", false).expect("the device has room");
+    write(&source, lun, 0, 50, 8000).expect("there is room");
+    let target = source.create_snapshot("target").expect("it is made");
+    assert_eq!(target.id, own.id);
+    let shown = |image: &Image| read_image(image, lun, 0, 50);
+    let full = |first: u64| (first..first + 50).collect::<Vec<u64>>();
+    let of_base = copy.image(Some(base.id)).expect("it is there");
+    let of_own = copy.image(Some(own.id)).expect("it is there");
+    let (mut receiver, image) = brought(&source, &copy, target.id);
+    receiver.give_up_head();
+    receiver.commit(image).expect("it was given up");
+    let again = |id| copy.image(Some(id)).expect("it is there");
+    assert_eq!(shown(&again(target.id)), full(8000));
+    assert_eq!(shown(&of_own), full(7000));
+    // Those that are here still have one image each, however many hold it.
+    let same = again(base.id);
+    assert_eq!(copy.state.lock().pins[&base.id].strong_count(), 2);
+    drop((of_base, same));
+    // More images come than there is room for, if nothing were used again.
+    for round in 1..12 {
+        write(&source, lun, 0, 50, 10_000 * round).expect("there is room");
+        let next = source.create_snapshot(&format!("s{round}")).expect("it is made");
+        let (receiver, image) = brought(&source, &copy, next.id);
+        receiver.commit(image).expect("it descends from it");
+        copy.background(std::time::Duration::ZERO).expect("background work goes on");
+        source.delete_snapshots(&[next.id]).expect("it is deleted");
+        copy.store.forget();
+        assert_eq!(shown(&again(next.id)), full(10_000 * round));
+        assert_eq!(shown(&again(target.id)), full(8000), "round {round}");
+        assert_eq!(shown(&of_own), full(7000), "round {round}");
+    }
+    assert_sound(&copy);
+}
+
+#[test]
+fn nothing_that_was_known_of_an_own_head_is_true_of_the_image_that_replaced_it() {
+    let (source, lun, base, copy) = copies();
+    copy.failover().expect("it fails over");
+    copy.create_snapshot_since("sent", 7).expect("there is room");
+    let doomed = file(&copy, 10);
+    let kept = copy.next_file().expect("it is writable");
+    let head = copy.head();
+    let mut change = Change::of(head);
+    change.put(node(kept, 1, false));
+    copy.compound().remove(doomed).expect("it is there");
+    copy.demote("head", false).expect("the device has room");
+    write(&source, lun, 0, 1, 8000).expect("there is room");
+    let target = source.create_snapshot("target").expect("it is made");
+    let (mut receiver, image) = brought(&source, &copy, target.id);
+    receiver.give_up_head();
+    receiver.commit(image).expect("it was given up");
+    assert_eq!(copy.since_relationships(), [], "they are the other one's");
+    assert!(copy.state.lock().removed.is_empty());
+    let unchanged = copy.changed_since_snapshot(target.id).expect("its map can be read");
+    assert_eq!(unchanged.first_change, None);
+    assert!(copy.age_of_changes(&base.root).is_some());
+    copy.failover().expect("it fails over");
+    assert_ne!(copy.head(), head);
+    let refused = copy.change(change, false);
+    assert!(matches!(refused, Err(VolumeError::OtherHead)), "{refused:?}");
+    assert_sound(&copy);
+}
+
 #[test]
 fn what_was_known_of_a_head_that_was_given_up_is_not_true_of_what_replaced_it() {
     let (source, lun, _base, copy) = copies();
