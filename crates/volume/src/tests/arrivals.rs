@@ -564,3 +564,53 @@ fn transfer_whose_device_fails_once_leaves_nothing_that_is_not_there() {
     }
     assert!(failed > 2, "{failed} failures");
 }
+
+#[test]
+fn image_whose_commit_fails_at_any_operation_is_not_said_to_be_committed() {
+    let (source, image, there) = shows_an_image();
+    write(&source, there.lun, 0, 30, 3000).expect("there is room");
+    let target = source.create_snapshot("target").expect("it is made");
+    let changes = source.changed_blocks(&[image.id], target.id).expect("they are compared");
+    let whole = || ReceivedImage { target: target.id, snapshots: source.snapshot_entries() };
+    let brought = |there: &There| {
+        let mut receiver = there.volume.receive().expect("nothing else is received");
+        for run in &changes.runs {
+            let blocks = source.read_blocks(&[*run]).expect("they can be read");
+            receiver.write(run.0, blocks).expect("there is room");
+        }
+        receiver
+    };
+    let shown = |there: &There| {
+        let image = there.volume.image(None).expect("it shows something");
+        read_image(&image, there.lun, 0, 50)
+    };
+    let (before, after) = (shown(&there), read(&source, there.lun, 0, 50));
+    let operations = {
+        let there = there.cut();
+        let receiver = brought(&there);
+        let first = there.device.operations();
+        receiver.commit(whole()).expect("it is whole");
+        assert_eq!(shown(&there), after);
+        there.device.operations() - first
+    };
+    assert!(operations > 5, "a table, both superblocks, and flushes: {operations}");
+    for at in 0..operations {
+        let there = there.cut();
+        let receiver = brought(&there);
+        there.device.fail_operations(at, 1, cairn_device::DeviceError::OutOfService);
+        let outcome = receiver.commit(whole());
+        assert!(matches!(outcome, Err(VolumeError::Device(_))), "operation {at}: {outcome:?}");
+        there.device.heal_operations();
+        assert_eq!(shown(&there), before, "operation {at}: it shows what it showed");
+        // The first makes durable what has arrived. What the others leave on the device is not known.
+        let again = there.volume.receive();
+        assert_eq!(matches!(again, Err(VolumeError::Latched(_))), at > 0, "operation {at}");
+        drop(again);
+        let there = there.cut();
+        assert!([&before, &after].contains(&&shown(&there)), "operation {at}: one or the other");
+        assert_sound(&there.volume);
+        brought(&there).commit(whole()).expect("it works again");
+        assert_eq!(shown(&there), after);
+        assert_sound(&there.volume);
+    }
+}
