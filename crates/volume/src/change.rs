@@ -201,12 +201,7 @@ impl Volume {
         }
         let by_file = change.by_file();
         let blocks = change.blocks.len() as u64;
-        let at_most = {
-            let state = self.state.lock();
-            // What the change makes taller than anything that there is has longer paths than the state knows of.
-            let taller = state.levels_of(&change.inodes) - state.levels;
-            state.cost_beside_blocks(change, &by_file) + blocks * u64::from(taller)
-        };
+        let at_most = self.state.lock().most_beside_blocks(change, &by_file);
         self.admit_cost(blocks, at_most, |state| state.cost_of_change(change, &by_file))
     }
 
@@ -287,7 +282,14 @@ impl State {
         blocks + self.cost_beside_blocks(change, by_file)
     }
 
-    /// The same without its blocks and the nodes above them: inodes, a path for each new length, and one on either side of each hole.
+    /// Blocks that a change takes at most besides [`State::cost_at_most`] of its blocks: said without a look at their places.
+    pub(crate) fn most_beside_blocks(&self, change: &Change, by_file: &BTreeMap<FileId, Vec<u64>>) -> u64 {
+        // What the change makes taller than anything that there is has longer paths than the state knows of.
+        let taller = self.levels_of(&change.inodes) - self.levels;
+        self.cost_beside_blocks(change, by_file) + change.blocks.len() as u64 * u64::from(taller)
+    }
+
+    /// What a change takes without its blocks and the nodes above them: inodes, a path for each new length, and one on either side of each hole.
     fn cost_beside_blocks(&self, change: &Change, by_file: &BTreeMap<FileId, Vec<u64>>) -> u64 {
         let (inodes, holes) = (change.inodes.len() as u64, change.holes.len() as u64);
         let paths = (inodes + 2 * holes) * u64::from(self.levels_of(&change.inodes));

@@ -525,6 +525,7 @@ fn volume_that_has_given_way_takes_no_change_of_any_kind() {
         volume.next_file().map(drop),
         volume.compound().create(FileKind::Lun, 4096).map(drop),
         volume.compound().create_node(Attributes::default(), 4096).map(drop),
+        volume.compound().create(FileKind::Directory, 4096).map(drop),
         volume.compound().resize(lun, 4096),
         volume.compound().resize(lun, 1 << 20),
         volume.compound().remove(lun),
@@ -809,5 +810,90 @@ fn holes_of_many_tall_files_in_one_change_never_overrun_a_full_volume() {
         assert!(done.is_ok(), "{count} holes: what was taken can be committed: {:?}", done.err());
     }
     assert!(refused > 0 && taken > 0, "{refused} refused, {taken} taken");
+    assert_sound(&volume);
+}
+
+/// What is said of a change without a look at the places of its blocks; with that it is mostly let in.
+#[test]
+fn change_is_let_in_at_once_with_a_path_for_each_of_its_blocks_in_a_tree_of_any_height() {
+    let (_device, volume) = fresh(1024);
+    for levels in 1..=6 {
+        for length in [1, FANOUT * 2, FANOUT * FANOUT * 2, 1 << 27, 1 << 34, 1 << 40] {
+            let mut change = Change::new();
+            let id = |n: u64| FileId(100 + n);
+            for n in 0..10 {
+                change.put(inode(id(n), &Known { length_bytes: length * 4096, ..Known::default() }, false));
+                change.write(id(n), Lba(length / 2), block(1));
+            }
+            let mut state = volume.state.lock();
+            state.levels = levels;
+            let by_file = change.by_file();
+            let exactly = state.cost_of_change(&change, &by_file);
+            let at_once = state.cost_at_most(10) + state.most_beside_blocks(&change, &by_file);
+            assert_eq!(at_once, exactly, "one block each of files of {length} blocks, {levels} levels");
+            drop(state);
+            // Neighbours share their nodes.
+            change.write(id(0), Lba(length / 2 + 1), block(1));
+            let by_file = change.by_file();
+            let state = volume.state.lock();
+            let at_once = state.cost_at_most(11) + state.most_beside_blocks(&change, &by_file);
+            assert!(at_once > state.cost_of_change(&change, &by_file));
+        }
+    }
+}
+
+#[test]
+fn change_of_nothing_is_taken_whatever_the_volume_takes_and_costs_nothing() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(4096, Role::Destination) * 2));
+    format(&*device, 4096);
+    let volume = open(&device);
+    let lun = file(&volume, 100);
+    let mut nothing = Change::new();
+    nothing.punch(lun, Lba(5), 0);
+    assert!(nothing.is_empty(), "a hole of no blocks");
+    let before = (volume.state.lock().order, device.operations());
+    volume.change(nothing.clone(), false).expect("there is nothing in it");
+    volume.flush().expect("it flushes");
+    assert!(volume.state.lock().changed_since.is_none(), "no consistency point is due for it");
+    assert_eq!((volume.state.lock().order, device.operations()), before);
+    volume.demote("head", false).expect("it gives way");
+    volume.change(nothing.clone(), false).expect("there is nothing in it");
+    volume.change(nothing, true).expect("there is nothing in it");
+}
+
+#[test]
+fn removed_file_that_is_put_back_before_it_was_freed_stays_whole_and_others_are_freed() {
+    let (_device, volume) = fresh(8192);
+    let known = |length: u64| Known { stamp: 1, length_bytes: length * 4096, ..Known::default() };
+    let put = |id: FileId, length: u64, removed: bool| {
+        let mut change = Change::new();
+        change.put(inode(id, &known(length), removed));
+        volume.change(change, removed).expect("there is room");
+    };
+    let make = |salt: u64| {
+        let id = volume.next_file().expect("it is writable");
+        put(id, LONG, false);
+        write(&volume, id, 0, LONG, salt).expect("there is room");
+        id
+    };
+    let [back, brief, gone] = [1000, 5000, 9000].map(make);
+    volume.consistency_point().expect("it commits");
+    let used = volume.status().used;
+    [back, brief, gone].into_iter().for_each(|id| put(id, LONG, true));
+    put(back, LONG, false);
+    // So short that it goes at once, while it still waits to be freed in rounds.
+    put(brief, 10, false);
+    put(brief, 10, true);
+    assert!(matches!(volume.inode(brief), Err(VolumeError::NoSuchFile(_))));
+    for _ in 0..6 {
+        volume.background(Duration::ZERO).expect("it goes on");
+    }
+    assert_eq!(volume.state.lock().removed, [], "nothing waits any more");
+    volume.consistency_point().expect("it commits");
+    assert_eq!(read(&volume, back, 0, LONG), (1000..1000 + LONG).collect::<Vec<_>>());
+    for id in [brief, gone] {
+        assert!(matches!(volume.inode(id), Err(VolumeError::NoSuchFile(_))), "{id}");
+    }
+    assert!(volume.status().used <= used - 2 * LONG, "{} of {used} blocks", volume.status().used);
     assert_sound(&volume);
 }
