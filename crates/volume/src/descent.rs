@@ -23,7 +23,7 @@ use crate::compare::{Maps, Run};
 use crate::error::VolumeError;
 
 /// Blocks that are looked up under one lock: clients wait for no more.
-const PIECE: u64 = 1 << 16;
+pub(crate) const PIECE: u64 = 1 << 16;
 const INVENTED: &str =
     "the source's snapshots cannot descend from each other as it says: run `cairn volume check` there";
 
@@ -194,7 +194,7 @@ pub(crate) fn each((first, count): Run) -> impl Iterator<Item = Vbn> {
 }
 
 /// Runs in pieces that are looked up at once.
-fn pieces(runs: &[Run]) -> impl Iterator<Item = Run> {
+pub(crate) fn pieces(runs: &[Run]) -> impl Iterator<Item = Run> {
     runs.iter().flat_map(|(first, count)| {
         let starts = (0..*count).step_by(PIECE as usize);
         starts.map(move |start| (Vbn(first.0 + start), PIECE.min(count - start)))
