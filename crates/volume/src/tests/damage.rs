@@ -328,18 +328,191 @@ fn changes_below_a_damaged_node_are_refused_and_no_others_whatever_is_in_memory(
 }
 
 #[test]
+fn file_whose_last_node_is_damaged_takes_what_does_not_need_that_node() {
+    const LENGTH: u64 = 2 * LEAF + 10;
+    let (device, volume) = fresh(BLOCKS);
+    let lun = file(&volume, LENGTH);
+    let id = volume.next_file().expect("it is writable");
+    let put = |length: u64, owner: u32| {
+        let mut change = Change::new();
+        let mut inode = node(id, length, false);
+        inode.attributes.uid = owner;
+        change.put(inode);
+        volume.change(change, false)
+    };
+    put(LENGTH, 1).expect("there is room");
+    for file in [lun, id] {
+        write(&volume, file, 0, LENGTH, 1000).expect("there is room");
+    }
+    volume.consistency_point().expect("it commits");
+    let [of_lun, of_file] = [lun, id].map(|file| leaf(&volume, file, 2 * LEAF));
+    for vbn in [of_lun, of_file] {
+        device.write_from(offset(vbn), &[9; 100]).expect("it is there");
+    }
+    volume.store.forget();
+    names_the_node(volume.compound().resize(lun, (LENGTH - 1) * 4096), lun, of_lun);
+    names_the_node(put(LENGTH - 1, 1), id, of_file);
+    for length in [LENGTH, LENGTH + 5, LEAF * LEAF + 1] {
+        volume.compound().resize(lun, length * 4096).expect("nothing is cut off");
+        put(length, 7).expect("nothing is cut off");
+        volume.consistency_point().expect("it commits");
+    }
+    assert_eq!(volume.inode(id).expect("it is there").attributes.uid, 7);
+    for file in [lun, id] {
+        assert_eq!(volume.inode(file).expect("it is there").tree.length, LEAF * LEAF + 1);
+        assert_eq!(read(&volume, file, 0, 2), [1000, 1001]);
+    }
+}
+
+#[test]
+fn change_that_makes_a_file_taller_needs_the_nodes_that_it_had_and_no_others() {
+    for is_hurt in [false, true] {
+        let (device, volume) = fresh(BLOCKS);
+        let id = volume.next_file().expect("it is writable");
+        let mut change = Change::new();
+        change.put(node(id, LEAF * LEAF, false));
+        [0, 5 * LEAF, LEAF * LEAF - 1].into_iter().for_each(|lba| change.write(id, Lba(lba), block(1)));
+        volume.change(change, false).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        let vbn = leaf(&volume, id, 5 * LEAF);
+        if is_hurt {
+            device.write_from(offset(vbn), &[9; 100]).expect("it is there");
+        }
+        volume.store.forget();
+        // What is past the old top comes first, and begins right behind it.
+        let lbas = [LEAF * LEAF, 2 * LEAF * LEAF + 3, 5 * LEAF + 1];
+        let mut change = Change::new();
+        change.put(node(id, 3 * LEAF * LEAF, false));
+        lbas.into_iter().for_each(|lba| change.write(id, Lba(lba), block(lba)));
+        let outcome = volume.change(change, false);
+        if is_hurt {
+            names_the_node(outcome, id, vbn);
+            volume.consistency_point().expect("nothing of it was taken");
+            continue;
+        }
+        outcome.expect("all that there is can be read");
+        assert_eq!(volume.damaged(), []);
+        volume.consistency_point().expect("it commits");
+        lbas.into_iter().for_each(|lba| assert_eq!(read(&volume, id, lba, 1), [lba]));
+        assert_eq!(read(&volume, id, 5 * LEAF, 1), [1]);
+        assert_sound(&volume);
+    }
+}
+
+#[test]
+fn long_hole_beside_a_damaged_node_is_taken_and_one_that_reaches_below_it_is_not() {
+    let (device, volume) = fresh(BLOCKS);
+    let lun = file(&volume, 22 * LEAF);
+    write(&volume, lun, 0, 22 * LEAF, 1000).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let vbn = leaf(&volume, lun, 10 * LEAF);
+    device.write_from(offset(vbn), &[9; 100]).expect("it is there");
+    volume.store.forget();
+    let long = 10 * LEAF;
+    assert!(long > crate::limits::PUNCH_BLOCKS);
+    names_the_node(volume.punch(lun, Lba(0), long + 1), lun, vbn);
+    names_the_node(volume.punch(lun, Lba(11 * LEAF - 1), long), lun, vbn);
+    volume.punch(lun, Lba(0), long).expect("it ends where the node begins");
+    volume.punch(lun, Lba(11 * LEAF), long).expect("it begins where the node ends");
+    volume.consistency_point().expect("it commits");
+    assert_eq!(read(&volume, lun, 0, long), vec![0; long as usize]);
+    assert_eq!(read(&volume, lun, 11 * LEAF, long), vec![0; long as usize]);
+}
+
+/// A look at each of its leaves would never end.
+#[test]
+fn hole_over_most_of_a_huge_file_costs_what_the_file_has_there() {
+    const HUGE: u64 = 1 << 44;
+    let (_device, volume) = fresh(BLOCKS);
+    let id = volume.next_file().expect("it is writable");
+    let mut change = Change::new();
+    change.put(node(id, HUGE, false));
+    [0, HUGE / 3, HUGE - 1].into_iter().for_each(|lba| change.write(id, Lba(lba), block(7)));
+    volume.change(change, false).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    volume.store.forget();
+    let mut hole = Change::new();
+    hole.punch(id, Lba(1), HUGE - 2);
+    volume.change(hole, false).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    for (lba, number) in [(0, 7), (HUGE / 3, 0), (HUGE - 1, 7)] {
+        assert_eq!(read(&volume, id, lba, 1), [number], "block {lba}");
+    }
+    assert_sound(&volume);
+}
+
+#[test]
+fn ways_to_ranges_of_blocks_come_into_memory_and_no_others() {
+    const LEAVES: u64 = 40;
+    let (_device, volume) = fresh(BLOCKS);
+    let lun = file(&volume, LEAVES * LEAF);
+    for leaf in 0..LEAVES {
+        write(&volume, lun, leaf * LEAF, 1, 1).expect("there is room");
+    }
+    volume.consistency_point().expect("it commits");
+    let sets: [&[(u64, u64)]; 8] = [
+        &[(7 * LEAF - 1, 2)],
+        &[(7 * LEAF - 2, 1)],
+        &[(20 * LEAF, 10 * LEAF)],
+        &[(30 * LEAF, 5), (3 * LEAF, 1), (30 * LEAF + 9, LEAF)],
+        &[(39 * LEAF + 2, 0)],
+        &[(0, 1)],
+        &[(0, LEAF)],
+        &[(0, 2 * LEAF + 1)],
+    ];
+    for ranges in sets {
+        volume.store.forget();
+        volume.load_paths(lun, ranges);
+        let committed = volume.state.lock().committed.clone();
+        let tree = volume.tree(&committed, lun, volume.inode(lun).expect("it is there").tree);
+        for leaf in 0..LEAVES {
+            let is_wanted = ranges
+                .iter()
+                .any(|(first, count)| first / LEAF <= leaf && leaf * LEAF < first + (*count).max(1));
+            assert_eq!(tree.has_leaves(&[leaf]), is_wanted, "leaf {leaf} of {ranges:?}");
+        }
+    }
+}
+
+#[test]
+fn caller_that_does_not_want_to_wait_is_told_without_a_read_of_the_device() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    format(&*device, BLOCKS);
+    let volume = open(&device);
+    let lun = file(&volume, 10 * LEAF);
+    write(&volume, lun, 0, 10, 1000).expect("there is room");
+    volume.close().expect("it closes");
+    let volume = open(&device);
+    volume.store.forget();
+    device.take_read_batches();
+    assert!(volume.write_ready(lun, vec![(Lba(0), block(1))]).is_none());
+    assert!(volume.punch_ready(lun, Lba(0), 1).is_none());
+    assert_eq!(device.take_read_batches(), 0);
+    volume.load_paths(lun, &[(0, 1)]);
+    device.take_read_batches();
+    let taken = volume.write_ready(lun, vec![(Lba(0), block(1))]);
+    taken.expect("the way is in memory").expect("there is room");
+    assert_eq!(device.take_read_batches(), 0);
+    assert_eq!(read(&volume, lun, 0, 2), [1, 1001]);
+}
+
+#[test]
 fn number_whose_inode_block_cannot_be_read_is_given_to_no_file() {
     let (device, volume) = fresh(BLOCKS);
     let lun = file(&volume, 10);
     let committed = volume.state.lock().committed.clone();
     let tree = volume.tree(&committed, crate::compare::INODE_FILE, committed.root.inode_file);
+    assert_eq!(lun.0 / 32, 0, "it is in the block of the root directory");
     let vbn = tree.pointer_at_level(0, lun.0 / 32).expect("it is whole").vbn.0;
     volume.close().expect("it closes");
     let volume = open(&device);
     device.write_from(offset(vbn), &[9; 4096]).expect("it is there");
     volume.store.forget();
     assert!(matches!(volume.next_file(), Err(VolumeError::Damaged { .. })));
-    assert!(matches!(volume.compound().create(FileKind::Lun, 4096), Err(VolumeError::Damaged { .. })));
+    for kind in [FileKind::Lun, FileKind::Directory] {
+        let refused = volume.compound().create(kind, 4096);
+        assert!(matches!(refused, Err(VolumeError::Damaged { .. })), "{kind:?}: {refused:?}");
+    }
     volume.consistency_point().expect("nothing needs that block");
     assert!(volume.status().latched.is_none());
 }
