@@ -354,3 +354,132 @@ fn regions_with_one_digest_have_the_same_blocks_in_the_same_places() {
         }
     }
 }
+
+#[test]
+fn nodes_of_a_region_are_read_many_at_a_time_and_none_is_called_damaged() {
+    const LEAVES: u64 = 100;
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    format(&*device, BLOCKS);
+    let clock = Arc::new(ManualClock::new(Timestamp(1)));
+    let options = OpenOptions { cache_bytes: 16 << 20, clock };
+    let volume = Volume::open(device.clone(), options).expect("it opens");
+    let id = file(&volume, LENGTH);
+    let places = |step: usize| (0..LEAVES).step_by(step).flat_map(|n| [n, FANOUT + n]).map(|n| n * FANOUT);
+    places(1).for_each(|lba| write(&volume, id, lba, 1, 1000).expect("there is room"));
+    let base = volume.create_snapshot("base").expect("it is made").id;
+    places(3).for_each(|lba| write(&volume, id, lba, 1, 2000).expect("there is room"));
+    volume.consistency_point().expect("it commits");
+    for base in [SnapshotId(0), base] {
+        let part = Part { root: SnapshotId(0), base };
+        let before = if base.0 == 0 { Model::new() } else { whole(&volume, base) };
+        let expected = pieces(&only(&whole(&volume, SnapshotId(0)), &before));
+        volume.store.forget();
+        device.take_read_batches();
+        let region = volume.region(part, Position::START, Until::Blocks(u64::MAX), Look::Nothing);
+        let batches = device.take_read_batches();
+        assert_eq!(found(&region.expect("it is there")), expected);
+        assert_eq!(volume.damaged(), [], "{part:?}");
+        if base.0 == 0 {
+            assert!(batches < LEAVES / 2, "{batches} times for {} leaves", 2 * LEAVES);
+        }
+    }
+}
+
+#[test]
+fn damage_before_the_place_where_a_region_begins_is_not_told() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    format(&*device, BLOCKS);
+    let volume = open(&device);
+    let id = file(&volume, 5 * FANOUT);
+    (0..5).for_each(|leaf| write(&volume, id, leaf * FANOUT, 2, 1000).expect("there is room"));
+    volume.consistency_point().expect("it commits");
+    let model = whole(&volume, SnapshotId(0));
+    let tree = id.0 + 2;
+    let hurt = model[&(tree, FANOUT, Reverse(1))].vbn;
+    device.corrupt(offset(hurt.0), 4096, &mut Rng::new(1));
+    for from in [FANOUT, FANOUT + 1, 2 * FANOUT - 1, 2 * FANOUT, 2 * FANOUT + 1, 3 * FANOUT, 5 * FANOUT] {
+        volume.store.forget();
+        let part = Part { root: SnapshotId(0), base: SnapshotId(0) };
+        let begin = Position::from_numbers((tree, from));
+        let region = volume.region(part, begin, Until::Blocks(u64::MAX), Look::Nothing);
+        let region = region.expect("it is there");
+        let is_behind = from >= 2 * FANOUT;
+        assert_eq!(region.incomplete, !is_behind, "from block {from}");
+        let expected = pieces(&model).into_iter().filter(|piece| (piece.0.0, piece.0.1) >= (tree, from));
+        assert!(!is_behind || found(&region) == expected.collect::<Vec<_>>(), "from block {from}");
+    }
+    // Behind all that the tree could have.
+    device.corrupt(offset(model[&(tree, 0, Reverse(2))].vbn.0), 4096, &mut Rng::new(1));
+    for (from, is_told) in [(FANOUT * FANOUT - 1, true), (FANOUT * FANOUT, false)] {
+        volume.store.forget();
+        let part = Part { root: SnapshotId(0), base: SnapshotId(0) };
+        let begin = Position::from_numbers((tree, from));
+        let region = volume.region(part, begin, Until::Blocks(u64::MAX), Look::Nothing);
+        assert_eq!(region.expect("it is there").incomplete, is_told, "from block {from}");
+    }
+}
+
+#[test]
+fn damage_in_two_places_is_told_as_in_one_of_them() {
+    let mut told = [0; 3];
+    for seed in 0..10 {
+        let (device, volume, snapshots) = lived_in(seed);
+        let mut rng = Rng::new(seed);
+        for _ in 0..12 {
+            let (part, base) = any_part(&mut rng, &snapshots);
+            let (root, base) = (whole(&volume, part.root), whole(&volume, base));
+            let leads = |place: &InOrder| place.2.0 > 0 || place.0 == 1;
+            let of = |model: Model| -> Vec<(InOrder, u64)> {
+                let nodes = model.into_iter().filter(|(place, _)| leads(place));
+                nodes.map(|(place, pointer)| (place, pointer.vbn.0)).collect()
+            };
+            let (news, olds) = (of(only(&root, &base)), of(only(&base, &root)));
+            // Blocks of inodes of the base; nodes of it in one tree; any two.
+            let kind = rng.below(3) as usize;
+            let candidates: Vec<u64> = match kind {
+                0 => olds.iter().filter(|(place, _)| place.2.0 == 0).map(|(_, vbn)| *vbn).collect(),
+                1 => {
+                    let Some((first, _)) = olds.get(rng.below(olds.len().max(1) as u64) as usize) else {
+                        continue;
+                    };
+                    olds.iter().filter(|(place, _)| place.0 == first.0).map(|(_, vbn)| *vbn).collect()
+                }
+                _ => olds.iter().chain(&news).map(|(_, vbn)| *vbn).collect(),
+            };
+            if candidates.len() < 2 {
+                continue;
+            }
+            let any = |rng: &mut Rng| candidates[rng.below(candidates.len() as u64) as usize];
+            let (one, other) = (any(&mut rng), any(&mut rng));
+            if one == other {
+                continue;
+            }
+            let mut is_told = |hurt: &[u64]| {
+                let rights: Vec<Vec<u8>> = hurt
+                    .iter()
+                    .map(|vbn| {
+                        let mut right = vec![0; 4096];
+                        device.read_into(offset(*vbn), &mut right).expect("it is there");
+                        device.corrupt(offset(*vbn), 4096, &mut rng);
+                        right
+                    })
+                    .collect();
+                volume.store.forget();
+                let region = volume.region(part, Position::START, Until::Blocks(u64::MAX), Look::Nothing);
+                for (vbn, right) in hurt.iter().zip(rights) {
+                    device.write_from(offset(*vbn), &right).expect("it is there");
+                }
+                region.expect("it is there").incomplete
+            };
+            let alone = [is_told(&[one]), is_told(&[other])];
+            let together = is_told(&[one, other]);
+            assert_eq!(
+                together,
+                alone[0] || alone[1],
+                "seed {seed}, {part:?}: {alone:?} of {one} and {other}"
+            );
+            told[kind] += usize::from(alone == [true, true]);
+        }
+    }
+    assert!(told.iter().all(|told| *told >= 3), "{told:?}");
+}
