@@ -41,12 +41,16 @@ fn made() -> (Arc<FaultDevice>, Arc<Volume>, Vec<FileId>) {
 /// The same committed; then the volume is opened with nothing in its cache.
 fn many() -> (Arc<FaultDevice>, Arc<Volume>, Vec<FileId>) {
     let (device, volume, files) = made();
+    let volume = opened_again(&device, volume);
+    (device, volume, files)
+}
+
+fn opened_again(device: &Arc<FaultDevice>, volume: Arc<Volume>) -> Arc<Volume> {
     volume.close().expect("it closes");
     drop(volume);
     let clock = Arc::new(ManualClock::new(Timestamp(1)));
     let options = OpenOptions { cache_bytes: 64 << 20, clock };
-    let volume = Volume::open(device.clone(), options).expect("the volume opens");
-    (device, volume, files)
+    Volume::open(device.clone(), options).expect("the volume opens")
 }
 
 fn offset(vbn: u64) -> u64 {
@@ -178,6 +182,30 @@ fn files_beside_one_come_into_memory_with_it() {
         assert_eq!(read(&volume, *file, 0, 1), [file.0]);
     }
     assert_eq!(device.take_read_batches(), 0);
+}
+
+#[test]
+fn large_file_beside_small_ones_does_not_come_into_memory_with_them() {
+    const LARGE: u64 = 2000;
+    let (device, volume, files) = made();
+    let small = files[files.len() - 1];
+    let large = volume.next_file().expect("it is open");
+    assert_eq!(small.0 / 32, large.0 / 32, "their inodes are in one block");
+    let mut change = Change::new();
+    change.put(node(large, LARGE, false));
+    (0..LARGE).for_each(|lba| change.write(large, Lba(lba), block(lba)));
+    volume.change(change, false).expect("there is room");
+    let volume = opened_again(&device, volume);
+    volume.load_beside(small, true);
+    let is_in_memory = |file: FileId, lba: u64| {
+        volume.inode(file).expect("it is there");
+        let mut reads = [BlockRead::new(Lba(lba), 1)];
+        volume.read(file, &mut reads, false);
+        reads[0].outcome.is_some()
+    };
+    assert!(is_in_memory(small, 0));
+    assert!(!(0..LARGE).any(|lba| is_in_memory(large, lba)));
+    assert_eq!(read(&volume, large, 5, 1), [5]);
 }
 
 #[test]

@@ -465,6 +465,25 @@ fn full_volume_takes_one_hole_after_the_other_whoever_commits() {
         let taken = volume.punch(lun, Lba(*lba), 1);
         assert!(taken.is_ok(), "after {number} holes: {taken:?}");
     }
+}
+
+#[test]
+fn file_is_made_in_a_full_volume_as_soon_as_nobody_reads_what_was_freed() {
+    let (_device, volume) = fresh(2048);
+    let lun = file(&volume, 1 << 20);
+    let mut at = 0;
+    for _ in 0..3 {
+        at += fill(&volume, lun, at);
+        volume.consistency_point().expect("it commits");
+    }
+    let make = || volume.compound().create(FileKind::Lun, 4096);
+    assert!(matches!(make(), Err(VolumeError::NoSpace)), "it is full");
+    let image = volume.image(None).expect("there is a state");
+    volume.punch(lun, Lba(0), 500).expect("a hole needs next to nothing");
+    volume.consistency_point().expect("it commits");
+    assert!(matches!(make(), Err(VolumeError::NoSpace)), "the image shows it all");
+    drop(image);
+    make().expect("nobody needs what was freed");
     volume.consistency_point().expect("it commits");
     assert_sound(&volume);
 }

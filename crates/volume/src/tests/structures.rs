@@ -279,3 +279,21 @@ fn largest_volume_for_a_device_fits_and_a_larger_one_does_not() {
         assert_eq!(Volume::blocks_for(u64::MAX, role), SPACE_BLOCKS_MAX);
     }
 }
+
+#[test]
+fn parts_of_the_memory_of_a_volume_are_most_of_it_and_never_more() {
+    const BLOCK: u64 = cairn_base::BLOCK_SIZE as u64;
+    for bytes in (24..40).flat_map(|power| [1u64 << power, (1 << power) + 12_345, 3 << power]) {
+        let memory = crate::limits::Memory::of(bytes);
+        let in_blocks = (memory.dirty_blocks + memory.merge_changes as u64) * BLOCK;
+        // Two generations, each change with some 200 bytes.
+        let changes = 2 * memory.changes_soft * 200;
+        let all = memory.data_cache + memory.node_cache + in_blocks + changes;
+        assert!(all <= bytes, "{memory:?} are more than {bytes} bytes");
+        assert!(all >= bytes / 4 * 3, "{memory:?} are little of {bytes} bytes");
+        // Beside it, while a mirror follows.
+        let fresh = memory.fresh_blocks * BLOCK;
+        assert!((bytes / 8..=bytes / 4).contains(&fresh), "{fresh} of {bytes} bytes");
+        assert!(memory.changes_hard >= 2 * memory.changes_soft, "writers wait while another is asked for");
+    }
+}
