@@ -493,6 +493,7 @@ fn full(server: &Running, dir: &Path, policy: &str, placement: &str) {
     let kept = ["--granularity", "every-write", "--floor", "1h", "--floor-policy", policy];
     server.good(&[&["volume", "create", "vol0", "--size", "256M"], &history[..], &kept].concat());
     server.good(&["lun", "create", "vol0/db", "--size", "128M"]);
+    server.good(&["snapshot", "create", "vol0@empty"]);
     let room = || {
         let status = server.json(&["history", "status", "vol0"]);
         status["store_bytes"].as_u64().unwrap() - status["used_bytes"].as_u64().unwrap()
@@ -524,6 +525,7 @@ fn commands_on_a_volume_that_waits_for_room_are_refused_and_do_not_come_later() 
         &["history", "revert", "vol0", "--mark", "full", "--yes"],
         &["history", "revert", "vol0", "--mark", "full", "--dry-run"],
         &["history", "disable", "vol0", "--yes"],
+        &["clone", "create", "vol0@empty", "late"],
     ];
     for command in refused {
         let asked = Instant::now();
@@ -546,6 +548,9 @@ fn commands_on_a_volume_that_waits_for_room_are_refused_and_do_not_come_later() 
     disk.flush().unwrap();
     server.good(&["snapshot", "create", "vol0@later"]);
     let listed = server.good(&["snapshot", "list", "vol0"]) + &server.good(&["lun", "list", "vol0"]);
+    assert!(server.json(&["clone", "list"]).as_array().unwrap().is_empty(), "none came later");
+    server.good(&["clone", "create", "vol0@empty", "copy"]);
+    assert_eq!(server.disk("copy/db").read(0, 4096).unwrap(), [0; 4096]);
     assert!(
         listed.contains("vol0@later") && !listed.contains("vol0@late ") && !listed.contains("vol0/late"),
         "{listed}"

@@ -87,6 +87,8 @@ impl Server {
 
     pub(crate) fn create_clone(&self, request: &api::CreateClone) -> Result<api::VolumeClone, ServerError> {
         let api::CreateClone { volume, snapshot, name } = request;
+        // Its snapshot is kept between two consistency points, and one that waits for room would have this wait, too.
+        self.volumes.get(volume)?.refuse_while_writes_wait()?;
         self.clone_as(volume, snapshot, name, false)?;
         tracing::info!(clone = name, of = format!("{volume}@{snapshot}"), "made a clone");
         self.volumes.show_clone(name)

@@ -197,27 +197,38 @@ where
     }
 }
 
-/// Answers in the place of what changes a volume and waits for room in its history, as its writes do: it has been begun, and comes when there is some. Most is refused before
-/// it is begun; what finds the last room taken just then is not.
+/// Answers in the place of what changes a volume and waits for room in its history: of requests whose path names the volume. One that names it in its body sees to that itself
+/// ([`unless_it_waits`]).
 async fn tell_of_waits(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let subject = request.uri().path().split('/').nth(3).map(str::to_owned);
     let Some(volume) = subject.filter(|_| request.method() != Method::GET) else {
         return next.run(request).await;
     };
-    let mut answer = tokio::spawn(next.run(request));
+    match unless_it_waits(&server, &volume, next.run(request)).await {
+        Ok(answer) => answer,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// What `work` answers; or, where it waits for room in the history of that volume as its writes do, that it has been begun, and comes when there is some. Most is refused before
+/// it is begun; what finds the last room taken just then is not.
+pub(crate) async fn unless_it_waits<T: Send + 'static>(
+    server: &Server,
+    volume: &str,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Refusal> {
+    let mut answer = tokio::spawn(work);
     let mut waited = Duration::ZERO;
     while waited < WAIT_PATIENCE {
         match tokio::time::timeout(LOOK_EVERY, &mut answer).await {
-            Ok(outcome) => {
-                return outcome.unwrap_or_else(|_| Refusal::from(ServerError::Bug).into_response());
-            }
-            Err(_) if server.volumes.get(&volume).is_ok_and(|open| open.waits_for_room()) => {
+            Ok(outcome) => return outcome.map_err(|_| ServerError::Bug.into()),
+            Err(_) if server.volumes.get(volume).is_ok_and(|open| open.waits_for_room()) => {
                 waited += LOOK_EVERY;
             }
             Err(_) => {}
         }
     }
-    Refusal::from(waits_with_writes(&volume)).into_response()
+    Err(waits_with_writes(volume).into())
 }
 
 type Answer<T> = Result<Json<T>, Refusal>;

@@ -6,7 +6,7 @@ use axum::extract::{Path, State};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Answer, Body, blocking};
+use super::{Answer, Body, blocking, unless_it_waits};
 use crate::api::{self, ErrorBody};
 use crate::server::Server;
 
@@ -27,7 +27,9 @@ async fn create_clone(
     State(server): State<Arc<Server>>,
     Body(request): Body<api::CreateClone>,
 ) -> Answer<api::VolumeClone> {
-    blocking(server, move |server| server.create_clone(&request)).await
+    let volume = request.volume.clone();
+    let work = blocking(server.clone(), move |server| server.create_clone(&request));
+    unless_it_waits(&server, &volume, work).await?
 }
 
 /// Deletes a clone and all that was written to it.

@@ -96,7 +96,7 @@ impl OpenVolume {
         }
     }
 
-    /// Refuses what would write to it while its writes wait for room: of a mirror, whose consistency points are those of its updates.
+    /// Refuses what would wait with its writes for room, and needs no consistency point of its own: an update of a mirror, whose consistency points are those of its updates, and a clone.
     pub(crate) fn refuse_while_writes_wait(&self) -> Result<(), ServerError> {
         let mut waited = Duration::ZERO;
         let mut calm = Duration::ZERO;
