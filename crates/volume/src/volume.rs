@@ -191,6 +191,10 @@ impl Volume {
         let mut state = self.state.lock();
         state.check_open()?;
         if state.role == Role::Destination {
+            // While something is received it keeps its own account of what is in use.
+            if !state.receiving {
+                state.settle_releases();
+            }
             if !state.receiving && !state.committed.redirects.is_empty() {
                 drop(state);
                 if self.move_home()? > 0 {

@@ -600,12 +600,37 @@ fn images_that_are_held_at_random_stay_as_they_are_while_others_come_and_blocks_
         destination.store.forget();
         assert_sound(&destination);
         // What is in use in memory is what the device says.
-        destination.state.lock().settle_releases();
         let used = destination.status().used;
         drop(destination);
         assert_eq!(open(&device).status().used, used, "seed {seed}");
     }
     assert!(compared > 400 && collided > 1000, "{compared} {collided}, {full} times full");
+}
+
+#[test]
+fn mirror_says_what_it_uses_once_an_image_is_closed_and_not_only_at_its_next_update() {
+    let (_source_device, source) = fresh(BLOCKS);
+    let lun = file(&source, 100);
+    write(&source, lun, 0, 100, 7000).expect("there is room");
+    let first = source.create_snapshot("first").expect("it is made");
+    let (device, destination) = destination_of(&source);
+    send(&source, &destination, &first);
+    let held = destination.image(Some(first.id)).expect("it is there");
+    write(&source, lun, 0, 100, 8000).expect("there is room");
+    let second = source.create_snapshot("second").expect("it is made");
+    source.delete_snapshots(&[first.id]).expect("it is deleted");
+    send(&source, &destination, &second);
+    let with = destination.status().used;
+    destination.background(std::time::Duration::ZERO).expect("background work goes on");
+    assert_eq!(destination.status().used, with, "the image shows them");
+    assert_eq!(read_image(&held, lun, 0, 100), (7000..7100).collect::<Vec<_>>());
+    drop(held);
+    destination.background(std::time::Duration::ZERO).expect("background work goes on");
+    let used = destination.status().used;
+    assert!(with - used >= 100, "{with} and {used} in use");
+    assert_sound(&destination);
+    drop(destination);
+    assert_eq!(open(&device).status().used, used, "as the device says");
 }
 
 /// The table has no block that no image shows: nothing would ever move that home, and its place would stay taken.
