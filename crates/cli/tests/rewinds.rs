@@ -485,15 +485,18 @@ fn view_of_a_mirror_stays_at_its_image_while_updates_and_rewinds_go_on() {
     assert_eq!(read(&destination, "vol0@past/db"), 3, "the snapshot that was behind it");
 }
 
-/// A volume over a history that is full beneath its floor but for some MiB: what was flushed is all of `1`, up to the mark `full`. Then comes more than there is room for, of `2`, which is answered and
-/// not flushed.
-fn full(server: &Running, dir: &Path, policy: &str, placement: &str) {
+/// A volume over a history of 96 MiB that keeps all of it for an hour.
+fn over_a_floor(server: &Running, dir: &Path, policy: &str, placement: &str) {
     let store = path(dir, "vol0.history");
     let history = ["--history", &store, "--history-size", "96M", "--placement", placement];
     let kept = ["--granularity", "every-write", "--floor", "1h", "--floor-policy", policy];
     server.good(&[&["volume", "create", "vol0", "--size", "256M"], &history[..], &kept].concat());
     server.good(&["lun", "create", "vol0/db", "--size", "128M"]);
     server.good(&["snapshot", "create", "vol0@empty"]);
+}
+
+/// Fills that history but for some MiB: what is flushed is all of `1`.
+fn fill_up(server: &Running) {
     let room = || {
         let status = server.json(&["history", "status", "vol0"]);
         status["store_bytes"].as_u64().unwrap() - status["used_bytes"].as_u64().unwrap()
@@ -505,8 +508,95 @@ fn full(server: &Running, dir: &Path, policy: &str, placement: &str) {
         disk.flush().unwrap();
         at = (at + 1) % 64;
     }
+}
+
+/// Writes more than there is room for, of `2`, which is answered and not flushed.
+fn overfill(server: &Running) {
+    server.disk("vol0/db").write(64 << 20, &vec![2; 5 * MIB]).unwrap();
+}
+
+/// A volume over a history that is full beneath its floor but for some MiB: what was flushed is all of `1`, up to the mark `full`. Then comes more than there is room for, of `2`, which is answered and
+/// not flushed.
+fn full(server: &Running, dir: &Path, policy: &str, placement: &str) {
+    over_a_floor(server, dir, policy, placement);
+    fill_up(server);
     server.good(&["history", "mark", "vol0", "full"]);
-    disk.write(64 << 20, &vec![2; 5 * MIB]).unwrap();
+    overfill(server);
+}
+
+/// A source with a volume over a floor and one without, `other`, and mirrors of both, the first with these options.
+fn mirrored_over_a_floor(dir: &Path, options: &[&str]) -> (Running, Running) {
+    let source = Running::start(dir, "source");
+    over_a_floor(&source, dir, "wait", "split-down-stream");
+    source.good(&["volume", "create", "other", "--size", "64M"]);
+    source.good(&["lun", "create", "other/db", "--size", "1M"]);
+    write(&source, "other/db", 1);
+    let destination = Running::start(dir, "destination");
+    destination.good(&[&["mirror", "create", "vol0", &source.invite()], options].concat());
+    destination.good(&["mirror", "create", "other", &source.invite()]);
+    (source, destination)
+}
+
+fn mirror(server: &Running, volume: &str) -> Value {
+    server.json(&["mirror", "status", volume])
+}
+
+/// What [`overfill`] wrote is there.
+fn has_all(destination: &Running) -> bool {
+    let bytes = destination.disk("vol0/db").read(64 << 20, 5 * MIB as u32).unwrap();
+    bytes.iter().all(|byte| *byte == 2)
+}
+
+const NO_ROOM: &str = "its history is full and has nothing that is older than its floor";
+
+#[test]
+fn mirror_whose_source_has_no_room_in_its_history_says_so_within_seconds_and_goes_on_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = mirrored_over_a_floor(dir.path(), &[]);
+    fill_up(&source);
+    overfill(&source);
+    let asked = Instant::now();
+    let said = destination.bad(24, "no-space", &["mirror", "update", "vol0"]);
+    assert!(said.contains(NO_ROOM), "{said}");
+    assert!(asked.elapsed() < PATIENCE / 3, "it took {:?}", asked.elapsed());
+    let shown = mirror(&destination, "vol0");
+    assert_eq!(shown["state"], "failing", "{shown}");
+    assert!(shown["reason"].as_str().unwrap().contains(NO_ROOM), "{shown}");
+    assert!(
+        shown["remedy"]
+            .as_str()
+            .unwrap()
+            .contains("on the source: let old history go with `cairn history window")
+    );
+    // Neither does it take the role of that, nor is it forgotten: both would wait there with what all mirrors need.
+    destination.bad(24, "no-space", &["mirror", "reverse", "vol0", "--yes"]);
+    let known = source.json(&["status"])["followers"].clone();
+    let known = known.as_array().unwrap().iter().find(|known| known["volume"] == "vol0").unwrap();
+    source.bad(24, "no-space", &["mirror", "forget", "vol0", known["name"].as_str().unwrap(), "--yes"]);
+    write(&source, "other/db", 2);
+    destination.good(&["mirror", "update", "other"]);
+    assert_eq!(read(&destination, "other/db"), 2);
+    destination.good(&["mirror", "set", "vol0", "--every", "1s"]);
+    source.good(&["history", "window", "vol0", "--floor", "off"]);
+    wait_until("the next update comes by itself", || has_all(&destination));
+    wait_until("all is well", || mirror(&destination, "vol0")["check"] == 0);
+}
+
+#[test]
+fn mirror_that_follows_a_source_without_room_in_its_history_holds_up_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = mirrored_over_a_floor(dir.path(), &["--continuous"]);
+    wait_until("it follows", || mirror(&destination, "vol0")["state"] == "continuous");
+    fill_up(&source);
+    overfill(&source);
+    wait_until("it says why it lags", || {
+        mirror(&destination, "vol0")["reason"].as_str().is_some_and(|reason| reason.contains(NO_ROOM))
+    });
+    write(&source, "other/db", 2);
+    destination.good(&["mirror", "update", "other"]);
+    assert_eq!(read(&destination, "other/db"), 2);
+    source.good(&["history", "window", "vol0", "--floor", "off"]);
+    wait_until("it follows again by itself", || has_all(&destination));
 }
 
 #[test]

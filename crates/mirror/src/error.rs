@@ -76,12 +76,31 @@ pub enum Refusal {
     /// The destination does not have the source's last base, so a change of roles would take long or lose something.
     #[error("the destination does not have the last image: update it first")]
     Behind,
+    /// What was written last at the source has no room in the history under its volume, and so a snapshot has none. Those who do not know this are told [`Refusal::Hook`].
+    #[error(
+        "the source's volume takes no snapshot: its history is full and has nothing that is older than its floor, and what was written last waits for room, or has failed for want of it"
+    )]
+    NoRoom,
     /// A command that the source's owner has run around snapshots failed, and none was made.
     #[error("a command around snapshots of the source failed, and none was made: see `cairn status` there")]
     Hook,
     /// A reason or request that one side does not know.
     #[error("the source does not know this request")]
     Unknown,
+}
+
+/// The number on the wire of the last [`Refusal`] that this version knows.
+pub const LAST_REFUSAL: u32 = 17;
+
+impl Refusal {
+    /// The same for a destination that knows those up to the number `last`: what it does not know it would call a version that does not match.
+    pub fn for_who_knows(self, last: u32) -> Self {
+        match self {
+            // Its owner looks at `cairn status` of the source for that, too, which has the reason.
+            Refusal::NoRoom if last < LAST_REFUSAL => Refusal::Hook,
+            known => known,
+        }
+    }
 }
 
 /// Why a destination gave a transfer up.

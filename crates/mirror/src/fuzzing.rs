@@ -177,6 +177,7 @@ pub fn samples() -> Vec<Vec<u8>> {
         Answer::Refused(Refusal::DestinationTooSmall { need: 8192, have: 4096 }),
         Answer::Refused(Refusal::Diverged(SnapshotId(3))),
         Answer::Refused(Refusal::NoCommonBase { blocks: 100 }),
+        Answer::Refused(Refusal::NoRoom),
         Answer::AskBegan { accumulating: FileId(9), in_flight: Some(FileId(8)) },
         Answer::AskClaims { from: Vbn(5) },
         Answer::Farewell,

@@ -46,7 +46,7 @@ pub use copies::{Difference, DifferenceKind, Mended, Verified, VerifyProgress, V
 pub use destination::{
     Destination, DestinationState, GivesUp, Options, TransferKind, TransferProgress, TransferReport, Work,
 };
-pub use error::{MirrorError, NackReason, Refusal};
+pub use error::{LAST_REFUSAL, MirrorError, NackReason, Refusal};
 pub use follower::{Follower, MirrorAtSource};
 pub use keeper::{Keeper, Withheld};
 pub use lag::{Contact, Lag, Loss, SourceStatus};

@@ -740,6 +740,7 @@ fn put_refusal(body: Body, refusal: &Refusal) -> Body {
         Refusal::InGroup(group) => body.u32(14).text(group),
         Refusal::OtherGroup(group) => body.u32(15).text(group),
         Refusal::Circle => body.u32(16),
+        Refusal::NoRoom => body.u32(17),
     }
 }
 
@@ -761,6 +762,7 @@ fn parse_refusal(parser: &mut Parser<'_>) -> Result<Refusal, MirrorError> {
         14 => Refusal::InGroup(parser.text()?),
         15 => Refusal::OtherGroup(parser.text()?),
         16 => Refusal::Circle,
+        17 => Refusal::NoRoom,
         _ => Refusal::Unknown,
     })
 }

@@ -70,10 +70,22 @@ pub trait SourceVolumes {
     /// So many bytes more were sent of a volume. It may wait, for the sake of others.
     fn sent(&self, _volume: &str, _bytes: u64) {}
 
-    /// Makes a snapshot of a volume with what its owner wants around it. False when that failed, and `make` was not called.
-    fn around_snapshot(&self, _volume: &str, make: &mut dyn FnMut()) -> bool {
+    /// Makes a snapshot of a volume with what its owner wants around it.
+    ///
+    /// # Errors
+    /// Why that failed, and `make` was not called: [`Refusal::NoRoom`] as of [`SourceVolumes::check_room`], else [`Refusal::Hook`].
+    fn around_snapshot(&self, _volume: &str, make: &mut dyn FnMut()) -> Result<(), Refusal> {
         make();
-        true
+        Ok(())
+    }
+
+    /// Refuses what needs a consistency point of a volume where that would wait for room longer than who asks should: it would wait with what all mirrors of the server need. Asked
+    /// before any of that is locked.
+    ///
+    /// # Errors
+    /// [`Refusal::NoRoom`].
+    fn check_room(&self, _volume: &str) -> Result<(), Refusal> {
+        Ok(())
     }
 
     /// Who may use the LUNs of a volume, of those for which something is set; [`Refusal::SourceFailed`] where that is not known.

@@ -137,6 +137,7 @@ impl Source {
         volumes: &dyn SourceVolumes,
     ) -> Result<SnapshotId, Refusal> {
         let prefix = prefix(peer, wish.relationship);
+        volumes.check_room(&wish.volume)?;
         let _housekeeping = self.housekeeping.lock();
         if let Some(given) = given_before(volume, wish, &prefix)? {
             return Ok(given);
@@ -158,6 +159,7 @@ impl Source {
     ) -> Result<Vec<SnapshotId>, Refusal> {
         let members = wish.members.iter().map(|wish| volumes.volume(&wish.volume, peer));
         let members: Vec<Arc<Volume>> = members.collect::<Result<_, _>>()?;
+        wish.members.iter().try_for_each(|wish| volumes.check_room(&wish.volume))?;
         let _housekeeping = self.housekeeping.lock();
         let (mut given, mut names, mut heirs) = (Vec::new(), Vec::new(), Vec::new());
         for (volume, wish) in members.iter().zip(&wish.members) {

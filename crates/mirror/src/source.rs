@@ -246,10 +246,10 @@ impl Source {
                     targets.map(|targets| Answer::HandedOverTogether { targets })
                 }
                 Request::Farewell { volume, relationship } => match volumes.volume(&volume, peer) {
-                    Ok(volume) => {
+                    Ok(of) => {
                         let name = name_in(&prefix(peer, relationship)).to_owned();
-                        let gone = self.forget(&volume, &name);
-                        gone.map(|()| Answer::Farewell).map_err(|error| Refusal::from(&error))
+                        let forget = || self.forget(&of, &name).map_err(|error| Refusal::from(&error));
+                        volumes.check_room(&volume).and_then(|()| forget()).map(|()| Answer::Farewell)
                     }
                     Err(refusal) => Err(refusal),
                 },
@@ -303,12 +303,15 @@ impl Source {
         let mut prepared = Err(Refusal::Hook);
         let mut prepare = || prepared = self.prepare(volume, update, &prefix, known, &claim);
         // The images of a mirror that follows continuously are as those after a crash.
-        if volume.status_role() == Role::Normal && !update.step {
-            volumes.around_snapshot(&update.volume, &mut prepare);
-        } else {
-            prepare();
-        }
-        let prepared = match prepared {
+        let begun = match volume.status_role() {
+            Role::Normal if update.step => volumes.check_room(&update.volume).map(|()| prepare()),
+            Role::Normal => volumes.around_snapshot(&update.volume, &mut prepare),
+            Role::Destination => {
+                prepare();
+                Ok(())
+            }
+        };
+        let prepared = match begun.and(prepared) {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(status)) => {
                 let status = whole_lag(status, volumes, &update.volume);

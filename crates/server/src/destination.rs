@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_device::SystemClock;
-use cairn_mirror::Bundle;
+use cairn_mirror::{Bundle, LAST_REFUSAL};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
@@ -102,6 +102,7 @@ fn connect_one(
         credential: source.credential.cloned(),
         stall_ms: Some(patience.as_millis().try_into().unwrap_or(u64::MAX)),
         lane,
+        last_refusal: LAST_REFUSAL,
     };
     let answer = wire::send(&mut stream, &hello).and_then(|()| wire::receive(&mut stream));
     let welcome = answer.map_err(|error| match is_late(&error) {

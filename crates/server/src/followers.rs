@@ -256,6 +256,7 @@ impl Server {
                 list: "cairn status --json",
             });
         }
+        open.refuse_if_floor_leaves_no_room()?;
         self.source.forget(&open.volume, name).map_err(&failed)?;
         self.followers.keep(&self.source);
         Ok(())

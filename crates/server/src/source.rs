@@ -255,6 +255,7 @@ fn converse(stream: TcpStream, shared: &Shared, own: &mut Vec<u64>) -> Result<()
         certificate,
         host: stream.lanes()[0].sock.get_ref().peer_addr().ok().map(|peer| peer.ip()),
         ending: &shared.ending,
+        last_refusal: hello.last_refusal,
     };
     let outcome = transfer::serve(&mut stream, &shared.source, &offered, &shared.ending);
     shared.followers.keep(&shared.source);

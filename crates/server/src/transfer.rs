@@ -12,12 +12,12 @@ use cairn_mirror::{
 use cairn_volume::{Snapshot, Volume};
 
 use crate::api::ErrorKind;
-use crate::error::{volume_kind, volume_next};
+use crate::error::{ServerError, volume_kind, volume_next};
 use crate::identity::Fingerprint;
 use crate::jobs::Progress;
 use crate::mirrors::Mirrors;
 use crate::peers::Peers;
-use crate::volumes::Volumes;
+use crate::volumes::{Volumes, is_of_full_history};
 
 /// Digits of a fingerprint that name a peer: 128 bits, and short enough for the name of a snapshot.
 const PEER_DIGITS: usize = 32;
@@ -52,6 +52,17 @@ pub(crate) struct Offered<'a> {
     pub(crate) host: Option<std::net::IpAddr>,
     /// The server ends.
     pub(crate) ending: &'a AtomicBool,
+    /// The last refusal that the peer knows, by its number.
+    pub(crate) last_refusal: u32,
+}
+
+impl Offered<'_> {
+    /// Why a snapshot of a volume can't be made, or the like, in words that the peer knows.
+    fn refusal_of(&self, volume: &str, error: &ServerError) -> Refusal {
+        tracing::debug!(volume, %error, "what a mirror needs of its source was not begun");
+        let refusal = if is_of_full_history(error) { Refusal::NoRoom } else { Refusal::Hook };
+        refusal.for_who_knows(self.last_refusal)
+    }
 }
 
 impl SourceVolumes for Offered<'_> {
@@ -120,9 +131,18 @@ impl SourceVolumes for Offered<'_> {
         open.governor.sent(bytes, &mut |time| self.rest(time));
     }
 
-    fn around_snapshot(&self, volume: &str, make: &mut dyn FnMut()) -> bool {
-        let Ok(open) = self.volumes.get(volume) else { return false };
-        open.snapshot_with(make).is_ok()
+    fn around_snapshot(&self, volume: &str, make: &mut dyn FnMut()) -> Result<(), Refusal> {
+        let made = self.volumes.get(volume).and_then(|open| open.snapshot_with(make));
+        made.map_err(|error| self.refusal_of(volume, &error))
+    }
+
+    fn check_room(&self, volume: &str) -> Result<(), Refusal> {
+        let Ok(open) = self.volumes.get(volume) else { return Ok(()) };
+        match open.refuse_if_floor_leaves_no_room() {
+            Err(error) if is_of_full_history(&error) => Err(self.refusal_of(volume, &error)),
+            // What else is wrong with it is told by what it was asked for.
+            _ => Ok(()),
+        }
     }
 
     fn upstream_lag(&self, volume: &str) -> Option<Lag> {
@@ -250,7 +270,7 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
                 ErrorKind::Diverged
             }
             Refusal::DestinationTooSmall { .. } => ErrorKind::TooSmall,
-            Refusal::SourceFull => ErrorKind::NoSpace,
+            Refusal::SourceFull | Refusal::NoRoom => ErrorKind::NoSpace,
             Refusal::Superseded | Refusal::Behind => ErrorKind::Busy,
             Refusal::NotTaken | Refusal::InGroup(_) => ErrorKind::WrongRole,
             Refusal::OtherGroup(_) => ErrorKind::NotFound,
@@ -293,6 +313,9 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
                 format!("enlarge its last device, then update again: `cairn mirror update {volume}`")
             }
             Refusal::SourceFull => "delete snapshots or LUNs on the source, trim, or grow its volume".into(),
+            Refusal::NoRoom => format!(
+                "on the source: let old history go with `cairn history window VOLUME --floor TIME` and a shorter one, or with `--floor off`; the next update goes on then, or at once `cairn mirror update {volume}` here"
+            ),
             Refusal::Superseded => "wait for the other update; `cairn mirror status` shows it".into(),
             Refusal::Behind => format!("`cairn mirror update {volume}`, then again"),
             Refusal::Hook => {

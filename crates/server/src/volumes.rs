@@ -55,7 +55,7 @@ use places::Paths;
 pub(crate) use places::{file_of_finding, shown_path};
 pub(crate) use restore::Unfinished as UnfinishedRestore;
 use room::WritingOut;
-pub(crate) use room::waits_with_writes;
+pub(crate) use room::{is_of_full_history, waits_with_writes};
 pub(crate) use scrub::Document as ScrubDocument;
 use scrub::Scrub;
 pub(crate) use views::{Document as ViewsDocument, VolumeView};

@@ -32,6 +32,9 @@ pub(crate) struct Hello {
     /// This connection is one of several.
     #[serde(default)]
     pub(crate) lane: Option<Lane>,
+    /// [`cairn_mirror::LAST_REFUSAL`] of the destination; 0 of one from before there was a new one.
+    #[serde(default)]
+    pub(crate) last_refusal: u32,
 }
 
 /// A connection of a bundle. The first one is opened and accepted before the others.
@@ -84,3 +87,6 @@ pub(crate) fn receive<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result
     stream.read_exact(&mut json)?;
     serde_json::from_slice(&json).map_err(|_| io::ErrorKind::InvalidData.into())
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use cairn_volume::{Volume, VolumeError};
 use parking_lot::{Condvar, Mutex};
 
-use super::OpenVolume;
+use super::{OpenVolume, Under};
 use crate::api::ErrorKind;
 use crate::error::{ServerError, volume_kind};
 
@@ -96,6 +96,16 @@ impl OpenVolume {
         }
     }
 
+    /// The same of a volume that takes writes, as far as there is a floor for which a consistency point can find no room: whoever asks often makes none for nothing.
+    pub(crate) fn refuse_if_floor_leaves_no_room(&self) -> Result<(), ServerError> {
+        let has_floor =
+            |under: &Under| under.history().status().window.floor > Duration::ZERO && !self.is_destination();
+        match self.under.as_ref().is_some_and(has_floor) {
+            true => self.refuse_without_room(),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses what would wait with its writes for room, and needs no consistency point of its own: an update of a mirror, whose consistency points are those of its updates, and a clone.
     pub(crate) fn refuse_while_writes_wait(&self) -> Result<(), ServerError> {
         let mut waited = Duration::ZERO;
@@ -127,6 +137,12 @@ impl OpenVolume {
             next: "let old history go (`cairn history window VOLUME --floor TIME` with a shorter one, or `--floor off`), and do this again",
         }
     }
+}
+
+/// True of a refusal for want of room in a history beneath its floor.
+pub(crate) fn is_of_full_history(error: &ServerError) -> bool {
+    let full = [ErrorKind::NoSpace, ErrorKind::ReadOnly];
+    matches!(error, ServerError::OverHistory { kind, .. } if full.contains(kind))
 }
 
 /// Of what has been begun, and waits by now.
