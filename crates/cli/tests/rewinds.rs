@@ -680,12 +680,8 @@ fn volume_whose_history_is_full_beneath_its_floor_is_served_again_after_a_kill()
             let bytes = server.disk("vol0/db").read(0, 16 * MIB as u32).unwrap();
             assert!(bytes.iter().all(|byte| *byte == 1), "{policy}, {placement}: what was flushed is there");
         }
+        // It may have become read-only meanwhile.
         server.good(&["history", "window", "vol0", "--floor", "off"]);
-        if policy == "fail" {
-            // It may have become read-only meanwhile.
-            server.kill();
-            server.restart();
-        }
         let mut disk = server.disk("vol0/db");
         disk.write(64 << 20, &[3; 4096]).unwrap();
         disk.flush().unwrap();
@@ -728,4 +724,52 @@ fn revert_that_is_refused_for_room_leaves_what_was_answered_and_not_flushed() {
             );
         }
     }
+}
+
+#[test]
+fn volume_that_is_read_only_for_want_of_room_takes_writes_once_its_window_is_another_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    full(&server, dir.path(), "fail", "split-down-stream");
+    server.good(&["clone", "create", "vol0@empty", "copy"]);
+    let mut connected = server.disk("vol0/db");
+    let is_read_only = || {
+        let problems = server.json(&["status"])["problems"].clone();
+        problems.as_array().unwrap().iter().any(|problem| {
+            let next = problem["next"].as_str().unwrap();
+            let is_said = problem["message"].as_str().unwrap().contains("read-only");
+            assert!(
+                !is_said || (next.contains("cairn history window vol0 --floor") && !next.contains("restart"))
+            );
+            is_said
+        })
+    };
+    while connected.write(80 << 20, &[4; MIB / 16]).and_then(|()| connected.flush()).is_ok() {}
+    wait_until("it is full", is_read_only);
+    server.bad(25, "read-only", &["snapshot", "create", "vol0@late"]);
+    // The clone reads what it is made of from this opening.
+    let shorter = ["history", "window", "vol0", "--floor", "off"];
+    let said = server.bad(11, "busy", &shorter);
+    assert!(said.contains("its window is changed") && said.contains("clone list"), "{said}");
+    assert_eq!(server.json(&["history", "window", "vol0"])["window"]["floor_ms"].as_u64().unwrap_or(0), 0);
+    server.bad(25, "read-only", &["snapshot", "create", "vol0@late"]);
+    server.good(&["clone", "delete", "copy", "--yes"]);
+    let mut connected = server.disk("vol0/db");
+    connected.read(0, 4096).unwrap();
+    server.good(&shorter);
+    assert!(connected.read(0, 4096).is_err(), "what its client has in memory may not be there");
+    let mut disk = server.disk("vol0/db");
+    assert!(
+        disk.read(0, 16 * MIB as u32).unwrap().iter().all(|byte| *byte == 1),
+        "what was flushed is there"
+    );
+    disk.write(64 << 20, &[3; 4096]).unwrap();
+    disk.flush().unwrap();
+    server.good(&["snapshot", "create", "vol0@later"]);
+    server.good(&["volume", "check", "vol0"]);
+    server.kill();
+    server.restart();
+    assert_eq!(server.disk("vol0/db").read(64 << 20, 4096).unwrap(), [3; 4096]);
+    server.good(&["snapshot", "list", "vol0"]);
+    assert_eq!(server.json(&["status"])["problems"].as_array().unwrap().len(), 0);
 }

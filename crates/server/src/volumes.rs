@@ -85,6 +85,8 @@ pub(crate) struct OpenVolume {
     /// What remembers, between it and its devices.
     under: Option<Under>,
     writing_out: Arc<WritingOut>,
+    /// It was found read-only for want of room in its history, of which the floor may be another one since.
+    was_full: AtomicBool,
     /// What it gives no number below of.
     numbers: Numbers,
     /// What it is a clone of. That snapshot stays in it.
@@ -355,6 +357,7 @@ impl Volumes {
             fence,
             under: parts.under,
             writing_out: Arc::default(),
+            was_full: AtomicBool::new(false),
             numbers: parts.numbers,
             rehearsal,
             file_paths: Paths::default(),
@@ -436,14 +439,12 @@ impl Volumes {
         for open in self.all() {
             problems.extend(open.hooks.problem(&open.name));
             if let Some(source) = open.volume.status().latched {
-                // What it failed with is mended, and the server started anew: only then it takes writes again.
-                let full = open.next_of_full_history(&source);
-                let error = ServerError::volume(&open.name)(VolumeError::Latched(Box::new(source)));
-                problems.push(api::Problem {
-                    subject: open.name.clone(),
-                    message: error.to_string(),
-                    next: full.unwrap_or_else(|| error.next()),
-                });
+                problems.push(open.problem_of_full_history(&source).unwrap_or_else(|| {
+                    // What it failed with is mended, and the server started anew: only then it takes writes again.
+                    let error = ServerError::volume(&open.name)(VolumeError::Latched(Box::new(source)));
+                    let (message, next) = (error.to_string(), error.next());
+                    api::Problem { subject: open.name.clone(), message, next }
+                }));
             }
             problems.extend(open.log_problem());
             problems.extend(open.history_problems());

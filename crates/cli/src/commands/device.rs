@@ -144,7 +144,7 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
         History::Window { name, window: arguments } => {
             let now: api::HistoryStatus = client.get(&path(&name)?)?;
             let request = changed(&now.window, &arguments)?;
-            if request == now.window {
+            if is_a_look(&arguments) {
                 output.show(&now, |now| format!("the window of {name}: {}", window_words(&now.window)));
                 return Ok(());
             }
@@ -403,6 +403,12 @@ fn instant(argument: &InstantArgument) -> Result<api::Instant, Failure> {
 /// The window of a new history.
 fn window(arguments: &WindowArguments) -> Result<api::Window, Failure> {
     changed(&api::Window::default(), arguments)
+}
+
+/// True where nothing is to be changed. A setting that is as it is may be asked for: a volume that is read-only for want of room is opened again by that.
+fn is_a_look(arguments: &WindowArguments) -> bool {
+    let WindowArguments { window, floor, floor_policy, thin, reduce } = arguments;
+    window.is_empty() && floor.is_none() && floor_policy.is_none() && thin.is_empty() && reduce.is_none()
 }
 
 /// A window with what was asked for: what is not named stays. Length and size are one setting, and so are all steps of retention.

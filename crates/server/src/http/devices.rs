@@ -117,7 +117,7 @@ async fn revert(
     blocking(server, move |server| server.revert_device(&device, &request)).await
 }
 
-/// Changes how much history is kept.
+/// Changes how much history is kept. A volume that is read-only since its history was full beneath its floor is opened again by it, and its sessions end: clients connect again.
 #[utoipa::path(put, path = "/v1/devices/{device}/window", tag = "devices", params(("device" = String, Path,)),
     request_body = api::Window,
     responses((status = 200, body = api::HistoryStatus), (status = "default", body = ErrorBody)))]

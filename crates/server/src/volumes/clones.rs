@@ -134,7 +134,7 @@ impl Volumes {
     }
 
     /// Refuses to delete a volume of which there are clones.
-    pub(super) fn refuse_if_cloned(&self, name: &str) -> Result<(), ServerError> {
+    pub(crate) fn refuse_if_cloned(&self, name: &str) -> Result<(), ServerError> {
         match self.clones_of(name).first() {
             Some(clone) => Err(ServerError::HasClone { volume: name.to_owned(), clone: clone.clone() }),
             None => Ok(()),

@@ -86,12 +86,7 @@ impl OpenVolume {
     /// Refuses what needs a consistency point where there is no room for one, before anything of it is begun: where writes wait, and where they have failed.
     pub(crate) fn refuse_without_room(&self) -> Result<(), ServerError> {
         match self.volume.status().latched {
-            Some(error) if self.is_of_full_history(&error) => Err(ServerError::OverHistory {
-                volume: self.name.clone(),
-                kind: ErrorKind::ReadOnly,
-                why: "it is read-only since its history was full and had nothing that is older than its floor",
-                next: "make that shorter with `cairn history window VOLUME --floor off`, or have writes wait for room with --floor-policy wait; then restart the server",
-            }),
+            Some(error) if self.is_of_full_history(&error) => Err(self.read_only_for_want_of_room()),
             _ => self.write_out_over_history(),
         }
     }
