@@ -53,9 +53,7 @@ impl Server {
 
     /// Opens the volumes whose devices were missing and are there now, and then the adopted devices, which may be in one of those.
     pub(crate) fn open_waiting(&self) {
-        for open in self.volumes.open_waiting() {
-            self.take_in_volume(&open);
-        }
+        self.volumes.open_waiting(&|open| self.take_in_volume(open));
         self.devices.open_waiting();
     }
 

@@ -29,6 +29,7 @@ use crate::names;
 use crate::seen::Seen;
 use crate::state;
 use crate::token::random_bytes;
+use crate::turns::Turns;
 use crate::volumes::Volumes;
 
 mod adopting;
@@ -186,12 +187,14 @@ impl Entry {
 
 /// The adopted devices of a server.
 ///
-/// Lock order: `changing`, then `entries`, then those of a device.
+/// Lock order: `turns`, then `claimed`, then `entries`, then those of a device. The first are each name's own.
 pub(crate) struct Devices {
     dir: PathBuf,
     clock: Arc<dyn Clock>,
     volumes: Arc<Volumes>,
-    changing: Mutex<()>,
+    turns: Turns,
+    /// LUNs that are being adopted. Files are his who has them locked.
+    claimed: Mutex<Vec<Place>>,
     entries: RwLock<BTreeMap<String, Entry>>,
 }
 
@@ -203,7 +206,8 @@ impl Devices {
         volumes: Arc<Volumes>,
     ) -> Result<Self, ServerError> {
         fs::create_dir_all(&dir).map_err(ServerError::path("create", &dir))?;
-        let devices = Self { dir, clock, volumes, changing: Mutex::new(()), entries: RwLock::default() };
+        let (turns, claimed, entries) = (Turns::default(), Mutex::default(), RwLock::default());
+        let devices = Self { dir, clock, volumes, turns, claimed, entries };
         let listing = fs::read_dir(&devices.dir).map_err(ServerError::path("read", &devices.dir))?;
         for found in listing {
             let path = found.map_err(ServerError::path("read", &devices.dir))?.path();
@@ -262,7 +266,7 @@ impl Devices {
 
     /// Takes in a device whose document could not be read: what the document says by now, or that there is none.
     pub(crate) fn read(&self, name: &str) -> Result<(), ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "its document is being read")?;
         self.check_unread(name)?;
         self.entries.write().remove(name);
         self.open_one(name)
@@ -366,23 +370,25 @@ impl Devices {
 
     /// The open device of that name.
     pub(crate) fn get(&self, name: &str) -> Result<Arc<OpenDevice>, ServerError> {
-        match self.entries.read().get(name) {
-            Some(Entry::Open(open)) => Ok(open.clone()),
-            Some(Entry::Unavailable(document, error)) => Err(ServerError::DeviceUnavailable {
-                device: name.to_owned(),
-                kind: match error.kind() {
-                    ErrorKind::NotFound => ErrorKind::Damaged,
-                    kind => kind,
-                },
-                reason: error.to_string(),
-                next: self.next_of(name, document, error),
-            }),
-            Some(Entry::Plain(..)) => Err(ServerError::WithoutHistory { device: name.to_owned() }),
+        let (document, error) = match self.entries.read().get(name) {
+            Some(Entry::Open(open)) => return Ok(open.clone()),
+            Some(Entry::Unavailable(document, error)) => (document.clone(), error.clone()),
+            Some(Entry::Plain(..)) => return Err(ServerError::WithoutHistory { device: name.to_owned() }),
             Some(Entry::Releasing(_)) => {
-                Err(ServerError::Busy { name: name.to_owned(), by: "it is being released" })
+                return Err(ServerError::Busy { name: name.to_owned(), by: "it is being released" });
             }
-            None => Err(not_found(name)),
-        }
+            None => return Err(not_found(name)),
+        };
+        // Not under the lock: what to do depends on what is there.
+        Err(ServerError::DeviceUnavailable {
+            device: name.to_owned(),
+            kind: match error.kind() {
+                ErrorKind::NotFound => ErrorKind::Damaged,
+                kind => kind,
+            },
+            reason: error.to_string(),
+            next: self.next_of(name, &document, &error),
+        })
     }
 
     fn all(&self) -> Vec<Arc<OpenDevice>> {
@@ -404,7 +410,7 @@ impl Devices {
 
     /// Gives up a device without a history; false when it has one.
     pub(crate) fn release_plain(&self, name: &str) -> Result<bool, ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "it is being released")?;
         let device = match self.entries.read().get(name) {
             Some(Entry::Plain(_, device)) => device.clone(),
             _ => return Ok(false),

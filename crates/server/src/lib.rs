@@ -51,6 +51,7 @@ mod targets;
 mod tls;
 mod token;
 mod transfer;
+mod turns;
 mod volumes;
 mod watchdog;
 mod watched;

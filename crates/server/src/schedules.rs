@@ -33,6 +33,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long the end of the server waits for a disk that is being opened, and how often it looks.
 const OPENING_PATIENCE: Duration = Duration::from_secs(3);
 const OPENING_PAUSE: Duration = Duration::from_millis(10);
+/// Disks that may hang at once while they are opened; behind as many nothing is looked for that was missing, until one of them answers.
+const OPENINGS_MAX: usize = 64;
 /// Longest label, in bytes: with the time behind it a name has no more than 64.
 const LABEL_MAX: usize = 40;
 /// First words of the names of snapshots that come and go with dumps and groups.
@@ -392,36 +394,39 @@ impl Aside {
     }
 }
 
-/// The looks whether devices are back, one at a time: a disk that hangs while it is opened holds up the next look, and nothing else.
+/// The looks whether devices are back, each with the time at which it began. A disk that hangs while it is opened holds up the look that opens it; a later one passes over it, and opens the others.
 #[derive(Default)]
-struct Openings(Option<JoinHandle<()>>);
+struct Openings(Vec<(Instant, JoinHandle<()>)>);
 
 impl Openings {
-    /// Opens what can be opened by now on a thread of its own, unless nothing waits or the last look is not over.
+    /// Opens what can be opened by now on a thread of its own, unless nothing waits or the last look may still come to its end.
     fn look(&mut self, server: &Arc<Server>) {
-        if self.0.as_ref().is_some_and(|thread| !thread.is_finished()) || !server.waits_for_devices() {
+        self.0.retain(|(_, thread)| !thread.is_finished());
+        let hangs = |(begun, _): &(Instant, JoinHandle<()>)| begun.elapsed() > OPENING_PATIENCE;
+        if !self.0.iter().all(hangs) || self.0.len() > OPENINGS_MAX || !server.waits_for_devices() {
             return;
         }
         let server = server.clone();
         match std::thread::Builder::new().name("opening".to_owned()).spawn(move || server.open_waiting()) {
-            Ok(thread) => self.0 = Some(thread),
+            Ok(thread) => self.0.push((Instant::now(), thread)),
             Err(error) => tracing::warn!(%error, "a look for devices that were missing waits for a thread"),
         }
     }
 
     /// Waits for one that is under way, for as long as a disk takes that does not hang: what is opened later is as after a kill.
     fn end(self) {
-        let Some(thread) = self.0 else { return };
         let begun = Instant::now();
-        while !thread.is_finished() && begun.elapsed() < OPENING_PATIENCE {
-            std::thread::sleep(OPENING_PAUSE);
-        }
-        match thread.is_finished() {
-            true if thread.join().is_err() => {
-                tracing::error!("a look for devices that were missing had panicked")
+        for (_, thread) in self.0 {
+            while !thread.is_finished() && begun.elapsed() < OPENING_PATIENCE {
+                std::thread::sleep(OPENING_PAUSE);
             }
-            true => {}
-            false => tracing::warn!("a disk that is being opened does not answer, and is not waited for"),
+            match thread.is_finished() {
+                true if thread.join().is_err() => {
+                    tracing::error!("a look for devices that were missing had panicked")
+                }
+                true => {}
+                false => tracing::warn!("a disk that is being opened does not answer, and is not waited for"),
+            }
         }
     }
 }

@@ -1,11 +1,50 @@
-//! Whether a file that came back is all there: who copies one to its place would have the first half of it opened, and written to.
+//! Whether a file or disk is there, and whether one that came back is all there: who copies one to its place would have the first half of it opened, and written to.
 
-use std::fs;
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::fs::{self, Metadata};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// How long a file was not written to that nobody copies any more.
 const QUIET: Duration = Duration::from_secs(5);
+
+/// How long is waited for a file system to say what is there. What was opened a moment ago it knows without looking.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Paths that somebody has looked at in vain, and whose looks are not over: nobody looks there again before.
+static HANGING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// What is at a path, for who can't wait for a disk or a server that hangs: what does not answer is not there.
+pub(crate) fn found(path: &Path) -> Option<Metadata> {
+    if HANGING.lock().contains(path) {
+        return None;
+    }
+    let (answer, answered) = mpsc::channel();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (mine, over) = (path.to_owned(), is_over.clone());
+    // It ends with the hanging, or with the server.
+    let look = move || {
+        let found = fs::metadata(&mine);
+        let mut hanging = HANGING.lock();
+        over.store(true, Ordering::Release);
+        hanging.remove(&mine);
+        drop(hanging);
+        let _ = answer.send(found);
+    };
+    std::thread::Builder::new().name("look".to_owned()).spawn(look).ok()?;
+    if let Ok(found) = answered.recv_timeout(ANSWER) {
+        return found.ok();
+    }
+    let mut hanging = HANGING.lock();
+    if !is_over.load(Ordering::Acquire) {
+        hanging.insert(path.to_owned());
+    }
+    None
+}
 
 /// True for a disk, and for a file that has not been written to for a moment; false for what is not there.
 pub(crate) fn has_settled(path: &Path) -> bool {

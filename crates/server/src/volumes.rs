@@ -26,8 +26,10 @@ use crate::hooks::Hooks;
 use crate::images::Keep;
 use crate::names;
 use crate::schedules::Schedules;
+use crate::settled::found;
 use crate::state;
 use crate::token::random_bytes;
+use crate::turns::Turns;
 use crate::watchdog::Rounds;
 
 mod beneath;
@@ -166,13 +168,13 @@ enum Entry {
 
 /// The volumes of a server.
 ///
-/// Lock order: `changing`, then `entries`. The second is never held while a device is touched.
+/// Lock order: `turns`, then `entries`. The second is never held while a device is touched; the first is each name's own.
 pub(crate) struct Volumes {
     dir: PathBuf,
     cache: ByteSize,
     clock: Arc<dyn Clock>,
-    /// Held while a volume is made, deleted, brought back or shown at an instant.
-    changing: Mutex<()>,
+    /// Who makes, opens, deletes a volume, brings it back or shows it at an instant. The paths of its devices are his who has them locked.
+    turns: Turns,
     entries: RwLock<BTreeMap<String, Entry>>,
     /// Names of volumes that are being restored.
     restoring: Mutex<HashSet<String>>,
@@ -218,7 +220,7 @@ impl Volumes {
             dir,
             cache,
             clock,
-            changing: Mutex::new(()),
+            turns: Turns::default(),
             entries: RwLock::default(),
             restoring: Mutex::default(),
             keeps: Mutex::default(),
@@ -498,7 +500,7 @@ impl Volumes {
     /// Makes a volume. It is there whole, or not at all: it is made in a folder that a start clears away, and renamed.
     pub(crate) fn create(&self, new: &NewVolume<'_>) -> Result<Arc<OpenVolume>, ServerError> {
         names::check("volume", new.name)?;
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[new.name], "it is being made")?;
         let folder = self.folder(new.name);
         if self.entries.read().contains_key(new.name) || folder.exists() {
             return Err(ServerError::Taken { what: "volume", name: new.name.to_owned() });
@@ -561,8 +563,9 @@ impl Volumes {
         }
         let mut parts = Vec::new();
         for path in devices {
-            self.refuse_if_claimed(Path::new(path))?;
             let device = FileDevice::open(path, FileOptions::default())?;
+            // Once it is locked: nobody else gets it from here on.
+            self.refuse_if_claimed(Path::new(path))?;
             refuse_if_not_empty(&device, Path::new(path))?;
             parts.push(Arc::new(device));
         }
@@ -612,8 +615,8 @@ impl Volumes {
             return Err(ServerError::DeviceTooSmall { size: blocks.saturating_mul(BLOCK), need, have });
         }
         let options = FormatOptions { id: new.id, blocks, role: new.role };
-        new.log_device.map_or(Ok(()), |path| self.refuse_if_claimed(Path::new(path)))?;
         let log = new.log_device.map(|path| LogFile::take(Path::new(path))).transpose()?;
+        new.log_device.map_or(Ok(()), |path| self.refuse_if_claimed(Path::new(path)))?;
         let log_id = log.as_ref().map(|_| log::new_id());
         let plan = new.history.map(|wish| self.plan_history(wish)).transpose()?;
         // Before anything of it is there: what a kill leaves is known by it, and taken back.
@@ -648,15 +651,18 @@ impl Volumes {
 
     /// Deletes a volume. Devices that the user named, for blocks or for the log, are cleared at their beginning, so that they can be named again.
     pub(crate) fn delete(&self, name: &str) -> Result<(), ServerError> {
-        let _changing = self.changing.lock();
+        let by = "it is being deleted";
+        let _turn = self.turns.take(&[name], by)?;
         self.refuse_if_cloned(name)?;
         let folder = self.folder(name);
         let entry = {
             let mut entries = self.entries.write();
-            if let Some(Entry::Away { by }) = entries.get(name) {
+            let there = entries.get_mut(name).ok_or_else(|| not_found(name))?;
+            if let Entry::Away { by } = there {
                 return Err(ServerError::Busy { name: name.to_owned(), by });
             }
-            entries.remove(name).ok_or_else(|| not_found(name))?
+            // Its devices are its own until its folder is gone.
+            std::mem::replace(there, Entry::Away { by })
         };
         let emptied = match &entry {
             Entry::Open(open) => open.end().and_then(|()| open.clear_devices(&folder)),
@@ -674,6 +680,7 @@ impl Volumes {
             self.entries.write().insert(name.to_owned(), Entry::Unavailable(Arc::new(error)));
             return self.get(name).map(drop);
         }
+        self.entries.write().remove(name);
         self.keeps.lock().remove(name);
         fs::remove_dir_all(&grave).map_err(ServerError::path("delete", &folder))
     }
@@ -907,7 +914,7 @@ fn clear_beginning(device: &FileDevice) -> Result<(), ServerError> {
 
 /// True when both are there and are one file or disk, whatever they are called.
 fn is_same(one: &Path, other: &Path) -> bool {
-    let (Ok(one), Ok(other)) = (fs::metadata(one), fs::metadata(other)) else { return false };
+    let (Some(one), Some(other)) = (found(one), found(other)) else { return false };
     let disk = one.file_type().is_block_device() && other.file_type().is_block_device();
     if disk { one.rdev() == other.rdev() } else { (one.dev(), one.ino()) == (other.dev(), other.ino()) }
 }

@@ -35,12 +35,24 @@ struct Made {
     history: bool,
 }
 
+/// The LUNs of a device that is being adopted.
+struct Claim<'a> {
+    devices: &'a Devices,
+    luns: Vec<Place>,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.devices.claimed.lock().retain(|place| !self.luns.contains(place));
+    }
+}
+
 impl Devices {
     /// Adopts a device; on failure nothing is left of what was made for it.
     pub(crate) fn adopt(&self, request: &api::AdoptDevice) -> Result<(), ServerError> {
         let name = &request.name;
         names::check("device", name)?;
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "it is being adopted")?;
         if self.entries.read().contains_key(name) {
             return Err(ServerError::Taken { what: "device", name: name.clone() });
         }
@@ -49,6 +61,7 @@ impl Devices {
             return Err(ServerError::Taken { what: "volume", name: name.clone() });
         }
         let (document, options) = self.plan(request)?;
+        let _claim = self.claim(&document)?;
         // Before anything is made or written: what a kill leaves is known by it, and taken back.
         state::save(&self.path(name), &document)?;
         let mut made = Made::default();
@@ -64,6 +77,23 @@ impl Devices {
         }
         self.entries.write().insert(name.clone(), outcome?);
         Ok(())
+    }
+
+    /// Refuses LUNs that are a device's, or are about to be: those of the plan are its own from here on, until the claim goes.
+    fn claim(&self, plan: &Document) -> Result<Claim<'_>, ServerError> {
+        let places = [Some(&plan.origin), plan.history.as_ref()].into_iter().flatten();
+        let luns: Vec<Place> = places.filter(|place| place.lun_name().is_some()).cloned().collect();
+        let mut claimed = self.claimed.lock();
+        for place in &luns {
+            if let Place::Lun { volume, lun } = place {
+                self.refuse_adopted(volume, Some(lun))?;
+            }
+            if claimed.contains(place) {
+                return Err(ServerError::Busy { name: place.to_string(), by: "it is being adopted" });
+            }
+        }
+        claimed.extend(luns.iter().cloned());
+        Ok(Claim { devices: self, luns })
     }
 
     /// What a device is going to be, before anything of it is there.

@@ -25,7 +25,7 @@ impl Devices {
         name: &str,
         request: &api::CreateView,
     ) -> Result<(String, u64, bool), ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "an instant of it is being exported")?;
         let open = self.get(name)?;
         let at = open.instant(&request.instant)?;
         let view = request.name.clone().unwrap_or_else(|| format!("at-{}", at / 1_000_000));
@@ -74,7 +74,7 @@ impl Devices {
 
     /// Ends the export of an instant; a clone and all that was written to it is gone.
     pub(crate) fn hide_instant(&self, name: &str, view: &str) -> Result<(), ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "the export of an instant of it is being ended")?;
         let open = self.get(name)?;
         let is_clone = self.forget_instant(&open, view)?;
         open.shown.write().remove(view);

@@ -13,7 +13,7 @@ impl Devices {
     /// # Errors
     /// [`ServerError::NotOlder`] where there is nothing to take, and what else keeps the device closed.
     pub(crate) fn accept_older(&self, name: &str, dry_run: bool) -> Result<api::AcceptedOlder, ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "it is being opened with an older history")?;
         let document = self.closed_with_history(name)?;
         // What it says of itself may be of the last start.
         let reason = match self.start(name, &document) {

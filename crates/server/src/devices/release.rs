@@ -15,12 +15,13 @@ use super::{Devices, Document, Entry, OpenDevice};
 use crate::api::ErrorKind;
 use crate::error::ServerError;
 use crate::jobs::Progress;
+use crate::settled::found;
 use crate::state;
 
 impl Devices {
     /// Takes a device out of service for its release; none when an earlier release has left nothing to do.
     pub(crate) fn begin_release(&self, name: &str) -> Result<Option<Arc<OpenDevice>>, ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "it is being released")?;
         let Some(open) = self.open_for_release(name)? else { return Ok(None) };
         let mut document = open.document.lock().clone();
         document.releasing = true;
@@ -37,7 +38,7 @@ impl Devices {
     /// # Errors
     /// [`ServerError::Busy`] and the like where somebody else has the history open; what keeps its origin from being opened.
     pub(crate) fn release_without_history(&self, name: &str) -> Result<bool, ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "it is being released")?;
         let document = match self.entries.read().get(name) {
             Some(Entry::Unavailable(_, error)) if matches!(**error, ServerError::StateUnread { .. }) => {
                 return Ok(false);
@@ -66,7 +67,7 @@ impl Devices {
     /// What to do about a device that is not open, also where its history does not come back.
     pub(super) fn next_of(&self, name: &str, document: &Document, error: &ServerError) -> String {
         let origin_is_there = match &document.origin {
-            Place::File(path) => path.exists(),
+            Place::File(path) => found(path).is_some(),
             Place::Lun { volume, .. } => self.volumes.get(volume).is_ok(),
         };
         let unread = matches!(error, ServerError::StateUnread { .. });
@@ -154,7 +155,7 @@ impl Devices {
 
     /// A release stopped in the middle: the device is served again.
     pub(crate) fn stop_release(&self, open: &Arc<OpenDevice>, error: &ServerError) {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.wait(&open.name, "its release has stopped");
         // It may not have come so far.
         open.end();
         let entry = match open.begin() {

@@ -2,6 +2,7 @@
 
 use cairn_base::Interval;
 use cairn_history::{FloorPolicy, Granularity, History, IoCount, Placement, Window};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ClosedClone, Devices, Document, Entry, OpenDevice, Shown};
@@ -36,15 +37,19 @@ impl Devices {
 
     /// What is wrong with devices.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
-        let problems = |(name, entry): (&String, &Entry)| match entry {
-            Entry::Unavailable(document, error) => {
-                let next = self.next_of(name, document, error);
-                vec![api::Problem { subject: name.clone(), message: error.to_string(), next }]
-            }
-            Entry::Open(open) => open.problems(),
-            Entry::Plain(..) | Entry::Releasing(_) => Vec::new(),
+        let unavailable = |(name, entry): (&String, &Entry)| match entry {
+            Entry::Unavailable(document, error) => Some((name.clone(), document.clone(), error.clone())),
+            _ => None,
         };
-        self.entries.read().iter().flat_map(problems).collect()
+        let closed: Vec<_> = self.entries.read().iter().filter_map(unavailable).collect();
+        let problem = |(name, document, error): (String, Document, Arc<ServerError>)| {
+            // Not under the lock: what to do depends on what is there.
+            let next = self.next_of(&name, &document, &error);
+            api::Problem { subject: name, message: error.to_string(), next }
+        };
+        let mut problems: Vec<_> = closed.into_iter().map(problem).collect();
+        problems.extend(self.all().iter().flat_map(|open| open.problems()));
+        problems
     }
 
     /// The exports of devices, with their length and whether they take no writes.

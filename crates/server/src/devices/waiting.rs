@@ -21,7 +21,8 @@ impl Devices {
         let waits = |(name, entry): (&String, &Entry)| waiting(entry).map(|_| name.clone());
         let names: Vec<String> = self.entries.read().iter().filter_map(waits).collect();
         for name in names {
-            let _changing = self.changing.lock();
+            // Who has it opens it, or its disk hangs.
+            let Some(_turn) = self.turns.take_now(&name, "what it is on is being opened") else { continue };
             // It may have been opened or released meanwhile.
             let Some(document) = self.entries.read().get(&name).and_then(waiting) else { continue };
             let is_there = |place: &Place| match place {

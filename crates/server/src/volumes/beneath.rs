@@ -74,7 +74,7 @@ impl Volumes {
         name: &str,
         wish: &api::VolumeHistory,
     ) -> Result<Arc<OpenVolume>, ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], BEING_ENABLED)?;
         let open = self.check_enable(name, wish)?;
         // A history keeps its device as long as it is: with room for what the volume needs as a mirror.
         open.extend_as_destination()?;
@@ -167,7 +167,7 @@ impl Volumes {
         // What was answered and is in memory alone would go where it finds no room.
         self.check_disable(name)?.write_out_over_history()?;
         let (open, closed) = {
-            let _changing = self.changing.lock();
+            let _turn = self.turns.take(&[name], BEING_DISABLED)?;
             let open = self.check_disable(name)?;
             self.note_leaving(name, true)?;
             let closed = self.take_away(&open, BEING_DISABLED);
@@ -182,7 +182,7 @@ impl Volumes {
             let release = AssertUnwindSafe(|| history.release(&report));
             catch_unwind(release).map_err(|_| ServerError::Bug)?.map_err(ServerError::history(name))
         });
-        let _changing = self.changing.lock();
+        let _turn = self.turns.wait(name, BEING_DISABLED);
         let opened = match &released {
             Ok(()) => {
                 let settled = self.document(name).and_then(|document| self.without_history(name, document));
@@ -211,7 +211,7 @@ impl Volumes {
         name: &str,
         dry_run: bool,
     ) -> Result<api::DiscardedHistory, ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "it is being opened without its history")?;
         let is_there = || ServerError::OverHistory {
             volume: name.to_owned(),
             kind: ErrorKind::Usage,

@@ -16,6 +16,7 @@ use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::CloneDevice;
 use serde::{Deserialize, Serialize};
 
+use super::waiting::OPENING;
 use super::{Document, Entry, OpenVolume, Parts, Under, Volumes, not_found, whole};
 use crate::api;
 use crate::contents::find_snapshot;
@@ -141,9 +142,16 @@ impl Volumes {
         }
     }
 
-    /// A volume is back in service: so are its clones.
+    /// A volume is back in service: so are its clones. For who has the turn of the volume.
     pub(super) fn open_clones_of(&self, name: &str) {
         for clone in self.clones_of(name) {
+            let _turn = match self.turns.take(&[&clone], OPENING) {
+                Ok(turn) => turn,
+                Err(error) => {
+                    tracing::warn!(volume = clone, %error, "a clone is not opened with what it is made of");
+                    continue;
+                }
+            };
             if matches!(self.entries.read().get(&clone), Some(Entry::Unavailable(_))) {
                 self.open_entry(&clone);
                 self.open_clones_of(&clone);
@@ -173,7 +181,7 @@ impl Volumes {
         settle: &dyn Fn() -> Result<(), ServerError>,
     ) -> Result<Arc<OpenVolume>, ServerError> {
         names::check("volume", name)?;
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[volume, name], "a clone is being made")?;
         let of = self.clone_of(&*self.get(volume)?, snapshot, temporary)?;
         let folder = self.folder(name);
         if self.entries.read().contains_key(name) || folder.exists() {

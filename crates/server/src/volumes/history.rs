@@ -253,6 +253,8 @@ impl Volumes {
     ) -> Result<Under, ServerError> {
         let bytes = plan.store_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
         let store = take_store_file(&plan.beneath.store, bytes, made)?;
+        // Once it is locked: nobody else gets it from here on.
+        self.refuse_if_claimed(&plan.beneath.store)?;
         let open = options_under_volume(self.clock.clone());
         let history = History::create(origin, store.clone(), &plan.options, open).inspect_err(|_| {
             if History::is_unfinished(&*store, plan.options.store).unwrap_or(false) {
@@ -300,7 +302,7 @@ impl Volumes {
         name: &str,
         at: &api::Instant,
     ) -> Result<(Arc<OpenVolume>, api::Reverted), ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "it is being brought back to an instant")?;
         let open = self.get(name)?;
         let under = open.under.as_ref().ok_or_else(|| no_history(name))?;
         let _held = self.check_revert(&open, at)?;
@@ -341,7 +343,7 @@ impl Volumes {
 
     /// Opens a volume again on the same history that takes no writes any more; nobody uses it. It has what was flushed then, as after a restart of the server.
     pub(crate) fn open_anew(&self, name: &str) -> Result<Arc<OpenVolume>, ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "it is being opened again")?;
         let open = self.get(name)?;
         let under = open.under.as_ref().ok_or_else(|| no_history(name))?;
         self.refuse_if_cloned(name)?;

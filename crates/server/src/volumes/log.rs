@@ -88,7 +88,7 @@ pub(super) fn find(
 impl Volumes {
     /// Moves the log of a volume to `device`, or onto the devices of the volume.
     pub(crate) fn move_log(&self, name: &str, device: Option<&str>) -> Result<Arc<OpenVolume>, ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "its log is being moved")?;
         let open = self.get(name)?;
         if open.log_in_use().is_none() {
             // A device that failed is let go of, so that it can be named again once it is mended.
@@ -105,8 +105,9 @@ impl Volumes {
             *open.log.lock() = None;
             return Ok(open);
         };
-        self.refuse_if_claimed(Path::new(device))?;
         let log = LogFile::take(Path::new(device))?;
+        // Once it is locked: nobody else gets it from here on.
+        self.refuse_if_claimed(Path::new(device))?;
         let mut both = before.log_devices.clone();
         both.push(log.path.clone());
         state::save(&path, &Document { log_devices: both, ..before.clone() })?;
@@ -125,7 +126,7 @@ impl Volumes {
 
     /// Opens a volume that cannot be opened for want of its log at its last consistency point, or only says what that would lose.
     pub(crate) fn discard_log(&self, name: &str, dry_run: bool) -> Result<api::DiscardedLog, ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "it is being opened without its log")?;
         // It may have come back since the server started: then nothing is lost.
         let reason = self.still_closed(name, &|| ServerError::LogIsThere { volume: name.to_owned() })?;
         if !is_of_the_log(&reason) {

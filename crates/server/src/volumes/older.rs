@@ -14,7 +14,7 @@ impl Volumes {
     /// # Errors
     /// [`ServerError::NotOlder`] where there is nothing to take, and what else keeps the volume closed.
     pub(crate) fn accept_older(&self, name: &str, dry_run: bool) -> Result<api::AcceptedOlder, ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "it is being opened with an older history")?;
         let reason = match self.still_closed(name, &|| ServerError::NotOlder { name: name.to_owned() })? {
             reason @ ServerError::History { source: HistoryError::StoreOlder { .. }, .. } => reason,
             other => return Err(other),

@@ -101,7 +101,7 @@ impl Volumes {
         devices: &[String],
     ) -> Result<Unfinished<'_>, ServerError> {
         names::check("volume", name)?;
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "it is being restored")?;
         if self.entries.read().contains_key(name) || self.folder(name).exists() {
             return Err(ServerError::Taken { what: "volume", name: name.to_owned() });
         }
@@ -131,7 +131,7 @@ impl Volumes {
     /// Takes what there is of a restore that was cut, as its notes say it was left.
     pub(crate) fn resume_restore(&self, name: &str) -> Result<(Unfinished<'_>, RestoreNotes), ServerError> {
         names::check("volume", name)?;
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "it is being restored")?;
         let mut unfinished = self.take_begun(name)?;
         let notes = self.restore_notes(name)?;
         let paths = unfinished.devices()?;
@@ -158,7 +158,7 @@ impl Volumes {
     /// Gives up a restore that was cut.
     pub(crate) fn give_up_restore(&self, name: &str) -> Result<(), ServerError> {
         names::check("volume", name)?;
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], "its restore is being given up")?;
         let mut unfinished = self.take_begun(name)?;
         // Only what it has written to is cleared: under the name of one device there may be another one by now.
         let notes = self.restore_notes(name);
@@ -233,7 +233,7 @@ impl Unfinished<'_> {
 
     /// Puts the volume into service.
     pub(crate) fn finish(mut self) -> Result<Arc<OpenVolume>, ServerError> {
-        let _changing = self.volumes.changing.lock();
+        let _turn = self.volumes.turns.wait(&self.name, "it is being restored");
         let folder = self.volumes.folder(&self.name);
         fs::rename(&self.nursery, &folder)
             .and_then(|()| state::sync_parent(&folder))

@@ -54,7 +54,7 @@ impl VolumeView {
     }
 }
 
-/// The views of a volume. Changed under [`Volumes::changing`] only.
+/// The views of a volume. Changed by who has the turn of the volume only.
 pub(super) struct Views {
     folder: PathBuf,
     shown: RwLock<BTreeMap<String, Arc<VolumeView>>>,
@@ -150,7 +150,7 @@ impl Volumes {
         volume: &str,
         request: &api::CreateView,
     ) -> Result<(String, Arc<VolumeView>), ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[volume], "it is being shown at an instant")?;
         let open = self.get(volume)?;
         let under = open.under.as_ref().ok_or_else(|| no_history(volume))?;
         let device = open.history()?;
@@ -170,7 +170,7 @@ impl Volumes {
 
     /// Ends a view. Nobody looks into it.
     pub(crate) fn hide_instant(&self, volume: &str, name: &str) -> Result<(), ServerError> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[volume], "a view of it is being ended")?;
         let open = self.get(volume)?;
         let under = open.under.as_ref().ok_or_else(|| no_history(volume))?;
         if under.views.get(name).is_none() {

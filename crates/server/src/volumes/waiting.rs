@@ -13,6 +13,9 @@ use super::{BUSY_PATIENCE, Entry, OpenVolume, Volumes, not_found};
 use crate::error::ServerError;
 use crate::settled::has_settled;
 
+/// What a volume is busy with whose devices are opened, which takes as long as one that hangs wants.
+pub(super) const OPENING: &str = "its devices are being opened";
+
 impl Volumes {
     /// Whether one waits for a device that may come yet.
     pub(crate) fn waits_for_devices(&self) -> bool {
@@ -20,14 +23,20 @@ impl Volumes {
         self.entries.read().values().any(waits)
     }
 
-    /// Tries again to open each volume that wants a device; gives those that are open now.
-    pub(crate) fn open_waiting(&self) -> Vec<Arc<OpenVolume>> {
+    /// Tries again to open each volume that wants a device; `opened` gets those that are open now, each at once: the next may hang.
+    pub(crate) fn open_waiting(&self, opened: &dyn Fn(&Arc<OpenVolume>)) {
         let waits = |(name, entry): (&String, &Entry)| match entry {
             Entry::Unavailable(error) if wants_a_device(error) => Some(name.clone()),
             _ => None,
         };
         let waiting: Vec<String> = self.entries.read().iter().filter_map(waits).collect();
-        waiting.iter().filter(|name| self.is_there(name)).filter_map(|name| self.open_again(name)).collect()
+        waiting.iter().filter_map(|name| self.open_if_there(name)).for_each(|open| opened(&open));
+    }
+
+    /// Tries again to open one whose devices are there. Nothing where somebody does already, whose disk may hang.
+    fn open_if_there(&self, name: &str) -> Option<Arc<OpenVolume>> {
+        let _turn = self.turns.take_now(name, OPENING)?;
+        if self.is_there(name) { self.open_once_more(name) } else { None }
     }
 
     /// True when what a volume is on is there, and nobody is just copying it there. Of its log's devices some may be gone for good.
@@ -42,7 +51,12 @@ impl Volumes {
 
     /// Tries again to open one.
     pub(crate) fn open_again(&self, name: &str) -> Option<Arc<OpenVolume>> {
-        let _changing = self.changing.lock();
+        let _turn = self.turns.take(&[name], OPENING).ok()?;
+        self.open_once_more(name)
+    }
+
+    /// The same for who has the turn.
+    fn open_once_more(&self, name: &str) -> Option<Arc<OpenVolume>> {
         // It may have been opened or deleted meanwhile.
         if !matches!(self.entries.read().get(name), Some(Entry::Unavailable(_))) {
             return None;

@@ -1,0 +1,138 @@
+//! Disks that hang while they are opened: what they belong to waits, and nothing else.
+
+mod running;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use running::{PATIENCE, Running, cairn, can_mount, path, wait_until};
+
+/// A file system of another server: looking at what is on it, opening and reading it wait while that is stopped.
+struct Below {
+    server: Running,
+    point: PathBuf,
+}
+
+impl Below {
+    fn new(dir: &Path) -> Self {
+        let (server, point) = (Running::start(dir, "below"), dir.join("mounted"));
+        std::fs::create_dir(&point).unwrap();
+        server.good(&["volume", "create", "files", "--size", "512M"]);
+        server.good(&["mount", "files", point.to_str().unwrap()]);
+        Self { server, point }
+    }
+
+    fn disk(&self, name: &str) -> String {
+        let disk = path(&self.point, name);
+        File::create(&disk).and_then(|file| file.set_len(64 << 20)).unwrap();
+        disk
+    }
+}
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        self.server.signal("CONT");
+        let _ = rustix::mount::unmount(&self.point, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+fn away(disk: &str) -> String {
+    format!("{disk}.away")
+}
+
+/// Whether a command has done it by then. One that is late is ended.
+fn is_done_in_time(server: &Running, arguments: &[&str]) -> bool {
+    let mut command = cairn();
+    command.args(arguments).arg("--data").arg(&server.data).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut process = command.spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE / 3;
+    loop {
+        match process.try_wait().unwrap() {
+            Some(ended) => return ended.success(),
+            None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+            None => {
+                process.kill().unwrap();
+                process.wait().unwrap();
+                return false;
+            }
+        }
+    }
+}
+
+#[test]
+fn disk_that_hangs_while_it_is_opened_holds_up_what_it_belongs_to_and_nothing_else() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let here = |name: &str| path(dir.path(), name);
+    let file = |name: &str| {
+        File::create(here(name)).and_then(|file| file.set_len(64 << 20)).unwrap();
+        here(name)
+    };
+    let below = Below::new(dir.path());
+    let mut server = Running::start(dir.path(), "d");
+    let disks = [below.disk("volume.img"), below.disk("device.img"), file("quick.img")];
+    let [of_a_volume, of_a_device, quick] = disks.each_ref().map(String::as_str);
+    let (of_slow, of_vol0) = (here("slow.history"), here("vol0.history"));
+    server.good(&["volume", "create", "a-slow", "--device", of_a_volume]);
+    server.good(&["device", "adopt", "b-slow", "--origin", of_a_device, "--history", &of_slow]);
+    server.good(&["volume", "create", "quick", "--device", quick]);
+    server.good(&["volume", "create", "vol0", "--size", "64M", "--history", &of_vol0]);
+    server.good(&["history", "mark", "vol0", "one"]);
+    server.kill();
+    disks.iter().for_each(|disk| std::fs::rename(disk, away(disk)).unwrap());
+    server.restart();
+    [of_a_volume, of_a_device].iter().for_each(|disk| std::fs::rename(away(disk), disk).unwrap());
+    below.server.signal("STOP");
+    let is_open = |volume: &str| server.run(&["lun", "list", volume]).status.success();
+    let (other, origin, history) = (file("other.img"), file("origin.img"), here("origin.history"));
+    let late = std::thread::scope(|scope| {
+        // It opens the volume to find out whether its log is there.
+        let hangs = scope.spawn(|| server.run(&["volume", "log", "a-slow", "--discard-lost", "--dry-run"]));
+        // By now it hangs.
+        std::thread::sleep(Duration::from_secs(2));
+        let commands = [
+            &["status"][..],
+            &["volume", "create", "new", "--size", "64M"],
+            &["volume", "create", "other", "--device", &other],
+            &["history", "revert", "vol0", "--mark", "one", "--yes"],
+            &["snapshot", "create", "vol0@now"],
+            &["clone", "create", "vol0@now", "copy"],
+            &["clone", "delete", "copy", "--yes"],
+            &["volume", "delete", "new", "--yes"],
+            &["history", "disable", "vol0", "--yes"],
+            &["device", "adopt", "disk0", "--origin", &origin, "--history", &history],
+            &["device", "release", "disk0", "--yes"],
+            &["status"],
+        ];
+        let mut late: Vec<String> = Vec::new();
+        for command in commands {
+            // Each needs what was before.
+            if late.is_empty() && !is_done_in_time(&server, command) {
+                late.push(command.join(" "));
+            }
+        }
+        std::fs::rename(away(quick), quick).unwrap();
+        let until = Instant::now() + PATIENCE;
+        while !is_open("quick") && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        if !is_open("quick") {
+            late.push("the volume whose disk is back".to_owned());
+        }
+        if is_open("a-slow") {
+            late.push("nothing hangs".to_owned());
+        }
+        // Before anything is said of it: who is stopped ends nothing.
+        below.server.signal("CONT");
+        hangs.join().unwrap();
+        late
+    });
+    assert!(late.is_empty(), "{late:?}");
+    wait_until("its volume is open again", || is_open("a-slow"));
+    wait_until("its device is open again", || server.run(&["history", "status", "b-slow"]).status.success());
+    assert_eq!(server.terminate(), 0);
+}
