@@ -461,11 +461,12 @@ impl Checker<'_> {
             runs.iter().flat_map(|(first, count)| (0..*count).map(|n| Vbn(first.0 + n))).collect()
         };
         let (set, cleared) = (each(&set), each(&cleared));
-        for (vbn, place) in delta.added.iter().filter(|(vbn, _)| !set.contains(vbn)) {
-            // A block that the parent has too, at another place of its trees, is in both maps.
-            if !delta.gone.contains(vbn) {
-                self.report.findings.push(Finding::BlockNotInMap { vbn: *vbn, place: *place, snapshot });
-            }
+        // What the parent has too, where it could not be read or at another place of its trees, is in both maps.
+        let unset: Vec<Vbn> = delta.added.keys().copied().filter(|vbn| !set.contains(vbn)).collect();
+        let held = maps.holds(root, &unset).unwrap_or_else(|_| vec![true; unset.len()]);
+        for (vbn, _) in unset.into_iter().zip(held).filter(|(_, held)| !held) {
+            let place = delta.added[&vbn];
+            self.report.findings.push(Finding::BlockNotInMap { vbn, place, snapshot });
         }
         let unreached = set.iter().filter(|vbn| !delta.incomplete && !delta.added.contains_key(vbn));
         for vbn in unreached {

@@ -99,6 +99,11 @@ fn damaged_inode_block_is_one_finding() {
 }
 
 #[test]
+fn damaged_inode_block_of_a_snapshot_is_one_finding_and_says_nothing_of_what_came_after_it() {
+    rot(SnapshotId(1), |_| INODE_FILE, 0, 0, true);
+}
+
+#[test]
 fn damaged_map_block_is_one_finding() {
     rot(ACTIVE, |_| ACTIVE_MAP, 0, 0, true);
 }
