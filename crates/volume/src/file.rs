@@ -61,7 +61,7 @@ impl Compound<'_> {
             attributes,
         };
         state.levels = state.levels.max(inode.tree.height);
-        state.open.inodes.insert(id, Some(inode));
+        state.open.set_inode(id, Some(inode));
         volume.note_change(&mut state);
         Ok(id)
     }
@@ -118,7 +118,7 @@ impl Compound<'_> {
             return Err(VolumeError::NoSpace);
         }
         state.levels = state.levels.max(TreeRef::height_for(inode.tree.length));
-        state.open.inodes.insert(inode.id, Some(inode));
+        state.open.set_inode(inode.id, Some(inode));
         self.volume().note_change(&mut state);
         Ok(())
     }
@@ -188,7 +188,7 @@ impl Volume {
         let old = self.committed_inode(&committed, file)?;
         if keep == 0 || old.is_none_or(|old| old.tree.pointer.is_hole()) {
             let mut state = self.state.lock();
-            state.open.inodes.insert(file, None);
+            state.open.set_inode(file, None);
             self.note_change(&mut state);
             state.removed.retain(|removed| *removed != file);
         } else {

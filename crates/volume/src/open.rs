@@ -453,7 +453,7 @@ fn apply_entry(state: &mut State, entry: &LogEntry) {
             state.open.replay_write(file, lba.0, BlockPointer { vbn, birth, checksum });
         }
         LogEntry::Hole { file, lba, count } => state.open.punch(file, lba.0, count, 0, false),
-        LogEntry::Inode(inode) => drop(state.open.inodes.insert(inode.id, Some(inode))),
+        LogEntry::Inode(inode) => state.open.set_inode(inode.id, Some(inode)),
     }
 }
 

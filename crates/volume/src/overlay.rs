@@ -194,6 +194,14 @@ fn count_nodes(sums: &mut [u64; LEVELS_MAX], before: [u64; LEVELS_MAX], after: [
     }
 }
 
+/// Adds the block of a file's inode and the nodes above it: up to one that is there already, or the first of its level, whose own way up the reserve has.
+fn add_inode(nodes: &mut NumberSet, file: FileId) {
+    let (mut index, mut level) = (Inode::place(file).0, 0);
+    while nodes.insert(index * LEVELS_MAX as u64 + level) && (level == 0 || index > 0) {
+        (index, level) = (index / FANOUT, level + 1);
+    }
+}
+
 /// A log entry that is not in the log yet, by arrival.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unlogged {
@@ -228,6 +236,9 @@ pub(crate) struct Overlay {
     unlogged_inodes: HashMap<FileId, usize>,
     /// Sum over all files of what [`FileOverlay::nodes`] says. Writers ask for it, and there may be many thousand files.
     node_sums: [u64; LEVELS_MAX],
+    /// Blocks of the inode file that have inodes of these files, and the nodes above them. Numbers of files are never given again, so in a volume that has lived long, those that are
+    /// there may each have a way of its own.
+    inode_nodes: NumberSet,
     /// Blocks that this generation allocated and gave up again.
     pub(crate) abandoned: Vec<Vbn>,
     /// Batches of blocks in flight, by the numbers of their launches.
@@ -249,6 +260,7 @@ impl Overlay {
             unlogged: Vec::new(),
             unlogged_inodes: HashMap::new(),
             node_sums: [0; LEVELS_MAX],
+            inode_nodes: NumberSet::default(),
             abandoned: Vec::new(),
             flights: Vec::new(),
         }
@@ -272,29 +284,37 @@ impl Overlay {
     /// The most blocks that committing these changes can take for nodes and inodes, in trees of so many levels.
     pub(crate) fn nodes(&self, levels: u8) -> u64 {
         let of_files: u64 = self.node_sums.iter().take(levels.into()).sum();
-        let inodes = (self.files.len() + self.inodes.len()) as u64;
         // A length that changes cuts through one path of the file's tree.
-        of_files + inodes + inodes / 16 + self.inodes.len() as u64 * u64::from(levels)
+        of_files + self.inode_nodes.len() as u64 + self.inodes.len() as u64 * u64::from(levels)
     }
 
     /// A file's part.
     pub(crate) fn file_mut(&mut self, file: FileId) -> &mut FileOverlay {
-        let birth = self.generation;
-        self.files.entry(file).or_insert_with(|| FileOverlay::new(birth))
+        self.files.entry(file).or_insert_with(|| {
+            add_inode(&mut self.inode_nodes, file);
+            FileOverlay::new(self.generation)
+        })
     }
 
     /// Changes a file's part and keeps the sums.
     fn with_file<T>(&mut self, file: FileId, change: impl FnOnce(&mut FileOverlay) -> T) -> T {
-        let overlay = self.files.entry(file).or_insert_with(|| FileOverlay::new(self.generation));
+        let overlay = self.file_mut(file);
         let before = overlay.nodes();
         let outcome = change(overlay);
-        count_nodes(&mut self.node_sums, before, overlay.nodes());
+        let after = overlay.nodes();
+        count_nodes(&mut self.node_sums, before, after);
         outcome
+    }
+
+    /// Makes, changes or removes (`None`) an inode.
+    pub(crate) fn set_inode(&mut self, file: FileId, inode: Option<Inode>) {
+        self.inodes.insert(file, inode);
+        add_inode(&mut self.inode_nodes, file);
     }
 
     /// Makes, changes or removes an inode, and logs it. What a flush has not taken yet of an earlier change it takes with this one.
     pub(crate) fn put_inode(&mut self, inode: Inode, is_gone: bool, order: u64) {
-        self.inodes.insert(inode.id, (!is_gone).then_some(inode));
+        self.set_inode(inode.id, (!is_gone).then_some(inode));
         let tree = TreeRef::empty(inode.tree.length);
         let entry = LogEntry::Inode(Inode { tree, removed: inode.removed || is_gone, ..inode });
         let unlogged = Unlogged { order, entry };
@@ -327,7 +347,10 @@ impl Overlay {
     /// Takes blocks of a file. A block that was unplaced already keeps its order, so that a flush which waits for the older write covers this one.
     pub(crate) fn write(&mut self, file: FileId, blocks: Vec<Arrival>, order: u64) {
         let keep = if blocks.len() < LONG_WRITE_BLOCKS { Keep::All } else { Keep::Nothing };
-        let overlay = self.files.entry(file).or_insert_with(|| FileOverlay::new(self.generation));
+        let overlay = self.files.entry(file).or_insert_with(|| {
+            add_inode(&mut self.inode_nodes, file);
+            FileOverlay::new(self.generation)
+        });
         let before = overlay.nodes();
         let FileOverlay { slots, reach, .. } = overlay;
         let mut blocks = blocks.into_iter().peekable();

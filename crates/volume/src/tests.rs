@@ -117,6 +117,18 @@ fn read_image(image: &Image, file: FileId, first: u64, count: u64) -> Vec<u64> {
     numbers(reads)
 }
 
+/// Takes free blocks of a volume out of use until there are so many.
+fn take_all_but(volume: &Arc<Volume>, free: u64) {
+    let mut state = volume.state.lock();
+    let blocks = state.used.blocks();
+    for vbn in (1..blocks).map(cairn_base::Vbn) {
+        if state.used.free() <= free {
+            break;
+        }
+        state.used.set(vbn);
+    }
+}
+
 fn assert_sound(volume: &Arc<Volume>) {
     let report = volume.check(&mut |_| {}).expect("checking is possible");
     assert_eq!(report.findings, []);

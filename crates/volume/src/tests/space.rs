@@ -2,6 +2,7 @@
 
 use cairn_base::{SnapshotId, Vbn};
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
+use cairn_format::{FANOUT, INODES_PER_BLOCK};
 
 use super::*;
 use crate::limits::RESERVE_MIN;
@@ -42,6 +43,35 @@ fn full_volume_still_deletes_punches_and_commits() {
     let volume = open(&device);
     assert_eq!(read(&volume, lun, 0, 1), [7]);
     assert_sound(&volume);
+}
+
+#[test]
+fn files_whose_inodes_lie_far_apart_never_overrun_the_space_for_nodes() {
+    for free in [300, 500, 700, 1000, 1300, 1500, 1700] {
+        let (_device, volume) = fresh(8192);
+        let make = |_| {
+            let file = volume.compound().create(FileKind::Lun, 4096).expect("there is room for a file");
+            // Each has a node of the inode file of its own, as if there were so many others between them.
+            volume.state.lock().next_file += FANOUT * INODES_PER_BLOCK;
+            file
+        };
+        let files: Vec<FileId> = (0..400).map(make).collect();
+        volume.consistency_point().expect("it commits");
+        take_all_but(&volume, free);
+        let mut taken = Vec::new();
+        for file in &files {
+            match write(&volume, *file, 0, 1, free) {
+                Ok(()) => taken.push(*file),
+                Err(VolumeError::NoSpace) => break,
+                Err(error) => panic!("{free} free blocks, after {}: {error}", taken.len()),
+            }
+        }
+        let count = taken.len() as u64;
+        volume.consistency_point().unwrap_or_else(|error| panic!("{count} taken, {free} free: {error}"));
+        assert!(taken.iter().all(|file| read(&volume, *file, 0, 1) == [free]));
+        assert!(count == 400 || count * 5 + 250 > free, "only {count} were taken with {free} blocks free");
+        assert_sound(&volume);
+    }
 }
 
 #[test]
