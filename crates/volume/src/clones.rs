@@ -67,20 +67,13 @@ impl Volume {
     /// # Errors
     /// [`VolumeError::NoSuchSnapshot`] when `target` is none.
     pub fn keep_snapshots(self: &Arc<Self>, target: SnapshotId) -> Result<Vec<Kept>, VolumeError> {
-        let ids: Vec<SnapshotId> =
-            self.snapshots().iter().map(|snapshot| snapshot.id).filter(|id| *id <= target).collect();
         let _commit = self.commit.lock();
         let mut state = self.state.lock();
         state.snapshots.get(target).ok_or(VolumeError::NoSuchSnapshot(target))?;
-        let mut kept = Vec::with_capacity(ids.len());
-        // One that was deleted since it was listed is no part of anything that is planned from here on.
-        for snapshot in ids {
-            if state.snapshots.get(snapshot).is_some() {
-                *state.kept.entry(snapshot).or_default() += 1;
-                kept.push(Kept { volume: self.clone(), snapshot });
-            }
-        }
-        Ok(kept)
+        let ids = state.snapshots.iter().map(|entry| entry.id).filter(|id| *id <= target);
+        let ids: Vec<SnapshotId> = ids.collect();
+        ids.iter().for_each(|id| *state.kept.entry(*id).or_default() += 1);
+        Ok(ids.into_iter().map(|snapshot| Kept { volume: self.clone(), snapshot }).collect())
     }
 }
 
