@@ -69,6 +69,7 @@ fn rot(root_of: SnapshotId, file: impl Fn(FileId) -> FileId, level: u8, lba: u64
         }),
     };
     let expected = [Finding::DamagedBlock { vbn, place, snapshot: root_of }];
+    assert_eq!(expected[0].snapshot(), Some(root_of), "it is told of that root");
     assert_eq!(found(&volume, CheckDepth::Everything), expected);
     assert_eq!(found(&volume, CheckDepth::Structures), if shallow { &expected[..] } else { &[] });
 }
@@ -94,6 +95,11 @@ fn damaged_leaf_of_a_snapshot_is_one_finding_that_names_it() {
 }
 
 #[test]
+fn damaged_leaf_of_a_snapshot_is_one_finding_though_the_active_state_is_compared_with_it() {
+    rot(SnapshotId(1), |lun| lun, 1, 3, true);
+}
+
+#[test]
 fn damaged_inode_block_is_one_finding() {
     rot(ACTIVE, |_| INODE_FILE, 0, 0, true);
 }
@@ -106,6 +112,53 @@ fn damaged_inode_block_of_a_snapshot_is_one_finding_and_says_nothing_of_what_cam
 #[test]
 fn damaged_map_block_is_one_finding() {
     rot(ACTIVE, |_| ACTIVE_MAP, 0, 0, true);
+}
+
+#[test]
+fn damaged_leaves_of_two_files_are_two_findings_and_what_lies_below_them_is_none() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    format(&*device, BLOCKS);
+    let volume = open(&device);
+    let damaged = [(); 2].map(|()| {
+        let lun = file(&volume, 100);
+        write(&volume, lun, 0, 100, 100).expect("there is room");
+        lun
+    });
+    volume.consistency_point().expect("it commits");
+    let mut expected = Vec::new();
+    for lun in damaged {
+        let vbn = pointer(&volume, active_root(&volume), lun, 1, 0).vbn;
+        device.corrupt(offset(vbn), 4096, &mut Rng::new(1));
+        let place = Place::Node(cairn_format::NodeAddress { file: lun, level: 1, index: 0 });
+        expected.push(Finding::DamagedBlock { vbn, place, snapshot: ACTIVE });
+    }
+    assert_eq!(found(&volume, CheckDepth::Structures), expected);
+}
+
+#[test]
+fn check_commits_first_so_that_what_was_just_written_is_checked_too() {
+    let (device, volume, lun, _) = small();
+    write(&volume, lun, 20, 1, 7000).expect("there is room");
+    volume.flush().expect("it flushes");
+    let seen = volume.state.lock().changes_of(lun).see(20);
+    let crate::overlay::Seen::Pointer(pointer) = seen else { panic!("a flush has placed it") };
+    device.corrupt(offset(pointer.vbn), 4096, &mut Rng::new(1));
+    let place = Place::Data { file: lun, lba: Lba(20) };
+    let expected = [Finding::DamagedBlock { vbn: pointer.vbn, place, snapshot: ACTIVE }];
+    assert_eq!(found(&volume, CheckDepth::Everything), expected);
+}
+
+#[test]
+fn damage_that_keeps_a_volume_from_committing_is_what_its_check_tells() {
+    let (device, volume, lun, _) = small();
+    write(&volume, lun, 4, 1, 7000).expect("there is room");
+    let vbn = pointer(&volume, active_root(&volume), lun, 1, 0).vbn;
+    device.corrupt(offset(vbn), 4096, &mut Rng::new(1));
+    let place = Place::Node(cairn_format::NodeAddress { file: lun, level: 1, index: 0 });
+    let expected = [Finding::DamagedBlock { vbn, place, snapshot: ACTIVE }];
+    assert_eq!(found(&volume, CheckDepth::Structures), expected);
+    let refused = volume.consistency_point();
+    assert!(matches!(refused, Err(VolumeError::Latched(_))), "it could not commit: {refused:?}");
 }
 
 /// Changes a block of the active map or inode file with all checksums above it right, and `used` of the root by so many.
@@ -161,6 +214,27 @@ fn reached_block_without_a_bit_is_one_finding() {
 }
 
 #[test]
+fn bit_of_a_block_that_only_a_snapshot_reaches_is_one_finding() {
+    let (device, volume, lun, snapshot) = small();
+    let vbn = pointer(&volume, snapshot.root, lun, 0, 3).vbn;
+    let (byte, mask) = bit(vbn);
+    forge(&device, &volume, ACTIVE_MAP, 1, |bits| bits[byte] |= mask);
+    let expected = [Finding::MapBitWithoutBlock { vbn, snapshot: ACTIVE }];
+    assert_eq!(found(&volume, CheckDepth::Structures), expected);
+}
+
+#[test]
+fn block_that_is_shared_with_a_snapshot_and_has_no_bit_is_one_finding() {
+    let (device, volume, lun, snapshot) = small();
+    let vbn = pointer(&volume, active_root(&volume), lun, 0, 100).vbn;
+    assert_eq!(pointer(&volume, snapshot.root, lun, 0, 100).vbn, vbn);
+    let (byte, mask) = bit(vbn);
+    forge(&device, &volume, ACTIVE_MAP, -1, |bits| bits[byte] &= !mask);
+    let expected = [Finding::BlockNotInMap { vbn, place: Place::Unknown, snapshot: ACTIVE }];
+    assert_eq!(found(&volume, CheckDepth::Structures), expected);
+}
+
+#[test]
 fn wrong_count_is_one_finding() {
     let (_device, volume, _, _) = small();
     let root = active_root(&volume);
@@ -184,6 +258,20 @@ fn inode_in_the_place_of_another_is_one_finding() {
     let (lba, slot) = Inode::place(lun);
     forge(&device, &volume, INODE_FILE, 0, |block| {
         Inode::put(Some(&Inode { id: FileId(lun.0 + 1), ..inode }), block, slot);
+    });
+    let expected = [Finding::BadInode { lba: Lba(lba), snapshot: ACTIVE }];
+    assert_eq!(found(&volume, CheckDepth::Structures), expected);
+}
+
+#[test]
+fn inodes_that_do_not_parse_are_one_finding_and_what_they_led_to_is_none() {
+    let (device, volume, lun, _) = small();
+    let lba = Inode::place(lun).0;
+    // The LUN's, and one where there was none: each of no kind that there is.
+    forge(&device, &volume, INODE_FILE, 0, |block| {
+        for slot in [Inode::place(lun).1, 9] {
+            block[slot * 4096 / 32..][..4].fill(0xee);
+        }
     });
     let expected = [Finding::BadInode { lba: Lba(lba), snapshot: ACTIVE }];
     assert_eq!(found(&volume, CheckDepth::Structures), expected);
@@ -220,20 +308,57 @@ fn damaged_superblock_slot_is_one_finding() {
     for address in [cairn_format::layout::SUPERBLOCK_A, cairn_format::layout::SUPERBLOCK_B] {
         let (device, volume, _, _) = small();
         device.corrupt(address * 4096, 512, &mut Rng::new(1));
-        assert_eq!(found(&volume, CheckDepth::Structures), [Finding::SuperblockSlot { address }]);
+        let findings = found(&volume, CheckDepth::Structures);
+        assert_eq!(findings, [Finding::SuperblockSlot { address }]);
+        assert_eq!(findings[0].snapshot(), None, "it is of the whole volume");
     }
 }
 
 #[test]
 fn check_ends_when_it_is_told_to() {
+    let (_device, volume) = fresh(16_384);
+    let lun = file(&volume, 4000);
+    for round in 0..10 {
+        write(&volume, lun, 0, 4000 / (round + 1), round << 20).expect("there is room");
+        volume.create_snapshot(&format!("s{round}")).expect("it is made");
+    }
+    for depth in [CheckDepth::Everything, CheckDepth::Structures] {
+        let mut told = 0;
+        let report = volume.check_to(depth, &mut |_| {
+            told += 1;
+            // When it reads the file's data.
+            if told < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        let report = report.expect("checking is possible");
+        assert!(report.interrupted && report.roots <= 1, "{report:?}");
+        assert!(told < 8 && report.blocks < 2000, "it went on for {told} steps: {report:?}");
+    }
+}
+
+#[test]
+fn check_tells_how_far_it_is_up_to_its_end() {
     let (_device, volume, _, _) = small();
-    let mut told = 0;
-    let report = volume.check_to(CheckDepth::Everything, &mut |_| {
-        told += 1;
-        ControlFlow::Break(())
-    });
-    assert!(report.expect("checking is possible").interrupted);
-    assert!(told < 8, "it went on for {told} steps");
+    for depth in [CheckDepth::Everything, CheckDepth::Structures] {
+        let mut told: Vec<CheckProgress> = Vec::new();
+        let report = volume
+            .check_to(depth, &mut |at| {
+                told.push(at);
+                ControlFlow::Continue(())
+            })
+            .expect("checking is possible");
+        assert!(told.is_sorted_by_key(|at| (at.roots, at.blocks)), "{told:?}");
+        let last = told.last().expect("it was called");
+        assert_eq!((last.roots, last.blocks), (report.roots, report.blocks));
+        assert_eq!((last.roots, last.roots_total), (2, 2), "the snapshot and the active state");
+        let data = if depth == CheckDepth::Everything { 310 } else { 0 };
+        assert!((data + 1..data + 12).contains(&report.blocks), "{report:?}");
+        assert!(report.blocks <= last.blocks_total && last.blocks_total < BLOCKS, "{last:?}");
+        // Also where nothing but nodes is read.
+        assert!(told.len() >= 2 * 4, "{told:?}");
+    }
+    let mut calls = 0;
+    volume.check(&mut |_| calls += 1).expect("checking is possible");
+    assert!(calls >= 2);
 }
 
 #[test]
