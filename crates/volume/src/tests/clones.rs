@@ -171,6 +171,21 @@ fn damaged_block_of_the_parent_is_not_served_by_the_clone_and_not_written_over()
     assert_eq!(now, spoiled);
 }
 
+#[test]
+fn clone_of_a_mirrors_source_keeps_no_account_for_that_mirror() {
+    let (_device, parent) = fresh(BLOCKS);
+    let lun = file(&parent, 100);
+    parent.create_snapshot_since("sent", 7).expect("there is room");
+    write(&parent, lun, 0, 50, 1000).expect("there is room");
+    let base = parent.create_snapshot_since("again", 7).expect("there is room").id;
+    let own = own_of(&parent, base);
+    let (clone, _kept) = cloned(&parent, base, &own);
+    assert_eq!(clone.since_relationships(), []);
+    assert!(clone.status().active < parent.status().active, "nor has it the blocks of the maps");
+    assert_eq!(parent.since_relationships().len(), 1);
+    assert_sound(&clone);
+}
+
 /// A volume and the own device of a clone of it, on one power supply.
 struct Pair {
     both: Arc<FaultDevice>,
@@ -303,6 +318,12 @@ fn device_of_a_clone_takes_no_write_to_what_its_snapshot_shows() {
             cairn_device::Request::WriteZeroes { offset, length: length as u64, may_trim: true, fua: false };
         assert!(matches!(request(zeroes).map(drop), Err(cairn_device::DeviceError::ReadOnly)));
         device.prepare(offset, length as u64).expect("there is nothing to prepare");
+        let ahead = cairn_device::Request::Prefetch { offset, length: length as u64 };
+        request(ahead).expect("whoever reads ahead is told nothing");
+        for (offset, length) in [(offset + 512, 512), (offset + 2048, 4096)] {
+            let refused = device.read(offset, length);
+            assert!(matches!(refused, Err(cairn_device::DeviceError::Unaligned { .. })), "{refused:?}");
+        }
     }
     assert!(whole(&*own, 0, own.geometry().length / 4096) == copy, "nothing came to its own device");
     assert!(whole(&*device, start - 4096, count + 2) == shown);
