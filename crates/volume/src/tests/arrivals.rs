@@ -10,7 +10,8 @@ use cairn_format::SegmentKind;
 use super::redirects::send;
 use super::*;
 use crate::Receiver;
-use crate::have::Arrivals;
+use crate::have::{Arrivals, Surroundings};
+use crate::space::Space;
 
 const BLOCKS: u64 = 1024;
 
@@ -39,6 +40,15 @@ fn shows_an_image() -> (Arc<Volume>, Snapshot, There) {
     let there = opened(device, &Arc::new(ManualClock::new(Timestamp(1))), lun);
     send(&source, &there.volume, &image);
     (source, image, there)
+}
+
+/// A destination that shows nothing yet.
+fn empty(blocks: u64) -> (Arc<MemoryDevice>, Arc<Volume>) {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(blocks, Role::Destination)));
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Destination };
+    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1))).expect("it is formatted");
+    let volume = open(&device);
+    (device, volume)
 }
 
 impl There {
@@ -240,12 +250,9 @@ fn what_arrives_is_made_durable_from_time_to_time() {
 fn have_map_that_is_longer_than_what_is_kept_of_it_in_memory_is_whole() {
     // 255 blocks have their checksums in one block of the map, of which 4,096 are in memory.
     let (blocks, count) = (255 * 4300, 4250);
-    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(blocks, Role::Destination)));
-    let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Destination };
-    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1))).expect("it is formatted");
-    let volume = open(&device);
+    let (device, volume) = empty(blocks);
     let mut receiver = volume.receive().expect("nothing else is received");
-    let numbers: Vec<u64> = (0..count).map(|n| n * 255 + 300).collect();
+    let numbers: Vec<u64> = (0..count).map(|n| n * 255 + 45).collect();
     bring(&mut receiver, &numbers, 1);
     // Blocks of the map that are no longer in memory come back as they were.
     bring(&mut receiver, &numbers[..3], 9);
@@ -254,6 +261,11 @@ fn have_map_that_is_longer_than_what_is_kept_of_it_in_memory_is_whole() {
     let mut expected = [brought(&numbers[..3], 9), brought(&beside, 5), brought(&numbers[3..], 1)].concat();
     expected.sort_unstable_by_key(|(vbn, _)| *vbn);
     assert!(listed(&mut receiver) == expected);
+    // The first block of the map is not in memory now, and is written no more.
+    let last = numbers[4000] + 1;
+    bring(&mut receiver, &[last], 5);
+    let at = expected.partition_point(|(vbn, _)| vbn.0 < last);
+    expected.splice(at..at, brought(&[last], 5));
     drop(receiver);
     drop(volume);
     let volume = open(&device);
@@ -266,6 +278,162 @@ fn have_map_that_is_longer_than_what_is_kept_of_it_in_memory_is_whole() {
         .expect("nothing else is received");
     assert!(listed(&mut receiver) == expected);
     assert!(calls.len() > 10 && calls.is_sorted() && calls.iter().all(|(done, of)| done < of), "{calls:?}");
+}
+
+#[test]
+fn what_arrived_is_found_again_whichever_blocks_of_the_have_map_are_of_it() {
+    for number in [1, 254, 255, 700, BLOCKS - 1] {
+        let (_source, _image, there) = shows_an_image();
+        let mut receiver = there.volume.receive().expect("nothing else is received");
+        bring(&mut receiver, &[number], 5000);
+        drop(receiver);
+        let mut receiver = there.cut().volume.receive().expect("nothing else is received");
+        assert_eq!(listed(&mut receiver), brought(&[number], 5000));
+    }
+}
+
+#[test]
+fn blocks_behind_the_end_of_a_have_map_that_is_too_short_count_while_the_program_runs() {
+    let (device, volume) = empty(BLOCKS);
+    let mut layout = volume.commit.lock().superblock.layout.clone();
+    let map = layout.segments.iter_mut().find(|segment| segment.kind == SegmentKind::Have);
+    let map = map.expect("a destination has one");
+    map.blocks -= 1;
+    let behind = map.blocks * 255;
+    assert!(behind < BLOCKS - 2);
+    volume.store.set_space(Space::new(&layout));
+    let numbers = [10, behind - 1, behind, BLOCKS - 1];
+    let mut receiver = volume.receive().expect("nothing else is received");
+    bring(&mut receiver, &numbers, 5000);
+    receiver.checkpoint().expect("the device works");
+    assert_eq!(listed(&mut receiver), brought(&numbers, 5000));
+    bring(&mut receiver, &numbers[2..], 6000);
+    drop(receiver);
+    let mut receiver = volume.receive().expect("nothing else is received");
+    let all = [brought(&numbers[..2], 5000), brought(&numbers[2..], 6000)].concat();
+    assert_eq!(listed(&mut receiver), all);
+    drop(receiver);
+    let mut receiver = open(&device).receive().expect("nothing else is received");
+    assert_eq!(listed(&mut receiver), brought(&numbers[..2], 5000), "the others come again");
+}
+
+#[test]
+fn restart_finds_each_block_where_it_stands_in_a_place_that_is_no_other_ones() {
+    let (_device, volume) = empty(BLOCKS);
+    let (store, area) = (&volume.store, BLOCKS);
+    let at = |kind, number| store.space().locate(kind, number).expect("it is on the device").0;
+    let put = |kind, number, content: &Block| store.device().write_from(at(kind, number), &content[..]);
+    for seed in 0..20 {
+        let mut rng = Rng::new(seed);
+        let epoch = Checksum::of(&seed.to_le_bytes());
+        // With few contents many places have what is looked for.
+        let contents = if seed % 2 == 0 { 3 } else { u64::MAX >> 1 };
+        let shown: HashSet<u64> = (1..BLOCKS).filter(|_| rng.one_in(2)).collect();
+        let held: HashSet<u64> = (0..area).filter(|_| rng.one_in(6)).collect();
+        for number in 1..BLOCKS {
+            for kind in [SegmentKind::Space, SegmentKind::Redirect] {
+                put(kind, number, &block(rng.below(contents))).expect("it is there");
+            }
+        }
+        let (mut arrivals, mut taken) = (Arrivals::new(epoch, Duration::ZERO), held.clone());
+        let mut brought: BTreeMap<u64, (Checksum, Option<u64>)> = BTreeMap::new();
+        for _ in 0..150 {
+            // Those of a column are looked for in the same four slots.
+            let vbn = 1 + rng.below(60) + rng.below(4) * area / 4;
+            let content = block(rng.below(contents));
+            // As the format says where one is looked for.
+            let mut looked_for = (0..4).map(|k| (vbn + k * (area / 4)) % area);
+            let first = looked_for.find(|slot| !taken.contains(slot));
+            let slot = shown.contains(&vbn).then(|| {
+                let had = arrivals.redirected.get(Vbn(vbn));
+                let slot = arrivals.slot(Vbn(vbn), &mut taken, area).expect("there are enough of them");
+                assert!(had.is_some() || first.is_none_or(|first| slot == first), "seed {seed}: {vbn}");
+                slot
+            });
+            arrivals.forget(Vbn(vbn));
+            match slot {
+                Some(slot) => put(SegmentKind::Redirect, slot, &content),
+                None => put(SegmentKind::Space, vbn, &content),
+            }
+            .expect("it is there");
+            let checksum = Checksum::of(&content[..]);
+            arrivals.note(Vbn(vbn), checksum, store).expect("the map is readable");
+            brought.insert(vbn, (checksum, slot));
+        }
+        arrivals.checkpoint(store, Duration::ZERO).expect("the device works");
+        // Some are spoiled.
+        for (vbn, (_, slot)) in brought.iter().filter(|(vbn, _)| *vbn % 7 == 0) {
+            let (kind, number) =
+                slot.map_or((SegmentKind::Space, *vbn), |slot| (SegmentKind::Redirect, slot));
+            put(kind, number, &block(u64::MAX)).expect("it is there");
+        }
+
+        let (mut found, mut taken) = (Arrivals::new(epoch, Duration::ZERO), held.clone());
+        let used = |vbn: Vbn| shown.contains(&vbn.0);
+        let mut around = Surroundings { store, used: &used, taken: &mut taken };
+        assert!(found.recall(&mut around, &mut |_, _| true).expect("the map is readable"));
+        let mut slots = held.clone();
+        let list = found.list(Vbn(0), usize::MAX, store).expect("they are listed");
+        for (vbn, checksum) in &list {
+            assert_eq!(*checksum, brought[&vbn.0].0, "seed {seed}: {vbn:?}");
+            let slot = found.redirected.get(*vbn);
+            assert!(slot.is_some() || !used(*vbn), "seed {seed}: {vbn:?} is not at home, as it is shown");
+            assert!(slot.is_none_or(|slot| slots.insert(slot)), "seed {seed}: {slot:?} is another one's");
+            let offset = slot.map_or_else(|| at(SegmentKind::Space, vbn.0), |s| at(SegmentKind::Redirect, s));
+            let there = store.device().read(offset, 4096).expect("it can be read").to_vec();
+            assert_eq!(Checksum::of(&there), *checksum, "seed {seed}: {vbn:?}");
+        }
+        assert_eq!(slots, taken, "seed {seed}: and nobody else gets it");
+        if contents > 3 {
+            let looked_for = |vbn: u64, slot: u64| (0..4).any(|k| (vbn + k * (area / 4)) % area == slot);
+            let expected = brought
+                .iter()
+                .filter(|(vbn, (_, slot))| *vbn % 7 != 0 && slot.is_none_or(|slot| looked_for(**vbn, slot)));
+            let expected: Vec<(u64, Option<u64>)> = expected.map(|(vbn, (_, slot))| (*vbn, *slot)).collect();
+            let found: Vec<(u64, Option<u64>)> =
+                list.iter().map(|(vbn, _)| (vbn.0, found.redirected.get(*vbn))).collect();
+            assert_eq!(found, expected, "seed {seed}");
+            assert!(found.len() > 80 && found.iter().filter(|(_, slot)| slot.is_some()).count() > 30);
+        }
+    }
+}
+
+#[test]
+fn block_that_an_earlier_transfer_spoiled_and_this_one_did_not_bring_is_missing() {
+    for restarts in [false, true] {
+        let (source, image, there) = shows_an_image();
+        write(&source, there.lun, 10, 5, 3000).expect("there is room");
+        let target = source.create_snapshot("target").expect("it is made");
+        let changes = source.changed_blocks(&[image.id], target.id).expect("they are compared");
+        let whole = || ReceivedImage { target: target.id, snapshots: source.snapshot_entries() };
+        let wrong = changes.runs[0].0;
+        let mut receiver = there.volume.receive().expect("nothing else is received");
+        receiver.write(wrong, vec![block(66)]).expect("there is room");
+        drop(receiver);
+        let there = if restarts { there.cut() } else { there };
+        let mut receiver = there.volume.receive().expect("nothing else is received");
+        assert_eq!(receiver.kept_blocks(), 1);
+        let others = changes.runs.iter().flat_map(|(first, count)| (first.0..first.0 + count).map(Vbn));
+        for vbn in others.filter(|vbn| *vbn != wrong) {
+            receiver
+                .write(vbn, source.read_blocks(&[(vbn, 1)]).expect("it can be read"))
+                .expect("there is room");
+        }
+        let refused = receiver.commit(whole());
+        assert!(
+            matches!(&refused, Err(VolumeError::Refused(why)) if why.contains("missing or damaged")),
+            "{refused:?}"
+        );
+        there.shows_its_image();
+        let mut receiver = there.volume.receive().expect("nothing else is received");
+        receiver
+            .write(wrong, source.read_blocks(&[(wrong, 1)]).expect("it can be read"))
+            .expect("there is room");
+        receiver.commit(whole()).expect("it is whole");
+        let image = there.volume.image(None).expect("it shows something");
+        assert_eq!(read_image(&image, there.lun, 0, 50), read(&source, there.lun, 0, 50));
+        assert_sound(&there.volume);
+    }
 }
 
 #[test]
