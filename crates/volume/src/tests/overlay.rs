@@ -7,7 +7,7 @@ use cairn_base::{Generation, Rng, Vbn};
 use cairn_format::{Attributes, BlockPointer, FANOUT, Inode, LogEntry, TreeRef};
 
 use super::*;
-use crate::overlay::{Arrival, Flight, Overlay, Slot, Unlogged};
+use crate::overlay::{Arrival, Flight, Overlay, Seen, Slot, Unlogged};
 
 /// Blocks of the files: their trees have three levels.
 const LENGTH: u64 = FANOUT * FANOUT * 3;
@@ -143,6 +143,99 @@ fn generation_counts_what_it_has_and_asks_for_room_enough() {
             assert!(asked <= most, "{note}: room for {asked} is asked for, of {most}");
         }
     }
+}
+
+#[test]
+fn block_that_is_written_again_while_it_is_in_flight_stays_the_newer_one_whichever_lands_first() {
+    for newer_first in [false, true] {
+        let mut overlay = Overlay::new(Generation(5));
+        let file = FileId(2);
+        let mut flights: Vec<Flight> = Vec::new();
+        for order in [1, 2] {
+            overlay.write(file, vec![Arrival::new(Lba(3), block(order))], order);
+            assert_eq!(overlay.next_unplaced(9, order), [(file, 3)]);
+            flights.push(overlay.launch(file, 3, Vbn(order + 9)).expect("it is unplaced"));
+        }
+        if newer_first {
+            flights.reverse();
+        }
+        for Flight { file, lba, order, pointer, .. } in flights {
+            overlay.land(file, lba, pointer, order, None);
+            let is_newer = match overlay.files[&file].see(lba) {
+                Seen::Block(seen) => seen[..] == block(2)[..],
+                Seen::Pointer(pointer) => pointer.vbn == Vbn(11),
+                _ => false,
+            };
+            assert!(is_newer, "newer first: {newer_first}, {order} has landed");
+        }
+        assert!(overlay.has_placed(file, 3, Vbn(11)));
+        assert_eq!(overlay.abandoned, [Vbn(10)]);
+    }
+}
+
+#[test]
+fn each_block_of_a_write_gets_its_place_once_however_the_blocks_lie() {
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let mut overlay = Overlay::new(Generation(5));
+        let mut expected = BTreeSet::new();
+        for order in 1..6 {
+            let file = FileId(2 + rng.below(2));
+            // Some of the first blocks, in order, as a client may send them; twice in one call, with a hole between, too.
+            let lbas: Vec<u64> = (0..40).filter(|_| !rng.one_in(3)).collect();
+            let write = |overlay: &mut Overlay| {
+                let blocks = lbas.iter().map(|lba| Arrival::new(Lba(*lba), block(*lba)));
+                overlay.write(file, blocks.collect(), order);
+            };
+            write(&mut overlay);
+            if rng.one_in(3) {
+                overlay.punch(file, 0, 40, order, true);
+                expected.retain(|(of, _)| *of != file);
+                write(&mut overlay);
+            }
+            expected.extend(lbas.iter().map(|lba| (file, *lba)));
+        }
+        let mut given = Vec::new();
+        loop {
+            let keys = overlay.next_unplaced(1 + rng.below(9) as usize, u64::MAX);
+            if keys.is_empty() {
+                break;
+            }
+            assert!(keys.is_sorted(), "seed {seed}: neighbours stay neighbours: {keys:?}");
+            for (file, lba) in keys {
+                let vbn = Vbn(given.len() as u64 + 1);
+                assert!(overlay.launch(file, lba, vbn).is_some(), "seed {seed}: {file} {lba} is given twice");
+                given.push((file, lba));
+            }
+        }
+        given.sort_unstable();
+        assert_eq!(given, expected.into_iter().collect::<Vec<_>>(), "seed {seed}");
+        assert_eq!(overlay.unplaced, 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn block_that_lands_is_logged_when_it_is_asked_for_and_the_file_is_one_that_is() {
+    let mut overlay = Overlay::new(Generation(5));
+    let files = [FileId(1), FileId(2)];
+    let is_logged = |file: FileId| file == files[1];
+    for file in files {
+        overlay.write(file, (0..2).map(|lba| Arrival::new(Lba(lba), block(lba))).collect(), 1);
+    }
+    for (n, (file, lba)) in overlay.next_unplaced(usize::MAX, 1).into_iter().enumerate() {
+        let Flight { pointer, order, .. } =
+            overlay.launch(file, lba, Vbn(n as u64 + 1)).expect("it is unplaced");
+        overlay.land(file, lba, pointer, order, if lba == 0 { Some(&is_logged) } else { None });
+    }
+    let logged: Vec<(FileId, u64)> = overlay
+        .take_unlogged(u64::MAX)
+        .iter()
+        .map(|unlogged| match unlogged.entry {
+            LogEntry::Write { file, lba, .. } => (file, lba.0),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(logged, [(files[1], 0)]);
 }
 
 #[test]
