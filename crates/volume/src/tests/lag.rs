@@ -224,3 +224,44 @@ fn what_the_log_brought_back_is_committed_in_time_and_without_it_nothing_is_due(
     volume.background(Duration::ZERO).expect("it goes on");
     assert_eq!(volume.status().consistency_points, 1);
 }
+
+#[test]
+fn changes_since_a_map_began_are_those_since_the_snapshot_with_which_it_did() {
+    const RELATIONSHIP: u64 = 7;
+    let (clock, _device, volume, lun, _) = made();
+    let base = volume.create_snapshot_since("sent", RELATIONSHIP).expect("there is room");
+    let compare = |base: &Snapshot, file: FileId| {
+        let known = Some((base.root.generation, base.root.changed));
+        let expected = volume.changed_since_snapshot(base.id).expect("its map can be read");
+        for known in [known, None] {
+            let behind = volume.changed_since_beginning(RELATIONSHIP, file, known).expect("it is known");
+            assert_eq!(behind, expected, "{}", base.name);
+        }
+        expected.blocks
+    };
+    let maps = || volume.since_files(RELATIONSHIP).expect("it has maps");
+    let first = maps().accumulating;
+    assert_eq!(compare(&base, first), 0);
+    write(&volume, lun, 0, 3, 200).expect("there is room");
+    clock.advance(SECOND);
+    assert_eq!(compare(&base, first), 3, "what is in memory counts");
+    volume.consistency_point().expect("it commits");
+    assert!(compare(&base, first) > 3);
+    write(&volume, lun, 10, 5, 200).expect("there is room");
+    assert!(compare(&base, first) > 8);
+    let second = volume.create_snapshot_since("again", RELATIONSHIP).expect("there is room");
+    clock.advance(SECOND);
+    assert_eq!(maps().in_flight, Some(first));
+    let next = maps().accumulating;
+    assert_eq!(compare(&second, next), 0);
+    let sent = compare(&base, first);
+    for round in 0..2 {
+        write(&volume, lun, 20, 7, 300 + round).expect("there is room");
+        clock.advance(SECOND);
+        let own = compare(&second, next);
+        assert!(own >= 7 && compare(&base, first) > sent.max(own), "what is in flight and what came since");
+        volume.consistency_point().expect("it commits");
+    }
+    let unknown = volume.changed_since_beginning(9, next, None);
+    assert!(matches!(unknown, Err(VolumeError::Refused(_))), "{unknown:?}");
+}

@@ -143,6 +143,46 @@ fn rollback_keeps_the_maps_of_today_and_revives_none_of_the_snapshot() {
 }
 
 #[test]
+fn block_that_a_rollback_brought_back_is_sent_after_another_rollback_to_the_same_snapshot() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 50, 100).expect("there is room");
+    let early = volume.create_snapshot("early").expect("it is made");
+    volume.punch(lun, Lba(0), 50).expect("it is punched");
+    let (_, mut destination) = baseline(&volume);
+    for _ in 0..2 {
+        volume.rollback(early.id).expect("it rolls back");
+    }
+    let target = since(&volume, "target");
+    let changes = changed(&volume, &target);
+    destination.update(&volume, &changes, &target, "after two rollbacks");
+    assert_sound(&volume);
+}
+
+#[test]
+fn what_is_in_flight_is_sent_though_the_volume_was_rolled_back_meanwhile() {
+    // To a snapshot from before the one in flight, or to that itself, which has the map as it is.
+    for to_before in [true, false] {
+        let (_device, volume) = fresh(4096);
+        let lun = file(&volume, 100);
+        let (_, mut destination) = baseline(&volume);
+        write(&volume, lun, 0, 20, 100).expect("there is room");
+        let before = volume.create_snapshot("before").expect("it is made");
+        write(&volume, lun, 10, 20, 200).expect("there is room");
+        let first = since(&volume, "first");
+        let expected = changed(&volume, &first);
+        volume.rollback(if to_before { before.id } else { first.id }).expect("it rolls back");
+        let changes = changed(&volume, &first);
+        assert_eq!(changes.runs, expected.runs);
+        destination.update(&volume, &changes, &first, "in flight");
+        let second = since(&volume, "second");
+        let changes = changed(&volume, &second);
+        destination.update(&volume, &changes, &second, "after the rollback");
+        assert_sound(&volume);
+    }
+}
+
+#[test]
 fn rollback_without_since_maps_takes_no_block() {
     let (_device, volume) = fresh(4096);
     let lun = file(&volume, 100);
@@ -171,7 +211,94 @@ fn maps_are_freed_with_their_relationship_and_a_base_is_not_pinned() {
     volume.consistency_point().expect("it commits");
     assert_eq!(volume.status().used, before);
     assert_eq!(volume.since_relationships(), []);
+    let generation = volume.status().generation;
+    volume.delete_since(RELATIONSHIP).expect("there is nothing to end");
+    assert_eq!(volume.status().generation, generation);
     assert_sound(&volume);
+}
+
+#[test]
+fn map_in_flight_stays_as_it_is_while_the_volume_is_written() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 1000);
+    baseline(&volume);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    since(&volume, "first");
+    let files = volume.since_files(RELATIONSHIP).expect("it has maps");
+    let maps =
+        || [files.in_flight.expect("one is in flight"), files.accumulating].map(|file| volume.inode(file));
+    let [in_flight, accumulating] = maps().map(|map| map.expect("it is there").tree);
+    write(&volume, lun, 20, 10, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let [in_flight_now, accumulating_now] = maps().map(|map| map.expect("it is there").tree);
+    assert_eq!(in_flight_now, in_flight);
+    assert_ne!(accumulating_now, accumulating);
+}
+
+#[test]
+fn maps_whose_inodes_lie_apart_from_all_others_are_written_along() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 100);
+    for _ in 0..40 {
+        file(&volume, 1);
+    }
+    let (_, mut destination) = baseline(&volume);
+    let map = volume.since_files(RELATIONSHIP).expect("it has maps").accumulating;
+    let block_of = |file| cairn_format::Inode::place(file).0;
+    assert_ne!(block_of(map), block_of(lun));
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let target = since(&volume, "target");
+    let changes = changed(&volume, &target);
+    destination.update(&volume, &changes, &target, "the update");
+    assert_sound(&volume);
+}
+
+#[test]
+fn two_mirrors_have_accounts_of_their_own() {
+    const OTHER: u64 = 8;
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 100);
+    let (_, mut destination) = baseline(&volume);
+    volume.create_snapshot_since("other", OTHER).expect("there is room");
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    // The other one has something in flight and this one not, and then the other way round.
+    volume.create_snapshot_since("others", OTHER).expect("there is room");
+    for name in ["first", "second"] {
+        write(&volume, lun, 20, 10, 200).expect("there is room");
+        let target = since(&volume, name);
+        let changes = changed(&volume, &target);
+        destination.update(&volume, &changes, &target, name);
+        let other = volume.since_relationships().into_iter().find(|since| since.relationship == OTHER);
+        if other.expect("it goes on").in_flight {
+            let others = volume.snapshot_named("others").expect("it is there");
+            assert!(volume.acknowledge_since(OTHER, others.id).expect("it is in flight"));
+        }
+        let maps = volume.state.lock().since_maps.clone();
+        let each: BTreeSet<(u64, u8)> = maps.iter().map(|map| (map.relationship, map.kind as u8)).collect();
+        assert_eq!(each.len(), maps.len(), "one map of a kind for each: {maps:?}");
+        assert_eq!(maps.len(), 3, "{maps:?}");
+    }
+    assert_sound(&volume);
+}
+
+#[test]
+fn update_lists_its_base_and_what_came_between_and_may_end_at_any_of_these() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    volume.create_snapshot("older").expect("it is made");
+    let (base, mut destination) = baseline(&volume);
+    write(&volume, lun, 5, 10, 200).expect("there is room");
+    let between = volume.create_snapshot("between").expect("it is made");
+    let target = since(&volume, "target");
+    let expected = [base.id, between.id, target.id];
+    for (snapshot, count) in [(&between, 2), (&target, 3)] {
+        let changes = changed(&volume, snapshot);
+        let listed: Vec<SnapshotId> = changes.snapshots.iter().map(|entry| entry.id).collect();
+        assert_eq!(listed, expected[..count]);
+        destination.update(&volume, &changes, snapshot, &snapshot.name);
+    }
 }
 
 #[test]
@@ -261,6 +388,58 @@ fn maps_of_several_regions_grow_with_the_volume() {
 }
 
 #[test]
+fn blocks_of_one_region_are_sent_without_any_of_another() {
+    let (_device, volume) = fresh(40_000);
+    let lun = file(&volume, 1000);
+    write(&volume, lun, 0, 500, 100).expect("there is room");
+    let early = volume.create_snapshot("early").expect("it is made");
+    write(&volume, lun, 0, 100, 200).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    // From here on all that is written comes into the second one.
+    volume.state.lock().used.fill(0, 1);
+    let (_, mut destination) = baseline(&volume);
+    for round in 0..3 {
+        write(&volume, lun, 50, 100, 900 + round).expect("there is room");
+        let target = since(&volume, &format!("n{round}"));
+        let changes = changed(&volume, &target);
+        assert!(changes.runs.iter().all(|(first, _)| first.0 >= 32_768), "{:?}", changes.runs);
+        destination.update(&volume, &changes, &target, "the second region");
+    }
+    // And what comes back into the first one is sent, too.
+    volume.rollback(early.id).expect("it rolls back");
+    write(&volume, lun, 0, 10, 1200).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    volume.rollback(early.id).expect("it rolls back");
+    let target = since(&volume, "back");
+    let changes = changed(&volume, &target);
+    destination.update(&volume, &changes, &target, "both");
+    assert_sound(&volume);
+}
+
+#[test]
+fn rollback_right_after_a_growth_notes_blocks_of_the_new_space() {
+    let before = 126 * 32_768;
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(before * 2, Role::Normal)));
+    format(&*device, before);
+    let volume = open(&device);
+    let lun = file(&volume, 1000);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let (base, mut destination) = baseline(&volume);
+    write(&volume, lun, 5, 10, 200).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    volume.grow(before + 40_000).expect("the device has room");
+    // All that was free before is taken, as far as whoever allocates knows.
+    volume.state.lock().used.fill(0, 126);
+    volume.rollback(base.id).expect("it rolls back");
+    write(&volume, lun, 0, 10, 300).expect("there is room");
+    let target = since(&volume, "target");
+    let changes = changed(&volume, &target);
+    assert!(changes.runs.iter().any(|(first, _)| first.0 >= before));
+    destination.update(&volume, &changes, &target, "rolled back and grown");
+    assert_sound(&volume);
+}
+
+#[test]
 fn maps_grow_taller_with_the_volume() {
     let before = 126 * 32_768;
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(before * 2, Role::Normal)));
@@ -338,6 +517,66 @@ fn full_volume_still_updates_its_mirror_and_deletes() {
     destination.update(&volume, &changes, &next, "no longer full");
     volume.delete_since(RELATIONSHIP).expect("it ends");
     assert_sound(&volume);
+}
+
+#[test]
+fn volume_whose_reserve_is_not_whole_takes_no_further_mirror_and_stays_writable() {
+    let (_device, volume) = fresh(1024);
+    let lun = file(&volume, 500);
+    write(&volume, lun, 0, 500, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let reserve = volume.state.lock().reserve();
+    take_all_but(&volume, reserve - 1);
+    for relationship in 1..100 {
+        let refused = volume.create_snapshot_since(&format!("n{relationship}"), relationship);
+        assert!(matches!(refused, Err(VolumeError::NoSpace)), "{relationship}: {refused:?}");
+    }
+    assert_eq!(volume.since_relationships(), []);
+    volume.punch(lun, Lba(0), 500).expect("it is punched");
+    volume.consistency_point().expect("it commits");
+    since(&volume, "later");
+    assert_sound(&volume);
+}
+
+#[test]
+fn mirror_begins_only_where_its_map_has_room_beside_that_of_the_volume() {
+    // Each map has 126 blocks, and there are three of them while a consistency point writes them all anew.
+    let blocks = 126 * 32_768;
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(blocks, Role::Normal)));
+    format(&*device, blocks);
+    let volume = open(&device);
+    file(&volume, 100);
+    for (free, has_room) in [(1000, true), (3 * 126 - 90, false)] {
+        take_all_but(&volume, free);
+        let outcome = volume.create_snapshot_since(&format!("n{free}"), RELATIONSHIP);
+        assert_eq!(outcome.is_ok(), has_room, "{free} free blocks: {outcome:?}");
+        assert!(has_room || matches!(outcome, Err(VolumeError::NoSpace)), "{outcome:?}");
+        volume.delete_since(RELATIONSHIP).expect("it commits");
+    }
+}
+
+#[test]
+fn rollback_for_whose_maps_there_is_no_room_is_refused_and_one_without_maps_is_not() {
+    for mirrors in [0, 4] {
+        let (_device, volume) = fresh(1024);
+        let lun = file(&volume, 100);
+        write(&volume, lun, 0, 10, 100).expect("there is room");
+        let early = volume.create_snapshot("early").expect("it is made");
+        write(&volume, lun, 0, 10, 200).expect("there is room");
+        for relationship in 1..=mirrors {
+            volume.create_snapshot_since(&format!("n{relationship}"), relationship).expect("there is room");
+        }
+        volume.consistency_point().expect("it commits");
+        take_all_but(&volume, 6);
+        let outcome = volume.rollback(early.id);
+        match mirrors {
+            0 => drop(outcome.expect("it takes no block")),
+            _ => assert!(matches!(outcome, Err(VolumeError::NoSpace)), "{outcome:?}"),
+        }
+        assert_eq!(read(&volume, lun, 0, 1), [if mirrors == 0 { 100 } else { 200 }]);
+        let renamed = volume.rename_snapshot(early.id, "later");
+        renamed.expect("it is as writable as before");
+    }
 }
 
 /// A life of one volume with two mirrors; every step may end in a power cut.
