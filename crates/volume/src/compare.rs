@@ -43,7 +43,6 @@ impl<'a> Maps<'a> {
                 regions.push((at, old, new));
             }
         })?;
-        regions.sort_unstable_by_key(|(at, _, _)| *at);
         let mut runs = Vec::new();
         for chunk in regions.chunks(BATCH) {
             let lbas: Vec<_> = chunk.iter().map(|(at, _, _)| Lba(*at)).collect();

@@ -33,7 +33,6 @@ impl Image {
                 blocks.push((at, before, after));
             }
         })?;
-        blocks.sort_unstable_by_key(|(at, ..)| *at);
         let mut changed = Vec::new();
         for (at, before, after) in blocks {
             let pairs = base.inodes_at(at, before)?.into_iter().zip(self.inodes_at(at, after)?);
@@ -44,14 +43,10 @@ impl Image {
 
     /// The inodes of one block of the inode file, by slot.
     fn inodes_at(&self, at: u64, pointer: BlockPointer) -> Result<Vec<Option<Inode>>, VolumeError> {
-        let slots = 0..INODES_PER_BLOCK as usize;
-        if pointer.is_hole() {
-            return Ok(slots.map(|_| None).collect());
-        }
         let place = Place::Data { file: INODE_FILE, lba: Lba(at) };
         let block = self.volume().store.load_one(Wanted { pointer, place }, self.redirects())?;
         let parse =
             |slot| Inode::parse(&block, slot).map_err(|_| VolumeError::Damaged { vbn: pointer.vbn, place });
-        slots.map(parse).collect()
+        (0..INODES_PER_BLOCK as usize).map(parse).collect()
     }
 }

@@ -96,9 +96,6 @@ impl Image {
         let blocks = self.root().next_file.div_ceil(INODES_PER_BLOCK);
         let first = from.0 / INODES_PER_BLOCK;
         let end = blocks.min(first + count);
-        if first >= blocks {
-            return Ok((Vec::new(), None));
-        }
         let tree = self.inode_tree();
         let lbas: Vec<Lba> = (first..end).map(Lba).collect();
         let pointers: Vec<BlockPointer> = tree.pointers(&lbas).into_iter().collect::<Result<_, _>>()?;

@@ -62,9 +62,7 @@ pub(crate) fn new_blocks(
         for (old, inode) in inodes {
             let Some(inode) = inode else { continue };
             let old = old.map_or(TreeRef::empty(inode.tree.length), |inode| inode.tree);
-            if old != inode.tree {
-                one_tree(&before(inode.id, old), &after(inode.id, inode.tree), visit, &mut |_, _, _| {})?;
-            }
+            one_tree(&before(inode.id, old), &after(inode.id, inode.tree), visit, &mut |_, _, _| {})?;
         }
     }
     Ok(())
