@@ -14,6 +14,7 @@ mod fresh;
 mod lag;
 mod log;
 mod log_device;
+mod maps;
 mod mend;
 mod opened;
 mod overlay;
