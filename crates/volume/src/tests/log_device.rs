@@ -468,6 +468,7 @@ fn come_far() -> (Arc<MemoryDevice>, Arc<Volume>, FileId) {
         volume.flush().expect("it flushes");
     }
     assert!(volume.status().log_used > 300, "the log on its device has room for all of it");
+    assert!(!volume.status().log_left);
     (device, volume, lun)
 }
 
@@ -476,6 +477,7 @@ fn log_moves_into_a_smaller_place_than_it_has_come_through() {
     let (device, volume, lun) = come_far();
     volume.move_log(&LogTarget::Internal).expect("it moves");
     assert_eq!((volume.status().log_used, volume.status().log_blocks), (0, 256));
+    assert!(!volume.status().log_left, "no device failed");
     write(&volume, lun, 0, 1, 5000).expect("there is room");
     volume.flush().expect("it flushes");
     drop(volume);
@@ -720,4 +722,158 @@ fn log_of_one_record_tells_that_its_volume_is_older_too() {
             ),
         }
     }
+}
+
+#[test]
+fn volume_is_as_made_until_something_of_it_is_durable() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    assert!(!Volume::is_as_made(&*device), "there is none");
+    format(&*device, BLOCKS);
+    assert!(Volume::is_as_made(&*device));
+    let volume = super::open(&device);
+    volume.close().expect("it closes");
+    assert!(Volume::is_as_made(&*device), "nothing was written");
+    let volume = super::open(&device);
+    let lun = volume.compound().create(FileKind::Lun, 4096).expect("there is room");
+    write(&volume, lun, 0, 1, 1).expect("there is room");
+    assert!(Volume::is_as_made(&*device), "it is in memory alone");
+    volume.flush().expect("it flushes");
+    assert!(!Volume::is_as_made(&*device), "its log has something");
+    volume.consistency_point().expect("it commits");
+    assert!(!Volume::is_as_made(&*device));
+    drop(volume);
+    let volume = super::open(&device);
+    assert!(!Volume::is_as_made(&*device), "whatever its log has");
+    drop(volume);
+}
+
+fn content(device: &dyn Device) -> Vec<u8> {
+    device.read(0, device.geometry().length as u32).expect("it can be read").to_vec()
+}
+
+#[test]
+fn volume_that_takes_no_writes_any_more_leaves_the_device_of_a_new_log_as_it_is() {
+    for is_closed in [true, false] {
+        let (pair, log) = (Pair::blank(), Arc::new(MemoryDevice::new(Volume::LOG_DEVICE_BYTES_MIN)));
+        format(&*pair.main, BLOCKS);
+        let volume = super::open(&pair.main);
+        let lun = file(&volume, 10);
+        if is_closed {
+            volume.close().expect("it closes");
+        } else {
+            write(&volume, lun, 0, 1, 1).expect("there is room");
+            pair.main.fail_next_operation(DeviceError::OutOfService);
+            assert!(volume.flush().is_err());
+        }
+        let refused = volume.move_log(&LogTarget::Device { device: log.clone(), id: id(1) });
+        assert!(matches!(refused, Err(VolumeError::Closed | VolumeError::Latched(_))), "{refused:?}");
+        assert!(content(&*log).iter().all(|byte| *byte == 0), "it can be that of another volume");
+        assert!(volume.move_log(&LogTarget::Internal).is_err());
+    }
+}
+
+#[test]
+fn log_that_is_to_go_where_it_is_stays_and_keeps_what_was_flushed() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    format(&*device, BLOCKS);
+    let volume = super::open(&device);
+    let lun = file(&volume, 10);
+    write(&volume, lun, 0, 5, 100).expect("there is room");
+    volume.flush().expect("it flushes");
+    let before = device.operations();
+    device.cut_after(1);
+    volume.move_log(&LogTarget::Internal).expect("it is there");
+    assert_eq!(device.operations(), before, "nothing is written for it");
+    drop(volume);
+    let volume = super::open(&Arc::new(device.power_cycle(&mut Rng::new(1))));
+    assert_eq!(read(&volume, lun, 0, 5), (100..105).collect::<Vec<_>>());
+}
+
+#[test]
+fn log_comes_into_the_label_area_as_a_ring_of_zeroes_whatever_was_there() {
+    let (pair, volume) = Pair::fresh();
+    let lun = file(&volume, 10);
+    let layout = volume.commit.lock().superblock.layout.clone();
+    let ring = layout.log_start * 4096..(layout.log_start + layout.log_blocks) * 4096;
+    pair.main.write_from(ring.start, &vec![0xee; (ring.end - ring.start) as usize]).expect("it is there");
+    volume.move_log(&LogTarget::Internal).expect("it moves");
+    let bytes = pair.main.read(ring.start, (ring.end - ring.start) as u32).expect("it is there").to_vec();
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    write(&volume, lun, 0, 5, 100).expect("there is room");
+    volume.flush().expect("it flushes");
+    drop(volume);
+    let volume = Volume::open(pair.main.clone(), options()).expect("its log is there");
+    assert_eq!(read(&volume, lun, 0, 5), (100..105).collect::<Vec<_>>());
+}
+
+#[test]
+fn log_does_not_go_to_a_device_that_fails_in_any_of_what_prepares_it() {
+    let main = Arc::new(MemoryDevice::new(border()));
+    format(&*main, BLOCKS);
+    let volume = super::open(&main);
+    let lun = file(&volume, 10);
+    let mut failures = 0;
+    loop {
+        let log = Arc::new(FaultDevice::new(Volume::LOG_DEVICE_BYTES_MIN));
+        log.fail_operations(failures, 1, DeviceError::OutOfService);
+        let target = LogTarget::Device { device: log.clone(), id: id(failures as u8 + 1) };
+        let Err(error) = volume.move_log(&target) else { break };
+        assert!(matches!(error, VolumeError::LogDevice(_)), "{error}");
+        assert_eq!((volume.status().log_device, volume.status().latched.is_none()), (None, true));
+        write(&volume, lun, 0, 5, 100 * failures).expect("it goes on");
+        volume.flush().expect("it flushes");
+        let again = super::open(&main);
+        assert_eq!(read(&again, lun, 0, 1), [100 * failures], "its log is where it was");
+        failures += 1;
+    }
+    assert_eq!(failures, 5, "zeroes, two headers, and a flush behind either");
+    assert_eq!(volume.status().log_device, Some(id(6)));
+}
+
+/// A flush of the volume's device that failed may have lost what others had written to it before.
+#[test]
+fn failure_of_the_volumes_device_while_the_log_leaves_a_failed_one_latches_the_volume() {
+    let mut failures = 0;
+    for after in 0.. {
+        let main = Arc::new(FaultDevice::new(border()));
+        let log = Arc::new(FaultDevice::new(Volume::LOG_DEVICE_BYTES_MIN));
+        let new = NewLog { device: &*log, id: id(1) };
+        Volume::format_with_log(&*main, &new, &format_options(), &*clock()).expect("it is formatted");
+        let volume = Volume::open_with_log(main.clone(), &one(&log), options()).expect("it opens");
+        let lun = file(&volume, 10);
+        write(&volume, lun, 0, 5, 100).expect("there is room");
+        log.fail_next_operation(DeviceError::OutOfService);
+        main.fail_operations(after, 1, DeviceError::OutOfService);
+        if volume.flush().is_ok() {
+            break;
+        }
+        failures += 1;
+        let again = volume.flush();
+        assert!(matches!(again, Err(VolumeError::Latched(_))), "after {after}: {again:?}");
+        assert!(volume.status().latched.is_some());
+    }
+    assert!(failures > 8, "{failures} places");
+}
+
+#[test]
+fn log_device_may_be_longer_than_its_log_and_not_shorter() {
+    let main = Arc::new(MemoryDevice::new(border()));
+    let length = Volume::LOG_DEVICE_BYTES_MIN + 40 * 4096;
+    let log = Arc::new(MemoryDevice::new(length));
+    let new = NewLog { device: &*log, id: id(1) };
+    Volume::format_with_log(&*main, &new, &format_options(), &*clock()).expect("it is formatted");
+    let volume = Volume::open_with_log(main.clone(), &one(&log), options()).expect("it opens");
+    let lun = file(&volume, 10);
+    write(&volume, lun, 0, 5, 100).expect("there is room");
+    volume.flush().expect("it flushes");
+    drop(volume);
+    let short = Arc::new(MemoryDevice::new(length - 4096));
+    short.write_from(0, &content(&*log)[..(length - 4096) as usize]).expect("it is there");
+    let refused = refusal(Volume::open_with_log(main.clone(), &one(&short), options()));
+    let is_told =
+        matches!(refused, VolumeError::LogTooSmall { need, have } if (need, have) == (length, length - 4096));
+    assert!(is_told, "{refused}");
+    log.grow(length + 100 * 4096);
+    let volume = Volume::open_with_log(main, &one(&log), options()).expect("it is longer now");
+    assert_eq!(read(&volume, lun, 0, 5), (100..105).collect::<Vec<_>>());
 }
