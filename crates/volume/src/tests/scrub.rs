@@ -265,3 +265,112 @@ fn what_a_snapshot_takes_over_while_the_active_state_is_read_is_not_missed() {
     assert_eq!(findings, [Finding::DamagedBlock { vbn: victim, place: here, snapshot: SnapshotId(1) }]);
     assert_eq!(read, pieces.len() as u64, "each block once, and none of those that came later");
 }
+
+/// Where the blocks of data are that the active state and the snapshots show.
+fn data_shown(volume: &Arc<Volume>) -> BTreeSet<Vbn> {
+    let roots = volume.snapshots().into_iter().map(|snapshot| snapshot.id).chain([SnapshotId(0)]);
+    roots.flat_map(|root| data_of(volume, Part { root, base: SnapshotId(0) })).collect()
+}
+
+/// What of a part is data, of files and not of maps.
+fn data_of(volume: &Arc<Volume>, part: Part) -> Vec<Vbn> {
+    let region = volume.region(part, Position::START, Until::Blocks(u64::MAX), Look::Nothing);
+    let pieces = region.expect("it is there").pieces;
+    let is_data = |piece: &&Piece| matches!(piece.place, Place::Data { file, .. } if file.0 < 1 << 32);
+    pieces.iter().filter(is_data).map(|piece| piece.vbn).collect()
+}
+
+/// Every block of data rots: what a scrub finds is what it has read.
+fn all_rotten() -> (Arc<Volume>, BTreeSet<Vbn>) {
+    let (device, volume, luns) = lived_in();
+    write(&volume, luns[0], 0, 3, 6000).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let shown = data_shown(&volume);
+    for vbn in &shown {
+        device.corrupt(offset(vbn.0), 4096, &mut Rng::new(vbn.0));
+    }
+    (volume, shown)
+}
+
+fn read_by(step: &ScrubStep) -> impl Iterator<Item = Vbn> + '_ {
+    step.findings.iter().filter_map(|finding| match finding {
+        Finding::DamagedBlock { vbn, .. } => Some(*vbn),
+        _ => None,
+    })
+}
+
+#[test]
+fn snapshot_that_goes_while_it_is_read_keeps_nothing_that_stays_from_being_read() {
+    let mut gone = BTreeSet::new();
+    for (victim, blocks) in
+        (1..=4).flat_map(|victim| [4, 7, 10, 40, 100].map(|blocks| (SnapshotId(victim), blocks)))
+    {
+        let (volume, before) = all_rotten();
+        let (mut cursor, mut found, mut finished) = (volume.begin_scrub(), BTreeSet::new(), false);
+        for _ in 0..400 {
+            let step = volume.scrub(&mut cursor, blocks).expect("it is open");
+            found.extend(read_by(&step));
+            finished = step.finished;
+            if finished {
+                break;
+            }
+            if cursor.current == Some(victim) && volume.snapshot(victim).is_some() {
+                gone.insert(victim);
+                volume.delete_snapshots(&[victim]).expect("it is deleted");
+            }
+        }
+        assert!(finished, "{victim}, {blocks}: the pass does not end");
+        let stays: BTreeSet<Vbn> = data_shown(&volume).intersection(&before).copied().collect();
+        let missed: Vec<&Vbn> = stays.difference(&found).collect();
+        assert_eq!(missed, Vec::<&Vbn>::new(), "{victim}, {blocks}");
+    }
+    assert_eq!(gone.len(), 4, "each of them: {gone:?}");
+}
+
+#[test]
+fn pass_ends_beside_snapshots_that_come_and_go_faster_than_they_are_read() {
+    let (volume, _) = all_rotten();
+    let old: Vec<SnapshotId> = volume.snapshots().into_iter().map(|snapshot| snapshot.id).collect();
+    volume.delete_snapshots(&old).expect("they are deleted");
+    let before = data_shown(&volume);
+    let (mut cursor, mut found, mut last) = (volume.begin_scrub(), BTreeSet::new(), None);
+    for step in 0..200 {
+        let made = volume.create_snapshot(&format!("mirror-{step}")).expect("it is made");
+        if let Some(last) = last.replace(made.id) {
+            volume.delete_snapshots(&[last]).expect("it is deleted");
+        }
+        let done = volume.scrub(&mut cursor, 40).expect("it is open");
+        found.extend(read_by(&done));
+        if done.finished {
+            assert!(before.is_subset(&found), "{:?} are missed", before.difference(&found));
+            return;
+        }
+    }
+    panic!("the pass does not end");
+}
+
+/// Images of a mirror bring snapshots with numbers below those that were read.
+#[test]
+fn active_state_is_read_without_what_was_read_before_and_no_less_whatever_it_descends_from() {
+    let (_device, volume, _) = lived_in();
+    let newest = volume.snapshots().last().expect("there are some").id;
+    let mut sizes = BTreeSet::new();
+    for done in (0..=newest.0).map(SnapshotId) {
+        let mut cursor = ScrubCursor { done, current: Some(SnapshotId(0)), ..volume.begin_scrub() };
+        let mut base = volume.active_parent();
+        while base > done {
+            base = volume.snapshot(base).expect("it is there").parent;
+        }
+        let part = Part { root: SnapshotId(0), base };
+        let region = volume.region(part, Position::START, Until::Blocks(u64::MAX), Look::Nothing);
+        let expected = region.expect("it is there").pieces.len() as u64;
+        let (mut read, mut finished) = (0, false);
+        while !finished {
+            let step = volume.scrub(&mut cursor, 50).expect("it is open");
+            (read, finished) = (read + step.blocks, step.finished);
+        }
+        assert_eq!(read, expected, "after {done}");
+        sizes.insert(read);
+    }
+    assert!(sizes.len() > 2, "{sizes:?}");
+}
