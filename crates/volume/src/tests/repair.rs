@@ -208,3 +208,91 @@ fn repair_that_is_cut_leaves_a_damaged_block_or_a_right_one() {
     }
     assert!(damaged > 0 && right > 0, "{damaged} damaged, {right} right");
 }
+
+fn damaged_at(volume: &Arc<Volume>, file: FileId, lba: u64) -> DamagedBlock {
+    let here = Place::Data { file, lba: Lba(lba) };
+    let known = volume.damaged();
+    *known.iter().find(|block| block.place == here).expect("it is known")
+}
+
+#[test]
+fn block_that_is_gone_is_forgotten_whatever_else_is_damaged() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    format(&*device, BLOCKS);
+    let volume = open(&device);
+    let (lun, other) = (file(&volume, 10), file(&volume, 10));
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    write(&volume, other, 0, 10, 200).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let victims = [(lun, 2), (lun, 3), (lun, 4), (other, 5)];
+    for (file, lba) in victims {
+        device.corrupt(offset(vbn_of(&volume, file, lba)), 4096, &mut Rng::new(1));
+    }
+    volume.store.forget();
+    victims.iter().for_each(|(file, lba)| read_fails(&volume, *file, *lba));
+    let blocks = victims.map(|(file, lba)| damaged_at(&volume, file, lba));
+    // No root has the first two any more.
+    write(&volume, lun, 2, 2, 300).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    assert_eq!(volume.look_again(&blocks[0]).expect("the way is whole"), Health::Gone);
+    let repaired = volume.repair(blocks[1].vbn, blocks[1].checksum, &block(103));
+    assert_eq!(repaired.expect("the way is whole"), Repaired::Gone);
+    let left: Vec<Place> = volume.damaged().iter().map(|block| block.place).collect();
+    assert_eq!(left, [blocks[2].place, blocks[3].place]);
+    assert_eq!(volume.look_again(&blocks[2]).expect("the way is whole"), Health::Damaged);
+}
+
+#[test]
+fn block_of_a_file_whose_inode_can_not_be_read_is_not_called_gone() {
+    let (device, volume, lun, _) = rotten();
+    read_fails(&volume, lun, 2);
+    let damaged = damaged_at(&volume, lun, 2);
+    let committed = volume.state.lock().committed.clone();
+    let tree = volume.tree(&committed, crate::compare::INODE_FILE, committed.root.inode_file);
+    let inodes = tree.pointer_at_level(0, cairn_format::Inode::place(lun).0).expect("it is whole");
+    let whole = stored(&*device, inodes.vbn.0);
+    device.corrupt(offset(inodes.vbn.0), 4096, &mut Rng::new(2));
+    volume.store.forget();
+    let looked = volume.look_again(&damaged);
+    assert!(matches!(looked, Err(VolumeError::Refused(_))), "{looked:?}");
+    assert!(volume.damaged().contains(&damaged));
+    assert_eq!(volume.repair(inodes.vbn, inodes.checksum, &whole).expect("it is"), Repaired::Written);
+    assert_eq!(volume.look_again(&damaged).expect("the way is whole"), Health::Damaged);
+}
+
+#[test]
+fn block_that_was_repaired_stays_so_when_the_power_goes() {
+    let (device, volume, lun, vbn) = rotten();
+    read_fails(&volume, lun, 2);
+    let checksum = Checksum::of(&block(102)[..]);
+    assert_eq!(volume.repaired_blocks(), 0);
+    let repaired = volume.repair(cairn_base::Vbn(vbn), checksum, &block(102));
+    assert_eq!(repaired.expect("it is"), Repaired::Written);
+    assert_eq!(volume.repaired_blocks(), 1);
+    let volume = open(&Arc::new(device.durable_snapshot()));
+    assert_eq!(read(&volume, lun, 0, 10), (100..110).collect::<Vec<_>>());
+}
+
+#[test]
+fn block_that_can_not_be_read_after_its_repair_stays_known_as_damaged() {
+    let (device, volume, lun, vbn) = rotten();
+    read_fails(&volume, lun, 2);
+    let damaged = damaged_at(&volume, lun, 2);
+    device.fail_reads(offset(vbn)..offset(vbn) + 4096);
+    let repaired = volume.repair(damaged.vbn, damaged.checksum, &block(102));
+    assert!(matches!(repaired, Err(VolumeError::Damaged { .. })), "{repaired:?}");
+    assert_eq!((volume.damaged(), volume.repaired_blocks()), (vec![damaged], 0));
+}
+
+#[test]
+fn closed_volume_repairs_nothing() {
+    let (device, volume, lun, vbn) = rotten();
+    read_fails(&volume, lun, 2);
+    let damaged = damaged_at(&volume, lun, 2);
+    volume.close().expect("it closes");
+    // Who has it open now may have given the block to another file.
+    device.write_from(offset(vbn), &block(777)[..]).expect("it is there");
+    let repaired = volume.repair(damaged.vbn, damaged.checksum, &block(102));
+    assert!(matches!(repaired, Err(VolumeError::Closed)), "{repaired:?}");
+    assert!(stored(&*device, vbn)[..] == block(777)[..]);
+}
