@@ -44,8 +44,12 @@ fn shows(volume: &Arc<Volume>, lun: FileId, first: u64) {
 #[test]
 fn own_head_gives_way_only_to_what_descends_from_it_unless_it_is_given_up() {
     let (source, lun, base, copy) = copies();
+    assert_eq!(copy.own_head(), None, "an image that came is none");
     copy.failover().expect("it fails over");
     write(&copy, lun, 0, 1, 7000).expect("there is room");
+    copy.demote("first-head", false).expect("the device has room");
+    copy.failover().expect("it fails over");
+    assert_eq!(copy.own_head(), None, "a volume that takes writes has none");
     let head = copy.demote("head", false).expect("the device has room");
     write(&source, lun, 0, 1, 8000).expect("there is room");
     let target = source.create_snapshot("target").expect("it is made");
@@ -438,4 +442,71 @@ fn flush_beside_a_demotion_leaves_nothing_that_is_taken_for_a_change_of_the_next
         copy.consistency_point().expect("it commits");
         shows(&copy, lun, 9000);
     }
+}
+
+#[test]
+fn inodes_are_listed_from_any_number_on_whatever_files_are_gone() {
+    let (_device, volume) = fresh(4096);
+    let mut all: Vec<FileId> = Vec::new();
+    for step in 0..30 {
+        // Numbers of files that never came, too.
+        volume.state.lock().next_file += step * 7;
+        all.push(file(&volume, 1));
+    }
+    let image = volume.image(None).expect("it is there");
+    for from in 0..volume.numbers().file + 40 {
+        let (listed, next) = image.inodes_from(FileId(from)).expect("it can be read");
+        let listed: Vec<FileId> = listed.iter().map(|inode| inode.id).collect();
+        let expected: Vec<FileId> = all.iter().copied().filter(|id| id.0 >= from).collect();
+        assert_eq!((listed, next), (expected, None), "from {from}");
+    }
+}
+
+/// Tries to receive into a volume whenever its device is used.
+#[test]
+fn no_transfer_begins_before_a_failover_is_over() {
+    let (_device, source) = fresh(1024);
+    let lun = file(&source, 100);
+    write(&source, lun, 0, 50, 1000).expect("there is room");
+    let base = source.create_snapshot("base").expect("it is made");
+    let (device, copy) = destination_of(&source);
+    send(&source, &copy, &base);
+    copy.close().expect("it closes");
+    let watched: Arc<std::sync::OnceLock<Arc<Volume>>> = Arc::default();
+    let tried = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let (to_watch, tries) = (watched.clone(), tried.clone());
+    let tell = move |_: &[cairn_device::Operation], _: bool| {
+        if let Some(volume) = to_watch.get() {
+            tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let received = volume.receive().map(drop);
+            assert!(matches!(received, Err(VolumeError::TransferInProgress)), "{received:?}");
+        }
+    };
+    let copy = open(&Arc::new(super::log_device::Told { below: device.clone(), tell }));
+    watched.set(copy.clone()).unwrap_or_else(|_| panic!("it is set once"));
+    copy.failover().expect("it fails over");
+    assert!(tried.load(std::sync::atomic::Ordering::Relaxed) > 4);
+    assert_eq!(read(&open(&device), lun, 0, 50), (1000..1050).collect::<Vec<_>>());
+}
+
+#[test]
+fn volume_of_as_many_segments_as_there_can_be_gives_way() {
+    const HAVE: u64 = cairn_format::HaveBlock::ENTRIES;
+    // One more block of have map with the first growth, and none with the others.
+    let blocks = 5 * HAVE;
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(8 * HAVE, Role::Destination)));
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Destination };
+    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1))).expect("it is formatted");
+    let volume = open(&device);
+    let segments = |volume: &Volume| volume.commit.lock().superblock.layout.segments.len();
+    let mut grown = blocks;
+    while segments(&volume) < cairn_format::SEGMENTS_MAX {
+        grown += 1;
+        volume.grow(grown).expect("the device has room");
+    }
+    assert_eq!(segments(&volume), cairn_format::SEGMENTS_MAX);
+    assert!(matches!(volume.grow(grown + 1), Err(VolumeError::TableFull)), "there is room for no other one");
+    volume.failover().expect("it fails over");
+    let head = volume.demote("head", false).expect("it needs no more segments");
+    assert_eq!(open(&device).own_head(), Some(head));
 }

@@ -213,15 +213,38 @@ fn snapshots_of_a_group_are_told_in_the_order_of_its_volumes_and_none_is_left_of
         // One of them has that name.
         let taken = format!("taken.{round}");
         members[2].create_snapshot(&taken).expect("there is room");
-        let before: Vec<u64> = members.iter().map(|member| member.status().generation.0).collect();
+        let state_of = |member: &Arc<Volume>| {
+            let status = member.status();
+            (status.generation, status.consistency_points, member.snapshots().len())
+        };
+        let before: Vec<_> = members.iter().map(state_of).collect();
         let (at, _) = Volume::snapshot_together(&members, &taken).expect_err("the name is taken");
         let heads: Vec<String> = (0..4).map(|at| format!("head.{at}.{round}")).collect();
         assert_eq!(at, 2);
         assert!(Volume::demote_together(&members, &taken, &heads).is_err_and(|(at, _)| at == 2));
         for (at, member) in members.iter().enumerate() {
             assert_eq!(member.snapshot_named(&taken).is_some(), at == 2, "{at}");
-            assert_eq!(member.status().generation.0, before[at], "what is refused changes nothing");
+            assert_eq!(state_of(member), before[at], "what is refused changes nothing");
             assert_eq!(member.status().role, Role::Normal);
         }
+    }
+}
+
+#[test]
+fn volumes_one_of_which_has_no_room_as_a_destination_stay_as_they_are() {
+    let short = Arc::new(MemoryDevice::new(Volume::device_bytes(1024, Role::Normal)));
+    format(&*short, 1024);
+    let members = [fresh(1024).1, open(&short), fresh(1024).1];
+    let heads: Vec<String> = (0..3).map(|at| format!("head.{at}")).collect();
+    let refused = Volume::demote_together(&members, "end", &heads);
+    assert!(matches!(refused, Err((1, VolumeError::DeviceTooSmall { .. }))), "{refused:?}");
+    for member in &members {
+        assert_eq!((member.status().role, member.snapshots()), (Role::Normal, Vec::new()));
+        assert_eq!(member.status().consistency_points, 0);
+    }
+    short.grow(members[1].device_bytes_as_destination());
+    let shown = Volume::demote_together(&members, "end", &heads).expect("there is room");
+    for (member, head) in members.iter().zip(shown) {
+        assert_eq!(member.own_head(), Some(head));
     }
 }
