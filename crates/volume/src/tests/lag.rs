@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cairn_base::{Clock, SnapshotId};
+use cairn_base::{Clock, Generation, SnapshotId};
 
 use super::*;
 
@@ -264,4 +264,85 @@ fn changes_since_a_map_began_are_those_since_the_snapshot_with_which_it_did() {
     }
     let unknown = volume.changed_since_beginning(9, next, None);
     assert!(matches!(unknown, Err(VolumeError::Refused(_))), "{unknown:?}");
+}
+
+#[test]
+fn age_of_a_change_among_the_first_that_are_forgotten_is_never_told_as_less() {
+    const MOST: u64 = 4096;
+    let (clock, _device, volume, _lun, _base) = made();
+    clock.advance(9000 * SECOND);
+    let now = clock.monotonic();
+    let first = volume.open_generation();
+    assert_eq!(first.0, volume.status().generation.0 + 1);
+    let changed_at = |back: u64| now - SECOND * back as u32;
+    for number in 0..MOST + 20 {
+        volume.state.lock().changed_at(Generation(first.0 + number), changed_at(8000 - number));
+        // What comes to the same generation later makes it no younger.
+        volume.state.lock().changed_at(Generation(first.0 + number), now);
+    }
+    assert!(volume.state.lock().first_changes.len() as u64 <= MOST);
+    for number in 0..MOST + 20 {
+        let base = Generation(first.0 + number - 1);
+        let real = now - changed_at(8000 - number);
+        let created = Timestamp(volume.now().0 - real.as_nanos() as u64 - 5_000_000_000);
+        let (age, _) = volume.first_change_after(Some((base, Timestamp(0))), created);
+        let more = if number < 20 { 5 * SECOND } else { Duration::ZERO };
+        assert_eq!(age, Some(real + more), "{number}");
+    }
+}
+
+#[test]
+fn changes_that_could_not_be_committed_are_counted_as_those_in_memory_that_they_are() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(1024, Role::Normal)));
+    format(&*device, 1024);
+    let volume = open(&device);
+    let lun = file(&volume, 100);
+    let base = volume.create_snapshot("base").expect("it is made");
+    assert_eq!(volume.status().dirty, 0);
+    volume.punch(lun, Lba(0), 1).expect("it is punched");
+    write(&volume, lun, 10, 5, 100).expect("there is room");
+    let dirty = volume.status().dirty;
+    assert!(dirty >= 5, "{dirty}");
+    device.fail_operations(0, u64::MAX, cairn_device::DeviceError::OutOfService);
+    assert!(volume.consistency_point().is_err());
+    assert_eq!(volume.status().dirty, dirty);
+    assert_eq!(behind(&volume, &base).1, dirty);
+    volume.close().expect("nothing can be committed any more");
+}
+
+#[test]
+fn time_of_a_volume_is_that_of_its_clock() {
+    let (clock, _device, volume, _lun, _base) = made();
+    clock.advance(3 * SECOND);
+    assert_eq!((volume.now(), volume.coarse_now()), (clock.now(), clock.coarse()));
+    assert_ne!(volume.now(), Timestamp(0));
+}
+
+#[test]
+fn age_of_what_a_relationship_has_not_sent_counts_from_where_each_of_its_maps_begins() {
+    let (clock, _device, volume, lun, _base) = made();
+    let age = |relationship: u64, map: FileId| {
+        let behind = volume.changed_since_beginning(relationship, map, None).expect("it is known");
+        behind.first_change.map(|first| behind.now.since(first))
+    };
+    let begin = |name: &str, relationship: u64| {
+        volume.create_snapshot_since(name, relationship).expect("there is room");
+        clock.advance(100 * SECOND);
+        volume.since_files(relationship).expect("it has begun").accumulating
+    };
+    let write_and_wait = |seconds: u32| {
+        write(&volume, lun, 0, 1, u64::from(seconds)).expect("there is room");
+        clock.advance(seconds * SECOND);
+        volume.consistency_point().expect("it commits");
+    };
+    let first = begin("first", 7);
+    write_and_wait(2);
+    let other = begin("other", 8);
+    write_and_wait(3);
+    let second = begin("second", 7);
+    assert_eq!(volume.since_files(7).expect("it goes on").in_flight, Some(first));
+    write_and_wait(4);
+    assert_eq!(age(7, second), Some(4 * SECOND));
+    assert_eq!(age(8, other), Some(107 * SECOND));
+    assert_eq!(age(7, first), Some(209 * SECOND), "what is in flight is not there yet");
 }

@@ -1,7 +1,9 @@
 //! What is refused, and that nothing is different afterwards.
 
-use cairn_base::SnapshotId;
+use cairn_base::{SnapshotId, Vbn};
+use cairn_device::DeviceError;
 use cairn_format::layout::{SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN, SUPERBLOCK_A, SUPERBLOCK_B};
+use cairn_format::{FormatError, Structure};
 
 use super::*;
 use crate::open::read_slots;
@@ -234,6 +236,7 @@ fn volume_that_is_closed_does_nothing_any_more() {
         ("image of a snapshot", volume.image(Some(snapshot.id)).map(drop)),
         ("check", volume.check(&mut |_| {}).map(drop)),
         ("growth", volume.grow(1100)),
+        ("write-back", volume.write_back(std::time::Duration::ZERO)),
     ]);
     for (what, outcome) in outcomes {
         assert!(matches!(outcome, Err(VolumeError::Closed)), "{what}: {outcome:?}");
@@ -268,4 +271,27 @@ fn device_is_formatted_only_without_any_whole_superblock_and_forgets_its_earlier
     let again = file(&volume, 100);
     assert_eq!(read(&volume, again, 0, 10), [0; 10]);
     assert_sound(&volume);
+}
+
+#[test]
+fn clients_of_a_device_are_told_of_each_failure_as_what_it_is() {
+    let (offset, length) = (8192, 4096);
+    let place = Place::Data { file: FileId(2), lba: Lba(1) };
+    let io = DeviceError::Corrupt { offset: 5, length: 6 };
+    let label = FormatError::Checksum(Structure::Superblock);
+    let latched = || VolumeError::Latched(Box::new(VolumeError::NoSpace));
+    for (error, told) in [
+        (VolumeError::Device(io.clone()), io),
+        (VolumeError::NoSpace, DeviceError::NoSpace { offset, length }),
+        (VolumeError::TableFull, DeviceError::NoSpace { offset, length }),
+        (VolumeError::Damaged { vbn: Vbn(1), place }, DeviceError::Corrupt { offset, length }),
+        (VolumeError::Label(label), DeviceError::Corrupt { offset, length }),
+        (VolumeError::WrongRole(Role::Destination), DeviceError::ReadOnly),
+        (latched(), DeviceError::ReadOnly),
+        (VolumeError::Closed, DeviceError::OutOfService),
+        (VolumeError::OtherHead, DeviceError::OutOfService),
+    ] {
+        let heard = error.to_device(offset, length);
+        assert_eq!(format!("{heard:?}"), format!("{told:?}"), "{error}");
+    }
 }

@@ -1,5 +1,7 @@
 //! Full volumes: what must still work there.
 
+use std::time::Duration;
+
 use cairn_base::{SnapshotId, Vbn};
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
 use cairn_format::{FANOUT, INODES_PER_BLOCK};
@@ -516,4 +518,34 @@ fn file_is_made_in_a_full_volume_as_soon_as_nobody_reads_what_was_freed() {
     make().expect("nobody needs what was freed");
     volume.consistency_point().expect("it commits");
     assert_sound(&volume);
+}
+
+#[test]
+fn blocks_that_wait_in_memory_are_written_back_before_writers_have_to_wait() {
+    type WriteBack = fn(&Arc<Volume>) -> Result<(), VolumeError>;
+    let ways: [WriteBack; 2] =
+        [|volume| volume.background(Duration::ZERO), |volume| volume.write_back(Duration::ZERO)];
+    for write_back in ways {
+        let (_device, volume) = fresh(4096);
+        let lun = file(&volume, 1000);
+        let unplaced = |volume: &Arc<Volume>| volume.state.lock().open.unplaced;
+        let half = volume.memory.dirty_blocks / 2;
+        (0..half - 1).for_each(|lba| write(&volume, lun, lba, 1, 100).expect("there is room"));
+        write_back(&volume).expect("it goes on");
+        assert_eq!(unplaced(&volume), half - 1, "a few may become more");
+        write(&volume, lun, half - 1, 1, 100).expect("there is room");
+        write_back(&volume).expect("it goes on");
+        assert_eq!(unplaced(&volume), 0);
+        assert_eq!(read(&volume, lun, 0, half), (100..100 + half).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn blocks_kept_back_and_blocks_promised_are_none_that_a_volume_calls_free() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 100);
+    let unused = || volume.status().blocks - volume.status().used;
+    assert_eq!(volume.status().free, unused() - volume.status().reserve);
+    write(&volume, lun, 0, 10, 1).expect("there is room");
+    assert!(volume.status().free <= unused() - volume.status().reserve - 10);
 }
