@@ -433,3 +433,32 @@ fn nothing_is_received_into_a_volume_that_takes_writes_in_any_schedule() {
         assert_eq!(volume.status_role() == Role::Normal, outcome.is_ok());
     });
 }
+
+/// A scrub in small steps, while snapshots are made and deleted.
+#[test]
+fn scrub_goes_on_beside_snapshots_that_come_and_go_in_every_schedule() {
+    explore(|| {
+        let (_device, volume, lun) = fresh(16, 1024);
+        let owner = {
+            let volume = volume.clone();
+            thread::spawn(move || {
+                for version in 1..4 {
+                    let made = volume.create_snapshot(&format!("s{version}")).expect("there is room");
+                    write(&volume, lun, version, version).expect("there is room");
+                    volume.delete_snapshots(&[made.id]).expect("it is deleted");
+                }
+            })
+        };
+        let mut cursor = volume.begin_scrub();
+        for _ in 0..10 {
+            let step = volume.scrub(&mut cursor, 3).expect("it is open, whatever goes");
+            assert_eq!(step.findings, [], "nothing is damaged");
+            if step.finished {
+                cursor = volume.begin_scrub();
+            }
+        }
+        owner.join().expect("the owner ends");
+        let ends = (0..100).any(|_| volume.scrub(&mut cursor, 3).expect("it is open").finished);
+        assert!(ends, "the pass does not end");
+    });
+}
