@@ -549,3 +549,50 @@ fn blocks_kept_back_and_blocks_promised_are_none_that_a_volume_calls_free() {
     write(&volume, lun, 0, 10, 1).expect("there is room");
     assert!(volume.status().free <= unused() - volume.status().reserve - 10);
 }
+
+#[test]
+fn consistency_point_is_due_with_many_changes_in_memory_or_when_half_of_what_is_free_is_spoken_for() {
+    // So many changes, and so much more free than twice what is promised and kept back.
+    let is_due = |changes: u64, more: Option<i64>| {
+        let (_device, volume) = fresh(8192);
+        let lun = file(&volume, 4000);
+        (0..changes).for_each(|lba| write(&volume, lun, lba, 1, 100).expect("there is room"));
+        while volume.place(1024, u64::MAX).expect("they are written") > 0 {}
+        if let Some(more) = more {
+            let mut state = volume.state.lock();
+            let left = (2 * (state.promised(0) + state.reserve())).saturating_add_signed(more);
+            for vbn in (0..8192).map(Vbn) {
+                if state.used.free() > left {
+                    state.used.set(vbn);
+                }
+            }
+        }
+        let before = volume.status().consistency_points;
+        volume.background(Duration::ZERO).expect("it goes on");
+        volume.status().consistency_points > before
+    };
+    let few = 1024;
+    assert!(is_due(few + 1, Some(-1)));
+    assert!(!is_due(few + 1, Some(0)) && !is_due(few + 1, None), "there is room");
+    assert!(!is_due(few, Some(-1)), "there is little to be gained");
+    let many = crate::limits::Memory::of(1 << 20).changes_soft;
+    assert!(is_due(many, None) && !is_due(many - 1, None));
+}
+
+#[test]
+fn blocks_that_an_image_kept_back_are_free_soon_after_it_is_closed() {
+    let (_device, volume) = fresh(4096);
+    let lun = file(&volume, 200);
+    write(&volume, lun, 0, 200, 100).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let image = volume.image(None).expect("it is there");
+    write(&volume, lun, 0, 200, 500).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let used = volume.status().used;
+    volume.background(Duration::ZERO).expect("it goes on");
+    assert_eq!(volume.status().used, used, "they are shown");
+    drop(image);
+    volume.background(Duration::ZERO).expect("it goes on");
+    assert!(volume.status().used <= used - 200, "without a change or a consistency point");
+    assert_sound(&volume);
+}
