@@ -6,18 +6,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cairn_base::explored::explore;
 use cairn_base::{FileId, Lba, ManualClock, Rng, Timestamp, Vbn, VolumeId};
 use cairn_device::{Block, BlockMut, Device, DeviceError, Extent, FaultDevice, Geometry, Operation};
 use cairn_format::FileKind;
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread;
 
 use crate::*;
 
 /// Schedules of each scenario and kind of scheduler.
 const SCHEDULES: usize = 200;
-/// Preemptions that a bug needs at most for PCT to find it soon.
-const PREEMPTIONS: usize = 3;
 
 /// Lets others go on before and after each batch, as a device does that takes its time.
 struct Slow(FaultDevice);
@@ -36,16 +34,6 @@ impl Device for Slow {
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
         self.0.extents(offset, length, limit)
     }
-}
-
-fn explore(scenario: impl Fn() + Send + Sync + 'static) {
-    let scenario = Arc::new(scenario);
-    let mut config = shuttle::Config::new();
-    config.stack_size = 1 << 20;
-    let random = scenario.clone();
-    shuttle::Runner::new(RandomScheduler::new_from_seed(1, SCHEDULES), config.clone()).run(move || random());
-    let pct = PctScheduler::new_from_seed(2, PREEMPTIONS, SCHEDULES);
-    shuttle::Runner::new(pct, config).run(move || scenario());
 }
 
 fn open(device: &Arc<Slow>) -> Arc<Volume> {
@@ -123,7 +111,7 @@ fn assert_sound(volume: &Arc<Volume>) {
 /// Two writers on blocks of their own, two flushers, write-back and a consistency point. The power goes at the end.
 #[test]
 fn flush_covers_what_was_answered_before_it_in_every_schedule() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (device, volume, lun) = fresh(16, 1024);
         let writers: Vec<_> = (0..2u64)
             .map(|writer| {
@@ -169,7 +157,7 @@ fn flush_covers_what_was_answered_before_it_in_every_schedule() {
 #[test]
 fn flush_that_is_acknowledged_covers_what_was_answered_before_it_though_the_device_fails_in_any_schedule() {
     let runs = AtomicU64::new(0);
-    explore(move || {
+    explore(SCHEDULES, move || {
         let (device, volume, lun) = fresh(16, 1024);
         let after = runs.fetch_add(1, Ordering::SeqCst) % 16;
         device.0.fail_operations(after, 1, DeviceError::OutOfService);
@@ -215,7 +203,7 @@ fn flush_that_is_acknowledged_covers_what_was_answered_before_it_though_the_devi
 /// that may be in the middle of reading from the device.
 #[test]
 fn reader_never_sees_a_reused_block_in_any_schedule() {
-    explore(|| {
+    explore(SCHEDULES, || {
         const LENGTH: u64 = 240;
         let (_device, volume, lun) = fresh(LENGTH, 530);
         let (started, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -245,7 +233,7 @@ fn reader_never_sees_a_reused_block_in_any_schedule() {
 /// Snapshots come and go beside a writer; an image that was taken shows the same until it is closed, also when its snapshot is gone.
 #[test]
 fn image_does_not_change_in_any_schedule() {
-    explore(|| {
+    explore(SCHEDULES, || {
         const LENGTH: u64 = 96;
         let (_device, volume, lun) = fresh(LENGTH, 450);
         let writing = volume.clone();
@@ -291,7 +279,7 @@ fn image_does_not_change_in_any_schedule() {
 #[test]
 fn step_of_a_mirror_ships_from_memory_what_the_device_has_in_any_schedule() {
     const LENGTH: u64 = 24;
-    explore(|| {
+    explore(SCHEDULES, || {
         let (_device, volume, lun) = fresh(LENGTH, 450);
         let writing = volume.clone();
         let writer = thread::spawn(move || {
@@ -341,7 +329,7 @@ fn step_of_a_mirror_ships_from_memory_what_the_device_has_in_any_schedule() {
 /// A block is written again and again while mirrors that follow come and go: what is found in memory is never older than what is on the device.
 #[test]
 fn nothing_that_was_let_go_of_comes_back_to_memory_in_any_schedule() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (_device, volume, _lun) = fresh(1, 64);
         let vbn = Vbn(500);
         let stored = Arc::new(AtomicU64::new(0));
@@ -378,7 +366,7 @@ fn nothing_that_was_let_go_of_comes_back_to_memory_in_any_schedule() {
 /// Two writers fill a volume by overwriting, with readers in between: nobody hears "no space" while there is some, and nobody waits for ever.
 #[test]
 fn nearly_full_volume_takes_overwrites_in_every_schedule() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (_device, volume, lun) = fresh(96, 60);
         let room = volume.status().free.min(96) / 3;
         for lba in 0..room {
@@ -412,7 +400,7 @@ fn nearly_full_volume_takes_overwrites_in_every_schedule() {
 /// A transfer begins and ends again and again beside a failover: none is under way when the volume takes writes.
 #[test]
 fn nothing_is_received_into_a_volume_that_takes_writes_in_any_schedule() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let device = FaultDevice::new(Volume::device_bytes(1024, Role::Destination));
         let options = FormatOptions { id: VolumeId([7; 16]), blocks: 1024, role: Role::Destination };
         Volume::format(&device, &options, &ManualClock::new(Timestamp(1))).expect("it is formatted");
@@ -437,7 +425,7 @@ fn nothing_is_received_into_a_volume_that_takes_writes_in_any_schedule() {
 /// A scrub in small steps, while snapshots are made and deleted.
 #[test]
 fn scrub_goes_on_beside_snapshots_that_come_and_go_in_every_schedule() {
-    explore(|| {
+    explore(SCHEDULES, || {
         let (_device, volume, lun) = fresh(16, 1024);
         let owner = {
             let volume = volume.clone();
