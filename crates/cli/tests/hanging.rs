@@ -136,3 +136,38 @@ fn disk_that_hangs_while_it_is_opened_holds_up_what_it_belongs_to_and_nothing_el
     wait_until("its device is open again", || server.run(&["history", "status", "b-slow"]).status.success());
     assert_eq!(server.terminate(), 0);
 }
+
+#[test]
+fn disk_that_hangs_at_a_start_keeps_what_is_on_it_closed_until_it_answers_and_nothing_else() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let here = |name: &str| path(dir.path(), name);
+    let below = Below::new(dir.path());
+    let mut server = Running::start(dir.path(), "d");
+    let [of_a_volume, of_a_device] = [below.disk("volume.img"), below.disk("device.img")];
+    server.good(&["volume", "create", "a-slow", "--device", &of_a_volume]);
+    server.good(&["lun", "create", "a-slow/lun", "--size", "16M"]);
+    server.good(&["snapshot", "create", "a-slow@base"]);
+    server.good(&["clone", "create", "a-slow@base", "b-copy"]);
+    server.good(&["device", "adopt", "c-slow", "--origin", &of_a_device, "--history", &here("c.history")]);
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    server.kill();
+    below.server.signal("STOP");
+    server.restart();
+    let status = server.run(&["status"]);
+    let said = String::from_utf8_lossy(&status.stdout).into_owned();
+    let others = server.run(&["lun", "create", "vol0/lun", "--size", "16M"]).status.success();
+    let closed = ["a-slow", "b-copy"].map(|volume| !server.run(&["lun", "list", volume]).status.success());
+    // Before anything is said of it: who is stopped ends nothing.
+    below.server.signal("CONT");
+    assert!(status.status.success() && others, "the others are served: {said}");
+    assert_eq!(closed, [true; 2], "{said}");
+    assert_eq!(said.matches("it does not answer; it is opened as soon as it does").count(), 2, "{said}");
+    let is_open = |volume: &str| server.run(&["lun", "list", volume]).status.success();
+    wait_until("its volume is open", || is_open("a-slow"));
+    wait_until("the clone of that is open", || is_open("b-copy"));
+    wait_until("its device is open", || server.run(&["history", "status", "c-slow"]).status.success());
+    assert_eq!(server.terminate(), 0);
+}

@@ -27,6 +27,7 @@ use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
 use crate::names;
 use crate::seen::Seen;
+use crate::settled::{no_answer, silent};
 use crate::state;
 use crate::token::random_bytes;
 use crate::turns::Turns;
@@ -116,6 +117,15 @@ impl Document {
             release_stopped: None,
             unknown: true,
         }
+    }
+
+    /// What it is on that is no LUN of a volume.
+    fn files(&self) -> Vec<PathBuf> {
+        let file = |place: &Place| match place {
+            Place::File(path) => Some(path.clone()),
+            Place::Lun { .. } => None,
+        };
+        [Some(&self.origin), self.history.as_ref()].into_iter().flatten().filter_map(file).collect()
     }
 }
 
@@ -208,19 +218,28 @@ impl Devices {
         fs::create_dir_all(&dir).map_err(ServerError::path("create", &dir))?;
         let (turns, claimed, entries) = (Turns::default(), Mutex::default(), RwLock::default());
         let devices = Self { dir, clock, volumes, turns, claimed, entries };
+        let mut names = Vec::new();
         let listing = fs::read_dir(&devices.dir).map_err(ServerError::path("read", &devices.dir))?;
         for found in listing {
             let path = found.map_err(ServerError::path("read", &devices.dir))?.path();
-            let Some(name) = path.extension().filter(|end| *end == "json").and(path.file_stem()) else {
-                continue;
-            };
-            devices.open_one(&name.to_string_lossy())?;
+            if let Some(name) = path.extension().filter(|end| *end == "json").and(path.file_stem()) {
+                names.push(name.to_string_lossy().into_owned());
+            }
+        }
+        let files = |name: &String| {
+            let document = state::load::<Document>(&devices.path(name)).ok().flatten();
+            document.map(|document| document.files()).unwrap_or_default()
+        };
+        let silent = silent(names.iter().flat_map(files));
+        for name in &names {
+            devices.open_one(name, &silent)?;
         }
         Ok(devices)
     }
 
     /// Opens what the document of a device says. One whose document can't be read is not exported; where it is, which never changes, is taken from the copy beside it, so that nobody else gets to that.
-    fn open_one(&self, name: &str) -> Result<(), ServerError> {
+    /// One that is on something `silent` stays closed until that answers.
+    fn open_one(&self, name: &str, silent: &BTreeSet<PathBuf>) -> Result<(), ServerError> {
         let path = self.path(name);
         let (document, unread) = state::known::<Document>(&path);
         if let Some(unread) = unread {
@@ -239,7 +258,11 @@ impl Devices {
             _ => state::keep_copy(&path),
         }
         let document = self.settle_clones(name, document);
-        let entry = match self.start(name, &document) {
+        let started = match document.files().iter().find(|path| silent.contains(*path)) {
+            Some(path) => Err(no_answer(path).into()),
+            None => self.start(name, &document),
+        };
+        let entry = match started {
             Ok(entry) => {
                 if let (true, Entry::Open(open)) = (document.releasing, &entry) {
                     tracing::warn!(
@@ -269,7 +292,7 @@ impl Devices {
         let _turn = self.turns.take(&[name], "its document is being read")?;
         self.check_unread(name)?;
         self.entries.write().remove(name);
-        self.open_one(name)
+        self.open_one(name, &BTreeSet::new())
     }
 
     /// Refuses a device that is in service, or out of it for another reason than its document.

@@ -1,12 +1,15 @@
 //! Whether a file or disk is there, and whether one that came back is all there: who copies one to its place would have the first half of it opened, and written to.
 
 use std::collections::BTreeSet;
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use cairn_device::OpenError;
 use parking_lot::Mutex;
 
 /// How long a file was not written to that nobody copies any more.
@@ -14,6 +17,9 @@ const QUIET: Duration = Duration::from_secs(5);
 
 /// How long is waited for a file system to say what is there. What was opened a moment ago it knows without looking.
 const ANSWER: Duration = Duration::from_secs(2);
+
+/// How long a start waits for disks to answer: one that sleeps, or whose controller tries once more, takes some seconds.
+const AWAKE: Duration = Duration::from_secs(5);
 
 /// Paths that somebody has looked at in vain, and whose looks are not over: nobody looks there again before.
 static HANGING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
@@ -46,6 +52,39 @@ pub(crate) fn found(path: &Path) -> Option<Metadata> {
     None
 }
 
+/// Those of these files and disks that do not answer when their beginning is read. What is not there answers. They are looked at side by side.
+pub(crate) fn silent(paths: impl IntoIterator<Item = PathBuf>) -> BTreeSet<PathBuf> {
+    let mut silent: BTreeSet<PathBuf> = paths.into_iter().collect();
+    let (answer, answered) = mpsc::channel();
+    for path in &silent {
+        let (path, answer) = (path.clone(), answer.clone());
+        // It ends with the hanging, or with the server.
+        let look = move || {
+            let _ = File::open(&path).and_then(|file| file.read_at(&mut [0; 512], 0));
+            let _ = answer.send(path);
+        };
+        if std::thread::Builder::new().name("look".to_owned()).spawn(look).is_err() {
+            // Whoever opens one finds out.
+            return BTreeSet::new();
+        }
+    }
+    let begun = Instant::now();
+    while !silent.is_empty() {
+        match answered.recv_timeout(AWAKE.saturating_sub(begun.elapsed())) {
+            Ok(path) => silent.remove(&path),
+            Err(_) => break,
+        };
+    }
+    silent
+}
+
+/// What is said of one of them.
+pub(crate) fn no_answer(path: &Path) -> OpenError {
+    let why = "it does not answer; it is opened as soon as it does, and the others are served";
+    let source = io::Error::new(io::ErrorKind::TimedOut, why);
+    OpenError::Io { path: path.to_owned(), source }
+}
+
 /// True for a disk, and for a file that has not been written to for a moment; false for what is not there.
 pub(crate) fn has_settled(path: &Path) -> bool {
     let Ok(found) = fs::metadata(path) else { return false };
@@ -56,7 +95,6 @@ pub(crate) fn has_settled(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
     use std::time::SystemTime;
 
     use super::*;

@@ -26,7 +26,7 @@ use crate::hooks::Hooks;
 use crate::images::Keep;
 use crate::names;
 use crate::schedules::Schedules;
-use crate::settled::found;
+use crate::settled::{found, no_answer, silent};
 use crate::state;
 use crate::token::random_bytes;
 use crate::turns::Turns;
@@ -243,10 +243,32 @@ impl Volumes {
                 names.push(name);
             }
         }
+        let silent = silent(names.iter().flat_map(|name| volumes.named(name)));
         for name in volumes.parents_first(names) {
-            volumes.open_entry(&name);
+            match volumes.named(&name).into_iter().find(|path| silent.contains(path)) {
+                Some(path) => volumes.leave_closed(&name, &path),
+                None => volumes.open_entry(&name),
+            }
         }
         Ok(volumes)
+    }
+
+    /// What a volume is on outside of the data directory.
+    fn named(&self, name: &str) -> Vec<PathBuf> {
+        let Some(document) = self.places(name) else { return Vec::new() };
+        let store = document.history.as_ref().map(|beneath| beneath.store().clone());
+        let all = document.devices.iter().chain(&document.log_devices).cloned().chain(store);
+        all.filter(|path| path.is_absolute()).collect()
+    }
+
+    /// Leaves a volume closed at the start, for others not to wait for a disk that does not answer. It is opened once that does.
+    fn leave_closed(&self, name: &str, path: &Path) {
+        if let Some(of) = self.places(name).and_then(|document| document.clone_of) {
+            let _ = self.keep_base(name, &of);
+        }
+        let error = ServerError::OpenDevice(no_answer(path));
+        tracing::error!(volume = name, %error, "a volume is not open yet");
+        self.entries.write().insert(name.to_owned(), Entry::Unavailable(Arc::new(error)));
     }
 
     /// Opens a volume and puts it among the others, whatever comes of it.
