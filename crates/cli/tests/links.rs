@@ -86,6 +86,44 @@ fn limit_holds_a_running_transfer_back_until_it_is_lifted() {
 }
 
 #[test]
+fn baseline_that_goes_on_by_the_schedule_is_in_a_hurry_like_one_that_does_not() {
+    const LENGTH: usize = 100 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let source = Running::start(dir.path(), "source");
+    source.good(&["volume", "create", "vol0", "--size", "256M"]);
+    source.good(&["lun", "create", "vol0/db", "--size", "128M"]);
+    let mut rng = cairn_base::Rng::new(9);
+    let mut bytes = vec![0; LENGTH];
+    rng.fill(&mut bytes);
+    let mut disk = source.disk("vol0/db");
+    bytes.chunks(4 << 20).zip(0..).for_each(|(part, at)| disk.write(at * (4 << 20), part).unwrap());
+    disk.flush().unwrap();
+    let mut destination = Running::start(dir.path(), "destination");
+    let token = source.invite();
+    let arguments = ["mirror", "create", "vol0", &token, "--every", "20m", "--limit", "100K"];
+    std::thread::scope(|scope| {
+        let create = scope.spawn(|| destination.run(&arguments));
+        poll("the baseline begins", || {
+            let running = destination.run(&["mirror", "status", "vol0", "--json"]);
+            let shown: Value = serde_json::from_slice(&running.stdout).unwrap_or_default();
+            shown["last"]["sent_bytes"].as_u64().unwrap_or(0) > 0 && shown["state"] == "transferring-baseline"
+        });
+        destination.signal("KILL");
+        assert!(!create.join().unwrap().status.success());
+    });
+    destination.kill();
+    destination.restart();
+    destination.good(&["mirror", "set", "vol0", "--limit", "off"]);
+    // A trickle of 4 MiB/s would take 25 s.
+    poll("there is an image", || destination.has_export("vol0/db"));
+    poll("it is whole", || status(&destination)["state"] == "mirrored");
+    let took = status(&destination)["last"]["duration_ms"].as_u64().unwrap();
+    assert!(took < 15_000, "{took} ms");
+    let shown = destination.disk("vol0/db").read(0, 4 << 20).unwrap();
+    assert!(shown == bytes[..4 << 20]);
+}
+
+#[test]
 fn update_that_has_time_is_spread_over_it() {
     let dir = tempfile::tempdir().unwrap();
     let source = source(dir.path());

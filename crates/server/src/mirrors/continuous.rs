@@ -107,7 +107,8 @@ impl Mirrors {
     /// Begins what is due: an update, or a session.
     pub(super) fn begin_due(self: &Arc<Self>, relation: &Arc<Relation>) -> Result<(), ServerError> {
         if !relation.document.lock().when.continuous {
-            let within = relation.document.lock().within();
+            // Until there is an image there is no disaster that it would survive.
+            let within = relation.document.lock().within().filter(|_| relation.has_image());
             let manner = Manner { within, ..Manner::default() };
             return self.begin(relation, None, "mirror update", manner).map(drop);
         }
