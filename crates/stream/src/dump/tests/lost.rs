@@ -22,7 +22,7 @@ pub(super) struct Spot {
     pub(super) kind: RecordKind,
     pub(super) bytes: Range<usize>,
     /// Behind the runs; where there are none, behind the head.
-    data_at: usize,
+    pub(super) data_at: usize,
     pub(super) blocks: Blocks,
 }
 

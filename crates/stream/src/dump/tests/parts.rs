@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cairn_base::Vbn;
 use cairn_device::{DeviceError, Geometry, Request};
 use cairn_format::SnapshotEntry;
-use cairn_format::stream::{Encoding, RECORD_SNAPSHOTS_MAX, RecordKind, StreamRun};
+use cairn_format::stream::{Encoding, RECORD_SNAPSHOTS_MAX, RecordHeader, RecordKind, StreamRun};
 
-use super::lost::{long, spots_of};
+use super::lost::{Spot, long, spots_of};
 use super::wrong::Pieces;
 use super::*;
 use crate::dump::device::DumpDevice;
@@ -207,9 +207,44 @@ impl Read for Slow {
     }
 }
 
+/// A part of many records, few of them with gaps.
+fn many() -> Vec<u8> {
+    let (volume, luns) = source(1);
+    luns.create("b", 2400 * 4096).expect("a LUN");
+    let mut bytes = vec![0; 2400 * 4096];
+    Rng::new(58).fill(&mut bytes);
+    luns.open("b").expect("the LUN").write_from(0, &bytes).expect("written");
+    let target = volume.create_snapshot("one").expect("a snapshot").id;
+    dump(&volume, 1, None, target, 1, Compression::None).remove(0)
+}
+
+/// Whichever of two is damaged so that both seem to have a block: the other one has its own.
+#[test]
+fn record_that_seems_to_reach_into_its_neighbour_by_a_block_costs_that_one_none() {
+    let file = many();
+    let spots = spots_of(&file);
+    let extents: Vec<_> = spots.iter().filter(|spot| spot.kind == RecordKind::Extents).collect();
+    let meet = |pair: &&[&Spot]| {
+        pair[0].blocks.keys().next_back().map(|last| last + 1) == pair[1].blocks.keys().next().copied()
+    };
+    let pair = extents.windows(2).find(meet).expect("two that meet");
+    let last_run = pair[0].data_at - StreamRun::SIZE;
+    let first_run = pair[1].bytes.start + RecordHeader::SIZE;
+    for (run, further, whole) in [(last_run, 1, pair[1]), (first_run, u64::MAX, pair[0])] {
+        let mut file = file.clone();
+        let first = u64::from_le_bytes(file[run..run + 8].try_into().expect("eight bytes"));
+        file[run..run + 8].copy_from_slice(&first.wrapping_add(further).to_le_bytes());
+        let device = DumpDevice::new(vec![vec![index("f", &file)]], BLOCKS);
+        for (vbn, content) in &whole.blocks {
+            let read = device.read(Volume::space_offset(BLOCKS) + vbn * 4096, 4096);
+            assert!(read.expect("its record is whole").to_vec() == *content, "block {vbn}");
+        }
+    }
+}
+
 #[test]
 fn restore_of_more_batches_than_are_under_way_at_a_time_has_every_block() {
-    let file = long(58, Compression::None);
+    let file = many();
     let mut blocks = 0;
     let spots = spots_of(&file);
     let extents = spots.iter().filter(|spot| spot.kind == RecordKind::Extents);
@@ -219,7 +254,8 @@ fn restore_of_more_batches_than_are_under_way_at_a_time_has_every_block() {
             (spot.bytes.end, blocks)
         })
         .collect();
-    assert!(ends.len() > 4, "{} records", ends.len());
+    // More than what may wait before and behind each of them.
+    assert!(ends.len() > 8, "{} records", ends.len());
     let memory = || MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal));
     let device = Arc::new(Counting { device: memory(), written: AtomicU64::new(0) });
     let slow = Slow { file: file.clone(), at: 0, ends, device: device.clone() };
