@@ -6,11 +6,15 @@ use cairn_format::{Attributes, BlockPointer, INODES_PER_BLOCK, Inode};
 use crate::compare::INODE_FILE;
 use crate::error::{Place, VolumeError};
 use crate::image::Image;
-use crate::store::Wanted;
-use crate::tree::difference;
+use crate::space::Redirects;
+use crate::store::{Store, Wanted};
+use crate::tree::{BATCH, difference};
 
 /// An inode as it is in two images; `None` where there is no such file.
 pub type InodePair = (Option<Inode>, Option<Inode>);
+
+/// A block of the inode file: its number, and where each image has it.
+type Differing = (u64, BlockPointer, BlockPointer);
 
 fn unread(inode: Inode) -> Inode {
     Inode { attributes: Attributes { accessed_ns: 0, ..inode.attributes }, ..inode }
@@ -27,26 +31,44 @@ impl Image {
     pub fn changed_inodes(&self, base: &Image) -> Result<Vec<InodePair>, VolumeError> {
         let old = base.volume().tree(base.committed(), INODE_FILE, base.root().inode_file);
         let new = self.volume().tree(self.committed(), INODE_FILE, self.root().inode_file);
-        let mut blocks = Vec::new();
+        let mut blocks: Vec<Differing> = Vec::new();
         difference(&old, &new, &mut |at, level, before, after| {
             if level == 0 {
                 blocks.push((at, before, after));
             }
         })?;
         let mut changed = Vec::new();
-        for (at, before, after) in blocks {
-            let pairs = base.inodes_at(at, before)?.into_iter().zip(self.inodes_at(at, after)?);
+        for chunk in blocks.chunks(BATCH) {
+            let inodes_in = |image: &Image, pick: fn(&Differing) -> BlockPointer| {
+                inodes_at(
+                    &image.volume().store,
+                    image.redirects(),
+                    chunk.iter().map(|one| (one.0, pick(one))),
+                )
+            };
+            let (before, after) = (inodes_in(base, |one| one.1)?, inodes_in(self, |one| one.2)?);
+            let pairs = before.into_iter().zip(after);
             changed.extend(pairs.filter(|(before, after)| before.map(unread) != after.map(unread)));
         }
         Ok(changed)
     }
+}
 
-    /// The inodes of one block of the inode file, by slot.
-    fn inodes_at(&self, at: u64, pointer: BlockPointer) -> Result<Vec<Option<Inode>>, VolumeError> {
-        let place = Place::Data { file: INODE_FILE, lba: Lba(at) };
-        let block = self.volume().store.load_one(Wanted { pointer, place }, self.redirects())?;
-        let parse =
-            |slot| Inode::parse(&block, slot).map_err(|_| VolumeError::Damaged { vbn: pointer.vbn, place });
-        (0..INODES_PER_BLOCK as usize).map(parse).collect()
+/// The inodes of blocks of the inode file, which are read at once: by block and slot.
+pub(crate) fn inodes_at(
+    store: &Store,
+    redirects: &Redirects,
+    blocks: impl Iterator<Item = (u64, BlockPointer)>,
+) -> Result<Vec<Option<Inode>>, VolumeError> {
+    let place = |at| Place::Data { file: INODE_FILE, lba: Lba(at) };
+    let wanted: Vec<Wanted> = blocks.map(|(at, pointer)| Wanted { pointer, place: place(at) }).collect();
+    let mut inodes = Vec::with_capacity(wanted.len() * INODES_PER_BLOCK as usize);
+    for (block, Wanted { pointer, place }) in store.load(&wanted, redirects).into_iter().zip(&wanted) {
+        let block = block?;
+        for slot in 0..INODES_PER_BLOCK as usize {
+            let inode = Inode::parse(&block, slot);
+            inodes.push(inode.map_err(|_| VolumeError::Damaged { vbn: pointer.vbn, place: *place })?);
+        }
     }
+    Ok(inodes)
 }

@@ -1,13 +1,14 @@
 //! Every block of one root that another root does not have: its pointer and where in the volume it belongs.
 
-use cairn_base::{FileId, Lba};
-use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode, Root, TreeRef};
+use cairn_base::FileId;
+use cairn_format::{BlockPointer, Root, TreeRef};
 
 use crate::compare::{ACTIVE_MAP, INODE_FILE};
-use crate::error::{Place, VolumeError};
+use crate::difference::inodes_at;
+use crate::error::VolumeError;
 use crate::space::Redirects;
-use crate::store::{Store, Wanted};
-use crate::tree::{Tree, difference};
+use crate::store::Store;
+use crate::tree::{BATCH, Tree, difference};
 
 /// A block of a root.
 #[derive(Debug, Clone, Copy)]
@@ -49,17 +50,10 @@ pub(crate) fn new_blocks(
     one_tree(&old_inodes, &after(INODE_FILE, root.inode_file), visit, &mut |at, old, new| {
         changed.push((at, old, new));
     })?;
-    for (at, old, pointer) in changed {
-        let load = |pointer: BlockPointer, redirects| -> Result<Vec<Option<Inode>>, VolumeError> {
-            let place = Place::Data { file: INODE_FILE, lba: Lba(at) };
-            let block = store.load_one(Wanted { pointer, place }, redirects)?;
-            let parse = |slot| {
-                Inode::parse(&block, slot).map_err(|_| VolumeError::Damaged { vbn: pointer.vbn, place })
-            };
-            (0..INODES_PER_BLOCK as usize).map(parse).collect()
-        };
-        let inodes = load(old, old_redirects)?.into_iter().zip(load(pointer, new.redirects)?);
-        for (old, inode) in inodes {
+    for chunk in changed.chunks(BATCH) {
+        let old = inodes_at(store, old_redirects, chunk.iter().map(|(at, old, _)| (*at, *old)))?;
+        let own = inodes_at(store, new.redirects, chunk.iter().map(|(at, _, own)| (*at, *own)))?;
+        for (old, inode) in old.into_iter().zip(own) {
             let Some(inode) = inode else { continue };
             let old = old.map_or(TreeRef::empty(inode.tree.length), |inode| inode.tree);
             one_tree(&before(inode.id, old), &after(inode.id, inode.tree), visit, &mut |_, _, _| {})?;
