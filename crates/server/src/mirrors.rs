@@ -563,6 +563,11 @@ impl Mirrors {
         let clock = &*self.clock;
         let began = clock.monotonic();
         let spread = manner.within.map(|within| Spread { began, within });
+        let trickle = |seen: &transfer::Seen| {
+            let has_time = spread.filter(|_| !relation.hurry.load(Ordering::Acquire));
+            has_time.and_then(|spread| spread.rate(clock.monotonic(), seen))
+        };
+        relation.trickle.set(trickle(&transfer::Seen::default()));
         // One whose mark a crash has kept from being set.
         open.mark_image();
         let mut heard = Heedful { stream: &mut stream, relation, clock };
@@ -573,8 +578,7 @@ impl Mirrors {
             compare: manner.compare,
         };
         let mut outcome = fetch.run(&mut heard, &mut |seen| {
-            let has_time = spread.filter(|_| !relation.hurry.load(Ordering::Acquire));
-            relation.trickle.set(has_time.and_then(|spread| spread.rate(clock.monotonic(), &seen)));
+            relation.trickle.set(trickle(&seen));
             let mut live = relation.live.lock();
             let transfer = live.transfer.get_or_insert_default();
             transfer.snapshot = Some(seen.snapshot);

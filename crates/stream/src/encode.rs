@@ -1,6 +1,9 @@
 //! From runs of blocks to records: read, encoded and handed on, each on a thread of its own where the caller has threads.
+//!
+//! The device is read in pieces that are as long as the rest has use for ([`Appetite`]): what clients of the volume ask for stands behind them in the device's queue.
 
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
 
 use cairn_base::{BLOCK_SIZE, Checksum, Clock};
 use cairn_device::Block;
@@ -12,8 +15,10 @@ use crate::gauge::Gauge;
 use crate::plan::Plan;
 use crate::work::Work;
 
-/// Records that one read of the device fills: 4 MiB.
-pub(crate) const RECORDS_PER_READ: usize = 4;
+/// Records that one read of the device fills at most: 4 MiB.
+const RECORDS_PER_READ: usize = 4;
+/// How often the encoder finds nothing read before reads become twice as long.
+const WAITS_BEFORE_MORE: usize = 8;
 /// Reads of the device at the same time, so that it has work while the blocks of one are handed on.
 const READERS: usize = 2;
 /// Reads of one reader that wait to be encoded, at most; past it the reader waits.
@@ -41,10 +46,10 @@ pub(crate) struct Ready {
     pub(crate) payload: Vec<u8>,
 }
 
-/// The runs of each record of one read.
+/// The runs of each record, at least one, that one reader reads before it is another one's turn.
 pub(crate) type Batch = Vec<Vec<Run>>;
 
-/// All records of a plan, in batches of one read each.
+/// All records of a plan, in batches.
 pub(crate) fn batches_of(plan: &Plan) -> impl Iterator<Item = Batch> + Send + '_ {
     let mut records = plan.records();
     std::iter::from_fn(move || {
@@ -79,6 +84,7 @@ pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
         }
         return Ok(());
     };
+    let appetite = &Appetite::new();
     let (mut reads_to, blocks_of): (Vec<_>, Vec<_>) = (0..READERS).map(|_| sync_channel(READS_AHEAD)).unzip();
     let (encoded_to, ready) = sync_channel(ENCODED_AHEAD);
     let (give_back, spare) = channel();
@@ -100,49 +106,114 @@ pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
     };
     let mut encode = || {
         if let Some((encoder, blocks_of, encoded_to)) = encoder.take() {
-            encode_all(&encoder, &blocks_of, &encoded_to);
+            encode_all(&encoder, &blocks_of, &encoded_to, appetite);
         }
     };
     let mut encode_and_send = || threads.beside(&mut encode, &mut send);
     let (odd_to, even_to) = (reads_to.pop(), reads_to.pop());
-    let mut read_even = reader(plan, &batches, 0, even_to);
-    let mut read_odd = reader(plan, &batches, 1, odd_to);
+    let mut read_even = reader(plan, &batches, 0, even_to, appetite);
+    let mut read_odd = reader(plan, &batches, 1, odd_to, appetite);
     threads.beside(&mut read_even, &mut || threads.beside(&mut read_odd, &mut encode_and_send));
     outcome
 }
 
-type ReadBatch = Result<(Batch, Vec<Block>), StreamError>;
+/// How many records are read at once. One at first, and again whenever the sink is behind, as in a transfer that has time or a slow link: reads that are longer than they need be only make clients wait. More, up to
+/// [`RECORDS_PER_READ`], where the encoder waits for the device time and again, which is quickest in long pieces.
+struct Appetite {
+    records: AtomicUsize,
+    waits: AtomicUsize,
+}
+
+impl Appetite {
+    fn new() -> Self {
+        Self { records: AtomicUsize::new(1), waits: AtomicUsize::new(0) }
+    }
+
+    fn records(&self) -> usize {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    /// The encoder has nothing to do. It alone tells what it meets.
+    fn reads_are_behind(&self) {
+        let waits = self.waits.load(Ordering::Relaxed) + 1;
+        self.waits.store(waits % WAITS_BEFORE_MORE, Ordering::Relaxed);
+        if waits == WAITS_BEFORE_MORE {
+            self.records.store((self.records() * 2).min(RECORDS_PER_READ), Ordering::Relaxed);
+        }
+    }
+
+    /// What is encoded has to wait.
+    fn sink_is_behind(&self) {
+        self.waits.store(0, Ordering::Relaxed);
+        self.records.store(1, Ordering::Relaxed);
+    }
+}
+
+/// Some records of a batch, read.
+struct Piece {
+    records: Batch,
+    blocks: Vec<Block>,
+    /// The next piece is another reader's.
+    ends_batch: bool,
+}
 
 /// Reads every [`READERS`]th batch from the `first` on, once.
 fn reader<'a, Batches: Iterator<Item = Batch>>(
     plan: &'a Plan,
     batches: &'a (impl Fn() -> Batches + Sync),
     first: usize,
-    mut read_to: Option<SyncSender<ReadBatch>>,
+    mut read_to: Option<SyncSender<Result<Piece, StreamError>>>,
+    appetite: &'a Appetite,
 ) -> impl FnMut() + Send + 'a {
     move || {
         let Some(read_to) = read_to.take() else { return };
-        for batch in batches().skip(first).step_by(READERS) {
-            let read = read(plan, &batch).map(|blocks| (batch, blocks));
-            let failed = read.is_err();
-            if read_to.send(read).is_err() || failed {
-                return;
+        for mut records in batches().skip(first).step_by(READERS) {
+            while !records.is_empty() {
+                let left = records.split_off(appetite.records().min(records.len()));
+                let own = std::mem::replace(&mut records, left);
+                let ends_batch = records.is_empty();
+                let piece = read(plan, &own).map(|blocks| Piece { records: own, blocks, ends_batch });
+                let failed = piece.is_err();
+                if read_to.send(piece).is_err() || failed {
+                    return;
+                }
             }
         }
     }
 }
 
-/// Takes from the readers in turn, so in order, until the one whose turn it is has no more.
+/// Takes batches from the readers in turn, so in order, until the one whose turn it is has no more.
 fn encode_all(
     encoder: &Encoder<'_>,
-    blocks_of: &[Receiver<ReadBatch>],
+    pieces_of: &[Receiver<Result<Piece, StreamError>>],
     encoded_to: &SyncSender<Result<Vec<Ready>, StreamError>>,
+    appetite: &Appetite,
 ) {
-    for blocks_of in blocks_of.iter().cycle() {
-        let Ok(read) = blocks_of.recv() else { return };
-        let encoded = read.and_then(|(batch, blocks)| encoder.encode(&batch, blocks));
+    let mut turns = pieces_of.iter().cycle();
+    let mut turn = turns.next();
+    while let Some(pieces) = turn {
+        let piece = match pieces.try_recv() {
+            Ok(piece) => piece,
+            Err(TryRecvError::Empty) => {
+                appetite.reads_are_behind();
+                let Ok(piece) = pieces.recv() else { return };
+                piece
+            }
+            Err(TryRecvError::Disconnected) => return,
+        };
+        if piece.as_ref().is_ok_and(|piece| piece.ends_batch) {
+            turn = turns.next();
+        }
+        let encoded = piece.and_then(|piece| encoder.encode(&piece.records, piece.blocks));
         let failed = encoded.is_err();
-        if encoded_to.send(encoded).is_err() || failed {
+        let sent = encoded_to.try_send(encoded).or_else(|refused| match refused {
+            TrySendError::Full(encoded) => {
+                appetite.sink_is_behind();
+                encoded_to.send(encoded).map_err(drop)
+            }
+            TrySendError::Disconnected(_) => Err(()),
+        });
+        if sent.is_err() || failed {
             return;
         }
     }
@@ -217,5 +288,29 @@ impl Encoder<'_> {
             checksum: Checksum::of(&payload),
         };
         Ok(Ready { header, payload })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_are_as_long_as_the_rest_has_use_for() {
+        let appetite = Appetite::new();
+        let waits = |times: usize| {
+            (0..times).for_each(|_| appetite.reads_are_behind());
+            appetite.records()
+        };
+        assert_eq!(waits(0), 1, "what is not known to be needed makes clients wait");
+        assert_eq!(waits(WAITS_BEFORE_MORE - 1), 1);
+        assert_eq!(waits(1), 2);
+        assert_eq!(waits(WAITS_BEFORE_MORE), 4);
+        assert_eq!(waits(9 * WAITS_BEFORE_MORE), RECORDS_PER_READ);
+        waits(WAITS_BEFORE_MORE - 1);
+        appetite.sink_is_behind();
+        assert_eq!(waits(0), 1, "at once");
+        assert_eq!(waits(WAITS_BEFORE_MORE - 1), 1, "and what was before does not count");
+        assert_eq!(waits(1), 2);
     }
 }

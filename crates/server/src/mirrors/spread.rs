@@ -12,6 +12,8 @@ const WITHIN_MAX: Duration = Duration::from_secs(300);
 const OF_RPO: u32 = 75;
 /// Bytes a second that hurt nobody: a small update is over at once.
 const RATE_MIN: u64 = 4 << 20;
+/// Bytes a second until the first has arrived, and tells how much there will be. At the rate of the machine many MiB would have been read by then.
+const RATE_FIRST: u64 = 16 << 20;
 
 /// A running update that has time.
 #[derive(Debug, Clone, Copy)]
@@ -24,10 +26,12 @@ impl Spread {
     /// Bytes a second of the link from now on; none for as fast as they go.
     pub(super) fn rate(&self, now: Duration, seen: &Seen) -> Option<u64> {
         let left = (self.began + self.within).saturating_sub(now).as_secs_f64();
-        // What is to come is not known before the first of it.
         let wanted = seen.changed_bytes.checked_sub(seen.arrived_bytes)?;
-        if left <= 0.0 || seen.arrived_bytes == 0 {
+        if left <= 0.0 {
             return None;
+        }
+        if seen.arrived_bytes == 0 {
+            return Some(RATE_FIRST);
         }
         // What is packed stays packed as well as it was.
         let of_each = seen.sent_bytes as f64 / seen.arrived_bytes as f64;
@@ -64,7 +68,7 @@ mod tests {
     fn what_is_left_is_divided_by_the_time_that_is_left() {
         let second = Duration::from_secs;
         let spread = Spread { began: second(100), within: second(30) };
-        assert_eq!(spread.rate(second(100), &seen(0, 0, 0)), None, "nothing is known yet");
+        assert_eq!(spread.rate(second(100), &seen(0, 0, 0)), Some(RATE_FIRST), "nothing is known yet");
         assert_eq!(spread.rate(second(110), &seen(100 * MIB, 500 * MIB, 100 * MIB)), Some(20 * MIB));
         assert_eq!(spread.rate(second(110), &seen(100 * MIB, 500 * MIB, 50 * MIB)), Some(10 * MIB), "packed");
         assert_eq!(spread.rate(second(129), &seen(100 * MIB, 500 * MIB, 100 * MIB)), Some(400 * MIB));
