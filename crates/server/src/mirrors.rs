@@ -61,6 +61,8 @@ mod when;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often an idle mirror asks its source how far behind it is.
 const ASK_EVERY: Duration = Duration::from_secs(15);
+/// How often a side that took over tries to tell the other one, which takes writes until it hears of it, should it come back.
+const TELL_EVERY: Duration = Duration::from_secs(2);
 /// When a side that gave its role away asks the other one again for an image, while that has not taken it.
 const HEIR_AGAIN: Duration = Duration::from_secs(3);
 /// How long a failover or an abort waits for the transfer that it cuts off.

@@ -292,7 +292,7 @@ impl ServerError {
                 )
             }
             E::NotDeparted { .. } => {
-                "one that was failed over says so within some 15 s of when it reaches this server, and `cairn status` here tells it then: wait for that, and see that this server listens for mirrors where it did (--mirror)"
+                "one that was failed over says so within seconds of when it reaches this server, and `cairn status` here tells it then: wait for that, and see that this server listens for mirrors where it did (--mirror)"
                     .into()
             }
             E::NotAMirror { .. } => "see the mirrors with `cairn mirror status`".into(),

@@ -21,7 +21,7 @@ use cairn_stream::{DumpLabel, PartReader};
 use cairn_volume::{Divergence, Role, Snapshot};
 use serde::{Deserialize, Serialize};
 
-use super::{ASK_EVERY, Claim, Document, Manner, Mirrors, Relation, now_ms};
+use super::{ASK_EVERY, Claim, Document, Manner, Mirrors, Relation, TELL_EVERY, now_ms};
 use crate::api;
 use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
 use crate::error::ServerError;
@@ -125,8 +125,9 @@ impl Mirrors {
         }
         {
             let now = self.clock.monotonic();
+            let every = if changed.told { ASK_EVERY } else { TELL_EVERY };
             let mut live = relation.live.lock();
-            let asked = live.asked.is_some_and(|asked| now.saturating_sub(asked) < ASK_EVERY);
+            let asked = live.asked.is_some_and(|asked| now.saturating_sub(asked) < every);
             if asked || live.running || live.asking || !relation.is_failed_over() {
                 return;
             }
