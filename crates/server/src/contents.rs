@@ -29,6 +29,7 @@ impl Server {
             devices: &request.devices,
             log_device: request.log_device.as_deref(),
             history: request.history.as_ref(),
+            beside: None,
         };
         self.refuse_second_history(&new)?;
         let open = self.volumes.create(&new)?;

@@ -182,6 +182,9 @@ pub(crate) struct Volumes {
     keeps: Mutex<BTreeMap<String, Kept>>,
 }
 
+/// Writes files into a folder.
+type Beside<'a> = dyn Fn(&Path) -> Result<(), ServerError> + 'a;
+
 /// What a new volume is made from.
 pub(crate) struct NewVolume<'a> {
     pub(crate) name: &'a str,
@@ -194,6 +197,8 @@ pub(crate) struct NewVolume<'a> {
     pub(crate) log_device: Option<&'a str>,
     /// Between the devices and the volume.
     pub(crate) history: Option<&'a api::VolumeHistory>,
+    /// Writes what else belongs into its folder, which is not in its place yet: no kill leaves the one without the other.
+    pub(crate) beside: Option<&'a Beside<'a>>,
 }
 
 /// A volume's devices, open.
@@ -664,6 +669,7 @@ impl Volumes {
             _ => Volume::format(&*device, &options, &*self.clock),
         };
         formatted.map_err(ServerError::volume(new.name))?;
+        new.beside.map_or(Ok(()), |write| write(nursery))?;
         let history = plan.map(|plan| plan.beneath);
         let document = Document { coming: None, history, ..coming };
         state::save(&nursery.join("volume.json"), &document)?;

@@ -1,5 +1,6 @@
 //! What the API asks of mirrors.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -82,6 +83,8 @@ impl Server {
         let wanted = Client::hello(&mut stream)
             .and_then(|mut client| client.provision_info(&request.volume))
             .map_err(|source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) })?;
+        // Whom it follows is known as soon as the volume is there.
+        let follows = |folder: &Path| state::save(&folder.join("mirror.json"), &document);
         let new = NewVolume {
             name,
             id: wanted.id,
@@ -90,11 +93,11 @@ impl Server {
             devices: &request.devices,
             log_device: request.log_device.as_deref(),
             history: request.history.as_ref(),
+            beside: Some(&follows),
         };
         self.refuse_second_history(&new)?;
         let open = self.volumes.create(&new)?;
         let path = self.volumes.folder(name).join("mirror.json");
-        state::save(&path, &document)?;
         let relation = Arc::new(Relation::new(&open, path, document, now_ms(&*self.clock)));
         // The baseline is begun before the schedule can see the mirror.
         let job = mirrors.begin(&relation, Some(stream), "mirror create", Manner::default());

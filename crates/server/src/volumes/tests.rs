@@ -73,7 +73,25 @@ pub(super) fn plain() -> NewVolume<'static> {
         devices: &[],
         log_device: None,
         history: None,
+        beside: None,
     }
+}
+
+#[test]
+fn what_belongs_to_a_volume_is_in_its_folder_before_the_volume_is_there() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let volumes = volumes(folder.path());
+    let own = volumes.folder("vol0");
+    let write = |at: &Path| {
+        assert!(!own.exists(), "a kill here leaves no volume");
+        fs::write(at.join("mirror.json"), "it").map_err(ServerError::path("write", at))
+    };
+    let refuse = |_: &Path| Err(ServerError::Ending);
+    let refused = volumes.create(&NewVolume { beside: Some(&refuse), ..plain() });
+    assert!(refused.is_err_and(|error| matches!(error, ServerError::Ending)));
+    assert!(!own.exists(), "nothing is left of it");
+    volumes.create(&NewVolume { beside: Some(&write), ..plain() }).expect("a volume");
+    assert_eq!(fs::read_to_string(own.join("mirror.json")).expect("it is there"), "it");
 }
 
 #[test]
