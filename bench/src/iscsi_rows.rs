@@ -23,6 +23,10 @@ const TGT: &str = "tgt";
 const TGT_TUNED: &str = "tgt, tuned";
 const TUNING: [(&str, &str); 2] = [("MaxRecvDataSegmentLength", "262144"), ("InitialR2T", "No")];
 const NBD: &str = "own NBD";
+/// What one connection of this machine carries at most.
+const BARE: &str = "a TCP stream, nothing behind it";
+/// Bytes of a large request.
+const LARGE: usize = 128 << 10;
 const TARGET: &str = "iqn.2026-11.io.cairn:bench";
 
 /// tgt with one LUN; `tgtadm` finds it by the number of its control socket.
@@ -189,6 +193,12 @@ pub(crate) fn iscsi(plan: &Plan, report: &mut Report) -> Result<()> {
         let touched = if pattern == "read" { cached } else { bytes };
         let seen = turns_of(&Load::large(pattern, touched, turn))?;
         rows(report, &seen, work, "MB/s", |seen| seen.rate / 1e6, [AtLeast(2.0), AtLeast(0.8)]);
+        if pattern == "read" {
+            let bare = (0..plan.rounds()).map(|_| wires::bare_stream(touched as usize, LARGE, turn));
+            let bare = median(bare.collect::<Result<Vec<f64>>>()?) / 1e6;
+            let own = median(seen[0].1.iter().map(|seen| seen.rate / 1e6).collect());
+            report.against(work, "MB/s", Some(own), (BARE, bare), Target::None);
+        }
         let with_server = format!("server CPU: {work}");
         rows(report, &seen, &with_server, "s per 100,000", |seen| seen.cpu_per_100k, [Target::None; 2]);
         if pattern == "write" {

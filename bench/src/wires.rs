@@ -4,7 +4,7 @@
 //! fio has no iSCSI engine here, and one client for the one protocol and another for the other would measure the clients.
 
 use std::io::{IoSlice, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -176,6 +176,33 @@ pub(crate) fn run(place: &Place, load: &Load, server: &Server) -> Result<Seen> {
     client.one(Request { kind: Kind::Flush, offset: 0, length: 0, begun })?;
     let cpu = server.cpu()? - cpu_before;
     Ok(seen(load, length, begun.elapsed(), cpu, latencies))
+}
+
+/// Bytes a second of one TCP stream to the same client with nothing behind it: a thread sends pieces of `request` bytes from memory of `bytes` bytes. No server on this machine gives one connection more.
+pub(crate) fn bare_stream(bytes: usize, request: usize, length: Duration) -> Result<f64> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut stream = TcpStream::connect(listener.local_addr()?)?;
+    let sender = std::thread::spawn(move || -> std::io::Result<()> {
+        let mut data = vec![0; bytes];
+        Rng::new(1).fill(&mut data);
+        let (mut stream, _) = listener.accept()?;
+        // Until the client has gone.
+        while data.chunks(request).all(|piece| stream.write_all(piece).is_ok()) {}
+        Ok(())
+    });
+    let mut input = vec![0; INPUT_BYTES];
+    // The first of it comes when the data is made.
+    let mut count = stream.read(&mut input)?;
+    let begun = Instant::now();
+    while begun.elapsed() < length {
+        let more = stream.read(&mut input)?;
+        ensure!(more > 0, "the stream ended");
+        count += more;
+    }
+    let rate = count as f64 / begun.elapsed().as_secs_f64();
+    drop(stream);
+    sender.join().map_err(|_| anyhow::anyhow!("the sender panicked"))??;
+    Ok(rate)
 }
 
 /// What was seen of a load that took `length`, and `flushed` with the flush after it.
