@@ -197,6 +197,7 @@ pub(crate) mod errno {
     pub(crate) const ENOENT: i32 = 2;
     pub(crate) const EIO: i32 = 5;
     pub(crate) const EEXIST: i32 = 17;
+    pub(crate) const EXDEV: i32 = 18;
     pub(crate) const EINVAL: i32 = 22;
     pub(crate) const EROFS: i32 = 30;
     pub(crate) const ERANGE: i32 = 34;

@@ -146,7 +146,7 @@ impl FileSystem {
                 self.rename(node, name, *newdir, new_name, *flags)
             }
             Operation::Link { oldnodeid, name } => {
-                let (_, file) = self.shown.file(*oldnodeid)?;
+                let file = self.beside(node, *oldnodeid)?;
                 self.make(node, name, |tree, directory| tree.link(file, directory, name))
             }
             Operation::Open(arguments) => self.open(node, arguments.flags).map(bytes),
@@ -350,9 +350,15 @@ impl FileSystem {
         self.shown.entry(&slot, &stat).map(bytes)
     }
 
+    /// The file of a number that must be in the tree of another one. To the kernel all trees are one file system, and a file of a snapshot has the number here that it has in the live tree.
+    fn beside(&self, node: u64, other: u64) -> Result<FileId, i32> {
+        let ((slot, _), (other_slot, file)) = (self.shown.file(node)?, self.shown.file(other)?);
+        if Arc::ptr_eq(&slot, &other_slot) { Ok(file) } else { Err(errno::EXDEV) }
+    }
+
     fn rename(&self, node: u64, name: &[u8], newdir: u64, new_name: &[u8], flags: u32) -> Answer {
         let (slot, from) = self.shown.file(node)?;
-        let (_, to) = self.shown.file(newdir)?;
+        let to = self.beside(node, newdir)?;
         let mode = match flags {
             0 => Rename::Replace,
             RENAME_NOREPLACE => Rename::NoReplace,

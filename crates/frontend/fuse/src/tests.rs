@@ -374,3 +374,49 @@ fn writes_of_any_place_and_length_are_read_back() {
     let arguments = fuse_write_in { size: WRITE_MAX as u32 + 1, ..Default::default() };
     ask(request(opcode::WRITE, &[arguments.as_bytes(), &vec![1; WRITE_MAX + 1]], 0));
 }
+
+/// To the kernel a snapshot is a part of the same file system, and what is named there has the number of the live file.
+#[test]
+fn nothing_is_linked_or_moved_between_a_snapshot_and_the_live_tree() {
+    let tree = live_tree();
+    let new = New { mode: 0o100_644, ..New::default() };
+    let directory =
+        tree.make_directory(tree.root(), b"d", &New { mode: 0o777, ..New::default() }).unwrap().file;
+    let file = tree.make(directory, b"f", &new).unwrap().file;
+    tree.write(file, 0, b"before").unwrap();
+    tree.make(tree.root(), b"other", &new).unwrap();
+    tree.volume().create_snapshot("noon").unwrap();
+    tree.write(file, 0, b"after!").unwrap();
+    let mount = Asked(Unmounted::new(View::Live(tree.clone())).unwrap());
+    let snapshots = mount.entry(FUSE_ROOT_ID, b".snapshot").unwrap().nodeid;
+    let noon = mount.entry(snapshots, b"noon").unwrap().nodeid;
+    let old_directory = mount.entry(noon, b"d").unwrap().nodeid;
+    let old_file = mount.entry(old_directory, b"f").unwrap().nodeid;
+    let link = |file: u64, directory: u64| {
+        let asked = fuse_link_in { oldnodeid: file };
+        mount.ask((directory, 0), opcode::LINK, &[asked.as_bytes(), b"linked\0"]).map(drop)
+    };
+    let rename = |from: u64, name: &[u8], to: u64, new_name: &[u8], flags: u32| {
+        let asked = fuse_rename2_in { newdir: to, flags, padding: 0 };
+        let names = [name, b"\0", new_name, b"\0"].concat();
+        mount.ask((from, 0), opcode::RENAME2, &[asked.as_bytes(), &names]).map(drop)
+    };
+    assert_eq!(link(old_file, FUSE_ROOT_ID), Err(errno::EXDEV), "the link would have what the file has now");
+    assert_eq!(link(number_of(file), old_directory), Err(errno::EXDEV));
+    for flags in [0, 1, 2] {
+        let into = rename(FUSE_ROOT_ID, b"other", old_directory, b"f", flags);
+        assert_eq!(into, Err(errno::EXDEV), "it would take the place of the live file");
+        assert_eq!(rename(old_directory, b"f", FUSE_ROOT_ID, b"g", flags), Err(errno::EXDEV));
+    }
+    assert_eq!(rename(old_directory, b"f", noon, b"g", 0), Err(errno::EROFS));
+    assert_eq!(link(old_file, noon), Err(errno::EROFS));
+    let names = |directory| {
+        let entries = tree.read_directory(directory, 2, 9).unwrap().into_iter();
+        entries.map(|entry| entry.name).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(names(tree.root()), [b"d".to_vec(), b"other".to_vec()].into());
+    assert_eq!(names(directory), [b"f".to_vec()].into());
+    assert_eq!(tree.read(file, 0, 9).unwrap(), b"after!");
+    link(number_of(file), FUSE_ROOT_ID).unwrap();
+    rename(FUSE_ROOT_ID, b"linked", number_of(directory), b"moved", 0).unwrap();
+}
