@@ -850,10 +850,12 @@ fn mount_of_a_mirror_shows_one_image_at_a_time_and_moves_on() {
     let mut mounted = Mounted { server: source, point, others: vec![copy.clone()] };
     fs::create_dir(mounted.path("sub")).unwrap();
     mounted.write("sub/file", "one");
+    mounted.write("listed", "one");
     let token = mounted.server.invite();
     destination.good(&["mirror", "create", "vol0", &token]);
     destination.good(&["mount", "vol0", copy.to_str().unwrap()]);
     let read = |path: &Path| fs::read_to_string(path).unwrap();
+    assert_eq!(fs::read_dir(&copy).unwrap().count(), 2, "the kernel knows the names by a listing alone");
     assert_eq!(read(&copy.join("sub/file")), "one");
     assert_eq!(fs::write(copy.join("sub/x"), "x").unwrap_err().raw_os_error(), Some(EROFS));
 
@@ -862,8 +864,10 @@ fn mount_of_a_mirror_shows_one_image_at_a_time_and_moves_on() {
     let inside = File::open(copy.join("sub")).unwrap();
     mounted.write("sub/file", "two");
     mounted.write("sub/new", "new");
+    mounted.write("listed", "two");
     destination.good(&["mirror", "update", "vol0"]);
     wait_until("the mount stays at its image", || read(&copy.join("sub/file")) == "two");
+    assert_eq!(read(&copy.join("listed")), "two");
     assert_eq!(read(&copy.join("sub/new")), "new");
     let mut text = [0; 3];
     open.read_exact_at(&mut text, 0).unwrap();

@@ -54,7 +54,7 @@ pub(crate) fn read(shown: &Shown, node: u64, arguments: &fuse_read_in, plus: boo
     let room = (arguments.size as usize).min(WRITE_MAX);
     let mut listing = Listing { bytes: Vec::with_capacity(room.min(1 << 16)), room, plus };
     match shown.find(node)? {
-        (at, Some(slot)) => read_tree(shown, &slot, at.file, arguments.offset, &mut listing)?,
+        (at, Some(slot)) => read_tree(shown, &slot, (node, at.file), arguments.offset, &mut listing)?,
         (at, None) => read_snapshots(shown, at.file, node, arguments.offset, &mut listing)?,
     }
     Ok(listing.bytes)
@@ -63,7 +63,7 @@ pub(crate) fn read(shown: &Shown, node: u64, arguments: &fuse_read_in, plus: boo
 fn read_tree(
     shown: &Shown,
     slot: &Arc<Slot>,
-    directory: FileId,
+    (node, directory): (u64, FileId),
     mut after: u64,
     listing: &mut Listing,
 ) -> Result<(), i32> {
@@ -83,7 +83,10 @@ fn read_tree(
             // One that is gone meanwhile is listed without what a lookup would say, and the kernel looks itself.
             let stat = (listing.plus && !is_dot).then(|| slot.tree.stat(found.file)).and_then(Result::ok);
             let told = match stat {
-                Some(stat) => shown.entry(slot, &stat)?,
+                Some(stat) => {
+                    shown.told_at_top(node, &found.name);
+                    shown.entry(slot, &stat)?
+                }
                 None => fuse_entry_out::default(),
             };
             listing.put(told, number, found.cookie, kind, &found.name);
@@ -120,10 +123,24 @@ fn read_snapshots(
         let Ok(file) = in_snapshot(shown, &slot, directory) else { continue };
         let Ok(stat) = slot.tree.stat(file) else { continue };
         let number = shown.number(&slot, file)?;
-        let told = if listing.plus { shown.entry(&slot, &stat)? } else { fuse_entry_out::default() };
+        let told = match listing.plus {
+            true => snapshot_entry(shown, &slot, directory, &stat)?,
+            false => fuse_entry_out::default(),
+        };
         listing.put(told, number, cookie, DT_DIR, name);
     }
     Ok(())
+}
+
+/// What the kernel is told of a directory as it is in a snapshot. That can be renamed or deleted at any time, so each walk asks again.
+pub(crate) fn snapshot_entry(
+    shown: &Shown,
+    slot: &Arc<Slot>,
+    directory: FileId,
+    stat: &Stat,
+) -> Result<fuse_entry_out, i32> {
+    shown.told_of_snapshot(directory);
+    Ok(fuse_entry_out { entry_valid: 0, ..shown.entry(slot, stat)? })
 }
 
 /// A directory of what is mounted, as it is in a snapshot: it has the same number. The root is the root.

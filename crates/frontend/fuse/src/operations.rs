@@ -269,9 +269,7 @@ impl FileSystem {
         let slot = self.shown.snapshot(found.ok_or(errno::ENOENT)?.id)?;
         let file = directory::in_snapshot(&self.shown, &slot, directory)?;
         let stat = slot.tree.stat(file).map_err(errno)?;
-        self.shown.told_of_snapshot(directory);
-        // It can be renamed or deleted at any time, so each walk asks again.
-        self.shown.entry(&slot, &stat).map(|told| bytes(fuse_entry_out { entry_valid: 0, ..told }))
+        directory::snapshot_entry(&self.shown, &slot, directory, &stat).map(bytes)
     }
 
     fn get_attributes(&self, node: u64) -> Answer {

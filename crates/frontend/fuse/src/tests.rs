@@ -7,6 +7,7 @@ use cairn_base::{FileId, ManualClock, Timestamp, VolumeId};
 use cairn_device::MemoryDevice;
 use cairn_files::{New, Tree, check_tree};
 use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
+use parking_lot::Mutex;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::*;
@@ -18,7 +19,7 @@ use crate::node::{BASE, Node, SNAPSHOTS};
 use crate::operations::FileSystem;
 use crate::request::{Operation, Request};
 use crate::shown::Shown;
-use crate::{Unmounted, View};
+use crate::{Follows, Unmounted, View};
 
 fn request(opcode: u32, parts: &[&[u8]], extended: u16) -> Vec<u8> {
     let body: usize = parts.iter().map(|part| part.len()).sum();
@@ -419,4 +420,81 @@ fn nothing_is_linked_or_moved_between_a_snapshot_and_the_live_tree() {
     assert_eq!(tree.read(file, 0, 9).unwrap(), b"after!");
     link(number_of(file), FUSE_ROOT_ID).unwrap();
     rename(FUSE_ROOT_ID, b"linked", number_of(directory), b"moved", 0).unwrap();
+}
+
+/// Entries of a listing with what lookups would say, by name.
+fn listed(answer: &[u8]) -> std::collections::BTreeMap<Vec<u8>, fuse_entry_out> {
+    let mut rest = answer;
+    let mut entries = std::collections::BTreeMap::new();
+    while let Ok((told, more)) = fuse_entry_out::read_from_prefix(rest) {
+        let (head, names) = fuse_dirent::read_from_prefix(more).unwrap();
+        let name = names[..head.namelen as usize].to_vec();
+        let record = size_of::<fuse_entry_out>() + size_of::<fuse_dirent>() + name.len();
+        entries.insert(name, told);
+        rest = &rest[record.next_multiple_of(8)..];
+    }
+    entries
+}
+
+fn list(files: &FileSystem, node: u64) -> std::collections::BTreeMap<Vec<u8>, fuse_entry_out> {
+    let read = fuse_read_in { size: 65_536, ..Default::default() };
+    let mut bytes = request(opcode::READDIRPLUS, &[read.as_bytes()], 0);
+    bytes[16..24].copy_from_slice(&node.to_ne_bytes());
+    match files.step(&bytes) {
+        Step::Answer { answer: Ok(answer), .. } => listed(&answer),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A listing tells the kernel of names as lookups do: what it may not keep by the one it may not keep by the other.
+#[test]
+fn snapshots_that_were_listed_are_looked_up_at_each_walk() {
+    let tree = live_tree();
+    tree.make(tree.root(), b"file", &New { mode: 0o100_644, ..New::default() }).unwrap();
+    tree.volume().create_snapshot("noon").unwrap();
+    let root = tree.root();
+    let files = FileSystem::new(Shown::new(View::Live(tree)).unwrap());
+    let snapshots = Node { slot: SNAPSHOTS, file: root }.number().unwrap();
+    let entries = list(&files, snapshots);
+    let noon = &entries[&b"noon"[..]];
+    assert_ne!(noon.nodeid, 0, "it is told as by a lookup");
+    assert_eq!((noon.entry_valid, noon.entry_valid_nsec), (0, 0), "the name may be another snapshot's next");
+    assert_eq!(files.shown.looked_into(), [snapshots], "it is taken back from the kernel when it goes");
+    assert!(list(&files, FUSE_ROOT_ID)[&b"file"[..]].entry_valid > 0, "what has one name for good is kept");
+}
+
+/// A mirror that shows one image, and then another one.
+struct Moving {
+    volume: Arc<Volume>,
+    images: Mutex<Vec<cairn_volume::Image>>,
+}
+
+impl Follows for Moving {
+    fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    fn image(&self) -> Result<Option<cairn_volume::Image>, cairn_files::TreeError> {
+        Ok(self.images.lock().pop())
+    }
+}
+
+/// The kernel keeps names for a day: those of an image that is not shown any more have to be taken back, however it learnt of them.
+#[test]
+fn names_that_were_listed_are_taken_back_when_a_mirror_moves_on() {
+    let tree = live_tree();
+    let new = New { mode: 0o100_644, ..New::default() };
+    let image = |name: &str| {
+        tree.make(tree.root(), name.as_bytes(), &new).unwrap();
+        let snapshot = tree.volume().create_snapshot(name).unwrap();
+        tree.volume().image(Some(snapshot.id)).unwrap()
+    };
+    let (first, second) = (image("first"), image("second"));
+    let follows = Moving { volume: tree.volume().clone(), images: Mutex::new(vec![second, first]) };
+    let files = FileSystem::new(Shown::new(View::Following(Arc::new(follows))).unwrap());
+    let names = || list(&files, FUSE_ROOT_ID).into_keys().filter(|name| name[0] != b'.').collect::<Vec<_>>();
+    assert_eq!(names(), [b"first".to_vec()]);
+    let forgotten = files.shown.follow().unwrap().unwrap();
+    assert!(forgotten.contains(&b"first"[..]), "the kernel goes on with a file of the image before");
+    assert_eq!(names(), [b"first".to_vec(), b"second".to_vec()]);
 }
