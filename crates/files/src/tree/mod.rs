@@ -158,7 +158,7 @@ impl Tree {
         Ok(Self {
             root: roots.root,
             orphans: roots.orphans,
-            quotas: Quotas::load(&source, roots.quotas, head)?,
+            quotas: Quotas::load(&source, roots.quotas, roots.orphans, head)?,
             source,
             names: RwLock::new(()),
             shards: (0..SHARDS).map(|_| RwLock::new(())).collect(),

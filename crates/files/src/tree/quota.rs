@@ -56,6 +56,8 @@ pub(crate) type Records = BTreeMap<u16, Option<QuotaRecord>>;
 /// The quota trees of a live volume, and the lock of their records. It is the last to be taken.
 pub(crate) struct Quotas {
     file: FileId,
+    /// The top of quota trees whose own is gone, while files that were in them are open.
+    orphans: FileId,
     /// The active state whose records these are; changes are of it alone.
     head: Head,
     known: Mutex<BTreeMap<u16, QuotaRecord>>,
@@ -83,8 +85,13 @@ impl Counted {
 
 impl Quotas {
     /// All records of a state.
-    pub(crate) fn load(source: &Source, file: FileId, head: Head) -> Result<Self, TreeError> {
-        Ok(Self { file, head, known: Mutex::new(read_records(source, file)?) })
+    pub(crate) fn load(
+        source: &Source,
+        file: FileId,
+        orphans: FileId,
+        head: Head,
+    ) -> Result<Self, TreeError> {
+        Ok(Self { file, orphans, head, known: Mutex::new(read_records(source, file)?) })
     }
 
     /// The active state that they are of.
@@ -117,20 +124,24 @@ impl Quotas {
         let mut known = self.known.lock();
         let mut records = Records::new();
         for number in numbers {
-            let record = own.get(&number).copied().unwrap_or_else(|| known.get(&number).copied());
-            let (blocks, files) = counted.0.get(&number).copied().unwrap_or_default();
-            let Some(record) = record else {
-                if own.contains_key(&number) {
-                    change.punch(self.file, Lba(number.into()), 1);
-                    records.insert(number, None);
-                }
-                continue;
+            let record = match own.get(&number) {
+                Some(Some(record)) => Some(*record),
+                // Files that were in it may be open without a name, and count on: nothing else gets its number before.
+                Some(None) => known.get(&number).map(|record| self.without_top(record)),
+                None => known.get(&number).copied(),
             };
+            let (blocks, files) = counted.0.get(&number).copied().unwrap_or_default();
+            let Some(record) = record else { continue };
             let record = QuotaRecord {
                 used_blocks: record.used_blocks.saturating_add_signed(blocks),
                 used_files: record.used_files.saturating_add_signed(files),
                 ..record
             };
+            if self.has_no_top(&record) && record.used_files == 0 {
+                change.punch(self.file, Lba(number.into()), 1);
+                records.insert(number, None);
+                continue;
+            }
             let bytes = record.used_blocks * BLOCK_SIZE as u64;
             let is_over = |limit: u64, used: u64| limit > 0 && used > limit;
             // What is over already, as the limit came later, may become less, and everything else may be done to it.
@@ -159,6 +170,15 @@ impl Quotas {
         let number = inode.attributes.quota;
         let known = self.known.lock();
         known.get(&number).filter(|record| record.directory == inode.id).map(|_| number)
+    }
+
+    /// The record of a quota tree that goes, or has gone but for files that are open.
+    fn without_top(&self, record: &QuotaRecord) -> QuotaRecord {
+        QuotaRecord { directory: self.orphans, limit_bytes: 0, limit_files: 0, ..*record }
+    }
+
+    fn has_no_top(&self, record: &QuotaRecord) -> bool {
+        record.directory == self.orphans
     }
 
     fn free_number(&self) -> Option<u16> {
@@ -242,7 +262,8 @@ impl Tree {
     /// [`TreeError::NotFound`]; damage.
     pub fn quota(&self, file: FileId) -> Result<Option<Quota>, TreeError> {
         let number = self.source.inode(file)?.attributes.quota;
-        Ok(self.quotas.record(number).as_ref().map(Quota::from))
+        let record = self.quotas.record(number).filter(|record| !self.quotas.has_no_top(record));
+        Ok(record.as_ref().map(Quota::from))
     }
 
     /// All quota trees.
@@ -250,6 +271,7 @@ impl Tree {
     /// # Errors
     /// None today.
     pub fn quotas(&self) -> Result<Vec<Quota>, TreeError> {
-        Ok(self.quotas.known.lock().values().map(Quota::from).collect())
+        let known = self.quotas.known.lock();
+        Ok(known.values().filter(|record| !self.quotas.has_no_top(record)).map(Quota::from).collect())
     }
 }

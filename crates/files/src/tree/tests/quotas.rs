@@ -133,3 +133,49 @@ fn bytes_that_a_kernel_writes_back_are_all_taken_or_the_error_is_told() {
     assert_eq!(tree.write(file, half, &bytes).expect("a program is told how many"), 1 << 19);
     assert_whole(&tree);
 }
+
+/// A file that is open counts where it was made. When that is no quota tree any more, its blocks are nobody's: not those of the next quota tree.
+#[test]
+fn files_that_are_open_beyond_the_end_of_their_quota_tree_count_in_no_other() {
+    for is_lifted in [false, true] {
+        let (device, mut tree) = fresh(8192);
+        let root = tree.root();
+        let make = |tree: &Tree, name: &[u8]| {
+            let top = tree.make_directory(root, name, &FOLDER).expect("there is room").file;
+            tree.set_quota(top, limits(100 * 4096, 9)).expect("it is empty");
+            top
+        };
+        let first = make(&tree, b"first");
+        let file = tree.make(first, b"file", &FILE).expect("there is room").file;
+        tree.write(file, 0, &[1; 3 * 4096]).expect("it may");
+        let below = tree.make_directory(first, b"below", &FOLDER).expect("there is room").file;
+        tree.hold(file).expect("it is there");
+        tree.hold(below).expect("it is there");
+        tree.unlink(first, b"file").expect("it is there");
+        tree.remove_directory(first, b"below").expect("it is empty");
+        match is_lifted {
+            true => tree.set_quota(first, QuotaLimits::default()).expect("it is empty"),
+            false => tree.remove_directory(root, b"first").expect("it is empty"),
+        }
+        assert_eq!(tree.quotas().expect("they can be read"), []);
+        assert_eq!(tree.quota(file).expect("it can be read"), None);
+        assert_whole(&tree);
+        let second = make(&tree, b"second");
+        tree.write(file, 3 * 4096, &[1; 2 * 4096]).expect("who has it open goes on");
+        tree.release(below);
+        assert_eq!(used(&tree, second), (4096, 1), "lifted: {is_lifted}");
+        assert_whole(&tree);
+        if is_lifted {
+            tree.sync_all().expect("it flushes");
+            drop(tree);
+            tree = Tree::open(open_volume(&device, Arc::default())).expect("the tree opens");
+        } else {
+            tree.release(file);
+        }
+        assert_eq!(used(&tree, second), (4096, 1), "lifted: {is_lifted}");
+        assert_eq!(tree.quotas().expect("they can be read").len(), 1);
+        let third = make(&tree, b"third");
+        assert_eq!(used(&tree, third), (4096, 1));
+        assert_whole(&tree);
+    }
+}
