@@ -832,6 +832,15 @@ fn files_come_out_of_image_dumps_without_restoring_them() {
     assert_eq!(image(&["extract", &zero, "/home", "--to", to.to_str().unwrap()]).0, Some(0));
     // One name of the two lies in what was taken, the other as well.
     same(&mounted.path(".snapshot/monday/home"), &to.join("home"));
+    // Nothing is above the root, and nothing comes out above the directory.
+    let up = scratch.path().join("a/b");
+    fs::create_dir_all(&up).unwrap();
+    let asked = ["extract", &zero, "../none/../../home/ann/../ann/notes", "--to", up.to_str().unwrap()];
+    assert_eq!(image(&asked).0, Some(10), "a way through what is not there");
+    let asked = ["extract", &zero, "../home/ann/../ann/notes", "--to", up.to_str().unwrap()];
+    assert_eq!(image(&asked).0, Some(0));
+    assert_eq!(fs::read_to_string(up.join("home/ann/notes")).unwrap(), "first");
+    assert_eq!(fs::read_dir(scratch.path().join("a")).unwrap().count(), 1);
 }
 
 #[test]

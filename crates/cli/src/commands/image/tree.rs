@@ -42,6 +42,19 @@ impl<'a> DumpPath<'a> {
         let snapshot = std::str::from_utf8(&rest[..colon]).map_err(|_| wrong())?;
         Ok(Self { snapshot: Some(snapshot), path: &rest[colon + 1..] })
     }
+
+    /// The way down from the root, without slashes at its ends: what comes out of a dump gets it, and stays below where it is put.
+    fn from_root(&self) -> Vec<u8> {
+        let mut names: Vec<&[u8]> = Vec::new();
+        for name in self.path.split(|byte| *byte == b'/') {
+            match name {
+                b"" | b"." => {}
+                b".." => drop(names.pop()),
+                _ => names.push(name),
+            }
+        }
+        names.join(&b'/')
+    }
 }
 
 /// A path that was found in dumps.
@@ -68,9 +81,7 @@ fn find(files: &[PathBuf], path: &Path, damaged: bool) -> Result<Found, Failure>
     let image = dump.volume.image(snapshot).map_err(|error| dump_failure(error.into()))?;
     let tree = Tree::of_image(image).map_err(|error| tree_failure(path, &error))?;
     let stat = tree.resolve(wanted.path).map_err(|error| tree_failure(path, &error))?;
-    let parts = wanted.path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
-    let path = parts.collect::<Vec<_>>().join(&b'/');
-    Ok(Found { tree, stat, path })
+    Ok(Found { tree, stat, path: wanted.from_root() })
 }
 
 fn tree_failure(path: &Path, error: &TreeError) -> Failure {
