@@ -450,6 +450,16 @@ fn nothing_is_written_outside_of_the_directory() {
     let told = restore("-xf", &dump, &to, &["a/b"]);
     assert_eq!(code(&told), Some(3), "{told:?}");
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    // Nor does what is there get a mode, owner or times.
+    std::fs::set_permissions(&outside, std::fs::Permissions::from_mode(0o711)).unwrap();
+    std::fs::set_permissions(from.join("a"), std::fs::Permissions::from_mode(0o777)).unwrap();
+    std::fs::write(&dump, Folder::new(&from).dump(0, 0, 1000)).unwrap();
+    let before = std::fs::symlink_metadata(to.join("a")).unwrap();
+    let told = restore("-xf", &dump, &to, &["a"]);
+    assert_eq!(code(&told), Some(3), "{told:?}");
+    assert_eq!(std::fs::metadata(&outside).unwrap().mode() & 0o7777, 0o711);
+    let after = std::fs::symlink_metadata(to.join("a")).unwrap();
+    assert_eq!((after.mtime(), after.ctime_nsec()), (before.mtime(), before.ctime_nsec()), "the link itself");
     std::fs::write(outside.join("kept"), b"kept").unwrap();
     std::os::unix::fs::symlink(outside.join("kept"), to.join("top")).unwrap();
     good(&restore("-xf", &dump, &to, &["top"]));

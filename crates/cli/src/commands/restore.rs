@@ -166,15 +166,16 @@ impl Open {
                 paths.push(path.clone());
             }
         }
-        for (path, number) in chosen {
-            if self.names.is_directory(*number) {
-                let made = target.place(path).and_then(|place| place.make_directory());
-                self.note(path, made);
+        let mut made = Vec::new();
+        for (path, number) in chosen.iter().filter(|(_, number)| self.names.is_directory(*number)) {
+            match target.place(path).and_then(|place| place.make_directory()) {
+                Ok(()) => made.push((path, number)),
+                Err(error) => self.troubles.push(trouble(path, &error)),
             }
         }
         self.make_files(target, Manner::InPlace, &mut |number| paths.remove(&number))?;
-        // From below: a directory's time changes with what is made in it.
-        for (path, number) in chosen.iter().rev() {
+        // From below: a directory's time changes with what is made in it. What has the name of one and is none is not the dump's.
+        for (path, number) in made.into_iter().rev() {
             if let Some((inode, attributes)) = self.directories.get(number) {
                 let dressed = target.place(path).and_then(|place| target.dress(&place, inode, attributes));
                 self.note(path, dressed);

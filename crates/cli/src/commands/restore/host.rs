@@ -175,12 +175,7 @@ impl Target {
         };
         let failed = self.set_attributes(attributes, set);
         if inode.kind != Kind::Symlink {
-            fs::chmodat(
-                &place.directory,
-                name,
-                Mode::from_raw_mode(inode.permissions.into()),
-                AtFlags::empty(),
-            )?;
+            place.set_mode(Mode::from_raw_mode(inode.permissions.into()))?;
         }
         fs::utimensat(&place.directory, name, &times(inode), nofollow)?;
         failed.map_or(Ok(()), |error| Err(error.into()))
@@ -285,12 +280,26 @@ impl Place {
         Ok(fs::unlinkat(&self.directory, self.name.as_slice(), AtFlags::REMOVEDIR)?)
     }
 
-    fn through_proc(&self) -> Vec<u8> {
-        use std::os::fd::AsRawFd;
-        let mut path = format!("/proc/self/fd/{}/", self.directory.as_raw_fd()).into_bytes();
-        path.extend(&self.name);
-        path
+    /// Gives what has the name a mode: never what a symbolic link leads to.
+    fn set_mode(&self, mode: Mode) -> io::Result<()> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = fs::openat(&self.directory, self.name.as_slice(), flags, Mode::empty())?;
+        if FileType::from_raw_mode(fs::fstat(&found)?.st_mode) == FileType::Symlink {
+            return Err(rustix::io::Errno::LOOP.into());
+        }
+        // The kernel sets no mode by such a descriptor itself.
+        Ok(fs::chmod(proc_path(&found), mode)?)
     }
+
+    /// By way of the open directory, for calls that know no directory to start from.
+    fn through_proc(&self) -> Vec<u8> {
+        [&proc_path(&self.directory)[..], b"/", &self.name].concat()
+    }
+}
+
+fn proc_path(open: &OwnedFd) -> Vec<u8> {
+    use std::os::fd::AsRawFd;
+    format!("/proc/self/fd/{}", open.as_raw_fd()).into_bytes()
 }
 
 fn times(inode: &Inode) -> Timestamps {
