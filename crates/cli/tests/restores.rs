@@ -593,3 +593,43 @@ fn full_disk_ends_a_restore_and_is_told() {
     }
     assert!(left < 200, "what follows is not tried");
 }
+
+/// What a restore notes of a tree decides over what the next one moves and removes. It is not a dump's to say, and leads nowhere else.
+#[test]
+fn what_a_restore_notes_is_its_own_and_stays_in_the_directory() {
+    let (scratch, from, to) = scene();
+    let kept = scratch.path().join("kept");
+    std::fs::write(&kept, b"kept").unwrap();
+    let name: Vec<u8> = b"../kept".to_vec();
+    let forged = serde_json::json!({
+        "version": 1, "date": 1000, "level": 0, "directories": { "2": [[77, name, 0o100_000]] },
+    });
+    let forged = forged.to_string();
+    std::fs::create_dir(from.join(".cairn-restore.work")).unwrap();
+    std::fs::write(from.join(".cairn-restore.work/state"), &forged).unwrap();
+    std::fs::write(from.join(".cairn-restore.json"), &forged).unwrap();
+    let mut folder = Folder::new(&from);
+    let [zero, one] = ["0", "1"].map(|name| scratch.path().join(name));
+    std::fs::write(&zero, folder.dump(0, 0, 1000)).unwrap();
+    let state = to.join(".cairn-restore.json");
+    let is_own = || {
+        let text = std::fs::read_to_string(&state).unwrap();
+        assert!(text.contains("\"directories\"") && !text.contains("[46,46,47"), "{text}");
+    };
+    let told = restore("-rf", &zero, &to, &[]);
+    assert_eq!(code(&told), Some(3), "{told:?}");
+    assert!(String::from_utf8_lossy(&told.stderr).contains("./.cairn-restore.work: a restore has this name"));
+    is_own();
+    std::fs::remove_dir_all(from.join(".cairn-restore.work")).unwrap();
+    std::fs::write(from.join("top"), b"again").unwrap();
+    std::fs::write(&one, folder.dump(1, 1000, 2000)).unwrap();
+    good(&restore("-rf", &one, &to, &[]));
+    is_own();
+    std::fs::remove_file(from.join(".cairn-restore.json")).unwrap();
+    assert_eq!(look(&to), look(&from));
+    // By whom ever it was written.
+    std::fs::write(&state, &forged).unwrap();
+    let refused = restore("-rf", &one, &to, &[]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is damaged"), "{refused:?}");
+    assert_eq!(std::fs::read(&kept).unwrap(), b"kept");
+}

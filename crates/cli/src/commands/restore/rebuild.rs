@@ -120,6 +120,10 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
         let entries = merged.entries(number).unwrap_or(&[]).to_vec();
         merged.insert(number, entries.into_iter().filter(|entry| used.contains(entry.number)).collect());
     }
+    if take_own(&mut merged) {
+        let path = WORK.as_bytes();
+        open.note(path, Err(io::Error::other("a restore has this name for itself")));
+    }
     let new = Tree::of(&merged);
     target.place(WORK.as_bytes())?.make_directory()?;
     let next = target.place(NEXT.as_bytes())?.make_file()?;
@@ -141,6 +145,16 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     staged.iter().try_for_each(|number| target.place(format!("{WORK}/{number}").as_bytes())?.clear())?;
     save(open, target, &new, next)?;
     Ok(target.place(WORK.as_bytes())?.remove_directory()?)
+}
+
+/// Takes the names out that a restore has in the root for itself: what a dump has there would become what is known of the tree. That of a dump of a restored tree is of that restore, and nothing is
+/// missing without it. True where the work directory was one of them.
+fn take_own(names: &mut Names) -> bool {
+    let mut entries = names.entries(ROOT).unwrap_or(&[]).to_vec();
+    let has_work = entries.iter().any(|entry| entry.name == WORK.as_bytes());
+    entries.retain(|entry| entry.name != WORK.as_bytes() && entry.name != STATE.as_bytes());
+    names.insert(ROOT, entries);
+    has_work
 }
 
 /// Steps 1 to 3. Returns the files that are in the work directory.
@@ -250,6 +264,7 @@ fn load(open: &Open, target: &Target) -> Result<Tree, Failure> {
             |(number, name, mode): (u32, Vec<u8>, u32)| Entry { number, kind: Kind::of_mode(mode), name };
         names.insert(directory, entries.into_iter().map(entry).collect());
     }
+    take_own(&mut names);
     Ok(Tree::of(&names))
 }
 
@@ -264,7 +279,10 @@ fn cut_off() -> Failure {
 fn read_state(target: &Target) -> Result<Option<State>, Failure> {
     let Some(bytes) = target.read(STATE.as_bytes())? else { return Ok(None) };
     let state: Option<State> = serde_json::from_slice(&bytes).ok();
-    match state.filter(|state| state.version == 1) {
+    // Whoever can write here must not lead anybody out of here.
+    let is_good = |(_, name, _): &(u32, Vec<u8>, u32)| Entry::is_good_name(name);
+    let are_good = |state: &State| state.directories.values().flatten().all(is_good);
+    match state.filter(|state| state.version == 1 && are_good(state)) {
         Some(state) => Ok(Some(state)),
         None => Err(Failure::new(
             ErrorKind::Damaged,
