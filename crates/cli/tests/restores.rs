@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use cairn_bsddump::{Attribute, Dump, Entry, Inode, Kind, Options, ROOT, Source, Time};
+use cairn_bsddump::{Attribute, Dump, Entry, Inode, Kind, Options, RECORD, ROOT, Reader, Source, Time};
 
 /// A directory of this machine as a source. Numbers are those of its inodes.
 struct Folder {
@@ -632,4 +632,59 @@ fn what_a_restore_notes_is_its_own_and_stays_in_the_directory() {
     let refused = restore("-rf", &one, &to, &[]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("is damaged"), "{refused:?}");
     assert_eq!(std::fs::read(&kept).unwrap(), b"kept");
+}
+
+/// A directory that is damaged in a dump of a higher level costs what the dump has of it, and not the files in it that are as they were.
+#[test]
+fn damaged_directory_in_an_increment_costs_no_file_that_did_not_change() {
+    let (scratch, from, to) = scene();
+    for number in 0..40 {
+        std::fs::write(from.join(format!("a/b/a somewhat longer name {number}")), b"same").unwrap();
+    }
+    let mut folder = Folder::new(&from);
+    let [zero, one] = ["0", "1"].map(|name| scratch.path().join(name));
+    std::fs::write(&zero, folder.dump(0, 0, 1000)).unwrap();
+    std::fs::write(from.join("a/b/name 5"), b"changed").unwrap();
+    std::fs::write(from.join("a/fresh"), b"fresh").unwrap();
+    std::fs::rename(from.join("a/b/name 7"), from.join("a/moved")).unwrap();
+    std::fs::remove_file(from.join("a/b/name 8")).unwrap();
+    std::fs::rename(from.join("a/b/c"), from.join("c")).unwrap();
+    let bytes = folder.dump(1, 1000, 2000);
+    let is_other = |path: &Path| {
+        ["name 5", "name 7", "name 8", "fresh", "moved"].iter().any(|name| path.ends_with(name))
+            || path.components().any(|part| part.as_os_str() == "c")
+    };
+    let wanted: Vec<(PathBuf, Vec<u8>)> = look(&from)
+        .into_iter()
+        .map(|(path, file)| (path, file.1))
+        .filter(|(path, _)| !is_other(path))
+        .collect();
+    let mut reader = Reader::open(&bytes[..]).unwrap();
+    let record = |reader: &Reader<&[u8]>| reader.bytes() as usize / RECORD - 1;
+    let first = record(&reader);
+    while reader.comes_directory() {
+        reader.next_inode().unwrap();
+        reader.entries().unwrap();
+    }
+    let directories = first..record(&reader);
+    assert!(directories.len() >= 7, "four directories, one of them with more than a record of names");
+    for at in directories {
+        for is_lost in [true, false] {
+            let mut damaged = bytes.clone();
+            let record = &mut damaged[at * RECORD..(at + 1) * RECORD];
+            let damage = if is_lost { (0..RECORD, 0) } else { (300..308, 0xff) };
+            record[damage.0].fill(damage.1);
+            std::fs::write(&one, damaged).unwrap();
+            let to = to.join(format!("{at} {is_lost}"));
+            std::fs::create_dir(&to).unwrap();
+            good(&restore("-rf", &zero, &to, &[]));
+            let told = restore("-rf", &one, &to, &[]);
+            assert!(matches!(code(&told), Some(3 | 40)), "record {at}: {told:?}");
+            let made = look(&to);
+            for (path, content) in &wanted {
+                let found = made.get(path).map(|file| &file.1);
+                assert_eq!(found, Some(content), "record {at} ({is_lost}): {}", path.display());
+            }
+        }
+    }
 }

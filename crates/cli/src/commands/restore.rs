@@ -29,6 +29,8 @@ struct Open {
     names: Names,
     /// The directories that the dump has.
     directories: BTreeMap<u32, (Inode, Vec<Attribute>)>,
+    /// Those of them of which something is damaged: there may be more names in them.
+    hurt: HashSet<u32>,
     /// The first file after them.
     first: Option<Inode>,
     /// What went wrong besides what the reader tells.
@@ -98,6 +100,7 @@ impl Open {
             reader,
             names: Names::new(),
             directories: BTreeMap::new(),
+            hurt: HashSet::new(),
             first: None,
             troubles: Vec::new(),
         };
@@ -108,6 +111,9 @@ impl Open {
             }
             let (entries, content) = open.reader.entries()?;
             open.names.insert(inode.number, entries);
+            if !content.whole {
+                open.hurt.insert(inode.number);
+            }
             open.directories.insert(inode.number, (inode, content.attributes));
         }
         if !open.names.is_directory(ROOT) {

@@ -107,15 +107,14 @@ impl Tree {
 pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     let old = load(open, target)?;
     let mut merged = old.names.clone();
-    for number in open.names.directories() {
-        merged.insert(number, open.names.entries(number).unwrap_or(&[]).to_vec());
-    }
     let used = open.reader.used();
+    for (number, entries) in names_now(&old.names, open) {
+        merged.insert(number, entries);
+    }
     let gone: Vec<u32> = merged.directories().filter(|number| !used.contains(*number)).collect();
     gone.into_iter().for_each(|number| merged.remove(number));
     // A number that was a directory's and is a file's now is no directory any more.
-    let files = files_of(open.reader.dumped(), &open.names);
-    files.iter().for_each(|number| merged.remove(number));
+    files_now(open).into_iter().for_each(|number| merged.remove(number));
     for number in merged.directories().collect::<Vec<_>>() {
         let entries = merged.entries(number).unwrap_or(&[]).to_vec();
         merged.insert(number, entries.into_iter().filter(|entry| used.contains(entry.number)).collect());
@@ -145,6 +144,48 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     staged.iter().try_for_each(|number| target.place(format!("{WORK}/{number}").as_bytes())?.clear())?;
     save(open, target, &new, next)?;
     Ok(target.place(WORK.as_bytes())?.remove_directory()?)
+}
+
+/// Numbers that the dump has, and that its directories call something else than a directory.
+fn files_now(open: &Open) -> HashSet<u32> {
+    let (names, dumped) = (&open.names, open.reader.dumped());
+    let all = names.directories().flat_map(|number| names.entries(number).unwrap_or(&[]));
+    let is_file = |entry: &&Entry| entry.kind != Some(Kind::Directory) && !names.is_directory(entry.number);
+    all.filter(is_file).map(|entry| entry.number).filter(|number| dumped.contains(*number)).collect()
+}
+
+/// The names in the directories that the dump has. Where one is damaged or lost those come along that it had before, as far as it is not known that they went: otherwise the damage would cost files
+/// that are no part of this dump.
+fn names_now(before: &Names, open: &Open) -> BTreeMap<u32, Vec<Entry>> {
+    let entries = |number| open.names.entries(number).unwrap_or(&[]);
+    let mut now: BTreeMap<u32, Vec<Entry>> =
+        open.names.directories().map(|number| (number, entries(number).to_vec())).collect();
+    let (used, dumped, files) = (open.reader.used(), open.reader.dumped(), files_now(open));
+    let is_lost = |number: &u32| {
+        dumped.contains(*number) && !open.names.is_directory(*number) && !files.contains(number)
+    };
+    let unsure: Vec<u32> = open.hurt.iter().copied().chain(before.directories().filter(is_lost)).collect();
+    if unsure.is_empty() {
+        return now;
+    }
+    let is_fresh = |above: u32, entry: &Entry| before.lookup(above, &entry.name) != Some(entry.number);
+    // A damaged one can call them anything.
+    let whole = now.iter().filter(|(above, _)| !open.hurt.contains(above));
+    let fresh = whole.flat_map(|(above, names)| names.iter().filter(|entry| is_fresh(*above, entry)));
+    let moved: HashSet<u32> = fresh.map(|entry| entry.number).collect();
+    for number in unsure {
+        let names = now.entry(number).or_default();
+        // A name that is another file's now is one of a file that the dump has, if there is any truth in it.
+        names.retain(|entry| {
+            let known = before.lookup(number, &entry.name).filter(|known| used.contains(*known));
+            known.is_none_or(|known| known == entry.number) || dumped.contains(entry.number)
+        });
+        let told: HashSet<Vec<u8>> = names.iter().map(|entry| entry.name.clone()).collect();
+        let left = before.entries(number).unwrap_or(&[]).iter();
+        let left = left.filter(|entry| !told.contains(&entry.name) && !moved.contains(&entry.number));
+        names.extend(left.cloned());
+    }
+    now
 }
 
 /// Takes the names out that a restore has in the root for itself: what a dump has there would become what is known of the tree. That of a dump of a restored tree is of that restore, and nothing is
