@@ -121,9 +121,22 @@ impl Source for Folder {
         std::fs::File::open(path)?.read_exact_at(bytes, offset)
     }
 
-    fn attributes(&mut self, _: u32) -> std::io::Result<Vec<Attribute>> {
-        Ok(Vec::new())
+    fn attributes(&mut self, number: u32) -> std::io::Result<Vec<Attribute>> {
+        Ok(attributes(&self.paths[&number]))
     }
+}
+
+/// What somebody has set: extended attributes and lists of rights.
+fn attributes(path: &Path) -> Vec<Attribute> {
+    let mut names = vec![0; 65_536];
+    let length = rustix::fs::llistxattr(path, &mut names[..]).unwrap_or(0);
+    let names = names[..length].split(|byte| *byte == 0);
+    let read = |name: &[u8]| {
+        let mut value = vec![0; 65_536];
+        let length = rustix::fs::lgetxattr(path, name, &mut value[..]).unwrap();
+        Attribute { name: name.to_vec(), value: value[..length].to_vec() }
+    };
+    names.filter(|name| name.starts_with(b"user.") || name.starts_with(b"system.")).map(read).collect()
 }
 
 fn cairn(arguments: &[&OsStr], input: &[u8]) -> Output {
@@ -687,4 +700,63 @@ fn damaged_directory_in_an_increment_costs_no_file_that_did_not_change() {
             }
         }
     }
+}
+
+/// A list of rights for somebody else, as `setxattr` takes it.
+fn list_for(user: u32) -> Vec<u8> {
+    let nobody = u32::MAX;
+    let rules: [(u16, u16, u32); 5] =
+        [(1, 7, nobody), (2, 7, user), (4, 0, nobody), (16, 7, nobody), (32, 0, nobody)];
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in rules {
+        list.extend([&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat());
+    }
+    list
+}
+
+/// Who had rights to something and has them no more does not get them back by a restore.
+#[test]
+fn rights_and_attributes_are_those_of_the_last_dump_and_none_come_from_directories() {
+    let (scratch, from, to) = scene();
+    let set = |path: &str, name: &str, value: &[u8]| {
+        rustix::fs::setxattr(from.join(path), name, value, rustix::fs::XattrFlags::empty())
+    };
+    let take = |path: &str, name: &str| rustix::fs::removexattr(from.join(path), name).unwrap();
+    let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
+    if set("a", default, &list_for(77)).is_err() {
+        eprintln!("skipped: this file system has no lists of rights");
+        return;
+    }
+    set("a/b", access, &list_for(78)).unwrap();
+    set("a/b", "user.colour", b"blue").unwrap();
+    set("a/b", "user.shape", b"round").unwrap();
+    set("a/b/file", access, &list_for(79)).unwrap();
+    let mut folder = Folder::new(&from);
+    let dump = scratch.path().join("dump");
+    let mut apply = |level: u32, since: u32, date: u32| {
+        std::fs::write(&dump, folder.dump(level, since, date)).unwrap();
+        good(&restore("-rf", &dump, &to, &[]));
+        let (made, wanted) = (look(&to), look(&from));
+        assert_eq!(made, wanted, "level {level}");
+        for path in wanted.keys() {
+            let told = format!("level {level}: {}", path.display());
+            assert_eq!(attributes(&to.join(path)), attributes(&from.join(path)), "{told}");
+        }
+    };
+    apply(0, 0, 1000);
+    take("a/b", access);
+    take("a/b", "user.colour");
+    take("a/b/file", access);
+    // Made in a directory that gives rights to what is made in it, and without them.
+    std::fs::write(from.join("a/plain"), b"plain").unwrap();
+    std::fs::create_dir(from.join("a/folder")).unwrap();
+    std::fs::write(from.join("a/folder/inside"), b"inside").unwrap();
+    for path in ["a/plain", "a/folder", "a/folder/inside"] {
+        take(path, access);
+    }
+    take("a/folder", default);
+    apply(1, 1000, 2000);
+    assert!(attributes(&to.join("a")).iter().any(|one| one.name == default.as_bytes()));
+    take("a", default);
+    apply(2, 2000, 3000);
 }

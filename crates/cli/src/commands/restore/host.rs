@@ -184,6 +184,12 @@ impl Target {
 
 /// For its owner alone.
 const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
+/// The attribute with the list of rights that a directory gives to what is made in it.
+const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+/// Extended attributes that are somebody's, and not the system's: those are taken away where a dump has them no more.
+const GIVEN: [&[u8]; 4] = [b"user.", b"trusted.", b"system.posix_acl_", b"security.capability"];
+/// Bytes of all names of extended attributes of a file at most (`XATTR_LIST_MAX`).
+const NAMES_MAX: usize = 65_536;
 /// A step down: a directory, and not by way of a link.
 const DIRECTORY: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -289,6 +295,31 @@ impl Place {
         }
         // The kernel sets no mode by such a descriptor itself.
         Ok(fs::chmod(proc_path(&found), mode)?)
+    }
+
+    /// Takes the list of rights away that a directory gives to what is made in it.
+    pub fn take_default_list(&self) -> io::Result<()> {
+        match fs::lremovexattr(self.through_proc(), DEFAULT_LIST) {
+            // Of a directory that is somebody else's nothing can be set either, which is told when that is tried.
+            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::PERM) => Ok(()),
+            gone => Ok(gone?),
+        }
+    }
+
+    /// Takes extended attributes away but for those in `kept`. What the system sets by itself stays.
+    pub fn take_others(&self, kept: &[Attribute]) -> io::Result<()> {
+        let mut names = vec![0; NAMES_MAX];
+        let length = match fs::llistxattr(self.through_proc(), &mut names[..]) {
+            Err(rustix::io::Errno::OPNOTSUPP) => 0,
+            listed => listed?,
+        };
+        for name in names[..length].split(|byte| *byte == 0) {
+            let is_given = GIVEN.iter().any(|beginning| name.starts_with(beginning));
+            if is_given && !kept.iter().any(|attribute| attribute.name == name) {
+                fs::lremovexattr(self.through_proc(), name)?;
+            }
+        }
+        Ok(())
     }
 
     /// By way of the open directory, for calls that know no directory to start from.

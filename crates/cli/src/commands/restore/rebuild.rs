@@ -137,7 +137,11 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
         if let Some((inode, attributes)) = open.directories.get(number) {
             let path = new.path(*number, &HashSet::new());
             let path = if path.is_empty() { b".".to_vec() } else { path };
-            let dressed = target.place(&path).and_then(|place| target.dress(&place, inode, attributes));
+            let dressed = target.place(&path).and_then(|place| {
+                // Those that it has not any more; of a directory that is damaged in the dump not all may be known.
+                let taken = if open.hurt.contains(number) { Ok(()) } else { place.take_others(attributes) };
+                target.dress(&place, inode, attributes).and(taken)
+            });
             open.note(&path, dressed);
         }
     }
@@ -232,12 +236,17 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
         }
     }
     let nowhere = HashSet::new();
-    for number in new.order.iter().filter(|number| **number != ROOT) {
-        let place = target.place(&new.path(*number, &nowhere))?;
+    for number in &new.order {
+        let path = new.path(*number, &nowhere);
+        let place = target.place(if path.is_empty() { b".".as_slice() } else { &path })?;
         if staged.contains(number) {
             work(*number)?.move_to(&place)?;
-        } else {
+        } else if *number != ROOT {
             place.make_directory()?;
+        }
+        // What is made in it gets what the dump says, and nothing else.
+        if open.directories.contains_key(number) && !open.hurt.contains(number) {
+            place.take_default_list()?;
         }
     }
     for (number, names) in new.files.iter().filter(|(number, _)| !dumped.contains(**number)) {
