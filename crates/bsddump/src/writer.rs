@@ -118,6 +118,8 @@ pub struct Written {
 pub struct Dump {
     options: Options,
     used: InodeMap,
+    /// Those of them whose names are in it.
+    named: InodeMap,
     dumped: InodeMap,
     directories: InodeMap,
     /// Files with several names.
@@ -164,6 +166,7 @@ impl Dump {
         let mut dump = Self {
             options,
             used: InodeMap::new(),
+            named: InodeMap::new(),
             dumped: InodeMap::new(),
             directories: InodeMap::new(),
             linked: InodeMap::new(),
@@ -180,6 +183,7 @@ impl Dump {
         let everything = dump.options.since == 0 && dump.options.subtree.is_empty() && filter.is_none();
         if everything {
             dump.dumped = dump.used.clone();
+            dump.named = dump.used.clone();
         } else {
             dump.map_directories(source, filter, watch)?;
         }
@@ -224,7 +228,8 @@ impl Dump {
         let end = known.used.end();
         let Known { used, dumped } = known;
         let (linked, left_out) = (InodeMap::new(), HashMap::new());
-        Ok(Self { options, used, dumped, directories, linked, left_out, planned, failed: Vec::new(), end })
+        let (named, failed) = (used.clone(), Vec::new());
+        Ok(Self { options, used, named, dumped, directories, linked, left_out, planned, failed, end })
     }
 
     /// What it will have.
@@ -342,7 +347,11 @@ impl Dump {
         if !found {
             return Err(WriteError::NoSuchPath(String::from_utf8_lossy(&subtree.join(&b'/')).into_owned()));
         }
-        self.used = reached;
+        // What is below a directory that can't be read is not known, and a restore removes what is not in use.
+        if self.failed.is_empty() {
+            self.used = reached.clone();
+        }
+        self.named = reached;
         Ok(())
     }
 
@@ -395,7 +404,7 @@ impl Dump {
         for number in self.dumped.iter().filter(|number| self.directories.contains(*number)) {
             let left_out = self.left_out.get(&number);
             let is_kept = |entry: &Entry| {
-                self.used.contains(entry.number) && left_out.is_none_or(|names| !names.contains(&entry.name))
+                self.named.contains(entry.number) && left_out.is_none_or(|names| !names.contains(&entry.name))
             };
             tape.directory(source, number, &is_kept)?;
             done += 1;
@@ -483,9 +492,10 @@ impl Tape<'_> {
         };
         let (entries, parent) = match source.entries(number) {
             Ok(entries) => entries,
+            // One without its names would say that all in it is gone.
             Err(reason) => {
-                self.fail(number, "the names in this directory", reason);
-                (Vec::new(), number)
+                self.fail(number, "this directory with the names in it", reason);
+                return Ok(());
             }
         };
         // What a filter left out has no name in the dump either.
@@ -495,10 +505,10 @@ impl Tape<'_> {
         let pieces = bytes.len().div_ceil(RECORD);
         let mut padded = bytes;
         padded.resize(pieces * RECORD, 0);
-        let blocks = self.attribute_blocks(source, &inode);
+        let (blocks, said) = self.attribute_blocks(source, &inode);
         for (index, segment) in padded.chunks(SEGMENT as usize).enumerate() {
             let mut header = self.file_header(&inode, index == 0);
-            header.attribute_blocks = Some(blocks.len() as u32);
+            header.attribute_blocks = Some(said);
             header.pieces = vec![true; segment.len() / RECORD];
             header.content_crc = Some(content_checksum(segment));
             self.head(header)?;
@@ -515,12 +525,12 @@ impl Tape<'_> {
                 return Ok(());
             }
         };
-        let blocks = self.attribute_blocks(source, &inode);
+        let (blocks, said) = self.attribute_blocks(source, &inode);
         if inode.kind.has_content() && inode.size > 0 {
-            self.content(source, &inode, blocks.len() as u32)?;
+            self.content(source, &inode, said)?;
         } else {
             let mut header = self.file_header(&inode, true);
-            header.attribute_blocks = Some(blocks.len() as u32);
+            header.attribute_blocks = Some(said);
             self.head(header)?;
         }
         self.attributes(&inode, blocks)
@@ -616,13 +626,13 @@ impl Tape<'_> {
         header
     }
 
-    /// A file's extended attributes as blocks. They are read before its header is written, which says how many there are.
-    fn attribute_blocks(&mut self, source: &mut dyn Source, inode: &Inode) -> Vec<Vec<u8>> {
+    /// A file's extended attributes as blocks, and how many there are. They are read before its header is written, which says that: of those that can't be read, so that they are known to be missing.
+    fn attribute_blocks(&mut self, source: &mut dyn Source, inode: &Inode) -> (Vec<Vec<u8>>, u32) {
         let attributes = match source.attributes(inode.number) {
             Ok(attributes) => attributes,
             Err(reason) => {
                 self.fail(inode.number, "its extended attributes", reason);
-                return Vec::new();
+                return (Vec::new(), 1);
             }
         };
         let (blocks, left_out) = attributes::encode(&attributes);
@@ -631,7 +641,8 @@ impl Tape<'_> {
             let reason = std::io::Error::other(format!("the format has no place for `{name}`"));
             self.fail(inode.number, "an extended attribute", reason);
         }
-        blocks
+        let count = blocks.len() as u32;
+        (blocks, count)
     }
 
     fn attributes(&mut self, inode: &Inode, blocks: Vec<Vec<u8>>) -> Result<(), WriteError> {

@@ -174,6 +174,9 @@ impl Source for Tree {
 
     fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)> {
         let file = &self.0[&directory];
+        if file.broken {
+            return Err(std::io::Error::other("broken"));
+        }
         Ok((file.entries.clone(), file.parent))
     }
 

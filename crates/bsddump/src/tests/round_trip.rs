@@ -4,7 +4,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::model::{DATE, Tree, time};
-use crate::{Attribute, Dump, Kind, Options, ROOT, Reader, Selection, WriteError};
+use crate::{
+    Attribute, Damage, Dump, Entry, Inode, Kind, Options, ROOT, Reader, Selection, Source, WriteError,
+};
 
 fn read_back(bytes: &[u8]) -> (Tree, Vec<crate::Damage>) {
     let mut reader = Reader::open(bytes).unwrap();
@@ -136,6 +138,72 @@ fn file_that_cannot_be_read_costs_itself() {
     let file = tree.get(number);
     (file.broken, file.data) = (false, vec![(0, vec![0; 5000])]);
     assert_eq!(read.plain(), tree.plain());
+}
+
+/// Whatever could not be read of a directory, no restore takes what is in it for gone.
+#[test]
+fn directory_that_cannot_be_read_costs_itself_and_nothing_of_it_is_said_to_be_gone() {
+    let mut tree = mixed();
+    let sub = tree.get(ROOT).entries.iter().find(|entry| entry.name == b"sub").unwrap().number;
+    tree.get(sub).broken = true;
+    for since in [0, DATE - 1000] {
+        for number in [ROOT, sub] {
+            tree.get(number).inode.changed = time(i64::from(DATE));
+        }
+        let options = Options { level: u32::from(since > 0), since, ..Tree::options() };
+        let (bytes, written) = tree.dump(options);
+        assert!(written.failed.iter().all(|failed| failed.number == sub) && !written.failed.is_empty());
+        let mut reader = Reader::open(&bytes[..]).unwrap();
+        assert!(tree.0.keys().all(|number| reader.used().contains(*number)), "since {since}");
+        let read = Tree::read(&mut reader);
+        assert!(!read.0.contains_key(&sub), "it would be one without names");
+        assert_eq!(reader.damage(), [Damage::Missing { number: sub }]);
+        assert_eq!(read.0.len(), if since == 0 { tree.0.len() - 1 } else { 1 });
+    }
+}
+
+/// A directory whose names are read, and its extended attributes are not.
+struct WithoutAttributes(Tree, u32);
+
+impl Source for WithoutAttributes {
+    fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()> {
+        self.0.each_inode(each)
+    }
+
+    fn inode(&mut self, number: u32) -> std::io::Result<Inode> {
+        self.0.inode(number)
+    }
+
+    fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)> {
+        self.0.entries(directory)
+    }
+
+    fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>> {
+        self.0.extents(number)
+    }
+
+    fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(number, offset, bytes)
+    }
+
+    fn attributes(&mut self, number: u32) -> std::io::Result<Vec<Attribute>> {
+        if number == self.1 { Err(std::io::Error::other("broken")) } else { self.0.attributes(number) }
+    }
+}
+
+#[test]
+fn attributes_that_cannot_be_read_are_known_to_be_missing_by_who_reads_the_dump() {
+    let tree = mixed();
+    for number in tree.0.keys().copied() {
+        let mut source = WithoutAttributes(tree.clone(), number);
+        let dump = Dump::plan(&mut source, Tree::options(), None, &mut |_| true).unwrap();
+        let mut bytes = Vec::new();
+        let written = dump.write(&mut source, &mut bytes, &mut |_| true).unwrap();
+        assert_eq!(written.failed.len(), 1);
+        let (read, damage) = read_back(&bytes);
+        assert_eq!(damage, [Damage::Hurt { number }]);
+        assert_eq!(read.0[&number].entries, tree.0[&number].entries);
+    }
 }
 
 #[test]
