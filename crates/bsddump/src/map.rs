@@ -14,8 +14,14 @@ impl InodeMap {
         Self::default()
     }
 
-    pub(crate) fn from_bytes(bytes: Vec<u8>) -> Self {
+    /// The set that these bytes say: see [`InodeMap::as_bytes`].
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { bytes }
+    }
+
+    /// Its bits, from inode 1 on, the lowest first.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// Puts a number in. 0 is no inode and stays out.

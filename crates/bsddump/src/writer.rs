@@ -26,6 +26,8 @@ pub struct Options {
     pub date: u32,
     /// What changed at this second or later is dumped: the date of the dump that this one stands on. 0 for everything.
     pub since: u32,
+    /// What the dump had that this one stands on, where that was not everything: what it had not is dumped whenever it changed, as it may have come from elsewhere. `None` where it had everything.
+    pub had: Option<InodeMap>,
     /// Up to 15 bytes for people.
     pub label: Vec<u8>,
     /// Where it is mounted or what it is called; up to 63 bytes, as the two that follow.
@@ -237,6 +239,11 @@ impl Dump {
         self.planned
     }
 
+    /// All that a restore of it and of those that it stands on has: what is dumped, and what did not change.
+    pub fn named(&self) -> &InodeMap {
+        &self.named
+    }
+
     /// The inodes that it has, in the order in which they are written: directories, then all else. A source that reads ahead goes by it.
     pub fn order(&self) -> Vec<u32> {
         let is_directory = |number: &u32| self.directories.contains(*number);
@@ -262,7 +269,8 @@ impl Dump {
             } else if inode.links > 1 {
                 self.linked.insert(inode.number);
             }
-            if inode.modified.max(inode.changed).seconds >= i64::from(since) || since == 0 {
+            let is_new = self.options.had.as_ref().is_some_and(|had| !had.contains(inode.number));
+            if inode.modified.max(inode.changed).seconds >= i64::from(since) || since == 0 || is_new {
                 changed.insert(inode.number);
             }
             sizes.note(inode);

@@ -445,3 +445,74 @@ fn dump_after_a_rollback_does_not_go_by_the_date_of_what_was_given_up() {
     source.good(&["dump", "-1", "-f", &path("source1"), "vol0"]);
     is_complete(["source0 again", "source1"]);
 }
+
+/// What comes into a part of a volume is as old as it was, and no dump of that part has it yet.
+#[test]
+fn what_comes_into_the_part_that_is_dumped_is_in_the_next_level_however_old_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path(), &[]);
+    let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    for name in ["home/first", "home/cache/deep/cached", "archive/old/deep/file", "archive/more/deep/file"] {
+        fs::create_dir_all(mounted.path(name).parent().unwrap()).unwrap();
+        fs::write(mounted.path(name), name).unwrap();
+    }
+    wait_for_the_next_second();
+    let part = |level: &str| {
+        mounted.server.good(&[
+            "dump",
+            &format!("-{level}"),
+            "-f",
+            &path(&format!("part{level}")),
+            "vol0:/home",
+        ]);
+    };
+    let dump = |level: &str, more: &[&str]| {
+        let (level, file) = (format!("-{level}"), path(&format!("whole{level}")));
+        mounted.server.good(&[&["dump", &level, "-f", &file, "vol0"], more].concat());
+    };
+    part("0");
+    dump("0", &["--exclude", "cache"]);
+    wait_for_the_next_second();
+    fs::rename(mounted.path("archive/old"), mounted.path("home/old")).unwrap();
+    fs::rename(mounted.path("home/cache"), mounted.path("home/kept")).unwrap();
+    part("1");
+    dump("1", &["--exclude", "cache"]);
+    wait_for_the_next_second();
+    fs::rename(mounted.path("archive/more"), mounted.path("home/more")).unwrap();
+    part("2");
+    // Without the pattern, on top of one with it.
+    fs::create_dir(mounted.path("cache")).unwrap();
+    fs::rename(mounted.path("home/first"), mounted.path("cache/first")).unwrap();
+    dump("2", &["--exclude", "cache"]);
+    dump("3", &[]);
+    let restored = |series: &str, levels: &[&str]| {
+        let to = tempfile::tempdir().unwrap();
+        levels
+            .iter()
+            .for_each(|level| restore_ours(&scratch.path().join(format!("{series}{level}")), to.path()));
+        files(to.path())
+    };
+    let all = files(&mounted.point);
+    assert_eq!(restored("whole", &["0", "1", "2", "3"]), all);
+    part("3");
+    let home = |file: &(PathBuf, Vec<u8>)| file.0.starts_with("home");
+    let wanted: Vec<_> = all.iter().filter(|file| home(file)).cloned().collect();
+    assert_eq!(wanted.len(), 3);
+    assert_eq!(restored("part", &["0", "1", "2", "3"]), wanted);
+    // Where it is not known any more what a dump had, all comes, and that is said.
+    let folder = mounted.server.data.join("volumes/vol0");
+    let is_note = |name: &str| name.starts_with("had.");
+    let notes = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let notes: Vec<_> = notes.filter(|path| is_note(path.file_name().unwrap().to_str().unwrap())).collect();
+    assert_eq!(notes.len(), 7, "one a level of each path, but for the dump of everything: {notes:?}");
+    notes.iter().for_each(|path| fs::remove_file(path).unwrap());
+    let plan = mounted.server.json(&["dump", "-n", "-9", "vol0:/home"]);
+    assert!(plan["why_all"].as_str().unwrap().contains("is not noted"), "{plan}");
+    assert_eq!(plan["inodes"], 2 + 3 * 3, "{plan}");
+    fs::remove_file(scratch.path().join("part3")).unwrap();
+    part("3");
+    assert_eq!(restored("part", &["0", "1", "2", "3"]), wanted);
+}

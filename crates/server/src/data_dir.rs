@@ -19,6 +19,7 @@
 //! DIR/volumes/NAME/dumps.json    the last image dump of each level, and how far an unfinished one is
 //! DIR/volumes/NAME/dates.json    the dates of its BSD dumps
 //! DIR/volumes/NAME/names.N       which directories have which files, as of the last BSD dump of level N
+//! DIR/volumes/NAME/had.PATH.N    which files the last BSD dump of level N of a part of it had
 //! DIR/volumes/NAME/schedules.json  its schedules of snapshots
 //! DIR/volumes/NAME/hooks.json   commands around its snapshots
 //! DIR/volumes/NAME/governor.json  what mirrors may cost its clients

@@ -4,6 +4,8 @@
 //! date of the last one of a lower level. A dump that was not written whole leaves no date. Nothing is held for later dumps; a snapshot that a dump made for itself goes with it,
 //! also when the server is killed meanwhile (`left`).
 //!
+//! Of a part of a volume what a dump had is noted besides (`had`): what comes into the part later is as old as it is.
+//!
 //! Where the snapshot of that lower dump is still there, what changed is found by comparing the maps of the two (`catalog`); otherwise all inodes are looked at and all directories walked.
 
 use std::fs::File;
@@ -13,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cairn_bsddump::{Dump, Known, Options, Phase, Selection, WriteError};
+use cairn_bsddump::{Dump, InodeMap, Known, Options, Phase, Selection, WriteError};
 use cairn_files::Tree;
 use cairn_volume::{Image, Snapshot};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -30,6 +32,7 @@ use crate::state;
 use crate::volumes::OpenVolume;
 
 mod catalog;
+mod had;
 mod left;
 mod past;
 mod source;
@@ -72,6 +75,24 @@ struct Record {
     date: u32,
     snapshot: String,
     bytes: u64,
+    /// Something was left out by its pattern.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_part: bool,
+}
+
+impl Record {
+    /// It had not everything.
+    fn had_a_part(&self) -> bool {
+        self.is_part || !self.path.is_empty()
+    }
+}
+
+/// What is noted of a dump for those that will stand on it.
+struct Noted {
+    /// Of everything: which directories have names of which files.
+    catalog: Option<Catalog>,
+    /// Of a part: which files it had.
+    had: Option<InodeMap>,
 }
 
 /// A dump that was asked for, checked.
@@ -101,6 +122,12 @@ enum WhyAll {
         "only a part of the volume is dumped, so all files are looked at and their dates say what changed"
     )]
     Part,
+    #[error(
+        "the dump of level {level} left something out, so all files are looked at; what it had not is in this one, and of the rest their dates say what changed"
+    )]
+    LowerPart { level: u8 },
+    #[error("what the dump of level {level} had is not noted, so all that is asked for is in this one")]
+    NotNoted { level: u8 },
     #[error(
         "the dump of level {level} was of a snapshot made for it alone, so all files are looked at and their dates say what changed; dumps of snapshots that stay are faster"
     )]
@@ -242,8 +269,8 @@ impl Server {
             server.clear_left_dumps_of(&making.open);
             let frozen = making.freeze()?;
             let outcome = making.write(&frozen, &mut handed, progress);
-            let noted = outcome.and_then(|(result, catalog)| {
-                if !server.note_date(&making, &frozen, &result, catalog)? {
+            let noted = outcome.and_then(|(result, noted)| {
+                if !server.note_date(&making, &frozen, &result, noted)? {
                     let what = "the volume was rolled back while it was dumped: no dump of a higher level can be made on top of this one";
                     progress.note(what.to_owned());
                 }
@@ -260,7 +287,7 @@ impl Server {
         making: &Making,
         frozen: &Frozen,
         result: &api::FileDumpResult,
-        catalog: Option<Catalog>,
+        noted: Noted,
     ) -> Result<bool, ServerError> {
         let snapshot = &frozen.snapshot;
         let _turn = making.open.dates.lock();
@@ -268,18 +295,21 @@ impl Server {
         if frozen.own.is_some() && past::is_past(&making.open, snapshot) {
             return Ok(false);
         }
-        making.keep_catalog(frozen, catalog);
-        let path = self.dates_path(&making.open.name);
-        let mut document: Document = state::load(&path)?.unwrap_or_default();
-        let dates = &mut document.dates;
-        dates.retain(|record| record.path != making.path || record.level < making.level);
-        dates.push(Record {
+        let record = Record {
             path: making.path.clone(),
             level: making.level,
             date: seconds(snapshot),
             snapshot: snapshot.name.clone(),
             bytes: result.bytes,
-        });
+            is_part: making.exclude.is_some(),
+        };
+        making.keep_catalog(frozen, noted.catalog);
+        making.keep_had(&record, noted.had);
+        let path = self.dates_path(&making.open.name);
+        let mut document: Document = state::load(&path)?.unwrap_or_default();
+        let dates = &mut document.dates;
+        dates.retain(|record| record.path != making.path || record.level < making.level);
+        dates.push(record);
         state::save(&path, &document)?;
         Ok(true)
     }
@@ -378,6 +408,24 @@ impl Making {
         }
     }
 
+    /// The same of what a dump of a part had.
+    fn keep_had(&self, record: &Record, had: Option<InodeMap>) {
+        let kept = had.map(|had| had::save(&self.folder, record, &had));
+        if let Some(Err(error)) = &kept {
+            tracing::warn!(path = self.path, level = self.level, %error, "the next dump of a higher level has all that is asked for");
+        }
+        let first = self.level + u8::from(matches!(kept, Some(Ok(()))));
+        for level in first..=HIGHEST_LEVEL {
+            let _ = std::fs::remove_file(had::path(&self.folder, &self.path, level));
+        }
+    }
+
+    /// What the dump had that this one stands on, where that was a part; nothing at all where it is not known.
+    fn had(&self) -> Option<InodeMap> {
+        let base = self.base.as_ref().filter(|base| self.level > 0 && base.had_a_part())?;
+        Some(had::load(&self.folder, base).unwrap_or_default())
+    }
+
     /// `VOLUME`, or `VOLUME:/PATH`.
     fn name(&self) -> String {
         let volume = &self.open.name;
@@ -404,8 +452,15 @@ impl Making {
     /// The snapshot of the lower dump is held from here on: on a mirror the next update may delete it.
     fn known(&self, frozen: &Frozen) -> Result<(Known, Catalog), Option<WhyAll>> {
         let base = self.base.as_ref().filter(|_| self.level > 0).ok_or(None)?;
+        let level = base.level;
+        if base.had_a_part() && had::load(&self.folder, base).is_none() {
+            return Err(Some(WhyAll::NotNoted { level }));
+        }
         if !self.has_everything() {
             return Err(Some(WhyAll::Part));
+        }
+        if base.had_a_part() {
+            return Err(Some(WhyAll::LowerPart { level }));
         }
         let gone = || self.gone(base);
         let snapshot = find_snapshot(&self.open, &base.snapshot).map_err(|_| gone())?;
@@ -444,6 +499,7 @@ impl Making {
             level: u32::from(self.level),
             date: seconds(snapshot),
             since: self.since,
+            had: self.had(),
             label: short(&snapshot.name, LABEL_MAX),
             file_system: short(&self.open.name, NAME_MAX),
             device: short(&format!("{}@{}", self.open.name, snapshot.name), NAME_MAX),
@@ -488,7 +544,7 @@ impl Making {
         frozen: &Frozen,
         handed: &mut Handed,
         progress: &Progress,
-    ) -> Result<(api::FileDumpResult, Option<Catalog>), ServerError> {
+    ) -> Result<(api::FileDumpResult, Noted), ServerError> {
         let [file] = &handed.files[..] else {
             return Err(ServerError::Invalid {
                 what: "the ticket",
@@ -510,6 +566,7 @@ impl Making {
         let (dump, planned) = self.plan(known, &source, frozen, &mut watch)?;
         let total = dump.planned().bytes;
         let inodes = dump.planned().inodes;
+        let had = (!self.has_everything()).then(|| dump.named().clone());
         source.begin(dump.order());
         let mut out = Out { file, gone: &handed.gone };
         let written = std::thread::scope(|scope| {
@@ -564,7 +621,7 @@ impl Making {
             why_all,
             failed,
         };
-        Ok((result, catalog))
+        Ok((result, Noted { catalog, had }))
     }
 
     /// A directory's path, or the number of anything else: which names a file has is not known without looking everywhere.

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 
 use super::model::{DATE, Tree, time};
 use crate::{
-    Attribute, Damage, Dump, Entry, Inode, Kind, Options, ROOT, Reader, Selection, Source, WriteError,
+    Attribute, Damage, Dump, Entry, Inode, InodeMap, Kind, Options, ROOT, Reader, Selection, Source,
+    WriteError,
 };
 
 fn read_back(bytes: &[u8]) -> (Tree, Vec<crate::Damage>) {
@@ -138,6 +139,37 @@ fn file_that_cannot_be_read_costs_itself() {
     let file = tree.get(number);
     (file.broken, file.data) = (false, vec![(0, vec![0; 5000])]);
     assert_eq!(read.plain(), tree.plain());
+}
+
+/// What comes into the part that is dumped is as old as it is, and in no dump before.
+#[test]
+fn what_the_lower_dump_had_not_is_dumped_however_old_it_is() {
+    let mut tree = Tree::new();
+    let [home, archive] = ["home", "archive"].map(|name| tree.add(ROOT, name, Kind::Directory));
+    let moved = tree.add(archive, "moved", Kind::Directory);
+    let deep = tree.add(moved, "deep", Kind::Directory);
+    let old = tree.add_with(deep, "old", b"as it was");
+    let stays = tree.add_with(home, "stays", b"as it was");
+    let options = Options { subtree: vec![b"home".to_vec()], ..Tree::options() };
+    let zero = Dump::plan(&mut tree, options.clone(), None, &mut |_| true).unwrap();
+    let had = zero.named().clone();
+    assert_eq!(had.iter().collect::<Vec<_>>(), [ROOT, home, stays]);
+    let entry = tree.get(archive).entries.remove(0);
+    tree.get(home).entries.push(entry);
+    let since = DATE - 1000;
+    for number in [ROOT, home, archive, moved] {
+        tree.get(number).inode.changed = time(i64::from(DATE));
+    }
+    let options = Options { level: 1, since, had: Some(had.clone()), ..options };
+    let (bytes, _) = tree.dump(options.clone());
+    let (read, damage) = read_back(&bytes);
+    assert_eq!(damage, []);
+    assert_eq!(read.0.keys().copied().collect::<Vec<_>>(), [ROOT, home, moved, deep, old]);
+    // It is kept as bytes; of what is not known to have been there all comes.
+    let options = Options { had: Some(InodeMap::from_bytes(had.as_bytes().to_vec())), ..options };
+    assert_eq!(tree.dump(options.clone()).0, bytes);
+    let (bytes, _) = tree.dump(Options { had: Some(InodeMap::new()), ..options });
+    assert_eq!(read_back(&bytes).0.0.len(), 6);
 }
 
 /// Whatever could not be read of a directory, no restore takes what is in it for gone.
