@@ -6,7 +6,7 @@ mod rebuild;
 mod shell;
 mod volumes;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -172,22 +172,44 @@ impl Open {
                 paths.push(path.clone());
             }
         }
-        let mut made = Vec::new();
+        let mut made: Chosen = Vec::new();
+        // What leads there and is made for it is the dump's as well; what is there is nobody's wish.
+        for (path, number) in self.ways(chosen) {
+            match target.place(&path).and_then(|place| place.make_directory()) {
+                Ok(true) => made.push((path, number)),
+                Ok(false) => {}
+                Err(error) => self.troubles.push(trouble(&path, &error)),
+            }
+        }
         for (path, number) in chosen.iter().filter(|(_, number)| self.names.is_directory(*number)) {
             match target.place(path).and_then(|place| place.make_directory()) {
-                Ok(()) => made.push((path, number)),
+                Ok(_) => made.push((path.clone(), *number)),
                 Err(error) => self.troubles.push(trouble(path, &error)),
             }
         }
         self.make_files(target, Manner::InPlace, &mut |number| paths.remove(&number))?;
         // From below: a directory's time changes with what is made in it. What has the name of one and is none is not the dump's.
         for (path, number) in made.into_iter().rev() {
-            if let Some((inode, attributes)) = self.directories.get(number) {
-                let dressed = target.place(path).and_then(|place| target.dress(&place, inode, attributes));
-                self.note(path, dressed);
+            if let Some((inode, attributes)) = self.directories.get(&number) {
+                let dressed = target.place(&path).and_then(|place| target.dress(&place, inode, attributes));
+                self.note(&path, dressed);
             }
         }
         Ok(())
+    }
+
+    /// The directories that lead to what was chosen and were not chosen themselves, from the root down.
+    fn ways(&self, chosen: &[(Vec<u8>, u32)]) -> Chosen {
+        let own: HashSet<&[u8]> = chosen.iter().map(|(path, _)| path.as_slice()).collect();
+        let mut ways: BTreeSet<&[u8]> = BTreeSet::new();
+        for (path, _) in chosen {
+            let ends = path.iter().enumerate().rev().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+            // Those above one that is known are known.
+            ends.map(|end| &path[..end])
+                .take_while(|way| !own.contains(way) && ways.insert(way))
+                .for_each(drop);
+        }
+        ways.into_iter().filter_map(|way| Some((way.to_vec(), self.names.find(way)?))).collect()
     }
 
     /// Makes every file that is no directory under the names that `names` has for its number, as the dump gives them.

@@ -195,14 +195,14 @@ const DIRECTORY: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Place {
-    /// Makes a directory, or takes the one that is there.
-    pub fn make_directory(&self) -> io::Result<()> {
+    /// Makes a directory, or takes the one that is there; true where it was made.
+    pub fn make_directory(&self) -> io::Result<bool> {
         match fs::mkdirat(&self.directory, self.name.as_slice(), Mode::RWXU) {
             Err(rustix::io::Errno::EXIST) => {
                 fs::openat(&self.directory, self.name.as_slice(), DIRECTORY, Mode::empty())?;
-                Ok(())
+                Ok(false)
             }
-            made => Ok(made?),
+            made => Ok(made.map(|()| true)?),
         }
     }
 
