@@ -141,6 +141,8 @@ pub(crate) struct Inner {
     /// When that was, by the clock that is never set; none when an earlier run of the program had it.
     heard: Option<Duration>,
     births: Births,
+    /// An image that the source said it had never made, while it is shown: it came from a later time of the source than that is of.
+    parted: Option<(SnapshotId, Checksum)>,
     relay: Option<Arc<Source>>,
     keeper: Option<Arc<dyn Keeper>>,
 }
@@ -181,7 +183,15 @@ impl Destination {
             source_volume,
             relationship,
             options,
-            inner: Mutex::new(Inner { state, contact, heard: None, births, relay: None, keeper: None }),
+            inner: Mutex::new(Inner {
+                state,
+                contact,
+                heard: None,
+                births,
+                parted: None,
+                relay: None,
+                keeper: None,
+            }),
         }
     }
 
@@ -193,6 +203,18 @@ impl Destination {
     /// What [`Destination::births`] said before a restart. Of what came after that was written down it is only known when the last image came.
     pub fn remember_births(&self, births: &[Birth]) {
         self.inner.lock().births = Births::remembered(&self.volume, births);
+    }
+
+    /// The image that is shown and that the source said it had never made, with its content ([`root_digest`]): worth keeping across a restart. A source that was put back from a backup gives its
+    /// numbers again, and later nothing that it says tells that it was.
+    pub fn parted(&self) -> Option<(SnapshotId, Checksum)> {
+        let base = self.base();
+        self.inner.lock().parted.filter(|parted| *parted == base)
+    }
+
+    /// What [`Destination::parted`] said before a restart. Of no effect when something else is shown.
+    pub fn remember_parted(&self, parted: Option<(SnapshotId, Checksum)>) {
+        self.inner.lock().parted = parted;
     }
 
     /// What is wanted of it. [`Destination::new`] holds the base.
@@ -275,16 +297,19 @@ impl Destination {
 
     /// Asks the source for its status, and so for the lag.
     pub fn refresh<S: Read + Write + ?Sized>(&self, client: &mut Client<'_, S>) -> Result<Lag, MirrorError> {
+        let status = client.status(self.asks_status(), &self.volume)?;
+        Ok(self.heard(status).lag(Duration::ZERO))
+    }
+
+    fn asks_status(&self) -> StatusOf {
         let (base, base_root) = self.base();
-        let of = StatusOf {
+        StatusOf {
             volume: self.source_volume.clone(),
             relationship: self.relationship,
             rpo_ms: self.rpo_ms(),
             base,
             base_root,
-        };
-        let status = client.status(of, &self.volume)?;
-        Ok(self.heard(status).lag(Duration::ZERO))
+        }
     }
 
     /// What is shown where it was received, and not written here, with its content ([`root_digest`]).
@@ -352,6 +377,10 @@ impl Destination {
         let keeper = self.inner.lock().keeper.clone();
         let _settles = Settles(keeper.clone());
         let outcome = self.transfer(client, work, manner, keeper.as_deref());
+        if let Err(MirrorError::Refused(Refusal::Diverged(_))) = &outcome {
+            let shown = self.base();
+            self.inner.lock().parted = Some(shown);
+        }
         self.inner.lock().state = match &outcome {
             Ok(_) => DestinationState::Idle,
             Err(reason) => DestinationState::Failed(reason.clone()),
@@ -369,6 +398,9 @@ impl Destination {
         let (began, asked) = (self.volume.clock().monotonic(), self.volume.clock().now());
         let cancel = work.cancel;
         let stance = self.stance()?;
+        if stance == Stance::Follows {
+            self.refuse_parted(client)?;
+        }
         let mut receiver = self.volume.receive_with(&mut |_, _| !cancel.load(Ordering::Relaxed))?;
         if stance.gives_up() {
             receiver.give_up_head();
@@ -554,6 +586,21 @@ impl Destination {
             Some(head) if head.name.starts_with(MIRROR_PREFIX) => Ok(Stance::OwnHead),
             Some(head) => Err(self.undecided(&head)),
         }
+    }
+
+    /// Refuses where the source had said that it never made what is shown, and does not have it still: since then it may have given its number to something else that is gone again. One that
+    /// follows itself may have been behind alone, and goes on from what is common.
+    fn refuse_parted<S: Read + Write + ?Sized>(&self, client: &mut Client<'_, S>) -> Result<(), MirrorError> {
+        let Some((shown, _)) = self.parted() else { return Ok(()) };
+        if self.standing(client, None)?.role == Role::Normal {
+            let status = client.status(self.asks_status(), &self.volume)?;
+            self.heard(status);
+            if status.base_taken.is_none() {
+                return Err(Refusal::Diverged(shown).into());
+            }
+        }
+        self.inner.lock().parted = None;
+        Ok(())
     }
 
     /// What comparing would cost.

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cairn_base::{BLOCK_SIZE, Clock, SnapshotId, Timestamp};
+use cairn_base::{BLOCK_SIZE, Checksum, Clock, SnapshotId, Timestamp};
 use cairn_mirror::{
     Birth, Client, Compression, Contact, Destination, MirrorError, Options, Refusal, SourceStatus,
 };
@@ -93,6 +93,9 @@ pub(crate) struct Document {
     /// When the snapshots were made, by this server's clock, while there is a lock.
     #[serde(default)]
     births: Option<Vec<Born>>,
+    /// What is shown, where the source said that it had never made that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parted: Option<Parted>,
     sent_bytes: u64,
     updates: u64,
     last: Option<api::Transfer>,
@@ -205,6 +208,14 @@ impl From<Born> for Birth {
             at: Timestamp(born.at_ns),
         }
     }
+}
+
+/// An image as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Parted {
+    image: u64,
+    /// Its content, in hex.
+    root: String,
 }
 
 /// How an update is made.
@@ -735,6 +746,7 @@ impl Document {
             relationship,
             contact: None,
             births: None,
+            parted: None,
             sent_bytes: 0,
             updates: 0,
             last: None,
@@ -755,6 +767,8 @@ impl Document {
         self.contact = destination.contact().map(Heard::from);
         let born = || destination.births().into_iter().map(Born::from).collect();
         self.births = self.lock_ms.map(|_| born());
+        let parted = |(image, root): (SnapshotId, Checksum)| Parted { image: image.0, root: roles::hex(root) };
+        self.parted = destination.parted().map(parted);
     }
 
     /// Takes over what the owner of this side had set when it was the destination before: a role that comes back brings it along. A schedule that

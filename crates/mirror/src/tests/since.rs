@@ -7,7 +7,9 @@ use cairn_base::Rng;
 use cairn_volume::Volume;
 
 use super::harness::{Pair, Trouble, assert_clean, copy_of, fingerprint, open};
-use crate::{Destination, GivesUp, MirrorError, Options, Refusal, Relationship, TransferKind};
+use crate::{
+    Destination, GivesUp, MirrorError, Options, Refusal, Relationship, TransferKind, TransferReport,
+};
 
 fn unheld(seed: u64) -> (Pair, Rng) {
     let mut pair = Pair::new(seed);
@@ -319,5 +321,54 @@ fn image_that_a_source_from_a_backup_never_made_stays_until_it_is_given_up() {
         pair.assert_same();
         assert_clean(&pair.destination);
         pair.mirror().failover().expect("a failover");
+    }
+}
+
+/// The source gives the numbers again that it had given before, and what has the one of the image goes: nothing that it says then tells that it was put back.
+#[test]
+fn image_that_a_source_from_a_backup_never_made_stays_however_many_snapshots_that_has_made_since() {
+    for hold in [true, false] {
+        let (mut pair, mut rng) = unheld(12);
+        pair.hold = hold;
+        pair.write(pair.files[0], 0, 300, &mut rng);
+        pair.source.create_snapshot("kept").expect("a snapshot");
+        pair.update().expect("a baseline");
+        pair.source.consistency_point().expect("it commits");
+        let earlier = copy_of(&pair.source_device);
+        for round in 0..4 {
+            pair.write(pair.files[0], round * 30, 60, &mut rng);
+            pair.update().expect("an update to what is lost");
+        }
+        pair.source.consistency_point().expect("it commits");
+        let later = copy_of(&pair.source_device);
+        pair.source_device.write_from(0, &earlier).expect("the backup is put back");
+        pair.source = open(&pair.source_device, &pair.clock);
+        let is_refused = |outcome: Result<TransferReport, MirrorError>| {
+            let parted = matches!(outcome, Err(MirrorError::Refused(Refusal::Diverged(_))));
+            assert!(parted, "{hold}: {outcome:?}");
+        };
+        let mirror = pair.mirror();
+        is_refused(pair.update_with(&mirror, Trouble::default()));
+        let shown = fingerprint(&pair.destination);
+        let mut made = Vec::new();
+        while pair.source.numbers().snapshot <= mirror.base().0.0 + 1 {
+            pair.write(pair.files[1], 0, 40, &mut rng);
+            made.push(pair.source.create_snapshot(&format!("hourly{}", made.len())).expect("a snapshot").id);
+        }
+        pair.source.delete_snapshots(&made).expect("they are deleted");
+        is_refused(pair.update_with(&mirror, Trouble::default()));
+        // The server of the mirror starts anew.
+        let again = pair.mirror();
+        again.remember_parted(mirror.parted());
+        is_refused(pair.update_with(&again, Trouble::default()));
+        is_refused(pair.update_with(&again, Trouble { compare: true, ..Trouble::default() }));
+        assert_eq!(fingerprint(&pair.destination), shown, "{hold}");
+        // The right one is put in its place, and has what is shown.
+        pair.source_device.write_from(0, &later).expect("it is put back");
+        pair.source = open(&pair.source_device, &pair.clock);
+        pair.write(pair.files[0], 7, 5, &mut rng);
+        pair.update_with(&again, Trouble::default()).expect("it goes on by itself");
+        assert_eq!(again.parted(), None);
+        pair.assert_same();
     }
 }

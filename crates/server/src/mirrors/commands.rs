@@ -206,6 +206,7 @@ impl Server {
         document.volume = volume;
         document.credential = Some(Credential { id: token.id, secret: token.secret });
         document.contact = None;
+        document.parted = None;
         document.verified = None;
         let patience = document.stall(mirrors.patience);
         // It is the same volume, or nothing is changed.

@@ -11,6 +11,7 @@ use cairn_volume::Role;
 use parking_lot::{Condvar, Mutex};
 
 use super::continuous::Following;
+use super::roles::unhex;
 use super::{CUT_PATIENCE, Document, millis, now_ms};
 use crate::api;
 use crate::error::ServerError;
@@ -96,6 +97,8 @@ impl Relation {
             let births: Vec<Birth> = births.iter().copied().map(Birth::from).collect();
             destination.remember_births(&births);
         }
+        let parted = document.parted.as_ref();
+        destination.remember_parted(parted.and_then(|of| Some((SnapshotId(of.image), unhex(&of.root)?))));
         Self {
             name: open.name.clone(),
             path,

@@ -554,8 +554,13 @@ fn refuse_without_common(
     Err(relation.failed(MirrorError::CompareNeeded { compare_bytes, data_bytes_max }))
 }
 
-fn hex(root: Checksum) -> String {
+pub(super) fn hex(root: Checksum) -> String {
     root.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What makes no sense is of nothing.
+pub(super) fn unhex(root: &str) -> Option<Checksum> {
+    u128::from_str_radix(root, 16).ok().map(|number| Checksum(number.to_be_bytes()))
 }
 
 fn is_spill_of(path: &Path, relation: &Relation, head: &Snapshot, base: Option<SnapshotId>) -> bool {
@@ -786,7 +791,7 @@ pub(super) fn gives_up(document: &Document) -> Option<cairn_mirror::GivesUp> {
     let decision = document.decision.as_ref()?;
     let image = match &decision.image {
         // One that makes no sense is of no effect.
-        Some(image) => Some(Checksum(u128::from_str_radix(image, 16).ok()?.to_be_bytes())),
+        Some(image) => Some(unhex(image)?),
         None => None,
     };
     Some(cairn_mirror::GivesUp { head: SnapshotId(decision.head), image, spilled: decision.spill.is_some() })
