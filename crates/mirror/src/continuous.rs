@@ -191,7 +191,8 @@ impl Source {
         };
         let target = target.map_err(refused)?;
         // What it lacks until it has this one. The wall clock may have been set since.
-        let status = here.after(volume.clock().monotonic().saturating_sub(began));
-        Ok(Ok(Prepared { target, base: Base::Snapshots, status, step: update.step }))
+        let found = volume.clock().monotonic();
+        let status = here.after(found.saturating_sub(began));
+        Ok(Ok(Prepared { target, base: Base::Snapshots, status, found, step: update.step }))
     }
 }

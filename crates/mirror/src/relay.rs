@@ -75,7 +75,8 @@ impl Source {
         };
         let kept: Vec<SnapshotId> = [newest, shown.id].into_iter().filter(|id| id.0 != 0).collect();
         self.note_relayed(key, &kept);
-        Ok(Ok(Prepared { target: shown, base, status, step: false }))
+        let found = volume.clock().monotonic();
+        Ok(Ok(Prepared { target: shown, base, status, found, step: false }))
     }
 }
 

@@ -84,8 +84,19 @@ pub(crate) struct Prepared {
     pub(crate) target: Snapshot,
     pub(crate) base: Base,
     pub(crate) status: SourceStatus,
+    /// When the status was found, by the clock that is never set.
+    pub(crate) found: Duration,
     /// The next one lets go of what this one leaves.
     pub(crate) step: bool,
+}
+
+impl Prepared {
+    /// The same, with a lag that has grown by the time that has passed since it was found.
+    fn by_now(&self, volume: &Volume) -> Self {
+        let now = volume.clock().monotonic();
+        let status = self.status.after(now.saturating_sub(self.found));
+        Self { target: self.target.clone(), status, found: now, ..*self }
+    }
 }
 
 /// What the destination has that the changes are counted from.
@@ -322,6 +333,7 @@ impl Source {
                 return Err(refusal.into());
             }
         };
+        let prepared = prepared.by_now(volume);
         let prepared = Prepared { status: whole_lag(prepared.status, volumes, &update.volume), ..prepared };
         let outcome = self.transfer(stream, volume, update, &prefix, &prepared, &claim, volumes, work);
         if !update.hold {
@@ -354,6 +366,8 @@ impl Source {
             leave_out(stream, &mut plan, update)?;
             Ok(plan)
         });
+        // Comparing what is here and there may have taken long.
+        let status = prepared.by_now(volume).status;
         let plan = match plan {
             Ok(plan) => plan,
             Err(error) => {
@@ -375,7 +389,7 @@ impl Source {
             left_out: plan.left_out(),
             sent_before,
             in_memory: if prepared.step { plan.fresh_blocks() } else { 0 },
-            status: prepared.status,
+            status,
         };
         answer(stream, &announcement)?;
         let stop = AtomicBool::new(false);
@@ -542,7 +556,8 @@ impl Source {
         }
         // What the destination has until the transfer is through.
         let status = status_of(volume, prefix, keep.unwrap_or_default(), None, None)?;
-        Ok(Ok(Prepared { target, base, status, step: false }))
+        let found = volume.clock().monotonic();
+        Ok(Ok(Prepared { target, base, status, found, step: false }))
     }
 
     /// The destination has `target`: every other snapshot of this mirror goes; also `target` when it is not to be held.
@@ -867,7 +882,8 @@ fn prepare_handed_over(
     if update.shown == target.id && common.contains(&target.id) {
         return Ok(Err(status));
     }
-    Ok(Ok(Prepared { target, base, status, step: false }))
+    let found = volume.clock().monotonic();
+    Ok(Ok(Prepared { target, base, status, found, step: false }))
 }
 
 /// What a destination has, but for the snapshots up to `target` that it gives up and that are others here: both sides have given the same

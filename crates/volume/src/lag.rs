@@ -80,6 +80,7 @@ impl Volume {
             let base = state.snapshots.get(id).ok_or(VolumeError::NoSuchSnapshot(id))?.root;
             (state.committed.clone(), base)
         };
+        let asked = self.clock.monotonic();
         let (age, dirty) = self.first_change_after(Some((base.generation, base.changed)), base.created);
         let maps = Maps { store: &self.store, redirects: &committed.redirects };
         let runs = match age {
@@ -87,7 +88,13 @@ impl Volume {
             None => Vec::new(),
         };
         let blocks = runs.iter().map(|(_, count)| count).sum::<u64>() + dirty;
-        Ok(Behind::of(self.clock.now(), age, blocks))
+        Ok(self.behind_since(asked, age, blocks))
+    }
+
+    /// What is so by now, when the first change was of that age at `then`, before its blocks were counted: that may have read them from a slow device.
+    pub(crate) fn behind_since(&self, then: Duration, age: Option<Duration>, blocks: u64) -> Behind {
+        let took = self.clock.monotonic().saturating_sub(then);
+        Behind::of(self.clock.now(), age.map(|age| age + took), blocks)
     }
 
     /// How long ago the first change after a root was made; none without a change. As in [`Volume::changed_since_snapshot`], without counting blocks.

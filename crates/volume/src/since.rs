@@ -299,6 +299,7 @@ impl Volume {
         let whole = inodes.iter().all(|inode| inode.tree.pointer.is_hole());
         let whole = whole.then_some((root.generation, root.changed));
         let created = inodes.first().map_or(root.created, |inode| inode.created);
+        let asked = self.clock.monotonic();
         let (age, dirty) = self.first_change_after(whole.or(base).or(began), created);
         let mut runs = Vec::new();
         for inode in inodes.iter().filter(|_| age.is_some()) {
@@ -306,7 +307,7 @@ impl Volume {
         }
         let runs = join(runs);
         let blocks = runs.iter().map(|(_, count)| count).sum::<u64>() + dirty;
-        Ok(Behind::of(self.clock.now(), age, blocks))
+        Ok(self.behind_since(asked, age, blocks))
     }
 
     /// Ends a relationship: its maps are freed. Without such a relationship nothing happens.

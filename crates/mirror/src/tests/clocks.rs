@@ -1,12 +1,17 @@
 //! Two servers whose clocks do not agree, and are set.
 
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use cairn_base::{Clock, ManualClock, Rng, Timestamp};
+use cairn_volume::Volume;
 
 use super::harness::*;
-use crate::{Destination, MirrorError, Options};
+use crate::{
+    Client, Destination, Lag, MirrorError, Options, PeerName, Refusal, SourceVolumes, TransferProgress, Work,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -206,4 +211,55 @@ fn births_that_were_not_written_down_are_those_of_the_last_image() {
     let received = pair.destination.status().cursor.received;
     assert_eq!(births.iter().map(|birth| birth.snapshot).collect::<Vec<_>>()[0], old.id);
     assert_eq!(births[1].at, received, "it can't have been made later");
+}
+
+/// A volume whose command after a snapshot takes a minute, and whose next image takes a second to be found.
+struct Slowly(Arc<Volume>, Arc<ManualClock>);
+
+impl SourceVolumes for Slowly {
+    fn volume(&self, _name: &str, _peer: &PeerName) -> Result<Arc<Volume>, Refusal> {
+        Ok(self.0.clone())
+    }
+
+    fn around_snapshot(&self, _volume: &str, make: &mut dyn FnMut()) -> Result<(), Refusal> {
+        make();
+        self.1.advance(Duration::from_secs(60));
+        Ok(())
+    }
+
+    fn upstream_lag(&self, _volume: &str) -> Option<Lag> {
+        self.1.advance(Duration::from_secs(1));
+        None
+    }
+}
+
+#[test]
+fn lag_during_a_transfer_counts_the_time_that_went_by_until_it_was_announced() {
+    let pair = Pair::new(27);
+    let mut rng = Rng::new(27);
+    pair.write(pair.files[0], 0, 50, &mut rng);
+    let mirror = pair.mirror();
+    pair.update_with(&mirror, Trouble::default()).expect("a baseline");
+    pair.write(pair.files[0], 0, 50, &mut rng);
+    pair.clock.advance(Duration::from_secs(10));
+    let (mut near, mut far) = UnixStream::pair().expect("a socket pair");
+    let mut told = None;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let cancel = AtomicBool::new(false);
+            let mut work = cairn_stream::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
+            let peer = PeerName::new(pair.peers[0]).expect("a good name");
+            let volumes = Slowly(pair.source.clone(), pair.clock.clone());
+            let _ = pair.registry.serve_session(&mut far, &volumes, &peer, &mut work);
+        });
+        let cancel = AtomicBool::new(false);
+        let mut progress = |_: &TransferProgress| {
+            told.get_or_insert_with(|| mirror.lag().expect("there was contact").age);
+        };
+        let mut work = Work { cancel: &cancel, progress: &mut progress, threads: None };
+        let mut client = Client::hello(&mut near).expect("it answers");
+        mirror.update(&mut client, &mut work).expect("an update");
+        drop(near);
+    });
+    assert_eq!(told, Some(Duration::from_secs(71)));
 }
