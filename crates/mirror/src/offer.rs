@@ -57,7 +57,7 @@ pub trait SourceVolumes {
     ) {
     }
 
-    /// How far behind its own source a volume is that is a destination itself; none when it is none, or nothing is known.
+    /// How far behind its own source a volume is that is a destination itself; none when it is none, or nothing is known: then its mirrors count from the image that it shows.
     fn upstream_lag(&self, _volume: &str) -> Option<Lag> {
         None
     }

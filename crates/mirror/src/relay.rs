@@ -106,7 +106,7 @@ pub(crate) fn refuse_circle(
 }
 
 /// The image that a destination received and shows: not what was written to it.
-fn shown(volume: &Arc<Volume>) -> Option<Snapshot> {
+pub(crate) fn shown(volume: &Arc<Volume>) -> Option<Snapshot> {
     let status = volume.status();
     let follows = status.role == Role::Destination && volume.own_head().is_none();
     volume.snapshot(status.cursor.snapshot).filter(|_| follows)

@@ -27,7 +27,7 @@ use crate::locks::Mutex;
 use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, Stance, StatusOf, Update};
 use crate::offer::SourceVolumes;
 use crate::relationship::{PeerName, Relationship, name_in, prefix, split};
-use crate::relay::{add_lag, refuse_circle};
+use crate::relay::{add_lag, refuse_circle, shown};
 use crate::roles::{Departure, handed_over};
 use crate::wire::{Frame, read_frame, write_frame};
 
@@ -201,7 +201,7 @@ impl Source {
                 Request::Status(of) => match volumes.volume(&of.volume, peer) {
                     Ok(volume) => {
                         let status = self.status(stream, &volume, &of, peer)?;
-                        status.map(|status| Answer::Status(whole_lag(status, volumes, &of.volume)))
+                        status.map(|status| Answer::Status(whole_lag(status, volumes, (&volume, &of.volume))))
                     }
                     Err(refusal) => Err(refusal),
                 },
@@ -232,7 +232,7 @@ impl Source {
                         let awaited = self.awaited(&volume, &wish, peer, volumes);
                         awaited.map(|(due, status)| Answer::Awaited {
                             due,
-                            status: whole_lag(status, volumes, &wish.volume),
+                            status: whole_lag(status, volumes, (&volume, &wish.volume)),
                         })
                     }
                     Err(refusal) => Err(refusal),
@@ -325,7 +325,7 @@ impl Source {
         let prepared = match begun.and(prepared) {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(status)) => {
-                let status = whole_lag(status, volumes, &update.volume);
+                let status = whole_lag(status, volumes, (volume, &update.volume));
                 return answer(stream, &Answer::UpToDate(status));
             }
             Err(refusal) => {
@@ -334,7 +334,8 @@ impl Source {
             }
         };
         let prepared = prepared.by_now(volume);
-        let prepared = Prepared { status: whole_lag(prepared.status, volumes, &update.volume), ..prepared };
+        let status = whole_lag(prepared.status, volumes, (volume, &update.volume));
+        let prepared = Prepared { status, ..prepared };
         let outcome = self.transfer(stream, volume, update, &prefix, &prepared, &claim, volumes, work);
         if !update.hold {
             // The since map has what changed; no snapshot is kept, whether the destination has it now or not.
@@ -439,7 +440,7 @@ impl Source {
                     },
                 };
                 let status = status_of(volume, prefix, target, None, files.map(began))?;
-                answer(stream, &Answer::Status(whole_lag(status, volumes, &update.volume)))
+                answer(stream, &Answer::Status(whole_lag(status, volumes, (volume, &update.volume))))
             }
             Request::Nack { reason } => Err(MirrorError::Nack(reason)),
             _ => Err(MirrorError::Protocol("it does not acknowledge the transfer")),
@@ -925,9 +926,20 @@ fn give_up<S: Write + ?Sized>(stream: &mut S, error: StreamError) -> MirrorError
     error.into()
 }
 
-/// The lag of a mirror, with that of the volume itself where it is a destination.
-fn whole_lag(status: SourceStatus, volumes: &dyn SourceVolumes, volume: &str) -> SourceStatus {
-    volumes.upstream_lag(volume).map_or(status, |lag| add_lag(status, lag))
+/// The lag of a mirror, with that of the volume itself where it is a destination. One that has heard nothing of its own source may lack all that came there since its image.
+fn whole_lag(
+    status: SourceStatus,
+    volumes: &dyn SourceVolumes,
+    (volume, name): (&Arc<Volume>, &str),
+) -> SourceStatus {
+    match (volumes.upstream_lag(name), shown(volume)) {
+        (Some(lag), _) => add_lag(status, lag),
+        (None, Some(image)) => {
+            let first = status.first_change.map_or(image.created, |first| first.min(image.created));
+            SourceStatus { first_change: Some(first), ..status }
+        }
+        (None, None) => status,
+    }
 }
 
 /// The snapshots of a mirror with their numbers, oldest first.

@@ -253,6 +253,16 @@ fn the_lag_of_a_further_mirror_is_counted_to_the_first_source() {
     assert_eq!(report.kind, TransferKind::UpToDate);
     let seen = mirror.lag().expect("it is known");
     assert_eq!((seen.age, seen.bytes), (Duration::from_secs(60), 8192));
+    // The one in the middle has heard nothing of the first source: since its image anything may have come there.
+    chain.pair.clock.advance(Duration::from_secs(90));
+    let unheard = Relay(chain.pair.destination.clone(), None);
+    let report = update(&mirror, &chain.pair.other_registry, &unheard, &mut |_| ()).unwrap();
+    assert_eq!(report.kind, TransferKind::UpToDate);
+    assert_eq!(mirror.lag().map(|lag| lag.age), Some(Duration::from_secs(90)));
+    // What takes writes itself lacks nothing.
+    let first = Relay(chain.pair.source.clone(), None);
+    update(&mirror, &chain.pair.registry, &first, &mut |_| ()).unwrap();
+    assert_eq!(mirror.lag().map(|lag| lag.age), Some(Duration::ZERO));
 }
 
 /// A clock that calls somebody when it is asked, once: where a source is in the middle of something.
