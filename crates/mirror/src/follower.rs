@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use cairn_base::{Checksum, Generation, SnapshotId, Timestamp, VolumeId};
+use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_volume::{Behind, Snapshot};
 
 use crate::roles::Departure;
@@ -25,8 +25,12 @@ pub struct Follower {
     pub rpo: Option<Duration>,
     /// When it was last heard of, by this side's clock.
     pub heard: Timestamp,
-    /// Of the image that it last confirmed: the generation, and the time of the last change in it.
+    /// Of the image that it last confirmed, or has said that it shows: the generation, and the time of the last change in it.
     pub base: Option<(Generation, Timestamp)>,
+    /// The since map that began at it, as far as is known since the start of the program.
+    pub began: Option<FileId>,
+    /// It has said since then that it shows something else, of which nothing is known here: it was brought back to what it showed before, or the like. How far behind it is nobody knows.
+    pub strayed: bool,
     /// When that was confirmed.
     pub updated: Option<Timestamp>,
     /// It was failed over: it takes writes of its own, and follows nobody.
@@ -46,6 +50,8 @@ impl Follower {
             rpo: None,
             heard: now,
             base: None,
+            began: None,
+            strayed: false,
             updated: None,
             departed: None,
             relayed: Vec::new(),

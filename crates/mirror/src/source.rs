@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cairn_base::{Checksum, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
+use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_format::Role;
 use cairn_format::stream::root_digest;
 use cairn_stream::{
@@ -307,7 +307,7 @@ impl Source {
             hold: Some(update.hold),
             rpo_ms: Some(update.rpo_ms),
             continuous: Some(update.step),
-            confirmed: None,
+            ..Heard::default()
         };
         self.hear(volume, &prefix, &hears);
         let known = ask_began(stream, volume, &prefix, update)?;
@@ -425,12 +425,13 @@ impl Source {
                 }
                 let root = &prepared.target.root;
                 let confirmed = Some((root.generation, root.changed));
-                self.hear(volume, prefix, &Heard { confirmed, ..Heard::default() });
+                let files = volume.since_files(number);
+                let began = files.map(|files| files.accumulating);
+                self.hear(volume, prefix, &Heard { confirmed, began, ..Heard::default() });
                 if volume.status_role() != Role::Normal {
                     self.note_relayed(key, &[target]);
                 }
                 self.sent.lock().remove(key);
-                let files = volume.since_files(number);
                 let began = |files: SinceFiles| Known {
                     files,
                     began: Began {
@@ -669,7 +670,8 @@ impl Source {
         follower.continuous = heard.continuous.unwrap_or(follower.continuous);
         follower.hold = heard.hold.unwrap_or(follower.hold);
         if heard.confirmed.is_some() {
-            follower.base = heard.confirmed;
+            follower.strayed = false;
+            (follower.base, follower.began) = (heard.confirmed, heard.began);
             follower.updated = Some(now);
         }
     }
@@ -686,25 +688,45 @@ impl Source {
         if follows {
             self.hear(volume, &prefix, &Heard { rpo_ms: Some(of.rpo_ms), ..Heard::default() });
         }
-        let has_base = volume
-            .snapshot_entries()
-            .iter()
-            .any(|entry| entry.id == of.base && root_digest(entry) == of.base_root);
+        let entries = volume.snapshot_entries();
+        let base = entries.iter().find(|entry| entry.id == of.base && root_digest(entry) == of.base_root);
         let known = match volume.since_files(since_number(name_in(&prefix))) {
-            Some(files) if !has_base && of.base.0 != 0 => Some(ask(stream, files)?),
+            Some(files) if base.is_none() && of.base.0 != 0 => Some(ask(stream, files)?),
             _ => None,
         };
+        if follows && of.base.0 != 0 && volume.status_role() == Role::Normal {
+            let began = known.filter(|known| known.began.file.is_some()).map(|known| known.began);
+            let shows = base.map(|base| (base.root.generation, base.root.changed));
+            let shows = shows.or(began.map(|began| (began.generation, began.changed)));
+            self.note_shown(volume, &prefix, shows, began.and_then(|began| began.file));
+        }
         Ok(status_of(volume, &prefix, of.base, Some(of.base_root), known))
+    }
+
+    /// Notes what a mirror says that it shows; none where that is not known here.
+    fn note_shown(
+        &self,
+        volume: &Volume,
+        prefix: &str,
+        shows: Option<(Generation, Timestamp)>,
+        began: Option<FileId>,
+    ) {
+        if let Some(follower) = self.followers.lock().get_mut(&(volume.id(), prefix.to_owned())) {
+            follower.strayed = shows.is_none();
+            if shows.is_some() && (began.is_some() || follower.base != shows) {
+                (follower.base, follower.began) = (shows, began);
+            }
+        }
     }
 
     /// The mirrors of a volume: those whose sessions made them known, and those that held snapshots tell of.
     pub fn mirrors(&self, volume: &Arc<Volume>) -> Result<Vec<MirrorAtSource>, VolumeError> {
         let mut by_prefix: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
         // A destination has those that its source keeps for its mirrors: they are nothing of this side's.
-        let own = if volume.status_role() == Role::Normal { volume.snapshots() } else { Vec::new() };
-        for snapshot in own {
+        let all = if volume.status_role() == Role::Normal { volume.snapshots() } else { Vec::new() };
+        for snapshot in &all {
             if let Some((prefix, _)) = split(&snapshot.name) {
-                by_prefix.entry(prefix.to_owned()).or_default().push(snapshot);
+                by_prefix.entry(prefix.to_owned()).or_default().push(snapshot.clone());
             }
         }
         let followers = self.followers.lock().clone();
@@ -720,18 +742,30 @@ impl Source {
         for (prefix, own) in by_prefix {
             let key = (volume.id(), prefix.clone());
             let follower = followers.get(&key).cloned();
-            let has = follower.as_ref().and_then(|follower| follower.base).map(|(generation, _)| generation);
+            let has = follower.as_ref().and_then(|follower| follower.base);
+            let is_it = |snapshot: &&Snapshot| Some((snapshot.generation, snapshot.root.changed)) == has;
             let relayed = follower.iter().flat_map(|follower| follower.relayed.iter().copied()).min();
             // The one that it has; else the oldest: a newer one is on its way.
-            let held = (own.iter().find(|snapshot| snapshot.held && Some(snapshot.generation) == has))
+            let held = (own.iter().find(|snapshot| snapshot.held && is_it(snapshot)))
                 .or_else(|| own.iter().find(|snapshot| snapshot.held))
                 .cloned()
                 .or_else(|| volume.snapshot(relayed?));
+            // What is kept for it may be newer than what it has.
+            let shown = match has {
+                Some(_) if !relays => all.iter().find(is_it),
+                _ => held.as_ref(),
+            };
             let number = since_number(name_in(&prefix));
-            let behind = match (&held, volume.since_files(number), follower.as_ref().and_then(|f| f.base)) {
+            let strayed = follower.as_ref().is_some_and(|follower| follower.strayed);
+            let behind = match (shown, volume.since_files(number), has) {
+                _ if strayed => None,
                 (Some(base), _, _) => Some(volume.changed_since_snapshot(base.id)?),
                 (None, Some(files), Some(base)) => {
-                    Some(volume.changed_since_beginning(number, files.accumulating, Some(base))?)
+                    let began = follower.as_ref().and_then(|follower| follower.began);
+                    let began = began.filter(|file| *file == files.accumulating);
+                    // Where it is not known, or not there any more, no less than it has to get.
+                    let file = began.or(files.in_flight).unwrap_or(files.accumulating);
+                    Some(volume.changed_since_beginning(number, file, Some(base))?)
                 }
                 _ => None,
             };
@@ -772,6 +806,8 @@ struct Heard {
     rpo_ms: Option<Option<u64>>,
     continuous: Option<bool>,
     confirmed: Option<(Generation, Timestamp)>,
+    /// The map that began at what it confirmed.
+    began: Option<FileId>,
 }
 
 pub(crate) fn no_common_base(volume: &Volume) -> Refusal {

@@ -36,6 +36,8 @@ struct Entry {
     heard_ns: u64,
     base_generation: Option<u64>,
     base_changed_ns: Option<u64>,
+    #[serde(default)]
+    strayed: bool,
     updated_ns: Option<u64>,
     #[serde(default)]
     departed: Option<DepartedEntry>,
@@ -105,6 +107,7 @@ impl From<&Follower> for Entry {
             heard_ns: follower.heard.0,
             base_generation: follower.base.map(|(generation, _)| generation.0),
             base_changed_ns: follower.base.map(|(_, changed)| changed.0),
+            strayed: follower.strayed,
             updated_ns: follower.updated.map(|updated| updated.0),
             departed: follower.departed.as_ref().map(DepartedEntry::from),
             relayed: follower.relayed.iter().map(|snapshot| snapshot.0).collect(),
@@ -123,6 +126,8 @@ impl From<Entry> for Follower {
             rpo: entry.rpo_ms.map(Duration::from_millis),
             heard: Timestamp(entry.heard_ns),
             base: base.map(|(generation, changed)| (Generation(generation), Timestamp(changed))),
+            began: None,
+            strayed: entry.strayed,
             updated: entry.updated_ns.map(Timestamp),
             departed: entry.departed.map(Departure::from),
             relayed: entry.relayed.into_iter().map(SnapshotId).collect(),

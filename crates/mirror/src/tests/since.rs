@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cairn_base::Rng;
+use cairn_base::{Clock, Rng};
 use cairn_volume::Volume;
 
 use super::harness::{Pair, Trouble, assert_clean, copy_of, fingerprint, open};
@@ -370,5 +370,48 @@ fn image_that_a_source_from_a_backup_never_made_stays_however_many_snapshots_tha
         pair.update_with(&again, Trouble::default()).expect("it goes on by itself");
         assert_eq!(again.parted(), None);
         pair.assert_same();
+    }
+}
+
+/// A mirror is brought back to what it showed before: what its source was told of it before that is true no more.
+#[test]
+fn source_tells_no_lag_of_an_image_from_which_its_mirror_went_back() {
+    let ways = [(true, false), (false, false), (true, true), (false, true)];
+    for ((hold, kept), updates) in ways.into_iter().flat_map(|way| [(way, 1), (way, 2)]) {
+        let (mut pair, mut rng) = unheld(13);
+        pair.hold = hold;
+        pair.write(pair.files[0], 0, 300, &mut rng);
+        if kept {
+            pair.source.create_snapshot("kept").expect("a snapshot");
+        }
+        let first = pair.update().expect("a baseline").target;
+        if kept && hold {
+            pair.source.rename_snapshot(first, "also-kept").expect("it is renamed");
+        }
+        let (earlier, at) = (copy_of(&pair.destination_device), pair.clock.now());
+        pair.clock.advance(Duration::from_secs(10));
+        for round in 0..updates {
+            pair.write(pair.files[0], round * 50, 50, &mut rng);
+            pair.update().expect("an update");
+        }
+        pair.clock.advance(Duration::from_secs(100));
+        let behind = |pair: &Pair| pair.registry.mirrors(&pair.source).expect("the mirrors").remove(0).behind;
+        let age = |pair: &Pair| {
+            let behind = behind(pair)?;
+            Some(behind.first_change.map_or(Duration::ZERO, |first| behind.now.since(first)))
+        };
+        assert_eq!(age(&pair), Some(Duration::ZERO), "{hold} {kept}");
+        pair.destination_device.write_from(0, &earlier).expect("it goes back");
+        pair.reopen_destination();
+        let mirror = pair.mirror();
+        let lag = pair.refresh(&mirror).expect("the source answers").age;
+        assert!(lag >= Duration::from_secs(100), "{hold} {kept}: {lag:?}");
+        let told = age(&pair);
+        assert!(told.is_none_or(|told| told >= Duration::from_secs(100)), "{hold} {kept} {updates}: {told:?}");
+        // What is in flight began at the image before.
+        assert_eq!(told.is_some(), updates == 1 || kept && hold, "where what it shows is known here");
+        assert!(pair.clock.now().since(at) >= lag);
+        pair.update_with(&mirror, Trouble { compare: true, ..Trouble::default() }).expect("an update");
+        assert_eq!(age(&pair), Some(Duration::ZERO), "{hold} {kept}: it has confirmed one");
     }
 }
