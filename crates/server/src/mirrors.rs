@@ -453,10 +453,7 @@ impl Mirrors {
 
     fn until_next(&self, now_ms: u64) -> Duration {
         let next = |relation: Arc<Relation>| relation.live.lock().next_ms;
-        let next = self.all().into_iter().filter_map(next).min();
-        next.map_or(LOOK_EVERY, |next| {
-            Duration::from_millis(next.saturating_sub(now_ms).max(1)).min(LOOK_EVERY)
-        })
+        when::rest(self.all().into_iter().filter_map(next), now_ms).min(LOOK_EVERY)
     }
 
     /// Ends what transfers run into these volumes, and waits for that. The schedule begins the next ones.
@@ -509,6 +506,8 @@ impl Mirrors {
             let outcome = mirrors.update(&mine, &open, connected, progress, manner);
             mirrors.note(&mine, &outcome);
             drop(claim);
+            // The next run may have been due meanwhile.
+            mirrors.look();
             outcome.map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
         });
         if started.is_err() {

@@ -126,6 +126,7 @@ impl Mirrors {
             mirrors.note(&mine, &outcome);
             mine.follow_again(&outcome, now_ms(&*mirrors.clock));
             drop(claim);
+            mirrors.look();
             // Its end is nobody's failure but the link's, and `status` has it.
             outcome.map(|()| None)
         });

@@ -1,12 +1,21 @@
 //! When a mirror is updated by itself: every so often, or by a cron expression in a time zone. What was missed, while the server was away, the mirror paused or an update
 //! ran longer than its interval, is one run.
 
+use std::time::Duration;
+
 use chrono::{Datelike, Timelike};
 use chrono_tz::Tz;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
 use crate::schedules::timetable::{self, Timetable};
+
+/// How long the schedule may sleep, of which these are the next runs, and which has looked at `now_ms`. What was due then has begun, or can't for as long as it is paused, runs, or takes writes: waiting
+/// for that would be no rest at all.
+pub(super) fn rest(next_ms: impl Iterator<Item = u64>, now_ms: u64) -> Duration {
+    let left = next_ms.filter_map(|next| next.checked_sub(now_ms).filter(|left| *left > 0)).min();
+    left.map_or(Duration::MAX, Duration::from_millis)
+}
 
 /// A schedule as it is kept; one that has neither an interval nor an expression runs on request only.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,6 +159,15 @@ mod tests {
         assert!(runs.iter().all(|at| (2..=3).contains(&berlin(*at).hour())));
         assert_eq!(runs.iter().filter(|at| berlin(**at).hour() == 3).count(), 1, "the night without a 02:30");
         assert_eq!(when.day_and_minute(ms(2026, 7, 1, 22)), (3, 0), "midnight of a Thursday there");
+    }
+
+    #[test]
+    fn what_is_due_and_cannot_begin_keeps_the_schedule_from_no_sleep() {
+        let rest = |next: &[u64]| rest(next.iter().copied(), 1000);
+        assert_eq!(rest(&[]), Duration::MAX);
+        assert_eq!(rest(&[1250, 1030]), Duration::from_millis(30));
+        assert_eq!(rest(&[7, 1000]), Duration::MAX, "one that is paused, and one that follows continuously");
+        assert_eq!(rest(&[7, 1030, 1000]), Duration::from_millis(30));
     }
 
     #[test]
