@@ -247,6 +247,23 @@ fn failover_is_told_also_where_what_is_written_of_the_mirror_is_from_before_it()
     assert_eq!(status(&destination)["state"], "source");
 }
 
+#[test]
+fn source_that_was_only_compared_with_its_mirror_is_not_taken_for_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut source, destination) = pair(dir.path());
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    write(&destination, 0, 3, 64 << 10);
+    write(&source, 1 << 20, 4, 64 << 10);
+    poll("the old source hears of it", || {
+        source.json(&["status"])["problems"].to_string().contains("was failed over to")
+    });
+    source.bad(13, "diverged", &["mirror", "resync", "vol0"]);
+    source.kill();
+    source.restart();
+    assert_eq!(source.json(&["mirror", "status"]), serde_json::json!([]), "it follows nobody, and never did");
+    assert!(!source.data.join("volumes/vol0/mirror.json").exists());
+}
+
 /// Changes of role in the next test: as many as `CAIRN_ROLE_SWAPS` says, for a soak.
 fn swaps() -> u32 {
     std::env::var("CAIRN_ROLE_SWAPS").map_or(25, |swaps| swaps.parse().unwrap())

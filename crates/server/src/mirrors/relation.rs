@@ -121,9 +121,9 @@ impl Relation {
         state::save(&self.path, document)
     }
 
-    /// Writes down what is known of it, which nobody asked for.
+    /// Writes down what is known of it, which nobody asked for. Not of one of which nothing is written down: its volume is only compared with the other side so far, and would be taken for a mirror.
     pub(super) fn save_known(&self, document: &Document) -> Result<(), ServerError> {
-        let has_place = self.refuse_replaced().is_ok();
+        let has_place = self.refuse_replaced().is_ok() && self.path.exists();
         if has_place { state::save(&self.path, document) } else { Ok(()) }
     }
 
