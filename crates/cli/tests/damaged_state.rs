@@ -8,7 +8,7 @@ mod running;
 use std::path::Path;
 
 use initiator::Initiator;
-use running::{Running, path};
+use running::{Running, path, wait_until};
 use serde_json::Value;
 
 /// What stands in the file after the damage: the beginning of a document, as a write that was cut leaves it.
@@ -483,4 +483,27 @@ fn key_that_is_damaged_is_never_made_anew_and_what_to_do_is_said() {
     }
     std::fs::write(&path, whole).unwrap();
     server.restart();
+}
+
+#[test]
+fn mirror_is_failed_over_also_while_it_is_not_known_who_the_peers_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = Running::start(dir.path(), "source");
+    source.stay();
+    let mut mirror = Running::start(dir.path(), "mirror");
+    mirror.stay();
+    volume(&source, "data");
+    mirror.good(&["mirror", "create", "data", &source.invite()]);
+    mirror.terminate();
+    std::fs::write(mirror.data.join("peers.json"), DAMAGE).unwrap();
+    mirror.restart();
+    mirror.good(&["mirror", "failover", "data", "--yes"]);
+    assert_eq!(mirror.json(&["mirror", "status", "data"])["state"], "failed-over");
+    takes_writes(&mirror, "data/db");
+    // Once that is known again the other side may come and follow.
+    mirror.good(&["state", "give-up", "peers.json", "--yes"]);
+    wait_until("the old source may follow", || {
+        source.run(&["mirror", "resync", "data", "--discard-divergent", "--yes"]).status.success()
+    });
+    assert_eq!(mirror.json(&["mirror", "status", "data"])["state"], "source");
 }

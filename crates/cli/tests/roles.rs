@@ -196,6 +196,11 @@ fn side_that_took_over_is_the_source_at_once_also_of_a_mirror_without_a_schedule
     let shown = status(&destination);
     assert_eq!((&shown["state"], &shown["check"]), (&"source".into(), &0.into()), "{shown}");
     assert_eq!(shown["remedy"], Value::Null, "there is nothing to be done: {shown}");
+    // It can't give way to who follows it, and does not forget by the attempt how it came to take writes.
+    let since = shown["role_since_ms"].clone();
+    destination.bad(13, "wrong-role", &["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
+    let shown = status(&destination);
+    assert_eq!((&shown["state"], &shown["role_since_ms"]), (&"source".into(), &since), "{shown}");
     source.good(&["mirror", "failback", "vol0"]);
     let shown = status(&source);
     assert_eq!(shown["state"], "source", "the other side comes when it is told to: {shown}");

@@ -256,17 +256,15 @@ impl Server {
             relation.settle()?;
             unfinished = relation.destination.arrived_blocks();
             // Written first: without effect while the volume follows.
-            let fingerprint = relation.document.lock().fingerprint;
-            let other_is_known = relation.refuse_without_source().is_ok();
-            self.mirrors.keep(&relation, |document| {
-                document.change = Some(self.mirrors.changed(Change::Failover));
+            let loss = self.mirrors.change_role(&relation, Change::Failover, || {
+                let failed =
+                    |source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) };
+                relation.destination.failover().map_err(failed)
             })?;
-            // The other side may come and follow.
-            if other_is_known {
-                self.peers.pin(self.clock.now(), fingerprint, name)?;
+            if let Err(error) = self.mirrors.let_follow(&relation) {
+                // It is tried again while the other side is told.
+                tracing::warn!(mirror = name, %error, "the other side may not come and follow yet");
             }
-            let failed = |source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) };
-            let loss = relation.destination.failover().map_err(failed)?;
             open.skip_numbers();
             tracing::warn!(mirror = name, image = loss.image_name, "failed over: the volume takes writes");
             loss

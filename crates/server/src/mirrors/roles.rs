@@ -115,6 +115,15 @@ impl Mirrors {
         }
     }
 
+    /// Lets the other side come and follow, where it is known.
+    pub(super) fn let_follow(&self, relation: &Relation) -> Result<(), ServerError> {
+        if relation.refuse_without_source().is_err() {
+            return Ok(());
+        }
+        let fingerprint = relation.document.lock().fingerprint;
+        self.peers.pin(self.clock.now(), fingerprint, &relation.name)
+    }
+
     /// Tells the other side that this one takes writes, on a thread of its own, until it has heard, and from then on while it does not come as a mirror.
     pub(super) fn tell_of_failover(self: &Arc<Self>, relation: &Arc<Relation>) {
         let changed = relation.document.lock().change;
@@ -140,6 +149,9 @@ impl Mirrors {
         }
         let (mirrors, mine) = (self.clone(), relation.clone());
         let tell = move || {
+            if let Err(error) = mirrors.let_follow(&mine) {
+                tracing::debug!(mirror = mine.name, %error, "the other side may not come and follow yet");
+            }
             let at = cairn_base::Timestamp(changed.at_ms * 1_000_000);
             let news = mine.destination.departure(&mirrors.own_address(), &mine.name, at);
             let told = mirrors.talk(&mine, |client| mine.destination.standing(client, news));
@@ -366,11 +378,13 @@ impl Mirrors {
         let failed = |error| relation.failed(error);
         open.make_room_as_destination()?;
         let took_writes = open.volume.status().role == Role::Normal;
+        let before = relation.document.lock().change;
         self.keep(relation, |document| document.change = Some(self.changed(Change::Resync)))?;
-        self.relations.lock().insert(relation.name.clone(), relation.clone());
+        let is_new = self.relations.lock().insert(relation.name.clone(), relation.clone()).is_none();
         // What programs wrote and the kernel still holds belongs to the head; afterwards it would be refused.
         open.collect();
-        let head = relation.destination.give_way(standing).map_err(failed)?;
+        let gave_way = relation.destination.give_way(standing).map_err(failed);
+        let head = gave_way.inspect_err(|_| self.not_given_way(relation, before, is_new))?;
         let closed = self.close_sessions(&relation.name);
         tracing::warn!(
             mirror = relation.name,
@@ -384,6 +398,7 @@ impl Mirrors {
             if took_writes {
                 relation.destination.failover().map_err(failed)?;
                 open.skip_numbers();
+                self.not_given_way(relation, before, is_new);
                 open.volume.delete_snapshots(&[head.id]).map_err(ServerError::volume(&relation.name))?;
             }
             return Err(undecided);
@@ -396,6 +411,17 @@ impl Mirrors {
         let spill = self.spill_as_wished(relation, (standing, &divergence), &head, progress, wish)?;
         let decision = Decision { head: head.id.0, image: None, spill };
         self.keep(relation, |document| document.decision = Some(decision))
+    }
+
+    /// It takes writes as before, and is no mirror if it was none.
+    fn not_given_way(&self, relation: &Relation, before: Option<Changed>, is_new: bool) {
+        if !is_new || !relation.is_failed_over() || relation.destination.volume().status().latched.is_some() {
+            return self.take_back_change(relation, before);
+        }
+        self.relations.lock().remove(&relation.name);
+        if let Err(error) = state::remove(&relation.path) {
+            tracing::warn!(mirror = relation.name, %error, "that it was to follow the other side is written down still");
+        }
     }
 
     /// The file that has what is given up, where there is something and that was wished.
@@ -482,8 +508,9 @@ impl Mirrors {
         let target = self.talk(relation, |client| destination.ask_for_role(client, successor))?;
         self.update(relation, open, None, progress, whole)?;
         progress.phase("taking over");
-        self.keep(relation, |document| document.change = Some(self.changed(Change::Reverse)))?;
-        destination.take_over(target).map_err(|error| relation.failed(error))?;
+        self.change_role(relation, Change::Reverse, || {
+            destination.take_over(target).map_err(|error| relation.failed(error))
+        })?;
         open.skip_numbers();
         self.source.returned(&open.volume, &relation.follower());
         tracing::warn!(
@@ -504,6 +531,28 @@ impl Mirrors {
             continuous: document.when.continuous,
             zone: document.when.zone.clone().unwrap_or_default(),
             rpo_ms: document.rpo_ms,
+        }
+    }
+
+    /// Changes a role. How it came about is written down before, and if it fails what was there is again: a side that has taken over is not to forget that as it could not give way.
+    pub(super) fn change_role<T>(
+        &self,
+        relation: &Relation,
+        kind: Change,
+        act: impl FnOnce() -> Result<T, ServerError>,
+    ) -> Result<T, ServerError> {
+        let before = relation.document.lock().change;
+        self.keep(relation, |document| document.change = Some(self.changed(kind)))?;
+        act().inspect_err(|_| self.take_back_change(relation, before))
+    }
+
+    /// It was changed to nothing. Not of a volume that failed in the middle of it, of which only the next start knows what it is.
+    fn take_back_change(&self, relation: &Relation, before: Option<Changed>) {
+        if relation.destination.volume().status().latched.is_some() {
+            return;
+        }
+        if let Err(error) = self.keep(relation, |document| document.change = before) {
+            tracing::warn!(mirror = relation.name, %error, "a change of its role that failed is written down still");
         }
     }
 

@@ -107,8 +107,9 @@ impl Mirrors {
         if relation.is_failed_over() {
             return Ok(());
         }
-        self.keep(&relation, |document| document.change = Some(self.changed(Change::Reverse)))?;
-        relation.destination.failover().map_err(|error| relation.failed(error))?;
+        self.change_role(&relation, Change::Reverse, || {
+            relation.destination.failover().map_err(|error| relation.failed(error))
+        })?;
         let open = self.volumes.get(name)?;
         open.skip_numbers();
         self.source.returned(&open.volume, &relation.follower());
