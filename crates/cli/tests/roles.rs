@@ -77,6 +77,12 @@ fn old_source_comes_back_learns_of_the_failover_is_resynced_and_gets_its_role_ba
     source.bad(2, "usage", &["mirror", "resync", "vol0", "--discard-divergent"]);
     write(&source, 2 << 20, 4, 32 << 10);
 
+    // Nobody is cut off for a file that can't be written.
+    let nowhere = dir.path().join("no-such-folder/lost.cairn");
+    let failed = source.run(&["mirror", "resync", "vol0", "--spill", nowhere.to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("no-such-folder"), "{failed:?}");
+    write(&source, 2 << 20, 4, 32 << 10);
+
     let spill = dir.path().join("lost.cairn");
     let spilled = source.good(&["mirror", "resync", "vol0", "--spill", spill.to_str().unwrap()]);
     assert!(spilled.contains("vol0 (here, destination)") && spilled.contains("lost.cairn"), "{spilled}");
@@ -146,7 +152,16 @@ fn mirror_that_was_failed_over_gives_up_its_writes_and_follows_again() {
     destination.bad(13, "diverged", &["mirror", "resync", "vol0"]);
     destination.bad(13, "wrong-role", &["mirror", "reverse", "vol0", "--yes"]);
     let before = content(&source);
-    destination.good(&["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
+    // It is to be dropped; nothing comes in its place, and its owner thinks better of it.
+    let own = content(&destination);
+    source.good(&["volume", "hooks", "vol0", "--before", "false"]);
+    destination.bad(1, "failed", &["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
+    assert_eq!(content(&destination), own);
+    source.good(&["volume", "hooks", "vol0", "--before", ""]);
+    let spill = dir.path().join("kept.cairn");
+    let spilled = destination.good(&["mirror", "resync", "vol0", "--spill", spill.to_str().unwrap()]);
+    assert!(spilled.contains("kept.cairn"), "{spilled}");
+    destination.good(&["image", "ls", spill.to_str().unwrap()]);
     assert_eq!(content(&destination), before);
     assert_eq!(content(&source), before);
     assert_eq!(status(&destination)["state"], "mirrored");

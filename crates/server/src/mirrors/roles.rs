@@ -4,9 +4,10 @@
 //! and what was decided about an own head. It is written before the volume changes, so that a volume never follows somebody unknown: what it says
 //! too early is without effect, as the volume's role decides.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata, TryLockError};
 use std::io::BufWriter;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -309,13 +310,20 @@ impl Mirrors {
     ) -> Result<(), ServerError> {
         progress.phase("asking the other side");
         let own = open.volume.own_head();
+        // What was to be dropped and is kept now is not dropped.
+        let as_decided = |decision: &Decision| wish.spill.is_none() || decision.spill == wish.spill;
         let decided = |head: &Snapshot| {
             let decision = relation.document.lock().decision.clone();
-            decision.is_some_and(|decision| decision.head == head.id.0 && decision.image.is_none())
+            let of_it = decision.filter(|of| of.head == head.id.0 && of.image.is_none());
+            of_it.is_some_and(|decision| as_decided(&decision))
         };
         let manner = || Manner { compare: wish.compare, ..Manner::default() };
         let takes_writes = open.volume.status().role == Role::Normal;
         if own.is_none() && !takes_writes {
+            let decision = relation.document.lock().decision.clone();
+            if decision.is_some_and(|decision| decision.image.is_some() && !as_decided(&decision)) {
+                self.keep(relation, |document| document.decision = None)?;
+            }
             match self.update(relation, open, None, progress, manner()) {
                 Err(error) if has_parted(&error) => self.give_up_image(relation, progress, wish)?,
                 done => return done,
@@ -340,7 +348,8 @@ impl Mirrors {
         self.refuse_undecided(relation, &divergence, wish)?;
         refuse_without_common(relation, &standing, &divergence, wish)?;
         let (image, root) = relation.destination.received().ok_or(ServerError::Bug)?;
-        let spill = self.spill_as_wished(relation, (&standing, &divergence), &image, progress, wish)?;
+        let spill = Spill::begin(wish.spill.as_deref(), true)?;
+        let spill = self.spill_as_wished(relation, (&standing, &divergence), &image, progress, spill)?;
         let decision = Decision { head: image.id.0, image: Some(hex(root)), spill };
         tracing::warn!(
             mirror = relation.name,
@@ -378,6 +387,8 @@ impl Mirrors {
         let failed = |error| relation.failed(error);
         open.make_room_as_destination()?;
         let took_writes = open.volume.status().role == Role::Normal;
+        // Clients are not cut off for a file that can't be written.
+        let spill = Spill::begin(wish.spill.as_deref(), !took_writes)?;
         let before = relation.document.lock().change;
         self.keep(relation, |document| document.change = Some(self.changed(Change::Resync)))?;
         let is_new = self.relations.lock().insert(relation.name.clone(), relation.clone()).is_none();
@@ -408,7 +419,7 @@ impl Mirrors {
             // What was handed over: the other side goes on from it.
             return Ok(());
         }
-        let spill = self.spill_as_wished(relation, (standing, &divergence), &head, progress, wish)?;
+        let spill = self.spill_as_wished(relation, (standing, &divergence), &head, progress, spill)?;
         let decision = Decision { head: head.id.0, image: None, spill };
         self.keep(relation, |document| document.decision = Some(decision))
     }
@@ -431,13 +442,14 @@ impl Mirrors {
         (standing, divergence): (&Standing, &Divergence),
         head: &Snapshot,
         progress: &Progress,
-        wish: &api::ResyncRequest,
+        spill: Option<Spill>,
     ) -> Result<Option<String>, ServerError> {
-        let Some(path) = wish.spill.as_ref().filter(|_| is_lost(divergence)) else { return Ok(None) };
+        let Some(spill) = spill.filter(|_| is_lost(divergence)) else { return Ok(None) };
         progress.phase("spilling");
         let base = divergence.common.as_ref().map(|common| common.id);
-        self.spill(relation, standing, (head, base), Path::new(path), progress)?;
-        Ok(Some(path.clone()))
+        let path = spill.path.display().to_string();
+        self.spill(relation, standing, (head, base), spill, progress)?;
+        Ok(Some(path))
     }
 
     /// Writes what is given up to a file, an image dump, which has its name only when it is whole and durable.
@@ -446,19 +458,14 @@ impl Mirrors {
         relation: &Relation,
         standing: &Standing,
         (head, base): (&Snapshot, Option<SnapshotId>),
-        path: &Path,
+        mut spill: Spill,
         progress: &Progress,
     ) -> Result<(), ServerError> {
-        if path.exists() {
+        let Some(file) = &spill.file else {
             // Of an attempt that was cut off right after it? And one that opens with what the other side has now, which keeps that.
-            let taken = || ServerError::Taken { what: "file", name: path.display().to_string() };
-            return if is_spill_of(path, relation, head, base) { Ok(()) } else { Err(taken()) };
-        }
-        let mut unfinished = path.as_os_str().to_owned();
-        unfinished.push(".part");
-        let unfinished = Path::new(&unfinished);
-        let written = |error| ServerError::path("write", unfinished)(error);
-        let file = File::create(unfinished).map_err(written)?;
+            return if is_spill_of(&spill.path, relation, head, base) { Ok(()) } else { Err(spill.taken()) };
+        };
+        let written = |error| ServerError::path("write", &spill.unfinished)(error);
         let mut out = BufWriter::with_capacity(1 << 20, file);
         let mut tell =
             |at: cairn_stream::Progress| progress.bytes(at.blocks * BLOCK, at.blocks_total * BLOCK);
@@ -472,12 +479,16 @@ impl Mirrors {
         };
         let spilled = relation.destination.spill(standing, label, &mut out, &mut work);
         let spilled = spilled.map_err(|error| relation.failed(error))?;
-        let file = out.into_inner().map_err(|error| written(error.into_error()))?;
+        out.into_inner().map_err(|error| written(error.into_error()))?;
         file.sync_all().map_err(written)?;
-        fs::rename(unfinished, path)
-            .and_then(|()| state::sync_parent(path))
-            .map_err(ServerError::path("write", path))?;
-        tracing::info!(mirror = relation.name, path = %path.display(), blocks = spilled.blocks, "spilled what was written here");
+        if spill.path.exists() {
+            return Err(spill.taken());
+        }
+        fs::rename(&spill.unfinished, &spill.path)
+            .and_then(|()| state::sync_parent(&spill.path))
+            .map_err(ServerError::path("write", &spill.path))?;
+        spill.file = None;
+        tracing::info!(mirror = relation.name, path = %spill.path.display(), blocks = spilled.blocks, "spilled what was written here");
         Ok(())
     }
 
@@ -568,6 +579,64 @@ impl Mirrors {
         relation.save(&changed)?;
         *document = changed;
         Ok(())
+    }
+}
+
+/// A file for what is given up. While it is written it has another name, and is locked: another volume that is to be spilled to the same file does not write into it.
+struct Spill {
+    path: PathBuf,
+    unfinished: PathBuf,
+    /// None where there is a file of that name already: it may be the spill.
+    file: Option<File>,
+}
+
+impl Spill {
+    /// Opens it, before anything is given up. `may_be_there` where an attempt before this one may have written it.
+    fn begin(path: Option<&str>, may_be_there: bool) -> Result<Option<Self>, ServerError> {
+        let Some(path) = path.map(PathBuf::from) else { return Ok(None) };
+        let mut unfinished = path.clone().into_os_string();
+        unfinished.push(".part");
+        let mut spill = Self { path, unfinished: unfinished.into(), file: None };
+        if spill.path.exists() {
+            return if may_be_there { Ok(Some(spill)) } else { Err(spill.taken()) };
+        }
+        let failed = |source| ServerError::path("write", &spill.unfinished)(source);
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&spill.unfinished).map_err(failed)?;
+        let busy = || ServerError::Busy {
+            name: spill.unfinished.display().to_string(),
+            by: "another spill is written to it",
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(busy()),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        let own = file.metadata().map_err(failed)?;
+        // Who had it before may have given it its name since it was opened.
+        let is_it = |there: Metadata| (own.dev(), own.ino()) == (there.dev(), there.ino());
+        if !fs::metadata(&spill.unfinished).is_ok_and(is_it) {
+            return Err(busy());
+        }
+        if own.len() > 0 {
+            file.set_len(0).map_err(failed)?;
+        }
+        spill.file = Some(file);
+        Ok(Some(spill))
+    }
+
+    fn taken(&self) -> ServerError {
+        ServerError::Taken { what: "file", name: self.path.display().to_string() }
+    }
+}
+
+impl Drop for Spill {
+    /// One that was not needed, or not finished, goes.
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            let _ = fs::remove_file(&self.unfinished);
+        }
     }
 }
 
@@ -845,3 +914,6 @@ pub(super) fn gives_up(document: &Document) -> Option<cairn_mirror::GivesUp> {
     };
     Some(cairn_mirror::GivesUp { head: SnapshotId(decision.head), image, spilled: decision.spill.is_some() })
 }
+
+#[cfg(test)]
+mod tests;

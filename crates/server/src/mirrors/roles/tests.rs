@@ -1,0 +1,27 @@
+//! The file for what is given up.
+
+use super::*;
+
+#[test]
+fn file_of_a_spill_is_written_by_one_at_a_time_and_goes_if_it_is_not_finished() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let path = folder.path().join("lost.cairn");
+    let path = path.to_str().expect("a path that is a text");
+    let begin = |may_be_there| Spill::begin(Some(path), may_be_there);
+    assert!(Spill::begin(None, false).expect("nothing is wished").is_none());
+    // What a kill has left of another attempt is written anew.
+    fs::write(format!("{path}.part"), "half of it").expect("a file can be written");
+    let one = begin(false).expect("it can be written").expect("it was wished");
+    assert_eq!(fs::metadata(&one.unfinished).expect("it is there").len(), 0);
+    assert!(matches!(begin(false), Err(ServerError::Busy { .. })), "another one would write into it");
+    drop(one);
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing is left of it");
+    let one = begin(true).expect("it can be written").expect("it was wished");
+    fs::rename(&one.unfinished, path).expect("it gets its name");
+    drop(one);
+    assert!(matches!(begin(false), Err(ServerError::Taken { .. })));
+    let there = begin(true).expect("it may be the spill").expect("it was wished");
+    assert!(there.file.is_none(), "and is not written over");
+    let nowhere = folder.path().join("no-such-folder/lost.cairn");
+    assert!(matches!(Spill::begin(nowhere.to_str(), true), Err(ServerError::Path { .. })));
+}
