@@ -145,7 +145,7 @@ fn old_source_comes_back_learns_of_the_failover_is_resynced_and_gets_its_role_ba
 #[test]
 fn mirror_that_was_failed_over_gives_up_its_writes_and_follows_again() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, destination) = pair(dir.path());
+    let (source, mut destination) = pair(dir.path());
     destination.good(&["mirror", "failover", "vol0", "--yes"]);
     write(&destination, 0, 3, 64 << 10);
     write(&source, 1 << 20, 4, 64 << 10);
@@ -157,6 +157,11 @@ fn mirror_that_was_failed_over_gives_up_its_writes_and_follows_again() {
     source.good(&["volume", "hooks", "vol0", "--before", "false"]);
     destination.bad(1, "failed", &["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
     assert_eq!(content(&destination), own);
+    assert_eq!(status(&destination)["state"], "failing");
+    destination.kill();
+    destination.restart();
+    let shown = status(&destination);
+    assert_eq!((&shown["state"], &shown["lag_ms"]), (&"baseline".into(), &Value::Null), "{shown}");
     source.good(&["volume", "hooks", "vol0", "--before", ""]);
     let spill = dir.path().join("kept.cairn");
     let spilled = destination.good(&["mirror", "resync", "vol0", "--spill", spill.to_str().unwrap()]);
@@ -282,6 +287,31 @@ fn source_that_was_only_compared_with_its_mirror_is_not_taken_for_one() {
     source.restart();
     assert_eq!(source.json(&["mirror", "status"]), serde_json::json!([]), "it follows nobody, and never did");
     assert!(!source.data.join("volumes/vol0/mirror.json").exists());
+}
+
+#[test]
+fn volume_whose_spill_fails_says_that_it_waits_for_a_decision_and_takes_its_role_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_source, mut destination) = pair(dir.path());
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    write(&destination, 0, 3, 64 << 10);
+    let before = content(&destination);
+    // A disk that is full.
+    let spill = dir.path().join("lost.cairn");
+    std::os::unix::fs::symlink("/dev/full", dir.path().join("lost.cairn.part")).unwrap();
+    let failed = destination.run(&["mirror", "resync", "vol0", "--spill", spill.to_str().unwrap()]);
+    assert!(!failed.status.success() && !spill.exists(), "{failed:?}");
+    for again in [false, true] {
+        let shown = status(&destination);
+        assert_eq!((&shown["state"], &shown["check"]), (&"diverged".into(), &2.into()), "{again}: {shown}");
+        assert!(shown["remedy"].as_str().unwrap().contains("cairn mirror resync vol0 -n"), "{shown}");
+        assert_eq!(content(&destination), before);
+        destination.kill();
+        destination.restart();
+    }
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    write(&destination, 0, 3, 4096);
+    assert_eq!(content(&destination), before);
 }
 
 /// Changes of role in the next test: as many as `CAIRN_ROLE_SWAPS` says, for a soak.

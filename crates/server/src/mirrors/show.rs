@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cairn_mirror::{Follower, Lag};
+use cairn_stream::MIRROR_PREFIX;
 
 use super::continuous::Following;
 use super::roles::Change;
@@ -31,6 +32,10 @@ struct Facts<'a> {
     followed: bool,
     /// It shows what was written to it, and the other side is to go on from there.
     handed_over: bool,
+    /// It shows what was written to it, and gave way to the other side: what becomes of that nobody has said.
+    undecided: bool,
+    /// The same, and it is given up for the other side's image, which is not here yet.
+    given_up: bool,
     /// It follows the other side, which comes as a mirror of this one.
     is_crossed: bool,
     has_image: bool,
@@ -47,10 +52,19 @@ impl Mirrors {
         let failed_over = relation.is_failed_over();
         let own_head = open.as_ref().and_then(|open| open.volume.own_head());
         let updated = document.last.as_ref().is_some_and(|last| last.complete);
-        let handed_over = !updated && own_head.is_some() && document.decision.is_none();
+        let own_head = own_head.filter(|_| !failed_over);
+        let was_given = own_head.as_ref().is_some_and(|head| head.name.starts_with(MIRROR_PREFIX));
+        let given_up = own_head.as_ref().is_some_and(|head| {
+            let decision = document.decision.as_ref();
+            decision.is_some_and(|decision| decision.head == head.id.0 && decision.image.is_none())
+        });
+        let handed_over = !updated && was_given && !given_up;
+        let undecided = own_head.is_some() && !was_given && !given_up;
+        let own_alone = undecided || given_up;
         let is_crossed = !failed_over && self.is_crossed(relation, &document);
         let followed = failed_over && self.is_followed(relation, &document);
-        let lag = relation.destination.lag().filter(|_| !failed_over);
+        // What nobody is to go on from is behind nothing.
+        let lag = relation.destination.lag().filter(|_| !failed_over && !own_alone);
         let live = relation.live.lock();
         let facts = Facts {
             name: &relation.name,
@@ -59,8 +73,10 @@ impl Mirrors {
             failed_over,
             followed,
             handed_over,
+            undecided,
+            given_up,
             is_crossed,
-            has_image: shown.is_some(),
+            has_image: shown.is_some() && !own_alone,
             lag,
             quiet: Duration::from_millis(relation.quiet_ms(&*self.clock)),
             patience: document.stall(self.patience),
@@ -214,6 +230,13 @@ impl Facts<'_> {
             let reason =
                 "it has given its role away, and the other side was not heard to have taken over".to_owned();
             (MirrorState::HandedOver, reason, Some(next), 2)
+        } else if self.undecided && !self.live.running {
+            let next = format!(
+                "`cairn mirror resync {name} -n` says what only this side has, and with `--spill FILE` or `--discard-divergent` it is kept or dropped and the other side followed; `cairn mirror failover {name}` takes the role back with it"
+            );
+            let reason =
+                "it takes no writes, as it is to follow the other side, and what only it has is neither kept nor given up";
+            (MirrorState::Diverged, reason.to_owned(), Some(next), 2)
         } else if self.document.paused && !self.live.running {
             let next = format!("`cairn mirror resume {name}`");
             (
@@ -232,7 +255,11 @@ impl Facts<'_> {
             (state, problem.message.clone(), Some(problem.next.clone()), if bearable { 1 } else { 2 })
         } else if !self.has_image {
             let next = format!("`cairn mirror update {name}`");
-            (MirrorState::Baseline, "no image has arrived yet".to_owned(), Some(next), 1)
+            let reason = match self.given_up {
+                true => "no image of the other side has arrived yet; until then it shows what was given up",
+                false => "no image has arrived yet",
+            };
+            (MirrorState::Baseline, reason.to_owned(), Some(next), 1)
         } else if late {
             let next = format!(
                 "update now with `cairn mirror update {name}`, or more often with `cairn mirror set {name} --every TIME`"
@@ -269,7 +296,11 @@ impl Facts<'_> {
         if !self.has_image {
             return Judged {
                 state: MirrorState::TransferringBaseline,
-                reason: "the first image is on its way; nothing is shown yet".to_owned(),
+                reason: match self.given_up || self.undecided {
+                    true => "the other side's image is on its way; until it is here it shows what is given up",
+                    false => "the first image is on its way; nothing is shown yet",
+                }
+                .to_owned(),
                 remedy: None,
                 check: 1,
             };
