@@ -118,6 +118,13 @@ fn group_has_a_schedule_hooks_and_retention_and_refuses_nonsense() {
     let ran = std::fs::read_to_string(&told).unwrap();
     let ran: Vec<&str> = ran.lines().collect();
     assert_eq!(ran, ["before data", "before logs", "after logs", "after data"], "all are quiesced for it");
+    // Another group of the same volumes: in one order, or two at once would wait for each other.
+    std::fs::remove_file(&told).unwrap();
+    source.good(&["group", "create", "turned", "logs", "data"]);
+    source.good(&["snapshot", "create", "--group", "turned"]);
+    let again = std::fs::read_to_string(&told).unwrap();
+    assert_eq!(again.lines().collect::<Vec<_>>(), ran);
+    source.good(&["group", "delete", "turned"]);
     // A hook that fails leaves none of the snapshots.
     source.good(&["volume", "hooks", "logs", "--before", "false"]);
     source.bad(1, "failed", &["snapshot", "create", "--group", "bank"]);

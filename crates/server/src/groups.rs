@@ -371,12 +371,17 @@ impl Member {
     }
 }
 
-/// Makes a snapshot with the hooks of all of them around it.
+/// Makes a snapshot with the hooks of all of them around it, in one order for all groups: two that share volumes would wait for each other else, with what they have quiesced.
 fn around_all<T>(members: &[Arc<OpenVolume>], make: &mut dyn FnMut() -> T) -> Result<T, ServerError> {
-    match members.split_first() {
-        None => Ok(make()),
-        Some((first, rest)) => first.snapshot_with(|| around_all(rest, make))?,
+    fn around<T>(members: &[&Arc<OpenVolume>], make: &mut dyn FnMut() -> T) -> Result<T, ServerError> {
+        match members.split_first() {
+            None => Ok(make()),
+            Some((first, rest)) => first.snapshot_with(|| around(rest, make))?,
+        }
     }
+    let mut order: Vec<&Arc<OpenVolume>> = members.iter().collect();
+    order.sort_by(|one, other| one.name.cmp(&other.name));
+    around(&order, make)
 }
 
 impl Server {
