@@ -41,6 +41,10 @@ fn intervals_are_counted_from_their_beginning() {
     assert_eq!(timetable.next(15_999), Some(16_000));
     // Missed runs are one run: after it the next is on time again.
     assert_eq!(timetable.next(100_000), Some(106_000));
+    // Past the end of time there is none.
+    let never = Timetable::read(Some(u64::MAX - 1), None, Tz::UTC, 1_000).expect("an interval");
+    assert_eq!(never.next(2_000), None);
+    assert!(never.due_at_some_time(2_000).is_err());
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Timetable {
         match self.next(from_ms) {
             Some(_) => Ok(self),
             None => Err(ServerError::Invalid {
-                what: "the cron expression",
+                what: "the schedule",
                 rule: "there is a day on which it is due",
             }),
         }
@@ -72,13 +72,12 @@ impl Timetable {
     /// The first time after `after_ms`, in milliseconds since 1970 UTC; nothing when there is none.
     pub(crate) fn next(&self, after_ms: u64) -> Option<u64> {
         match self {
-            Self::Every { every_ms, from_ms } => {
-                Some(match after_ms.checked_sub(*from_ms) {
-                    Some(past) => from_ms + (past / every_ms + 1) * every_ms,
-                    // The clock was put back to before the beginning: the same beat goes on there.
-                    None => from_ms - (from_ms - after_ms - 1) / every_ms * every_ms,
-                })
-            }
+            Self::Every { every_ms, from_ms } => match after_ms.checked_sub(*from_ms) {
+                // One that is due after the end of time is never due.
+                Some(past) => (past / every_ms + 1).checked_mul(*every_ms)?.checked_add(*from_ms),
+                // The clock was put back to before the beginning: the same beat goes on there.
+                None => Some(from_ms - (from_ms - after_ms - 1) / every_ms * every_ms),
+            },
             Self::Cron(cron, zone) => {
                 let after = in_zone(after_ms, *zone)?;
                 let next = cron.find_next_occurrence(&after, false).ok()?;
