@@ -583,6 +583,28 @@ fn mirror_whose_source_has_no_room_in_its_history_says_so_within_seconds_and_goe
 }
 
 #[test]
+fn peer_is_revoked_also_where_there_is_no_room_to_let_go_of_what_is_kept_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = mirrored_over_a_floor(dir.path(), &[]);
+    fill_up(&source);
+    overfill(&source);
+    let of_vol0 = |what: &Value| {
+        let all = what.as_array().unwrap();
+        all.iter().find(|one| one["volume"] == "vol0").unwrap().clone()
+    };
+    let peer = of_vol0(&source.json(&["peer", "list"]));
+    let asked = Instant::now();
+    source.bad(24, "no-space", &["peer", "revoke", peer["id"].as_str().unwrap(), "--yes"]);
+    assert!(asked.elapsed() < PATIENCE / 3, "it took {:?}", asked.elapsed());
+    destination.bad(12, "peer-refused", &["mirror", "update", "vol0"]);
+    write(&source, "other/db", 2);
+    destination.good(&["mirror", "update", "other"]);
+    source.good(&["history", "window", "vol0", "--floor", "off"]);
+    let mirror = of_vol0(&source.json(&["status"])["followers"]);
+    source.good(&["mirror", "forget", "vol0", mirror["name"].as_str().unwrap(), "--yes"]);
+}
+
+#[test]
 fn mirror_that_follows_a_source_without_room_in_its_history_holds_up_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let (source, destination) = mirrored_over_a_floor(dir.path(), &["--continuous"]);

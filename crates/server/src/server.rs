@@ -602,19 +602,26 @@ impl Server {
     pub(crate) fn revoke_peer(&self, id: &str) -> Result<(), ServerError> {
         let Some(gone) = self.peers.revoke(id)? else { return Ok(()) };
         let name = transfer::peer_digits(gone);
+        let mut kept = Ok(());
         for open in &self.volumes.all() {
             if self.peers.allows(gone, &open.name).is_ok() {
                 continue;
             }
-            let failed = ServerError::volume(&open.name);
-            for mirror in self.mirrors_of(open).map_err(&failed)? {
-                if mirror.peer() == name {
-                    self.source.forget(&open.volume, &mirror.name).map_err(&failed)?;
+            let let_go = || {
+                let failed = ServerError::volume(&open.name);
+                let mirrors = self.mirrors_of(open).map_err(&failed)?;
+                let mut own = mirrors.iter().filter(|mirror| mirror.peer() == name).peekable();
+                if own.peek().is_some() {
+                    // It would wait with what all mirrors need, and the others with it.
+                    open.refuse_if_floor_leaves_no_room()?;
                 }
-            }
+                own.try_for_each(|mirror| self.source.forget(&open.volume, &mirror.name).map_err(&failed))
+            };
+            // What is kept in one volume is no reason to keep it in another. It is listed, with how it is let go.
+            kept = kept.and(let_go());
         }
         self.followers.keep(&self.source);
-        Ok(())
+        kept
     }
 
     pub(crate) fn invite(&self, request: &api::Invite) -> Result<api::Invitation, ServerError> {
