@@ -373,6 +373,41 @@ fn stalled_transfers_are_seen_ended_aborted_and_paused() {
 }
 
 #[test]
+fn what_is_set_while_a_mirror_connects_holds_for_what_comes_of_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination, relay, token) = stuck(dir.path(), i64::MAX / 2);
+    source.good(&["snapshot", "create", "vol0@payroll"]);
+    destination.good(&["mirror", "create", "vol0", &token]);
+    source.good(&["snapshot", "delete", "vol0@payroll", "--yes"]);
+    // It gets no further than the first answer.
+    let stop = || relay.left.store(1, std::sync::atomic::Ordering::SeqCst);
+    stop();
+    std::thread::scope(|scope| {
+        let update = scope.spawn(|| destination.bad(13, "diverged", &["mirror", "update", "vol0"]));
+        relay.wait_until_full();
+        destination.good(&["mirror", "set", "vol0", "--lock", "30d"]);
+        relay.open();
+        let refused = update.join().unwrap();
+        assert!(refused.contains("payroll"), "the lock is not heeded: {refused}");
+    });
+    let again = invite(&source, &["--advertise", &relay.address]);
+    stop();
+    std::thread::scope(|scope| {
+        let repoint = scope.spawn(|| destination.run(&["mirror", "repoint", "vol0", &again]));
+        relay.wait_until_full();
+        destination.good(&["mirror", "set", "vol0", "--rpo", "1h"]);
+        relay.open();
+        drop(repoint.join().unwrap());
+    });
+    let shown = destination.json(&["mirror", "status", "vol0"]);
+    assert_eq!(
+        (&shown["rpo_ms"], &shown["lock_ms"]),
+        (&3_600_000.into(), &2_592_000_000_u64.into()),
+        "{shown}"
+    );
+}
+
+#[test]
 fn monitoring_hears_of_nothing_but_its_four_exit_codes() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start_with(dir.path(), "d", &["--mirror", "off", "--http", "127.0.0.1:0"]);

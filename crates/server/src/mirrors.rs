@@ -563,8 +563,7 @@ impl Mirrors {
         if progress.cancelled().load(Ordering::Relaxed) {
             return Err(ServerError::Ending);
         }
-        let options = document.options();
-        relation.destination.set_options(Options { hold: options.hold || manner.hold, ..options });
+        relation.take_wishes(manner.hold);
         relation.destination.set_relay(self.source.clone());
         relation.destination.set_keeper(self.groups.keeper(&relation.name));
         relation.set_pace(now_ms(&*self.clock));
@@ -641,7 +640,6 @@ impl Mirrors {
         let (mirrors, mine) = (self.clone(), relation.clone());
         let ask = move || {
             let document = mine.document.lock().clone();
-            mine.destination.set_options(document.options());
             let patience = document.stall(mirrors.patience);
             let asked =
                 connect(&mirrors.identity, &document.source(), patience, &|_| ()).and_then(|mut stream| {

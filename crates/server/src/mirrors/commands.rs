@@ -200,14 +200,18 @@ impl Server {
         if token.volume.as_deref().is_some_and(|only| only != volume) {
             return Err(ServerError::VolumeNotAllowed { volume });
         }
-        let mut document = relation.document.lock().clone();
-        document.address = token.address;
-        document.fingerprint = token.fingerprint;
-        document.volume = volume;
-        document.credential = Some(Credential { id: token.id, secret: token.secret });
-        document.contact = None;
-        document.parted = None;
-        document.verified = None;
+        let there = |before: &Document| Document {
+            address: token.address.clone(),
+            fingerprint: token.fingerprint,
+            volume: volume.clone(),
+            credential: None,
+            contact: None,
+            parted: None,
+            verified: None,
+            ..before.clone()
+        };
+        let credential = Some(Credential { id: token.id.clone(), secret: token.secret.clone() });
+        let document = Document { credential, ..there(&relation.document.lock()) };
         let patience = document.stall(mirrors.patience);
         // It is the same volume, or nothing is changed.
         let mut stream = connect(&self.identity, &document.link(), patience, &|_| ())?;
@@ -218,8 +222,8 @@ impl Server {
         if wanted.id != open.volume.id() {
             return Err(ServerError::OtherVolume { volume: name.to_owned() });
         }
-        document.credential = None;
-        relation.give_place(&document)?;
+        // With what its owner has set meanwhile.
+        let document = relation.give_place_to(there)?;
         let (to, volume) = (document.address.clone(), document.volume.clone());
         let repointed = Arc::new(Relation::new(&open, relation.path.clone(), document, now_ms(&*self.clock)));
         mirrors.relations.lock().insert(name.to_owned(), repointed.clone());

@@ -152,7 +152,7 @@ impl Mirrors {
                 return Ok(());
             }
             let destination = &relation.destination;
-            destination.set_options(document.options());
+            relation.take_wishes(false);
             let wait = WAIT.min(document.stall(self.patience) / 3);
             let pace = Pace { step: STEP, wait };
             let report = transfer::follow(destination, &mut client, pace, &relation.abort)?;

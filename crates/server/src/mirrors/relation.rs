@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::{Clock, SnapshotId};
-use cairn_mirror::{Birth, Compression, Contact, Destination, Relationship};
+use cairn_mirror::{Birth, Compression, Contact, Destination, Options, Relationship};
 use cairn_volume::Role;
 use parking_lot::{Condvar, Mutex};
 
@@ -135,6 +135,13 @@ impl Relation {
         }
     }
 
+    /// Has the next update do what is wanted now, and have the source hold the base if `hold` says so. Under the lock of the document: an older word does not come after a newer one.
+    pub(super) fn take_wishes(&self, hold: bool) {
+        let document = self.document.lock();
+        let options = document.options();
+        self.destination.set_options(Options { hold: options.hold || hold, ..options });
+    }
+
     /// Another one takes its place: whoever waits for this one finds that nothing of it runs, and nothing of it begins or is written down any more.
     pub(super) fn retire(&self) {
         {
@@ -146,10 +153,19 @@ impl Relation {
 
     /// Another one takes its place, which `document` is of: when this returns none of its updates runs, and none begins.
     pub(super) fn give_place(&self, document: &Document) -> Result<(), ServerError> {
+        self.give_place_to(|_| document.clone()).map(drop)
+    }
+
+    /// The same with what `change` makes of what is written down by then. What that is.
+    pub(super) fn give_place_to(
+        &self,
+        change: impl FnOnce(&Document) -> Document,
+    ) -> Result<Document, ServerError> {
         self.replaced.store(true, Ordering::Release);
         let given = self.settle().and_then(|()| {
-            let _mine = self.document.lock();
-            state::save(&self.path, document)
+            let mine = self.document.lock();
+            let document = change(&mine);
+            state::save(&self.path, &document).map(|()| document)
         });
         if given.is_err() {
             self.replaced.store(false, Ordering::Release);
