@@ -115,6 +115,11 @@ impl Mirrors {
         relation.refuse_without_source()?;
         let open = self.volumes.get(&relation.name)?;
         relation.claim(&*self.clock)?;
+        // It may have been paused since: who paused it found nothing that runs.
+        if relation.document.lock().paused {
+            relation.release();
+            return Ok(());
+        }
         let since_ms = now_ms(&*self.clock);
         relation.live.lock().following = Some(Following { since_ms, ..Following::default() });
         let (mirrors, mine) = (self.clone(), relation.clone());
