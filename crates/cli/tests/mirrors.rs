@@ -134,6 +134,10 @@ fn revoking_one_mirror_of_a_peer_lets_go_of_that_one_alone() {
     assert!(held("vol1") > 0);
     destination.bad(12, "peer-refused", &["mirror", "update", "vol0"]);
     destination.good(&["mirror", "update", "vol1"]);
+    // Nor does who was let in to one get another of its name.
+    source.good(&["volume", "delete", "vol1", "--yes"]);
+    source.good(&["volume", "create", "vol1", "--size", "64M"]);
+    destination.bad(12, "peer-refused", &["mirror", "update", "vol1"]);
 }
 
 #[test]

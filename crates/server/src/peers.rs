@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cairn_base::{Clock, Timestamp};
+use cairn_base::{Clock, Timestamp, VolumeId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,9 @@ struct Entry {
     invited_ms: u64,
     expires_ms: u64,
     volume: Option<String>,
+    /// Which volume of that name, once it is known: another one that gets its name later is not for who was let in to this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    of: Option<[u8; 16]>,
     pinned: Option<Pinned>,
     /// The same by the clock that is never set, in the run of the program that made it: a wall clock that is put back makes a token no longer good.
     #[serde(skip)]
@@ -105,6 +108,7 @@ impl Peers {
             invited_ms: now_ms,
             expires_ms,
             volume: volume.clone(),
+            of: None,
             pinned: None,
             ends: Some(clock.monotonic().saturating_add(expiry)),
         };
@@ -158,8 +162,9 @@ impl Peers {
         now: Timestamp,
         certificate: Fingerprint,
         volume: &str,
+        of: VolumeId,
     ) -> Result<(), ServerError> {
-        if self.allows(certificate, volume).is_ok() {
+        if self.allows(certificate, volume, Some(of)).is_ok() {
             return Ok(());
         }
         let now_ms = now.0 / 1_000_000;
@@ -169,6 +174,7 @@ impl Peers {
             invited_ms: now_ms,
             expires_ms: now_ms,
             volume: Some(volume.to_owned()),
+            of: Some(of.0),
             pinned: Some(Pinned { fingerprint: certificate, at_ms: now_ms }),
             ends: None,
         };
@@ -211,7 +217,7 @@ impl Peers {
         let mine =
             |entry: &&Entry| entry.id == credential.id && credential.secret.matches(&entry.secret_digest);
         let entry = document.peers.iter().find(mine).ok_or(ServerError::TokenUnknown)?;
-        if !entry.allows(volume) {
+        if !entry.allows(volume, None) {
             return Err(ServerError::VolumeNotAllowed { volume: volume.to_owned() });
         }
         match &entry.pinned {
@@ -222,16 +228,23 @@ impl Peers {
 
     /// Decides about a connection for `volume` from the holder of `certificate`; the first use of a token pins it.
     ///
-    /// The same destination may present its token again: its first answer may have been lost on the way.
+    /// The same destination may present its token again: its first answer may have been lost on the way. `of` is the volume of that name, while it is open.
     pub(crate) fn admit(
         &self,
         clock: &dyn Clock,
         certificate: Fingerprint,
         credential: Option<&Credential>,
         volume: &str,
+        of: Option<VolumeId>,
     ) -> Result<(), ServerError> {
         let now_ms = clock.now().0 / 1_000_000;
-        let Some(credential) = credential else { return self.allows(certificate, volume) };
+        let Some(credential) = credential else {
+            self.allows(certificate, volume, of)?;
+            if let Err(error) = self.bind(certificate, volume, of) {
+                tracing::warn!(volume, %error, "to which volume a peer was let in is not written down");
+            }
+            return Ok(());
+        };
         self.change(|document| {
             let entry = document
                 .peers
@@ -239,7 +252,7 @@ impl Peers {
                 .find(|entry| entry.id == credential.id)
                 .filter(|entry| credential.secret.matches(&entry.secret_digest))
                 .ok_or(ServerError::TokenUnknown)?;
-            if !entry.allows(volume) {
+            if !entry.allows(volume, of) {
                 return Err(ServerError::VolumeNotAllowed { volume: volume.to_owned() });
             }
             match &entry.pinned {
@@ -250,14 +263,35 @@ impl Peers {
                     entry.pinned = Some(Pinned { fingerprint: certificate, at_ms: now_ms });
                     // It is for one mirror: whoever has it does not get to see others.
                     entry.volume = Some(volume.to_owned());
+                    entry.of = of.map(|of| of.0);
                     Ok(())
                 }
             }
         })
     }
 
-    /// Whether the holder of a certificate that is pinned may have a volume.
-    pub(crate) fn allows(&self, certificate: Fingerprint, volume: &str) -> Result<(), ServerError> {
+    /// Notes which volume a peer was let in to, where that was not known then.
+    fn bind(&self, certificate: Fingerprint, volume: &str, of: Option<VolumeId>) -> Result<(), ServerError> {
+        let is_unbound = |entry: &Entry| {
+            let is_his = entry.pinned.as_ref().is_some_and(|pinned| pinned.fingerprint == certificate);
+            is_his && entry.of.is_none() && entry.volume.as_deref() == Some(volume)
+        };
+        let Some(of) = of.filter(|_| self.document.lock().peers.iter().any(is_unbound)) else {
+            return Ok(());
+        };
+        self.change(|document| {
+            document.peers.iter_mut().filter(|entry| is_unbound(entry)).for_each(|entry| entry.of = Some(of.0));
+            Ok(())
+        })
+    }
+
+    /// Whether the holder of a certificate that is pinned may have a volume. Which one that is is not asked while it is not open.
+    pub(crate) fn allows(
+        &self,
+        certificate: Fingerprint,
+        volume: &str,
+        of: Option<VolumeId>,
+    ) -> Result<(), ServerError> {
         self.check_known()?;
         let document = self.document.lock();
         let pinned =
@@ -266,7 +300,7 @@ impl Peers {
         if mine.peek().is_none() {
             return Err(ServerError::PeerNotPinned);
         }
-        match mine.any(|entry| entry.allows(volume)) {
+        match mine.any(|entry| entry.allows(volume, of)) {
             true => Ok(()),
             false => Err(ServerError::VolumeNotAllowed { volume: volume.to_owned() }),
         }
@@ -294,8 +328,9 @@ impl Entry {
             || self.ends.is_some_and(|ends| ends <= clock.monotonic())
     }
 
-    fn allows(&self, volume: &str) -> bool {
-        self.volume.as_deref().is_none_or(|only| only == volume)
+    fn allows(&self, volume: &str, of: Option<VolumeId>) -> bool {
+        let is_same = self.of.zip(of).is_none_or(|(own, of)| own == of.0);
+        is_same && self.volume.as_deref().is_none_or(|only| only == volume)
     }
 }
 

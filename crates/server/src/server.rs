@@ -604,7 +604,7 @@ impl Server {
         let name = transfer::peer_digits(gone);
         let mut kept = Ok(());
         for open in &self.volumes.all() {
-            if self.peers.allows(gone, &open.name).is_ok() {
+            if self.peers.allows(gone, &open.name, Some(open.volume.id())).is_ok() {
                 continue;
             }
             let let_go = || {

@@ -349,7 +349,8 @@ fn admit(hello: &Hello, stream: &DestinationLane, shared: &Shared) -> Result<Fin
         shared.peers.knows(certificate, credential, &hello.volume)?;
         shared.volumes.get(&hello.volume)?;
     }
-    shared.peers.admit(&*shared.clock, certificate, hello.credential.as_ref(), &hello.volume)?;
+    let of = shared.volumes.get(&hello.volume).ok().map(|open| open.volume.id());
+    shared.peers.admit(&*shared.clock, certificate, hello.credential.as_ref(), &hello.volume, of)?;
     Ok(certificate)
 }
 

@@ -67,8 +67,9 @@ impl Offered<'_> {
 
 impl SourceVolumes for Offered<'_> {
     fn volume(&self, name: &str, _peer: &PeerName) -> Result<Arc<Volume>, Refusal> {
-        self.peers.allows(self.certificate, name).map_err(|_| Refusal::NoSuchVolume)?;
-        self.volumes.get(name).map(|open| open.volume.clone()).map_err(|_| Refusal::NoSuchVolume)
+        let open = self.volumes.get(name).map_err(|_| Refusal::NoSuchVolume)?;
+        let allowed = self.peers.allows(self.certificate, name, Some(open.volume.id()));
+        allowed.map(|()| open.volume.clone()).map_err(|_| Refusal::NoSuchVolume)
     }
 
     fn reachable(&self, address: &str) -> String {

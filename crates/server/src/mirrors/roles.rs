@@ -122,7 +122,8 @@ impl Mirrors {
             return Ok(());
         }
         let fingerprint = relation.document.lock().fingerprint;
-        self.peers.pin(self.clock.now(), fingerprint, &relation.name)
+        let of = relation.destination.volume().id();
+        self.peers.pin(self.clock.now(), fingerprint, &relation.name, of)
     }
 
     /// Tells the other side that this one takes writes, on a thread of its own, until it has heard, and from then on while it does not come as a mirror.
@@ -502,8 +503,7 @@ impl Mirrors {
         if relation.is_failed_over() {
             return Err(ServerError::FailedOver { volume: relation.name.clone() });
         }
-        let fingerprint = relation.document.lock().fingerprint;
-        self.peers.pin(self.clock.now(), fingerprint, &relation.name)?;
+        self.let_follow(relation)?;
         let whole = Manner { hold: true, ..Manner::default() };
         for _ in 0..CATCH_UP {
             self.update(relation, open, None, progress, whole)?;

@@ -63,8 +63,7 @@ impl Mirrors {
         let relations = &claimed.relations;
         let Some(first) = relations.first() else { return Err(ServerError::Bug) };
         for relation in relations {
-            let fingerprint = relation.document.lock().fingerprint;
-            self.peers.pin(self.clock.now(), fingerprint, &relation.name)?;
+            self.let_follow(relation)?;
         }
         for _ in 0..CATCH_UP {
             if self.bring_all(relations, progress)? <= LITTLE {

@@ -34,15 +34,15 @@ fn token_is_good_for_one_destination_and_pins_it_for_ever() {
     let (one, other) = (fingerprint("01"), fingerprint("02"));
     let peers = Peers::open(dir.path()).unwrap();
     let credential = invite(&peers, None);
-    assert!(matches!(peers.admit(&clock(NOW), one, None, "v"), Err(ServerError::PeerNotPinned)));
-    peers.admit(&clock(NOW), one, Some(&credential), "v").unwrap();
+    assert!(matches!(peers.admit(&clock(NOW), one, None, "v", None), Err(ServerError::PeerNotPinned)));
+    peers.admit(&clock(NOW), one, Some(&credential), "v", None).unwrap();
     peers
-        .admit(&clock(later(HOUR * 2)), one, Some(&credential), "v")
+        .admit(&clock(later(HOUR * 2)), one, Some(&credential), "v", None)
         .expect("a lost answer can be asked for again");
-    assert!(matches!(peers.admit(&clock(NOW), other, Some(&credential), "v"), Err(ServerError::TokenUsed)));
+    assert!(matches!(peers.admit(&clock(NOW), other, Some(&credential), "v", None), Err(ServerError::TokenUsed)));
     let reopened = Peers::open(dir.path()).unwrap();
-    reopened.admit(&clock(later(HOUR * 1000)), one, None, "v").unwrap();
-    assert!(matches!(reopened.admit(&clock(NOW), other, None, "v"), Err(ServerError::PeerNotPinned)));
+    reopened.admit(&clock(later(HOUR * 1000)), one, None, "v", None).unwrap();
+    assert!(matches!(reopened.admit(&clock(NOW), other, None, "v", None), Err(ServerError::PeerNotPinned)));
 }
 
 #[test]
@@ -52,13 +52,13 @@ fn expired_unknown_and_forged_tokens_are_told_apart() {
     let credential = invite(&peers, None);
     let one = fingerprint("01");
     assert!(matches!(
-        peers.admit(&clock(later(HOUR)), one, Some(&credential), "v"),
+        peers.admit(&clock(later(HOUR)), one, Some(&credential), "v", None),
         Err(ServerError::TokenExpired)
     ));
     let forged = Credential { id: credential.id.clone(), secret: Secret::random() };
-    assert!(matches!(peers.admit(&clock(NOW), one, Some(&forged), "v"), Err(ServerError::TokenUnknown)));
+    assert!(matches!(peers.admit(&clock(NOW), one, Some(&forged), "v", None), Err(ServerError::TokenUnknown)));
     peers.revoke(&credential.id).unwrap();
-    assert!(matches!(peers.admit(&clock(NOW), one, Some(&credential), "v"), Err(ServerError::TokenUnknown)));
+    assert!(matches!(peers.admit(&clock(NOW), one, Some(&credential), "v", None), Err(ServerError::TokenUnknown)));
     assert!(matches!(peers.revoke(&credential.id), Err(ServerError::NotFound { .. })));
 }
 
@@ -69,10 +69,10 @@ fn restricted_token_opens_its_volume_only() {
     let credential = invite(&peers, Some("db"));
     let one = fingerprint("01");
     let refused = |outcome| matches!(outcome, Err(ServerError::VolumeNotAllowed { .. }));
-    assert!(refused(peers.admit(&clock(NOW), one, Some(&credential), "mail")));
-    peers.admit(&clock(NOW), one, Some(&credential), "db").unwrap();
-    assert!(refused(peers.admit(&clock(NOW), one, None, "mail")));
-    peers.admit(&clock(NOW), one, None, "db").unwrap();
+    assert!(refused(peers.admit(&clock(NOW), one, Some(&credential), "mail", None)));
+    peers.admit(&clock(NOW), one, Some(&credential), "db", None).unwrap();
+    assert!(refused(peers.admit(&clock(NOW), one, None, "mail", None)));
+    peers.admit(&clock(NOW), one, None, "db", None).unwrap();
 }
 
 #[test]
@@ -81,12 +81,12 @@ fn token_that_names_no_volume_is_for_the_first_one() {
     let peers = Peers::open(dir.path()).unwrap();
     let credential = invite(&peers, None);
     let one = fingerprint("01");
-    peers.admit(&clock(NOW), one, Some(&credential), "mail").unwrap();
+    peers.admit(&clock(NOW), one, Some(&credential), "mail", None).unwrap();
     let reopened = Peers::open(dir.path()).unwrap();
     for with in [None, Some(&credential)] {
-        let refused = reopened.admit(&clock(NOW), one, with, "db");
+        let refused = reopened.admit(&clock(NOW), one, with, "db", None);
         assert!(matches!(refused, Err(ServerError::VolumeNotAllowed { .. })));
-        reopened.admit(&clock(NOW), one, with, "mail").unwrap();
+        reopened.admit(&clock(NOW), one, with, "mail", None).unwrap();
     }
 }
 
@@ -97,7 +97,7 @@ fn used_token_does_not_tell_which_volumes_there_are() {
     let credential = invite(&peers, None);
     let (one, other) = (fingerprint("01"), fingerprint("02"));
     peers.knows(one, &credential, "mistyped").expect("it is told before the token is used up");
-    peers.admit(&clock(NOW), one, Some(&credential), "mail").unwrap();
+    peers.admit(&clock(NOW), one, Some(&credential), "mail", None).unwrap();
     for certificate in [one, other] {
         let refused = peers.knows(certificate, &credential, "guessed");
         assert!(
@@ -126,10 +126,36 @@ fn token_is_good_for_its_time_whatever_becomes_of_the_wall_clock() {
     let one = fingerprint("01");
     let put_back = clock(later(HOUR));
     put_back.set(later(HOUR / 4));
-    let refused = peers.admit(&put_back, one, Some(&credential), "v");
+    let refused = peers.admit(&put_back, one, Some(&credential), "v", None);
     assert!(matches!(refused, Err(ServerError::TokenExpired)), "an hour has passed, whatever it shows");
     assert_eq!(peers.list(&put_back)[0].state, PeerState::Expired);
     let put_back = clock(later(HOUR / 2));
     put_back.set(Timestamp(NOW.0 - HOUR.as_nanos() as u64));
-    peers.admit(&put_back, one, Some(&credential), "v").expect("half an hour has passed");
+    peers.admit(&put_back, one, Some(&credential), "v", None).expect("half an hour has passed");
+}
+
+#[test]
+fn peer_of_a_volume_that_is_gone_is_none_of_another_one_that_gets_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (Some(VolumeId([1; 16])), Some(VolumeId([2; 16])));
+    let refused = |outcome| matches!(outcome, Err(ServerError::VolumeNotAllowed { .. }));
+    let (one, other, third) = (fingerprint("01"), fingerprint("02"), fingerprint("03"));
+    let peers = Peers::open(dir.path()).unwrap();
+    let tokens = [invite(&peers, Some("db")), invite(&peers, None)];
+    peers.admit(&clock(NOW), one, Some(&tokens[0]), "db", first).unwrap();
+    // Of one that came while the volume was not open it is known when it comes again.
+    peers.admit(&clock(NOW), other, Some(&tokens[1]), "db", None).unwrap();
+    peers.admit(&clock(NOW), other, None, "db", first).unwrap();
+    peers.pin(NOW, third, "db", VolumeId([1; 16])).unwrap();
+    for peers in [&peers, &Peers::open(dir.path()).unwrap()] {
+        for certificate in [one, other, third] {
+            assert!(refused(peers.admit(&clock(NOW), certificate, None, "db", second)));
+            assert!(refused(peers.allows(certificate, "db", second)));
+            peers.allows(certificate, "db", first).expect("it may be back");
+            peers.allows(certificate, "db", None).expect("it is not open");
+        }
+        assert!(refused(peers.admit(&clock(NOW), one, Some(&tokens[0]), "db", second)));
+    }
+    peers.pin(NOW, one, "db", VolumeId([2; 16])).unwrap();
+    peers.allows(one, "db", second).expect("its owner has let it in");
 }
