@@ -27,8 +27,9 @@ impl Source {
     /// when it has no mirrors.
     pub fn relayed(&self, volume: &Volume) -> Vec<SnapshotId> {
         // Who is being given an image right now has it noted when this is free; who comes later gets what is shown by then.
-        let _housekeeping = self.housekeeping.lock();
         let id = volume.id();
+        let house = self.house(id);
+        let _housekeeping = house.lock();
         let followers = self.followers.lock();
         let mut kept: BTreeSet<SnapshotId> = followers
             .iter()

@@ -14,6 +14,7 @@
 //!
 //! Cut anywhere, both sides show whole images, and the same request again goes on where it stopped. To whom a source has given its role is in the name of the snapshot that it shows.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cairn_base::{Checksum, Generation, SnapshotId, Timestamp, VolumeId};
@@ -138,7 +139,8 @@ impl Source {
     ) -> Result<SnapshotId, Refusal> {
         let prefix = prefix(peer, wish.relationship);
         volumes.check_room(&wish.volume)?;
-        let _housekeeping = self.housekeeping.lock();
+        let house = self.house(volume.id());
+        let _housekeeping = house.lock();
         if let Some(given) = given_before(volume, wish, &prefix)? {
             return Ok(given);
         }
@@ -160,7 +162,9 @@ impl Source {
         let members = wish.members.iter().map(|wish| volumes.volume(&wish.volume, peer));
         let members: Vec<Arc<Volume>> = members.collect::<Result<_, _>>()?;
         wish.members.iter().try_for_each(|wish| volumes.check_room(&wish.volume))?;
-        let _housekeeping = self.housekeeping.lock();
+        let ids: BTreeSet<VolumeId> = members.iter().map(|volume| volume.id()).collect();
+        let houses: Vec<_> = ids.into_iter().map(|id| self.house(id)).collect();
+        let _housekeeping: Vec<_> = houses.iter().map(|house| house.lock()).collect();
         let (mut given, mut names, mut heirs) = (Vec::new(), Vec::new(), Vec::new());
         for (volume, wish) in members.iter().zip(&wish.members) {
             let prefix = prefix(peer, wish.relationship);

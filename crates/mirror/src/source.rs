@@ -44,8 +44,9 @@ const CLAIMS_AT_ONCE: usize = 1 << 22;
 pub struct Source {
     /// The session that each mirror has now; an earlier one is told to end.
     sessions: Mutex<HashMap<Key, Arc<AtomicBool>>>,
-    /// One at a time makes and deletes base snapshots. Taken before the others.
-    pub(crate) housekeeping: Mutex<()>,
+    /// One at a time makes and deletes the base snapshots of a volume ([`Source::house`]): that may wait for its device, and the mirrors of other volumes have nothing to do with that. Taken before the
+    /// others, of several volumes in the order of their ids.
+    housekeeping: Mutex<HashMap<VolumeId, Arc<Mutex<()>>>>,
     pub(crate) followers: Mutex<BTreeMap<Key, Follower>>,
     /// Mirrors that were failed over and let go of since, with the time of the failover: what is told of that again is no news.
     let_go_of: Mutex<BTreeMap<Key, Timestamp>>,
@@ -162,6 +163,11 @@ impl Source {
     /// The mirrors that are known, to be remembered.
     pub fn followers(&self) -> Vec<Follower> {
         self.followers.lock().values().cloned().collect()
+    }
+
+    /// What who makes or deletes base snapshots of a volume has locked.
+    pub(crate) fn house(&self, volume: VolumeId) -> Arc<Mutex<()>> {
+        self.housekeeping.lock().entry(volume).or_default().clone()
     }
 
     /// Answers one destination, which the caller has authenticated as `peer`, until it hangs up.
@@ -457,7 +463,8 @@ impl Source {
         known: Option<Known>,
         claim: &Claim<'_>,
     ) -> Result<Result<Prepared, SourceStatus>, Refusal> {
-        let _housekeeping = self.housekeeping.lock();
+        let house = self.house(volume.id());
+        let _housekeeping = house.lock();
         claim.check()?;
         let status = volume.status();
         if status.id != update.id {
@@ -571,7 +578,8 @@ impl Source {
         (hold, keep): (bool, &[SnapshotId]),
         claim: &Claim<'_>,
     ) -> Result<(), MirrorError> {
-        let _housekeeping = self.housekeeping.lock();
+        let house = self.house(volume.id());
+        let _housekeeping = house.lock();
         claim.check()?;
         if volume.status_role() != Role::Normal {
             // It was handed over, and nothing is changed here any more.
@@ -592,7 +600,8 @@ impl Source {
         prefix: &str,
         claim: &Claim<'_>,
     ) -> Result<(), MirrorError> {
-        let _housekeeping = self.housekeeping.lock();
+        let house = self.house(volume.id());
+        let _housekeeping = house.lock();
         claim.check()?;
         if volume.status_role() != Role::Normal {
             return Ok(());
@@ -610,7 +619,8 @@ impl Source {
         former: &PeerName,
         relationship: Relationship,
     ) -> Result<(), MirrorError> {
-        let _housekeeping = self.housekeeping.lock();
+        let house = self.house(volume.id());
+        let _housekeeping = house.lock();
         let (now, before) = (prefix(peer, relationship), prefix(former, relationship));
         let follows = own_snapshots(volume, &now).iter().any(|(snapshot, _)| snapshot.held);
         if volume.status_role() != Role::Normal || !follows || now == before {
@@ -778,7 +788,8 @@ impl Source {
 
     /// Forgets a mirror ([`MirrorAtSource::name`]) that will not come again: its snapshots are released and deleted, and its since maps freed.
     pub fn forget(&self, volume: &Arc<Volume>, name: &str) -> Result<(), VolumeError> {
-        let _housekeeping = self.housekeeping.lock();
+        let house = self.house(volume.id());
+        let _housekeeping = house.lock();
         let prefix = format!("{MIRROR_PREFIX}{name}.");
         let key = (volume.id(), prefix.clone());
         if let Some(session) = self.sessions.lock().remove(&key) {

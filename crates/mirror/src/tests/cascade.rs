@@ -306,7 +306,7 @@ fn image_that_is_being_given_to_a_further_mirror_is_kept_though_that_is_not_note
     let asking: Arc<Mutex<Option<JoinHandle<Vec<SnapshotId>>>>> = Arc::default();
     let asks = asking.clone();
     let look = move || {
-        if registry.housekeeping.try_lock().is_some() {
+        if registry.house(volume.id()).try_lock().is_some() {
             return false;
         }
         let (registry, volume, (told, answered)) = (registry.clone(), volume.clone(), channel());

@@ -1,12 +1,13 @@
 //! What a mirror promises, one test each.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use cairn_base::{ManualClock, Rng, Timestamp};
-use cairn_device::{Device, FaultDevice, MemoryDevice};
-use cairn_volume::{Role, Volume};
+use cairn_base::{ManualClock, Rng, Timestamp, VolumeId};
+use cairn_device::{Device, FaultDevice, Geometry, MemoryDevice, Operation, Request};
+use cairn_volume::{FormatOptions, Role, Volume};
 
 use super::harness::{BLOCKS, Pair, Trouble, assert_clean, content, fingerprint, open};
 use crate::{DestinationState, MirrorError, TransferKind};
@@ -585,4 +586,76 @@ fn locked_snapshots_stay_until_their_time_is_over_whatever_the_source_does() {
     update(&pair).expect("its time is over");
     assert!(pair.destination.snapshot(first).is_none());
     pair.assert_mirrored();
+}
+
+/// A device that does not answer flushes while it is shut: whether it is, and how many wait.
+struct Hanging {
+    device: MemoryDevice,
+    shut: Mutex<(bool, usize)>,
+    moved: Condvar,
+}
+
+impl Device for Hanging {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        if batch.iter().any(|operation| matches!(operation.request(), Request::Flush)) {
+            let mut shut = self.shut.lock().expect("nobody panics");
+            shut.1 += 1;
+            self.moved.notify_all();
+            shut = self.moved.wait_while(shut, |(shut, _)| *shut).expect("nobody panics");
+            shut.1 -= 1;
+        }
+        self.device.run(batch);
+    }
+}
+
+/// When who does not wait for a disk that hangs has long had its image.
+const LATE: Duration = Duration::from_secs(20);
+
+#[test]
+fn volume_whose_disk_hangs_holds_up_the_mirrors_of_no_other_one() {
+    let mut rng = Rng::new(17);
+    let bytes = Volume::device_bytes(BLOCKS, Role::Destination);
+    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    let hanging = Arc::new(Hanging {
+        device: MemoryDevice::new(bytes),
+        shut: Mutex::new((false, 0)),
+        moved: Condvar::new(),
+    });
+    let pair = Pair::on(hanging.clone(), Arc::new(MemoryDevice::new(bytes)), clock, 17);
+    // Another volume of the same server.
+    let mut other = Pair::new(18);
+    other.source_device = Arc::new(MemoryDevice::new(bytes));
+    other.destination_device = Arc::new(MemoryDevice::new(bytes));
+    for (device, role) in [(&other.source_device, Role::Normal), (&other.destination_device, Role::Destination)] {
+        let options = FormatOptions { id: VolumeId([8; 16]), blocks: BLOCKS, role };
+        Volume::format(&**device, &options, &*other.clock).expect("it is formatted");
+    }
+    other.source = open(&other.source_device, &other.clock);
+    other.reopen_destination();
+    other.registry = pair.registry.clone();
+    other.files.clear();
+    other.add_file();
+    for pair in [&pair, &other] {
+        pair.write(pair.files[0], 0, 40, &mut rng);
+        pair.update().expect("a baseline");
+        pair.write(pair.files[0], 50, 40, &mut rng);
+    }
+    hanging.shut.lock().expect("nobody panics").0 = true;
+    std::thread::scope(|scope| {
+        scope.spawn(|| pair.update());
+        let waits = |(_, waiting): &mut (bool, usize)| *waiting == 0;
+        drop(hanging.moved.wait_while(hanging.shut.lock().expect("nobody panics"), waits));
+        let (told, answered) = channel();
+        let other = &other;
+        scope.spawn(move || told.send(other.update()));
+        let updated = answered.recv_timeout(LATE);
+        hanging.shut.lock().expect("nobody panics").0 = false;
+        hanging.moved.notify_all();
+        updated.expect("it does not wait for the disk").expect("its own disk answers");
+    });
+    other.assert_mirrored();
 }
