@@ -9,7 +9,7 @@ use cairn_base::{SnapshotId, Vbn};
 use cairn_device::Block;
 use cairn_format::SnapshotEntry;
 use cairn_format::stream::{StreamHeader, StreamKind, root_digest, table_digest};
-use cairn_volume::{ReceivedImage, Receiver, Volume, VolumeError};
+use cairn_volume::{ReceivedImage, Receiver, Volume, VolumeError, is_snapshot_name};
 
 use crate::consume::{Consumer, Record};
 use crate::error::StreamError;
@@ -185,6 +185,9 @@ pub(crate) fn check_table(header: &StreamHeader, entries: &[SnapshotEntry]) -> R
     for entry in entries {
         if entry.id > header.target || entry.parent >= entry.id || entry.root.blocks > header.space_blocks {
             return Err(StreamError::Inconsistent("a snapshot is out of order"));
+        }
+        if !is_snapshot_name(&entry.name) {
+            return Err(StreamError::Inconsistent("a snapshot has a name that no volume gives"));
         }
         if !names.insert(entry.name.as_str()) {
             return Err(StreamError::Inconsistent("two snapshots have the same name"));

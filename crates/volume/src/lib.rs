@@ -67,6 +67,7 @@ pub use check::{CheckDepth, CheckProgress, CheckReport, Finding};
 pub use claims::BlockSet;
 pub use clones::{CloneDevice, Kept};
 pub use compare::Run;
+pub use consistency::is_snapshot_name;
 pub use difference::InodePair;
 pub use error::{Place, VolumeError};
 pub use fresh::KeepsFresh;

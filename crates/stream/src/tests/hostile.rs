@@ -10,6 +10,9 @@ use super::*;
 use crate::produce::payload_of;
 use crate::{Keeps, Progress, apply_keeping};
 
+/// It would be another name in a path, or a command to a terminal.
+const NO_NAME: &str = "a snapshot has a name that no volume gives";
+
 /// A stream in pieces. Put together again, its records have their own lengths and sums, and the trailer those of all.
 struct Pieces {
     header: StreamHeader,
@@ -116,7 +119,7 @@ fn refused(bytes: &[u8]) -> String {
 #[test]
 fn stream_that_contradicts_itself_is_refused_for_what_is_wrong() {
     type Wrong = fn(&mut Pieces);
-    let wrong: [(&str, Wrong); 16] = [
+    let wrong: [(&str, Wrong); 18] = [
         ("TooSmall", |it| it.header.space_blocks = 4097),
         ("more blocks than it says", |it| it.header.changed_blocks -= 1),
         ("Digest", |it| it.header.changed_blocks += 1),
@@ -127,6 +130,8 @@ fn stream_that_contradicts_itself_is_refused_for_what_is_wrong() {
         ("OutOfOrder", |it| it.records[1].0.sequence = 2),
         ("OutOfOrder", |it| it.records.swap(0, 1)),
         ("two snapshots have the same name", |it| it.set_snapshots(|all| all[0].name = all[1].name.clone())),
+        (NO_NAME, |it| it.set_snapshots(|all| all[0].name = "../../etc".to_owned())),
+        (NO_NAME, |it| it.set_snapshots(|all| all[0].name = "one\u{1b}[2J".to_owned())),
         ("a snapshot is out of order", |it| it.set_snapshots(|all| all[0].parent = all[0].id)),
         ("a snapshot is out of order", |it| it.set_snapshots(|all| all[0].id = SnapshotId(99))),
         ("a snapshot is out of order", |it| it.set_snapshots(|all| all[0].root.blocks = 4097)),
