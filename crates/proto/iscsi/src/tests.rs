@@ -478,6 +478,23 @@ fn persistent_reservation_keeps_others_out_and_survives_a_restart() {
     assert_eq!(answer(&mut again, 1, WRITE).0, Status::ReservationConflict);
 }
 
+#[test]
+fn nexus_that_is_not_registered_and_registers_no_key_changes_nothing() {
+    for action in [0, 6] {
+        let mut unit = unit(ReservationState::default());
+        assert!(reserve_out(&mut unit, 1, 0, 0, (0, 11), true));
+        assert!(reserve_out(&mut unit, 1, 1, 1, (11, 0), true), "write exclusive");
+        let before = unit.reservations().clone();
+        let plan = unit.receive(Nexus(2), &[0; 8], &cdb(&[0x5f, action, 0, 0, 0, 0, 0, 0, 24, 0]), 24);
+        let Plan::Parameters(24, command) = plan else { panic!("{plan:?}") };
+        // APTPL is not set, which would end the persistence of what others have.
+        let outcome = unit.parameters(Nexus(2), &command, &[0; 24]);
+        assert!(matches!(&outcome.plan, Plan::Answer(answer) if answer.status == Status::Good));
+        outcome.change.into_iter().for_each(|change| _ = unit.apply(change));
+        assert_eq!(unit.reservations(), &before, "service action {action}");
+    }
+}
+
 /// The data that a nexus gets for a command.
 fn told(unit: &mut LogicalUnit, nexus: u64, bytes: &[u8]) -> Vec<u8> {
     match unit.receive(Nexus(nexus), &[0; 8], &cdb(bytes), 4096) {

@@ -197,7 +197,8 @@ impl ReservationState {
         let position = self.registrations.iter().position(|known| known.port == port);
         let mut effects = Effects::default();
         match (position, key) {
-            (None, 0) => {}
+            // It asks for nothing, and must not decide whether what others have persists.
+            (None, 0) => return Ok(effects),
             (Some(at), 0) => {
                 let held = self.holds(port);
                 self.registrations.remove(at);
