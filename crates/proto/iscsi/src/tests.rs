@@ -291,6 +291,27 @@ fn commands_are_taken_in_order_and_within_the_window() {
 }
 
 #[test]
+fn numbers_of_commands_go_on_past_the_end_of_32_bits() {
+    let login = LoggedIn { command_number: u32::MAX - 2, status_number: u32::MAX, ..logged_in() };
+    let mut session = Session::new(&login);
+    let mut out = Vec::new();
+    for (tag, number) in [u32::MAX - 2, u32::MAX - 1, u32::MAX, 0, 1].into_iter().enumerate() {
+        let tag = tag as u32;
+        let beyond = number.wrapping_add(COMMAND_WINDOW);
+        assert_eq!(session.receive(&command(90, beyond, 0xc0, 0, 0)), Ok(Event::Ignore), "too high: {beyond}");
+        let before = number.wrapping_sub(1);
+        assert_eq!(session.receive(&command(91, before, 0xc0, 0, 0)), Ok(Event::Ignore), "too low: {before}");
+        assert!(matches!(session.receive(&command(tag, number, 0xc0, 0, 0)), Ok(Event::Command(_))));
+        out.clear();
+        session.respond(tag, 0, &[], crate::Residual::default(), 0, &mut out);
+        let answer = Header::parse(&out).unwrap();
+        let due = number.wrapping_add(1);
+        let words = [1, 2, 3].map(|index| answer.word(index));
+        assert_eq!(words, [tag.wrapping_sub(1), due, due.wrapping_add(COMMAND_WINDOW - 1)]);
+    }
+}
+
+#[test]
 fn data_comes_as_it_was_asked_for_or_the_command_fails() {
     let bytes = 1 << 21;
     let begin = || {
@@ -565,6 +586,151 @@ fn reservation_for_registrants_lets_them_in_and_ends_with_its_last_holder() {
     assert!(reserve_out(&mut unit, 1, 0, 0, (11, 0), false));
     assert_eq!(answer(&mut unit, 2, WRITE), (Status::CheckCondition, 6, 0x2a), "it hears of the release");
     assert_eq!(unit.reservations().reserved, None);
+}
+
+/// What a nexus is told of by a unit attention: the codes of the sense data.
+fn attention(unit: &mut LogicalUnit, nexus: u64) -> Option<(u8, u8)> {
+    match unit.receive(Nexus(nexus), &[0; 8], &[0; 16], 0) {
+        Plan::Answer(answer) if answer.status == Status::CheckCondition => {
+            assert_eq!(answer.sense[2], 6, "UNIT ATTENTION");
+            Some((answer.sense[12], answer.sense[13]))
+        }
+        plan => {
+            assert!(matches!(&plan, Plan::Answer(answer) if answer.status == Status::Good), "{plan:?}");
+            None
+        }
+    }
+}
+
+const PREEMPTED: Option<(u8, u8)> = Some((0x2a, 0x03));
+const RELEASED: Option<(u8, u8)> = Some((0x2a, 0x04));
+const UNREGISTERED: Option<(u8, u8)> = Some((0x2a, 0x05));
+/// Types of reservations: those that let others read, and those that let registrants in.
+const KINDS: [(u8, bool, bool); 6] =
+    [(1, true, false), (3, false, false), (5, true, true), (6, false, true), (7, true, true), (8, false, true)];
+
+/// A unit that nexus 1 has reserved, where nexus 2 is registered too, and nexus 3 is not.
+fn reserved(kind: u8) -> LogicalUnit {
+    let mut unit = unit(ReservationState::default());
+    unit.attach(Nexus(3), "iqn.c,i,0x3".to_owned(), through(1));
+    assert!(reserve_out(&mut unit, 1, 0, 0, (0, 11), false));
+    assert!(reserve_out(&mut unit, 2, 0, 0, (0, 22), false));
+    assert!(reserve_out(&mut unit, 1, 1, kind, (11, 0), false));
+    unit
+}
+
+#[test]
+fn each_type_of_reservation_keeps_out_whom_it_should() {
+    for (kind, others_read, registrants) in KINDS {
+        let mut unit = reserved(kind);
+        let mut may = |nexus: u64| {
+            [READ, WRITE].map(|command| answer(&mut unit, nexus, command).0 != Status::ReservationConflict)
+        };
+        assert_eq!(may(1), [true, true], "type {kind}");
+        assert_eq!(may(2), [others_read || registrants, registrants], "type {kind}");
+        assert_eq!(may(3), [others_read, false], "type {kind}");
+    }
+}
+
+#[test]
+fn end_of_a_reservation_is_told_to_registrants_whom_it_let_in() {
+    for (kind, _, registrants) in KINDS {
+        let told = if registrants { RELEASED } else { None };
+        let mut unit = reserved(kind);
+        assert!(reserve_out(&mut unit, 2, 2, kind, (22, 0), false), "who does not hold it releases nothing");
+        let is_for_all = kind >= 7;
+        assert_eq!(unit.reservations().reserved.is_none(), is_for_all, "but all registrants hold type {kind}");
+        let mut unit = reserved(kind);
+        let generation = unit.reservations().generation;
+        assert!(!reserve_out(&mut unit, 1, 2, if kind == 1 { 3 } else { 1 }, (11, 0), false), "another type");
+        assert!(reserve_out(&mut unit, 1, 2, kind, (11, 0), false));
+        assert_eq!(unit.reservations().reserved, None);
+        assert_eq!(unit.reservations().generation, generation, "neither reserving nor releasing counts");
+        assert_eq!([1, 2, 3].map(|nexus| attention(&mut unit, nexus)), [None, told, None], "type {kind}");
+        // Who leaves releases what nobody else holds.
+        let mut unit = reserved(kind);
+        assert!(reserve_out(&mut unit, 1, 0, 0, (11, 0), false));
+        assert_eq!(unit.reservations().reserved.is_none(), !is_for_all, "type {kind}");
+        let told = if is_for_all { None } else { told };
+        assert_eq!([1, 2, 3].map(|nexus| attention(&mut unit, nexus)), [None, told, None], "type {kind}");
+        assert!(reserve_out(&mut unit, 2, 0, 0, (22, 0), false));
+        assert_eq!(unit.reservations().reserved, None, "nobody is left");
+    }
+}
+
+#[test]
+fn preempt_takes_what_the_key_stands_for_and_nothing_else() {
+    const HOLDS: fn(&LogicalUnit) -> Option<(u8, String)> = |unit| unit.reservations().reserved.clone();
+    let keys = |unit: &LogicalUnit| -> Vec<u64> {
+        unit.reservations().registrations.iter().map(|known| known.key).collect()
+    };
+    let [first, second] = ["iqn.a,i,0x1", "iqn.b,i,0x2"].map(str::to_owned);
+    for (kind, _, registrants) in KINDS {
+        let is_for_all = kind >= 7;
+        // The key of the holder: its registration goes, and the reservation, which all registrants hold, only where it is its own.
+        let mut unit = reserved(kind);
+        let generation = unit.reservations().generation;
+        assert!(reserve_out(&mut unit, 2, 4, 1, (22, 11), false));
+        let holder = if is_for_all { (kind, first.clone()) } else { (1, second.clone()) };
+        assert_eq!((HOLDS(&unit), keys(&unit)), (Some(holder), vec![22]), "type {kind}");
+        assert_eq!(unit.reservations().generation, generation + 1);
+        assert_eq!([1, 2, 3].map(|nexus| attention(&mut unit, nexus)), [UNREGISTERED, None, None]);
+        // That of somebody else: no reservation changes hands.
+        let mut unit = reserved(kind);
+        assert!(reserve_out(&mut unit, 1, 4, 3, (11, 22), false));
+        assert_eq!((HOLDS(&unit), keys(&unit)), (Some((kind, first.clone())), vec![11]), "type {kind}");
+        assert_eq!([1, 2, 3].map(|nexus| attention(&mut unit, nexus)), [None, UNREGISTERED, None]);
+        // Its own: the type changes, and who was let in learns of it.
+        let mut unit = reserved(kind);
+        let other = if kind == 3 { 1 } else { 3 };
+        assert!(reserve_out(&mut unit, 1, 4, other, (11, 11), false));
+        let expected = if is_for_all { (kind, first.clone()) } else { (other, first.clone()) };
+        assert_eq!((HOLDS(&unit), keys(&unit)), (Some(expected), vec![11, 22]), "type {kind}");
+        let told = if registrants && !is_for_all { RELEASED } else { None };
+        assert_eq!([1, 2, 3].map(|nexus| attention(&mut unit, nexus)), [None, told, None], "type {kind}");
+        // No key stands for all, where all hold it, and is wrong elsewhere; one that nobody has is a conflict.
+        let mut unit = reserved(kind);
+        assert_eq!(reserve_out(&mut unit, 2, 4, 1, (22, 0), false), is_for_all, "type {kind}");
+        if is_for_all {
+            assert_eq!((HOLDS(&unit), keys(&unit)), (Some((1, second.clone())), vec![22]));
+            assert_eq!([1, 2, 3].map(|nexus| attention(&mut unit, nexus)), [UNREGISTERED, None, None]);
+        }
+        let mut unit = reserved(kind);
+        assert!(!reserve_out(&mut unit, 2, 4, 1, (22, 33), false), "type {kind}");
+        assert_eq!((HOLDS(&unit), keys(&unit)), (Some((kind, first.clone())), vec![11, 22]));
+    }
+}
+
+#[test]
+fn clear_by_any_registrant_ends_all_and_tells_the_others() {
+    for (kind, ..) in KINDS {
+        let mut unit = reserved(kind);
+        assert!(!reserve_out(&mut unit, 3, 3, 0, (33, 0), false), "it is not registered");
+        let generation = unit.reservations().generation;
+        assert!(reserve_out(&mut unit, 2, 3, 0, (22, 0), false));
+        let cleared = ReservationState { generation: generation + 1, ..ReservationState::default() };
+        assert_eq!(unit.reservations(), &cleared);
+        assert_eq!([1, 2, 3].map(|nexus| attention(&mut unit, nexus)), [PREEMPTED, None, None]);
+    }
+}
+
+#[test]
+fn reservation_of_a_session_keeps_others_out_and_does_not_go_with_registrations() {
+    let mut unit = unit(ReservationState::default());
+    let (reserve, release) = ([0x16, 0, 0, 0, 0, 0], [0x17, 0, 0, 0, 0, 0]);
+    assert_eq!(answer(&mut unit, 1, &reserve).0, Status::Good);
+    for command in [READ, WRITE, &reserve, &[0; 6], &[0x5e, 0, 0, 0, 0, 0, 0, 0, 8, 0]] {
+        assert_eq!(answer(&mut unit, 2, command).0, Status::ReservationConflict, "{command:?}");
+        assert_eq!(answer(&mut unit, 1, command).0, Status::Good, "{command:?}");
+    }
+    assert_eq!(answer(&mut unit, 2, &release).0, Status::Good, "it releases nothing");
+    assert_eq!(answer(&mut unit, 2, READ).0, Status::ReservationConflict);
+    assert_eq!(answer(&mut unit, 1, &release).0, Status::Good);
+    assert_eq!(answer(&mut unit, 2, READ).0, Status::Good);
+    assert!(reserve_out(&mut unit, 1, 0, 0, (0, 11), false));
+    for command in [&reserve, &release] {
+        assert_eq!(answer(&mut unit, 1, command).0, Status::ReservationConflict, "somebody is registered");
+    }
 }
 
 #[test]
