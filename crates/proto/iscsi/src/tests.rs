@@ -797,6 +797,32 @@ fn cdbs_are_decoded_by_length_and_flags() {
 }
 
 #[test]
+fn bits_that_are_not_told_of_a_command_change_nothing_of_it() {
+    let mut unit = unit(ReservationState::default());
+    let list = told(&mut unit, 1, &[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0]);
+    let commands: Vec<[u8; 4]> = list[4..].chunks(8).map(|row| [row[0], row[2], row[3], row[5] & 1]).collect();
+    assert!(commands.len() > 50, "{}", commands.len());
+    for [opcode, high, low, has_action] in commands {
+        // SPC-4, section 6.35.3: the CDB usage data.
+        let asked = [0xa3, 0x0c, 1 + has_action, opcode, high, low, 0, 0, 0, 0xff, 0, 0];
+        let one = told(&mut unit, 1, &asked);
+        let usage = &one[4..];
+        assert_eq!((one[1] & 7, usage[0], usage.len()), (3, opcode, usize::from(one[3])));
+        let mut plain = [0; 16];
+        (plain[0], plain[1]) = (opcode, low);
+        for (byte, mask) in usage.iter().enumerate().skip(1) {
+            // Of the service action its own bits are told.
+            let mask = if byte == 1 && has_action == 1 { mask | 0x1f } else { *mask };
+            for bit in (0..8).filter(|bit| mask >> bit & 1 == 0) {
+                let mut other = plain;
+                other[byte] |= 1 << bit;
+                assert_eq!(decode(&other), decode(&plain), "opcode {opcode:#x}: bit {bit} of byte {byte}");
+            }
+        }
+    }
+}
+
+#[test]
 fn numbers_and_binaries_of_texts() {
     assert_eq!(text::number("0x1F"), Some(31));
     assert_eq!(text::number("4294967296"), None);

@@ -246,6 +246,14 @@ const RW10: &[u8] = &[0, 0xfa, 0xff, 0xff, 0xff, 0xff, 0x3f, 0xff, 0xff, 0x07];
 const RW12: &[u8] = &[0, 0xfa, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 0x07];
 const RW16: &[u8] =
     &[0, 0xfa, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 0x07];
+/// BYTCHK has two bits.
+const CHECK10: &[u8] = &[0, 0xf6, 0xff, 0xff, 0xff, 0xff, 0x3f, 0xff, 0xff, 0x07];
+const CHECK12: &[u8] = &[0, 0xf6, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 0x07];
+const CHECK16: &[u8] =
+    &[0, 0xf6, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 0x07];
+/// With NDOB.
+const SAME16: &[u8] =
+    &[0, 0xf9, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 0x07];
 const ACTION16: &[u8] =
     &[0, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 0x07];
 const ACTION12: &[u8] = &[0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0x07];
@@ -267,12 +275,12 @@ pub(crate) const TABLE: &[Row] = &[
     row(0x25, None, Access::Always, &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0x07]),
     row(0x28, None, Access::Read, RW10),
     row(0x2a, None, Access::Write, RW10),
-    row(0x2e, None, Access::Write, RW10),
-    row(0x2f, None, Access::Read, RW10),
+    row(0x2e, None, Access::Write, CHECK10),
+    row(0x2f, None, Access::Read, CHECK10),
     row(0x34, None, Access::Read, RW10),
     row(0x35, None, Access::Write, &[0, 0x02, 0xff, 0xff, 0xff, 0xff, 0x3f, 0xff, 0xff, 0x07]),
     row(0x37, None, Access::Read, &[0, 0, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0x07]),
-    row(0x41, None, Access::Write, RW10),
+    row(0x41, None, Access::Write, &[0, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 0xff, 0xff, 0x07]),
     row(0x42, None, Access::Write, &[0, 0x01, 0, 0, 0, 0, 0x3f, 0xff, 0xff, 0x07]),
     row(0x55, None, Access::Write, &[0, 0x11, 0, 0, 0, 0, 0, 0xff, 0xff, 0x07]),
     row(0x5a, None, Access::Read, &[0, 0x18, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0x07]),
@@ -294,11 +302,11 @@ pub(crate) const TABLE: &[Row] = &[
     row(0x89, None, Access::Write, RW16),
     row(0x8a, None, Access::Write, RW16),
     row(0x8b, None, Access::Write, RW16),
-    row(0x8e, None, Access::Write, RW16),
-    row(0x8f, None, Access::Read, RW16),
+    row(0x8e, None, Access::Write, CHECK16),
+    row(0x8f, None, Access::Read, CHECK16),
     row(0x90, None, Access::Read, RW16),
     row(0x91, None, Access::Write, RW16),
-    row(0x93, None, Access::Write, RW16),
+    row(0x93, None, Access::Write, SAME16),
     row(WRITE_ATOMIC, None, Access::Write, RW16),
     row(0x9e, Some(0x10), Access::Always, ACTION16),
     row(0x9e, Some(0x12), Access::Read, ACTION16),
@@ -307,8 +315,8 @@ pub(crate) const TABLE: &[Row] = &[
     row(0xa3, Some(0x0c), Access::Read, ACTION12),
     row(0xa8, None, Access::Read, RW12),
     row(0xaa, None, Access::Write, RW12),
-    row(0xae, None, Access::Write, RW12),
-    row(0xaf, None, Access::Read, RW12),
+    row(0xae, None, Access::Write, CHECK12),
+    row(0xaf, None, Access::Read, CHECK12),
     row(0xb7, None, Access::Read, &[0, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0x07]),
 ];
 
@@ -367,8 +375,14 @@ pub fn decode(cdb: &[u8; 16]) -> Result<Command, Sense> {
         }
         0x1e => Command::PreventRemoval { prevent: fields.u8(4) & 3 != 0 },
         0x25 => Command::ReadCapacity10,
-        0x37 => Command::ReadDefects { format: fields.u8(2), long: false, allocation: fields.u16(7).into() },
-        0xb7 => Command::ReadDefects { format: fields.u8(1), long: true, allocation: fields.u32(6) },
+        0x37 => {
+            let format = fields.u8(2) & 0x1f;
+            Command::ReadDefects { format, long: false, allocation: fields.u16(7).into() }
+        }
+        0xb7 => {
+            let format = fields.u8(1) & 0x1f;
+            Command::ReadDefects { format, long: true, allocation: fields.u32(6) }
+        }
         0x42 => Command::Unmap { anchor: fields.bit(1, 0), length: fields.u16(7).into() },
         0x5e => Command::ReserveIn { action: cdb[1] & 0x1f, allocation: fields.u16(7).into() },
         0x5f => Command::ReserveOut {

@@ -349,7 +349,7 @@ impl LogicalUnit {
             Command::ReadDefects { format, long, allocation } => {
                 self.need_medium()?;
                 let mut data = vec![0; if long { 8 } else { 4 }];
-                data[1] = format & 0x1f;
+                data[1] = format;
                 answer(data, allocation)
             }
             Command::ModeSense { no_blocks, long_lba, control, page, subpage, allocation, long } => {
