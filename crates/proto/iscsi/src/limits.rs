@@ -13,6 +13,9 @@ pub const LOGIN_TEXT_BYTES_MAX: usize = 64 << 10;
 /// The longest value of a key (RFC 7143, section 6.1: 255, or 8192 for CHAP and names). A longer one is refused.
 pub const VALUE_BYTES_MAX: usize = 8192;
 
+/// The longest iSCSI name of an initiator (RFC 7143, section 4.2.7.1), in bytes. A longer one is refused: it would be kept with what it reserves.
+pub const NAME_BYTES_MAX: usize = 223;
+
 /// Keys in one text; more ends the login.
 pub const KEYS_MAX: usize = 128;
 

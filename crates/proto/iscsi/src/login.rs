@@ -4,7 +4,9 @@
 //! asked of a [`Gatekeeper`]; time and randomness are its business too. The stages only go forward: security, operational, full feature.
 
 use crate::chap::{Account, Algorithm, CHALLENGE_BYTES, Challenge};
-use crate::limits::{COMMAND_WINDOW, LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_BYTES_MAX, LOGIN_TEXT_BYTES_MAX};
+use crate::limits::{
+    COMMAND_WINDOW, LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_BYTES_MAX, LOGIN_TEXT_BYTES_MAX, NAME_BYTES_MAX,
+};
 use crate::negotiate::{Operational, Outcome};
 use crate::pdu::{self, FLAG_CONTINUE, FLAG_FINAL, Header, opcode};
 use crate::text;
@@ -337,6 +339,9 @@ impl Login {
         let find = |wanted: &str| pairs.iter().find(|(key, _)| *key == wanted).map(|(_, value)| *value);
         let initiator = find("InitiatorName").filter(|name| !name.is_empty());
         self.identity.initiator = initiator.ok_or(LoginError::MissingParameter)?.to_owned();
+        if self.identity.initiator.len() > NAME_BYTES_MAX {
+            return Err(LoginError::Initiator);
+        }
         self.session_type = find("SessionType").map(str::to_owned);
         match self.session_type.as_deref().unwrap_or("Normal") {
             "Normal" => {

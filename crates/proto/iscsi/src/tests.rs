@@ -257,6 +257,13 @@ fn logins_that_make_no_sense_are_refused_with_the_right_status() {
     fails(request(1, 3, true), &[NAMES[0], NAMES[1], ("TargetName", "iqn.other")], 0x0203);
     fails(request(1, 3, true), &[NAMES[0], ("SessionType", "Odd")], 0x0209);
     fails(request(1, 3, true), &[NAMES[0], NAMES[0], NAMES[2]], 0x0200);
+    let long = format!("iqn.{}", "x".repeat(220));
+    fails(request(1, 3, true), &[("InitiatorName", &long), NAMES[2]], 0x0200);
+    let longest = [("InitiatorName", &long[..223]), NAMES[2]];
+    assert!(matches!(
+        send(&mut Login::default(), &mut Gate::default(), request(1, 3, true), &longest).0,
+        Step::Done(_)
+    ));
     fails(request(3, 3, true), &NAMES, 0x0200);
     fails(request(1, 1, true), &NAMES, 0x0200);
     fails(Header { lun: [0, 2, 0x3d, 0, 0, 1, 0, 5], ..request(1, 3, true) }, &NAMES, 0x0206);
@@ -298,7 +305,11 @@ fn numbers_of_commands_go_on_past_the_end_of_32_bits() {
     for (tag, number) in [u32::MAX - 2, u32::MAX - 1, u32::MAX, 0, 1].into_iter().enumerate() {
         let tag = tag as u32;
         let beyond = number.wrapping_add(COMMAND_WINDOW);
-        assert_eq!(session.receive(&command(90, beyond, 0xc0, 0, 0)), Ok(Event::Ignore), "too high: {beyond}");
+        assert_eq!(
+            session.receive(&command(90, beyond, 0xc0, 0, 0)),
+            Ok(Event::Ignore),
+            "too high: {beyond}"
+        );
         let before = number.wrapping_sub(1);
         assert_eq!(session.receive(&command(91, before, 0xc0, 0, 0)), Ok(Event::Ignore), "too low: {before}");
         assert!(matches!(session.receive(&command(tag, number, 0xc0, 0, 0)), Ok(Event::Command(_))));
@@ -606,8 +617,14 @@ const PREEMPTED: Option<(u8, u8)> = Some((0x2a, 0x03));
 const RELEASED: Option<(u8, u8)> = Some((0x2a, 0x04));
 const UNREGISTERED: Option<(u8, u8)> = Some((0x2a, 0x05));
 /// Types of reservations: those that let others read, and those that let registrants in.
-const KINDS: [(u8, bool, bool); 6] =
-    [(1, true, false), (3, false, false), (5, true, true), (6, false, true), (7, true, true), (8, false, true)];
+const KINDS: [(u8, bool, bool); 6] = [
+    (1, true, false),
+    (3, false, false),
+    (5, true, true),
+    (6, false, true),
+    (7, true, true),
+    (8, false, true),
+];
 
 /// A unit that nexus 1 has reserved, where nexus 2 is registered too, and nexus 3 is not.
 fn reserved(kind: u8) -> LogicalUnit {
@@ -639,7 +656,11 @@ fn end_of_a_reservation_is_told_to_registrants_whom_it_let_in() {
         let mut unit = reserved(kind);
         assert!(reserve_out(&mut unit, 2, 2, kind, (22, 0), false), "who does not hold it releases nothing");
         let is_for_all = kind >= 7;
-        assert_eq!(unit.reservations().reserved.is_none(), is_for_all, "but all registrants hold type {kind}");
+        assert_eq!(
+            unit.reservations().reserved.is_none(),
+            is_for_all,
+            "but all registrants hold type {kind}"
+        );
         let mut unit = reserved(kind);
         let generation = unit.reservations().generation;
         assert!(!reserve_out(&mut unit, 1, 2, if kind == 1 { 3 } else { 1 }, (11, 0), false), "another type");
@@ -800,7 +821,8 @@ fn cdbs_are_decoded_by_length_and_flags() {
 fn bits_that_are_not_told_of_a_command_change_nothing_of_it() {
     let mut unit = unit(ReservationState::default());
     let list = told(&mut unit, 1, &[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0]);
-    let commands: Vec<[u8; 4]> = list[4..].chunks(8).map(|row| [row[0], row[2], row[3], row[5] & 1]).collect();
+    let commands: Vec<[u8; 4]> =
+        list[4..].chunks(8).map(|row| [row[0], row[2], row[3], row[5] & 1]).collect();
     assert!(commands.len() > 50, "{}", commands.len());
     for [opcode, high, low, has_action] in commands {
         // SPC-4, section 6.35.3: the CDB usage data.
