@@ -35,7 +35,7 @@ pub(crate) fn run(
 ) -> Result<Option<Established>, SessionEnd> {
     let deadline = Instant::now() + shared.options.login_timeout;
     let mut login = Login::default();
-    let mut gate = Gate { shared, entry, socket, deadline, export: None };
+    let mut gate = Gate { shared, entry, socket, deadline, account: None, export: None };
     let mut out = Vec::new();
     loop {
         let Some(header) = Header::parse(input.bytes()) else {
@@ -100,6 +100,8 @@ struct Gate<'a> {
     entry: &'a Arc<Entry>,
     socket: &'a Socket,
     deadline: Instant,
+    /// What the initiator is to prove.
+    account: Option<Account>,
     export: Option<Export>,
 }
 
@@ -125,10 +127,10 @@ impl Gate<'_> {
 
 impl Gatekeeper for Gate<'_> {
     fn admit(&mut self, identity: &Identity) -> Result<Option<Account>, LoginError> {
-        match &identity.target {
-            Some(target) => self.shared.targets.admit(&self.initiator(identity), target),
-            None => Ok(None),
+        if let Some(target) = &identity.target {
+            self.account = self.shared.targets.admit(&self.initiator(identity), target)?;
         }
+        Ok(self.account.clone())
     }
 
     fn challenge(&mut self) -> [u8; CHALLENGE_BYTES + 1] {
@@ -171,7 +173,10 @@ impl Gatekeeper for Gate<'_> {
         let name = self.open(target)?.name;
         let tsih = registry.establish(self.entry, identity, Some(name.clone()), sessions_max)?;
         // What was opened before the session was known to others may be of before a change whose author has ended the sessions that he knew: the LUN itself, say, and not the
-        // device that it became.
+        // device that it became. So may be what was asked of the initiator.
+        if self.shared.targets.admit(&self.initiator(identity), target)? != self.account {
+            return Err(LoginError::Unavailable);
+        }
         let opened = self.open(target)?;
         if opened.name != name {
             return Err(LoginError::Unavailable);

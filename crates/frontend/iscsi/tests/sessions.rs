@@ -9,8 +9,8 @@ use std::time::Duration;
 use cairn_base::Rng;
 use cairn_device::{Device, FaultDevice, LoggedKind, MemoryDevice};
 use cairn_frontend_iscsi::{
-    Account, Export, IscsiServer, Listener, LoginError, OpenTargetError, ReservationState, ServerOptions,
-    Targets,
+    Account, Credential, Export, IscsiServer, Listener, LoginError, OpenTargetError, ReservationState,
+    ServerOptions, Targets,
 };
 use cairn_proto_iscsi::pdu::{self, Header, opcode};
 use harness::initiator::{Initiator, transfer};
@@ -441,6 +441,8 @@ struct Names {
     device: Arc<MemoryDevice>,
     /// What is opened first, once, as if the disk became another one right after that.
     before: Mutex<Option<Arc<MemoryDevice>>>,
+    /// What initiators are told who ask whether they may log in, from the last one on; then all may.
+    asked: Mutex<Vec<Result<Option<Account>, LoginError>>>,
 }
 
 impl Targets for Names {
@@ -449,7 +451,7 @@ impl Targets for Names {
     }
 
     fn admit(&self, _: &cairn_frontend_iscsi::Initiator, _: &str) -> Result<Option<Account>, LoginError> {
-        Ok(None)
+        self.asked.lock().pop().unwrap_or(Ok(None))
     }
 
     fn open(&self, target: &str) -> Result<Export, OpenTargetError> {
@@ -480,8 +482,16 @@ impl Targets for Names {
 
 /// A server of that disk, with its portal.
 fn named(before: Option<Arc<MemoryDevice>>) -> (IscsiServer, String, Arc<MemoryDevice>) {
+    named_and_asked(before, Vec::new())
+}
+
+/// The same, with [what initiators are told](Names::asked).
+fn named_and_asked(
+    before: Option<Arc<MemoryDevice>>,
+    asked: Vec<Result<Option<Account>, LoginError>>,
+) -> (IscsiServer, String, Arc<MemoryDevice>) {
     let device = Arc::new(MemoryDevice::new(SIZE));
-    let names = Names { device: device.clone(), before: Mutex::new(before) };
+    let names = Names { device: device.clone(), before: Mutex::new(before), asked: Mutex::new(asked) };
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let server = IscsiServer::start(vec![listener], Arc::new(names), ServerOptions::default()).unwrap();
     let portal = server.addresses()[0].clone();
@@ -528,4 +538,17 @@ fn session_has_what_its_target_is_once_others_know_of_the_session() {
     assert_eq!(initiator.status().0, 0);
     assert_eq!(device.read(0, 512).unwrap().to_vec(), [7; 512], "not what was there before it was known");
     assert_eq!(server.close_export("v.lun"), 1);
+}
+
+#[test]
+fn initiator_that_may_not_log_in_any_more_is_refused_at_the_end_of_its_login() {
+    let secret = Credential { name: "me".to_owned(), secret: b"a-secret-of-17-by".to_vec() };
+    let proof = Account { initiator: secret, target: None };
+    // It was let in by its first request, and then its owner says something else.
+    for (said, status) in [(Err(LoginError::Forbidden), 0x0202), (Ok(Some(proof)), 0x0301)] {
+        let (server, portal, _) = named_and_asked(None, vec![said, Ok(None)]);
+        let refused = Initiator::login(&portal, &format!("{PREFIX}v.lun"), 1, false);
+        assert_eq!(refused.err(), Some(status));
+        eventually("it has no session", || server.sessions().is_empty());
+    }
 }
