@@ -86,7 +86,9 @@ impl Session<'_> {
                 state.set_geometry(crate::units::geometry(&place.export));
                 self.is_current = true;
             }
-            let plan = state.receive(place.attached.nexus, &request.lun, &request.cdb, request.expected);
+            // What it expects may be data that it wants.
+            let sends = if request.writes { request.expected } else { 0 };
+            let plan = state.receive(place.attached.nexus, &request.lun, &request.cdb, sends);
             (plan, state.geometry().block_bytes, state.writes_through())
         };
         match plan {

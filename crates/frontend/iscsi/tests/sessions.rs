@@ -552,3 +552,31 @@ fn initiator_that_may_not_log_in_any_more_is_refused_at_the_end_of_its_login() {
         eventually("it has no session", || server.sessions().is_empty());
     }
 }
+
+#[test]
+fn command_that_does_not_say_that_it_sends_its_data_does_nothing() {
+    let server = TestServer::plain();
+    let mut initiator = login(&server, 1);
+    let before = [7; 4096];
+    initiator.command(1, &transfer(0x2a, 0, 8), WRITES, 4096, &before);
+    assert_eq!(initiator.status().0, 0);
+    let write_same = transfer(0x41, 0, 8);
+    let mut compare_and_write = [0; 16];
+    (compare_and_write[0], compare_and_write[13]) = (0x89, 1);
+    // Compared with all data, and with one block of it for all.
+    let verify = |bytes_check: u8| {
+        let mut cdb = transfer(0x2f, 0, 8);
+        cdb[1] = bytes_check << 1;
+        cdb
+    };
+    for flags in [0, READS] {
+        for (cdb, expected) in
+            [(write_same, 512), (compare_and_write, 1024), (verify(1), 4096), (verify(3), 512)]
+        {
+            initiator.command(2, &cdb, flags, expected, &[]);
+            assert_eq!(initiator.status(), (2, vec![5, 0x24, 0]), "{cdb:?}, {flags:#x}");
+        }
+    }
+    initiator.command(3, &transfer(0x28, 0, 8), READS, 4096, &[]);
+    assert_eq!(initiator.receive().unwrap().1, before);
+}

@@ -258,7 +258,7 @@ impl LogicalUnit {
         Answer { status: Status::ReservationConflict, data: Vec::new(), sense: Vec::new() }
     }
 
-    /// Takes a command of a nexus for `lun`; the initiator expects to transfer `expected` bytes.
+    /// Takes a command of a nexus for `lun`; the initiator expects to send `expected` bytes.
     pub fn receive(&mut self, nexus: Nexus, lun: &[u8; 8], cdb: &[u8; 16], expected: u32) -> Plan {
         let exists = lun[..2] == [0, 0] || lun[..2] == [0x40, 0];
         let decoded = if self.offers(cdb[0]) { decode(cdb) } else { Err(Sense::INVALID_OPCODE) };
@@ -473,6 +473,10 @@ impl LogicalUnit {
             Medium::Read { lba, blocks } | Medium::Verify { lba, blocks, .. } => {
                 self.within(lba, blocks.into())?;
                 short(blocks)?;
+                // What is compared with a part of the data is not verified.
+                if u64::from(expected) < wanted {
+                    return Err(Sense::INVALID_FIELD_IN_CDB);
+                }
             }
             Medium::Write { lba, blocks, .. } | Medium::OrWrite { lba, blocks, .. } => {
                 self.writable()?;
