@@ -123,16 +123,7 @@ impl Place<'_> {
                 let left = bytes(geometry.blocks - lba);
                 let found = stretches(self.device, bytes(*lba), left, EXTENTS_MAX);
                 let found = found.map_err(|error| sense(&error))?;
-                let mut blocks: Vec<(u64, bool)> = Vec::new();
-                let mut carried = 0;
-                for (length, mapped) in found {
-                    // A block that is mapped in part is mapped.
-                    let length = length + carried;
-                    carried = length % whole;
-                    if length >= whole {
-                        blocks.push((length / whole, mapped));
-                    }
-                }
+                let mut blocks = in_blocks(&found, whole);
                 if blocks.is_empty() {
                     blocks.push((1, true));
                 }
@@ -268,4 +259,31 @@ impl Place<'_> {
         }
         Ok(())
     }
+}
+
+/// Stretches of bytes in blocks of `whole` bytes: how many, and whether they are mapped. A block that is mapped in part is mapped, as what is not mapped reads as zeroes;
+/// one whose end is not known is left out.
+fn in_blocks(stretches: &[(u64, bool)], whole: u64) -> Vec<(u64, bool)> {
+    let mut blocks: Vec<(u64, bool)> = Vec::new();
+    let mut add = |count: u64, mapped: bool| match blocks.last_mut() {
+        Some((before, known)) if *known == mapped => *before += count,
+        _ if count > 0 => blocks.push((count, mapped)),
+        _ => {}
+    };
+    // Of the block at the border of two stretches.
+    let (mut begun, mut begun_mapped) = (0, false);
+    for &(length, mapped) in stretches {
+        let mut left = length;
+        if begun > 0 {
+            let now = left.min(whole - begun);
+            (begun, begun_mapped, left) = (begun + now, begun_mapped || mapped, left - now);
+            if begun < whole {
+                continue;
+            }
+            add(1, begun_mapped);
+        }
+        add(left / whole, mapped);
+        (begun, begun_mapped) = (left % whole, mapped);
+    }
+    blocks
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cairn_base::Rng;
-use cairn_device::{Device, FaultDevice, LoggedKind, MemoryDevice};
+use cairn_device::{Device, DeviceError, Extent, FaultDevice, LoggedKind, MemoryDevice, Operation};
 use cairn_frontend_iscsi::{
     Account, Credential, Export, IscsiServer, Listener, LoginError, OpenTargetError, ReservationState,
     ServerOptions, Targets,
@@ -219,8 +219,17 @@ fn bursts_of_odd_lengths_write_every_byte() {
     assert_eq!(read, data);
 }
 
-/// One target without a write cache, on a device that logs what it is asked.
-struct Through(Arc<FaultDevice>);
+/// One target without a write cache, in blocks of 4 KiB.
+struct Through(Arc<dyn Device>);
+
+/// A server of it, and a session.
+fn through(device: Arc<dyn Device>) -> (IscsiServer, Initiator) {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let targets = Arc::new(Through(device));
+    let server = IscsiServer::start(vec![listener], targets, ServerOptions::default()).unwrap();
+    let initiator = Initiator::login(&server.addresses()[0], &format!("{PREFIX}v.plain"), 1, false).unwrap();
+    (server, initiator)
+}
 
 impl Targets for Through {
     fn list(&self, _: &cairn_frontend_iscsi::Initiator) -> Vec<String> {
@@ -259,11 +268,7 @@ impl Targets for Through {
 #[test]
 fn write_that_comes_in_pieces_is_made_durable_once_before_its_answer() {
     let device = Arc::new(FaultDevice::new(1 << 20));
-    let listener = Listener::bind("127.0.0.1:0").unwrap();
-    let targets = Arc::new(Through(device.clone()));
-    let server = IscsiServer::start(vec![listener], targets, ServerOptions::default()).unwrap();
-    let portal = server.addresses()[0].clone();
-    let mut initiator = Initiator::login(&portal, &format!("{PREFIX}v.plain"), 1, false).unwrap();
+    let (_server, mut initiator) = through(device.clone());
     let mut data = vec![0; 128 << 10];
     Rng::new(2).fill(&mut data);
     device.take_log();
@@ -579,4 +584,48 @@ fn command_that_does_not_say_that_it_sends_its_data_does_nothing() {
     }
     initiator.command(3, &transfer(0x28, 0, 8), READS, 4096, &[]);
     assert_eq!(initiator.receive().unwrap().1, before);
+}
+
+/// Memory of which some is not mapped, in pieces of 512 bytes: each stretch's end, and whether it is a hole.
+struct Holes(MemoryDevice, [(u64, bool); 4]);
+
+impl Device for Holes {
+    fn geometry(&self) -> cairn_device::Geometry {
+        self.0.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        self.0.run(batch);
+    }
+
+    fn extents(&self, offset: u64, _: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
+        let mut at = offset;
+        let behind = self.1.iter().filter(|(end, _)| *end > offset);
+        let extents = behind.map(|&(end, hole)| {
+            let length = end - std::mem::replace(&mut at, end);
+            Extent { length, hole, zero: hole }
+        });
+        Ok(extents.take(limit).collect())
+    }
+}
+
+#[test]
+fn block_that_is_mapped_in_part_is_told_as_mapped() {
+    const BLOCK: u64 = 4096;
+    // The first 512 bytes of block 0, the last ones of block 2, and all of block 3.
+    let stretches = [(512, false), (3 * BLOCK - 512, true), (4 * BLOCK, false), (1 << 20, true)];
+    let (_server, mut initiator) = through(Arc::new(Holes(MemoryDevice::new(1 << 20), stretches)));
+    let mut status = |lba: u8| {
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[1], cdb[9], cdb[12]) = (0x9e, 0x12, lba, 4);
+        initiator.command(1, &cdb, READS, 1024, &[]);
+        let (_, data) = initiator.receive().unwrap();
+        let descriptors =
+            data[8..].chunks(16).map(|one| (one[7], u16::from_be_bytes([one[10], one[11]]), one[12]));
+        descriptors.collect::<Vec<_>>()
+    };
+    // SBC-3, section 5.4.2: 0 is mapped, 1 deallocated, which reads as zeroes.
+    assert_eq!(status(0), [(0, 1, 0), (1, 1, 1), (2, 2, 0), (4, 252, 1)]);
+    assert_eq!(status(1), [(1, 1, 1), (2, 2, 0), (4, 252, 1)]);
+    assert_eq!(status(4), [(4, 252, 1)]);
 }
