@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cairn_device::{Device, DeviceError, Operation, Request, Segments};
+use cairn_proto_iscsi::scsi::Failure::OutOfRange;
 use cairn_proto_iscsi::scsi::{Compare, CopyList, LogicalUnit, Medium, Sense};
 
 use crate::device_error::sense;
@@ -119,9 +120,11 @@ impl Place<'_> {
                 }
             }
             Medium::LbaStatus { lba, allocation } => {
-                let geometry = self.unit.state.lock().geometry();
-                let left = bytes(geometry.blocks - lba);
-                let found = stretches(self.device, bytes(*lba), left, EXTENTS_MAX);
+                let blocks = self.unit.state.lock().geometry().blocks;
+                // The device may have become shorter since the command was looked at.
+                let left =
+                    blocks.checked_sub(*lba).filter(|left| *left > 0).ok_or(Sense::of_failure(OutOfRange))?;
+                let found = stretches(self.device, bytes(*lba), bytes(left), EXTENTS_MAX);
                 let found = found.map_err(|error| sense(&error))?;
                 let mut blocks = in_blocks(&found, whole);
                 if blocks.is_empty() {

@@ -2,6 +2,7 @@
 mod harness;
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -31,6 +32,7 @@ type Call = Box<dyn FnOnce() + Send>;
 /// where it could be.
 struct Watched {
     inner: MemoryDevice,
+    length: AtomicU64,
     at_once: Mutex<Option<Call>>,
     behind_read: Mutex<Option<Call>>,
     before_changes: Mutex<VecDeque<Call>>,
@@ -43,7 +45,8 @@ impl Watched {
         inner.write_from(0, &[content; BLOCK]).unwrap();
         let (behind_read, before_changes) = (Mutex::default(), Mutex::default());
         let (at_once, changed) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { inner, at_once, behind_read, before_changes, changed })
+        let length = AtomicU64::new(SIZE);
+        Arc::new(Self { inner, length, at_once, behind_read, before_changes, changed })
     }
 
     fn first(&self) -> Vec<u8> {
@@ -53,7 +56,7 @@ impl Watched {
 
 impl Device for Watched {
     fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+        Geometry { length: self.length.load(Ordering::SeqCst), ..self.inner.geometry() }
     }
 
     fn run_ready(&self, _: &mut [Operation]) {
@@ -275,12 +278,20 @@ fn fenced() -> (IscsiServer, Arc<Watched>, Initiator, Initiator) {
 
 /// Sends commands that write the first block in one go, each with its tag, its code and what it writes.
 fn write_all(initiator: &mut Initiator, commands: &[(u32, u8, u8)]) {
+    let content = |content| vec![content; BLOCK];
+    let commands =
+        commands.iter().map(|&(tag, code, byte)| (tag, transfer(code, 0, 1), WRITES, content(byte)));
+    send_all(initiator, &commands.collect::<Vec<_>>());
+}
+
+/// Sends commands in one go: tag, CDB, flags and data, which is as much as comes back.
+fn send_all(initiator: &mut Initiator, commands: &[(u32, [u8; 16], u8, Vec<u8>)]) {
     let mut bytes = Vec::new();
-    for &(tag, code, content) in commands {
-        let header = Header::new(opcode::SCSI_COMMAND, tag).with_word(0, BLOCK as u32);
-        let mut header = header.with_word(1, initiator.command_number).with_cdb(&transfer(code, 0, 1));
-        header.flags = 0x80 | WRITES;
-        pdu::put(&mut bytes, header, &[content; BLOCK], false, false);
+    for (tag, cdb, flags, data) in commands {
+        let header = Header::new(opcode::SCSI_COMMAND, *tag).with_word(0, BLOCK as u32);
+        let mut header = header.with_word(1, initiator.command_number).with_cdb(cdb);
+        header.flags = 0x80 | flags;
+        pdu::put(&mut bytes, header, data, false, false);
         initiator.command_number += 1;
     }
     std::io::Write::write_all(&mut initiator.stream, &bytes).unwrap();
@@ -339,4 +350,24 @@ fn write_that_has_yet_to_be_done_is_not_done_once_its_task_was_ended_by_another(
     write_all(&mut first, &[(5, 0x2a, 7)]);
     has_begun.recv().unwrap();
     fence(&device, &mut first, &mut other, &writes);
+}
+
+#[test]
+fn status_of_blocks_that_have_gone_meanwhile_is_refused() {
+    let (server, [device, _], [mut initiator, _]) = two();
+    let mut other = Initiator::login(&server.addresses()[0], &format!("{PREFIX}v.0"), 2, false).unwrap();
+    assert!(other.is_served(), "it has seen the size");
+    let shrinks = Arc::clone(&device);
+    *device.behind_read.lock() = Some(Box::new(move || {
+        shrinks.length.store(SIZE / 2, Ordering::SeqCst);
+        other.command(1, &[0; 16], 0, 0, &[]);
+        assert_eq!(other.status(), (2, vec![6, 0x2a, 9]), "CAPACITY DATA HAS CHANGED");
+    }));
+    // GET LBA STATUS of a block of the second half, behind a READ (10) of the same round.
+    let mut status = [0; 16];
+    (status[0], status[1], status[13]) = (0x9e, 0x12, 24);
+    status[2..10].copy_from_slice(&(SIZE / BLOCK as u64 - 1).to_be_bytes());
+    send_all(&mut initiator, &[(1, transfer(0x28, 0, 1), READS, vec![]), (2, status, READS, vec![])]);
+    assert_eq!(initiator.receive().unwrap().1, [1; BLOCK]);
+    assert_eq!(initiator.status(), (2, vec![5, 0x21, 0]), "LOGICAL BLOCK ADDRESS OUT OF RANGE");
 }
