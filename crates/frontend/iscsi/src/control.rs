@@ -68,9 +68,20 @@ impl Session<'_> {
 
     fn reset(&mut self) -> ManagementResponse {
         let Some(place) = &self.place else { return ManagementResponse::NoLogicalUnit };
-        place.attached.unit.reset();
+        let unit = &place.attached.unit;
+        let had_cache = !unit.state.lock().writes_through();
+        unit.reset();
+        // The modes are the owner's again. Who hears that there is no write cache any more flushes nothing: what was answered before is durable by then.
+        let flushes = had_cache && unit.state.lock().writes_through();
+        let flushed = if flushes { place.export.device.flush() } else { Ok(()) };
         self.drop_tasks();
-        ManagementResponse::Complete
+        match flushed {
+            Ok(()) => ManagementResponse::Complete,
+            Err(error) => {
+                self.note(&error);
+                ManagementResponse::Rejected
+            }
+        }
     }
 
     fn text_request(&mut self, header: &Header, data: &[u8], round: &mut Round) {

@@ -357,7 +357,7 @@ impl Session<'_> {
     }
 
     /// Notes a failure of the device.
-    fn note(&self, error: &DeviceError) {
+    pub(crate) fn note(&self, error: &DeviceError) {
         if matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. }) {
             let export = self.place.as_ref().map_or("", |place| place.export.name.as_str());
             tracing::warn!(export, %error, "a command failed; the initiator was told");

@@ -187,10 +187,16 @@ impl Session<'_> {
         }
     }
 
+    /// Whether a write that is about to be answered is durable by then: it is to be, or there is no write cache by now.
+    fn is_durable(&self, fua: bool) -> bool {
+        fua || self.place.as_ref().is_some_and(|place| place.attached.unit.state.lock().writes_through())
+    }
+
     /// Gives what is here of a plain write to the round.
     fn piece(&mut self, tag: u32, last: bool, round: &mut Round) {
+        let Some(Work::Write { fua }) = self.tasks.get(&tag).map(|task| &task.work) else { return };
+        let fua = last && self.is_durable(*fua);
         let Some(task) = self.tasks.get_mut(&tag) else { return };
-        let Work::Write { fua } = task.work else { return };
         let Some(mut payload) = task.payload.take() else { return };
         payload.cut();
         let data = payload.finish();
@@ -204,8 +210,8 @@ impl Session<'_> {
         let residual = last.then(|| task.residual());
         let slot = |last| Slot::Write { tag, since, last, expected };
         // The command is answered behind its last piece: one flush there is for all of them.
-        let flushes = fua && begun && last;
-        round.write(slot(residual.filter(|_| !flushes)), offset, data, fua && last && !begun);
+        let flushes = fua && begun;
+        round.write(slot(residual.filter(|_| !flushes)), offset, data, fua && !begun);
         if flushes {
             round.push(slot(residual), Request::Flush);
         }
@@ -232,9 +238,11 @@ impl Session<'_> {
             let rest = task.payload.take().map(Payload::finish).unwrap_or_default();
             let keep = rest.len() as u64 / whole * whole;
             let (offset, since, expected) = (task.offset, task.since, task.request.expected);
-            let Work::Write { fua } = task.work else { return };
+            let (Work::Write { fua }, begun) = (&task.work, task.begun) else { return };
+            let fua = *fua;
+            let fua = self.is_durable(fua);
             // Without a rest the answer still comes behind the pieces.
-            let flushes = task.begun && (fua || keep == 0);
+            let flushes = begun && (fua || keep == 0);
             self.release(tag);
             let slot = |last| Slot::Write { tag, since, last, expected };
             if keep > 0 {

@@ -629,3 +629,50 @@ fn block_that_is_mapped_in_part_is_told_as_mapped() {
     assert_eq!(status(1), [(1, 1, 1), (2, 2, 0), (4, 252, 1)]);
     assert_eq!(status(4), [(4, 252, 1)]);
 }
+
+/// MODE SELECT (6) of the caching page: with a write cache or without.
+fn set_write_cache(initiator: &mut Initiator, on: bool) {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1], cdb[4]) = (0x15, 0x10, 24);
+    let mut list = [0; 24];
+    (list[4], list[5], list[6]) = (0x08, 18, if on { 0x04 } else { 0 });
+    initiator.command(40, &cdb, WRITES, 24, &list);
+    assert_eq!(initiator.status().0, 0);
+}
+
+#[test]
+fn what_was_answered_with_a_write_cache_is_durable_once_a_reset_has_ended_that() {
+    let device = Arc::new(FaultDevice::new(1 << 20));
+    let (_server, mut initiator) = through(device.clone());
+    set_write_cache(&mut initiator, true);
+    initiator.command(1, &transfer(0x2a, 0, 1), WRITES, 4096, &[7; 4096]);
+    assert_eq!(initiator.status().0, 0);
+    let durable = || device.durable_snapshot().read(0, 4096).unwrap().to_vec();
+    assert!(durable() == [0; 4096], "there is a cache");
+    let mut reset = Header::new(opcode::TASK_MANAGEMENT, 9).immediate();
+    reset.flags = 0x80 | 5;
+    initiator.send(reset, &[]);
+    let (done, _) = initiator.receive().unwrap();
+    assert_eq!((done.opcode(), done.detail[0]), (opcode::TASK_MANAGEMENT_RESPONSE, 0));
+    assert!(durable() == [7; 4096], "who reads that there is none flushes nothing");
+}
+
+#[test]
+fn write_that_began_with_a_write_cache_is_durable_when_it_is_answered_without_one() {
+    let device = Arc::new(FaultDevice::new(1 << 20));
+    let (_server, mut initiator) = through(device.clone());
+    // In pieces, and in one that is asked for.
+    for at_once in [64 << 10, 0] {
+        set_write_cache(&mut initiator, true);
+        let data = vec![at_once as u8 ^ 7; 128 << 10];
+        initiator.command(1, &transfer(0x2a, 0, 32), WRITES, data.len() as u32, &data[..at_once]);
+        let (asked, _) = initiator.receive().unwrap();
+        assert_eq!((asked.opcode(), asked.word(5)), (opcode::R2T, at_once as u32));
+        set_write_cache(&mut initiator, false);
+        let header =
+            Header::new(opcode::DATA_OUT, 1).with_word(0, asked.word(0)).with_word(5, at_once as u32);
+        initiator.send(header, &data[at_once..]);
+        assert_eq!(initiator.status().0, 0);
+        assert!(device.durable_snapshot().read(0, data.len() as u32).unwrap().to_vec() == data);
+    }
+}

@@ -178,6 +178,8 @@ pub enum ManagementResponse {
     NoReassignment,
     /// 5
     NotSupported,
+    /// 255
+    Rejected,
 }
 
 impl ManagementResponse {
@@ -188,6 +190,7 @@ impl ManagementResponse {
             Self::NoLogicalUnit => 2,
             Self::NoReassignment => 4,
             Self::NotSupported => 5,
+            Self::Rejected => 255,
         }
     }
 }
