@@ -44,13 +44,13 @@ impl Luns {
         Self { volume, open: Mutex::default() }
     }
 
-    fn device(&self, file: FileId) -> Arc<LunDevice> {
+    fn device(&self, &LunInfo { file, bytes, .. }: &LunInfo) -> Arc<LunDevice> {
         let mut open = self.open.lock();
         if let Some(device) = open.get(&file).and_then(Weak::upgrade) {
             return device;
         }
         open.retain(|_, device| device.strong_count() > 0);
-        let device = Arc::new(LunDevice::active(self.volume.clone(), file));
+        let device = Arc::new(LunDevice::active(self.volume.clone(), file, bytes));
         open.insert(file, Arc::downgrade(&device));
         device
     }
@@ -95,7 +95,7 @@ impl Luns {
         if bytes < lun.bytes && !bytes.is_multiple_of(BLOCK_SIZE as u64) {
             // What is cut off of the last block must read as zeroes if the LUN grows again.
             let end = bytes.next_multiple_of(BLOCK_SIZE as u64).min(lun.bytes);
-            self.device(lun.file)
+            self.device(&lun)
                 .one(cairn_device::Operation::trim(bytes, end - bytes))
                 .map_err(VolumeError::from)?;
         }
@@ -139,13 +139,14 @@ impl Luns {
 
     /// The LUN as a device; read-only while the volume is a destination.
     pub fn open(&self, name: &str) -> Result<Arc<dyn Device>, FilesError> {
-        Ok(self.device(self.find(name)?.file))
+        Ok(self.device(&self.find(name)?))
     }
 
     /// A LUN of an image as a read-only device. It holds the image: its content stays as it is, whatever is deleted or transferred
     /// meanwhile.
     pub fn open_in(&self, image: &Image, name: &str) -> Result<Arc<dyn Device>, FilesError> {
-        Ok(Arc::new(LunDevice::frozen(image.clone(), self.find_in(image, name)?.file)))
+        let LunInfo { file, bytes, .. } = self.find_in(image, name)?;
+        Ok(Arc::new(LunDevice::frozen(image.clone(), file, bytes)))
     }
 }
 

@@ -4,6 +4,7 @@
 //! write to the LUN is between its own reading and writing: neighbours in the same block are never lost.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_base::{BLOCK_SIZE, FileId, Lba};
 use cairn_device::{
@@ -30,30 +31,43 @@ enum Source {
 pub struct LunDevice {
     source: Source,
     file: FileId,
+    /// Its length as it was known last, in bytes.
+    known_length: AtomicU64,
     /// Taken for writing by requests that cover part of a block, for reading by all other writes.
     partial: RwLock<()>,
 }
 
 impl LunDevice {
-    /// The LUN that `file` is, as clients write it.
-    pub fn active(volume: Arc<Volume>, file: FileId) -> Self {
-        Self { source: Source::Active(volume), file, partial: RwLock::new(()) }
+    /// The LUN that `file` is, as clients write it, which has that many bytes.
+    pub fn active(volume: Arc<Volume>, file: FileId, length: u64) -> Self {
+        Self::new(Source::Active(volume), file, length)
     }
 
-    /// The LUN that `file` is in an image; read-only.
-    pub fn frozen(image: Image, file: FileId) -> Self {
-        Self { source: Source::Frozen(image), file, partial: RwLock::new(()) }
+    /// The LUN that `file` is in an image, with that many bytes; read-only.
+    pub fn frozen(image: Image, file: FileId, length: u64) -> Self {
+        Self::new(Source::Frozen(image), file, length)
     }
 
-    fn length(&self) -> Option<u64> {
+    fn new(source: Source, file: FileId, length: u64) -> Self {
+        Self { source, file, known_length: AtomicU64::new(length), partial: RwLock::new(()) }
+    }
+
+    /// One that was deleted has none. While it can't be read it is what it was: clients must not take a disk that fails for one that has become shorter, and
+    /// what they ask of it fails with the reason.
+    fn length(&self) -> u64 {
         let inode = match &self.source {
             Source::Active(volume) => volume.inode(self.file),
             Source::Frozen(image) => image.inode(self.file),
         };
-        inode
-            .ok()
-            .filter(|inode| !inode.removed || matches!(self.source, Source::Frozen(_)))
-            .map(|i| i.length_bytes)
+        match inode {
+            Ok(inode) if inode.removed && matches!(self.source, Source::Active(_)) => 0,
+            Ok(inode) => {
+                self.known_length.store(inode.length_bytes, Ordering::Relaxed);
+                inode.length_bytes
+            }
+            Err(VolumeError::NoSuchFile(_)) => 0,
+            Err(_) => self.known_length.load(Ordering::Relaxed),
+        }
     }
 
     fn read_blocks(&self, reads: &mut [BlockRead], wait: bool) {
@@ -321,7 +335,7 @@ impl Device for LunDevice {
             Source::Frozen(_) => true,
         };
         Geometry {
-            length: self.length().unwrap_or(0),
+            length: self.length(),
             alignment: 1,
             read_only,
             trims: !read_only,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cairn_base::{ManualClock, Rng, Timestamp, VolumeId};
-use cairn_device::{Device, Fate, FaultDevice, MemoryDevice, Operation, Request, Segments};
+use cairn_device::{Device, DeviceError, Fate, FaultDevice, MemoryDevice, Operation, Request, Segments};
 use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
 
 use crate::{FilesError, Luns};
@@ -234,4 +234,34 @@ fn image_stays_as_it_is_while_the_lun_changes() {
         extents.iter().map(|e| (e.length, e.hole)).collect::<Vec<_>>(),
         [(8192, false), (MIB - 8192, true)]
     );
+}
+
+#[test]
+fn lun_has_the_length_that_it_had_while_nobody_can_read_it() {
+    let blocks = 16_384;
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(blocks, Role::Normal)));
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Normal };
+    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1))).unwrap();
+    let volume = open(device.clone());
+    let luns = Luns::new(volume.clone());
+    // Many, so that what is known of the first and of the last does not stand in one block.
+    for n in 0..100 {
+        luns.create(&format!("lun{n}"), MIB).unwrap();
+    }
+    luns.create("other", 4096 * MIB).unwrap();
+    let (lun, other) = (luns.open("lun0").unwrap(), luns.open("other").unwrap());
+    // Each block by a node of its own, so that the cache has something else than what is known of the first.
+    let places = || (0..4096).step_by(4).map(|place| place * MIB);
+    places().for_each(|place| other.write_from(place, &[1; 4096]).unwrap());
+    volume.consistency_point().unwrap();
+    places().for_each(|place| _ = other.read(place, 4096).unwrap());
+    device.fail_reads(0..u64::MAX);
+    assert_eq!(lun.geometry().length, MIB, "it did not shrink");
+    let failure = lun.read(0, 4096).unwrap_err();
+    assert!(matches!(failure, DeviceError::Io { .. } | DeviceError::Corrupt { .. }), "{failure}");
+    device.heal_reads();
+    assert_eq!(lun.geometry().length, MIB);
+    lun.read(0, 4096).unwrap();
+    luns.delete("lun0").unwrap();
+    assert_eq!(lun.geometry().length, 0, "what was deleted has none");
 }
