@@ -50,18 +50,16 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Does it with the data that came; returns data for the initiator.
-    pub(crate) fn run(&self, medium: &Medium, data: &Segments) -> Result<Vec<u8>, Failure> {
+    /// Does it with the data that came; returns data for the initiator. Of what is done in pieces the data belongs at `at`.
+    pub(crate) fn run(&self, medium: &Medium, data: &Segments, at: u64) -> Result<Vec<u8>, Failure> {
         let bytes = |blocks: u64| blocks * u64::from(self.block_bytes);
         let whole = u64::from(self.block_bytes);
         match medium {
-            Medium::Write { lba, fua, .. } => {
-                // What came of it, in whole blocks, goes to the medium and is read back.
-                let length = data.len() as u64 / whole * whole;
-                let data = data.slice(0, length as usize);
+            Medium::Write { lba, blocks, fua, .. } => {
+                let data = until(bytes(lba + u64::from(*blocks)), at, data);
                 let _shared = self.beside_others()?;
-                self.write(bytes(*lba), data.clone(), *fua)?;
-                self.compare(bytes(*lba), &data)?;
+                self.write(at, data.clone(), *fua)?;
+                self.compare(at, &data, at - bytes(*lba))?;
             }
             Medium::WriteAtomic { lba, fua, .. } if !data.is_empty() => {
                 let _shared = self.beside_others()?;
@@ -75,27 +73,26 @@ impl Place<'_> {
                     self.device.read(at, length).map(drop).map_err(|error| sense(&error))
                 })?;
             }
-            Medium::Verify { lba, compare: Compare::All, .. } => self.compare(bytes(*lba), data)?,
+            Medium::Verify { lba, compare: Compare::All, .. } => self.compare(at, data, at - bytes(*lba))?,
             Medium::Verify { lba, blocks, compare: Compare::OneBlock } => {
                 for block in 0..u64::from(*blocks) {
-                    self.compare(bytes(lba + block), data)?;
+                    self.compare(bytes(lba + block), data, 0)?;
                 }
             }
-            Medium::OrWrite { lba, fua, .. } => {
-                let length = data.len() as u64 / whole * whole;
-                let mut new = data.slice(0, length as usize).to_vec();
+            Medium::OrWrite { lba, blocks, fua } => {
+                let mut new = until(bytes(lba + u64::from(*blocks)), at, data).to_vec();
                 let _alone = self.unit.exclusive.write();
                 self.still_wanted()?;
-                let old = self.read(bytes(*lba), length)?;
+                let old = self.read(at, new.len() as u64)?;
                 new.iter_mut().zip(&old).for_each(|(new, old)| *new |= old);
-                self.write(bytes(*lba), Segments::copy_of(&new), *fua)?;
+                self.write(at, Segments::copy_of(&new), *fua)?;
             }
             Medium::CompareAndWrite { lba, fua, .. } => {
                 let half = data.len() / 2;
                 {
                     let _alone = self.unit.exclusive.write();
                     self.still_wanted()?;
-                    self.compare(bytes(*lba), &data.slice(0, half))?;
+                    self.compare(bytes(*lba), &data.slice(0, half), 0)?;
                     let new = Operation::write(bytes(*lba), data.slice(half, half));
                     self.one(new)?;
                 }
@@ -187,15 +184,15 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Compares what is there with `data`; says where they first differ.
-    fn compare(&self, offset: u64, data: &Segments) -> Result<(), Sense> {
+    /// Compares what is there with `data`, before which `done` bytes were compared; says where they first differ.
+    fn compare(&self, offset: u64, data: &Segments, done: u64) -> Result<(), Sense> {
         let wanted = data.to_vec();
         self.each(offset, wanted.len() as u64, |at, length| {
             let there = self.read(at, length.into())?;
             let from = (at - offset) as usize;
             let mut pairs = there.iter().zip(&wanted[from..]);
             match pairs.position(|(there, wanted)| there != wanted) {
-                Some(differs) => Err(Sense::MISCOMPARE.at((from + differs) as u64)),
+                Some(differs) => Err(Sense::MISCOMPARE.at(done + (from + differs) as u64)),
                 None => Ok(()),
             }
         })
@@ -289,4 +286,9 @@ fn in_blocks(stretches: &[(u64, bool)], whole: u64) -> Vec<(u64, bool)> {
         (begun, begun_mapped) = (left % whole, mapped);
     }
     blocks
+}
+
+/// What of data that belongs at `at` is before `end`: whole blocks are written, whatever the initiator sends.
+fn until(end: u64, at: u64, data: &Segments) -> Segments {
+    data.slice(0, data.len().min(end.saturating_sub(at) as usize))
 }

@@ -51,7 +51,10 @@ pub(crate) struct Later {
     pub(crate) since: Instant,
     pub(crate) medium: Medium,
     pub(crate) data: Segments,
-    pub(crate) residual: Residual,
+    /// Where in the device the data of a command belongs that [is done in pieces](crate::task::Work::Pieces).
+    pub(crate) at: u64,
+    /// None: more of its data comes, and the last of it answers the command.
+    pub(crate) residual: Option<Residual>,
 }
 
 /// Commands of a round. Kept over rounds for its memory.
@@ -276,7 +279,7 @@ impl Session<'_> {
     }
 
     fn run_later(&mut self, round: &mut Round) -> io::Result<()> {
-        for Later { request, since, medium, data, residual } in std::mem::take(&mut round.later) {
+        for Later { request, since, medium, data, at, residual } in std::mem::take(&mut round.later) {
             let Some(place) = &self.place else { break };
             let unit = &place.attached.unit;
             let (geometry, writes_through) = {
@@ -284,7 +287,7 @@ impl Session<'_> {
                 (state.geometry(), state.writes_through())
             };
             let resolve = |designator: &[u8]| self.resolve(designator);
-            let at = execute::Place {
+            let executed_at = execute::Place {
                 device: &*place.export.device,
                 unit,
                 block_bytes: geometry.block_bytes,
@@ -292,10 +295,11 @@ impl Session<'_> {
                 aborted: &place.attached.aborted,
                 resolve: &resolve,
             };
-            let outcome = at.run(&medium, &data);
+            let outcome = executed_at.run(&medium, &data, at);
             if outcome.is_ok() {
                 let (kind, bytes) = kind_of(&medium, &data);
-                self.entry.meter.batch(Instant::now()).done(kind, since, bytes);
+                let mut batch = self.entry.meter.batch(Instant::now());
+                if residual.is_some() { batch.done(kind, since, bytes) } else { batch.moved(kind, bytes) }
             }
             if let Medium::Copy(list) = &medium {
                 unit.state.lock().copied(place.attached.nexus, list, outcome.is_err());
@@ -305,20 +309,27 @@ impl Session<'_> {
                 Err(Failure::Sense(sense)) => Err(sense),
                 // The flag stays: those behind it are not done either.
                 Err(Failure::Aborted) => {
+                    self.release(request.tag);
                     self.protocol.forget(request.tag);
                     continue;
                 }
             };
             match outcome {
-                Ok(answer) if answer.is_empty() => {
-                    self.protocol.respond(request.tag, 0, &[], residual, 0, &mut round.out);
-                }
+                Ok(answer) if answer.is_empty() => match residual {
+                    Some(residual) => {
+                        self.protocol.respond(request.tag, 0, &[], residual, 0, &mut round.out);
+                    }
+                    None => self.waiting.push_back(request.tag),
+                },
                 Ok(data) => {
                     let status = cairn_proto_iscsi::scsi::Status::Good;
                     let answer = cairn_proto_iscsi::scsi::Answer { status, data, sense: Vec::new() };
                     self.answer(&request, &answer, round);
                 }
-                Err(sense) => self.fail(request.tag, request.expected, sense, 0, round),
+                Err(sense) => {
+                    self.release(request.tag);
+                    self.fail(request.tag, request.expected, sense, 0, round);
+                }
             }
             round.send(self.socket)?;
         }

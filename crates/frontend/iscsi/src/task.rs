@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use cairn_device::{Operation, Request, Segments};
 use cairn_frontend_session::Payload;
-use cairn_proto_iscsi::scsi::{Answer, Command, Medium, Plan, Sense, Status};
+use cairn_proto_iscsi::scsi::{Answer, Command, Compare, Medium, Plan, Sense, Status};
 use cairn_proto_iscsi::{CommandRequest, Residual, Wants};
 
 use crate::round::{Later, Round, Slot};
@@ -17,6 +17,8 @@ pub(crate) enum Work {
         /// Durable when answered.
         fua: bool,
     },
+    /// With each sequence of data when it is complete, as it may be long: `blocks` are those that the initiator sends.
+    Pieces(Medium),
     /// All data first.
     Medium(Medium),
     /// Parameters of a command that is no I/O.
@@ -145,6 +147,19 @@ impl Session<'_> {
                 round.push(slot, Request::Prefetch { offset: lba * block, length });
                 0
             }
+            Medium::Write { lba, blocks, fua, verify: true } => {
+                let blocks = blocks.min(request.expected / block_bytes);
+                let medium = Medium::Write { lba, blocks, fua, verify: true };
+                self.await_data(*request, Work::Pieces(medium), actual, lba * block)
+            }
+            Medium::OrWrite { lba, blocks, fua } => {
+                let blocks = blocks.min(request.expected / block_bytes);
+                let medium = Medium::OrWrite { lba, blocks, fua };
+                self.await_data(*request, Work::Pieces(medium), actual, lba * block)
+            }
+            Medium::Verify { lba, compare: Compare::All, .. } => {
+                self.await_data(*request, Work::Pieces(medium), actual, lba * block)
+            }
             medium => self.await_data(*request, Work::Medium(medium), actual, 0),
         }
     }
@@ -162,8 +177,8 @@ impl Session<'_> {
         let first_burst = self.protocol.operational().first_burst.max(request.immediate);
         let unasked = request.immediate > 0 || self.protocol.wants(request.tag) == Wants::Data;
         let first = match work {
-            Work::Write { .. } if unasked => wanted.min(first_burst),
-            Work::Write { .. } => 0,
+            Work::Write { .. } | Work::Pieces(_) if unasked => wanted.min(first_burst),
+            Work::Write { .. } | Work::Pieces(_) => 0,
             _ => wanted,
         };
         let payload = (first > 0).then(|| Payload::new(offset, first));
@@ -179,6 +194,10 @@ impl Session<'_> {
             Wants::Data => {}
             Wants::Solicit(_) => {
                 self.piece(tag, false, round);
+                // More is asked for once this is done: there may be nothing to go on with then.
+                if self.piece_of_medium(tag, false, round) {
+                    return;
+                }
                 if !self.waiting.contains(&tag) && self.tasks.contains_key(&tag) {
                     self.waiting.push_back(tag);
                 }
@@ -217,8 +236,32 @@ impl Session<'_> {
         }
     }
 
+    /// Gives what is here of a command that is done in pieces to the round. False when that is nothing.
+    fn piece_of_medium(&mut self, tag: u32, last: bool, round: &mut Round) -> bool {
+        let Some(task) = self.tasks.get_mut(&tag) else { return false };
+        let Work::Pieces(medium) = &task.work else { return false };
+        let mut data = Segments::default();
+        if let Some(mut payload) = task.payload.take() {
+            payload.cut();
+            data = payload.finish();
+        }
+        if data.is_empty() && !last {
+            return false;
+        }
+        let at = task.offset;
+        task.offset += data.len() as u64;
+        let residual = last.then(|| task.residual());
+        let (request, since, medium) = (task.request, task.since, medium.clone());
+        round.later.push(Later { request, since, medium, data, at, residual });
+        true
+    }
+
     /// All data of a task is here.
     fn complete(&mut self, tag: u32, round: &mut Round) {
+        if self.piece_of_medium(tag, true, round) {
+            self.release(tag);
+            return;
+        }
         let Some(task) = self.tasks.get_mut(&tag) else { return };
         if let Work::Write { .. } = task.work {
             let whole = u64::from(self.place.as_ref().map_or(512, |place| place.export.block_bytes));
@@ -266,10 +309,10 @@ impl Session<'_> {
         match task.work {
             Work::Medium(medium) => {
                 let Task { request, since, .. } = task;
-                round.later.push(Later { request, since, medium, data, residual });
+                round.later.push(Later { request, since, medium, data, at: 0, residual: Some(residual) });
             }
             Work::Parameters(command) => self.parameters(&task.request, &command, &data.to_vec(), round),
-            Work::Write { .. } => {}
+            Work::Write { .. } | Work::Pieces(_) => {}
         }
     }
 
@@ -312,9 +355,9 @@ impl Session<'_> {
             }
             Plan::Answer(answer) => self.answer(request, &answer, round),
             Plan::Medium(medium) => {
-                let residual = Residual::new(request.expected, data.len() as u64);
-                let (request, since) = (*request, self.received);
-                round.later.push(Later { request, since, medium, data: Segments::default(), residual });
+                let residual = Some(Residual::new(request.expected, data.len() as u64));
+                let (request, since, data) = (*request, self.received, Segments::default());
+                round.later.push(Later { request, since, medium, data, at: 0, residual });
             }
             Plan::Parameters(..) => {}
         }
@@ -397,7 +440,7 @@ impl Session<'_> {
             else {
                 continue;
             };
-            let plain = matches!(task.work, Work::Write { .. });
+            let plain = matches!(task.work, Work::Write { .. } | Work::Pieces(_));
             let burst = self.protocol.operational().max_burst.min(self.window_bytes as u32);
             let bytes = bytes.min(burst);
             let cost = u64::from(if plain { burst.min(task.wanted) } else { task.wanted });

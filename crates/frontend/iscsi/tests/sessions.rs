@@ -676,3 +676,66 @@ fn write_that_began_with_a_write_cache_is_durable_when_it_is_answered_without_on
         assert!(device.durable_snapshot().read(0, data.len() as u32).unwrap().to_vec() == data);
     }
 }
+
+/// Sends the rest of a command's data as it is asked for; how often that was, and what is said then.
+fn send_asked(initiator: &mut Initiator, tag: u32, data: &[u8]) -> (u32, harness::initiator::Said) {
+    for times in 0.. {
+        let (said, sense) = initiator.receive().unwrap();
+        if said.opcode() != opcode::R2T {
+            return (times, (said, sense));
+        }
+        let (offset, bytes) = (said.word(5), said.word(6));
+        let header = Header::new(opcode::DATA_OUT, tag).with_word(0, said.word(0)).with_word(5, offset);
+        // In segments as long as the target takes them.
+        let pieces: Vec<&[u8]> = data[offset as usize..][..bytes as usize].chunks(256 << 10).collect();
+        for (number, piece) in pieces.iter().enumerate() {
+            let at = offset + ((256 << 10) * number) as u32;
+            let mut header = header.with_word(4, number as u32).with_word(5, at);
+            header.flags = if number + 1 == pieces.len() { 0x80 } else { 0 };
+            initiator.send(header, piece);
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn data_that_is_compared_or_ored_is_taken_in_pieces_and_not_held() {
+    const BYTES: usize = 8 << 20;
+    let server = TestServer::plain();
+    let mut initiator = login(&server, 1);
+    let blocks = (BYTES / 512) as u16;
+    let mut data = vec![0; BYTES];
+    Rng::new(5).fill(&mut data);
+    let with = |code: u8, bytes_check: u8| {
+        let mut cdb = transfer(code, 3, blocks);
+        cdb[1] = bytes_check << 1;
+        cdb
+    };
+    // WRITE AND VERIFY, at an odd place, with an odd length of what comes unasked.
+    initiator.command(1, &with(0x2e, 0), WRITES, BYTES as u32, &data[..1000]);
+    let (_, (said, _)) = send_asked(&mut initiator, 1, &data);
+    assert_eq!((said.opcode(), said.detail[1], said.flags), (opcode::SCSI_RESPONSE, 0, 0x80));
+    let device = server.targets.targets.lock()[0].1.device.clone();
+    let there = || device.read(3 * 512, BYTES as u32).unwrap().to_vec();
+    assert!(there() == data);
+    // VERIFY with the same, and with one byte of another value: what comes behind that is not asked for.
+    initiator.command(2, &with(0x2f, 1), WRITES, BYTES as u32, &data[..1000]);
+    let (all, (said, _)) = send_asked(&mut initiator, 2, &data);
+    assert_eq!((said.opcode(), said.detail[1]), (opcode::SCSI_RESPONSE, 0));
+    let mut other = data.clone();
+    other[2_000_000] ^= 1;
+    initiator.command(3, &with(0x2f, 1), WRITES, BYTES as u32, &[]);
+    let (asked, (said, sense)) = send_asked(&mut initiator, 3, &other);
+    assert_eq!((said.opcode(), said.detail[1], sense[2 + 2]), (opcode::SCSI_RESPONSE, 2, 0x0e), "MISCOMPARE");
+    assert_eq!(sense[2 + 3..2 + 7], 2_000_000u32.to_be_bytes(), "where it is");
+    assert!(asked < all, "{asked} of {all}");
+    // ORWRITE (16).
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[9], cdb[12], cdb[13]) = (0x8b, 3, (blocks >> 8) as u8, blocks as u8);
+    initiator.command(4, &cdb, WRITES, BYTES as u32, &other[..1000]);
+    let (_, (said, _)) = send_asked(&mut initiator, 4, &other);
+    assert_eq!((said.opcode(), said.detail[1]), (opcode::SCSI_RESPONSE, 0));
+    data[2_000_000] |= 1;
+    assert!(there() == data);
+    assert!(initiator.is_served());
+}

@@ -366,7 +366,7 @@ fn nothing_is_copied_behind_the_end_of_the_tasks_in_any_schedule() {
                 aborted: &own.aborted,
                 resolve: &resolve,
             };
-            let _ = place.run(&Medium::Copy(list), &cairn_device::Segments::default());
+            let _ = place.run(&Medium::Copy(list), &cairn_device::Segments::default(), 0);
         });
         attached.unit.reset();
         devices[1].write_from(0, &[LAST; BLOCK]).expect("it is written");
