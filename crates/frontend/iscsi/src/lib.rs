@@ -18,6 +18,7 @@ mod limits;
 mod listener;
 mod locks;
 mod login;
+mod order;
 mod pacer;
 mod registry;
 mod round;

@@ -58,6 +58,8 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: &Socket) -> Resul
         tasks: HashMap::new(),
         reads: VecDeque::new(),
         waiting: VecDeque::new(),
+        held: VecDeque::new(),
+        ordered: None,
         reserved: 0,
         text: Vec::new(),
         ending: None,
@@ -112,13 +114,17 @@ pub(crate) struct Session<'a> {
     /// None in a discovery session.
     pub(crate) place: Option<Place>,
     input: Input,
-    incoming: Option<Incoming>,
-    /// Commands that wait for data.
+    pub(crate) incoming: Option<Incoming>,
+    /// Commands that wait for data, or for others.
     pub(crate) tasks: HashMap<u32, Task>,
     /// Reads that wait for their turn.
     pub(crate) reads: VecDeque<crate::task::Read>,
     /// Tasks that wait to be asked for data.
     pub(crate) waiting: VecDeque<u32>,
+    /// Tasks that wait for others, as they or those before them are ordered; in the order in which they came.
+    pub(crate) held: VecDeque<u32>,
+    /// The ordered command that has begun and is not answered.
+    pub(crate) ordered: Option<u32>,
     /// Bytes that tasks which were asked for data may hold.
     pub(crate) reserved: u64,
     /// What is left of the answer to a text request.
@@ -155,6 +161,7 @@ impl Session<'_> {
         loop {
             let window = self.window.get_or_insert_with(|| self.shared.windows.take());
             self.window_bytes = window.bytes();
+            self.begin_held(round);
             if let Some(end) = self.take(round)? {
                 return Ok(end);
             }
@@ -249,6 +256,7 @@ impl Session<'_> {
             return Ok(Begun::Later);
         }
         self.drop_aborted(round);
+        self.forget_ordered();
         let event = self.protocol.receive(&header)?;
         self.input.consume(whole);
         let left = header.data_bytes() as usize;
@@ -256,7 +264,12 @@ impl Session<'_> {
         let wanted = match event {
             Event::Command(request) => {
                 self.entry.meter.taken(1);
-                self.command(&request, round) as usize
+                let wanted = if self.must_wait(&request) {
+                    self.hold(request)
+                } else {
+                    self.begin_command(&request, round)
+                };
+                wanted as usize
             }
             Event::Data(data) => data.wanted as usize,
             _ => 0,
@@ -367,6 +380,7 @@ enum Begun {
     Yes,
 }
 
+/// Commands that wait for data are no matter: it may stand behind this very PDU.
 fn waits_for_others(header: &Header) -> bool {
     use cairn_proto_iscsi::pdu::opcode;
     match header.opcode() {

@@ -23,6 +23,8 @@ pub(crate) enum Work {
     Medium(Medium),
     /// Parameters of a command that is no I/O.
     Parameters(Command),
+    /// Nothing yet: it waits for other commands.
+    Held,
 }
 
 /// A command that waits for data.
@@ -61,6 +63,12 @@ pub(crate) struct Read {
 }
 
 impl Task {
+    /// A command that has not begun, with room for what may come unasked.
+    pub(crate) fn held(request: CommandRequest, since: Instant, payload: Option<Payload>) -> Self {
+        let work = Work::Held;
+        Self { request, since, work, actual: 0, wanted: 0, offset: 0, payload, begun: false, reserved: 0 }
+    }
+
     /// Gives it bytes of its data.
     pub(crate) fn fill(&mut self, bytes: &[u8]) {
         if let Some(payload) = &mut self.payload {
@@ -190,6 +198,9 @@ impl Session<'_> {
 
     /// Data of a task came, or it needs none: goes on with it as far as it can.
     pub(crate) fn advance(&mut self, tag: u32, round: &mut Round) {
+        if self.is_held(tag) {
+            return;
+        }
         match self.protocol.wants(tag) {
             Wants::Data => {}
             Wants::Solicit(_) => {
@@ -312,7 +323,7 @@ impl Session<'_> {
                 round.later.push(Later { request, since, medium, data, at: 0, residual: Some(residual) });
             }
             Work::Parameters(command) => self.parameters(&task.request, &command, &data.to_vec(), round),
-            Work::Write { .. } | Work::Pieces(_) => {}
+            Work::Write { .. } | Work::Pieces(_) | Work::Held => {}
         }
     }
 

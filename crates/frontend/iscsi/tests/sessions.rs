@@ -739,3 +739,107 @@ fn data_that_is_compared_or_ored_is_taken_in_pieces_and_not_held() {
     assert!(there() == data);
     assert!(initiator.is_served());
 }
+
+/// A command that is ordered among others (RFC 7143, section 11.3.1.1).
+fn ordered(initiator: &mut Initiator, tag: u32, cdb: &[u8; 16], flags: u8, expected: u32, data: &[u8]) {
+    initiator.command(tag, cdb, flags | 2, expected, data);
+}
+
+/// Sends the data of a write that was asked for by that R2T.
+fn send_rest(initiator: &mut Initiator, asked: &Header, byte: u8) {
+    let header =
+        Header::new(opcode::DATA_OUT, asked.tag()).with_word(0, asked.word(0)).with_word(5, asked.word(5));
+    initiator.send(header, &vec![byte; asked.word(6) as usize]);
+}
+
+#[test]
+fn ordered_command_waits_for_all_before_it_and_those_behind_it_for_its_end() {
+    let server = TestServer::plain();
+    let mut initiator = login(&server, 1);
+    let (write, read) = (transfer(0x2a, 0, 8), transfer(0x28, 0, 8));
+    // Of three writes one comes whole; the first and the ordered one are asked for their data.
+    initiator.command(1, &write, WRITES, 4096, &[]);
+    let (first, _) = initiator.receive().unwrap();
+    assert_eq!((first.opcode(), first.tag()), (opcode::R2T, 1));
+    ordered(&mut initiator, 2, &write, WRITES, 4096, &[2; 1000]);
+    initiator.command(3, &read, READS, 4096, &[]);
+    initiator.command(4, &write, WRITES, 4096, &[4; 4096]);
+    ordered(&mut initiator, 5, &read, READS, 4096, &[]);
+    initiator.command(6, &write, WRITES, 4096, &[6; 4096]);
+    send_rest(&mut initiator, &first, 1);
+    let (done, _) = initiator.receive().unwrap();
+    assert_eq!((done.opcode(), done.tag()), (opcode::SCSI_RESPONSE, 1));
+    let (second, _) = initiator.receive().unwrap();
+    assert_eq!((second.opcode(), second.tag(), second.word(5)), (opcode::R2T, 2, 1000));
+    send_rest(&mut initiator, &second, 2);
+    let mut read = Vec::new();
+    for _ in 0..5 {
+        let (said, data) = initiator.receive().unwrap();
+        match said.opcode() {
+            opcode::DATA_IN => read.push((said.tag(), data)),
+            _ => assert_eq!((said.opcode(), said.detail[1]), (opcode::SCSI_RESPONSE, 0)),
+        }
+    }
+    // The read behind the ordered write may come before or after the write beside it.
+    assert_eq!(read[0].0, 3);
+    assert!(
+        read[0].1 == [&[2; 1000][..], &[2; 3096]].concat() || read[0].1 == [4; 4096],
+        "{:?}",
+        read[0].1[..8].to_vec()
+    );
+    assert_eq!(read[1], (5, vec![4; 4096]));
+    initiator.command(7, &transfer(0x28, 0, 8), READS, 4096, &[]);
+    assert_eq!(initiator.receive().unwrap().1, [6; 4096]);
+}
+
+#[test]
+fn held_command_can_be_aborted_and_holds_up_nothing_then() {
+    let server = TestServer::plain();
+    let mut initiator = login(&server, 1);
+    let write = transfer(0x2a, 0, 8);
+    initiator.command(1, &write, WRITES, 4096, &[]);
+    let (first, _) = initiator.receive().unwrap();
+    ordered(&mut initiator, 2, &write, WRITES, 4096, &[2; 4096]);
+    initiator.command(3, &transfer(0x28, 0, 8), READS, 4096, &[]);
+    let mut abort = Header::new(opcode::TASK_MANAGEMENT, 9).immediate().with_word(0, 2);
+    abort.flags = 0x80 | 1;
+    initiator.send(abort, &[]);
+    let said: Vec<(u8, u32)> = (0..2)
+        .map(|_| {
+            let (said, _) = initiator.receive().unwrap();
+            (said.opcode(), said.tag())
+        })
+        .collect();
+    assert_eq!(said, [(opcode::TASK_MANAGEMENT_RESPONSE, 9), (opcode::DATA_IN, 3)]);
+    send_rest(&mut initiator, &first, 1);
+    assert_eq!(initiator.status().0, 0);
+    // The tag is free, and an ordered command that is done holds up none of its tag.
+    for _ in 0..2 {
+        ordered(&mut initiator, 2, &transfer(0x28, 0, 8), READS, 4096, &[]);
+        assert_eq!(initiator.receive().unwrap().1, [1; 4096]);
+    }
+}
+
+#[test]
+fn data_that_comes_unasked_for_a_command_that_is_held_is_not_lost() {
+    let server = TestServer::plain();
+    // Data comes unasked, but not with its command.
+    let keys = "InitialR2T=No\0ImmediateData=No\0";
+    let mut initiator = Initiator::login_with(&server.portal, &format!("{PREFIX}v.plain"), 1, keys).unwrap();
+    initiator.command(1, &transfer(0x2a, 100, 8), WRITES, 4096, &[]);
+    let (first, _) = initiator.receive().unwrap();
+    assert_eq!((first.opcode(), first.tag()), (opcode::R2T, 1));
+    let mut header = Header::new(opcode::SCSI_COMMAND, 2).with_word(0, 8192).with_cdb(&transfer(0x2a, 0, 16));
+    header.flags = WRITES | 2;
+    initiator.send(header, &[]);
+    let unasked = Header::new(opcode::DATA_OUT, 2).with_word(0, pdu::NO_TAG);
+    initiator.send(unasked, &[5; 5000]);
+    send_rest(&mut initiator, &first, 1);
+    assert_eq!(initiator.status().0, 0);
+    let (asked, _) = initiator.receive().unwrap();
+    assert_eq!((asked.opcode(), asked.tag(), asked.word(5)), (opcode::R2T, 2, 5000));
+    send_rest(&mut initiator, &asked, 6);
+    assert_eq!(initiator.status().0, 0);
+    initiator.command(3, &transfer(0x28, 0, 16), READS, 8192, &[]);
+    assert_eq!(initiator.receive().unwrap().1, [&[5; 5000][..], &[6; 3192]].concat());
+}

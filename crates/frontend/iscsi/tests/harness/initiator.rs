@@ -20,9 +20,14 @@ impl Initiator {
     /// Logs in without a proof. `isid` tells ports of the initiator apart. The error is the status of the login response.
     pub fn login(portal: &str, target: &str, isid: u8, digests: bool) -> Result<Self, u16> {
         let digest = if digests { "CRC32C" } else { "None" };
-        let text = format!(
-            "InitiatorName=iqn.2000-01.example:test\0TargetName={target}\0HeaderDigest={digest}\0DataDigest={digest}\0InitialR2T=Yes\0"
-        );
+        let keys = format!("HeaderDigest={digest}\0DataDigest={digest}\0InitialR2T=Yes\0");
+        let initiator = Self::login_with(portal, target, isid, &keys)?;
+        Ok(Self { digests, ..initiator })
+    }
+
+    /// The same with other keys than those of digests.
+    pub fn login_with(portal: &str, target: &str, isid: u8, keys: &str) -> Result<Self, u16> {
+        let text = format!("InitiatorName=iqn.2000-01.example:test\0TargetName={target}\0{keys}");
         let mut stream = TcpStream::connect(portal).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut header = Header::new(opcode::LOGIN, 1).immediate().with_word(1, 1);
@@ -34,7 +39,6 @@ impl Initiator {
         let mut initiator = Self { stream, command_number: 1, digests: false };
         let (answer, _) = initiator.receive().expect("a login is answered");
         assert_eq!(answer.opcode(), opcode::LOGIN_RESPONSE);
-        initiator.digests = digests;
         match (answer.word(4) >> 16) as u16 {
             0 => Ok(initiator),
             status => Err(status),
