@@ -3,8 +3,11 @@
 use proptest::prelude::*;
 
 use crate::chap::{Account, Algorithm, CHALLENGE_BYTES, Credential};
-use crate::limits::{COMMAND_WINDOW, RECEIVE_SEGMENT_BYTES_MAX};
-use crate::pdu::{FLAG_FINAL, HEADER_BYTES, Header, NO_TAG, digest, opcode, put};
+use crate::limits::{
+    COMMAND_WINDOW, IMMEDIATE_COMMANDS_MAX, LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_BYTES_MAX,
+    LOGIN_TEXT_BYTES_MAX, RECEIVE_SEGMENT_BYTES_MAX, REGISTRATIONS_MAX,
+};
+use crate::pdu::{FLAG_CONTINUE, FLAG_FINAL, HEADER_BYTES, Header, NO_TAG, digest, opcode, put};
 use crate::scsi::{
     Command, Compare, Description, Geometry, LogicalUnit, Medium, Nexus, Plan, ReservationState, Status,
     TargetPort, decode, nexus_name,
@@ -271,6 +274,56 @@ fn logins_that_make_no_sense_are_refused_with_the_right_status() {
     fails(Header::new(opcode::SCSI_COMMAND, 1), &[], 0x0200);
 }
 
+#[test]
+fn login_is_of_one_connection_and_its_text_may_come_in_several_requests() {
+    let mut gate = Gate::default();
+    let continues = Header { flags: 1 << 2 | FLAG_CONTINUE, ..request(1, 3, false) };
+    let step = |login: &mut Login, gate: &mut Gate, header: Header, text: &[u8]| {
+        let mut out = Vec::new();
+        (login.receive(&header, text, gate, &mut out), Header::parse(&out).unwrap().flags)
+    };
+    // A key that is cut in its middle.
+    let text = pairs(&NAMES);
+    let (front, back) = text.split_at(20);
+    let mut login = Login::default();
+    assert_eq!(step(&mut login, &mut gate, continues, front), (Step::More, 1 << 2));
+    assert!(matches!(step(&mut login, &mut gate, request(1, 3, true), back).0, Step::Done(_)));
+    let refused = Step::Failed(LoginError::Initiator);
+    let both = Header { flags: continues.flags | FLAG_FINAL | 3, ..continues };
+    assert_eq!(step(&mut Login::default(), &mut gate, both, front).0, refused, "more comes, and it is over");
+    let last = request(1, 3, true);
+    let others = [
+        Header { lun: [0, 2, 0x3d, 0, 0, 2, 0, 0], ..last },
+        Header { task_tag: 8.into(), ..last },
+        last.with_word(0, 7 << 16),
+    ];
+    for other in others {
+        let mut login = Login::default();
+        assert_eq!(step(&mut login, &mut gate, continues, front).0, Step::More);
+        assert_eq!(step(&mut login, &mut gate, other, back).0, refused, "{other:?}");
+    }
+    // Neither text nor requests without end.
+    let most = LOGIN_TEXT_BYTES_MAX / LOGIN_SEGMENT_BYTES_MAX as usize;
+    for (bytes, requests) in [(LOGIN_SEGMENT_BYTES_MAX as usize, most), (1, LOGIN_REQUESTS_MAX as usize)] {
+        let mut login = Login::default();
+        for _ in 0..requests {
+            assert_eq!(step(&mut login, &mut gate, continues, &vec![b'x'; bytes]).0, Step::More);
+        }
+        assert_eq!(step(&mut login, &mut gate, continues, b"x").0, refused, "{requests} of {bytes} bytes");
+    }
+    assert_eq!(step(&mut Login::default(), &mut gate, continues, &[b'x'; 8193]).0, refused);
+}
+
+#[test]
+fn first_burst_is_within_the_longest_one_whatever_is_offered_first() {
+    let mut gate = Gate::default();
+    let keys = [("FirstBurstLength", "65536"), ("MaxBurstLength", "4096")];
+    let all: Vec<_> = NAMES.into_iter().chain(keys).collect();
+    let (step, ..) = send(&mut Login::default(), &mut gate, request(1, 3, true), &all);
+    let Step::Done(login) = step else { panic!("{step:?}") };
+    assert_eq!((login.operational.first_burst, login.operational.max_burst), (4096, 4096));
+}
+
 fn command(tag: u32, number: u32, flags: u8, expected: u32, immediate: usize) -> Header {
     let header = Header::new(opcode::SCSI_COMMAND, tag).with_word(0, expected).with_word(1, number);
     Header { flags, ..header }.with_data(immediate)
@@ -356,6 +409,60 @@ fn data_comes_as_it_was_asked_for_or_the_command_fails() {
         assert_eq!(session.receive(&header(tag)), Ok(Event::BadData { tag: 1 }), "{what}");
         assert_eq!(session.receive(&data_out(1, tag, 0, 512, 1024, true)), Ok(Event::Ignore), "after {what}");
     }
+}
+
+#[test]
+fn commands_have_no_more_data_with_them_than_was_agreed_on_and_immediate_ones_are_few() {
+    let mut session = Session::new(&logged_in());
+    let unsolicited = |bytes| Err(Violation::Unsolicited { bytes });
+    assert_eq!(session.receive(&command(1, 100, 0xa0, 1000, 1001)), unsolicited(1001), "more than it sends");
+    assert_eq!(session.receive(&command(1, 101, 0xc0, 1000, 4)), unsolicited(4), "it reads");
+    assert_eq!(session.receive(&command(1, 102, 0xa0, 1 << 20, 65_537)), unsolicited(65_537));
+    let mut login = logged_in();
+    login.operational.immediate_data = false;
+    assert_eq!(Session::new(&login).receive(&command(1, 100, 0xa0, 1000, 4)), unsolicited(4));
+    let mut session = Session::new(&login);
+    for tag in 0..IMMEDIATE_COMMANDS_MAX as u32 {
+        assert!(matches!(session.receive(&command(tag, 100, 0xc0, 0, 0).immediate()), Ok(Event::Command(_))));
+    }
+    let one_more = command(50, 100, 0xc0, 0, 0).immediate();
+    assert_eq!(session.receive(&one_more), Err(Violation::TooManyImmediate));
+    session.forget(3);
+    assert!(matches!(session.receive(&one_more), Ok(Event::Command(_))), "one of them is over");
+    assert!(
+        matches!(session.receive(&command(60, 100, 0xc0, 0, 0)), Ok(Event::Command(_))),
+        "no number was used"
+    );
+}
+
+#[test]
+fn data_beyond_what_a_command_wants_is_taken_and_not_wanted() {
+    let mut login = logged_in();
+    login.operational.initial_r2t = false;
+    let mut session = Session::new(&login);
+    assert!(matches!(session.receive(&command(1, 100, 0x20, 4000, 1000)), Ok(Event::Command(_))));
+    // Of 4000 bytes that the initiator sends the command wants 2500.
+    session.begin(1, 2500);
+    let wanted = [(0, 1000, 1000), (1, 1000, 500), (2, 1000, 0)];
+    for (number, bytes, wanted) in wanted {
+        assert_eq!(session.wants(1), Wants::Data);
+        let offset = 1000 * (number + 1);
+        let event = session.receive(&data_out(1, NO_TAG, number, offset, bytes, number == 2));
+        assert_eq!(event, Ok(Event::Data(crate::DataOut { tag: 1, bytes: bytes as u32, wanted })));
+    }
+    assert_eq!(session.wants(1), Wants::Nothing);
+    // R2Ts of a task are counted.
+    assert!(matches!(session.receive(&command(2, 101, 0xa0, 3000, 0)), Ok(Event::Command(_))));
+    session.begin(2, 3000);
+    for number in 0..3 {
+        let mut out = Vec::new();
+        session.solicit(2, 1000, &mut out);
+        let r2t = Header::parse(&out).unwrap();
+        assert_eq!((r2t.word(4), r2t.word(5), r2t.word(6)), (number, 1000 * number, 1000));
+        let event = session.receive(&data_out(2, r2t.word(0), 0, 1000 * number, 1000, true));
+        assert!(matches!(event, Ok(Event::Data(_))), "{event:?}");
+    }
+    assert_eq!(session.wants(2), Wants::Nothing);
 }
 
 fn geometry() -> Geometry {
@@ -772,6 +879,211 @@ fn places_beyond_the_unit_and_writes_to_read_only_ones_are_refused() {
     for write in [WRITE, &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &at(0x41, 0, 1), &at(0x2e, 0, 1)] {
         assert_eq!(answer(&mut unit, 1, write), (Status::CheckCondition, 7, 0x27), "{write:?}");
     }
+}
+
+/// What a nexus gets for a command with parameters: sense key and codes, all 0 when it is done.
+fn with_parameters(unit: &mut LogicalUnit, nexus: u64, bytes: &[u8], list: &[u8]) -> (u8, u8, u8) {
+    let plan = match unit.receive(Nexus(nexus), &[0; 8], &cdb(bytes), list.len() as u32) {
+        Plan::Parameters(_, command) => unit.parameters(Nexus(nexus), &command, list).plan,
+        plan => plan,
+    };
+    match plan {
+        Plan::Answer(answer) if answer.status == Status::CheckCondition => {
+            (answer.sense[2], answer.sense[12], answer.sense[13])
+        }
+        _ => (0, 0, 0),
+    }
+}
+
+#[test]
+fn no_command_reaches_past_the_unit_or_the_limits_that_it_tells() {
+    let mut unit = unit(ReservationState::default());
+    let blocks = geometry().blocks;
+    const BEYOND: (u8, u8) = (5, 0x21);
+    const REFUSED: (u8, u8) = (5, 0x24);
+    // Opcode, where its length ends, and how many bytes the initiator sends.
+    for (code, at, sent) in [
+        (0x88, 14, 0),
+        (0x8a, 14, 512),
+        (0x8b, 14, 512),
+        (0x8e, 14, 512),
+        (0x8f, 14, 512),
+        (0x89, 14, 1024),
+        (0x93, 14, 512),
+    ] {
+        let mut ends = |lba: u64, length: u32| {
+            let mut bytes = [0; 16];
+            bytes[0] = code;
+            bytes[2..10].copy_from_slice(&lba.to_be_bytes());
+            bytes[at - 4..at].copy_from_slice(&length.to_be_bytes());
+            match unit.receive(Nexus(1), &[0; 8], &bytes, sent) {
+                Plan::Answer(answer) if answer.status == Status::CheckCondition => {
+                    (answer.sense[2], answer.sense[12])
+                }
+                Plan::Medium(_) => (0, 0),
+                plan => panic!("{plan:?}"),
+            }
+        };
+        assert_eq!(ends(blocks - 1, 1), (0, 0), "{code:#x}");
+        for lba in [blocks, u64::MAX] {
+            assert_eq!(ends(lba, 1), BEYOND, "{code:#x} at {lba}");
+        }
+        assert_eq!(ends(blocks - 1, 2).1, 0x21, "{code:#x}");
+        let most = if code == 0x93 { 1 << 20 } else { (32 << 20) / 512 };
+        if code != 0x89 {
+            assert_eq!(ends(0, most), (0, 0), "{code:#x}");
+        }
+        if code != 0x89 && code != 0x93 {
+            assert_eq!(ends(0, most + 1), REFUSED, "{code:#x}");
+        }
+    }
+    unit.set_geometry(Geometry { blocks: 1 << 22, ..geometry() });
+    [1, 2].into_iter().for_each(|nexus| assert_eq!(attention(&mut unit, nexus), Some((0x2a, 0x09))));
+    let mut same = |length: u32| {
+        let mut bytes = [0; 16];
+        bytes[0] = 0x93;
+        bytes[10..14].copy_from_slice(&length.to_be_bytes());
+        matches!(unit.receive(Nexus(1), &[0; 8], &bytes, 512), Plan::Medium(_))
+    };
+    assert_eq!([0, 1, 1 << 20, (1 << 20) + 1].map(&mut same), [false, true, true, false]);
+}
+
+#[test]
+fn unmap_stays_within_the_unit_and_its_own_limits() {
+    let mut unit = unit(ReservationState::default());
+    unit.set_geometry(Geometry { blocks: 1 << 22, ..geometry() });
+    [1, 2].into_iter().for_each(|nexus| assert_eq!(attention(&mut unit, nexus), Some((0x2a, 0x09))));
+    let mut unmap = |stretches: &[(u64, u32)]| {
+        let length = 16 * stretches.len() as u16;
+        let mut list = [(length + 6).to_be_bytes(), length.to_be_bytes(), [0; 2], [0; 2]].concat();
+        for (lba, blocks) in stretches {
+            list.extend_from_slice(&[&lba.to_be_bytes()[..], &blocks.to_be_bytes(), &[0; 4]].concat());
+        }
+        let [high, low] = (list.len() as u16).to_be_bytes();
+        with_parameters(&mut unit, 1, &[0x42, 0, 0, 0, 0, 0, 0, high, low, 0], &list)
+    };
+    let end = 1 << 22;
+    assert_eq!(unmap(&[(0, 8), (end - 1, 1), (end, 0)]), (0, 0, 0));
+    assert_eq!(unmap(&[(0, 8), (end - 1, 2)]), (5, 0x21, 0));
+    assert_eq!(unmap(&[(u64::MAX, 1)]), (5, 0x21, 0));
+    assert_eq!(unmap(&[(0, 1 << 19), (1 << 20, 1 << 19)]), (0, 0, 0));
+    assert_eq!(unmap(&[(0, 1 << 19), (1 << 20, (1 << 19) + 1)]), (5, 0x26, 0), "more blocks than it says");
+    assert_eq!(unmap(&vec![(0, 1); 256]), (0, 0, 0));
+    assert_eq!(unmap(&vec![(0, 1); 257]), (5, 0x26, 0), "more descriptors than it says");
+    let list = [0, 22, 0, 16, 0, 0, 0, 0];
+    assert_eq!(
+        with_parameters(&mut unit, 1, &[0x42, 0, 0, 0, 0, 0, 0, 0, 8, 0], &list),
+        (5, 0x1a, 0),
+        "none is there"
+    );
+}
+
+#[test]
+fn mode_select_changes_what_can_be_changed_or_nothing() {
+    let mut unit = unit(ReservationState::default());
+    let mut select =
+        |list: &[u8]| with_parameters(&mut unit, 1, &[0x15, 0x10, 0, 0, list.len() as u8, 0], list);
+    let refused = (5, 0x26, 0);
+    let caching = |flags: u8, other: u8| {
+        let mut list = [0; 24];
+        (list[4], list[5], list[6], list[7]) = (0x08, 18, flags, other);
+        list
+    };
+    assert_eq!(select(&caching(0x01, 0)), refused, "RCD");
+    assert_eq!(select(&caching(0, 1)), refused);
+    let mut described = [&[0, 0, 0, 8][..], &[0; 8], &caching(0, 0)[4..]].concat();
+    (described[10], described[11]) = (0x10, 0);
+    assert_eq!(select(&described), refused, "blocks of 4096 bytes, where it has 512");
+    (described[10], described[11]) = (0x02, 0);
+    let control = |swp: u8| {
+        let mut list = vec![0; 4];
+        list.extend_from_slice(&[0x0a, 10, 0, 0x10, swp, 0, 0, 0, 0xff, 0xff, 0, 0]);
+        list
+    };
+    // One page is right and the other is not.
+    let both = [&control(0x08)[..], &caching(0, 1)[4..]].concat();
+    assert_eq!(select(&both), refused);
+    assert_eq!(select(&control(0x08)), (0, 0, 0));
+    assert_eq!(select(&described), (0, 0, 0));
+    assert!(unit.writes_through() && unit.is_write_protected());
+    assert_eq!(attention(&mut unit, 2), Some((0x2a, 0x01)), "MODE PARAMETERS CHANGED");
+    assert_eq!(attention(&mut unit, 2), None, "told once of both");
+    assert_eq!(answer(&mut unit, 2, WRITE), (Status::CheckCondition, 7, 0x27));
+    assert_eq!(answer(&mut unit, 2, READ).0, Status::Good);
+}
+
+#[test]
+fn what_is_held_for_a_session_ends_with_it_and_with_a_reset() {
+    let mut unit = unit(ReservationState::default());
+    unit.set_removable(true);
+    let reserve = [0x16, 0, 0, 0, 0, 0];
+    let prevent = [0x1e, 0, 0, 0, 1, 0];
+    let eject = [0x1b, 0, 0, 0, 2, 0];
+    let prevented = (Status::CheckCondition, 5, 0x53);
+    for ends in [0, 1] {
+        assert_eq!(answer(&mut unit, 1, &prevent).0, Status::Good);
+        assert_eq!(answer(&mut unit, 2, &eject), prevented);
+        assert_eq!(answer(&mut unit, 1, &reserve).0, Status::Good);
+        assert_eq!(answer(&mut unit, 2, READ).0, Status::ReservationConflict);
+        if ends == 0 {
+            unit.reset();
+            assert_eq!([1, 2].map(|nexus| attention(&mut unit, nexus)), [Some((0x29, 0x03)); 2]);
+        } else {
+            unit.detach(Nexus(1));
+        }
+        assert_eq!(answer(&mut unit, 2, READ).0, Status::Good);
+        assert_eq!(answer(&mut unit, 2, &eject).0, Status::Good);
+        assert_eq!(answer(&mut unit, 2, READ), (Status::CheckCondition, 2, 0x3a), "no medium");
+        assert_eq!(answer(&mut unit, 2, &[0x1b, 0, 0, 0, 3, 0]).0, Status::Good);
+    }
+}
+
+#[test]
+fn registrations_are_counted_and_have_an_end() {
+    let mut unit = unit(ReservationState::default());
+    for number in 0..REGISTRATIONS_MAX as u64 {
+        unit.attach(Nexus(100 + number), format!("iqn.c,i,0x{number:x}"), through(1));
+        assert!(reserve_out(&mut unit, 100 + number, 0, 0, (0, 11), false));
+    }
+    let list = [0u64.to_be_bytes(), 11u64.to_be_bytes(), [0; 8]].concat();
+    let register = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+    assert_eq!(
+        with_parameters(&mut unit, 1, &register, &list),
+        (5, 0x55, 4),
+        "INSUFFICIENT REGISTRATION RESOURCES"
+    );
+    assert!(reserve_out(&mut unit, 100, 0, 0, (11, 12), false), "another key takes no room");
+    assert_eq!(unit.reservations().generation, REGISTRATIONS_MAX as u32 + 1);
+}
+
+#[test]
+fn copy_whose_lists_are_not_all_there_is_refused() {
+    let mut unit = unit(ReservationState::default());
+    let mut list = vec![0; 16];
+    (list[1], list[3], list[11]) = (3 << 3, 32, 28);
+    let mut target = [0; 32];
+    target[..8].copy_from_slice(&[0xe4, 0, 0, 0, 1, 3, 0, 8]);
+    let mut segment = [0; 28];
+    (segment[0], segment[3]) = (2, 24);
+    list.extend_from_slice(&[&target[..], &segment].concat());
+    let mut copy = |list: &[u8]| {
+        let mut bytes = [0; 16];
+        (bytes[0], bytes[13]) = (0x83, list.len() as u8);
+        with_parameters(&mut unit, 1, &bytes, list)
+    };
+    assert_eq!(copy(&list), (0, 0, 0));
+    for length in [15, 16, 47, 75] {
+        assert_eq!(copy(&list[..length]), (5, 0x1a, 0), "{length} bytes of it");
+    }
+    let with = |at: usize, byte: u8| {
+        let mut other = list.clone();
+        other[at] = byte;
+        other
+    };
+    assert_eq!(copy(&with(16, 0xe5)), (5, 0x26, 7), "another sort of target");
+    assert_eq!(copy(&with(23, 21)), (5, 0x26, 0), "a designator that is longer than its place");
+    assert_eq!(copy(&with(48, 0x0b)), (5, 0x26, 9), "another sort of segment");
+    assert_eq!(copy(&with(15, 1)), (5, 0x1a, 0), "inline data");
 }
 
 #[test]
