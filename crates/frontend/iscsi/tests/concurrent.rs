@@ -10,8 +10,8 @@ use std::time::Duration;
 use cairn_base::Rng;
 use cairn_device::{Device, Geometry, MemoryDevice, Operation, Request};
 use cairn_frontend_iscsi::{
-    Account, Export, IscsiServer, Listener, LoginError, OpenTargetError, ReservationState, ServerOptions,
-    Targets,
+    Account, Credential, Export, IscsiServer, Listener, LoginError, OpenTargetError, ReservationState,
+    ServerOptions, Targets,
 };
 use cairn_proto_iscsi::pdu::{self, Header, opcode};
 use harness::initiator::{Initiator, transfer};
@@ -83,15 +83,20 @@ impl Device for Watched {
     }
 }
 
-struct Two([Arc<Watched>; 2]);
+/// Two units, and what initiators of the second are to prove from now on.
+struct Two([Arc<Watched>; 2], Mutex<Option<Account>>);
 
 impl Targets for Two {
     fn list(&self, _: &cairn_frontend_iscsi::Initiator) -> Vec<String> {
         (0..2).map(|index| format!("{PREFIX}v.{index}")).collect()
     }
 
-    fn admit(&self, _: &cairn_frontend_iscsi::Initiator, _: &str) -> Result<Option<Account>, LoginError> {
-        Ok(None)
+    fn admit(
+        &self,
+        _: &cairn_frontend_iscsi::Initiator,
+        target: &str,
+    ) -> Result<Option<Account>, LoginError> {
+        Ok(self.1.lock().clone().filter(|_| target.ends_with('1')))
     }
 
     fn open(&self, target: &str) -> Result<Export, OpenTargetError> {
@@ -123,14 +128,19 @@ impl Targets for Two {
 
 /// A server of two units whose first blocks are all 1 and all 2, their devices, and a session of each.
 fn two() -> (IscsiServer, [Arc<Watched>; 2], [Initiator; 2]) {
-    let devices = [Watched::new(1), Watched::new(2)];
+    let (server, targets, initiators) = two_targets();
+    (server, targets.0.clone(), initiators)
+}
+
+/// The same with its targets.
+fn two_targets() -> (IscsiServer, Arc<Two>, [Initiator; 2]) {
     let listener = Listener::bind("127.0.0.1:0").unwrap();
-    let targets = Arc::new(Two(devices.clone()));
-    let server = IscsiServer::start(vec![listener], targets, ServerOptions::default()).unwrap();
+    let targets = Arc::new(Two([Watched::new(1), Watched::new(2)], Mutex::default()));
+    let server = IscsiServer::start(vec![listener], targets.clone(), ServerOptions::default()).unwrap();
     let portal = server.addresses()[0].clone();
     let log_in = |index| Initiator::login(&portal, &format!("{PREFIX}v.{index}"), 1, false).unwrap();
     let initiators = [log_in(0), log_in(1)];
-    (server, devices, initiators)
+    (server, targets, initiators)
 }
 
 /// Sends an EXTENDED COPY of the first block of unit `from` to that of unit `to`.
@@ -237,6 +247,23 @@ fn copy_into_a_unit_that_is_reserved_or_takes_no_writes_is_refused() {
     copy(&mut copier, 0, 1);
     assert_eq!(copier.status().0, 2);
     assert_eq!(devices[1].first(), [9; BLOCK]);
+}
+
+#[test]
+fn copy_from_or_into_a_unit_that_wants_a_proof_is_refused() {
+    let (_server, targets, [mut copier, mut other]) = two_targets();
+    let secret = Credential { name: "me".to_owned(), secret: b"a-secret-of-17-by".to_vec() };
+    *targets.1.lock() = Some(Account { initiator: secret, target: None });
+    let refused = (2, vec![0x0a, 0x0d, 0x02]);
+    for (from, to) in [(0, 1), (1, 0)] {
+        copy(&mut copier, from, to);
+        assert_eq!(copier.status(), refused, "COPY TARGET DEVICE NOT REACHABLE");
+    }
+    assert_eq!([0, 1].map(|index| targets.0[index].first()), [vec![1; BLOCK], vec![2; BLOCK]]);
+    // Who has logged in there copies within it, and to what is open to all.
+    copy(&mut other, 1, 0);
+    assert_eq!(other.status().0, 0);
+    assert_eq!(targets.0[0].first(), [2; BLOCK]);
 }
 
 #[test]

@@ -843,3 +843,133 @@ fn data_that_comes_unasked_for_a_command_that_is_held_is_not_lost() {
     initiator.command(3, &transfer(0x28, 0, 16), READS, 8192, &[]);
     assert_eq!(initiator.receive().unwrap().1, [&[5; 5000][..], &[6; 3192]].concat());
 }
+
+/// A text request; its whole answer, how many pieces that came in, and how long the longest was.
+fn ask_text(initiator: &mut Initiator, text: &str) -> (String, usize, usize) {
+    let (mut answer, mut pieces, mut longest) = (Vec::new(), 0, 0);
+    let (mut transfer_tag, mut data) = (pdu::NO_TAG, text.as_bytes());
+    loop {
+        initiator.send(Header::new(opcode::TEXT, 3).with_word(0, transfer_tag), data);
+        let (said, piece) = initiator.receive().unwrap();
+        assert_eq!((said.opcode(), said.tag()), (opcode::TEXT_RESPONSE, 3));
+        (pieces, longest) = (pieces + 1, longest.max(piece.len()));
+        answer.extend_from_slice(&piece);
+        if said.is_final() {
+            assert_eq!((said.flags, said.word(0)), (0x80, pdu::NO_TAG));
+            return (String::from_utf8(answer).unwrap(), pieces, longest);
+        }
+        assert_eq!(said.flags, 0x40, "more comes");
+        (transfer_tag, data) = (said.word(0), &[]);
+    }
+}
+
+#[test]
+fn targets_are_named_to_those_who_may_use_them_in_pieces_that_they_take() {
+    let server = TestServer::plain();
+    let keys = "SessionType=Discovery\0MaxRecvDataSegmentLength=512\0";
+    let mut discovery = Initiator::login_with(&server.portal, "", 1, keys).unwrap();
+    let address = format!("TargetAddress={},1", server.portal);
+    let named = |answer: &str| -> Vec<String> {
+        let pairs: Vec<&str> = answer.split_terminator('\0').filter(|pair| !pair.starts_with("X-")).collect();
+        pairs
+            .chunks(2)
+            .map(|pair| {
+                assert_eq!(pair[1], address);
+                pair[0].strip_prefix(&format!("TargetName={PREFIX}")).unwrap().to_owned()
+            })
+            .collect()
+    };
+    let unknown: String = (0..9).map(|number| format!("X-{number}=1\0")).collect();
+    let (answer, pieces, longest) = ask_text(&mut discovery, &format!("SendTargets=All\0{unknown}"));
+    assert_eq!(answer.matches("=NotUnderstood\0").count(), 9);
+    assert!(pieces > 1 && longest <= 512, "{pieces} pieces, up to {longest} bytes");
+    let all = ["v.plain", "v.large", "v.readonly", "v.removable", "v.chap", "v.mutual"];
+    assert_eq!(named(&answer), all);
+    let (answer, ..) = ask_text(&mut discovery, &format!("SendTargets={PREFIX}v.large\0"));
+    assert_eq!(named(&answer), ["v.large"]);
+    let (answer, ..) = ask_text(&mut discovery, &format!("SendTargets={PREFIX}v.private\0"));
+    assert_eq!(answer, "", "it is for a friend");
+    let (answer, ..) = ask_text(&mut discovery, "MaxRecvDataSegmentLength=8192\0");
+    assert_eq!(answer, "");
+    assert_eq!(
+        ask_text(&mut discovery, &format!("SendTargets=All\0{unknown}")).1,
+        1,
+        "one piece is enough now"
+    );
+    discovery.command(4, &[0; 16], 0, 0, &[]);
+    assert_eq!(discovery.status().0, 2, "there is no unit");
+    let mut normal = login(&server, 2);
+    assert_eq!(named(&ask_text(&mut normal, "SendTargets=\0").0), ["v.plain"]);
+    assert_eq!(ask_text(&mut normal, &format!("SendTargets={PREFIX}v.large\0")).0, "");
+}
+
+#[test]
+fn cold_reset_ends_all_sessions_of_the_target_and_no_others() {
+    let server = TestServer::plain();
+    let (mut one, mut other) = (login(&server, 1), login(&server, 2));
+    let mut elsewhere = Initiator::login(&server.portal, &format!("{PREFIX}v.large"), 3, false).unwrap();
+    let mut reset = Header::new(opcode::TASK_MANAGEMENT, 9).immediate();
+    reset.flags = 0x80 | 7;
+    one.send(reset, &[]);
+    let (done, _) = one.receive().unwrap();
+    assert_eq!((done.opcode(), done.detail[0]), (opcode::TASK_MANAGEMENT_RESPONSE, 0));
+    assert!(one.is_closed() && other.is_closed());
+    assert!(elsewhere.is_served());
+}
+
+#[test]
+fn what_a_session_held_is_free_once_its_logout_is_answered() {
+    let server = TestServer::plain();
+    let (mut one, mut other) = (login(&server, 1), login(&server, 2));
+    let mut reserve = [0; 16];
+    reserve[0] = 0x16;
+    for tag in 0..20 {
+        one.command(1, &reserve, 0, 0, &[]);
+        assert_eq!(one.status().0, 0);
+        other.command(tag, &[0; 16], 0, 0, &[]);
+        assert_eq!(other.status().0, 0x18, "RESERVATION CONFLICT");
+        let mut logout = Header::new(opcode::LOGOUT, 9);
+        logout.flags = 0x80;
+        one.send(logout, &[]);
+        let (done, _) = one.receive().unwrap();
+        assert_eq!((done.opcode(), done.detail[0]), (opcode::LOGOUT_RESPONSE, 0));
+        other.command(tag, &[0; 16], 0, 0, &[]);
+        assert_eq!(other.status().0, 0);
+        one = login(&server, 1);
+    }
+}
+
+#[test]
+fn wrong_digest_of_a_header_ends_the_session_and_does_nothing() {
+    let server = TestServer::plain();
+    let mut initiator = Initiator::login(&server.portal, &format!("{PREFIX}v.plain"), 1, true).unwrap();
+    let header = Header::new(opcode::SCSI_COMMAND, 2).with_word(0, 512).with_word(1, 1);
+    let mut header = header.with_cdb(&transfer(0x2a, 0, 1));
+    header.flags = 0x80 | WRITES;
+    let mut bytes = Vec::new();
+    pdu::put(&mut bytes, header, &[8; 512], true, true);
+    bytes[48] ^= 1;
+    initiator.stream.write_all(&bytes).unwrap();
+    assert!(initiator.is_closed());
+    let mut initiator = login(&server, 1);
+    initiator.command(1, &transfer(0x28, 0, 1), READS, 512, &[]);
+    assert_eq!(initiator.receive().unwrap().1, [0; 512]);
+}
+
+#[test]
+fn initiator_that_wants_a_part_of_a_block_gets_that_and_hears_of_the_rest() {
+    let (_server, mut initiator) = through(Arc::new(FaultDevice::new(1 << 20)));
+    initiator.command(1, &transfer(0x2a, 0, 2), WRITES, 8192, &[7; 8192]);
+    assert_eq!(initiator.status().0, 0);
+    initiator.command(2, &transfer(0x28, 0, 2), READS, 5000, &[]);
+    let (said, data) = initiator.receive().unwrap();
+    assert_eq!(
+        (said.opcode(), said.flags, said.word(6)),
+        (opcode::DATA_IN, 0x85, 3192),
+        "final, with status, overflow"
+    );
+    assert_eq!(data, [7; 5000]);
+    initiator.command(3, &transfer(0x28, 0, 1), READS, 5000, &[]);
+    let (said, data) = initiator.receive().unwrap();
+    assert_eq!((said.flags, said.word(6), data.len()), (0x83, 904, 4096), "underflow");
+}
