@@ -764,7 +764,8 @@ impl Document {
         self.contact = destination.contact().map(Heard::from);
         let born = || destination.births().into_iter().map(Born::from).collect();
         self.births = self.lock_ms.map(|_| born());
-        let parted = |(image, root): (SnapshotId, Checksum)| Parted { image: image.0, root: roles::hex(root) };
+        let parted =
+            |(image, root): (SnapshotId, Checksum)| Parted { image: image.0, root: roles::hex(root) };
         self.parted = destination.parted().map(parted);
     }
 

@@ -280,7 +280,11 @@ impl Peers {
             return Ok(());
         };
         self.change(|document| {
-            document.peers.iter_mut().filter(|entry| is_unbound(entry)).for_each(|entry| entry.of = Some(of.0));
+            document
+                .peers
+                .iter_mut()
+                .filter(|entry| is_unbound(entry))
+                .for_each(|entry| entry.of = Some(of.0));
             Ok(())
         })
     }

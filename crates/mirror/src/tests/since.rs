@@ -407,7 +407,10 @@ fn source_tells_no_lag_of_an_image_from_which_its_mirror_went_back() {
         let lag = pair.refresh(&mirror).expect("the source answers").age;
         assert!(lag >= Duration::from_secs(100), "{hold} {kept}: {lag:?}");
         let told = age(&pair);
-        assert!(told.is_none_or(|told| told >= Duration::from_secs(100)), "{hold} {kept} {updates}: {told:?}");
+        assert!(
+            told.is_none_or(|told| told >= Duration::from_secs(100)),
+            "{hold} {kept} {updates}: {told:?}"
+        );
         // What is in flight began at the image before.
         assert_eq!(told.is_some(), updates == 1 || kept && hold, "where what it shows is known here");
         assert!(pair.clock.now().since(at) >= lag);

@@ -630,7 +630,9 @@ fn volume_whose_disk_hangs_holds_up_the_mirrors_of_no_other_one() {
     let mut other = Pair::new(18);
     other.source_device = Arc::new(MemoryDevice::new(bytes));
     other.destination_device = Arc::new(MemoryDevice::new(bytes));
-    for (device, role) in [(&other.source_device, Role::Normal), (&other.destination_device, Role::Destination)] {
+    for (device, role) in
+        [(&other.source_device, Role::Normal), (&other.destination_device, Role::Destination)]
+    {
         let options = FormatOptions { id: VolumeId([8; 16]), blocks: BLOCKS, role };
         Volume::format(&**device, &options, &*other.clock).expect("it is formatted");
     }

@@ -234,8 +234,7 @@ impl Facts<'_> {
             let next = format!(
                 "`cairn mirror resync {name} -n` says what only this side has, and with `--spill FILE` or `--discard-divergent` it is kept or dropped and the other side followed; `cairn mirror failover {name}` takes the role back with it"
             );
-            let reason =
-                "it takes no writes, as it is to follow the other side, and what only it has is neither kept nor given up";
+            let reason = "it takes no writes, as it is to follow the other side, and what only it has is neither kept nor given up";
             (MirrorState::Diverged, reason.to_owned(), Some(next), 2)
         } else if self.document.paused && !self.live.running {
             let next = format!("`cairn mirror resume {name}`");
@@ -297,7 +296,9 @@ impl Facts<'_> {
             return Judged {
                 state: MirrorState::TransferringBaseline,
                 reason: match self.given_up || self.undecided {
-                    true => "the other side's image is on its way; until it is here it shows what is given up",
+                    true => {
+                        "the other side's image is on its way; until it is here it shows what is given up"
+                    }
                     false => "the first image is on its way; nothing is shown yet",
                 }
                 .to_owned(),

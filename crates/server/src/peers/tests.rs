@@ -39,7 +39,10 @@ fn token_is_good_for_one_destination_and_pins_it_for_ever() {
     peers
         .admit(&clock(later(HOUR * 2)), one, Some(&credential), "v", None)
         .expect("a lost answer can be asked for again");
-    assert!(matches!(peers.admit(&clock(NOW), other, Some(&credential), "v", None), Err(ServerError::TokenUsed)));
+    assert!(matches!(
+        peers.admit(&clock(NOW), other, Some(&credential), "v", None),
+        Err(ServerError::TokenUsed)
+    ));
     let reopened = Peers::open(dir.path()).unwrap();
     reopened.admit(&clock(later(HOUR * 1000)), one, None, "v", None).unwrap();
     assert!(matches!(reopened.admit(&clock(NOW), other, None, "v", None), Err(ServerError::PeerNotPinned)));
@@ -56,9 +59,15 @@ fn expired_unknown_and_forged_tokens_are_told_apart() {
         Err(ServerError::TokenExpired)
     ));
     let forged = Credential { id: credential.id.clone(), secret: Secret::random() };
-    assert!(matches!(peers.admit(&clock(NOW), one, Some(&forged), "v", None), Err(ServerError::TokenUnknown)));
+    assert!(matches!(
+        peers.admit(&clock(NOW), one, Some(&forged), "v", None),
+        Err(ServerError::TokenUnknown)
+    ));
     peers.revoke(&credential.id).unwrap();
-    assert!(matches!(peers.admit(&clock(NOW), one, Some(&credential), "v", None), Err(ServerError::TokenUnknown)));
+    assert!(matches!(
+        peers.admit(&clock(NOW), one, Some(&credential), "v", None),
+        Err(ServerError::TokenUnknown)
+    ));
     assert!(matches!(peers.revoke(&credential.id), Err(ServerError::NotFound { .. })));
 }
 

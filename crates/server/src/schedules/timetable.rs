@@ -62,10 +62,9 @@ impl Timetable {
     pub(crate) fn due_at_some_time(self, from_ms: u64) -> Result<Self, ServerError> {
         match self.next(from_ms) {
             Some(_) => Ok(self),
-            None => Err(ServerError::Invalid {
-                what: "the schedule",
-                rule: "there is a day on which it is due",
-            }),
+            None => {
+                Err(ServerError::Invalid { what: "the schedule", rule: "there is a day on which it is due" })
+            }
         }
     }
 

@@ -378,10 +378,12 @@ fn time_that_counting_takes_makes_the_first_change_no_younger() {
     let written = clock.now();
     clock.advance(7 * SECOND);
     let known = Some((sent.root.generation, sent.root.changed));
-    let (before, behind) = (clock.now(), volume.changed_since_beginning(7, file, known).expect("it is known"));
+    let (before, behind) =
+        (clock.now(), volume.changed_since_beginning(7, file, known).expect("it is known"));
     assert!(behind.now > before, "it has to read what there is");
     assert_eq!(behind.first_change, Some(written));
-    let (before, behind) = (clock.now(), volume.changed_since_snapshot(base.id).expect("its map can be read"));
+    let (before, behind) =
+        (clock.now(), volume.changed_since_snapshot(base.id).expect("its map can be read"));
     assert!(behind.now > before, "it has to read what there is");
     assert_eq!(behind.first_change, Some(written));
 }

@@ -44,7 +44,7 @@ impl<'a> DumpPath<'a> {
     }
 
     /// The way down from the root, without slashes at its ends: what comes out of a dump gets it, and stays below where it is put.
-    fn from_root(&self) -> Vec<u8> {
+    fn way_down(&self) -> Vec<u8> {
         let mut names: Vec<&[u8]> = Vec::new();
         for name in self.path.split(|byte| *byte == b'/') {
             match name {
@@ -81,7 +81,7 @@ fn find(files: &[PathBuf], path: &Path, damaged: bool) -> Result<Found, Failure>
     let image = dump.volume.image(snapshot).map_err(|error| dump_failure(error.into()))?;
     let tree = Tree::of_image(image).map_err(|error| tree_failure(path, &error))?;
     let stat = tree.resolve(wanted.path).map_err(|error| tree_failure(path, &error))?;
-    Ok(Found { tree, stat, path: wanted.from_root() })
+    Ok(Found { tree, stat, path: wanted.way_down() })
 }
 
 fn tree_failure(path: &Path, error: &TreeError) -> Failure {
