@@ -178,6 +178,36 @@ fn exports_are_restricted_by_name_network_and_chap() {
 }
 
 #[test]
+fn no_two_disks_have_one_target() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    for volume in ["a", "a.b"] {
+        server.good(&["volume", "create", volume, "--size", "128M"]);
+    }
+    server.good(&["lun", "create", "a.b/c", "--size", "8M"]);
+    server.disk("a.b/c").write(0, &[7; 512]).unwrap();
+    // Who logs in to this one again must not find another disk.
+    let target = "a.b.c";
+    let read = || {
+        let mut initiator = log_in(&server, target, 1).unwrap();
+        initiator.command(1, &transfer(0x28, 0, 1), 0x40, 512, &[]);
+        initiator.receive().unwrap().1
+    };
+    assert_eq!(read(), [7; 512]);
+    let said = server.bad(21, "taken", &["lun", "create", "a/b.c", "--size", "8M"]);
+    assert!(said.contains("iqn.2026-11.io.cairn:a.b.c"), "{said}");
+    let image = dir.path().join("disk");
+    std::fs::write(&image, vec![0; 1 << 20]).unwrap();
+    server.bad(21, "taken", &["device", "adopt", "a.b.c", "--origin", image.to_str().unwrap()]);
+    server.good(&["lun", "create", "a/c", "--size", "8M"]);
+    server.good(&["snapshot", "create", "a@s"]);
+    server.good(&["lun", "create", "a/x.c", "--size", "8M"]);
+    server.bad(21, "taken", &["clone", "create", "a@s", "a.x"]);
+    assert_eq!(read(), [7; 512]);
+    server.good(&["lun", "create", "a/d.c", "--size", "8M"]);
+}
+
+#[test]
 fn who_may_see_a_lun_holds_for_all_that_is_left_of_it_and_for_its_clones() {
     const FORBIDDEN: Option<u16> = Some(0x0202);
     let dir = tempfile::tempdir().unwrap();

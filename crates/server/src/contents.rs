@@ -86,8 +86,14 @@ impl Server {
 
     pub(crate) fn create_clone(&self, request: &api::CreateClone) -> Result<api::VolumeClone, ServerError> {
         let api::CreateClone { volume, snapshot, name } = request;
+        let open = self.volumes.get(volume)?;
         // Its snapshot is kept between two consistency points, and one that waits for room would have this wait, too.
-        self.volumes.get(volume)?.refuse_while_writes_wait()?;
+        open.refuse_while_writes_wait()?;
+        if let Ok(Some(image)) = open.past(snapshot) {
+            for lun in open.luns.list_in(&image).map_err(ServerError::files(volume))? {
+                self.refuse_second_target(&format!("{name}/{}", lun.name))?;
+            }
+        }
         self.clone_as(volume, snapshot, name, false)?;
         tracing::info!(clone = name, of = format!("{volume}@{snapshot}"), "made a clone");
         self.volumes.show_clone(name)
@@ -169,6 +175,7 @@ impl Server {
         names::check("LUN", &request.name)?;
         let open = self.writable(volume)?;
         let name = format!("{volume}/{}", request.name);
+        self.refuse_second_target(&name)?;
         open.refuse_without_room()?;
         open.luns.create(&request.name, request.size_bytes).map_err(ServerError::files(&name))?;
         let earlier_settings = self.is_shown(&open, &request.name);

@@ -485,6 +485,13 @@ impl Server {
         api::Target { name: target_name(export), portals: self.iscsi_portals.clone() }
     }
 
+    /// Refuses a disk whose target would have the name of another one's, as names with dots can have it: who logs in to one of them would write to the other.
+    pub(crate) fn refuse_second_target(&self, export: &str) -> Result<(), ServerError> {
+        let name = target_name(export);
+        let is_taken = self.exports().iter().any(|known| known.name != export && known.target.name == name);
+        if is_taken { Err(ServerError::Taken { what: "iSCSI target", name }) } else { Ok(()) }
+    }
+
     /// The name under which the settings of an export stand.
     fn settings_of(&self, export: &str) -> String {
         self.devices.disk_of(&present_of(export))

@@ -27,6 +27,7 @@ impl Server {
             // Its clients' writes would get past the history, or into it.
             self.refuse_open_export(lun)?;
         }
+        self.refuse_second_target(&request.name)?;
         if self.devices.is_free(&request.name) {
             // What a kill may have left of an earlier one of that name. Of an origin that is a LUN the LUN's holds.
             self.access.forget(|export| present_of(export) == request.name)?;

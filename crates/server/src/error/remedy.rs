@@ -142,6 +142,9 @@ impl ServerError {
             E::Taken { what: "device", .. } => {
                 "see it with `cairn device list`; choose another name, or give it up first with `cairn device release DEVICE`".to_owned()
             }
+            E::Taken { what: "iSCSI target", .. } => {
+                "another disk has that target: its name is made of the names of the volume and the disk with a dot between, and these have dots; choose another name, see `cairn export list`".to_owned()
+            }
             E::Taken { what, .. } => format!("choose another name, or delete that {what} first"),
             E::InUse { name, .. } => format!("disconnect the clients of `{name}`; `cairn status` names them"),
             E::NoEarlierDump { name, .. } | E::DumpGivenUp { name, .. } => format!("begin with everything: cairn dump -0 {name}"),
