@@ -81,7 +81,9 @@ impl Round {
 
     /// True when the next command has to wait for the next round.
     pub(crate) fn is_full(&self, window: u64) -> bool {
-        self.operations.len() + self.later.len() >= BATCH_OPERATIONS_MAX || self.bytes >= window
+        // Answers that are no data of the medium are held as well, and can be much longer than their commands.
+        let bytes = self.bytes + self.out.len() as u64;
+        self.operations.len() + self.later.len() >= BATCH_OPERATIONS_MAX || bytes >= window
     }
 
     /// Adds an operation without data.
@@ -386,3 +388,6 @@ fn kind_of(medium: &Medium, data: &Segments) -> (Kind, u64) {
         _ => (Kind::Other, 0),
     }
 }
+
+#[cfg(test)]
+mod tests;
