@@ -196,3 +196,37 @@ fn attributes_have_their_limits() {
     assert!(!tree.stat(file).expect("it is there").has_xattrs);
     assert_whole(&tree);
 }
+
+#[test]
+fn list_without_rules_takes_the_one_that_is_there_away() {
+    let (_device, tree) = fresh(4096);
+    let folder = tree.make_directory(tree.root(), b"f", &FOLDER).expect("there is room").file;
+    let list = acl(&[(1, 7, NOBODY), (2, 6, 5), (4, 5, NOBODY), (16, 7, NOBODY), (32, 5, NOBODY)]);
+    for name in [ACCESS, DEFAULT] {
+        for none in [acl(&[]), Vec::new()] {
+            tree.set_xattr(folder, name, &list, SetXattr::Any).expect("it is a list");
+            assert_eq!(tree.xattr(folder, name).expect("it is there"), list);
+            tree.set_xattr(folder, name, &none, SetXattr::Any).expect("it is none");
+            assert!(matches!(tree.xattr(folder, name), Err(TreeError::NoAttribute)));
+        }
+    }
+    assert_eq!(tree.stat(folder).expect("it is there").mode, 0o040_775, "the mode stays as it was");
+    assert_whole(&tree);
+}
+
+#[test]
+fn copy_within_a_file_is_refused_where_its_ranges_overlap() {
+    let (_device, tree) = fresh(4096);
+    let file = tree.make(tree.root(), b"a", &FILE).expect("there is room").file;
+    let bytes: Vec<u8> = (0..40_000).map(|n| (n / 7) as u8).collect();
+    tree.write(file, 0, &bytes).expect("there is room");
+    for (from, to) in [(0, 9999), (9999, 0), (5000, 5000), (0, 1), (1, 0)] {
+        let outcome = tree.copy_range(file, from, file, to, 10_000);
+        assert_eq!(outcome.map_err(|error| error.errno()), Err(22), "{from} to {to}");
+    }
+    assert_eq!(tree.read(file, 0, 50_000).expect("it reads"), bytes);
+    assert_eq!(tree.copy_range(file, 0, file, 10_000, 10_000).expect("they meet"), 10_000);
+    assert_eq!(tree.copy_range(file, 30_000, file, 20_000, 10_000).expect("they meet"), 10_000);
+    let wanted = [&bytes[..10_000], &bytes[..10_000], &bytes[30_000..], &bytes[30_000..]].concat();
+    assert_eq!(tree.read(file, 0, 50_000).expect("it reads"), wanted);
+}
