@@ -4,7 +4,7 @@
 //! A since map is acknowledged by the *next* update, which asks the destination which map began at its image: so there is no bookkeeping behind a commit, and a
 //! confirmation that was lost costs nothing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,15 +21,19 @@ use cairn_volume::{KeepsFresh, SinceFiles, Snapshot, Volume, VolumeError};
 use crate::access;
 use crate::copies;
 use crate::error::{MirrorError, Refusal};
-use crate::follower::{Follower, MirrorAtSource, since_number};
+use crate::follower::{Follower, since_number};
 use crate::lag::SourceStatus;
 use crate::locks::Mutex;
-use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, Stance, StatusOf, Update};
+use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, Stance, Update};
 use crate::offer::SourceVolumes;
 use crate::relationship::{PeerName, Relationship, name_in, prefix, split};
-use crate::relay::{add_lag, refuse_circle, shown};
+use crate::relay::refuse_circle;
 use crate::roles::{Departure, handed_over};
 use crate::wire::{Frame, read_frame, write_frame};
+
+mod behind;
+pub(crate) use behind::status_of;
+use behind::whole_lag;
 
 /// A volume, and how the names of a mirror's snapshots begin.
 pub(crate) type Key = (VolumeId, String);
@@ -686,107 +690,7 @@ impl Source {
         }
     }
 
-    fn status<S: Read + Write + ?Sized>(
-        &self,
-        stream: &mut S,
-        volume: &Arc<Volume>,
-        of: &StatusOf,
-        peer: &PeerName,
-    ) -> Result<Result<SourceStatus, Refusal>, MirrorError> {
-        let prefix = prefix(peer, of.relationship);
-        let follows = self.followers.lock().contains_key(&(volume.id(), prefix.clone()));
-        if follows {
-            self.hear(volume, &prefix, &Heard { rpo_ms: Some(of.rpo_ms), ..Heard::default() });
-        }
-        let entries = volume.snapshot_entries();
-        let base = entries.iter().find(|entry| entry.id == of.base && root_digest(entry) == of.base_root);
-        let known = match volume.since_files(since_number(name_in(&prefix))) {
-            Some(files) if base.is_none() && of.base.0 != 0 => Some(ask(stream, files)?),
-            _ => None,
-        };
-        if follows && of.base.0 != 0 && volume.status_role() == Role::Normal {
-            let began = known.filter(|known| known.began.file.is_some()).map(|known| known.began);
-            let shows = base.map(|base| (base.root.generation, base.root.changed));
-            let shows = shows.or(began.map(|began| (began.generation, began.changed)));
-            self.note_shown(volume, &prefix, shows, began.and_then(|began| began.file));
-        }
-        Ok(status_of(volume, &prefix, of.base, Some(of.base_root), known))
-    }
-
-    /// Notes what a mirror says that it shows; none where that is not known here.
-    fn note_shown(
-        &self,
-        volume: &Volume,
-        prefix: &str,
-        shows: Option<(Generation, Timestamp)>,
-        began: Option<FileId>,
-    ) {
-        if let Some(follower) = self.followers.lock().get_mut(&(volume.id(), prefix.to_owned())) {
-            follower.strayed = shows.is_none();
-            if shows.is_some() && (began.is_some() || follower.base != shows) {
-                (follower.base, follower.began) = (shows, began);
-            }
-        }
-    }
-
-    /// The mirrors of a volume: those whose sessions made them known, and those that held snapshots tell of.
-    pub fn mirrors(&self, volume: &Arc<Volume>) -> Result<Vec<MirrorAtSource>, VolumeError> {
-        let mut by_prefix: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
-        // A destination has those that its source keeps for its mirrors: they are nothing of this side's.
-        let all = if volume.status_role() == Role::Normal { volume.snapshots() } else { Vec::new() };
-        for snapshot in &all {
-            if let Some((prefix, _)) = split(&snapshot.name) {
-                by_prefix.entry(prefix.to_owned()).or_default().push(snapshot.clone());
-            }
-        }
-        let followers = self.followers.lock().clone();
-        // Those that it had as a source may be what it follows now.
-        let relays = volume.status_role() != Role::Normal;
-        for ((_, prefix), follower) in followers.iter().filter(|((id, _), _)| *id == volume.id()) {
-            if !relays || !follower.relayed.is_empty() {
-                by_prefix.entry(prefix.clone()).or_default();
-            }
-        }
-        let transferring: BTreeSet<Key> = self.sessions.lock().keys().cloned().collect();
-        let mut mirrors = Vec::new();
-        for (prefix, own) in by_prefix {
-            let key = (volume.id(), prefix.clone());
-            let follower = followers.get(&key).cloned();
-            let has = follower.as_ref().and_then(|follower| follower.base);
-            let is_it = |snapshot: &&Snapshot| Some((snapshot.generation, snapshot.root.changed)) == has;
-            let relayed = follower.iter().flat_map(|follower| follower.relayed.iter().copied()).min();
-            // The one that it has; else the oldest: a newer one is on its way.
-            let held = (own.iter().find(|snapshot| snapshot.held && is_it(snapshot)))
-                .or_else(|| own.iter().find(|snapshot| snapshot.held))
-                .cloned()
-                .or_else(|| volume.snapshot(relayed?));
-            // What is kept for it may be newer than what it has.
-            let shown = match has {
-                Some(_) if !relays => all.iter().find(is_it),
-                _ => held.as_ref(),
-            };
-            let number = since_number(name_in(&prefix));
-            let strayed = follower.as_ref().is_some_and(|follower| follower.strayed);
-            let behind = match (shown, volume.since_files(number), has) {
-                _ if strayed => None,
-                (Some(base), _, _) => Some(volume.changed_since_snapshot(base.id)?),
-                (None, Some(files), Some(base)) => {
-                    let began = follower.as_ref().and_then(|follower| follower.began);
-                    let began = began.filter(|file| *file == files.accumulating);
-                    // Where it is not known, or not there any more, no less than it has to get.
-                    let file = began.or(files.in_flight).unwrap_or(files.accumulating);
-                    Some(volume.changed_since_beginning(number, file, Some(base))?)
-                }
-                _ => None,
-            };
-            let name = name_in(&prefix).to_owned();
-            let transferring = transferring.contains(&key);
-            mirrors.push(MirrorAtSource { name, base: held, behind, transferring, follower });
-        }
-        Ok(mirrors)
-    }
-
-    /// Forgets a mirror ([`MirrorAtSource::name`]) that will not come again: its snapshots are released and deleted, and its since maps freed.
+    /// Forgets a mirror ([`crate::MirrorAtSource::name`]) that will not come again: its snapshots are released and deleted, and its since maps freed.
     pub fn forget(&self, volume: &Arc<Volume>, name: &str) -> Result<(), VolumeError> {
         let house = self.house(volume.id());
         let _housekeeping = house.lock();
@@ -973,22 +877,6 @@ fn give_up<S: Write + ?Sized>(stream: &mut S, error: StreamError) -> MirrorError
     error.into()
 }
 
-/// The lag of a mirror, with that of the volume itself where it is a destination. One that has heard nothing of its own source may lack all that came there since its image.
-fn whole_lag(
-    status: SourceStatus,
-    volumes: &dyn SourceVolumes,
-    (volume, name): (&Arc<Volume>, &str),
-) -> SourceStatus {
-    match (volumes.upstream_lag(name), shown(volume)) {
-        (Some(lag), _) => add_lag(status, lag),
-        (None, Some(image)) => {
-            let first = status.first_change.map_or(image.created, |first| first.min(image.created));
-            SourceStatus { first_change: Some(first), ..status }
-        }
-        (None, None) => status,
-    }
-}
-
 /// The snapshots of a mirror with their numbers, oldest first.
 pub(crate) fn own_snapshots(volume: &Volume, prefix: &str) -> Vec<(Snapshot, u64)> {
     let numbered = |snapshot: Snapshot| match split(&snapshot.name) {
@@ -1012,47 +900,6 @@ fn let_go<'a>(
         volume.let_go_of_snapshots(&ids)?;
     }
     Ok(())
-}
-
-/// What the source says of itself, with the lag of a destination that has `base`; `root` must be the base's if it is given. Where the base is not here, a since map that
-/// began at it tells the same.
-pub(crate) fn status_of(
-    volume: &Arc<Volume>,
-    prefix: &str,
-    base: SnapshotId,
-    root: Option<Checksum>,
-    known: Option<Known>,
-) -> Result<SourceStatus, Refusal> {
-    let status = volume.status();
-    let refused = |error: VolumeError| Refusal::from(&error);
-    let entry = volume
-        .snapshot_entries()
-        .into_iter()
-        .find(|entry| entry.id == base && root.is_none_or(|root| root == root_digest(entry)));
-    let began = known.and_then(|known| Some((known.began.file?, known.began)));
-    let (behind, taken) = match (&entry, began) {
-        (Some(entry), _) => {
-            let behind = volume.changed_since_snapshot(entry.id).map_err(refused)?;
-            (Some(behind), Some(entry.root.created))
-        }
-        (None, Some((file, began))) => {
-            let number = since_number(name_in(prefix));
-            let base = Some((began.generation, began.changed));
-            let behind = volume.changed_since_beginning(number, file, base).map_err(refused)?;
-            (Some(behind), Some(began.changed))
-        }
-        (None, None) => (None, None),
-    };
-    Ok(SourceStatus {
-        // The moment that the first change was counted back from.
-        now: behind.map_or_else(|| volume.clock().now(), |behind| behind.now),
-        blocks: status.blocks,
-        used: status.used,
-        base,
-        base_taken: taken,
-        first_change: behind.and_then(|behind| behind.first_change),
-        blocks_behind: behind.map_or(status.active + status.dirty, |behind| behind.blocks),
-    })
 }
 
 fn answer(stream: &mut (impl Write + ?Sized), answer: &Answer) -> Result<(), MirrorError> {
