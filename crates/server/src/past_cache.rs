@@ -18,14 +18,13 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use cairn_stream::ALIGNMENT;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 pub(crate) use reader::Source;
 pub(crate) use writer::{Line, write};
 
-/// What offsets, lengths and memory of direct requests are multiples of.
-const ALIGNMENT: usize = 4096;
 /// Bytes of a request.
 const PIECE: usize = 2 << 20;
 

@@ -2,8 +2,9 @@
 //!
 //! The device is read in pieces that are as long as the rest has use for ([`Appetite`]): what clients of the volume ask for stands behind them in the device's queue.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
 use cairn_base::{BLOCK_SIZE, Checksum, Clock};
 use cairn_device::Block;
@@ -12,6 +13,7 @@ use cairn_volume::Run;
 
 use crate::error::StreamError;
 use crate::gauge::Gauge;
+use crate::outgoing::{Outgoing, Spare};
 use crate::plan::Plan;
 use crate::work::Work;
 
@@ -40,10 +42,10 @@ pub enum Compression {
     Auto,
 }
 
-/// A record ready to go, but for its number.
+/// A record ready to go, but for its number: `header` has none, and is not in `record` yet.
 pub(crate) struct Ready {
     pub(crate) header: RecordHeader,
-    pub(crate) payload: Vec<u8>,
+    pub(crate) record: Outgoing,
 }
 
 /// The runs of each record, at least one, that one reader reads before it is another one's turn.
@@ -58,28 +60,28 @@ pub(crate) fn batches_of(plan: &Plan) -> impl Iterator<Item = Batch> + Send + '_
     })
 }
 
-/// Reads and encodes the batches that each call of `batches` gives, and gives each record to `sink` on this thread, in order. The first
+/// Reads and encodes the batches that each call of `batches` gives, and gives each record to `sink` on this thread, in order. The first of them comes at `position` of the stream. The first
 /// failure ends it.
 pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
     plan: &Plan,
-    batches: impl Fn() -> Batches + Sync,
+    (batches, position): (impl Fn() -> Batches + Sync, u64),
     (compression, gauge): (Compression, &Gauge),
     work: &mut Work<'_>,
-    sink: &mut dyn FnMut(&Ready, &mut Work<'_>) -> Result<(), StreamError>,
+    sink: &mut dyn FnMut(Ready, &mut Work<'_>) -> Result<(), StreamError>,
 ) -> Result<(), StreamError> {
     let clock = &**plan.volume.clock();
-    let sink = &mut |ready: &Ready, work: &mut Work<'_>| -> Result<(), StreamError> {
-        let began = clock.monotonic();
+    let sink = &mut |ready: Ready, work: &mut Work<'_>| -> Result<(), StreamError> {
+        let (bytes, began) = (u64::from(ready.header.payload), clock.monotonic());
         sink(ready, work)?;
-        gauge.sent(ready.payload.len() as u64, clock.monotonic().saturating_sub(began));
+        gauge.sent(bytes, clock.monotonic().saturating_sub(began));
         Ok(())
     };
+    let mut encoder = Encoder { compression, gauge, clock, spare: Arc::default(), position };
     let Some(threads) = work.threads else {
-        let encoder = Encoder { compression, gauge, clock, spare: None };
         for batch in batches() {
             let blocks = read(plan, &batch)?;
             for ready in encoder.encode(&batch, blocks)? {
-                sink(&ready, work)?;
+                sink(ready, work)?;
             }
         }
         return Ok(());
@@ -87,26 +89,20 @@ pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
     let appetite = &Appetite::new();
     let (mut reads_to, blocks_of): (Vec<_>, Vec<_>) = (0..READERS).map(|_| sync_channel(READS_AHEAD)).unzip();
     let (encoded_to, ready) = sync_channel(ENCODED_AHEAD);
-    let (give_back, spare) = channel();
-    let mut encoder =
-        Some((Encoder { compression, gauge, clock, spare: Some(spare) }, blocks_of, encoded_to));
+    let mut encoder = Some((encoder, blocks_of, encoded_to));
     let mut queue = Some(ready);
     let mut outcome = Ok(());
     let mut send = || {
         let Some(queue) = queue.take() else { return };
         // Dropping the queue at the first failure ends the other sides.
         outcome = queue.iter().try_for_each(|batch: Result<Vec<Ready>, StreamError>| {
-            for ready in batch? {
-                sink(&ready, work)?;
-                let _ = give_back.send(ready.payload);
-            }
-            Ok(())
+            batch?.into_iter().try_for_each(|ready| sink(ready, work))
         });
         drop(queue);
     };
     let mut encode = || {
-        if let Some((encoder, blocks_of, encoded_to)) = encoder.take() {
-            encode_all(&encoder, &blocks_of, &encoded_to, appetite);
+        if let Some((mut encoder, blocks_of, encoded_to)) = encoder.take() {
+            encode_all(&mut encoder, &blocks_of, &encoded_to, appetite);
         }
     };
     let mut encode_and_send = || threads.beside(&mut encode, &mut send);
@@ -184,7 +180,7 @@ fn reader<'a, Batches: Iterator<Item = Batch>>(
 
 /// Takes batches from the readers in turn, so in order, until the one whose turn it is has no more.
 fn encode_all(
-    encoder: &Encoder<'_>,
+    encoder: &mut Encoder<'_>,
     pieces_of: &[Receiver<Result<Piece, StreamError>>],
     encoded_to: &SyncSender<Result<Vec<Ready>, StreamError>>,
     appetite: &Appetite,
@@ -228,12 +224,13 @@ struct Encoder<'a> {
     compression: Compression,
     gauge: &'a Gauge,
     clock: &'a dyn Clock,
-    /// Buffers that were sent: memory of this size is costly to get anew each time.
-    spare: Option<Receiver<Vec<u8>>>,
+    spare: Arc<Spare>,
+    /// Where the next record begins in the stream.
+    position: u64,
 }
 
 impl Encoder<'_> {
-    fn encode(&self, batch: &Batch, blocks: Vec<Block>) -> Result<Vec<Ready>, StreamError> {
+    fn encode(&mut self, batch: &Batch, blocks: Vec<Block>) -> Result<Vec<Ready>, StreamError> {
         let mut blocks = blocks.into_iter();
         batch
             .iter()
@@ -245,21 +242,14 @@ impl Encoder<'_> {
             .collect()
     }
 
-    fn buffer(&self) -> Vec<u8> {
-        let mut buffer = self.spare.as_ref().and_then(|spare| spare.try_recv().ok()).unwrap_or_default();
-        buffer.clear();
-        buffer
-    }
-
-    fn record(&self, runs: &[Run], blocks: &[Block]) -> Result<Ready, StreamError> {
-        let mut payload = self.buffer();
-        payload.reserve(runs.len() * StreamRun::SIZE + blocks.len() * BLOCK_SIZE);
+    fn record(&mut self, runs: &[Run], blocks: &[Block]) -> Result<Ready, StreamError> {
+        let (table, plain) = (runs.len() * StreamRun::SIZE, blocks.len() * BLOCK_SIZE);
+        let mut record = Outgoing::new(&self.spare, self.position, table + plain);
         for (first, count) in runs {
-            payload.extend_from_slice(StreamRun::new(*first, *count as u32).bytes());
+            record.push(StreamRun::new(*first, *count as u32).bytes());
         }
-        let table = payload.len();
         for block in blocks {
-            payload.extend_from_slice(&block[..]);
+            record.push(&block[..]);
         }
         let mut encoding = Encoding::Plain;
         let pack = match self.compression {
@@ -268,13 +258,12 @@ impl Encoder<'_> {
             Compression::Auto => self.gauge.pays(),
         };
         if pack {
-            let (began, plain) = (self.clock.monotonic(), payload.len() - table);
-            let packed = zstd::bulk::compress(&payload[table..], ZSTD_LEVEL)?;
+            let began = self.clock.monotonic();
+            let packed = zstd::bulk::compress(&record.payload()[table..], ZSTD_LEVEL)?;
             let took = self.clock.monotonic().saturating_sub(began);
             self.gauge.packed(plain as u64, packed.len() as u64, took);
-            if packed.len() < payload.len() - table {
-                payload.truncate(table);
-                payload.extend_from_slice(&packed);
+            if packed.len() < plain {
+                record.replace_from(table, &packed);
                 encoding = Encoding::Zstd;
             }
         }
@@ -284,10 +273,11 @@ impl Encoder<'_> {
             sequence: 0,
             items: runs.len() as u32,
             blocks: blocks.len() as u32,
-            payload: payload.len() as u32,
-            checksum: Checksum::of(&payload),
+            payload: record.payload().len() as u32,
+            checksum: Checksum::of(record.payload()),
         };
-        Ok(Ready { header, payload })
+        self.position += record.bytes().len() as u64;
+        Ok(Ready { header, record })
     }
 }
 

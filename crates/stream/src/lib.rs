@@ -12,6 +12,7 @@ mod dump;
 mod encode;
 mod error;
 mod gauge;
+mod outgoing;
 mod plan;
 mod produce;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub use dump::{
 pub use encode::Compression;
 pub use error::{AbortReason, StreamError};
 pub use gauge::Gauge;
+pub use outgoing::{ALIGNMENT, Out, Outgoing};
 pub use plan::{Have, MIRROR_PREFIX, Plan};
 pub use produce::{Produced, Reached, abort, produce, produce_gauged};
 pub use work::{Progress, Threads, Work};

@@ -12,6 +12,7 @@ use cairn_format::stream::{
 use crate::encode::{Compression, Ready, batches_of, each_record};
 use crate::error::{AbortReason, StreamError};
 use crate::gauge::Gauge;
+use crate::outgoing::{Out, Plain};
 use crate::plan::Plan;
 use crate::work::{Progress, Work};
 
@@ -59,9 +60,11 @@ pub fn produce_gauged(
     work: &mut Work<'_>,
 ) -> Result<Produced, StreamError> {
     let total = plan.blocks();
+    let out = &mut Plain(out);
     let mut sender = Sender::new(out, None, Reached::default());
     sender.raw(&plan.header.to_bytes())?;
-    each_record(plan, || batches_of(plan), (compression, gauge), work, &mut |ready, work| {
+    let batches = (|| batches_of(plan), sender.at.bytes);
+    each_record(plan, batches, (compression, gauge), work, &mut |ready, work| {
         sender.tell_and_send(ready, total, work)
     })?;
     if sender.at.blocks != total {
@@ -100,7 +103,7 @@ pub(crate) fn abort_header(reason: AbortReason) -> RecordHeader {
 
 /// Numbers records, writes them, and sums them up.
 pub(crate) struct Sender<'a> {
-    pub(crate) out: &'a mut dyn Write,
+    pub(crate) out: &'a mut dyn Out,
     /// The dump whose record headers these are.
     dump: Option<DumpId>,
     pub(crate) at: Reached,
@@ -108,40 +111,50 @@ pub(crate) struct Sender<'a> {
 
 impl<'a> Sender<'a> {
     /// `out` has what is before `at`.
-    pub(crate) fn new(out: &'a mut dyn Write, dump: Option<DumpId>, at: Reached) -> Self {
+    pub(crate) fn new(out: &'a mut dyn Out, dump: Option<DumpId>, at: Reached) -> Self {
         Self { out, dump, at }
     }
 
     /// Writes a header and links it into the digest.
     pub(crate) fn raw(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
         self.out.write_all(bytes)?;
-        self.at.digest = chain_digest(self.at.digest, bytes);
-        self.at.bytes += bytes.len() as u64;
+        self.link(bytes);
         Ok(())
     }
 
-    fn send(&mut self, header: RecordHeader, payload: &[u8]) -> Result<(), StreamError> {
+    fn link(&mut self, head: &[u8]) {
+        self.at.digest = chain_digest(self.at.digest, head);
+        self.at.bytes += head.len() as u64;
+    }
+
+    /// The head with its number.
+    fn numbered(&self, header: RecordHeader) -> [u8; RecordHeader::SIZE] {
         let header = RecordHeader { sequence: self.at.records, ..header };
-        let head = match self.dump {
+        match self.dump {
             Some(dump) => header.to_bytes_in(dump),
             None => header.to_bytes(),
-        };
-        self.raw(&head)?;
-        self.out.write_all(payload)?;
+        }
+    }
+
+    fn count(&mut self, header: &RecordHeader) {
         self.at.records += 1;
         self.at.blocks += u64::from(header.blocks);
-        self.at.bytes += payload.len() as u64;
-        Ok(())
+        self.at.bytes += u64::from(header.payload);
     }
 
     pub(crate) fn tell_and_send(
         &mut self,
-        ready: &Ready,
+        ready: Ready,
         total: u64,
         work: &mut Work<'_>,
     ) -> Result<(), StreamError> {
         work.go_on()?;
-        self.send(ready.header, &ready.payload)?;
+        let Ready { header, mut record } = ready;
+        let head = self.numbered(header);
+        record.set_head(&head);
+        self.out.record(record)?;
+        self.link(&head);
+        self.count(&header);
         (work.progress)(Progress { blocks: self.at.blocks, blocks_total: total, bytes: self.at.bytes });
         Ok(())
     }
@@ -156,7 +169,11 @@ impl<'a> Sender<'a> {
             payload: payload.len() as u32,
             checksum: Checksum::of(payload),
         };
-        self.send(header, payload)
+        let head = self.numbered(header);
+        self.raw(&head)?;
+        self.out.write_all(payload)?;
+        self.count(&header);
+        Ok(())
     }
 
     /// The records of a snapshot table, but for the first `skip`.

@@ -19,7 +19,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use cairn_base::{Checksum, Clock, SnapshotId};
 use cairn_format::dump::{DumpId, DumpLevel};
-use cairn_stream::{Begun, Compression, Dump, DumpError, Onto, Produced, Reached, StreamError, Work};
+use cairn_stream::{Begun, Compression, Dump, DumpError, Onto, Out, Produced, Reached, StreamError, Work};
 use cairn_volume::{Kept, Role, Snapshot, Volume, VolumeError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -461,7 +461,7 @@ impl Ledger {
         dump: &Dump<'_>,
         (part, file): (usize, &File),
         begun: &Begun,
-        (out, line): (&mut dyn Write, &Line<'_>),
+        (out, line): (&mut dyn Out, &Line<'_>),
         (compression, work): (Compression, &mut Work<'_>),
     ) -> (Result<Produced, StreamError>, std::io::Result<()>) {
         // Who asks does not wait: one that is busy is asked again at the next record.

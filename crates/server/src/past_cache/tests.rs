@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_base::Rng;
-use cairn_stream::DumpBytes;
+use cairn_stream::{DumpBytes, Out, Outgoing};
 
+use super::writer::Writer;
 use super::*;
 
 const MIB: usize = 1 << 20;
@@ -64,6 +65,48 @@ fn what_is_written_from_any_place_on_is_in_the_file_and_nothing_else() {
 }
 
 #[test]
+fn records_and_what_is_between_them_are_in_the_file_one_behind_the_other() {
+    for folder in folders() {
+        for (case, at) in [0, 1, 4095, 4096, MIB + 4096, 3 * MIB + 77].into_iter().enumerate() {
+            for seed in 0..8 {
+                let (path, file) = file(folder.path());
+                let before = noise(1, at);
+                file.write_all_at(&before, 0).expect("written");
+                let mut rng = Rng::new(seed * 10 + case as u64);
+                let content = noise(seed, 12 * MIB + rng.below(9000) as usize);
+                let (written, last) = write(&file, at as u64, |out, line| {
+                    let (mut rest, mut place) = (&content[..], at as u64);
+                    while !rest.is_empty() {
+                        let length = match rng.below(4) {
+                            0 => rng.below(300),
+                            // A record that ends with a block.
+                            1 => (64 << 12) - place % 4096,
+                            2 => rng.below(100_000),
+                            _ => rng.below(MIB as u64),
+                        };
+                        let (now, later) = rest.split_at((1 + length as usize).min(rest.len()));
+                        match rng.below(8) {
+                            0 => out.write_all(now)?,
+                            // Whoever made it was wrong about its place.
+                            1 => out.record(Outgoing::copy_of(now, place + 1))?,
+                            _ => out.record(Outgoing::copy_of(now, place))?,
+                        }
+                        (rest, place) = (later, place + now.len() as u64);
+                        let upto = line.upto();
+                        assert!(at as u64 <= upto && upto <= place, "{upto} of {place}");
+                    }
+                    io::Result::Ok(())
+                });
+                written.and(last).expect("written");
+                let found = std::fs::read(&path).expect("the file");
+                assert!(found[..at] == before && found[at..] == content, "from {at} on, seed {seed}");
+                assert!(!is_direct(&file), "its client reads it as before");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_said_to_be_written_is_in_the_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let (path, file) = file(folder.path());
@@ -97,6 +140,14 @@ fn disk_that_is_full_is_told_once_and_nothing_is_written_any_more() {
         assert!(out.write_all(b"more").is_err(), "nothing is taken behind a failure");
         outcome
     });
+    assert_eq!(written.expect_err("it is full").kind(), io::ErrorKind::StorageFull);
+    assert!(last.is_err());
+    let records = |out: &mut Writer<'_>, _: &Line<'_>| {
+        (0..100).try_for_each(|number: u64| {
+            out.record(Outgoing::copy_of(&noise(4, MIB + 1), number * (MIB as u64 + 1)))
+        })
+    };
+    let (written, last) = write(&file, 0, records);
     assert_eq!(written.expect_err("it is full").kind(), io::ErrorKind::StorageFull);
     assert!(last.is_err());
     let (written, last) = write(&file, 0, |out, _| out.write_all(b"a little"));

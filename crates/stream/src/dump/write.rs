@@ -12,6 +12,7 @@ use super::resume::Begun;
 use crate::encode::{Batch, Compression, batches_of, each_record};
 use crate::error::{AbortReason, StreamError};
 use crate::gauge::Gauge;
+use crate::outgoing::{Out, Plain};
 use crate::plan::Plan;
 use crate::produce::{Produced, Reached, Sender, abort_header};
 use crate::work::Work;
@@ -32,7 +33,7 @@ pub struct DumpLabel {
 /// Where a part goes that can be gone on with.
 pub struct Onto<'a> {
     /// The file, behind what is there of the part.
-    pub out: &'a mut dyn Write,
+    pub out: &'a mut dyn Out,
     /// Called after each record with blocks, when `out` has it: whoever makes the file durable then and remembers where that was need not verify what is before it when
     /// the dump goes on ([`Dump::begun`]).
     pub reached: &'a mut dyn FnMut(&Reached) -> io::Result<()>,
@@ -91,6 +92,7 @@ impl<'a> Dump<'a> {
         compression: Compression,
         work: &mut Work<'_>,
     ) -> Result<Produced, StreamError> {
+        let out = &mut Plain(out);
         let mut sender = Sender::new(out, Some(self.label.id), Reached::default());
         let written = self.write_records(part, &mut sender, compression, work, &mut |_| Ok(()));
         if let Err(error) = written {
@@ -142,7 +144,7 @@ impl<'a> Dump<'a> {
         let there = sender.at.records;
         sender.entries(&plan.table, there as usize, work)?;
         let skip = there.saturating_sub(shape.table).min(shape.extents);
-        let batches = || self.batches_behind(part, skip as usize);
+        let batches = (|| self.batches_behind(part, skip as usize), sender.at.bytes);
         each_record(plan, batches, (compression, &Gauge::new()), work, &mut |ready, work| {
             sender.tell_and_send(ready, shape.blocks, work)?;
             Ok(reached(&sender.at)?)

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::Reached;
+use crate::{Out, Reached};
 
 const ID: DumpId = DumpId([7; 16]);
 
@@ -126,6 +126,8 @@ fn parts_that_were_cut_in_the_middle_of_a_batch_go_on_and_are_restored() {
 
 /// Takes so many bytes and is full then.
 struct Full<'a>(&'a mut Vec<u8>, usize);
+
+impl Out for Full<'_> {}
 
 impl Write for Full<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

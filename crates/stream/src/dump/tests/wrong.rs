@@ -290,6 +290,8 @@ struct Holding {
     written: Vec<u8>,
 }
 
+impl crate::Out for Holding {}
+
 impl std::io::Write for Holding {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.held.extend(bytes);
