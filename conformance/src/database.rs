@@ -1,11 +1,13 @@
-//! PostgreSQL on a LUN: after each kill it comes up with every acknowledged transaction; from the mirror, with those before the last image.
+//! PostgreSQL on a LUN or on the files of a volume: after each kill it comes up with every acknowledged transaction; from the mirror, with those before the last image.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use cairn_base::Rng;
 
+use crate::files::{Tree, cannot_mount as cannot_mount_files};
 use crate::mount::{Mounted, Taken, cannot_mount};
 use crate::postgres::{Ledger, Load, Postgres, programs};
 use crate::program::{run as run_program, wait_until};
@@ -15,34 +17,80 @@ use crate::server::Cairn;
 const VOLUME_BYTES: u64 = 2 << 30;
 const LUN_BYTES: u64 = 512 << 20;
 
+/// What the database is on.
+#[derive(Clone, Copy)]
+pub(crate) enum On {
+    Lun,
+    Files,
+}
+
+enum Ground {
+    Lun(Mounted),
+    Files(Tree),
+}
+
+impl Ground {
+    fn new(world: &World, cairn: &Cairn, volume: &str, (on, taken): (On, Taken)) -> Result<Self> {
+        Ok(match on {
+            On::Lun => Self::Lun(Mounted::attach(world, cairn, &format!("{volume}/db"), taken)?),
+            On::Files => Self::Files(Tree::mount(world, cairn, volume)?),
+        })
+    }
+
+    fn folder(&self) -> &Path {
+        match self {
+            Self::Lun(mounted) => &mounted.folder,
+            Self::Files(tree) => &tree.folder,
+        }
+    }
+
+    /// Nobody uses it any more.
+    fn leave(self, cairn: &Cairn) -> Result<()> {
+        match self {
+            Self::Lun(mounted) => mounted.detach(),
+            Self::Files(tree) => cairn.cli(&["unmount", &tree.folder.display().to_string()]).map(drop),
+        }
+    }
+}
+
 /// What both scenarios are made of.
 struct Site<'a> {
     world: &'a World,
+    on: On,
     ledger: Arc<Ledger>,
     // Dropped from top to bottom: each stands on the next.
     postgres: Option<Postgres>,
-    mounted: Option<Mounted>,
+    ground: Option<Ground>,
     cairn: Cairn,
 }
 
 impl<'a> Site<'a> {
     /// A new database, or why there can't be one here.
-    fn new(world: &'a World, mirror: &str) -> Result<Result<Self, Verdict>> {
+    fn new(world: &'a World, on: On, mirror: &str) -> Result<Result<Self, Verdict>> {
         if programs().is_none() {
             return Ok(Err(Verdict::without("postgresql")));
         }
         // The database's user passes through.
         std::fs::set_permissions(&world.folder, std::fs::Permissions::from_mode(0o755))?;
         let cairn = Cairn::start(world, "source", &["--mirror", mirror])?;
-        cairn.make_lun(VOLUME_BYTES, LUN_BYTES)?;
-        if let Some(verdict) = cannot_mount(world, &cairn)? {
+        let cannot = match on {
+            On::Lun => {
+                cairn.make_lun(VOLUME_BYTES, LUN_BYTES)?;
+                cannot_mount(world, &cairn)?
+            }
+            On::Files => {
+                cairn.make_volume(VOLUME_BYTES)?;
+                cannot_mount_files(&[])?
+            }
+        };
+        if let Some(verdict) = cannot {
             return Ok(Err(verdict));
         }
-        let mounted = Mounted::attach(world, &cairn, "vol0/db", Taken::Empty)?;
-        let postgres = Postgres::start(world, &mounted.folder, "source", true)?;
+        let ground = Ground::new(world, &cairn, "vol0", (on, Taken::Empty))?;
+        let postgres = Postgres::start(world, ground.folder(), "source", true)?;
         postgres.make_tables()?;
         let ledger = Arc::new(Ledger::new(world)?);
-        Ok(Ok(Self { world, cairn, mounted: Some(mounted), postgres: Some(postgres), ledger }))
+        Ok(Ok(Self { world, on, cairn, ground: Some(ground), postgres: Some(postgres), ledger }))
     }
 
     fn postgres(&self) -> Result<&Postgres> {
@@ -74,21 +122,35 @@ impl<'a> Site<'a> {
         // Clients that run on see errors now; whatever is still acknowledged must hold as well.
         load.end();
         self.postgres.take().context("no database")?.end_at_once()?;
-        // A file system whose disk is gone unmounts all the same.
-        self.mounted.take().context("not mounted")?.detach()
+        self.ground = match self.ground.take() {
+            Some(Ground::Files(tree)) => {
+                tree.is_gone()?;
+                Some(Ground::Files(tree))
+            }
+            // A file system whose disk is gone unmounts all the same.
+            Some(Ground::Lun(mounted)) => mounted.detach().map(|()| None)?,
+            None => None,
+        };
+        Ok(())
     }
 
     /// Starts all again and compares.
     fn come_back(&mut self, facts: &mut Facts, rng: &mut Rng) -> Result<()> {
         facts.add("kills", 1 + self.cairn.serve_after_stumbling(rng)?);
         self.cairn.check("vol0")?;
-        let mounted = Mounted::attach(self.world, &self.cairn, "vol0/db", Taken::AfterKill)?;
-        let postgres = Postgres::start(self.world, &mounted.folder, "source", false)?;
+        let ground = match self.ground.take() {
+            Some(Ground::Files(tree)) => {
+                tree.is_back()?;
+                Ground::Files(tree)
+            }
+            _ => Ground::new(self.world, &self.cairn, "vol0", (self.on, Taken::AfterKill))?,
+        };
+        let postgres = Postgres::start(self.world, ground.folder(), "source", false)?;
         let rows = postgres.compare(&self.ledger, &self.ledger.acknowledged())?;
         facts.max("transactions acknowledged", self.ledger.count());
         facts.max("rows found", rows);
         facts.add("recoveries", 1);
-        (self.mounted, self.postgres) = (Some(mounted), Some(postgres));
+        (self.ground, self.postgres) = (Some(ground), Some(postgres));
         Ok(())
     }
 
@@ -96,15 +158,15 @@ impl<'a> Site<'a> {
     fn end(mut self) -> Result<()> {
         self.postgres()?.check_indexes()?;
         self.postgres.take().context("no database")?.stop()?;
-        self.mounted.take().context("not mounted")?.detach()?;
+        self.ground.take().context("not mounted")?.leave(&self.cairn)?;
         self.cairn.check("vol0")?;
         self.cairn.log_is_clean()
     }
 }
 
 /// Kills of the server under the database.
-pub(crate) fn killed(world: &World, rounds: u32) -> Result<Verdict> {
-    let mut site = match Site::new(world, "off")? {
+pub(crate) fn killed(world: &World, rounds: u32, on: On) -> Result<Verdict> {
+    let mut site = match Site::new(world, on, "off")? {
         Ok(site) => site,
         Err(verdict) => return Ok(verdict),
     };
@@ -121,8 +183,8 @@ pub(crate) fn killed(world: &World, rounds: u32) -> Result<Verdict> {
 }
 
 /// A mirror that is updated under the database; either server is killed within an update; failover.
-pub(crate) fn mirrored(world: &World, rounds: u32) -> Result<Verdict> {
-    let mut site = match Site::new(world, "127.0.0.1:0")? {
+pub(crate) fn mirrored(world: &World, rounds: u32, on: On) -> Result<Verdict> {
+    let mut site = match Site::new(world, on, "127.0.0.1:0")? {
         Ok(site) => site,
         Err(verdict) => return Ok(verdict),
     };
@@ -180,13 +242,13 @@ fn fail_over(
     destination.json(&["mirror", "failover", &copy, "--yes"])?;
     facts.add("failovers", 1);
     destination.check(&copy)?;
-    let mounted = Mounted::attach(site.world, destination, &format!("{copy}/db"), Taken::AfterKill)?;
-    let mut postgres = Postgres::start(site.world, &mounted.folder, "destination", false)?;
+    let ground = Ground::new(site.world, destination, &copy, (site.on, Taken::AfterKill))?;
+    let mut postgres = Postgres::start(site.world, ground.folder(), "destination", false)?;
     postgres.compare(&site.ledger, &promised).context("on the mirror after failover")?;
     facts.add("transactions promised by the mirror", promised.len() as u64);
     postgres.sql("insert into acknowledged values (0)").context("the mirror takes writes")?;
     postgres.stop()?;
-    mounted.detach()?;
+    ground.leave(destination)?;
     run_program(&mut destination.command(&["volume", "delete", &copy, "--yes"]))?;
     site.come_back(facts, rng)
 }

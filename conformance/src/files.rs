@@ -16,53 +16,74 @@ use crate::server::Cairn;
 /// What pjdfstest finds and why that is so: a name of a test a line, blanks, and the reason.
 const EXCEPTIONS: &str = include_str!("../pjdfstest.txt");
 
-/// A server with files of `vol0` on a directory; they go from there when this goes.
+/// Files of a volume on a directory; they go from there when this goes.
+pub(crate) struct Tree {
+    pub(crate) folder: PathBuf,
+}
+
+impl Tree {
+    pub(crate) fn mount(world: &World, cairn: &Cairn, volume: &str) -> Result<Self> {
+        let tree = Self { folder: world.folder.join(format!("files-{volume}")) };
+        std::fs::create_dir_all(&tree.folder)?;
+        cairn.cli(&["mount", volume, &tree.folder.display().to_string(), "--dev", "--suid"])?;
+        Ok(tree)
+    }
+
+    /// Without its server: whoever uses it is told.
+    pub(crate) fn is_gone(&self) -> Result<()> {
+        match std::fs::read_dir(&self.folder) {
+            Ok(_) => bail!("without its server the mount answers"),
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => Ok(()),
+            Err(error) => bail!("without its server the mount says: {error}"),
+        }
+    }
+
+    /// With a server that was started again.
+    pub(crate) fn is_back(&self) -> Result<()> {
+        std::fs::read_dir(&self.folder).map(drop).context("the mount is not there again")
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.folder).output();
+    }
+}
+
+/// A server with files of `vol0` on a directory.
 struct Files {
+    tree: Tree,
     cairn: Cairn,
-    folder: PathBuf,
 }
 
 impl Files {
     fn start(world: &World, bytes: u64) -> Result<Self> {
         let cairn = Cairn::start_alone(world, "server")?;
         cairn.make_volume(bytes)?;
-        let folder = world.folder.join("files");
-        std::fs::create_dir_all(&folder)?;
-        let files = Self { cairn, folder };
-        files.cairn.cli(&["mount", "vol0", &files.folder.display().to_string(), "--dev", "--suid"])?;
-        Ok(files)
+        Ok(Self { tree: Tree::mount(world, &cairn, "vol0")?, cairn })
     }
 
     /// Kills the server, at times while it starts again; the mount is there afterwards, and the volume is sound.
     fn fall(&self, rng: &mut cairn_base::Rng) -> Result<u64> {
         self.cairn.kill()?;
-        if let Err(error) = std::fs::read_dir(&self.folder) {
-            let is_gone = error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error());
-            if !is_gone {
-                bail!("without its server the mount says: {error}");
-            }
-        } else {
-            bail!("without its server the mount answers");
-        }
+        self.tree.is_gone()?;
         let kills = 1 + self.cairn.serve_after_stumbling(rng)?;
         self.cairn.check("vol0")?;
-        std::fs::read_dir(&self.folder).context("the mount is not there again")?;
+        self.tree.is_back()?;
         Ok(kills)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+    fn folder(&self) -> &Path {
+        &self.tree.folder
     }
-}
 
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.folder).output();
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder().join(name)
     }
 }
 
 /// Why this machine cannot mount files; `None` when it can.
-fn cannot_mount(programs: &[&str]) -> Result<Option<Verdict>> {
+pub(crate) fn cannot_mount(programs: &[&str]) -> Result<Option<Verdict>> {
     if !Path::new("/dev/fuse").exists() {
         return Ok(Some(Verdict::Skipped { needs: "/dev/fuse is missing".to_owned(), kernel: true }));
     }
@@ -85,9 +106,9 @@ pub(crate) fn posix(world: &World, _rounds: u32) -> Result<Verdict> {
         &configuration,
         "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n\n[settings]\nnaptime = 0.01\nallow_remount = false\n\n[dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n",
     )?;
-    std::fs::set_permissions(&files.folder, std::os::unix::fs::PermissionsExt::from_mode(0o1777))?;
+    std::fs::set_permissions(files.folder(), std::os::unix::fs::PermissionsExt::from_mode(0o1777))?;
     let mut suite = Command::new("pjdfstest");
-    suite.arg("-c").arg(&configuration).arg("-p").arg(&files.folder).env("NO_COLOR", "1");
+    suite.arg("-c").arg(&configuration).arg("-p").arg(files.folder()).env("NO_COLOR", "1");
     let output = suite.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut facts = Facts::default();

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use cairn_base::Rng;
 
+use crate::database::On;
+
 /// What a scenario runs with.
 #[derive(Debug, Clone)]
 pub struct World {
@@ -118,13 +120,25 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "database",
         shows: "PostgreSQL under pgbench on an ext4 of a LUN: it comes up after each kill, with every acknowledged transaction",
         rounds: 50,
-        run: crate::database::killed,
+        run: |world, rounds| crate::database::killed(world, rounds, On::Lun),
     },
     Scenario {
         name: "database-mirror",
         shows: "the same from the mirror after failover, with every transaction that was acknowledged before the last image",
         rounds: 50,
-        run: crate::database::mirrored,
+        run: |world, rounds| crate::database::mirrored(world, rounds, On::Lun),
+    },
+    Scenario {
+        name: "database-files",
+        shows: "PostgreSQL on the files of a volume: likewise",
+        rounds: 50,
+        run: |world, rounds| crate::database::killed(world, rounds, On::Files),
+    },
+    Scenario {
+        name: "database-files-mirror",
+        shows: "the same from the mirror of those files after failover",
+        rounds: 50,
+        run: |world, rounds| crate::database::mirrored(world, rounds, On::Files),
     },
     Scenario {
         name: "initiator",

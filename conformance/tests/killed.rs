@@ -29,6 +29,16 @@ fn database_comes_up_from_the_mirror_at_its_last_image() {
 }
 
 #[test]
+fn database_on_files_has_every_acknowledged_transaction_after_kills() {
+    short::run("database-files", 2, true);
+}
+
+#[test]
+fn database_on_files_comes_up_from_the_mirror_at_its_last_image() {
+    short::run("database-files-mirror", 1, true);
+}
+
+#[test]
 fn database_over_iscsi_on_disks_that_remember_has_every_acknowledged_transaction_after_kills() {
     let facts = short::run("initiator", 2, false);
     assert!(facts.is_none_or(|facts| facts.get("kills that the initiator got over") == 2));
