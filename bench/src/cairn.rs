@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -126,6 +126,15 @@ impl Cairn {
     /// Runs a command of the command line and gives what it printed.
     pub(crate) fn cli(&self, arguments: &[&str]) -> Result<String> {
         run(&mut self.command(arguments))
+    }
+
+    /// Runs a dump to standard output, and reads it: one that goes to `/dev/null` does not count, and none is made against it.
+    pub(crate) fn dump_through_pipe(&self, arguments: &[&str]) -> Result<()> {
+        let mut dump = self.command(arguments).stdout(Stdio::piped()).spawn()?;
+        let mut out = dump.stdout.take().context("no pipe")?;
+        std::io::copy(&mut out, &mut std::io::sink())?;
+        ensure!(dump.wait()?.success(), "{arguments:?} failed");
+        Ok(())
     }
 
     /// Runs a command with `--json` and gives the last object that it printed.

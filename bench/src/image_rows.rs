@@ -351,7 +351,7 @@ fn incremental(plan: &Plan, report: &mut Report) -> Result<()> {
          btrfs subvolume create {btrfs}/now; cp {image} {btrfs}/now/disk; sync; btrfs subvolume snapshot -r {btrfs}/now {btrfs}/before",
         bytes * 3
     ));
-    cairn.cli(&["image", "dump", "vol0", "-0", "--to", "/dev/null"])?;
+    cairn.dump_through_pipe(&["image", "dump", "vol0", "-0", "--to", "-"])?;
     ext4.mounted(change)?;
     let written = known.write_changes(&ext4.image, &cairn.folder().join("nbd.sock"), "vol0/db")?;
     report.note(format!(

@@ -390,6 +390,37 @@ fn dump_whose_date_stands_has_its_files_though_the_server_dies_before_it_says_so
     }
 }
 
+/// Somebody wants to know how long a dump takes.
+#[test]
+fn dump_that_is_thrown_away_leaves_no_date() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path(), &[]);
+    let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    fs::write(mounted.path("first"), "one").unwrap();
+    // As its users write it.
+    mounted.server.good(&["dump", "-0uf", &path("0"), "vol0"]);
+    wait_for_the_next_second();
+    fs::write(mounted.path("second"), "two").unwrap();
+    let dates = || mounted.server.json(&["dump", "--dates", "vol0"]);
+    let before = dates();
+    for level in ["-0", "-1"] {
+        let output = mounted.server.run(&["dump", level, "-f", "/dev/null", "vol0"]);
+        assert!(output.status.success(), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("does not count"), "{output:?}");
+        assert_eq!(dates(), before);
+    }
+    wait_for_the_next_second();
+    mounted.server.good(&["dump", "-1", "-f", &path("1"), "vol0"]);
+    let restored = tempfile::tempdir().unwrap();
+    for dump in ["0", "1"] {
+        restore_ours(&scratch.path().join(dump), restored.path());
+    }
+    assert_eq!(files(restored.path()), files(&mounted.point));
+}
+
 #[test]
 fn dump_after_a_rollback_does_not_go_by_the_date_of_what_was_given_up() {
     if !can_mount() {

@@ -287,6 +287,30 @@ fn killed_dump_leaves_no_whole_file_and_killed_restore_no_volume() {
     assert!(server.good(&["volume", "check", "w", "--deep"]).contains("sound"));
 }
 
+/// Somebody wants to know how long a dump takes.
+#[test]
+fn dump_that_is_thrown_away_takes_nothing_from_those_that_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = served(dir.path());
+    fill(&server, 0, 500, 1);
+    let (full, more) = (path(dir.path(), "full"), path(dir.path(), "more"));
+    server.good(&["image", "dump", "v", "--to", &full]);
+    fill(&server, 0, 10, 2);
+    let before = (server.json(&["image", "levels", "v"]), server.json(&["snapshot", "list", "v"]));
+    let base = before.1[0]["name"].as_str().unwrap().strip_prefix("v@").unwrap();
+    for arguments in [&["-0"][..], &["-1"], &["--base", base]] {
+        let thrown_away = [&["image", "dump", "v", "--to", "/dev/null"], arguments].concat();
+        let output = server.run(&thrown_away);
+        assert!(output.status.success(), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("does not count"), "{output:?}");
+        assert_eq!((server.json(&["image", "levels", "v"]), server.json(&["snapshot", "list", "v"])), before);
+    }
+    fill(&server, 20, 10, 3);
+    server.good(&["image", "dump", "v", "-1", "--to", &more]);
+    server.good(&["image", "restore", "w", &more, &full]);
+    assert_eq!(content(server.disk("w/db")), content(server.disk("v/db")));
+}
+
 #[test]
 fn dump_against_a_named_snapshot_and_of_one() {
     let dir = tempfile::tempdir().unwrap();

@@ -26,6 +26,7 @@ use crate::contents::find_snapshot;
 use crate::error::ServerError;
 use crate::groups::Groups;
 use crate::handover::Handed;
+use crate::images::NOT_COUNTED;
 use crate::jobs::Progress;
 use crate::server::Server;
 use crate::state;
@@ -267,10 +268,14 @@ impl Server {
         self.jobs.start("file dump", volume, move |progress| {
             progress.phase("making a snapshot");
             server.clear_left_dumps_of(&making.open);
+            let keeps_nothing = handed.keep_nothing();
+            if keeps_nothing {
+                progress.note(NOT_COUNTED.to_owned());
+            }
             let frozen = making.freeze()?;
             let outcome = making.write(&frozen, &mut handed, progress);
             let noted = outcome.and_then(|(result, noted)| {
-                if !server.note_date(&making, &frozen, &result, noted)? {
+                if !keeps_nothing && !server.note_date(&making, &frozen, &result, noted)? {
                     let what = "the volume was rolled back while it was dumped: no dump of a higher level can be made on top of this one";
                     progress.note(what.to_owned());
                 }

@@ -9,10 +9,12 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use libc::makedev;
 use parking_lot::Mutex;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
@@ -24,6 +26,9 @@ pub const HANDOVER_FILES_MAX: usize = 64;
 /// Clients at a time.
 const CLIENTS_MAX: usize = 64;
 
+/// `/dev/null` and `/dev/zero`.
+const SINKS: [u64; 2] = [makedev(1, 3), makedev(1, 5)];
+
 /// What a client handed over.
 pub(crate) struct Handed {
     pub(crate) files: Vec<File>,
@@ -31,6 +36,14 @@ pub(crate) struct Handed {
     pub(crate) gone: Arc<AtomicBool>,
     /// What went through a pipe is where the client wants it, and durable.
     pub(crate) kept: Arc<AtomicBool>,
+}
+
+impl Handed {
+    /// Some of what is written to them is kept nowhere: a dump that nothing can be made against, as it is not there to be restored.
+    pub(crate) fn keep_nothing(&self) -> bool {
+        let is_sink = |file: &File| file.metadata().is_ok_and(|found| SINKS.contains(&found.rdev()));
+        self.files.iter().any(is_sink)
+    }
 }
 
 /// Files that wait for the request that names them.

@@ -98,6 +98,9 @@ impl Drop for Turn {
     }
 }
 
+/// Of a dump whose files [keep nothing](Handed::keep_nothing).
+pub(crate) const NOT_COUNTED: &str = "what goes to /dev/null is kept nowhere, so this dump does not count: later ones are made against those before it";
+
 /// What a dump is made against, and at which level.
 struct Against {
     level: DumpLevel,
@@ -434,7 +437,7 @@ impl Task<'_> {
         if outcome.is_err() {
             making.release();
         }
-        if outcome.is_err() && own {
+        if own && (outcome.is_err() || self.handed.keep_nothing()) {
             // What was made for a dump that is not there is of no use.
             let _ = open.volume.hold_snapshot(target.id, false);
             let _ = open.volume.delete_snapshots(&[target.id]);
@@ -461,6 +464,10 @@ impl Task<'_> {
         let compression = if self.request.compress { Compression::Zstd } else { Compression::None };
         let plan = self.plan(against, target)?;
         let result = self.job(id, against, compression, target, None).write(&plan, target)?;
+        if self.handed.keep_nothing() {
+            self.progress.note(NOT_COUNTED.to_owned());
+            return Ok(result);
+        }
         if own && against.level == DumpLevel::AgainstSnapshot {
             // It is its owner's now, as a base of other dumps.
             let volume = &self.making.open.name;

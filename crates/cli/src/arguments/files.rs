@@ -143,6 +143,9 @@ pub struct Dump {
     /// Replace a file that exists
     #[arg(long)]
     pub overwrite: bool,
+    /// Note its date for later levels, as `dump -u` does: all do, but those to /dev/null
+    #[arg(short = 'u', conflicts_with_all = ["dry_run", "dates"])]
+    pub note: bool,
     /// Only say what it would have
     #[arg(short = 'n', long, conflicts_with = "dates")]
     pub dry_run: bool,
