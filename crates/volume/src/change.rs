@@ -140,6 +140,31 @@ impl Volume {
         }
     }
 
+    /// The same for a change that nobody waits for, as the time of a read: false, and nothing of it was taken, where it would have to wait for room in the volume or in memory, or for a rollback.
+    ///
+    /// # Errors
+    /// As [`Volume::change`], but for [`VolumeError::NoSpace`].
+    pub fn change_at_once(self: &Arc<Self>, change: Change) -> Result<bool, VolumeError> {
+        loop {
+            let root = self.state.lock().committed.root.generation;
+            let known = self.known(&change)?;
+            let leaves = self.look_at_paths(&change, &known)?;
+            let mut state = self.state.lock();
+            state.check_writable()?;
+            state.settle_releases();
+            let cost = state.cost_of_change(&change, &change.by_file());
+            if state.rolling_back || !self.has_memory_for_change(&state) || !state.may_take(cost) {
+                return Ok(false);
+            }
+            if change.head.is_some_and(|Head(head)| head != state.heads) {
+                return Err(VolumeError::OtherHead);
+            }
+            if is_still_so(&state, &known, root) {
+                return self.take_change(state, change, &known, leaves).map(|()| true);
+            }
+        }
+    }
+
     /// The present inodes of all files that are concerned; none for those that the change makes.
     fn known(self: &Arc<Self>, change: &Change) -> Result<Known, VolumeError> {
         let mut known = Known::new();

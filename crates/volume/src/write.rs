@@ -262,6 +262,12 @@ impl Volume {
         outcome
     }
 
+    /// Whether there is room in memory for another change.
+    pub(crate) fn has_memory_for_change(&self, state: &State) -> bool {
+        state.open.unplaced + state.flying <= self.memory.dirty_blocks
+            && state.open.weight() <= self.memory.changes_hard
+    }
+
     /// Waits until there is room in memory for another change.
     fn admit_to_memory(self: &Arc<Self>) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
         loop {

@@ -70,7 +70,7 @@ impl Tree {
         Ok(read.slice((offset - first * BLOCK) as usize, (end - offset) as usize))
     }
 
-    /// A read that can't note its time has read all the same.
+    /// A read that can't note its time has read all the same, and waits for no room to note it.
     fn note_access(&self, inode: &Inode) {
         let now = self.volume().coarse_now().0.cast_signed();
         let attributes = &inode.attributes;
@@ -83,7 +83,7 @@ impl Tree {
         let mut edit = Edit::new(&self.source, &self.quotas);
         if let Ok(inode) = edit.inode_mut(inode.id) {
             inode.attributes.accessed_ns = now;
-            let _ = edit.commit(false);
+            let _ = edit.commit_at_once();
         }
     }
 

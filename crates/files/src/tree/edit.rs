@@ -173,6 +173,13 @@ impl<'a> Edit<'a> {
         self.records.insert(number, record);
     }
 
+    /// Hands changes of attributes alone to the volume where that can be done without waiting for anything; else nothing of them is done. They change nothing that counts in a quota.
+    pub(crate) fn commit_at_once(mut self) -> Result<(), TreeError> {
+        self.inodes.values().for_each(|inode| self.change.put(*inode));
+        self.source.volume().change_at_once(self.change)?;
+        Ok(())
+    }
+
     /// Hands the operation to the volume. `frees`: it is made to free space, and may use the reserve.
     pub(crate) fn commit(mut self, frees: bool) -> Result<(), TreeError> {
         let mut counted = Counted::default();

@@ -134,6 +134,48 @@ fn full_volume_says_so_and_nothing_suffers() {
 }
 
 #[test]
+fn reads_of_a_full_volume_wait_for_no_room_to_note_their_time() {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(2048, Role::Normal)));
+    format(&*device, 2048);
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+    let tree = Tree::open(open_volume(&device, clock.clone())).expect("a tree is made");
+    let make = |n: u32| {
+        let file = tree.make(tree.root(), format!("{n}").as_bytes(), &FILE).expect("there is room").file;
+        tree.write(file, 0, b"content").expect("there is room");
+        file
+    };
+    let files: Vec<FileId> = (0..300).map(make).collect();
+    let full = tree.make(tree.root(), b"full", &FILE).expect("there is room").file;
+    // To the last block.
+    let mut at = 0;
+    for bytes in [1 << 20, 4096] {
+        while let Ok(count) = tree.write(full, at, &vec![1; bytes]).map(|count| count as u64)
+            && count > 0
+        {
+            at += count;
+        }
+    }
+    let points = || tree.volume().status().consistency_points;
+    let before = points();
+    clock.advance(Duration::from_secs(100));
+    for file in &files {
+        assert_eq!(tree.read(*file, 0, 99).expect("it reads"), b"content");
+    }
+    assert_eq!(points(), before, "consistency points were made to find room for the times of reads");
+    // Where there is room they are noted.
+    tree.unlink(tree.root(), b"full").expect("it is there");
+    for _ in 0..4 {
+        tree.volume().background(Duration::ZERO).expect("it frees");
+        tree.volume().consistency_point().expect("it commits");
+    }
+    for file in &files {
+        tree.read(*file, 0, 99).expect("it reads");
+        assert_eq!(tree.stat(*file).expect("it is there").accessed_ns, 101_000_000_000);
+    }
+    assert_whole(&tree);
+}
+
+#[test]
 fn image_shows_what_was_there_and_takes_no_change() {
     let (_device, tree) = fresh(4096);
     let file = tree.make(tree.root(), b"a", &FILE).expect("there is room").file;
