@@ -6,7 +6,7 @@ use cairn_base::FileId;
 
 use super::edit::Edit;
 use super::error::TreeError;
-use super::stat::NodeKind;
+use super::stat::{Entry, NodeKind};
 use super::{Tree, trie};
 
 /// Names that one round of emptying the orphan directory looks at.
@@ -66,18 +66,39 @@ impl Tree {
         edit.commit(true)
     }
 
-    /// Empties the orphan directory: what is in it was open at a crash.
+    /// Empties the orphan directory: what is in it was open at a crash. What can't be read stays there, and costs nothing else.
     pub(crate) fn free_orphans(&self) -> Result<(), TreeError> {
+        let mut from = 0;
         loop {
             let inode = self.directory(self.orphans)?;
-            let entries = trie::list(&mut &self.source, &inode, 0, ROUND)?;
-            if entries.is_empty() {
-                return Ok(());
-            }
-            for entry in entries {
-                self.free_orphan(entry.file)?;
+            let entries = trie::list(&mut &self.source, &inode, from, ROUND)?;
+            let Some(last) = entries.last() else { return Ok(()) };
+            from = last.cookie + 1;
+            for entry in &entries {
+                match self.free_entry(entry) {
+                    Err(reason @ TreeError::Damaged(_)) => {
+                        tracing::error!(file = %entry.file, %reason, "a file without names can't be freed");
+                    }
+                    freed => freed?,
+                }
             }
         }
+    }
+
+    /// Takes a name out of the orphan directory, and its file with it if that has none besides. The directory may be of somebody who means harm, or damaged: then it can name anything.
+    fn free_entry(&self, entry: &Entry) -> Result<(), TreeError> {
+        let _names = self.names.write();
+        let _files = self.lock_files(&[entry.file, self.orphans]);
+        let mut edit = Edit::new(self.live()?, &self.quotas);
+        trie::remove(&mut edit, self.orphans, entry.cookie)?;
+        match edit.inode(entry.file) {
+            Ok(inode) if inode.attributes.links == 0 && !self.is_own(entry.file) => {
+                edit.remove(entry.file)?
+            }
+            Ok(_) | Err(TreeError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        edit.commit(true)
     }
 
     /// Holds a file that was just made without a name, for who has made it. Nobody else knows of it.

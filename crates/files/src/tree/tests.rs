@@ -14,6 +14,7 @@ mod ahead;
 mod cut;
 mod difference;
 mod directories;
+mod forged;
 mod quotas;
 mod rollback;
 mod rules;
