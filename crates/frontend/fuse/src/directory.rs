@@ -84,8 +84,9 @@ fn read_tree(
             let stat = (listing.plus && !is_dot).then(|| slot.tree.stat(found.file)).and_then(Result::ok);
             let told = match stat {
                 Some(stat) => {
-                    shown.told_at_top(node, &found.name);
-                    shown.entry(slot, &stat)?
+                    let may_keep = shown.may_keep(slot, node, &found.name);
+                    let told = shown.entry(slot, &stat)?;
+                    if may_keep { told } else { fuse_entry_out { entry_valid: 0, ..told } }
                 }
                 None => fuse_entry_out::default(),
             };

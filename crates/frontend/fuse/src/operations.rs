@@ -220,17 +220,14 @@ impl FileSystem {
         {
             return Ok(bytes(directory::snapshots_entry(number?, &self.shown.snapshots())));
         }
-        match slot.tree.lookup(node_of.file, name) {
-            Ok(stat) => {
-                self.shown.told_at_top(node, name);
-                self.shown.entry(&slot, &stat).map(bytes)
-            }
-            Err(TreeError::NotFound) => {
-                self.shown.told_at_top(node, name);
-                Ok(bytes(no_entry()))
-            }
-            Err(error) => Err(errno(error)),
-        }
+        let found = match slot.tree.lookup(node_of.file, name) {
+            Ok(stat) => Some(stat),
+            Err(TreeError::NotFound) => None,
+            Err(error) => return Err(errno(error)),
+        };
+        let may_keep = self.shown.may_keep(&slot, node, name);
+        let told = found.map_or(Ok(no_entry()), |stat| self.shown.entry(&slot, &stat))?;
+        Ok(bytes(if may_keep { told } else { fuse_entry_out { entry_valid: 0, ..told } }))
     }
 
     /// What the kernel asks of a number that it gave somebody in a handle and has forgotten since (NFS).

@@ -61,7 +61,7 @@ pub(crate) struct Shown {
     /// The slot at the root.
     root: AtomicU32,
     slots: RwLock<Slots>,
-    /// Names below the root that the kernel was told, of a view that moves on.
+    /// Taken after `slots`. Names below the root that the kernel was told, of a view that moves on.
     top_names: Mutex<HashSet<Vec<u8>>>,
     /// Directories in whose `.snapshot` the kernel was told of a snapshot.
     looked_into: Mutex<HashSet<FileId>>,
@@ -166,11 +166,18 @@ impl Shown {
         slot.lookups.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes a name below the root that the kernel may keep, so that it can be taken back from it.
-    pub(crate) fn told_at_top(&self, directory: u64, name: &[u8]) {
-        if directory == FUSE_ROOT_ID && self.is_following() {
-            self.top_names.lock().insert(name.to_owned());
+    /// Whether the kernel may keep what it is told of a name in a directory. One below the root is noted, so that it can be taken back from it; not where those of the image in `slot` have just been: it
+    /// was found by somebody who had come there before.
+    pub(crate) fn may_keep(&self, slot: &Slot, directory: u64, name: &[u8]) -> bool {
+        if directory != FUSE_ROOT_ID || !self.is_following() {
+            return true;
         }
+        let mut names = self.top_names.lock();
+        let is_shown = slot.number == self.root.load(Ordering::Acquire);
+        if is_shown {
+            names.insert(name.to_owned());
+        }
+        is_shown
     }
 
     /// Notes that the kernel was told of a snapshot in the `.snapshot` of a directory.
@@ -210,7 +217,10 @@ impl Shown {
     }
 
     fn take_slot(&self, tree: Arc<Tree>, snapshot: Option<SnapshotId>) -> Result<Arc<Slot>, i32> {
-        let mut slots = self.slots.write();
+        Self::slot_in(&mut self.slots.write(), tree, snapshot)
+    }
+
+    fn slot_in(slots: &mut Slots, tree: Arc<Tree>, snapshot: Option<SnapshotId>) -> Result<Arc<Slot>, i32> {
         let known = snapshot.and_then(|id| slots.by_snapshot.get(&id));
         if let Some(slot) = known.and_then(|number| slots.by_number.get(number)) {
             return Ok(slot.clone());
@@ -266,10 +276,15 @@ impl Shown {
             return Ok(None);
         }
         let tree = Arc::new(Tree::of_image(image)?);
-        let slot = self.take_slot(tree, None).map_err(|_| TreeError::NoSpace)?;
-        self.root.store(slot.number, Ordering::Release);
-        drop(slot);
+        let names = {
+            // Nobody lets an image go that is not at the root yet, and whoever notes a name sees which one is.
+            let mut slots = self.slots.write();
+            let slot = Self::slot_in(&mut slots, tree, None).map_err(|_| TreeError::NoSpace)?;
+            let mut names = self.top_names.lock();
+            self.root.store(slot.number, Ordering::Release);
+            std::mem::take(&mut *names)
+        };
         self.drop_unknown();
-        Ok(Some(std::mem::take(&mut *self.top_names.lock())))
+        Ok(Some(names))
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cairn_base::{FileId, ManualClock, Timestamp, VolumeId};
-use cairn_device::MemoryDevice;
+use cairn_device::{Device, Geometry, MemoryDevice, Operation as DeviceOperation};
 use cairn_files::{New, Tree, check_tree};
 use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
 use parking_lot::Mutex;
@@ -497,4 +497,73 @@ fn names_that_were_listed_are_taken_back_when_a_mirror_moves_on() {
     let forgotten = files.shown.follow().unwrap().unwrap();
     assert!(forgotten.contains(&b"first"[..]), "the kernel goes on with a file of the image before");
     assert_eq!(names(), [b"first".to_vec(), b"second".to_vec()]);
+}
+
+/// A device that does something before it reads, once.
+struct Interrupting {
+    device: MemoryDevice,
+    before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Device for Interrupting {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn run(&self, batch: &mut [DeviceOperation]) {
+        let before = self.before.lock().take();
+        before.into_iter().for_each(|before| before());
+        self.device.run(batch);
+    }
+}
+
+/// What is told of the image before, by somebody who came from its root, after the names of it were taken back from the kernel.
+#[test]
+fn names_that_are_told_while_a_mirror_moves_on_are_not_kept() {
+    let plus = fuse_read_in { size: 65_536, ..Default::default() };
+    let requests: [(u32, &[u8]); 3] =
+        [(opcode::LOOKUP, b"first\0"), (opcode::LOOKUP, b"second\0"), (opcode::READDIRPLUS, plus.as_bytes())];
+    for (opcode, arguments) in requests {
+        const BLOCKS: u64 = 8192;
+        let device = MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal));
+        let device = Arc::new(Interrupting { device, before: Mutex::default() });
+        let options = FormatOptions { id: VolumeId([7; 16]), blocks: BLOCKS, role: Role::Normal };
+        let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+        Volume::format(&*device, &options, &*clock).unwrap();
+        let open = || {
+            Volume::open(device.clone(), OpenOptions { cache_bytes: 8 << 20, clock: clock.clone() }).unwrap()
+        };
+        let made = Tree::open(open()).unwrap();
+        let snapshots = ["first", "second"].map(|name| {
+            made.make(made.root(), name.as_bytes(), &New { mode: 0o100_644, ..New::default() }).unwrap();
+            made.volume().create_snapshot(name).unwrap().id
+        });
+        drop(made);
+        // Nothing of it is in memory.
+        let volume = open();
+        let [first, second] = snapshots.map(|id| volume.image(Some(id)).unwrap());
+        let follows = Moving { volume, images: Mutex::new(vec![second, first]) };
+        let files = Arc::new(FileSystem::new(Shown::new(View::Following(Arc::new(follows))).unwrap()));
+        let taken_back = Arc::new(Mutex::new(None));
+        let (own, told) = (files.clone(), taken_back.clone());
+        *device.before.lock() = Some(Box::new(move || *told.lock() = own.shown.follow().unwrap()));
+        let mut bytes = request(opcode, &[arguments], 0);
+        bytes[16..24].copy_from_slice(&FUSE_ROOT_ID.to_ne_bytes());
+        let Step::Answer { answer: Ok(answer), .. } = files.step(&bytes) else { panic!("it is answered") };
+        let taken_back = taken_back.lock().take().expect("the mirror moved on while the directory was read");
+        let entries = match opcode {
+            opcode::LOOKUP => {
+                let name = arguments[..arguments.len() - 1].to_vec();
+                [(name, fuse_entry_out::read_from_prefix(&answer).unwrap().0)].into()
+            }
+            _ => listed(&answer),
+        };
+        for (name, entry) in entries.into_iter().filter(|(name, _)| name[0] != b'.') {
+            assert!(
+                entry.entry_valid == 0 || taken_back.contains(&name),
+                "{} stays what it was",
+                name.escape_ascii()
+            );
+        }
+    }
 }
