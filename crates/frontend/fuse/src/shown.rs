@@ -53,7 +53,16 @@ pub(crate) struct Slot {
 struct Slots {
     by_number: HashMap<u32, Arc<Slot>>,
     by_snapshot: HashMap<SnapshotId, u32>,
+    /// The last number that was given.
     given: u32,
+}
+
+impl Slots {
+    /// A number that no image has, after the one that was given last: so that one which the kernel has just forgotten is not another image's at once.
+    fn free_number(&self) -> Option<u32> {
+        let others = (self.given + 1..SNAPSHOTS).chain(BASE + 1..=self.given);
+        others.into_iter().find(|number| !self.by_number.contains_key(number))
+    }
 }
 
 pub(crate) struct Shown {
@@ -225,11 +234,8 @@ impl Shown {
         if let Some(slot) = known.and_then(|number| slots.by_number.get(number)) {
             return Ok(slot.clone());
         }
-        if slots.given + 1 >= SNAPSHOTS {
-            return Err(errno::EOVERFLOW);
-        }
-        slots.given += 1;
-        let number = slots.given;
+        let number = slots.free_number().ok_or(errno::EOVERFLOW)?;
+        slots.given = number;
         let image = tree.image().map(|image| image.root().generation.0);
         let generation = snapshot.map(|id| id.0).or(image).unwrap_or(0) as u32;
         let slot = Arc::new(Slot { number, generation, tree, lookups: AtomicI64::new(0) });
@@ -288,3 +294,6 @@ impl Shown {
         Ok(Some(names))
     }
 }
+
+#[cfg(test)]
+mod tests;
