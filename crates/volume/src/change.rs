@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cairn_base::{FileId, Generation, Lba};
+use cairn_base::{FileId, Generation, Lba, Timestamp};
 use cairn_device::Block;
 use cairn_format::{FileKind, Inode, TreeRef};
 
@@ -73,6 +73,14 @@ impl Change {
         self.inodes.is_empty() && self.holes.is_empty() && self.blocks.is_empty()
     }
 
+    /// A consistency point began while it was put together, or while it waited.
+    fn is_no_older_than(&mut self, began: Timestamp) {
+        for inode in self.inodes.iter_mut().filter(|inode| inode.kind == FileKind::Node) {
+            let changed_ns = &mut inode.attributes.changed_ns;
+            *changed_ns = began.0.cast_signed().max(*changed_ns);
+        }
+    }
+
     /// The blocks of each file.
     pub(crate) fn by_file(&self) -> BTreeMap<FileId, Vec<u64>> {
         let mut files: BTreeMap<FileId, Vec<u64>> = BTreeMap::new();
@@ -121,7 +129,9 @@ impl Volume {
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node above what it changes; [`VolumeError::Refused`] for a block past a file's end;
     /// [`VolumeError::OtherHead`] when the active state is not the one that the change is of;
     /// the volume's other states.
-    pub fn change(self: &Arc<Self>, change: Change, frees: bool) -> Result<(), VolumeError> {
+    ///
+    /// What it says of when its files changed is taken for no earlier than the last consistency point: whoever asks what changed since a snapshot was made finds all that is not in it.
+    pub fn change(self: &Arc<Self>, mut change: Change, frees: bool) -> Result<(), VolumeError> {
         if change.is_empty() {
             return Ok(());
         }
@@ -134,6 +144,7 @@ impl Volume {
                 return Err(VolumeError::OtherHead);
             }
             if is_still_so(&state, &known, root) {
+                change.is_no_older_than(state.changes_from);
                 return self.take_change(state, change, &known, leaves);
             }
             // A rollback, or the background, came in between.

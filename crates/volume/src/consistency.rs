@@ -218,7 +218,7 @@ impl Volume {
             self.deletion(rider.deletes(), &before.root, &before, &mut commit.superblock.clone())?;
         }
         let began = self.clock.now();
-        let frozen = self.freeze(&rider)?;
+        let frozen = self.freeze(&rider, began)?;
         if let Some(vbn) = self.state.lock().contradiction {
             return Err(VolumeError::MapContradicts { vbn });
         }
@@ -326,7 +326,7 @@ impl Volume {
     }
 
     /// Ends the open generation; `None` when it has no changes (unless the rider changes the trees).
-    fn freeze(&self, rider: &Rider) -> Result<Option<FrozenPart>, VolumeError> {
+    fn freeze(&self, rider: &Rider, began: Timestamp) -> Result<Option<FrozenPart>, VolumeError> {
         let mut state = self.state.lock();
         state.check_open()?;
         while state.compounds > 0 {
@@ -339,6 +339,7 @@ impl Volume {
         let mut log = self.log.lock();
         let mut state = self.state.lock();
         state.freezing = false;
+        state.changes_from = began;
         if let Rider::Log(area) = rider {
             log.leave_for(area.clone());
         }

@@ -246,6 +246,7 @@ impl Volume {
             rolling_back: false,
             heads: 0,
             removed: Vec::new(),
+            changes_from: Timestamp(0),
             stranded: Vec::new(),
             changed_since: None,
             first_changes: BTreeMap::new(),

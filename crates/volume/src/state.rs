@@ -126,6 +126,9 @@ pub(crate) struct State {
     pub(crate) next_file: u64,
     /// Levels of the tallest file's tree.
     pub(crate) levels: u8,
+    /// When the last consistency point began. What changes in a file of the tree of names from here on did not change before that, however long ago somebody began with it: a snapshot has that
+    /// moment, and who asks what changed since would miss what is not in it.
+    pub(crate) changes_from: Timestamp,
     /// Arrivals so far.
     pub(crate) order: u64,
     /// Arrivals up to here are durable.

@@ -12,6 +12,7 @@ use crate::*;
 
 mod ahead;
 mod cut;
+mod dates;
 mod difference;
 mod directories;
 mod forged;

@@ -26,7 +26,7 @@ const LONG: u64 = 1100;
 
 fn inode(id: FileId, known: &Known, removed: bool) -> Inode {
     let attributes =
-        Attributes { mode: 0o100_644, links: 1, uid: known.stamp, changed_ns: -7, ..Attributes::default() };
+        Attributes { mode: 0o100_644, links: 1, uid: known.stamp, modified_ns: -7, ..Attributes::default() };
     Inode {
         kind: FileKind::Node,
         removed,
@@ -53,7 +53,7 @@ fn observed(volume: &Arc<Volume>, files: impl Iterator<Item = FileId>) -> State 
         let blocks = inode.length_bytes.div_ceil(4096).min(4);
         let numbers = if blocks == 0 { Vec::new() } else { read(volume, id, 0, blocks) };
         known.blocks.extend((0..).zip(numbers).filter(|(_, number)| *number != 0));
-        assert_eq!(inode.attributes.changed_ns, -7);
+        assert_eq!(inode.attributes.modified_ns, -7);
         state.insert(id, known);
     }
     state
