@@ -103,6 +103,34 @@ impl Differing {
     }
 }
 
+/// Directories that a walk comes to, with their paths from the root. Each is entered once: in a damaged tree, or in one of somebody who means harm, a way down may lead back up.
+struct Waiting {
+    paths: Vec<(FileId, Vec<u8>)>,
+    entered: HashSet<FileId>,
+}
+
+impl Waiting {
+    fn from(root: FileId) -> Self {
+        Self { paths: vec![(root, Vec::new())], entered: HashSet::from([root]) }
+    }
+
+    fn next(&mut self) -> Option<(FileId, Vec<u8>)> {
+        self.paths.pop()
+    }
+
+    fn enter(&mut self, entry: &Entry, path: &[u8]) {
+        if entry.kind == NodeKind::Directory && self.entered.insert(entry.file) {
+            self.paths.push((entry.file, path.to_vec()));
+        }
+    }
+}
+
+/// The path of a name in a directory.
+fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
+    [path, slash, name].concat()
+}
+
 impl Tree {
     /// What differs between the tree of an earlier image of the same volume and this one, which is of a later image; by path.
     ///
@@ -126,13 +154,12 @@ impl Tree {
     /// Damage; the volume's states.
     pub fn all_as(&self, kind: ChangeKind) -> Result<Vec<TreeChange>, TreeError> {
         let (mut changes, mut told) = (Vec::new(), HashSet::new());
-        let mut waiting = vec![(self.root, Vec::new())];
-        while let Some((directory, path)) = waiting.pop() {
-            for Entry { file, kind: node, name, .. } in self.all_names(directory)? {
-                let whole = [&path[..], if path.is_empty() { &b""[..] } else { b"/" }, &name].concat();
-                if node == NodeKind::Directory {
-                    waiting.push((file, whole.clone()));
-                }
+        let mut waiting = Waiting::from(self.root);
+        while let Some((directory, path)) = waiting.next() {
+            for entry in self.all_names(directory)? {
+                let whole = below(&path, &entry.name);
+                waiting.enter(&entry, &whole);
+                let (file, node) = (entry.file, entry.kind);
                 let first = told.insert(file) || kind != ChangeKind::Created;
                 let kind = if first { kind } else { ChangeKind::Linked };
                 changes.push(TreeChange { path: Some(whole), kind, from: None, file, node });
@@ -282,17 +309,15 @@ impl Tree {
         if files.contains(&self.root) {
             found.insert(self.root, Vec::new());
         }
-        let mut waiting = vec![(self.root, Vec::new())];
+        let mut waiting = Waiting::from(self.root);
         while found.len() < files.len()
-            && let Some((directory, path)) = waiting.pop()
+            && let Some((directory, path)) = waiting.next()
         {
             for entry in self.all_names(directory).unwrap_or_default() {
-                let whole = [&path[..], if path.is_empty() { &b""[..] } else { b"/" }, &entry.name].concat();
+                let whole = below(&path, &entry.name);
+                waiting.enter(&entry, &whole);
                 if files.contains(&entry.file) {
-                    found.entry(entry.file).or_insert_with(|| whole.clone());
-                }
-                if entry.kind == NodeKind::Directory {
-                    waiting.push((entry.file, whole));
+                    found.entry(entry.file).or_insert(whole);
                 }
             }
         }
@@ -369,17 +394,15 @@ impl Tree {
         mut wanted: HashMap<FileId, NodeKind>,
         changes: &mut Vec<TreeChange>,
     ) -> Result<(), TreeError> {
-        let mut waiting = vec![(self.root, Vec::new())];
-        while let Some((directory, path)) = waiting.pop().filter(|_| !wanted.is_empty()) {
+        let mut waiting = Waiting::from(self.root);
+        while !wanted.is_empty()
+            && let Some((directory, path)) = waiting.next()
+        {
             for entry in self.all_names(directory)? {
-                let below = || {
-                    let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
-                    [&path, slash, &entry.name].concat()
-                };
                 if entry.kind == NodeKind::Directory {
-                    waiting.push((entry.file, below()));
+                    waiting.enter(&entry, &below(&path, &entry.name));
                 } else if let Some(node) = wanted.remove(&entry.file) {
-                    let (path, kind) = (Some(below()), ChangeKind::Changed);
+                    let (path, kind) = (Some(below(&path, &entry.name)), ChangeKind::Changed);
                     changes.push(TreeChange { path, kind, from: None, file: entry.file, node });
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! The dumps are opened as a volume that is read where it lies; what is read is what the path leads through, and the file.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -275,6 +275,8 @@ impl Extract<'_> {
     /// One path with all below. What fails is told, and costs itself.
     fn take(&mut self, path: &[u8], stat: &Stat) {
         let mut waiting = vec![(path.to_vec(), *stat)];
+        // In a damaged tree, or in somebody's who means harm, a way down may lead back up.
+        let mut entered = HashSet::from([stat.file]);
         while let Some((path, stat)) = waiting.pop() {
             self.bar.inc(1);
             if let Err(error) = self.take_one(&path, &stat) {
@@ -289,6 +291,9 @@ impl Extract<'_> {
             let listed = each_entry(self.tree, stat.file, |name, file| {
                 let below = if path.is_empty() { name.to_vec() } else { [&path, &b"/"[..], name].concat() };
                 match self.tree.stat(file) {
+                    Ok(stat) if stat.kind == NodeKind::Directory && !entered.insert(file) => {
+                        failed.push((below, TreeError::Invalid("this directory has another name already")));
+                    }
                     Ok(stat) => waiting.push((below, stat)),
                     Err(error) => failed.push((below, error)),
                 }

@@ -1,5 +1,7 @@
 //! Trees that no operation makes, with every checksum right: of somebody who means harm, or of a bug.
 
+use std::collections::HashSet;
+
 use super::*;
 use crate::tree::edit::Edit;
 use crate::tree::trie;
@@ -9,6 +11,38 @@ fn forge(tree: &Tree, directory: FileId, name: &[u8], file: FileId, kind: NodeKi
     let mut edit = Edit::new(tree.live().expect("it is live"), &tree.quotas);
     trie::insert(&mut edit, directory, name, file, kind).expect("there is room");
     edit.commit(false).expect("there is room");
+}
+
+#[test]
+fn circle_of_directories_ends_what_walks_them() {
+    let (_device, tree) = fresh(4096);
+    let folder = tree.make_directory(tree.root(), b"folder", &FOLDER).expect("there is room").file;
+    let below = tree.make_directory(folder, b"below", &FOLDER).expect("there is room").file;
+    let file = tree.make(below, b"file", &FILE).expect("there is room").file;
+    forge(&tree, below, b"above", folder, NodeKind::Directory);
+    forge(&tree, below, b"root", tree.root(), NodeKind::Directory);
+    // And a file whose name nothing has.
+    let mut edit = Edit::new(tree.live().expect("it is live"), &tree.quotas);
+    let directory = edit.inode(below).expect("it is there");
+    let found = trie::find(&mut edit, &directory, b"file").expect("it can be read").expect("it is there");
+    trie::remove(&mut edit, below, found.key).expect("it is there");
+    edit.commit(false).expect("there is room");
+    let image = |name: &str| {
+        let snapshot = tree.volume().create_snapshot(name).expect("it is made");
+        Tree::of_image(tree.volume().image(Some(snapshot.id)).expect("it is there")).expect("it has a tree")
+    };
+    let before = image("before");
+    tree.write(file, 0, b"changed").expect("there is room");
+    let after = image("after");
+    assert_eq!(
+        after.paths_of(&HashSet::from([file, below])).get(&below).map(Vec::as_slice),
+        Some(&b"folder/below"[..])
+    );
+    let paths = |changes: Vec<TreeChange>| changes.into_iter().map(|change| change.path).collect::<Vec<_>>();
+    assert_eq!(paths(after.changes_since(&before).expect("it ends")), [None]);
+    let all = paths(after.all_as(ChangeKind::Created).expect("it ends"));
+    let path = |path: &str| Some(path.as_bytes().to_vec());
+    assert_eq!(all, ["folder", "folder/below", "folder/below/above", "folder/below/root"].map(path));
 }
 
 #[test]
