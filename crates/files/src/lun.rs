@@ -75,13 +75,43 @@ impl Luns {
     }
 
     /// All LUNs, by name.
+    ///
+    /// # Errors
+    /// Also when one of them can't be looked at: see [`Luns::readable`].
     pub fn list(&self) -> Result<Vec<LunInfo>, FilesError> {
-        list(&Directory::read(&self.volume)?, &|file| self.volume.inode(file))
+        self.all()?.into_iter().collect()
     }
 
     /// All LUNs of an image, by name.
+    ///
+    /// # Errors
+    /// As of [`Luns::list`].
     pub fn list_in(&self, image: &Image) -> Result<Vec<LunInfo>, FilesError> {
-        list(&Directory::read_in(image)?, &|file| image.inode(file))
+        self.all_in(image)?.into_iter().collect()
+    }
+
+    /// The LUNs that can be looked at, by name, for who serves them: one whose inode is damaged keeps no other from its clients.
+    ///
+    /// # Errors
+    /// Of the directory.
+    pub fn readable(&self) -> Result<Vec<LunInfo>, FilesError> {
+        Ok(self.all()?.into_iter().filter_map(Result::ok).collect())
+    }
+
+    /// The same of an image.
+    ///
+    /// # Errors
+    /// Of the directory.
+    pub fn readable_in(&self, image: &Image) -> Result<Vec<LunInfo>, FilesError> {
+        Ok(self.all_in(image)?.into_iter().filter_map(Result::ok).collect())
+    }
+
+    fn all(&self) -> Result<Vec<Result<LunInfo, FilesError>>, FilesError> {
+        look_at_all(&Directory::read(&self.volume)?, &|file| self.volume.inode(file))
+    }
+
+    fn all_in(&self, image: &Image) -> Result<Vec<Result<LunInfo, FilesError>>, FilesError> {
+        look_at_all(&Directory::read_in(image)?, &|file| image.inode(file))
     }
 
     /// Changes the size. A smaller one destroys what lies past the new end and needs `allow_shrink`. Clients see it when they connect again.
@@ -124,12 +154,12 @@ impl Luns {
 
     /// A LUN of the active state.
     pub fn find(&self, name: &str) -> Result<LunInfo, FilesError> {
-        self.list()?.into_iter().find(|lun| lun.name == name).ok_or(FilesError::NoSuchLun)
+        find(&Directory::read(&self.volume)?, name, &|file| self.volume.inode(file))
     }
 
     /// A LUN of an image.
     pub fn find_in(&self, image: &Image, name: &str) -> Result<LunInfo, FilesError> {
-        self.list_in(image)?.into_iter().find(|lun| lun.name == name).ok_or(FilesError::NoSuchLun)
+        find(&Directory::read_in(image)?, name, &|file| image.inode(file))
     }
 
     /// Whether an image has a LUN of that name. No inodes are read.
@@ -150,26 +180,35 @@ impl Luns {
     }
 }
 
-fn list(
+/// Reads an inode.
+type ReadInode<'a> = &'a dyn Fn(FileId) -> Result<Inode, VolumeError>;
+
+/// What a name in the root directory stands for, if that is a LUN: the roots of the tree of names are in there as well.
+fn look_at(entry: &DirectoryEntry, inode: ReadInode<'_>) -> Result<Option<LunInfo>, FilesError> {
+    let inode = inode(entry.file)?;
+    let info = LunInfo {
+        name: entry.name.clone(),
+        file: entry.file,
+        bytes: inode.length_bytes,
+        created: inode.created,
+    };
+    Ok((inode.kind == FileKind::Lun).then_some(info))
+}
+
+fn look_at_all(
     directory: &Directory,
-    inode: &dyn Fn(FileId) -> Result<Inode, VolumeError>,
-) -> Result<Vec<LunInfo>, FilesError> {
-    let mut luns = Vec::new();
-    for (_, entry) in directory.entries()? {
-        let inode = inode(entry.file)?;
-        // The roots of the tree of names are in this directory as well.
-        if inode.kind != FileKind::Lun {
-            continue;
-        }
-        luns.push(LunInfo {
-            name: entry.name,
-            file: entry.file,
-            bytes: inode.length_bytes,
-            created: inode.created,
-        });
-    }
-    luns.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(luns)
+    inode: ReadInode<'_>,
+) -> Result<Vec<Result<LunInfo, FilesError>>, FilesError> {
+    let mut entries: Vec<DirectoryEntry> = directory.entries()?.into_iter().map(|(_, entry)| entry).collect();
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries.iter().filter_map(|entry| look_at(entry, inode).transpose()).collect())
+}
+
+/// Looks at the inode of that LUN alone: damage of another one is nothing to it.
+fn find(directory: &Directory, name: &str, inode: ReadInode<'_>) -> Result<LunInfo, FilesError> {
+    let entries = directory.entries()?;
+    let (_, entry) = entries.iter().find(|(_, entry)| entry.name == name).ok_or(FilesError::NoSuchLun)?;
+    look_at(entry, inode)?.ok_or(FilesError::NoSuchLun)
 }
 
 fn check_name(name: &str) -> Result<(), FilesError> {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use cairn_base::{ManualClock, Rng, Timestamp, VolumeId};
+use cairn_base::{BLOCK_SIZE, FileId, ManualClock, Rng, Timestamp, VolumeId};
 use cairn_device::{Device, DeviceError, Fate, FaultDevice, MemoryDevice, Operation, Request, Segments};
-use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
+use cairn_format::{INODES_PER_BLOCK, Inode};
+use cairn_volume::{FormatOptions, OpenOptions, Role, Volume, VolumeError};
 
 use crate::{FilesError, Luns};
 
@@ -264,4 +265,51 @@ fn lun_has_the_length_that_it_had_while_nobody_can_read_it() {
     lun.read(0, 4096).unwrap();
     luns.delete("lun0").unwrap();
     assert_eq!(lun.geometry().length, 0, "what was deleted has none");
+}
+
+/// Damages every block of a device that has the inode of a file with that length.
+fn damage_inode(device: &MemoryDevice, file: FileId, length: u64) {
+    let (_, slot) = Inode::place(file);
+    let mut block = vec![0; BLOCK_SIZE];
+    for offset in (0..device.geometry().length).step_by(BLOCK_SIZE) {
+        device.read_into(offset, &mut block).unwrap();
+        let bytes: &[u8; BLOCK_SIZE] = block[..].try_into().unwrap();
+        let is_it = |inode: Inode| inode.id == file && inode.length_bytes == length;
+        if matches!(Inode::parse(bytes, slot), Ok(Some(inode)) if is_it(inode)) {
+            device.write_from(offset, &[0xa5; BLOCK_SIZE]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn lun_whose_inode_is_damaged_costs_no_other() {
+    let device = formatted(4096);
+    let volume = open(device.clone());
+    let luns = Luns::new(volume.clone());
+    luns.create("good", MIB).unwrap();
+    luns.open("good").unwrap().write_from(0, b"bytes").unwrap();
+    // So far that the two have no block of inodes in common.
+    for _ in 0..INODES_PER_BLOCK {
+        volume.next_file().unwrap();
+    }
+    luns.create("hurt", MIB).unwrap();
+    let hurt = luns.find("hurt").unwrap().file;
+    let snapshot = volume.create_snapshot("noon").unwrap().id;
+    luns.resize("hurt", 2 * MIB, false).unwrap();
+    drop((luns, volume));
+    damage_inode(&device, hurt, MIB);
+
+    let volume = open(device);
+    let luns = Luns::new(volume.clone());
+    assert_eq!(luns.readable().unwrap().len(), 2, "what there is now is whole");
+    let image = volume.image(Some(snapshot)).unwrap();
+    let opened = luns.open_in(&image, "hurt").map(drop);
+    assert!(matches!(opened, Err(FilesError::Volume(VolumeError::Damaged { .. }))), "{opened:?}");
+    let mut bytes = [0; 5];
+    luns.open_in(&image, "good").unwrap().read_into(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"bytes");
+    let readable = luns.readable_in(&image).unwrap();
+    assert_eq!(readable.iter().map(|lun| lun.name.as_str()).collect::<Vec<_>>(), ["good"]);
+    assert!(luns.list_in(&image).is_err(), "a list that says that it has all of them has not");
+    assert!(matches!(luns.find_in(&image, "none"), Err(FilesError::NoSuchLun)));
 }

@@ -51,13 +51,13 @@ impl Exports for ExportTable {
             }
             for snapshot in open.volume.snapshots().iter().rev().take(LISTED_SNAPSHOTS) {
                 let Ok(image) = open.volume.image(Some(snapshot.id)) else { continue };
-                for lun in open.luns.list_in(&image).unwrap_or_default() {
+                for lun in open.luns.readable_in(&image).unwrap_or_default() {
                     let name = format!("{volume}@{}/{}", snapshot.name, lun.name);
                     exports.push(ExportInfo { name, description: "snapshot, read-only".to_owned() });
                 }
             }
             for (view, shown) in open.views() {
-                for lun in open.luns.list_in(shown.image()).unwrap_or_default() {
+                for lun in open.luns.readable_in(shown.image()).unwrap_or_default() {
                     let name = format!("{volume}@{view}/{}", lun.name);
                     exports.push(ExportInfo { name, description: "an instant, read-only".to_owned() });
                 }
@@ -176,8 +176,8 @@ pub(crate) fn luns_of(groups: &Groups, open: &Arc<OpenVolume>) -> Result<(Vec<Lu
     let showing = groups.showing(open)?;
     let takes_writes = matches!(showing, Showing::Live);
     let luns = match showing {
-        Showing::Live | Showing::Newest => open.luns.list(),
-        Showing::Image(image) => open.luns.list_in(&image),
+        Showing::Live | Showing::Newest => open.luns.readable(),
+        Showing::Image(image) => open.luns.readable_in(&image),
     };
     Ok((luns.map_err(failed)?, takes_writes))
 }

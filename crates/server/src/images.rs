@@ -712,7 +712,7 @@ pub fn name_findings(volume: &Arc<Volume>, name: &str, findings: &[Finding]) -> 
     let mut names: HashMap<(Option<SnapshotId>, FileId), String> = HashMap::new();
     for (snapshot, files) in files {
         let Ok(image) = volume.image(snapshot) else { continue };
-        let named = luns.list_in(&image).unwrap_or_default().into_iter();
+        let named = luns.readable_in(&image).unwrap_or_default().into_iter();
         names.extend(named.map(|lun| ((snapshot, lun.file), format!("{name}/{}", lun.name))));
         // Without a tree, or with one that can't be read, there are no paths.
         let paths = Tree::of_image(image).map(|tree| tree.paths_of(&files)).unwrap_or_default();

@@ -400,7 +400,7 @@ impl Server {
             // What nobody can connect to at the moment is listed all the same.
             let shown = luns_of(&self.groups, &open);
             let shows_nothing = shown.is_err();
-            let (luns, takes_writes) = shown.unwrap_or((open.luns.list().unwrap_or_default(), false));
+            let (luns, takes_writes) = shown.unwrap_or((open.luns.readable().unwrap_or_default(), false));
             for lun in luns {
                 let name = format!("{}/{}", open.name, lun.name);
                 let adopter = self.devices.adopter_of(&name);
@@ -459,8 +459,7 @@ impl Server {
         let snapshots = open.volume.snapshots();
         let snapshot = snapshots.iter().find(|snapshot| Some(snapshot.name.as_str()) == name.snapshot)?;
         let image = open.volume.image(Some(snapshot.id)).ok()?;
-        let luns = open.luns.list_in(&image).ok()?;
-        luns.iter().find(|lun| lun.name == name.lun).map(|lun| lun.bytes)
+        open.luns.find_in(&image, name.lun).ok().map(|lun| lun.bytes)
     }
 
     /// Where clients find an export, the socket in the data directory first.

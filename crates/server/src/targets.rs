@@ -103,7 +103,7 @@ impl TargetTable {
             let Ok(open) = self.volumes().get(volume) else { continue };
             for (snapshot, lun) in cuts(rest) {
                 let Ok(Some(image)) = open.past(snapshot) else { continue };
-                let luns = open.luns.list_in(&image).unwrap_or_default();
+                let luns = open.luns.readable_in(&image).unwrap_or_default();
                 if luns.iter().any(|known| known.name == lun) {
                     let (volume, lun) = (volume.to_owned(), lun.to_owned());
                     return Some(Found { volume, snapshot: Some(snapshot.to_owned()), lun });
@@ -141,7 +141,7 @@ impl TargetTable {
         };
         let lun = match &past {
             Some(image) => {
-                let luns = open.luns.list_in(image).unwrap_or_default();
+                let luns = open.luns.readable_in(image).unwrap_or_default();
                 luns.into_iter().find(|known| known.name == name.lun).ok_or(DeviceError::OutOfService)?
             }
             None => self.exports.find_lun(&open, name.lun).ok_or(DeviceError::OutOfService)?,

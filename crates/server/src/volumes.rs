@@ -829,7 +829,7 @@ impl OpenVolume {
     /// As the API shows it.
     pub(crate) fn show(&self) -> api::Volume {
         let status = self.volume.status();
-        let luns = self.luns.list().map(|luns| luns.len() as u64).unwrap_or(0);
+        let luns = self.luns.readable().map(|luns| luns.len() as u64).unwrap_or(0);
         api::Volume {
             name: self.name.clone(),
             id: status.id.to_string(),

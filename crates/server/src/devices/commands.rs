@@ -184,7 +184,7 @@ impl Server {
     /// A view of a volume, with where its LUNs are.
     fn show_view(&self, open: &OpenVolume, name: &str, view: &VolumeView) -> api::View {
         let name = format!("{}@{name}", open.name);
-        let luns = open.luns.list_in(view.image()).unwrap_or_default();
+        let luns = open.luns.readable_in(view.image()).unwrap_or_default();
         let uris = luns.iter().flat_map(|lun| self.uris(&format!("{name}/{}", lun.name))).collect();
         api::View { uris, name, at_ns: view.at_ns(), writable: false, problem: None }
     }

@@ -52,8 +52,11 @@ pub(crate) fn shown_path(path: &[u8]) -> String {
 impl OpenVolume {
     /// Looks for paths ahead of [`Self::path_of`], so that each tree is read once. LUNs are passed over.
     pub(crate) fn find_paths(&self, files: impl IntoIterator<Item = Of>) {
-        let luns: HashSet<FileId> =
-            self.luns.list().map(|luns| luns.into_iter().map(|lun| lun.file).collect()).unwrap_or_default();
+        let luns: HashSet<FileId> = self
+            .luns
+            .readable()
+            .map(|luns| luns.into_iter().map(|lun| lun.file).collect())
+            .unwrap_or_default();
         let mut wanted: HashMap<Option<SnapshotId>, HashSet<FileId>> = HashMap::new();
         {
             let mut known = self.file_paths.known.lock();
@@ -104,6 +107,6 @@ impl OpenVolume {
     /// The name of the LUN that a block belongs to, as far as it has one today.
     pub(crate) fn lun_of(&self, place: Place) -> Option<String> {
         let file = file_of(place)?;
-        self.luns.list().ok()?.into_iter().find(|lun| lun.file == file).map(|lun| lun.name)
+        self.luns.readable().ok()?.into_iter().find(|lun| lun.file == file).map(|lun| lun.name)
     }
 }

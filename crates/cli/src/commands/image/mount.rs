@@ -81,7 +81,7 @@ impl DumpExports {
         let mut all = Vec::new();
         let mut list = |image: Result<Image, VolumeError>, prefix: String| {
             let Ok(image) = image else { return };
-            for lun in self.luns.list_in(&image).unwrap_or_default() {
+            for lun in self.luns.readable_in(&image).unwrap_or_default() {
                 all.push(DumpLun { name: format!("{prefix}/{}", lun.name), bytes: lun.bytes });
             }
         };
