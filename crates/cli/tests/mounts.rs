@@ -271,6 +271,41 @@ fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
     assert_eq!(mounted.server.good(&["volume", "check", "vol0", "--deep"]).lines().count(), 1);
 }
 
+/// A listing opens the snapshots that it tells of. The kernel, which is told numbers alone of most, has nothing to forget.
+#[test]
+fn snapshots_that_were_only_listed_hold_no_blocks_once_they_are_deleted() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    const COUNT: usize = 48;
+    for n in 0..COUNT {
+        fs::write(mounted.path("file"), vec![n as u8 + 1; 1 << 20]).unwrap();
+        mounted.server.good(&["snapshot", "create", &format!("vol0@s{n}")]);
+    }
+    fs::remove_file(mounted.path("file")).unwrap();
+    let used = || {
+        let list = mounted.server.json(&["volume", "list"]);
+        list[0]["used_bytes"].as_u64().unwrap()
+    };
+    // As a program reads that takes a few names at a time: the kernel asks for more than these with the first.
+    let directory = File::open(mounted.path(".snapshot")).unwrap();
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 512];
+    let mut names = rustix::fs::RawDir::new(&directory, &mut buffer);
+    let mut listed = 0;
+    while let Some(entry) = names.next() {
+        listed += usize::from(entry.unwrap().file_name().to_bytes().starts_with(b"s"));
+    }
+    assert_eq!(listed, COUNT);
+    drop(directory);
+    let before = used();
+    for n in COUNT - 8..COUNT {
+        mounted.server.good(&["snapshot", "delete", &format!("vol0@s{n}"), "--yes"]);
+    }
+    wait_until("what was deleted holds its blocks", || used() + (7 << 20) < before);
+}
+
 #[test]
 fn files_without_names_get_one_or_are_gone_with_who_has_them_open() {
     if !can_mount() {

@@ -126,9 +126,12 @@ impl Mount {
 
     /// Has the kernel forget a snapshot that is gone or has another name, so that its blocks can be used again.
     pub fn forget_snapshot(&self, name: &str) {
-        for directory in self.connection.files.shown.looked_into() {
+        let shown = &self.connection.files.shown;
+        for directory in shown.looked_into() {
             self.connection.forget_name(directory, name.as_bytes());
         }
+        // What was only listed the kernel does not know, and so does not forget.
+        shown.drop_unknown();
     }
 
     /// The directories on which it is mounted, for this process: of one that was shown elsewhere as well not only the first.

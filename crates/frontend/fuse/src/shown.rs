@@ -215,7 +215,7 @@ impl Shown {
     }
 
     /// Closes the images that the kernel knows nothing of any more.
-    fn drop_unknown(&self) {
+    pub(crate) fn drop_unknown(&self) {
         let mut slots = self.slots.write();
         let root = self.root.load(Ordering::Acquire);
         slots.by_number.retain(|number, slot| {
