@@ -1,5 +1,6 @@
 //! What commands print: tables for people, objects for programs, progress on standard error.
 
+use std::borrow::Cow;
 use std::io::IsTerminal;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -96,6 +97,7 @@ pub fn json<T: Serialize>(value: &T) -> String {
 /// Prints a line; a reader that went away (a closed pipe) ends the program quietly, and output that can't be written, as where a disk is full, with an error.
 pub fn print_line(text: &str) {
     use std::io::Write;
+    let text = harmless(text, |letter| !matches!(letter, '\n' | '\t'));
     let Err(error) = writeln!(std::io::stdout(), "{text}") else { return };
     let code = unwritten(error).map_or(crate::exit::DONE, |failure| {
         let _ = failure.report(false);
@@ -107,7 +109,7 @@ pub fn print_line(text: &str) {
 /// Prints a line on standard error. Where that takes nothing the exit code has to do.
 pub fn note_line(text: &str) {
     use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", harmless(text, |letter| !matches!(letter, '\n' | '\t')));
 }
 
 /// The failure of output that can't be written; none where its reader has enough of it.
@@ -121,13 +123,34 @@ pub fn unwritten(error: std::io::Error) -> Option<Failure> {
     Some(Failure { body: ErrorBody { message, next, ..body }, code })
 }
 
-/// A table without lines, as `ls -l` has it.
+/// A name that somebody else may have chosen, for people: it says nothing to a terminal, and stays in its line.
+pub fn name(bytes: &[u8]) -> String {
+    harmless(&String::from_utf8_lossy(bytes), |_| true).into_owned()
+}
+
+/// A text whose control characters, those that `is_meant` says, are written as JSON has them.
+fn harmless(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let is_control = |letter: char| letter.is_control() && is_meant(letter);
+    if !text.contains(is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        match is_control(letter) {
+            true => shown.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            false => shown.push(letter),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// A table without lines, as `ls -l` has it. What stands in it stays in its cell.
 pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(head);
     let mut empty = true;
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.map(|cell| harmless(&cell, |_| true).into_owned()));
         empty = false;
     }
     if empty { "none".to_owned() } else { table.trim_fmt() }

@@ -356,6 +356,40 @@ fn single_files_come_out_by_path_and_by_hand() {
     assert!(!made.contains_key(Path::new("a/b/c")) && !made.contains_key(Path::new("a/second name")));
 }
 
+/// A terminal does what it is told: what names in somebody's dump say to it is shown and not sent.
+#[test]
+fn names_in_a_dump_say_nothing_to_a_terminal() {
+    let (scratch, from, to) = scene();
+    let strange = "title\x1b]0;owned\x07\u{9b}2J\r\n  9 forged\x7f";
+    std::fs::write(from.join("a").join(strange), vec![6; 3000]).unwrap();
+    std::fs::create_dir(from.join(format!("{strange} folder"))).unwrap();
+    let mut bytes = Folder::new(&from).dump(0, 0, 1000);
+    let at = bytes.windows(4).rposition(|window| window == [6; 4]).unwrap();
+    bytes[at] ^= 1;
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, &bytes).unwrap();
+    let listed = restore("-tf", &dump, &to, &[]);
+    let json = restore("-tf", &dump, &to, &["--json"]);
+    let damaged = restore("-xf", &dump, &to, &[]);
+    let missing = restore("-tf", &dump, &to, &[&format!("{strange}/none")]);
+    let typed = format!("ls\nls a\ncd {strange}\ncd a\nadd {strange}\nls\n{strange}\nquit\n");
+    let typed = typed.replace("\r\n", "");
+    let by_hand = cairn(&["restore", "-if", dump.to_str().unwrap()].map(OsStr::new), typed.as_bytes());
+    for (told, wanted) in
+        [(listed, "title"), (json, "title"), (damaged, "title"), (missing, "title"), (by_hand, "title")]
+    {
+        let text = String::from_utf8([told.stdout, told.stderr].concat()).unwrap();
+        assert!(text.contains(wanted), "{text}");
+        let said = text.chars().find(|letter| letter.is_control() && !matches!(letter, '\n' | '\t'));
+        assert_eq!(said, None, "{}", text.escape_debug());
+        assert!(!text.contains("\n  9 forged"), "a name made a line of its own: {}", text.escape_debug());
+    }
+    // Programs get them as they are.
+    let json = restore("-tf", &dump, &to, &["--json"]);
+    let listed: Vec<serde_json::Value> = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(listed.iter().any(|entry| entry["path"] == format!("/a/{strange}")));
+}
+
 #[test]
 fn damaged_dump_gives_the_rest_and_names_what_is_hurt() {
     let (scratch, from, to) = scene();

@@ -16,7 +16,7 @@ use cairn_server::api::ErrorKind;
 
 use crate::arguments::Restore;
 use crate::exit::{Failure, PARTLY_DONE};
-use crate::output::{Output, note_line, print_line};
+use crate::output::{Output, name, note_line, print_line};
 use host::Target;
 use makers::Manner;
 
@@ -135,8 +135,7 @@ impl Open {
                 path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
             let path = names.join(&b'/');
             let Some(number) = self.names.find(&path) else {
-                let path = String::from_utf8_lossy(&path).into_owned();
-                let message = format!("there is no {path} in the dump");
+                let message = format!("there is no {} in the dump", name(&path));
                 let next = "`cairn restore -t -f DUMP` lists what there is";
                 return Err(Failure::new(ErrorKind::NotFound, message, next));
             };
@@ -153,13 +152,14 @@ impl Open {
 
     fn list(&self, chosen: &[(Vec<u8>, u32)], output: Output) {
         let dumped = chosen.iter().filter(|(_, number)| self.reader.dumped().contains(*number));
-        let dumped = dumped.map(|(path, number)| (String::from_utf8_lossy(path), number));
         if output.json {
-            let show = |(path, number)| serde_json::json!({ "number": number, "path": format!("/{path}") });
+            let path = |path: &[u8]| format!("/{}", String::from_utf8_lossy(path));
+            let show =
+                |(of, number): &(Vec<u8>, u32)| serde_json::json!({ "number": number, "path": path(of) });
             output.show(&dumped.map(show).collect::<Vec<_>>(), |_| String::new());
             return;
         }
-        dumped.for_each(|(path, number)| print_line(&format!("{number:>10}\t./{path}")));
+        dumped.for_each(|(path, number)| print_line(&format!("{number:>10}\t./{}", name(path))));
     }
 
     /// Makes what was chosen, as far as the dump has it.
@@ -251,7 +251,7 @@ impl Open {
             paths.entry(entry.number).or_insert_with(|| [b"./", path].concat());
         });
         let name = |number: u32| match paths.get(&number) {
-            Some(path) => String::from_utf8_lossy(path).into_owned(),
+            Some(path) => name(path),
             None => format!("file {number} (its name is lost)"),
         };
         let mut lines = self.troubles.clone();
@@ -285,7 +285,7 @@ impl Open {
 }
 
 fn trouble(path: &[u8], error: &io::Error) -> String {
-    format!("./{}: {error}", String::from_utf8_lossy(path))
+    format!("./{}: {error}", name(path))
 }
 
 /// Numbers that a dump has and that are no directories in it.

@@ -17,7 +17,7 @@ use super::mount::{dump_failure, open_dump, open_files};
 use crate::arguments::ExtractImage;
 use crate::commands::restore::host::{Place, Target};
 use crate::exit::{Failure, PARTLY_DONE};
-use crate::output::{Output, ago, note_line, print_line, size, table, unwritten};
+use crate::output::{Output, ago, name, note_line, print_line, size, table, unwritten};
 
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
@@ -309,7 +309,7 @@ impl Extract<'_> {
     }
 
     fn trouble(&mut self, path: &[u8], error: &std::io::Error) {
-        self.troubles.push(format!("/{}: {error}", String::from_utf8_lossy(path)));
+        self.troubles.push(format!("/{}: {error}", name(path)));
     }
 
     fn take_one(&mut self, path: &[u8], stat: &Stat) -> std::io::Result<()> {

@@ -7,6 +7,7 @@ use cairn_bsddump::{Names, ROOT};
 
 use super::{Chosen, Open};
 use crate::exit::Failure;
+use crate::output::name;
 
 const HELP: &str = "\
 ls [PATH]      what is in a directory; * marks what will be extracted
@@ -46,7 +47,7 @@ pub(super) fn run(
         match (command, found) {
             (b"", _) => {}
             (b"help" | b"?", _) => writeln!(output, "{HELP}")?,
-            (b"pwd", _) => writeln!(output, "/{}", String::from_utf8_lossy(&here.join(&b'/')))?,
+            (b"pwd", _) => writeln!(output, "/{}", name(&here.join(&b'/')))?,
             (b"quit" | b"exit" | b"q", _) => return Ok(None),
             (b"extract", _) if marked.is_empty() => {
                 writeln!(output, "nothing is marked; `add PATH` marks it")?;
@@ -56,10 +57,10 @@ pub(super) fn run(
                 return Ok(Some(numbers.collect()));
             }
             (b"ls" | b"cd" | b"add" | b"delete", None) => {
-                writeln!(output, "/{}: there is no such file in the dump", String::from_utf8_lossy(&full))?;
+                writeln!(output, "/{}: there is no such file in the dump", name(&full))?;
             }
             (b"cd", Some(number)) if !names.is_directory(number) => {
-                writeln!(output, "/{}: this is no directory in the dump", String::from_utf8_lossy(&full))?;
+                writeln!(output, "/{}: this is no directory in the dump", name(&full))?;
             }
             (b"cd", Some(_)) => here = steps,
             (b"ls", Some(number)) => list(names, &full, number, &marked, output)?,
@@ -68,11 +69,13 @@ pub(super) fn run(
                 if command == b"add" {
                     marked.extend(paths);
                 } else {
-                    marked.retain(|path| !paths.contains(path));
+                    for path in &paths {
+                        marked.remove(path);
+                    }
                 }
             }
             _ => {
-                let command = String::from_utf8_lossy(command);
+                let command = name(command);
                 writeln!(output, "there is no command {command}; `help` lists those that exist")?;
             }
         }
@@ -110,10 +113,10 @@ fn list(
     marked: &BTreeSet<Vec<u8>>,
     output: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let mut show = |path: &[u8], name: &[u8], number: u32| {
+    let mut show = |path: &[u8], called: &[u8], number: u32| {
         let mark = if marked.contains(path) { '*' } else { ' ' };
         let end = if names.is_directory(number) { "/" } else { "" };
-        writeln!(output, "{mark}{number:>10} {}{end}", String::from_utf8_lossy(name))
+        writeln!(output, "{mark}{number:>10} {}{end}", crate::output::name(called))
     };
     let Some(entries) = names.entries(number) else {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
