@@ -211,7 +211,14 @@ fn sync_folder(path: &Path) -> std::io::Result<()> {
 
 /// What a file is called until it is whole.
 pub fn temporary(path: &Path) -> PathBuf {
-    PathBuf::from(format!("{}.partial", path.display()))
+    with_end(path, ".partial")
+}
+
+/// A path with something behind it; all of its bytes are kept.
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
 }
 
 /// The id of the dump that a file is a part of.
@@ -241,9 +248,7 @@ pub fn of_streams(paths: &[PathBuf], streams: Option<u32>) -> Result<Vec<PathBuf
     let wrong = |message: String| Failure::new(ErrorKind::Usage, message, "see `cairn image dump --help`");
     let streams = streams.map_or(paths.len(), |streams| streams as usize);
     let paths = match paths {
-        [one] if streams > 1 => {
-            (1..=streams).map(|number| PathBuf::from(format!("{}.{number}", one.display()))).collect()
-        }
+        [one] if streams > 1 => (1..=streams).map(|number| with_end(one, &format!(".{number}"))).collect(),
         paths if paths.len() == streams => paths.to_vec(),
         paths => {
             return Err(wrong(format!(
@@ -334,3 +339,6 @@ impl Handed {
         self.connection.get_ref().try_clone()
     }
 }
+
+#[cfg(test)]
+mod tests;
