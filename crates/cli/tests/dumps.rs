@@ -477,6 +477,42 @@ fn dump_after_a_rollback_does_not_go_by_the_date_of_what_was_given_up() {
     is_complete(["source0 again", "source1"]);
 }
 
+/// A level goes forward in time: nobody could restore one that goes back on top of what it stands on.
+#[test]
+fn level_of_a_snapshot_from_before_the_lower_dump_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path(), &[]);
+    let server = &mounted.server;
+    let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    for name in ["one", "two", "three"] {
+        fs::write(mounted.path("file"), name).unwrap();
+        server.good(&["snapshot", "create", &format!("vol0@{name}")]);
+        wait_for_the_next_second();
+    }
+    server.good(&["dump", "-0", "-f", &path("zero"), "vol0@two"]);
+    // By the maps, and by the dates.
+    for more in [&[][..], &["--exclude", "nothing"]] {
+        let older = [&["dump", "-1", "-f", "/dev/null"][..], more, &["vol0@one"]].concat();
+        let told = server.bad(2, "usage", &older);
+        assert!(
+            told.contains("vol0@one") && told.contains("older") && !told.contains("rolled back"),
+            "{told}"
+        );
+    }
+    server.bad(2, "usage", &["dump", "-1", "--dry-run", "vol0@one"]);
+    let dates = server.json(&["dump", "--dates", "vol0"]);
+    assert_eq!(dates.as_array().unwrap().len(), 1, "{dates}");
+    server.good(&["dump", "-1", "-f", &path("first"), "vol0@three"]);
+    let restored = tempfile::tempdir().unwrap();
+    for dump in ["zero", "first"] {
+        restore_ours(&scratch.path().join(dump), restored.path());
+    }
+    assert_eq!(fs::read_to_string(restored.path().join("file")).unwrap(), "three");
+}
+
 /// What comes into a part of a volume is as old as it was, and no dump of that part has it yet.
 #[test]
 fn what_comes_into_the_part_that_is_dumped_is_in_the_next_level_however_old_it_is() {

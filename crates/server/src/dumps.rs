@@ -352,12 +352,23 @@ impl Making {
             }
         };
         let name = format!("{}@{}", self.open.name, snapshot.name);
-        match Tree::of_image(image).map_err(ServerError::tree(&name)) {
+        let tree = self
+            .refuse_older(&snapshot, &name)
+            .and_then(|()| Tree::of_image(image).map_err(ServerError::tree(&name)));
+        match tree {
             Ok(tree) => Ok(Frozen { snapshot, tree: Arc::new(tree), own }),
             Err(error) => {
                 own.into_iter().for_each(Own::end);
                 Err(error)
             }
+        }
+    }
+
+    /// A restore goes from each dump to a later one.
+    fn refuse_older(&self, snapshot: &Snapshot, name: &str) -> Result<(), ServerError> {
+        match self.base.as_ref().filter(|base| self.level > 0 && seconds(snapshot) < base.date) {
+            Some(base) => Err(ServerError::DumpIsOlder { snapshot: name.to_owned(), level: base.level }),
+            None => Ok(()),
         }
     }
 

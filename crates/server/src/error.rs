@@ -672,6 +672,16 @@ pub enum ServerError {
         /// The level of that dump.
         level: u8,
     },
+    /// A dump of a level above 0 is asked for of what is older than the dump that it stands on.
+    #[error(
+        "`{snapshot}` is older than what the dump of level {level} was made of, on which this one would stand"
+    )]
+    DumpIsOlder {
+        /// What is to be dumped, with its snapshot.
+        snapshot: String,
+        /// The level of that dump.
+        level: u8,
+    },
     /// Where a BSD dump goes to takes no more.
     #[error("the dump can't be written: {source}")]
     DumpOutput {
