@@ -152,6 +152,25 @@ fn group_has_a_schedule_hooks_and_retention_and_refuses_nonsense() {
 }
 
 #[test]
+fn snapshot_that_not_all_volumes_of_a_group_have_takes_no_place_of_one_that_all_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let whole = snapshot(&source);
+    let partial = snapshot(&source);
+    // As a kill between the two volumes leaves it.
+    source.good(&["snapshot", "delete", &format!("logs@{partial}"), "--yes"]);
+    for rule in ["--keep-last", "--keep-daily"] {
+        let shown = source.json(&["group", "set", "bank", "--every", "1h", rule, "1", "-n"]);
+        assert_eq!(shown["snapshots"][1]["missing"], serde_json::json!(["logs"]), "{shown}");
+        assert_eq!(shown["deletes"], serde_json::json!([]), "{whole} is all that there is to go back to");
+    }
+    // Both go when there is a newer one that all have.
+    let newer = snapshot(&source);
+    let shown = source.json(&["group", "set", "bank", "--every", "1h", "--keep-last", "1", "-n"]);
+    assert_eq!(shown["deletes"], serde_json::json!([whole, partial]), "{newer} stays");
+}
+
+#[test]
 fn group_that_follows_again_is_failed_over_to_a_newer_instant() {
     let dir = tempfile::tempdir().unwrap();
     let source = source(dir.path());

@@ -730,8 +730,7 @@ impl Server {
         if self.peers.check_known().is_err() || self.followers.check_known().is_err() {
             return Ok(Vec::new());
         }
-        let times: Vec<u64> = snapshots.iter().map(|snapshot| snapshot.created_ms).collect();
-        let stays = retention::kept(&group.keep, &times, group.zone()?);
+        let stays = kept(group, snapshots)?;
         let needed = |name: &str| {
             members.iter().any(|member| {
                 let Some(found) = member.snapshots.iter().find(|found| found.name == name) else {
@@ -868,6 +867,23 @@ impl Server {
         }
         problems
     }
+}
+
+/// Which snapshots of a group its rules keep. One that some volumes lack, as a kill between them leaves it, is nothing to go back to: it takes the place of none that all of them have.
+fn kept(group: &Group, snapshots: &[api::GroupSnapshot]) -> Result<Vec<bool>, ServerError> {
+    let zone = group.zone()?;
+    let by_rules = |counts: &dyn Fn(&api::GroupSnapshot) -> bool| {
+        let times: Vec<u64> = snapshots.iter().filter(|one| counts(one)).map(|one| one.created_ms).collect();
+        retention::kept(&group.keep, &times, zone)
+    };
+    let is_whole = |snapshot: &api::GroupSnapshot| snapshot.missing.is_empty();
+    let mut of_whole = by_rules(&is_whole).into_iter();
+    let of_all = by_rules(&|_| true);
+    let stays = |(snapshot, stays): (&api::GroupSnapshot, bool)| {
+        let stays_whole = is_whole(snapshot) && of_whole.next().unwrap_or(true);
+        stays || stays_whole
+    };
+    Ok(snapshots.iter().zip(of_all).map(stays).collect())
 }
 
 /// A snapshot of a group that some of its mirrors have had for long, newer than what they show; and those that lack it.
