@@ -171,6 +171,25 @@ fn snapshot_that_not_all_volumes_of_a_group_have_takes_no_place_of_one_that_all_
 }
 
 #[test]
+fn rules_that_are_set_while_a_group_makes_a_snapshot_hold_for_what_it_deletes() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let made = [snapshot(&source), snapshot(&source), snapshot(&source)];
+    let (begun, go) = (dir.path().join("begun"), dir.path().join("go"));
+    let before = format!("touch {}; while ! [ -e {} ]; do sleep 0.02; done", begun.display(), go.display());
+    source.good(&["volume", "hooks", "data", "--before", &before, "--timeout", "5m"]);
+    source.good(&["group", "set", "bank", "--every", "1s", "--keep-last", "1", "--yes"]);
+    poll("a run is under way", || begun.exists());
+    source.good(&["group", "set", "bank", "--every", "1s", "--keep-last", "100"]);
+    std::fs::write(&go, "").unwrap();
+    poll("the run is over", || source.json(&["group", "show", "bank"])["last_ms"].is_u64());
+    let shown = source.json(&["group", "show", "bank"]);
+    for made in made {
+        assert!(shown["snapshots"].to_string().contains(&made), "{made} was to stay: {shown}");
+    }
+}
+
+#[test]
 fn group_that_follows_again_is_failed_over_to_a_newer_instant() {
     let dir = tempfile::tempdir().unwrap();
     let source = source(dir.path());

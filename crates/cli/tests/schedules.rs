@@ -64,6 +64,40 @@ fn schedule_makes_and_keeps_snapshots_and_a_held_one_stays() {
 }
 
 #[test]
+fn rules_that_are_set_while_a_schedule_runs_hold_for_what_it_deletes() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "a");
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    let set = |keep: &str| {
+        let rules = ["--every", "1s", "--keep-last", keep, "--yes"];
+        server.good(&[&["snapshot", "schedule", "set", "vol0", "often"][..], &rules].concat());
+    };
+    set("100");
+    wait_until(&server, "three are there", |schedule| schedule["snapshots"].as_array().unwrap().len() >= 3);
+    server.good(&["snapshot", "schedule", "remove", "vol0", "often"]);
+    let (begun, go) = (dir.path().join("begun"), dir.path().join("go"));
+    let before = format!("touch {}; while ! [ -e {} ]; do sleep 0.02; done", begun.display(), go.display());
+    server.good(&["volume", "hooks", "vol0", "--before", &before, "--timeout", "5m"]);
+    let made = names(&server, "often");
+    set("1");
+    running::wait_until("a run is under way", || begun.exists());
+    // Its owner thinks better of it; or ends it, and its snapshots stay.
+    set("100");
+    std::fs::write(&go, "").unwrap();
+    wait_until(&server, "the run is over", |schedule| schedule["last_ms"].is_u64());
+    let left = names(&server, "often");
+    assert!(made.iter().all(|made| left.contains(made)), "{made:?} were to stay: {left:?}");
+    std::fs::remove_file(&begun).unwrap();
+    std::fs::remove_file(&go).unwrap();
+    running::wait_until("another run is under way", || begun.exists());
+    set("1");
+    std::fs::write(&go, "").unwrap();
+    wait_until(&server, "what was set last holds", |schedule| {
+        schedule["snapshots"].as_array().unwrap().len() == 1
+    });
+}
+
+#[test]
 fn schedule_leaves_what_a_clone_is_made_of_and_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), "a");

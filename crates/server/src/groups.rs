@@ -308,8 +308,13 @@ impl Group {
         timetable::zone(self.zone.as_deref())
     }
 
+    /// It makes snapshots by the clock, and deletes them by its rules.
+    fn is_timed(&self) -> bool {
+        self.every_ms.is_some() || self.cron.is_some()
+    }
+
     fn next_ms(&self, now_ms: u64) -> Option<u64> {
-        if self.every_ms.is_none() && self.cron.is_none() {
+        if !self.is_timed() {
             return None;
         }
         let zone = self.zone().ok()?;
@@ -465,8 +470,7 @@ impl Server {
         let snapshots = self.group_snapshots_and_for_whom(group, &members);
         let common = snapshots.iter().rev().find(|snapshot| snapshot.missing.is_empty()).cloned();
         // What its zone can't be read for is told where it runs.
-        let is_timed = group.every_ms.is_some() || group.cron.is_some();
-        let deletes = match is_timed {
+        let deletes = match group.is_timed() {
             true => self.superfluous(group, &members, &snapshots).unwrap_or_default(),
             false => Vec::new(),
         };
@@ -673,7 +677,7 @@ impl Server {
 
     /// Makes a snapshot of a group by its schedule.
     fn run_group(&self, group: &Group, now_ms: u64) {
-        let outcome = self.snapshot_group(&group.name).and_then(|_| self.thin_group(group));
+        let outcome = self.snapshot_group(&group.name).and_then(|_| self.thin_group(&group.name));
         if let Err(error) = &outcome {
             tracing::warn!(group = group.name, %error, "a scheduled snapshot of a group failed");
         }
@@ -752,11 +756,15 @@ impl Server {
         Ok(gone.map(|(snapshot, _)| snapshot.name.clone()).collect())
     }
 
-    /// Deletes the snapshots of a group that need not stay.
-    fn thin_group(&self, group: &Group) -> Result<(), ServerError> {
-        let members = self.members(group);
-        let snapshots = self.group_snapshots_and_for_whom(group, &members);
-        for name in self.superfluous(group, &members, &snapshots)? {
+    /// Deletes the snapshots of a group that need not stay, by what its owner has said by now: the commands around the one that was just made may have taken minutes.
+    fn thin_group(&self, name: &str) -> Result<(), ServerError> {
+        let group = self.groups.get(name)?;
+        if !group.is_timed() {
+            return Ok(());
+        }
+        let members = self.members(&group);
+        let snapshots = self.group_snapshots_and_for_whom(&group, &members);
+        for name in self.superfluous(&group, &members, &snapshots)? {
             for member in &members {
                 if let Some(found) = member.snapshots.iter().find(|found| found.name == name) {
                     let deleted = member.open.volume.delete_snapshots(&[found.id]);
