@@ -123,6 +123,23 @@ fn drill_goes_on_while_the_mirror_is_updated_and_a_kill_leaves_no_clone() {
 }
 
 #[test]
+fn drills_of_a_mirror_that_was_deleted_are_none_of_another_one_that_gets_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mirror) = mirrored(dir.path(), &["--mirror", "off"]);
+    let ran = dir.path().join("ran");
+    let probe = format!("touch {}", ran.display());
+    mirror.good(&["mirror", "drill", "v", "--probe", &probe, "--every", "1h"]);
+    mirror.good(&["mirror", "delete", "v", "--yes"]);
+    std::fs::remove_file(&ran).unwrap();
+    let token = source.invite();
+    mirror.good(&["mirror", "create", "v", &token]);
+    assert_eq!(mirror.json(&["status"])["drills"], serde_json::json!([]), "nobody asked for any");
+    let refused = mirror.bad(2, "usage", &["mirror", "drill", "v"]);
+    assert!(refused.contains("the first drill of a mirror needs --probe"), "{refused}");
+    assert!(!ran.exists(), "a command that was meant for another one");
+}
+
+#[test]
 fn scheduled_drills_come_by_themselves_and_no_command_comes_over_tcp() {
     let dir = tempfile::tempdir().unwrap();
     let (_source, mut mirror) = mirrored(dir.path(), &["--mirror", "off", "--http", "127.0.0.1:0"]);

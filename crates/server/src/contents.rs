@@ -79,6 +79,7 @@ impl Server {
         }
         self.volumes.delete(name)?;
         self.mirrors.forget(name);
+        self.drills.forget_volume(name);
         self.access.forget_volume(name)?;
         tracing::info!(volume = name, "deleted a volume");
         Ok(())

@@ -219,6 +219,12 @@ impl Drills {
         state::remove(&path).map_err(ServerError::path("remove", &path))
     }
 
+    /// The volume is gone, and its file with it: another one that gets its name has none.
+    pub(crate) fn forget_volume(&self, name: &str) {
+        self.documents.lock().remove(name);
+        self.unread.lock().remove(name);
+    }
+
     fn due(&self) -> Vec<String> {
         let now_ms = self.now_ms();
         let documents = self.documents.lock();

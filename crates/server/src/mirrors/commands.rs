@@ -299,6 +299,7 @@ impl Server {
         relation.settle()?;
         self.volumes.delete(name)?;
         self.mirrors.forget(name);
+        self.drills.forget_volume(name);
         self.mirrors.forget_access(name);
         // The others may have more in common without it, and what was held of it goes.
         self.groups.advance_all(true);
