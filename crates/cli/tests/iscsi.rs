@@ -359,6 +359,17 @@ fn what_is_set_for_a_lun_of_a_mirror_holds_whatever_its_source_says_and_the_rest
     assert_eq!(refusal(&source, "named"), FORBIDDEN, "what is set there stays there");
 }
 
+#[test]
+fn what_is_set_for_a_mirror_that_was_deleted_holds_for_none_that_gets_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mirror) = restricted(dir.path());
+    mirror.good(&["export", "set", "v/named", "--any-initiator"]);
+    assert_eq!(refusal(&mirror, "named"), None);
+    once_free(&mirror, &["mirror", "delete", "v", "--yes"]);
+    mirror.good(&["mirror", "create", "v", &source.invite()]);
+    assert_eq!(refusal(&mirror, "named"), Some(0x0202), "as at the source");
+}
+
 /// What libiscsi's `iscsi-inq` says, without a user's own settings.
 fn inquiry(url: &str) -> Output {
     let mut command = Command::new("timeout");

@@ -71,9 +71,9 @@ impl Mirrors {
         }
     }
 
-    /// What a mirror that is no more had of its source.
+    /// What was set for a mirror that is no more, at its source and here. Another one that gets its name is none of those to whom it was open.
     pub(super) fn forget_access(&self, name: &str) {
-        if let Err(error) = self.access.take_over(name, &[]) {
+        if let Err(error) = self.access.forget_volume(name) {
             tracing::warn!(mirror = name, %error, "who may use the LUNs of a mirror that was deleted is still written down");
         }
     }
