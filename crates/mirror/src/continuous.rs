@@ -71,12 +71,14 @@ impl Destination {
             step_ms: millis(pace.step),
             wait_ms: millis(pace.wait),
         };
+        let asked = self.volume().clock().monotonic();
         // Nothing is received meanwhile, so that blocks move home.
         let (due, status) = match client.ask(&Request::Await(wish))? {
             Answer::Awaited { due, status } => (due, status),
             answer => return Err(unexpected(answer)),
         };
-        self.heard(status);
+        // Where nothing was due, it has waited for so long before it said that.
+        self.heard(status, if due { asked } else { asked + pace.wait });
         if due { self.step(client, work).map(Some) } else { Ok(None) }
     }
 }

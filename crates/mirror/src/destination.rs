@@ -297,8 +297,19 @@ impl Destination {
 
     /// Asks the source for its status, and so for the lag.
     pub fn refresh<S: Read + Write + ?Sized>(&self, client: &mut Client<'_, S>) -> Result<Lag, MirrorError> {
+        let (status, asked) = self.ask_status(client)?;
+        let contact = self.heard(status, asked);
+        Ok(contact.lag(self.silence().unwrap_or_default()))
+    }
+
+    /// The status, and when it was asked for, by the clock that is never set.
+    fn ask_status<S: Read + Write + ?Sized>(
+        &self,
+        client: &mut Client<'_, S>,
+    ) -> Result<(SourceStatus, Duration), MirrorError> {
+        let asked = self.volume.clock().monotonic();
         let status = client.status(self.asks_status(), &self.volume)?;
-        Ok(self.heard(status).lag(Duration::ZERO))
+        Ok((status, asked))
     }
 
     fn asks_status(&self) -> StatusOf {
@@ -411,7 +422,7 @@ impl Destination {
         if cancel.load(Ordering::Relaxed) {
             return Err(MirrorError::Cancelled);
         }
-        let answer = self.request(client, &mut receiver, manner, stance)?;
+        let (answer, asked_at) = self.request(client, &mut receiver, manner, stance)?;
         let report = |kind, target: SnapshotId| {
             let snapshot = self.volume.snapshot(target);
             TransferReport {
@@ -431,7 +442,7 @@ impl Destination {
         };
         let (target, name, full_blocks, left_out, sent_before, in_memory, status) = match answer {
             Answer::UpToDate(status) => {
-                self.heard(status);
+                self.heard(status, asked_at);
                 let shown = self.volume.status().cursor.snapshot;
                 return Ok(TransferReport {
                     full_blocks: status.used,
@@ -444,7 +455,7 @@ impl Destination {
             Answer::Refused(Refusal::NoCommonBase { blocks }) => return Err(self.price(&receiver, blocks)),
             answer => return Err(unexpected(answer)),
         };
-        self.heard(status);
+        self.heard(status, asked_at);
         let mut seen = TransferProgress {
             snapshot: name,
             blocks: 0,
@@ -508,9 +519,10 @@ impl Destination {
             births.follow(&self.volume);
             births.arrived(&self.volume, asked, status.now);
         }
+        let told_at = self.volume.clock().monotonic();
         let confirmed = match client.ask(&Request::Ack { target, keep: self.kept() }) {
             Ok(Answer::Status(status)) => {
-                self.heard(status);
+                self.heard(status, told_at);
                 true
             }
             // The image is committed here whatever became of the acknowledgement.
@@ -532,14 +544,14 @@ impl Destination {
         })
     }
 
-    /// Asks for an update, and answers what the source has to know first.
+    /// Asks for an update, and answers what the source has to know first. What it says then, and when it was last told something, by the clock that is never set.
     fn request<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
         receiver: &mut Receiver,
         manner: Manner,
         stance: Stance,
-    ) -> Result<Answer, MirrorError> {
+    ) -> Result<(Answer, Duration), MirrorError> {
         let Options { compression, hold, .. } = self.options();
         let mut request = Request::Update(Update {
             volume: self.source_volume.clone(),
@@ -558,10 +570,11 @@ impl Destination {
             have: Have::of(&self.volume),
         });
         loop {
+            let asked = self.volume.clock().monotonic();
             request = match client.ask(&request)? {
                 Answer::AskBegan { accumulating, in_flight } => began(&self.volume, accumulating, in_flight)?,
                 Answer::AskClaims { from } => Request::Claims(receiver.arrived(from, CLAIMS_MAX)?),
-                answer => return Ok(answer),
+                answer => return Ok((answer, asked)),
             };
         }
     }
@@ -593,8 +606,8 @@ impl Destination {
     fn refuse_parted<S: Read + Write + ?Sized>(&self, client: &mut Client<'_, S>) -> Result<(), MirrorError> {
         let Some((shown, _)) = self.parted() else { return Ok(()) };
         if self.standing(client, None)?.role == Role::Normal {
-            let status = client.status(self.asks_status(), &self.volume)?;
-            self.heard(status);
+            let (status, asked) = self.ask_status(client)?;
+            self.heard(status, asked);
             if status.base_taken.is_none() {
                 return Err(Refusal::Diverged(shown).into());
             }
@@ -614,8 +627,13 @@ impl Destination {
         }
     }
 
-    pub(crate) fn heard(&self, status: SourceStatus) -> Contact {
+    /// Notes what the source says of itself, which was asked at `asked` by the clock that is never set. It counts as said then: how long the answer was on its way nobody here knows, and a lag may be told
+    /// as larger than it is, and never as smaller.
+    pub(crate) fn heard(&self, status: SourceStatus, asked: Duration) -> Contact {
         let clock = self.volume.clock();
+        let passed = clock.monotonic();
+        let said = asked.min(passed);
+        let on_its_way = u64::try_from((passed - said).as_nanos()).unwrap_or(u64::MAX);
         let image = self.volume.snapshot(self.volume.status().cursor.snapshot);
         let status = match image.filter(|_| status.base_taken.is_none()) {
             // The source does not have what is shown here and knows no lag: all since then is missing, as far as anybody knows.
@@ -627,9 +645,9 @@ impl Destination {
             },
             None => status,
         };
-        let contact = Contact { at: clock.now(), status };
+        let contact = Contact { at: Timestamp(clock.now().0.saturating_sub(on_its_way)), status };
         let mut inner = self.inner.lock();
-        (inner.contact, inner.heard) = (Some(contact), Some(clock.monotonic()));
+        (inner.contact, inner.heard) = (Some(contact), Some(said));
         contact
     }
 

@@ -660,6 +660,8 @@ impl Mirrors {
             let mut live = mine.live.lock();
             live.unanswered = asked.err().map(|error| error.body());
             live.asking = false;
+            // One that has to count for long is left alone for as long as any other.
+            live.asked = live.asked.map(|_| mirrors.clock.monotonic());
         };
         if std::thread::Builder::new().name("lag".to_owned()).spawn(ask).is_err() {
             relation.live.lock().asking = false;

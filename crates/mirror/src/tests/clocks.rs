@@ -1,5 +1,6 @@
 //! Two servers whose clocks do not agree, and are set.
 
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +11,8 @@ use cairn_volume::Volume;
 
 use super::harness::*;
 use crate::{
-    Client, Destination, Lag, MirrorError, Options, PeerName, Refusal, SourceVolumes, TransferProgress, Work,
+    Client, Destination, Lag, MirrorError, Options, Pace, PeerName, Refusal, SourceVolumes, TransferKind,
+    TransferProgress, Work,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -261,5 +263,82 @@ fn lag_during_a_transfer_counts_the_time_that_went_by_until_it_was_announced() {
         mirror.update(&mut client, &mut work).expect("an update");
         drop(near);
     });
-    assert_eq!(told, Some(Duration::from_secs(71)));
+    // What the source took for it counts twice: for all that is known here, the answer was on its way as long.
+    assert_eq!(told, Some(Duration::from_secs(71 + 61)));
+}
+
+/// How long an answer is on its way over a [`Late`] link.
+const LATE: Duration = Duration::from_secs(30);
+
+/// A link over which the answer to whatever is said takes that long.
+struct Late<'a> {
+    stream: UnixStream,
+    clocks: [&'a ManualClock; 2],
+    asked: bool,
+}
+
+impl Read for Late<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        if std::mem::take(&mut self.asked) {
+            self.clocks.iter().for_each(|clock| clock.advance(LATE));
+        }
+        Ok(count)
+    }
+}
+
+impl Write for Late<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.asked = true;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+#[test]
+fn time_that_an_answer_is_on_its_way_makes_no_lag_smaller() {
+    let (pair, far) = apart(28, HOUR);
+    let mut rng = Rng::new(28);
+    pair.write(pair.files[0], 0, 50, &mut rng);
+    let mirror = pair.mirror();
+    pair.update_with(&mirror, Trouble::default()).expect("a baseline");
+    let (near, mut other) = UnixStream::pair().expect("a socket pair");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let cancel = AtomicBool::new(false);
+            let mut work = cairn_stream::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
+            let peer = PeerName::new(pair.peers[0]).expect("a good name");
+            let volumes = One(pair.source.clone(), pair.peers[1]);
+            let _ = pair.registry.serve_session(&mut other, &volumes, &peer, &mut work);
+        });
+        let age = || mirror.lag().expect("there was contact").age;
+        let mut late = Late { stream: near, clocks: [&pair.clock, &far], asked: false };
+        let mut client = Client::hello(&mut late).expect("it answers");
+        // Nothing had changed when the source said so; what did since then nobody here knows.
+        let lag = mirror.refresh(&mut client).expect("the source answers");
+        assert_eq!((lag.age, age(), mirror.loss().silent), (LATE, LATE, Some(LATE)));
+        assert_eq!(far.now().since(lag.as_of), LATE);
+        let cancel = AtomicBool::new(false);
+        let mut work = Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
+        let report = mirror.update(&mut client, &mut work).expect("an update");
+        assert_eq!((report.kind, age()), (TransferKind::UpToDate, LATE));
+        // While an image is on its way, and once it is here and the source has heard of that.
+        pair.write(pair.files[0], 0, 50, &mut rng);
+        let mut told = None;
+        let mut progress = |_: &TransferProgress| {
+            told.get_or_insert_with(age);
+        };
+        let mut work = Work { cancel: &cancel, progress: &mut progress, threads: None };
+        mirror.update(&mut client, &mut work).expect("an update");
+        assert_eq!((told, age()), (Some(LATE), LATE));
+        // One that follows continuously asks to be answered after a second in any case.
+        let pace = Pace { step: Duration::from_secs(2), wait: Duration::from_secs(1) };
+        let mut work = Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
+        let followed = mirror.follow(&mut client, pace, &mut work).expect("nothing is due");
+        assert!(followed.is_none() && age() >= LATE - pace.wait, "{:?}", age());
+        drop(late);
+    });
 }
