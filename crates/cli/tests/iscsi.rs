@@ -370,6 +370,27 @@ fn what_is_set_for_a_mirror_that_was_deleted_holds_for_none_that_gets_its_name()
     assert_eq!(refusal(&mirror, "named"), Some(0x0202), "as at the source");
 }
 
+#[test]
+fn session_with_a_mirror_ends_when_the_source_keeps_that_initiator_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mirror) = restricted(dir.path());
+    let opened = log_in(&mirror, "v.open", 1).unwrap();
+    let other = log_in(&mirror, "v.fixed", 2).unwrap();
+    let sessions = |lun: &str| {
+        let exports = mirror.json(&["export", "list"]);
+        let found = exports.as_array().unwrap().iter().find(|export| export["name"] == lun).unwrap().clone();
+        found["sessions"].as_array().unwrap().len()
+    };
+    assert_eq!((sessions("v/open"), sessions("v/fixed")), (1, 1));
+    source.good(&["export", "set", "v/open", "--initiator", "iqn.2000-01.example:friend"]);
+    // It is asked at once, and not only within a minute.
+    mirror.good(&["mirror", "repoint", "v", &source.invite()]);
+    running::wait_until("the source is asked", || refusal(&mirror, "open") == Some(0x0202));
+    running::wait_until("who may not log in any more is cut off", || sessions("v/open") == 0);
+    assert_eq!(sessions("v/fixed"), 1, "nothing has changed of that one");
+    drop((opened, other));
+}
+
 /// What libiscsi's `iscsi-inq` says, without a user's own settings.
 fn inquiry(url: &str) -> Output {
     let mut command = Command::new("timeout");

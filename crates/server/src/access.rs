@@ -7,7 +7,7 @@
 //! follows, and it holds after a failover. Secrets of CHAP do not come along, so that whoever has a mirror can't write to its source; without one nobody is let in who would need it. What the owner of
 //! this side sets goes before it, for all of a LUN's settings at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -351,8 +351,8 @@ impl Access {
         Ok(exports.exports.iter().filter_map(of).collect())
     }
 
-    /// Notes what is set at the source for the LUNs of a mirror. What is set here stays.
-    pub(crate) fn take_over(&self, volume: &str, luns: &[LunAccess]) -> Result<(), ServerError> {
+    /// Notes what is set at the source for the LUNs of a mirror. What is set here stays. The exports for which something else holds from now on.
+    pub(crate) fn take_over(&self, volume: &str, luns: &[LunAccess]) -> Result<Vec<String>, ServerError> {
         self.check_known()?;
         let mut exports = self.exports.lock();
         let mut new = exports.exports.clone();
@@ -360,12 +360,15 @@ impl Access {
         for of in luns {
             new.entry(format!("{volume}/{}", of.lun)).or_insert_with(|| of.into());
         }
-        if new != exports.exports {
+        let both = exports.exports.keys().chain(new.keys());
+        let changed: BTreeSet<String> =
+            both.filter(|export| exports.exports.get(*export) != new.get(*export)).cloned().collect();
+        if !changed.is_empty() {
             let new = Exports { exports: new };
             state::save(&self.exports_path, &new)?;
             *exports = new;
         }
-        Ok(())
+        Ok(changed.into_iter().collect())
     }
 
     /// Exports to which nobody is let in for want of a secret, with the name that initiators have at the source.

@@ -248,6 +248,8 @@ pub(crate) struct Mirrors {
     address: String,
     /// Ends the sessions that clients have with a volume.
     closes: OnceLock<Closes>,
+    /// And those with a LUN, of its present or past.
+    closes_disks: OnceLock<Closes>,
     /// Listens for mirrors where a source can reach this server; not when the owner has said where.
     opens: OnceLock<facing::Opens>,
     /// Where that is so far.
@@ -266,7 +268,7 @@ pub(crate) struct Mirrors {
     wake: Condvar,
 }
 
-/// Ends the sessions with the active state of a volume; how many there were.
+/// Ends the sessions with the active state of a volume, or with a LUN; how many there were.
 type Closes = Box<dyn Fn(&str) -> usize + Send + Sync>;
 
 /// What mirrors need of the rest of the server.
@@ -312,6 +314,7 @@ impl Mirrors {
             access,
             address,
             closes: OnceLock::new(),
+            closes_disks: OnceLock::new(),
             opens: OnceLock::new(),
             opened: Mutex::default(),
             consents: Consents::default(),
@@ -349,13 +352,18 @@ impl Mirrors {
         }
     }
 
-    /// How the sessions with a volume are ended.
-    pub(crate) fn close_with(&self, closes: Closes) {
+    /// How the sessions with a volume are ended, and those with one LUN.
+    pub(crate) fn close_with(&self, closes: Closes, closes_disks: Closes) {
         let _ = self.closes.set(closes);
+        let _ = self.closes_disks.set(closes_disks);
     }
 
     fn close_sessions(&self, name: &str) -> usize {
         self.closes.get().map_or(0, |close| close(name))
+    }
+
+    fn close_disk(&self, export: &str) -> usize {
+        self.closes_disks.get().map_or(0, |close| close(export))
     }
 
     fn get(&self, name: &str) -> Result<Arc<Relation>, ServerError> {

@@ -214,14 +214,16 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         data,
     });
     // Not the server itself: it would never end.
-    let served = Arc::downgrade(&server);
-    server.mirrors.close_with(Box::new(move |volume| {
-        served.upgrade().map_or(0, |server| {
+    let (of_volumes, of_disks) = (Arc::downgrade(&server), Arc::downgrade(&server));
+    let close_volume = move |volume: &str| {
+        of_volumes.upgrade().map_or(0, |server| {
             let sessions =
                 server.close_sessions(|export| export.volume == volume && export.snapshot.is_none());
             sessions + server.mounts.close_live(volume)
         })
-    }));
+    };
+    let close_disk = move |export: &str| of_disks.upgrade().map_or(0, |server| server.close_disk(export));
+    server.mirrors.close_with(Box::new(close_volume), Box::new(close_disk));
     server.clear_left_dumps();
     let schedule = server.mirrors.start_schedule()?;
     let snapshots = Runner::start(server.clone())?;
@@ -527,15 +529,20 @@ impl Server {
             });
         }
         self.access.set(&disk, request)?;
-        let mut open: Vec<String> = self.exports().into_iter().map(|export| export.name).collect();
-        open.retain(|export| self.settings_of(export) == disk);
-        let closed: usize = open.iter().map(|export| self.close_named(export)).sum();
+        let closed = self.close_disk(&disk);
         tracing::info!(export = name, closed, "changed who may use an export");
         self.exports().into_iter().find(|export| export.name == name).ok_or(ServerError::NotFound {
             what: "export",
             name: name.to_owned(),
             list: "cairn export list",
         })
+    }
+
+    /// Ends the sessions with a disk, of its present or past, whose settings stand under this name; how many there were.
+    fn close_disk(&self, disk: &str) -> usize {
+        let mut open: Vec<String> = self.exports().into_iter().map(|export| export.name).collect();
+        open.retain(|export| self.settings_of(export) == disk);
+        open.iter().map(|export| self.close_named(export)).sum()
     }
 
     /// Exports that nobody can log in to for want of a secret.

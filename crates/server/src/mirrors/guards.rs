@@ -20,14 +20,19 @@ impl Mirrors {
         self.access.of_volume(volume)
     }
 
-    /// Asks the source who may use its LUNs, and notes it.
+    /// Asks the source who may use its LUNs, and notes it. Sessions with those of which something else is said now end, as what they were told no longer holds.
     fn ask_access(&self, relation: &Relation) -> Result<(), ServerError> {
         let volume = relation.document.lock().volume.clone();
         let luns = self.talk(relation, |client| client.access(&volume))?;
-        match relation.is_failed_over() {
-            true => Ok(()),
-            false => self.access.take_over(&relation.name, &luns),
+        if relation.is_failed_over() {
+            return Ok(());
         }
+        let changed = self.access.take_over(&relation.name, &luns)?;
+        let closed: usize = changed.iter().map(|export| self.close_disk(export)).sum();
+        if closed > 0 {
+            tracing::info!(mirror = relation.name, closed, "its source has changed who may use its LUNs");
+        }
+        Ok(())
     }
 
     /// The same for a mirror that shows an image. Where it fails, what was heard before holds.
