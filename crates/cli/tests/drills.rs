@@ -139,6 +139,40 @@ fn drills_of_a_mirror_that_was_deleted_are_none_of_another_one_that_gets_its_nam
     assert!(!ran.exists(), "a command that was meant for another one");
 }
 
+/// Whether a process is there that has not ended.
+fn runs(process: &str) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/{}/stat", process.trim())).unwrap_or_default();
+    !state.is_empty() && !state.contains(") Z ")
+}
+
+#[test]
+fn probe_of_a_server_that_was_killed_does_not_go_on_beside_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_source, mut mirror) = mirrored(dir.path(), &["--mirror", "off"]);
+    let left = dir.path().join("left");
+    let others = dir.path().join("others");
+    // What it has started leaves its group of processes, as a database does.
+    let probe = format!(
+        "setsid sleep 600 & echo $! > {0}; echo $$ > {1}; mv {1} {1}.whole; wait",
+        left.display(),
+        others.display()
+    );
+    let mut command = cairn();
+    command.args(["mirror", "drill", "v", "--probe", &probe, "--data"]).arg(&mirror.data);
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut drilling = command.spawn().unwrap();
+    let whole = dir.path().join("others.whole");
+    wait_for("the probe", || whole.exists());
+    let started = [&whole, &left].map(|file| std::fs::read_to_string(file).unwrap());
+    mirror.kill();
+    let _ = drilling.wait();
+    assert!(started.iter().all(|process| runs(process)), "nobody has ended it yet");
+    mirror.restart();
+    // It would write to the clone of the next drill, which has the same name.
+    wait_for("the end of the probe", || !started.iter().any(|process| runs(process)));
+    mirror.good(&["mirror", "drill", "v", "--probe", "true"]);
+}
+
 #[test]
 fn scheduled_drills_come_by_themselves_and_no_command_comes_over_tcp() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Drills: proof that a mirror can be recovered from. A clone of the image that it shows (its newest, or what all mirrors of its group have) is served, the owner's probe runs against it, what came of it and how
 //! long it took is recorded, and the clone goes again. The mirror notices nothing.
 //!
-//! The clone is temporary: a start of the server removes one that a crash has left. The mirror's updates go on meanwhile, as the clone holds its image open.
+//! The clone is temporary: a start of the server removes one that a crash has left, and ends the probe. The mirror's updates go on meanwhile, as the clone holds its image open.
 //! `VOLUME/drill.json` has the schedule, the probe and the last drill; it is for the owner, and losing it loses nothing else.
 //!
 //! A probe is a command, run by the server with the server's rights; so it is taken on the control socket alone, never over TCP.
@@ -25,7 +25,7 @@ use crate::state::{self, Unread};
 use crate::volumes::{OpenVolume, Volumes};
 
 mod probe;
-use probe::{Probe, Tried};
+use probe::{Probe, Tried, end_left};
 
 /// How often the schedule looks: a clock that was set is noticed within it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -240,6 +240,7 @@ fn path(volumes: &Volumes, name: &str) -> PathBuf {
 impl Server {
     /// Starts the thread that begins drills when they are due.
     pub(crate) fn start_drills(self: &Arc<Self>) -> Result<DrillSchedule, ServerError> {
+        end_left(&self.data_path(), None);
         let server = self.clone();
         let look = move || {
             let drills = &server.drills;
@@ -313,6 +314,7 @@ impl Server {
             exit_code: None,
             said: String::new(),
         };
+        end_left(&self.data_path(), Some(&open.name));
         progress.phase("cloning the newest image");
         let name = format!("drill-{}", open.name);
         let clone = match self.clone_newest(open, &name, &mut result) {
@@ -375,6 +377,7 @@ impl Server {
             .collect();
         Ok(Probe {
             command: document.probe.clone(),
+            of: (result.mirror.clone(), self.data_path()),
             timeout: Duration::from_millis(document.timeout_ms),
             log: self.volumes.folder(&clone.name).join("probe.log"),
             variables: vec![

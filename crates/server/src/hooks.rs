@@ -347,12 +347,21 @@ fn started_by(run: &str) -> Vec<Pid> {
     if run.is_empty() {
         return Vec::new();
     }
-    let wanted = format!("{RUN}={run}");
+    processes_with(RUN, |value| value == run.as_bytes())
+}
+
+/// The processes that have this variable in the environment that they were started with, with such a value, but for this one, and as far as it may look at them.
+pub(crate) fn processes_with(variable: &str, is_it: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
+    let has_it = |entry: &[u8]| {
+        let value = entry.strip_prefix(variable.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+        value.is_some_and(&is_it)
+    };
     let of = |process: fs::DirEntry| {
         let pid = process.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
         // Of one that has ended and that nobody has waited for it is empty.
         let environment = fs::read(Path::new(&process.path()).join("environ")).ok()?;
-        environment.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes()).then_some(pid)
+        let is_other = pid != rustix::process::getpid();
+        (is_other && environment.split(|byte| *byte == 0).any(has_it)).then_some(pid)
     };
     fs::read_dir("/proc").map(|all| all.flatten().filter_map(of).collect()).unwrap_or_default()
 }

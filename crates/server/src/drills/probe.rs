@@ -1,4 +1,5 @@
-//! The owner's probe: a command in a shell, which is ended, with all that it started, when its time is over.
+//! The owner's probe: a command in a shell, which is ended, with all that it started, when its time is over. What it has started is known by a variable in its environment, so that also what left its
+//! group of processes is, and what a server that was killed has left.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -6,20 +7,28 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_base::Clock;
+use rustix::process::{Signal, kill_process};
 
 use crate::api::DrillOutcome;
+use crate::hooks::processes_with;
 
 /// How often the end of the command is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The variable that tells whose all is that probes have started: the mirror's name, a colon, and the data directory of its server.
+const RUN: &str = "CAIRN_DRILL_RUN";
+/// How long the end of what earlier ones have left is waited for: what is stuck in a disk that is gone can't be ended.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of what a probe said that are kept: the end of it.
 const SAID_MAX: u64 = 4096;
 
 /// A command that says by its exit code whether what it sees is good.
 pub(super) struct Probe {
     pub(super) command: String,
+    /// The mirror, and the data directory of the server.
+    pub(super) of: (String, String),
     pub(super) timeout: Duration,
     /// Where what it says goes while it runs: a pipe could fill up.
     pub(super) log: PathBuf,
@@ -62,14 +71,36 @@ impl Probe {
         };
         // What it left running would go on with a disk that is gone.
         end_group(&mut child);
+        end_left(&self.of.1, Some(&self.of.0));
         Tried { outcome, exit_code, said: tail(&mut log).unwrap_or_default() }
     }
 
     fn start(&self, log: File) -> std::io::Result<Child> {
         let mut command = Command::new("sh");
+        let (mirror, data) = &self.of;
+        command.env(RUN, format!("{mirror}:{data}"));
         command.args(["-c", &self.command]).envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         command.process_group(0).spawn()
+    }
+}
+
+/// Ends what probes of the server with that data directory have left running: those of one mirror, or of all. It would write to the clone of a later drill, which has the same name.
+pub(super) fn end_left(data: &str, mirror: Option<&str>) {
+    let is_left = |value: &[u8]| {
+        let parts = std::str::from_utf8(value).ok().and_then(|value| value.split_once(':'));
+        parts.is_some_and(|(of, at)| at == data && mirror.is_none_or(|mirror| mirror == of))
+    };
+    let begun = Instant::now();
+    loop {
+        let left = processes_with(RUN, is_left);
+        if left.is_empty() || begun.elapsed() > END_PATIENCE {
+            return;
+        }
+        for process in left {
+            let _ = kill_process(process, Signal::KILL);
+        }
+        std::thread::sleep(LOOK_EVERY);
     }
 }
 
