@@ -174,6 +174,26 @@ fn probe_of_a_server_that_was_killed_does_not_go_on_beside_the_next_one() {
 }
 
 #[test]
+fn mirror_with_the_longest_name_has_drills_as_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, mirror) = mirrored(dir.path(), &["--mirror", "off"]);
+    // The clones of both begin with the same letters.
+    let long = ["a", "b"].map(|end| "v".repeat(63) + end);
+    for name in &long {
+        mirror.good(&["mirror", "create", "v", &source.invite(), "--as", name]);
+    }
+    let (go, seen) = (dir.path().join("go"), dir.path().join("seen"));
+    let waits = format!("touch {}; while ! [ -e {} ]; do sleep 0.02; done", seen.display(), go.display());
+    let mut command = cairn();
+    command.args(["mirror", "drill", &long[0], "--probe", &waits, "--data"]).arg(&mirror.data);
+    let mut drilling = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    wait_for("the probe", || seen.exists());
+    mirror.good(&["mirror", "drill", &long[1], "--probe", "test -n \"$CAIRN_DRILL_URI\""]);
+    std::fs::write(&go, "").unwrap();
+    assert!(drilling.wait().unwrap().success());
+}
+
+#[test]
 fn scheduled_drills_come_by_themselves_and_no_command_comes_over_tcp() {
     let dir = tempfile::tempdir().unwrap();
     let (_source, mut mirror) = mirrored(dir.path(), &["--mirror", "off", "--http", "127.0.0.1:0"]);

@@ -13,13 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cairn_base::Clock;
+use cairn_base::{Checksum, Clock};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::api::{self, DrillOutcome};
 use crate::error::ServerError;
 use crate::jobs::Progress;
+use crate::names;
 use crate::server::Server;
 use crate::state::{self, Unread};
 use crate::volumes::{OpenVolume, Volumes};
@@ -233,6 +234,17 @@ impl Drills {
     }
 }
 
+/// What the clone of a drill is called. Where that is longer than a name may be, the end of the mirror's goes, and its checksum tells it from others that begin so.
+fn clone_name(mirror: &str) -> String {
+    let name = format!("drill-{mirror}");
+    if names::check("volume", &name).is_ok() {
+        return name;
+    }
+    let sum = Checksum::of(mirror.as_bytes()).0;
+    let digits: String = sum[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{digits}", name.get(..names::MAX_NAME - 1 - digits.len()).unwrap_or(&name))
+}
+
 fn path(volumes: &Volumes, name: &str) -> PathBuf {
     volumes.folder(name).join("drill.json")
 }
@@ -316,7 +328,7 @@ impl Server {
         };
         end_left(&self.data_path(), Some(&open.name));
         progress.phase("cloning the newest image");
-        let name = format!("drill-{}", open.name);
+        let name = clone_name(&open.name);
         let clone = match self.clone_newest(open, &name, &mut result) {
             Ok(clone) => clone,
             Err(error) => {

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::error::ServerError;
 
 /// Longest name of a volume, LUN or snapshot, in bytes.
-const MAX_NAME: usize = 64;
+pub(crate) const MAX_NAME: usize = 64;
 
 /// Letters, digits, `.`, `_` and `-`, beginning with a letter or a digit: the same in a path, a URI and a shell.
 pub(crate) fn check(what: &'static str, name: &str) -> Result<(), ServerError> {
