@@ -507,3 +507,17 @@ fn mirror_is_failed_over_also_while_it_is_not_known_who_the_peers_are() {
     });
     assert_eq!(mirror.json(&["mirror", "status", "data"])["state"], "source");
 }
+
+#[test]
+fn what_a_cut_deletion_has_left_and_cannot_be_removed_keeps_no_server_from_starting() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "kept", "--size", "64M"]);
+    server.kill();
+    let held = server.data.join("volumes/.gone.old/held");
+    std::fs::create_dir_all(&held).unwrap();
+    let Some(_busy) = running::SmallDisk::mount(&held, 1 << 20) else { return };
+    server.restart();
+    assert_eq!(server.json(&["volume", "list"])[0]["name"], "kept");
+    server.good(&["lun", "create", "kept/db", "--size", "1M"]);
+}

@@ -241,10 +241,10 @@ impl Volumes {
             if name.starts_with('.') {
                 // A creation or deletion that was cut off.
                 making::take_back_made(&found.path());
-                fs::remove_dir_all(found.path()).map_err(ServerError::path("remove", &found.path()))?;
+                remove_left(&found.path());
                 continue;
             }
-            if !volumes.clear_temporary(&name)? {
+            if !volumes.clear_temporary(&name) {
                 names.push(name);
             }
         }
@@ -710,7 +710,8 @@ impl Volumes {
         }
         self.entries.write().remove(name);
         self.keeps.lock().remove(name);
-        fs::remove_dir_all(&grave).map_err(ServerError::path("delete", &folder))
+        remove_left(&grave);
+        Ok(())
     }
 
     /// Ends the commands around snapshots that run.
@@ -917,6 +918,13 @@ impl OpenVolume {
 
 fn not_found(name: &str) -> ServerError {
     ServerError::NotFound { what: "volume", name: name.to_owned(), list: "cairn volume list" }
+}
+
+/// Removes a folder that is nobody's any more. One that can't be, as its disk fails or something is mounted in it, takes room and harms nobody: the next start tries again.
+fn remove_left(folder: &Path) {
+    if let Err(error) = fs::remove_dir_all(folder) {
+        tracing::warn!(path = %folder.display(), %error, "what is left of a volume that is gone can't be removed");
+    }
 }
 
 fn new_rehearsal() -> Arc<Rehearsal> {

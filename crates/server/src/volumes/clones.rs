@@ -17,7 +17,7 @@ use cairn_volume::CloneDevice;
 use serde::{Deserialize, Serialize};
 
 use super::waiting::OPENING;
-use super::{Document, Entry, OpenVolume, Parts, Under, Volumes, not_found, whole};
+use super::{Document, Entry, OpenVolume, Parts, Under, Volumes, not_found, remove_left, whole};
 use crate::api;
 use crate::contents::find_snapshot;
 use crate::error::ServerError;
@@ -160,14 +160,13 @@ impl Volumes {
     }
 
     /// Removes what a crash has left of a temporary clone.
-    pub(super) fn clear_temporary(&self, name: &str) -> Result<bool, ServerError> {
+    pub(super) fn clear_temporary(&self, name: &str) -> bool {
         let is_temporary =
             self.document(name).is_ok_and(|document| document.clone_of.is_some_and(|of| of.temporary));
         if is_temporary {
-            let folder = self.folder(name);
-            fs::remove_dir_all(&folder).map_err(ServerError::path("remove", &folder))?;
+            remove_left(&self.folder(name));
         }
-        Ok(is_temporary)
+        is_temporary
     }
 
     /// Makes a clone of a snapshot. It is there whole, or not at all; `settle` is done before anybody can find it. A temporary one ends with the server, and its snapshot,
