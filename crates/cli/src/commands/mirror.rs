@@ -318,7 +318,10 @@ fn judge(mirror: &api::Mirror, rpo_ms: Option<u64>) -> (u8, String) {
     let late = rpo_ms.map(|rpo| mirror.lag_ms.is_some_and(|lag| lag > rpo));
     let level = match (late, mirror.state) {
         (Some(true), state) if state != S::FailedOver => 2,
+        // Past its own lag and within the one that is given.
         (Some(false), S::Behind) => 0,
+        (Some(false), S::Transferring | S::Continuous | S::CatchingUp) if mirror.over_rpo => 0,
+        (Some(false), S::Paused | S::Failing) if mirror.over_rpo => 1,
         _ => mirror.check,
     };
     (level, format!("{} {}, lag {}: {}", mirror.name, state(mirror.state), lag(mirror), mirror.reason))
@@ -658,3 +661,6 @@ fn state(state: api::MirrorState) -> &'static str {
         S::Unknown => "unknown",
     }
 }
+
+#[cfg(test)]
+mod tests;

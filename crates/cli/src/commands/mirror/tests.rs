@@ -1,0 +1,36 @@
+//! Tests of what monitoring is told of a mirror.
+
+use cairn_server::api;
+
+use super::judge;
+
+/// A mirror in a state of this level, which is behind by a minute.
+fn behind(state: &str, check: u8) -> api::Mirror {
+    let described = serde_json::json!({
+        "name": "vol0", "role": "destination", "direction": "", "state": state, "reason": "", "check": check,
+        "source_address": "", "source_volume": "", "source_name": "", "continuous": false, "over_rpo": true,
+        "rpo_ms": 30_000, "lag_ms": 60_000, "lag_bytes": 4096, "hold": true, "stall_ms": 0, "paused": false,
+        "connections": 1, "compress": "auto", "sent_bytes": 0, "updates": 0, "compared_updates": 0,
+        "mended_here": 0, "mended_there": 0,
+    });
+    serde_json::from_value(described).expect("it is one")
+}
+
+#[test]
+fn mirror_is_judged_by_the_lag_that_is_given_and_not_by_its_own_whatever_it_does_now() {
+    let (short, long) = (Some(1_000), Some(3_600_000));
+    for state in ["behind", "transferring", "continuous", "catching-up"] {
+        let mirror = behind(state, 2);
+        assert_eq!(judge(&mirror, None).0, 2, "{state}");
+        assert_eq!(judge(&mirror, short).0, 2, "{state}");
+        assert_eq!(judge(&mirror, long).0, 0, "{state}: it is within that");
+    }
+    for state in ["paused", "failing"] {
+        assert_eq!(judge(&behind(state, 2), long).0, 1, "{state}: as where it is within its own");
+    }
+    // What is as bad whatever the lag is.
+    for state in ["stalled", "diverged", "handed-over", "unknown"] {
+        assert_eq!(judge(&behind(state, 2), long).0, 2, "{state}");
+    }
+    assert_eq!(judge(&behind("mirrored", 0), short).0, 2, "it is past what is given");
+}
