@@ -309,12 +309,20 @@ impl Facts<'_> {
         if let Some(following) = self.live.following.as_ref().filter(|following| following.steady) {
             return self.judge_following(following, late);
         }
-        let remedy = late.then(|| format!("wait for it: `cairn mirror status {name}`"));
+        // As after a rewind, or once it follows another server: the image may be of any age.
+        let unknown = self.lag.is_none();
+        let remedy = (late || unknown).then(|| format!("wait for it: `cairn mirror status {name}`"));
+        let reason = match unknown {
+            true => {
+                "an image is shown, of which its source has not said yet how far behind it is, and the next is on its way"
+            }
+            false => "an image is shown, and the next is on its way",
+        };
         Judged {
             state: MirrorState::Transferring,
-            reason: "an image is shown, and the next is on its way".to_owned(),
+            reason: reason.to_owned(),
             remedy,
-            check: if late { 2 } else { 0 },
+            check: if late { 2 } else { u8::from(unknown) },
         }
     }
 
@@ -339,3 +347,6 @@ impl Facts<'_> {
         Judged { state, reason: reason.to_owned(), remedy, check: if late { 2 } else { 0 } }
     }
 }
+
+#[cfg(test)]
+mod tests;
