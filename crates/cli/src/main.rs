@@ -9,6 +9,7 @@ mod exit;
 mod instant;
 mod output;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use cairn_server::{Address, DEFAULT_DATA};
@@ -25,8 +26,9 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() && asks_for_check(std::env::args_os().skip(1)) => {
-            println!("UNKNOWN - the arguments are wrong, see standard error");
-            eprint!("{error}");
+            // Whoever does not take what is said gets the exit code.
+            let _ = writeln!(std::io::stdout(), "UNKNOWN - the arguments are wrong, see standard error");
+            let _ = write!(std::io::stderr(), "{error}");
             return ExitCode::from(exit::NOT_KNOWN);
         }
         Err(error) => named_in_time(error).exit(),
@@ -44,7 +46,7 @@ fn main() -> ExitCode {
             // Into memory: it panics where it can't write.
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut command, "cairn", &mut text);
-            match std::io::Write::write_all(&mut std::io::stdout(), &text).map_err(output::unwritten) {
+            match std::io::stdout().write_all(&text).map_err(output::unwritten) {
                 Err(Some(failure)) => Err(failure),
                 Ok(()) | Err(None) => Ok(()),
             }

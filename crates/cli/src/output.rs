@@ -39,6 +39,15 @@ impl Output {
         }
     }
 
+    /// As [`Output::tell`], of what the exit code says as well: whoever does not take the line gets that.
+    pub fn tell_besides<T: Serialize>(&self, value: &T, people: impl FnOnce(&T) -> String) {
+        use std::io::Write;
+        if self.json || !self.quiet {
+            let text = if self.json { json(value) } else { people(value) };
+            let _ = writeln!(std::io::stdout(), "{text}");
+        }
+    }
+
     /// Asks before something is destroyed; without a terminal, `--yes` must have been given.
     pub fn confirm(&self, what: &str) -> Result<(), Failure> {
         if self.yes {

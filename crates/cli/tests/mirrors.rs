@@ -448,6 +448,24 @@ fn monitoring_hears_of_nothing_but_its_four_exit_codes() {
     assert_eq!(cairn().args(["mirror", "check", "--help"]).output().unwrap().status.code(), Some(0));
 }
 
+#[test]
+fn check_whose_line_nobody_takes_ends_with_its_code_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start_with(dir.path(), "d", &["--mirror", "off"]);
+    let code = |out: std::process::Stdio, more: &[&str]| {
+        let mut command = cairn();
+        command.args(["mirror", "check", "--data"]).arg(&server.data).args(more);
+        command.stdout(out).stderr(std::process::Stdio::null()).status().unwrap().code()
+    };
+    for more in [&[][..], &["--json"], &["--rpo", "soon"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        assert_eq!(code(full.into(), more), Some(3), "a full disk: {more:?}");
+        let (reader, closed) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(code(closed.into(), more), Some(3), "nobody reads it: {more:?}");
+    }
+}
+
 fn wait_for(server: &Running, field: &str, value: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -300,7 +300,7 @@ fn check(name: Option<&str>, rpo_ms: Option<u64>, client: &Client, output: Outpu
     let word = ["OK", "WARNING", "CRITICAL"][usize::from(worst.min(2))];
     let lines: Vec<String> = judged.into_iter().map(|(_, line)| line).collect();
     let told = serde_json::json!({ "check": worst, "reason": lines.join("; "), "mirrors": mirrors });
-    output.tell(&told, |_| format!("{word} - {}", lines.join("; ")));
+    output.tell_besides(&told, |_| format!("{word} - {}", lines.join("; ")));
     if worst == 0 { Ok(()) } else { Err(Failure::silent(worst)) }
 }
 
@@ -308,7 +308,7 @@ fn check(name: Option<&str>, rpo_ms: Option<u64>, client: &Client, output: Outpu
 /// some for a warning, and some for nothing that it knows.
 pub fn unknown(reason: &str, output: Output) -> Failure {
     let told = serde_json::json!({ "check": NOT_KNOWN, "reason": reason, "mirrors": [] });
-    output.tell(&told, |_| format!("UNKNOWN - {reason}"));
+    output.tell_besides(&told, |_| format!("UNKNOWN - {reason}"));
     Failure::silent(NOT_KNOWN)
 }
 
