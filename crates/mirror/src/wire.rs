@@ -173,7 +173,10 @@ impl<'a> Parser<'a> {
         }
         let (bytes, rest) = self.0.split_at_checked(length).ok_or(bad.clone())?;
         self.0 = rest;
-        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| bad)
+        // No name, address or expression has what a terminal takes for a command, or monitoring for another line.
+        let is_command = |letter: char| letter.is_control() && letter != '\t';
+        let text = std::str::from_utf8(bytes).ok().filter(|text| !text.chars().any(is_command));
+        text.map(str::to_owned).ok_or(bad)
     }
 
     /// Nothing may be left over.

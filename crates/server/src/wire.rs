@@ -6,7 +6,7 @@
 use std::io::{self, Read, Write};
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::api::ErrorBody;
 use crate::peers::Credential;
@@ -58,12 +58,26 @@ pub(crate) enum Welcome {
     /// Go on.
     Accepted,
     /// No.
-    Refused(ErrorBody),
+    Refused(#[serde(deserialize_with = "harmless")] ErrorBody),
     /// The versions differ.
     Version {
         /// [`PEER_VERSION`] of the source.
         version: u32,
     },
+}
+
+/// What the other side says, as it is shown to people: it may mean harm, and tells no terminal what to do.
+fn harmless<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ErrorBody, D::Error> {
+    let ErrorBody { error, message, next } = ErrorBody::deserialize(deserializer)?;
+    let shown = |text: String| -> String {
+        let shown = |letter: char| match letter {
+            '\n' | '\t' => ' ',
+            letter if letter.is_control() => char::REPLACEMENT_CHARACTER,
+            letter => letter,
+        };
+        text.chars().map(shown).collect()
+    };
+    Ok(ErrorBody { error, message: shown(message), next: shown(next) })
 }
 
 /// Sends a message.

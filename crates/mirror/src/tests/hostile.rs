@@ -10,7 +10,7 @@ use super::harness::{One, Pair};
 use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, Stance, StatusOf, Update};
 use crate::relationship::split;
 use crate::wire::{Frame, read_frame, write_frame};
-use crate::{Client, MirrorError, PeerName, Refusal, Relationship, Work};
+use crate::{Client, MirrorError, PeerName, Refusal, Relationship, SourceStatus, Work};
 
 /// Says what was put in, and swallows what it is told.
 struct Says(Cursor<Vec<u8>>);
@@ -131,6 +131,32 @@ fn another_version_is_told_with_both_numbers() {
         matches!(error, MirrorError::Version { theirs, ours: PROTOCOL_VERSION } if theirs == PROTOCOL_VERSION + 1),
         "{error:?}"
     );
+}
+
+#[test]
+fn text_that_tells_a_terminal_what_to_do_is_no_message() {
+    let status = SourceStatus {
+        now: Timestamp(9),
+        blocks: 8,
+        used: 7,
+        base: SnapshotId(0),
+        base_taken: None,
+        first_change: None,
+        blocks_behind: 6,
+    };
+    let parsed = |name: &str| {
+        let name = name.to_owned();
+        let (target, full_blocks, left_out, sent_before, in_memory) = (SnapshotId(1), 5, 0, 0, 0);
+        let answer = Answer::Transfer { target, name, full_blocks, left_out, sent_before, in_memory, status };
+        let (kind, body) = answer.encode();
+        Answer::parse(&Frame { kind, body })
+    };
+    assert!(parsed("mirror.peer1-5.7").is_ok() && parsed("Übung 7").is_ok());
+    for name in ["\x1b]0;all is well\x07", "\u{9b}2J", "a\nOK - all is well", "\x7f", "a\rb"] {
+        assert!(matches!(parsed(name), Err(MirrorError::Protocol(_))), "{name:?}");
+    }
+    let (kind, body) = Answer::Refused(Refusal::InGroup("\x1b[8m".to_owned())).encode();
+    assert!(matches!(Answer::parse(&Frame { kind, body }), Err(MirrorError::Protocol(_))));
 }
 
 #[test]
