@@ -319,6 +319,7 @@ impl Source {
             continuous: Some(update.step),
             ..Heard::default()
         };
+        let is_known = self.followers.lock().contains_key(&key);
         self.hear(volume, &prefix, &hears);
         let known = ask_began(stream, volume, &prefix, update)?;
         let mut prepared = Err(Refusal::Hook);
@@ -339,6 +340,10 @@ impl Source {
                 return answer(stream, &Answer::UpToDate(status));
             }
             Err(refusal) => {
+                // It has nothing of this side's, and may never come again.
+                if !is_known && claim.check().is_ok() {
+                    self.followers.lock().remove(&key);
+                }
                 answer(stream, &Answer::Refused(refusal.clone()))?;
                 return Err(refusal.into());
             }

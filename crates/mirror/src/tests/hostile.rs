@@ -160,6 +160,28 @@ fn text_that_tells_a_terminal_what_to_do_is_no_message() {
 }
 
 #[test]
+fn mirror_whose_first_update_is_refused_is_none_of_those_that_follow() {
+    let pair = Pair::new(0);
+    let refused = |relationship: u64| {
+        let Request::Update(update) = an_update() else { unreachable!("it is one") };
+        let of_another = Update { id: VolumeId([8; 16]), relationship: Relationship(relationship), ..update };
+        let mut bytes = Vec::new();
+        frame(&mut bytes, Request::Hello { version: PROTOCOL_VERSION }.encode());
+        frame(&mut bytes, Request::Update(of_another).encode());
+        serve(&pair, bytes).expect_err("it is another volume")
+    };
+    for relationship in 0..20 {
+        let error = refused(relationship);
+        assert!(matches!(error, MirrorError::Refused(Refusal::WrongVolume { .. })), "{error}");
+    }
+    assert_eq!(pair.registry.followers().len(), 0, "each would be written down, and missed after a day");
+    pair.update().expect("a baseline");
+    let known = pair.registry.followers();
+    refused(0xabc);
+    assert_eq!(pair.registry.followers().len(), known.len(), "one that has an image stays known");
+}
+
+#[test]
 fn nothing_is_answered_before_a_hello_and_a_length_takes_no_memory() {
     let pair = Pair::new(0);
     let mut bytes = Vec::new();
