@@ -3,14 +3,20 @@
 use crate::attributes::Attribute;
 use crate::directory::Entry;
 use crate::inode::Inode;
+use crate::map::InodeMap;
 
 /// A tree of files that stays as it is while it is dumped: a snapshot.
 ///
 /// Numbers of inodes are 32 bits, and [`crate::ROOT`] is the root directory's. Errors are the source's own; but for
 /// [`Source::each_inode`], they cost one file or directory, and the dump says which.
 pub trait Source {
-    /// Shows every inode in use, in order of number.
+    /// Shows every inode in use, in order of number, but for those that can't be read.
     fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()>;
+
+    /// The numbers that [`Source::each_inode`] has passed over, as what would say whether there is such a file can't be read. The default says that there are none.
+    fn unreadable(&mut self) -> InodeMap {
+        InodeMap::new()
+    }
 
     /// One inode.
     fn inode(&mut self, number: u32) -> std::io::Result<Inode>;

@@ -157,8 +157,8 @@ impl Dump {
     /// Phases one and two: finds what belongs to the dump.
     ///
     /// # Errors
-    /// [`WriteError::Source`] when the inodes can't be read, [`WriteError::NoRoot`], [`WriteError::NoSuchPath`] for a subtree that is not there.
-    /// A directory that can't be read does not end it: it is told when the dump is written.
+    /// [`WriteError::Source`] when what leads to the inodes can't be read, [`WriteError::NoRoot`], [`WriteError::NoSuchPath`] for a subtree that is not there.
+    /// An inode or a directory that can't be read does not end it: it is told when the dump is written.
     pub fn plan(
         source: &mut dyn Source,
         options: Options,
@@ -183,11 +183,17 @@ impl Dump {
             return Err(WriteError::NoRoot);
         }
         let everything = dump.options.since == 0 && dump.options.subtree.is_empty() && filter.is_none();
+        let lost = source.unreadable();
+        let mut all = dump.used.clone();
+        // Which of the files that can't be looked at there are, their names say.
+        if !everything || lost.count() > 0 {
+            dump.map_directories(source, filter, &lost, watch)?;
+        }
         if everything {
-            dump.dumped = dump.used.clone();
-            dump.named = dump.used.clone();
-        } else {
-            dump.map_directories(source, filter, watch)?;
+            let (mut used, known) = (all.clone(), &dump.used);
+            lost.iter().filter(|number| known.contains(*number)).for_each(|number| used.insert(number));
+            lost.iter().filter(|number| dump.named.contains(*number)).for_each(|number| all.insert(number));
+            (dump.used, dump.named, dump.dumped) = (used, all.clone(), all);
         }
         for number in dump.dumped.iter() {
             dump.planned.inodes += 1;
@@ -197,10 +203,10 @@ impl Dump {
         Ok(dump)
     }
 
-    /// The same where it is known what belongs to it: only the inodes that are dumped are looked at.
+    /// The same where it is known what belongs to it: only the inodes that are dumped are looked at. One that can't be read does not end it: it is told when the dump is written.
     ///
     /// # Errors
-    /// [`WriteError::Source`] when an inode can't be read; [`WriteError::NoRoot`]; [`WriteError::Cancelled`].
+    /// [`WriteError::NoRoot`]; [`WriteError::Cancelled`].
     pub fn plan_known(
         source: &mut dyn Source,
         options: Options,
@@ -215,12 +221,14 @@ impl Dump {
         let total = known.dumped.count();
         for number in known.dumped.iter() {
             planned.inodes += 1;
-            let inode = source.inode(number).map_err(WriteError::Source)?;
-            if inode.kind == Kind::Directory {
-                directories.insert(number);
-                planned.directories += 1;
-            } else if inode.kind.has_content() {
-                planned.bytes += inode.size;
+            match source.inode(number) {
+                Ok(inode) if inode.kind == Kind::Directory => {
+                    directories.insert(number);
+                    planned.directories += 1;
+                }
+                Ok(inode) if inode.kind.has_content() => planned.bytes += inode.size,
+                // Whoever writes it finds out again.
+                _ => {}
             }
             let progress = Progress { phase: Phase::MapFiles, done: planned.inodes, total, bytes: 0 };
             if planned.inodes % 256 == 0 && !watch(progress) {
@@ -289,6 +297,7 @@ impl Dump {
         &mut self,
         source: &mut dyn Source,
         mut filter: Option<Filter<'_>>,
+        lost: &InodeMap,
         watch: Watch<'_>,
     ) -> Result<(), WriteError> {
         let subtree = self.options.subtree.clone();
@@ -320,6 +329,11 @@ impl Dump {
                 continue;
             };
             let wanted = step.wanted;
+            let is_lost = lost.contains(entry.number);
+            if is_lost {
+                // It may have other names.
+                self.linked.insert(entry.number);
+            }
             if wanted > 0 && entry.name != subtree[subtree.len() - wanted] {
                 self.leave_out(step.number, entry);
                 continue;
@@ -334,13 +348,23 @@ impl Dump {
                 self.leave_out(step.number, entry);
                 continue;
             }
-            let is_directory = self.directories.contains(entry.number);
+            let is_directory =
+                self.directories.contains(entry.number) || is_lost && entry.kind == Some(Kind::Directory);
+            if is_lost {
+                self.used.insert(entry.number);
+                self.end = self.end.max(u64::from(entry.number) + 1);
+            }
             if wanted > 1 && !is_directory || !self.used.contains(entry.number) {
                 continue;
             }
             found |= wanted <= 1;
             let first = !reached.contains(entry.number);
             reached.insert(entry.number);
+            if is_lost {
+                // Whether it changed nobody knows; it is told when it is written.
+                self.dumped.insert(entry.number);
+                step.leads_to_dumped = true;
+            }
             if is_directory {
                 // Also in a damaged tree a directory is walked once.
                 if first {
@@ -352,12 +376,18 @@ impl Dump {
                 step.leads_to_dumped = true;
             }
         }
+        if !found && let Some(failed) = self.failed.pop() {
+            return Err(WriteError::Source(failed.reason));
+        }
         if !found {
             return Err(WriteError::NoSuchPath(String::from_utf8_lossy(&subtree.join(&b'/')).into_owned()));
         }
         // What is below a directory that can't be read is not known, and a restore removes what is not in use.
         if self.failed.is_empty() {
             self.used = reached.clone();
+        } else {
+            lost.iter().for_each(|number| self.used.insert(number));
+            self.end = self.end.max(self.used.end());
         }
         self.named = reached;
         Ok(())
@@ -527,6 +557,12 @@ impl Tape<'_> {
 
     fn file(&mut self, source: &mut dyn Source, number: u32) -> Result<(), WriteError> {
         let inode = match source.inode(number) {
+            // Its turn is over: it was not known for one, as it could not be read.
+            Ok(inode) if inode.kind == Kind::Directory => {
+                let reason = std::io::Error::other("it could not be read before");
+                self.fail(number, "the whole directory", reason);
+                return Ok(());
+            }
             Ok(inode) => inode,
             Err(reason) => {
                 self.fail(number, "the whole file", reason);

@@ -75,7 +75,7 @@ pub use image::{BlockRead, FileExtent, Image};
 pub use lag::Behind;
 pub use limits::CONSISTENCY_INTERVAL;
 pub use log_device::{Inspection, LogTarget, NewLog};
-pub use nodes::DirectoryTurn;
+pub use nodes::{DirectoryTurn, ReadableInodes};
 pub use numbers::Numbers;
 pub use open::{FormatOptions, OpenOptions};
 pub use receive::{ReceivedImage, Receiver};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use cairn_base::{FileId, Lba, Timestamp};
-use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode};
+use cairn_device::Block;
+use cairn_format::{INODES_PER_BLOCK, Inode};
 
 use crate::compare::INODE_FILE;
 use crate::error::{Place, VolumeError};
@@ -69,6 +70,20 @@ impl Volume {
     }
 }
 
+/// The inodes of a block of inodes, and which of them it is.
+type InodeBlock = (u64, Result<Vec<Inode>, VolumeError>);
+
+/// Some inodes, where not all can be read.
+#[derive(Debug, Default)]
+pub struct ReadableInodes {
+    /// In order of number.
+    pub inodes: Vec<Inode>,
+    /// Numbers that are not known to be anybody's.
+    pub lost: Vec<(FileId, FileId)>,
+    /// The number to go on from; `None` at the end.
+    pub next: Option<FileId>,
+}
+
 impl Image {
     /// The inodes from number `from` on, in order, of the next block that has any and those behind it: some thousand at most, fewer at the end. Second: the
     /// number to go on from; `None` at the end.
@@ -83,6 +98,28 @@ impl Image {
         self.inodes_in(from.max(FileId(first * INODES_PER_BLOCK)), BATCH as u64)
     }
 
+    /// The same as far as they can be read. Second: the numbers that are in blocks which can't be, each time from the first up to the one behind the last; whether there are such files is not known.
+    ///
+    /// # Errors
+    /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node above all of the blocks.
+    pub fn readable_inodes_from(&self, from: FileId) -> Result<ReadableInodes, VolumeError> {
+        let Some(first) = self.inode_tree().next_under_leaf(from.0 / INODES_PER_BLOCK)? else {
+            return Ok(ReadableInodes::default());
+        };
+        let from = from.max(FileId(first * INODES_PER_BLOCK));
+        let (blocks, next) = self.inode_blocks(from, BATCH as u64);
+        let mut found = ReadableInodes { next, ..ReadableInodes::default() };
+        for (lba, inodes) in blocks {
+            match inodes {
+                Ok(inodes) => found.inodes.extend(inodes),
+                Err(_) => {
+                    found.lost.push((FileId(lba * INODES_PER_BLOCK), FileId((lba + 1) * INODES_PER_BLOCK)))
+                }
+            }
+        }
+        Ok(found)
+    }
+
     fn inode_tree(&self) -> Tree<'_> {
         self.volume().tree(self.committed(), INODE_FILE, self.root().inode_file)
     }
@@ -93,33 +130,48 @@ impl Image {
         from: FileId,
         count: u64,
     ) -> Result<(Vec<Inode>, Option<FileId>), VolumeError> {
+        let (blocks, next) = self.inode_blocks(from, count);
+        let mut inodes = Vec::new();
+        for (_, found) in blocks {
+            inodes.extend(found?);
+        }
+        Ok((inodes, next))
+    }
+
+    /// The inodes from number `from` on in each of `count` blocks that is no hole, by block, and the number to go on from.
+    fn inode_blocks(&self, from: FileId, count: u64) -> (Vec<InodeBlock>, Option<FileId>) {
         let blocks = self.root().next_file.div_ceil(INODES_PER_BLOCK);
         let first = from.0 / INODES_PER_BLOCK;
         let end = blocks.min(first + count);
-        let tree = self.inode_tree();
         let lbas: Vec<Lba> = (first..end).map(Lba).collect();
-        let pointers: Vec<BlockPointer> = tree.pointers(&lbas).into_iter().collect::<Result<_, _>>()?;
-        let wanted: Vec<Wanted> = lbas
-            .iter()
-            .zip(&pointers)
-            .filter(|(_, pointer)| !pointer.is_hole())
-            .map(|(lba, pointer)| Wanted {
-                pointer: *pointer,
-                place: Place::Data { file: INODE_FILE, lba: *lba },
-            })
-            .collect();
-        let loaded = self.volume().store.load(&wanted, self.redirects());
-        let mut inodes = Vec::new();
-        for (want, block) in wanted.iter().zip(loaded) {
-            let block = block?;
-            for slot in 0..INODES_PER_BLOCK as usize {
-                let damaged = VolumeError::Damaged { vbn: want.pointer.vbn, place: want.place };
-                let inode = Inode::parse(&block, slot).map_err(|_| damaged)?;
-                inodes.extend(inode.filter(|inode| inode.id >= from));
+        let mut found: Vec<InodeBlock> = Vec::new();
+        let mut wanted = Vec::new();
+        for (lba, pointer) in lbas.iter().zip(self.inode_tree().pointers(&lbas)) {
+            match pointer {
+                Ok(pointer) if pointer.is_hole() => {}
+                Ok(pointer) => {
+                    let place = Place::Data { file: INODE_FILE, lba: *lba };
+                    wanted.push((found.len(), Wanted { pointer, place }));
+                    found.push((lba.0, Ok(Vec::new())));
+                }
+                Err(error) => found.push((lba.0, Err(error))),
             }
         }
-        let next = (end < blocks).then_some(FileId(end * INODES_PER_BLOCK));
-        Ok((inodes, next))
+        let (places, wanted): (Vec<usize>, Vec<Wanted>) = wanted.into_iter().unzip();
+        let loaded = self.volume().store.load(&wanted, self.redirects());
+        for ((place, want), block) in places.into_iter().zip(&wanted).zip(loaded) {
+            let inode = |block: &Block, slot: usize| {
+                let damaged = VolumeError::Damaged { vbn: want.pointer.vbn, place: want.place };
+                Inode::parse(block, slot).map_err(|_| damaged)
+            };
+            let all = |block: Block| -> Result<Vec<Inode>, VolumeError> {
+                let slots = 0..INODES_PER_BLOCK as usize;
+                let inodes = slots.map(|slot| inode(&block, slot)).collect::<Result<Vec<_>, _>>()?;
+                Ok(inodes.into_iter().flatten().filter(|inode| inode.id >= from).collect())
+            };
+            found[place].1 = block.and_then(all);
+        }
+        (found, (end < blocks).then_some(FileId(end * INODES_PER_BLOCK)))
     }
 
     /// Calls `visit` with every inode, some thousand in memory at a time.

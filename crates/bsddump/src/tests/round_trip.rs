@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::model::{DATE, Tree, time};
 use crate::{
-    Attribute, Damage, Dump, Entry, Inode, InodeMap, Kind, Options, ROOT, Reader, Selection, Source,
+    Attribute, Damage, Dump, Entry, Inode, InodeMap, Kind, Known, Options, ROOT, Reader, Selection, Source,
     WriteError,
 };
 
@@ -244,4 +244,147 @@ fn dump_can_be_ended() {
     let dump = Dump::plan(&mut tree, Tree::options(), None, &mut |_| true).unwrap();
     let ended = dump.write(&mut tree, &mut Vec::new(), &mut |progress| progress.done < 3);
     assert!(matches!(ended, Err(WriteError::Cancelled)));
+}
+
+/// A tree of which an inode can't be read, the first few times or always.
+struct WithoutInode(Tree, u32, u32);
+
+impl Source for WithoutInode {
+    fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()> {
+        self.0.each_inode(each)
+    }
+
+    fn inode(&mut self, number: u32) -> std::io::Result<Inode> {
+        if number == self.1 && self.2 > 0 {
+            self.2 -= 1;
+            return Err(std::io::Error::other("broken"));
+        }
+        self.0.inode(number)
+    }
+
+    fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)> {
+        self.0.entries(directory)
+    }
+
+    fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>> {
+        self.0.extents(number)
+    }
+
+    fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(number, offset, bytes)
+    }
+
+    fn attributes(&mut self, number: u32) -> std::io::Result<Vec<Attribute>> {
+        self.0.attributes(number)
+    }
+}
+
+#[test]
+fn inode_that_cannot_be_read_costs_its_file_also_where_it_is_known_what_changed() {
+    let tree = mixed();
+    let number = |name: &[u8]| {
+        let entry = tree.0[&ROOT].entries.iter().find(|entry| entry.name == name);
+        entry.expect("it is there").number
+    };
+    let (directory, file) = (number(b"sub"), number(b"again"));
+    let mut used = InodeMap::new();
+    tree.0.keys().for_each(|number| used.insert(*number));
+    for (lost, failures) in [(file, u32::MAX), (directory, u32::MAX), (directory, 1), (file, 1)] {
+        let mut source = WithoutInode(tree.clone(), lost, failures);
+        let known = Known { used: used.clone(), dumped: used.clone() };
+        let options = Options { level: 1, since: DATE - 1000, ..Tree::options() };
+        let dump =
+            Dump::plan_known(&mut source, options, known, &mut |_| true).expect("the rest can be dumped");
+        let mut bytes = Vec::new();
+        let written = dump.write(&mut source, &mut bytes, &mut |_| true).unwrap();
+        let (read, damage) = read_back(&bytes);
+        // A directory that was not known for one has no place among the files.
+        let is_there = failures == 1 && lost == file;
+        assert_eq!(read.0.contains_key(&lost), is_there);
+        assert_eq!(read.0.len(), tree.0.len() - usize::from(!is_there));
+        assert_eq!(damage, if is_there { vec![] } else { vec![Damage::Missing { number: lost }] });
+        let failed: Vec<u32> = written.failed.iter().map(|failed| failed.number).collect();
+        assert_eq!(failed, if is_there { vec![] } else { vec![lost] });
+    }
+}
+
+/// A tree of which inodes can't be read, when they are looked at in order neither.
+struct WithoutInodes(Tree, Vec<u32>);
+
+impl Source for WithoutInodes {
+    fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()> {
+        let lost = &self.1;
+        self.0.each_inode(&mut |inode| {
+            if !lost.contains(&inode.number) {
+                each(inode);
+            }
+        })
+    }
+
+    fn unreadable(&mut self) -> InodeMap {
+        let mut lost = InodeMap::new();
+        self.1.iter().for_each(|number| lost.insert(*number));
+        lost
+    }
+
+    fn inode(&mut self, number: u32) -> std::io::Result<Inode> {
+        if self.1.contains(&number) { Err(std::io::Error::other("broken")) } else { self.0.inode(number) }
+    }
+
+    fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)> {
+        if self.1.contains(&directory) {
+            return Err(std::io::Error::other("broken"));
+        }
+        self.0.entries(directory)
+    }
+
+    fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>> {
+        self.0.extents(number)
+    }
+
+    fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(number, offset, bytes)
+    }
+
+    fn attributes(&mut self, number: u32) -> std::io::Result<Vec<Attribute>> {
+        self.0.attributes(number)
+    }
+}
+
+#[test]
+fn inodes_that_cannot_be_read_cost_their_files_and_nothing_is_said_to_be_gone() {
+    let tree = mixed();
+    let number = |name: &[u8]| tree.0[&ROOT].entries.iter().find(|entry| entry.name == name).unwrap().number;
+    for since in [0, DATE - 1000] {
+        let below = tree.0[&number(b"sub")].entries[0].number;
+        for (lost, besides) in
+            [(number(b"again"), None), (number(b"sub"), None), (number(b"sub"), Some(below))]
+        {
+            // In the block that can't be read are places that nobody has as well, and what is only known by what can't be read itself.
+            let all = [lost, lost + 1, lost + 2].into_iter().chain(besides).collect();
+            let mut source = WithoutInodes(tree.clone(), all);
+            let options = Options { level: u32::from(since > 0), since, ..Tree::options() };
+            let dump = Dump::plan(&mut source, options, None, &mut |_| true).expect("the rest can be dumped");
+            let mut bytes = Vec::new();
+            let written = dump.write(&mut source, &mut bytes, &mut |_| true).unwrap();
+            assert!(!written.failed.is_empty());
+            assert!(written.failed.iter().all(|failed| failed.number == lost), "{:?}", written.failed);
+            let mut reader = Reader::open(&bytes[..]).unwrap();
+            assert!(
+                tree.0.keys().all(|number| reader.used().contains(*number)),
+                "a restore would remove them"
+            );
+            let read = Tree::read(&mut reader);
+            assert_eq!(reader.damage(), [Damage::Missing { number: lost }]);
+            assert_eq!(read.0[&ROOT].entries, tree.0[&ROOT].entries, "its names are there");
+            if since == 0 {
+                assert_eq!(read.0.len(), tree.0.len() - 1 - besides.iter().len());
+            }
+        }
+    }
+    // It is not said that there is no such path where that is not known.
+    let mut source = WithoutInodes(tree.clone(), vec![number(b"sub")]);
+    let options = Options { subtree: vec![b"sub".to_vec(), b"deep".to_vec()], ..Tree::options() };
+    let refused = Dump::plan(&mut source, options, None, &mut |_| true);
+    assert!(matches!(refused, Err(WriteError::Source(_))), "{refused:?}");
 }

@@ -54,7 +54,9 @@ pub use check::{TreeFinding, check_tree};
 pub use difference::{ChangeKind, FileDifference, TreeChange};
 pub use error::TreeError;
 pub use quota::{Quota, QuotaLimits};
-pub use stat::{Allocate, Entry, New, NodeKind, Rename, SetStat, SetTime, SetXattr, Space, Stat};
+pub use stat::{
+    Allocate, Entry, New, NodeKind, ReadableNodes, Rename, SetStat, SetTime, SetXattr, Space, Stat,
+};
 
 /// Largest size of a file: 16 TiB less a block, so that blocks are counted in 32 bits.
 pub const FILE_BYTES_MAX: u64 = (1 << 44) - BLOCK_SIZE as u64;
@@ -331,6 +333,20 @@ impl Tree {
             next = more;
         }
         Ok(stats)
+    }
+
+    /// The same of all files of an image from `from` on that one look gives, some thousand, as far as their inodes can be read.
+    ///
+    /// # Errors
+    /// [`TreeError::Invalid`] for a live tree; damage above all inodes; the volume's states.
+    pub fn readable_nodes(&self, from: FileId) -> Result<ReadableNodes, TreeError> {
+        let image =
+            self.image().ok_or(TreeError::Invalid("only files of an image are looked at in order"))?;
+        let found = image.readable_inodes_from(from)?;
+        let is_node =
+            |inode: &&Inode| inode.kind == FileKind::Node && !inode.removed && !self.is_own(inode.id);
+        let stats = found.inodes.iter().filter(is_node).map(Stat::from).collect();
+        Ok(ReadableNodes { stats, lost: found.lost, next: found.next })
     }
 
     /// How full the volume is.

@@ -128,6 +128,17 @@ impl From<&Inode> for Stat {
     }
 }
 
+/// Files by number, where not all can be looked at.
+#[derive(Debug)]
+pub struct ReadableNodes {
+    /// Those that can be.
+    pub stats: Vec<Stat>,
+    /// Numbers of which is not known whether they are a file's: each time from the first up to the one behind the last.
+    pub lost: Vec<(FileId, FileId)>,
+    /// The number to go on from; `None` at the end.
+    pub next: Option<FileId>,
+}
+
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, FileId};
-use cairn_bsddump::{Attribute, Entry, Inode, Kind, ROOT, Source, Time};
+use cairn_bsddump::{Attribute, Entry, Inode, InodeMap, Kind, ROOT, Source, Time};
 use cairn_files::{NodeKind, Stat, Tree, TreeError};
 use parking_lot::{Condvar, Mutex};
 
@@ -75,6 +75,8 @@ pub(super) struct TreeSource {
     tree: Arc<Tree>,
     /// Names of directories that were read, when they are wanted.
     names: Mutex<Option<Vec<(u32, u32)>>>,
+    /// Numbers of files whose inodes can't be read, if there are such files.
+    lost: Mutex<Vec<(FileId, FileId)>>,
     work: Mutex<Work>,
     /// There is something to load, or the end.
     more: Condvar,
@@ -91,6 +93,7 @@ impl TreeSource {
         Self {
             tree,
             names: Mutex::default(),
+            lost: Mutex::default(),
             work: Mutex::default(),
             more: Condvar::new(),
             done: Condvar::new(),
@@ -376,13 +379,12 @@ impl Source for Reading<'_> {
         each(&inode(ROOT, &own.tree.stat(root).map_err(failed)?));
         // The file whose number the root takes comes where the root's own number is.
         let mut exchanged = None;
-        let mut from = FileId(0);
-        loop {
-            // All that one look at the inode file gives: some thousand.
-            let nodes = own.tree.nodes(from, usize::MAX).map_err(failed)?;
-            let Some(last) = nodes.last() else { break };
-            from = FileId(last.file.0 + 1);
-            for stat in nodes.iter().filter(|stat| stat.links > 0) {
+        let mut from = Some(FileId(0));
+        while let Some(at) = from {
+            let nodes = own.tree.readable_nodes(at).map_err(failed)?;
+            from = nodes.next;
+            own.lost.lock().extend(nodes.lost);
+            for stat in nodes.stats.iter().filter(|stat| stat.links > 0) {
                 match stat.file {
                     file if file == root => {
                         if let Some(stat) = exchanged.take() {
@@ -395,6 +397,17 @@ impl Source for Reading<'_> {
             }
         }
         Ok(())
+    }
+
+    fn unreadable(&mut self) -> InodeMap {
+        let mut lost = InodeMap::new();
+        for (first, end) in &*self.0.lost.lock() {
+            // Of one whose number has no place in a dump, a name will tell.
+            (first.0..end.0)
+                .filter_map(|file| self.0.number(FileId(file)).ok())
+                .for_each(|number| lost.insert(number));
+        }
+        lost
     }
 
     fn inode(&mut self, number: u32) -> io::Result<Inode> {

@@ -3,8 +3,8 @@
 use cairn_base::{ManualClock, Timestamp, VolumeId};
 use cairn_bsddump::{Dump, Options, Written};
 use cairn_device::{Device, FaultDevice};
-use cairn_files::New;
-use cairn_format::Role;
+use cairn_files::{New, SetStat};
+use cairn_format::{INODES_PER_BLOCK, Inode as RawInode, Role};
 use cairn_volume::{FormatOptions, OpenOptions, Volume};
 
 use super::*;
@@ -131,4 +131,56 @@ fn damage_of_one_file_of_a_batch_costs_that_file() {
     };
     let failed: Vec<u32> = written.failed.iter().map(|one| one.number).collect();
     assert_eq!(failed, hurt.iter().map(number_of).collect::<Vec<_>>());
+}
+
+/// A snapshot whose block of inodes has rotted is dumped all the same: it may be the last that there is.
+#[test]
+fn inodes_that_cannot_be_read_cost_their_files_and_no_others() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks: BLOCKS, role: Role::Normal };
+    Volume::format(&*device, &options, &*clock).unwrap();
+    let open = || {
+        let options = OpenOptions { cache_bytes: 16 << 20, clock: clock.clone() };
+        Volume::open(device.clone(), options).unwrap()
+    };
+    let tree = Tree::open(open()).unwrap();
+    small_files(&tree);
+    let snapshot = tree.volume().create_snapshot("noon").unwrap().id;
+    let image = Tree::of_image(tree.volume().image(Some(snapshot)).unwrap()).unwrap();
+    let files: Vec<Stat> = image.nodes(FileId(0), usize::MAX).unwrap();
+    drop(image);
+    let hurt = tree.resolve(b"directory 5/file 550").unwrap().file;
+    // What there is now has other blocks.
+    for stat in &files {
+        let change = SetStat { mode: Some(0o600), ..SetStat::default() };
+        tree.set(stat.file, &change).unwrap();
+    }
+    tree.volume().close().unwrap();
+    drop(tree);
+    let (_, slot) = RawInode::place(hurt);
+    for offset in (0..device.geometry().length).step_by(BLOCK_SIZE) {
+        let block = device.read(offset, BLOCK_SIZE as u32).unwrap().to_vec();
+        let block: &[u8; BLOCK_SIZE] = block[..].try_into().unwrap();
+        let is_it = |inode: RawInode| inode.id == hurt && inode.attributes.mode & 0o777 == 0o644;
+        if matches!(RawInode::parse(block, slot), Ok(Some(inode)) if is_it(inode)) {
+            device.write_from(offset, &[9; BLOCK_SIZE]).unwrap();
+        }
+    }
+    let tree = Arc::new(Tree::of_image(open().image(Some(snapshot)).unwrap()).unwrap());
+    let (bytes, written) = dump(&tree, true, &mut |_| {});
+    let is_beside = |stat: &&Stat| stat.file.0 / INODES_PER_BLOCK == hurt.0 / INODES_PER_BLOCK;
+    let lost: Vec<u32> = files.iter().filter(is_beside).map(|stat| stat.file.0 as u32).collect();
+    let mut failed: Vec<u32> = written.failed.iter().map(|one| one.number).collect();
+    failed.sort_unstable();
+    failed.dedup();
+    assert_eq!(failed, lost);
+    let mut reader = cairn_bsddump::Reader::open(&bytes[..]).unwrap();
+    let mut read = 0;
+    while reader.next_inode().unwrap().is_some() {
+        read += 1;
+    }
+    // The root is among the first of them, whose block is whole.
+    assert_eq!(read, files.len() - lost.len());
+    assert_eq!(reader.used().count(), files.len() as u64, "a restore would remove what is not there");
 }
