@@ -638,6 +638,8 @@ fn commands_on_a_volume_that_waits_for_room_are_refused_and_do_not_come_later() 
         &["history", "revert", "vol0", "--mark", "full", "--dry-run"],
         &["history", "disable", "vol0", "--yes"],
         &["clone", "create", "vol0@empty", "late"],
+        &["quota", "list", "vol0"],
+        &["image", "dump", "vol0", "--dry-run"],
     ];
     for command in refused {
         let asked = Instant::now();

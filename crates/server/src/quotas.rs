@@ -63,6 +63,7 @@ impl Server {
                     return Ok(Some(tree));
                 }
                 if open.volume.status().dirty > 0 {
+                    open.refuse_without_room()?;
                     open.volume.consistency_point().map_err(&failed)?;
                 }
                 open.volume.image(None).map_err(failed)?
