@@ -397,7 +397,7 @@ fn dump_that_is_thrown_away_leaves_no_date() {
         return;
     }
     let scratch = tempfile::tempdir().unwrap();
-    let mounted = Mounted::new(scratch.path(), &[]);
+    let mounted = Mounted::new(scratch.path(), &["--mirror", "off"]);
     let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
     fs::write(mounted.path("first"), "one").unwrap();
     // As its users write it.
@@ -484,7 +484,7 @@ fn level_of_a_snapshot_from_before_the_lower_dump_is_refused() {
         return;
     }
     let scratch = tempfile::tempdir().unwrap();
-    let mounted = Mounted::new(scratch.path(), &[]);
+    let mounted = Mounted::new(scratch.path(), &["--mirror", "off"]);
     let server = &mounted.server;
     let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
     for name in ["one", "two", "three"] {
@@ -520,7 +520,7 @@ fn what_comes_into_the_part_that_is_dumped_is_in_the_next_level_however_old_it_i
         return;
     }
     let scratch = tempfile::tempdir().unwrap();
-    let mounted = Mounted::new(scratch.path(), &[]);
+    let mounted = Mounted::new(scratch.path(), &["--mirror", "off"]);
     let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
     for name in ["home/first", "home/cache/deep/cached", "archive/old/deep/file", "archive/more/deep/file"] {
         fs::create_dir_all(mounted.path(name).parent().unwrap()).unwrap();

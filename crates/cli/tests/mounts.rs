@@ -612,6 +612,45 @@ fn killed_server_leaves_errors_and_comes_back_with_what_was_synced() {
     });
 }
 
+/// A snapshot begins by having the kernel write what it holds of a mount, which waits for the server. A thread that waits so as a kill comes would keep the server from ending, and all that work in the mount.
+#[test]
+fn server_that_is_killed_while_it_collects_what_programs_wrote_ends_with_its_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path());
+    for round in 0..5 {
+        mounted.write("kept", &format!("{round}"));
+        File::open(mounted.path("kept")).unwrap().sync_all().unwrap();
+        let (data, big, is_over) = (mounted.server.data.clone(), mounted.path("big"), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| while fs::write(&big, vec![round; 64 << 20]).is_ok() {});
+            scope.spawn(|| {
+                for number in 0.. {
+                    let name = format!("vol0@s{round}.{number}");
+                    let made = cairn().args(["snapshot", "create", &name, "--data"]).arg(&data).output();
+                    if is_over.load(Ordering::Acquire) || !made.unwrap().status.success() {
+                        return;
+                    }
+                }
+            });
+            wait_until("nothing is collected", || mounted.server.waits_for_write_back());
+            let ended = mounted.server.kill_in_time();
+            is_over.store(true, Ordering::Release);
+            if !ended {
+                // Ends the connection, so that the rest of the tests goes on.
+                let _ = rustix::mount::unmount(&mounted.point, rustix::mount::UnmountFlags::FORCE);
+            }
+            assert!(ended, "the killed server does not end, round {round}");
+        });
+        let gone = fs::read_dir(&mounted.point).unwrap_err();
+        assert_eq!(gone.raw_os_error(), Some(ENOTCONN), "{gone}");
+        mounted.server.restart();
+        assert_eq!(mounted.read("kept"), format!("{round}"));
+    }
+}
+
 #[test]
 fn mount_that_was_taken_away_under_programs_names_them_and_they_can_be_cut_off() {
     if !can_mount() {
@@ -1060,5 +1099,13 @@ fn what_cannot_be_mounted_is_told() {
         // A file in the way is one of the server's machine.
         fs::write(scratch.path().join("file"), "").unwrap();
         server.bad(2, "usage", &["mount", "vol0", scratch.path().join("file").to_str().unwrap()]);
+        // One that can't be written down is not there, and can be asked for again.
+        let notes = server.data.join("mounts.json");
+        fs::create_dir_all(notes.join("in the way")).unwrap();
+        assert!(!server.run(&["mount", "vol0", &point]).status.success());
+        assert_eq!(server.json(&["mount", "list"]), serde_json::json!([]));
+        fs::remove_dir_all(&notes).unwrap();
+        server.good(&["mount", "vol0", &point]);
+        server.good(&["unmount", &point]);
     }
 }

@@ -322,10 +322,23 @@ impl Mounts {
         let mounted = self.mount(&record, &entries, None)?;
         entries.retain(|entry| entry.record.directory != record.directory);
         entries.push(Entry { record, state: Ok(mounted), waits: false });
-        self.save(&entries)?;
+        if let Err(error) = self.save(&entries) {
+            // A start would not make it again: it is as if nobody had asked for it.
+            self.take_back(entries.pop());
+            return Err(error);
+        }
         let shown = entries.last().map(Entry::show).ok_or(ServerError::Bug)?;
         tracing::info!(name = shown.name, directory = shown.directory, "mounted");
         Ok(shown)
+    }
+
+    /// Takes away a mount that was just made.
+    fn take_back(&self, entry: Option<Entry>) {
+        let Some(Entry { record, state: Ok(Mounted { mount, read_only, .. }), .. }) = entry else { return };
+        if let Err(error) = fuse::unmount(&record.directory, true) {
+            tracing::warn!(directory = %record.directory.display(), %error, "a mount that is not remembered stays");
+        }
+        self.is_left(record, mount, read_only);
     }
 
     /// Takes a mount away. With `force` the programs that work in it are cut off, also in one that is left of a directory.

@@ -105,6 +105,20 @@ impl Running {
         process.wait().unwrap();
     }
 
+    /// Kills it; false when it does not end then.
+    pub fn kill_in_time(&mut self) -> bool {
+        let mut process = self.process.take().unwrap();
+        process.kill().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while process.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+
     /// Sends it a signal, as `kill` names it.
     pub fn signal(&self, signal: &str) {
         let process = self.process.as_ref().unwrap().id().to_string();
@@ -136,6 +150,17 @@ impl Running {
             name_of.is_ok_and(|found| found.trim_end() == name)
         };
         tasks.map(is_one).filter(|is| *is).count()
+    }
+
+    /// A thread of it, or a program that it has started, has the kernel write what it holds of a file system.
+    pub fn waits_for_write_back(&self) -> bool {
+        let process = self.process.as_ref().unwrap().id();
+        let waits = |task: std::io::Result<std::fs::DirEntry>| {
+            let has = |file: &str| std::fs::read_to_string(task.as_ref().unwrap().path().join(file));
+            has("wchan").is_ok_and(|place| place == "wb_wait_for_completion")
+                || has("children").is_ok_and(|children| !children.is_empty())
+        };
+        std::fs::read_dir(format!("/proc/{process}/task")).unwrap().any(waits)
     }
 
     pub fn run(&self, arguments: &[&str]) -> Output {

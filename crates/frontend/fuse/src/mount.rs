@@ -1,9 +1,12 @@
 //! Mounts: made by the kernel itself for root, by `fusermount3` for others; and unmounted again, also those of a server that died.
 //!
 //! A mount that is unmounted lazily, or whose directory went, is in no place any more and ends when nobody works in it. Who does can be named, and cut off.
+//!
+//! No thread of this process asks a mount of its own for anything. What it asks the kernel would wait for this process to answer, and where that is killed it would wait for ever: a thread that waits so can't be
+//! ended, and keeps the connection open, with which the kernel ends all waiting. So the process would not end, and neither would the programs that work in the mount. A program of its own asks instead.
 
 use std::ffi::CString;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,6 +19,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
@@ -29,6 +33,8 @@ use crate::users::users_of;
 const KIND: &str = "fuse.cairn";
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
+/// With `-f`, has the file system of a path written.
+const SYNC: &str = "sync";
 /// Where the helper finds the socket on which it gives the device back; it is its standard input.
 const HELPER_SOCKET: (&str, &str) = ("_FUSE_COMMFD", "0");
 /// Bytes that the kernel reads ahead; its own choice is an eighth of it, and each request costs a change of processes.
@@ -91,7 +97,7 @@ impl Mount {
         let started = Connection::start(device, FileSystem::new(shown), source, on_end);
         let taken_back = |_: &std::io::Error| drop(unmount(&point, true));
         let connection = started.inspect_err(taken_back)?;
-        let device = device_of(&point.metadata().inspect_err(taken_back)?);
+        let device = device_at(&point).inspect_err(taken_back)?;
         read_ahead(device);
         Ok(Self { point, device, connection })
     }
@@ -151,12 +157,9 @@ impl Mount {
         if !self.connection.files.shown.is_live() || self.has_ended() {
             return Ok(());
         }
-        for place in self.places()? {
-            // Another file system can lie over it, also one that this program can't look into.
-            let Ok(root) = File::open(place) else { continue };
-            if device_of(&root.metadata()?) == self.device {
-                return Ok(rustix::fs::syncfs(&root)?);
-            }
+        // Another file system can lie over it.
+        if let Some(place) = self.places()?.iter().find(|place| is_on(place, self.device)) {
+            return sync(place);
         }
         self.collect_files();
         Ok(())
@@ -289,11 +292,27 @@ pub fn show_also(from: &Path, at: &Path) -> Result<(), MountError> {
         .map_err(|error| MountError::Refused { path: at.to_owned(), reason: error.to_string() })
 }
 
+/// Has the kernel write what it holds of the file system at `place`.
+fn sync(place: &Path) -> std::io::Result<()> {
+    let mut sync = Command::new(SYNC);
+    match sync.arg("-f").arg("--").arg(place).env("LC_ALL", "C").stdin(Stdio::null()).output() {
+        Ok(said) if said.status.success() => Ok(()),
+        Ok(said) => Err(std::io::Error::other(String::from_utf8_lossy(&said.stderr).trim().to_owned())),
+        // Better at that risk than not in the snapshot.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Ok(rustix::fs::syncfs(File::open(place)?)?)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Unmounts a directory; with `lazily` also while it is in use: it is gone from its place at once, and ends when nobody works in it.
 ///
 /// # Errors
 /// [`MountError::Busy`], [`MountError::Refused`].
 pub fn unmount(point: &Path, lazily: bool) -> Result<(), MountError> {
+    // Unmounting has it written as well, on this thread. What is wrong with that the next one who asks is told.
+    let _ = sync(point);
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let refused = |reason: String| MountError::Refused { path: point.to_owned(), reason };
     match rustix::mount::unmount(point, flags) {
@@ -371,8 +390,15 @@ pub(crate) fn mounted_line(line: &str) -> Option<Line> {
     })
 }
 
-fn device_of(found: &Metadata) -> DeviceNumber {
-    (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()))
+/// The file system that a path leads to. It is not asked itself: it may be one that answers no more, or this process.
+pub(crate) fn device_at(path: &Path) -> std::io::Result<DeviceNumber> {
+    let found = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
+    Ok((found.stx_dev_major, found.stx_dev_minor))
+}
+
+/// Whether what a path leads to is on the file system.
+pub(crate) fn is_on(path: &Path, device: DeviceNumber) -> bool {
+    device_at(path).is_ok_and(|found| found == device)
 }
 
 /// Ends the connection with that number. Where the kernel's control is not mounted, it is for that moment, which takes root.

@@ -7,9 +7,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, StatxFlags};
-
-use crate::mount::{DeviceNumber, mounted_line};
+use crate::mount::{DeviceNumber, is_on, mounted_line};
 
 /// The users of the file system with that number, such as `bash (1234)`, in order of process.
 pub(crate) fn users_of(device: DeviceNumber) -> Vec<String> {
@@ -41,12 +39,6 @@ fn works_in(process: &Path, device: DeviceNumber) -> bool {
     let own = ["cwd", "root", "exe"].map(|name| process.join(name));
     let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|entry| entry.path());
     own.into_iter().chain(open).any(|path| is_on(&path, device)) || has_mapped(process, device)
-}
-
-/// Whether what a path leads to is on the file system. The file system is not asked: it may be one that answers no more, or this process.
-fn is_on(path: &Path, device: DeviceNumber) -> bool {
-    let found = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
-    found.is_ok_and(|found| (found.stx_dev_major, found.stx_dev_minor) == device)
 }
 
 /// Field 4 of a line of `maps`: the device in hexadecimal.
