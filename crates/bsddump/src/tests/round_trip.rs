@@ -246,16 +246,33 @@ fn dump_can_be_ended() {
     assert!(matches!(ended, Err(WriteError::Cancelled)));
 }
 
-/// A tree of which an inode can't be read, the first few times or always.
-struct WithoutInode(Tree, u32, u32);
+/// A tree of which inodes can't be read, the first so many times or always; when they are looked at in order neither.
+struct WithoutInodes(Tree, Vec<u32>, u32);
 
-impl Source for WithoutInode {
+impl WithoutInodes {
+    fn fails(&self, number: u32) -> bool {
+        self.2 > 0 && self.1.contains(&number)
+    }
+}
+
+impl Source for WithoutInodes {
     fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()> {
-        self.0.each_inode(each)
+        let lost = &self.1;
+        self.0.each_inode(&mut |inode| {
+            if !lost.contains(&inode.number) {
+                each(inode);
+            }
+        })
+    }
+
+    fn unreadable(&mut self) -> InodeMap {
+        let mut lost = InodeMap::new();
+        self.1.iter().for_each(|number| lost.insert(*number));
+        lost
     }
 
     fn inode(&mut self, number: u32) -> std::io::Result<Inode> {
-        if number == self.1 && self.2 > 0 {
+        if self.fails(number) {
             self.2 -= 1;
             return Err(std::io::Error::other("broken"));
         }
@@ -263,6 +280,9 @@ impl Source for WithoutInode {
     }
 
     fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)> {
+        if self.fails(directory) {
+            return Err(std::io::Error::other("broken"));
+        }
         self.0.entries(directory)
     }
 
@@ -290,7 +310,7 @@ fn inode_that_cannot_be_read_costs_its_file_also_where_it_is_known_what_changed(
     let mut used = InodeMap::new();
     tree.0.keys().for_each(|number| used.insert(*number));
     for (lost, failures) in [(file, u32::MAX), (directory, u32::MAX), (directory, 1), (file, 1)] {
-        let mut source = WithoutInode(tree.clone(), lost, failures);
+        let mut source = WithoutInodes(tree.clone(), vec![lost], failures);
         let known = Known { used: used.clone(), dumped: used.clone() };
         let options = Options { level: 1, since: DATE - 1000, ..Tree::options() };
         let dump =
@@ -308,49 +328,6 @@ fn inode_that_cannot_be_read_costs_its_file_also_where_it_is_known_what_changed(
     }
 }
 
-/// A tree of which inodes can't be read, when they are looked at in order neither.
-struct WithoutInodes(Tree, Vec<u32>);
-
-impl Source for WithoutInodes {
-    fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()> {
-        let lost = &self.1;
-        self.0.each_inode(&mut |inode| {
-            if !lost.contains(&inode.number) {
-                each(inode);
-            }
-        })
-    }
-
-    fn unreadable(&mut self) -> InodeMap {
-        let mut lost = InodeMap::new();
-        self.1.iter().for_each(|number| lost.insert(*number));
-        lost
-    }
-
-    fn inode(&mut self, number: u32) -> std::io::Result<Inode> {
-        if self.1.contains(&number) { Err(std::io::Error::other("broken")) } else { self.0.inode(number) }
-    }
-
-    fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)> {
-        if self.1.contains(&directory) {
-            return Err(std::io::Error::other("broken"));
-        }
-        self.0.entries(directory)
-    }
-
-    fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>> {
-        self.0.extents(number)
-    }
-
-    fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
-        self.0.read(number, offset, bytes)
-    }
-
-    fn attributes(&mut self, number: u32) -> std::io::Result<Vec<Attribute>> {
-        self.0.attributes(number)
-    }
-}
-
 #[test]
 fn inodes_that_cannot_be_read_cost_their_files_and_nothing_is_said_to_be_gone() {
     let tree = mixed();
@@ -362,7 +339,7 @@ fn inodes_that_cannot_be_read_cost_their_files_and_nothing_is_said_to_be_gone() 
         {
             // In the block that can't be read are places that nobody has as well, and what is only known by what can't be read itself.
             let all = [lost, lost + 1, lost + 2].into_iter().chain(besides).collect();
-            let mut source = WithoutInodes(tree.clone(), all);
+            let mut source = WithoutInodes(tree.clone(), all, u32::MAX);
             let options = Options { level: u32::from(since > 0), since, ..Tree::options() };
             let dump = Dump::plan(&mut source, options, None, &mut |_| true).expect("the rest can be dumped");
             let mut bytes = Vec::new();
@@ -383,7 +360,7 @@ fn inodes_that_cannot_be_read_cost_their_files_and_nothing_is_said_to_be_gone() 
         }
     }
     // It is not said that there is no such path where that is not known.
-    let mut source = WithoutInodes(tree.clone(), vec![number(b"sub")]);
+    let mut source = WithoutInodes(tree.clone(), vec![number(b"sub")], u32::MAX);
     let options = Options { subtree: vec![b"sub".to_vec(), b"deep".to_vec()], ..Tree::options() };
     let refused = Dump::plan(&mut source, options, None, &mut |_| true);
     assert!(matches!(refused, Err(WriteError::Source(_))), "{refused:?}");
