@@ -19,12 +19,14 @@ use crate::cairn::{Cairn, MEMORY_DEFAULT_MIB, VOLUME};
 use crate::files_rows::Contender;
 use crate::machine::Busy;
 use crate::process::settle;
-use crate::report::{Report, Target, percentile};
+use crate::report::{Report, Target, median, percentile};
 use crate::tree::{self, Noise, QUARTERS};
 
+/// An interval between updates: what it is called, its length and within how much of it an update is spread, and what is asked.
+type Interval = (&'static str, f64, f64, Target);
 /// How often the mirror is updated, in seconds of the paper's time, and for how long of them an update is spread, as `--every` does; and what is asked of the mean response, next to none. The paper has 2 to 3 x
 /// at 1 min, and 1.22 x at 30 min.
-const INTERVALS: [(&str, f64, f64, Target); 5] = [
+const INTERVALS: [Interval; 5] = [
     ("1 s", 1.0, 0.5, Target::None),
     ("15 s", 15.0, 7.5, Target::None),
     ("1 min", 60.0, 30.0, Target::AtMost(1.1)),
@@ -68,6 +70,9 @@ enum Kind {
 
 /// What was seen in a turn.
 struct Seen {
+    /// From the call to its answer.
+    call_us: f64,
+    /// From when the operation was due.
     mean_us: f64,
     p99_us: f64,
     rate: f64,
@@ -113,50 +118,67 @@ pub(crate) fn response(plan: &Plan, report: &mut Report) -> Result<()> {
         let rate = most * load;
         let name = format!("{rate:.0} operations a second ({:.0} % of the most)", load * 100.0);
         bench.run(&mut clients, turn / 10, Some(rate), None)?;
-        let mut without = vec![bench.run(&mut clients, turn, Some(rate), None)?];
-        let mut with = Vec::new();
-        for (_, seconds, spread, _) in INTERVALS {
-            let of_ours = |seconds: f64| Duration::from_secs_f64(seconds / compressed);
-            let updates = Updates { every: of_ours(seconds), within: of_ours(spread) };
-            with.push(bench.run(&mut clients, turn, Some(rate), Some(updates))?);
+        let intervals: Vec<Interval> = INTERVALS
+            .into_iter()
+            .filter(|(every, ..)| MEASURED.iter().any(|(what, ..)| plan.wants(&work(&name, every, what))))
+            .collect();
+        let mut without = Vec::new();
+        let mut with: Vec<Vec<Seen>> = intervals.iter().map(|_| Vec::new()).collect();
+        for _ in 0..plan.rounds() {
+            without.push(bench.run(&mut clients, turn, Some(rate), None)?);
+            for ((_, seconds, spread, _), turns) in intervals.iter().zip(&mut with) {
+                let of_ours = |seconds: f64| Duration::from_secs_f64(seconds / compressed);
+                let updates = Updates { every: of_ours(*seconds), within: of_ours(*spread) };
+                turns.push(bench.run(&mut clients, turn, Some(rate), Some(updates))?);
+            }
         }
         // Before and after: the machine drifts, and so does the volume.
         without.push(bench.run(&mut clients, turn, Some(rate), None)?);
-        rows(report, &name, &without, &with);
+        rows(report, &name, &intervals, &without, &with);
     }
     report.note(
         "Looking up 50 %, listing 5, reading 20 (32 KiB), writing 14 (8 KiB), fsync 5, creating 3 and deleting 3; reads and writes go past the kernel's cache, names and attributes that it still knows do not reach the server. \
-         A response begins when the operation was due, if its client was busy then. Clients and source share this machine, and the destination is here as well, but as if it were elsewhere: in memory, and with what others leave of the processor (`chrt --idle`). The paper's had a machine each. The paper: 2 to 3 times at 1 min, 1.22 times at 30 min; CPU from 66 to 93 % \
+         A response begins when the operation was due, also if its client was busy then; \"from the call\" is as SFS97 measures, and the paper. Clients and source share this machine, and the destination is here as well, but as if it were elsewhere: in memory, and with what others leave of the processor (`chrt --idle`). The paper's had a machine each. The paper: 2 to 3 times at 1 min, 1.22 times at 30 min; CPU from 66 to 93 % \
          and from 87 to 99 % at 1 min.",
     );
     Ok(())
 }
 
-fn rows(report: &mut Report, name: &str, without: &[Seen], with: &[Seen]) {
-    let mean = |value: fn(&Seen) -> f64| without.iter().map(value).sum::<f64>() / without.len() as f64;
-    type Value = (&'static str, &'static str, fn(&Seen) -> f64);
-    let values: [Value; 4] = [
-        ("mean response", "us", |seen| seen.mean_us),
-        ("p99 of the response", "us", |seen| seen.p99_us),
-        ("processor of the source", "% of a core", |seen| seen.source_cpu),
-        ("all cores", "% busy", |seen| seen.machine),
-    ];
-    for (what, unit, value) in values {
-        for ((every, .., asked), seen) in INTERVALS.iter().zip(with) {
-            let asked = if what == "mean response" { *asked } else { Target::None };
-            let work = format!("{name}, an update each {every}: {what}");
-            report.against(work, unit, Some(value(seen)), ("no updates", mean(value)), asked);
+/// What a row says that is measured, its unit, and where it stands in what was seen.
+const MEASURED: [(&str, &str, fn(&Seen) -> f64); 5] = [
+    ("mean from the call", "us", |seen| seen.call_us),
+    ("mean response", "us", |seen| seen.mean_us),
+    ("p99 of the response", "us", |seen| seen.p99_us),
+    ("processor of the source", "% of a core", |seen| seen.source_cpu),
+    ("all cores", "% busy", |seen| seen.machine),
+];
+
+/// The name of a row.
+fn work(load: &str, every: &str, what: &str) -> String {
+    format!("{load}, an update each {every}: {what}")
+}
+
+/// The rows of a load: medians of the turns with updates, next to the median of those without.
+fn rows(report: &mut Report, name: &str, intervals: &[Interval], without: &[Seen], with: &[Vec<Seen>]) {
+    let middle = |turns: &[Seen], value: fn(&Seen) -> f64| median(turns.iter().map(value).collect());
+    for (what, unit, value) in MEASURED {
+        for ((every, .., asked), turns) in intervals.iter().zip(with) {
+            let asked = if what.starts_with("mean") { *asked } else { Target::None };
+            let peer = ("no updates", middle(without, value));
+            report.against(work(name, every, what), unit, Some(middle(turns, value)), peer, asked);
         }
     }
     let line = |every: &str, seen: &Seen| {
         let disk = seen.disk.map_or("not known".to_owned(), |disk| format!("{disk:.0} %"));
         format!(
-            "{every}: {:.0} operations a second, disk busy {disk}, {:.0} updates, {:.1} MB sent",
-            seen.rate, seen.updates, seen.sent_mb
+            "{every}: mean {:.0} us ({:.0} from the call), {:.0} operations a second, disk busy {disk}, {:.0} updates, {:.1} MB sent",
+            seen.mean_us, seen.call_us, seen.rate, seen.updates, seen.sent_mb
         )
     };
     let mut lines: Vec<String> = without.iter().map(|seen| line("none", seen)).collect();
-    lines.extend(INTERVALS.iter().zip(with).map(|((every, ..), seen)| line(every, seen)));
+    for ((every, ..), turns) in intervals.iter().zip(with) {
+        lines.extend(turns.iter().map(|seen| line(every, seen)));
+    }
     report.note(format!("At {name}: {}.", lines.join("; ")));
 }
 
@@ -215,9 +237,12 @@ impl Turns<'_> {
             all.extend(outcome.map_err(|_| anyhow::anyhow!("a client panicked"))??);
         }
         ensure!(!all.is_empty(), "clients got nothing done");
+        let calls: f64 = all.iter().map(|waited| waited.call_us).sum();
+        let mut all: Vec<f64> = all.iter().map(|waited| waited.due_us).collect();
         all.sort_by(f64::total_cmp);
         let (made_now, sent_now) = self.counted()?;
         Ok(Seen {
+            call_us: calls / all.len() as f64,
             mean_us: all.iter().sum::<f64>() / all.len() as f64,
             p99_us: percentile(&all, 0.99),
             rate: all.len() as f64 / length.as_secs_f64(),
@@ -270,6 +295,12 @@ impl Turns<'_> {
     }
 }
 
+/// What a client waited for an operation, in microseconds: from the call, as the load generator of the paper measures it, and from when it wanted it, which is earlier where its last one was late.
+struct Waited {
+    call_us: f64,
+    due_us: f64,
+}
+
 /// A program on the mount, with files of its own.
 struct Client {
     mount: PathBuf,
@@ -298,8 +329,8 @@ fn clients(mount: &Path, files: usize) -> Vec<Client> {
 }
 
 impl Client {
-    /// Works until then, and gives how long each operation took, in microseconds. Without a rate it never waits.
-    fn work(&mut self, until: Instant, rate: Option<f64>) -> Result<Vec<f64>> {
+    /// Works until then, and gives how long each operation took. Without a rate it never waits.
+    fn work(&mut self, until: Instant, rate: Option<f64>) -> Result<Vec<Waited>> {
         fs::create_dir_all(&self.own)?;
         let mut all = Vec::new();
         let mut due = Instant::now();
@@ -319,8 +350,10 @@ impl Client {
                 std::thread::sleep(due.saturating_duration_since(now));
                 Instant::now()
             };
+            let called = Instant::now();
             self.act()?;
-            all.push(begun.elapsed().as_secs_f64() * 1e6);
+            let micros = |since: Instant| since.elapsed().as_secs_f64() * 1e6;
+            all.push(Waited { call_us: micros(called), due_us: micros(begun) });
         }
     }
 
