@@ -2,19 +2,23 @@
 //!
 //! Roots are compared with their parents in the tree of descent, both by trees and by maps, so that what snapshots share is looked at once:
 //! the blocks that a root's tree adds must be those that its map adds, and the same for what is gone.
+//!
+//! Trees are walked once, and what was met is kept as a bit a block: a check of a volume of a TiB takes some 130 MiB, and not more where a file is long.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use cairn_base::{BLOCK_SIZE, Lba, SnapshotId, Vbn};
+use cairn_base::{BLOCK_SIZE, FileId, Lba, SnapshotId, Vbn};
 use cairn_format::layout::{SUPERBLOCK_A, SUPERBLOCK_B};
 use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode, Root, Superblock, TreeRef};
 
+use crate::block_set::{BlockSet, numbers};
 use crate::compare::{ACTIVE_MAP, INODE_FILE, Maps};
 use crate::error::{Place, VolumeError};
 use crate::image::{AllImages, Image};
 use crate::log_device::damaged_headers;
+use crate::space::Redirects;
 use crate::store::Wanted;
 use crate::tree::{BATCH, Tree, difference_past};
 use crate::volume::Volume;
@@ -182,13 +186,47 @@ pub enum CheckDepth {
     Everything,
 }
 
+/// Blocks that are walked before somebody is told, and asked whether to go on.
+const TELL_BLOCKS: u64 = 4096;
+
 /// Blocks of one root that its parent does not have, and the other way round.
 #[derive(Default)]
 struct Delta {
-    added: BTreeMap<Vbn, Place>,
-    gone: BTreeSet<Vbn>,
+    /// By the maps; none when one of them can't be read.
+    by_maps: Option<MapDelta>,
+    /// By the trees.
+    added: BlockSet,
+    gone: BlockSet,
+    /// Those of the added ones that the maps don't add: few, if any.
+    unset: BTreeMap<Vbn, Place>,
     /// Something could not be read: what lies below it is not known.
     incomplete: bool,
+}
+
+struct MapDelta {
+    set: BlockSet,
+    cleared: BlockSet,
+    /// Blocks that a map can have.
+    space: u64,
+}
+
+impl Delta {
+    fn add(&mut self, vbn: Vbn, place: Place) {
+        let Some(maps) = &self.by_maps else { return };
+        // What no map can have takes no room in one here.
+        if vbn.0 < maps.space {
+            self.added.insert(vbn);
+        }
+        if !maps.set.contains(vbn) {
+            self.unset.insert(vbn, place);
+        }
+    }
+
+    fn drop(&mut self, vbn: Vbn) {
+        if self.by_maps.as_ref().is_some_and(|maps| vbn.0 < maps.space) {
+            self.gone.insert(vbn);
+        }
+    }
 }
 
 struct Checker<'a> {
@@ -313,36 +351,25 @@ impl Checker<'_> {
     /// Compares a root with its parent, which was looked at before.
     fn root(&mut self, parent: Option<&Root>, image: &Image) {
         let root = *image.root();
-        let mut delta = Delta::default();
+        let redirects = image.redirects().clone();
+        let mut delta = Delta { by_maps: self.by_maps(parent, &root, &redirects).ok(), ..Delta::default() };
         let base = |own: TreeRef, pick: fn(&Root) -> TreeRef| parent.map_or(TreeRef::empty(own.length), pick);
         let (old_map, old_inodes) =
             (base(root.active_map, |root| root.active_map), base(root.inode_file, |root| root.inode_file));
-        let redirects = image.redirects().clone();
         let store = &self.volume.store;
         let tree = |file, tree| Tree { store, redirects: &redirects, file, tree };
-        self.tree(&tree(ACTIVE_MAP, old_map), &tree(ACTIVE_MAP, root.active_map), &mut delta);
-        let changed =
-            self.tree(&tree(INODE_FILE, old_inodes), &tree(INODE_FILE, root.inode_file), &mut delta);
-        for (at, old, new) in changed {
-            let old = self.inodes(at, old, &redirects, &mut delta);
-            for (slot, inode) in self.inodes(at, new, &redirects, &mut delta).into_iter().enumerate() {
-                let before = old.get(slot).copied().flatten();
-                if inode.is_some_and(|inode| Inode::place(inode.id) != (at, slot)) {
-                    let snapshot = self.snapshot;
-                    self.report.findings.push(Finding::BadInode { lba: Lba(at), snapshot });
-                    delta.incomplete = true;
-                    continue;
+        let (old, new) = (tree(ACTIVE_MAP, old_map), tree(ACTIVE_MAP, root.active_map));
+        self.tree(&old, &new, &mut delta, &mut |_| ());
+        let mut changed: Vec<Changed> = Vec::new();
+        let (old, new) = (tree(INODE_FILE, old_inodes), tree(INODE_FILE, root.inode_file));
+        self.tree(&old, &new, &mut delta, &mut |block| changed.push(block));
+        let ahead = self.volume.nodes_ahead() / (2 * INODES_PER_BLOCK as usize);
+        for blocks in changed.chunks(ahead.max(1)) {
+            for (file, old, new) in self.files(blocks, &redirects, &mut delta) {
+                if self.report.interrupted {
+                    return;
                 }
-                let file = inode.or(before).map(|inode| inode.id);
-                let of = |inode: Option<Inode>, other: Option<Inode>| {
-                    inode.map_or(TreeRef::empty(other.map_or(1, |other| other.tree.length)), |i| i.tree)
-                };
-                if let Some(file) = file {
-                    let (old, new) = (of(before, inode), of(inode, before));
-                    if old != new {
-                        self.tree(&tree(file, old), &tree(file, new), &mut delta);
-                    }
-                }
+                self.tree(&tree(file, old), &tree(file, new), &mut delta, &mut |_| ());
             }
         }
         self.maps(parent, &root, &redirects, &delta);
@@ -350,76 +377,121 @@ impl Checker<'_> {
         self.tell();
     }
 
-    /// Walks what differs between two trees, verifies the new blocks and adds to the delta. Returns the data blocks that differ.
-    fn tree(
-        &mut self,
-        old: &Tree<'_>,
-        new: &Tree<'_>,
-        delta: &mut Delta,
-    ) -> Vec<(u64, BlockPointer, BlockPointer)> {
-        let mut data = Vec::new();
-        let mut damage = Vec::new();
+    /// Walks what differs between two trees, verifies the new blocks and adds to the delta. Calls `data` with the data blocks that differ.
+    fn tree(&mut self, old: &Tree<'_>, new: &Tree<'_>, delta: &mut Delta, data: &mut dyn FnMut(Changed)) {
+        let is_read = self.depth == CheckDepth::Everything || new.file >= INODE_FILE;
+        let mut wanted = Vec::new();
+        let mut walked = 0;
         let mut differ = |at: u64, level: u8, a: BlockPointer, b: BlockPointer| {
             if !a.is_hole() {
-                delta.gone.insert(a.vbn);
+                delta.drop(a.vbn);
             }
+            let place = match level {
+                0 => Place::Data { file: new.file, lba: Lba(at) },
+                _ => Place::Node(new.address(level, at)),
+            };
             if !b.is_hole() {
-                let place = match level {
-                    0 => Place::Data { file: new.file, lba: Lba(at) },
-                    _ => Place::Node(new.address(level, at)),
-                };
-                delta.added.insert(b.vbn, place);
+                delta.add(b.vbn, place);
             }
             if level == 0 {
-                data.push((at, a, b));
+                data((at, a, b));
+                if is_read && !b.is_hole() {
+                    wanted.push(Wanted { pointer: b, place });
+                }
             }
+            if wanted.len() == BATCH {
+                self.read(new, &mut wanted);
+            }
+            walked += 1;
+            if walked % TELL_BLOCKS == 0 {
+                self.tell();
+            }
+            if self.report.interrupted { Err(VolumeError::Closed) } else { Ok(()) }
         };
+        let mut damage = Vec::new();
         let mut pass = |error| {
             damage.push(error);
             Ok(())
         };
-        // Nothing fails, as all damage is passed.
-        let _ = difference_past(old, new, &mut differ, &mut pass);
-        delta.incomplete |= !damage.is_empty();
+        // Nothing else fails, as all damage is passed.
+        let interrupted = difference_past(old, new, &mut differ, &mut pass).is_err();
+        delta.incomplete |= interrupted || !damage.is_empty();
         for error in damage {
             self.damaged(error, new.tree.pointer.vbn, Place::Unknown);
         }
-        if self.depth == CheckDepth::Structures && new.file < INODE_FILE {
-            self.tell();
-            return data;
-        }
-        for chunk in data.chunks(BATCH) {
-            if self.report.interrupted {
-                break;
+        self.read(new, &mut wanted);
+        self.tell();
+    }
+
+    /// Reads blocks of data and verifies them.
+    fn read(&mut self, tree: &Tree<'_>, wanted: &mut Vec<Wanted>) {
+        self.report.blocks += wanted.len() as u64;
+        for (want, block) in wanted.iter().zip(tree.store.load_past_cache(wanted, tree.redirects)) {
+            if let Err(error) = block {
+                self.damaged(error, want.pointer.vbn, want.place);
             }
-            let wanted: Vec<_> = chunk
-                .iter()
-                .filter(|(_, _, pointer)| !pointer.is_hole())
-                .map(|(at, _, pointer)| Wanted {
-                    pointer: *pointer,
-                    place: Place::Data { file: new.file, lba: Lba(*at) },
-                })
-                .collect();
-            self.report.blocks += wanted.len() as u64;
-            for (want, block) in wanted.iter().zip(new.store.load_past_cache(&wanted, new.redirects)) {
-                if let Err(error) = block {
-                    self.damaged(error, want.pointer.vbn, want.place);
+        }
+        if !wanted.is_empty() {
+            self.tell();
+        }
+        wanted.clear();
+    }
+
+    /// The files of blocks of inodes whose trees are not the same, and both trees. Inodes and the nodes at the top of files come into memory together: most files are
+    /// small, and one read after the other would be waited for.
+    fn files(
+        &mut self,
+        blocks: &[Changed],
+        redirects: &Redirects,
+        delta: &mut Delta,
+    ) -> Vec<(FileId, TreeRef, TreeRef)> {
+        let store = &self.volume.store;
+        let wanted: Vec<Wanted> = blocks
+            .iter()
+            .flat_map(|(at, old, new)| [old, new].map(|pointer| inodes_at(*at, *pointer)))
+            .filter(|wanted| !wanted.pointer.is_hole())
+            .collect();
+        // Here and below: what can't be read is met again.
+        store.load(&wanted, redirects);
+        let mut files = Vec::new();
+        for (at, old, new) in blocks {
+            let old = self.inodes(*at, *old, redirects, delta);
+            for (slot, inode) in self.inodes(*at, *new, redirects, delta).into_iter().enumerate() {
+                let before = old.get(slot).copied().flatten();
+                if inode.is_some_and(|inode| Inode::place(inode.id) != (*at, slot)) {
+                    let snapshot = self.snapshot;
+                    self.report.findings.push(Finding::BadInode { lba: Lba(*at), snapshot });
+                    delta.incomplete = true;
+                    continue;
+                }
+                let of = |inode: Option<Inode>, other: Option<Inode>| {
+                    inode.map_or(TreeRef::empty(other.map_or(1, |other| other.tree.length)), |i| i.tree)
+                };
+                let (old, new) = (of(before, inode), of(inode, before));
+                if let Some(file) = inode.or(before).filter(|_| old != new) {
+                    files.push((file.id, old, new));
                 }
             }
-            self.tell();
         }
-        data
+        let top = |file: FileId, tree: TreeRef| {
+            let tree = Tree { store, redirects, file, tree };
+            let TreeRef { pointer, height, .. } = tree.tree;
+            (height > 0 && !pointer.is_hole())
+                .then(|| Wanted { pointer, place: Place::Node(tree.address(height, 0)) })
+        };
+        let tops = files.iter().flat_map(|(file, old, new)| [top(*file, *old), top(*file, *new)]);
+        store.load(&tops.flatten().collect::<Vec<_>>(), redirects);
+        files
     }
 
     fn inodes(
         &mut self,
         at: u64,
         pointer: BlockPointer,
-        redirects: &crate::space::Redirects,
+        redirects: &Redirects,
         delta: &mut Delta,
     ) -> Vec<Option<Inode>> {
-        let place = Place::Data { file: INODE_FILE, lba: Lba(at) };
-        let Ok(block) = self.volume.store.load_one(Wanted { pointer, place }, redirects) else {
+        let Ok(block) = self.volume.store.load_one(inodes_at(at, pointer), redirects) else {
             delta.incomplete = true;
             return vec![None; INODES_PER_BLOCK as usize];
         };
@@ -437,68 +509,76 @@ impl Checker<'_> {
         inodes
     }
 
-    /// The bits that a root's map adds and drops must be the blocks that its trees add and drop.
-    fn maps(
-        &mut self,
+    /// The bits that a root's map adds and drops. A map that can't be read is told when its tree is walked.
+    fn by_maps(
+        &self,
         parent: Option<&Root>,
         root: &Root,
-        redirects: &crate::space::Redirects,
-        delta: &Delta,
-    ) {
-        let snapshot = self.snapshot;
+        redirects: &Redirects,
+    ) -> Result<MapDelta, VolumeError> {
         let maps = Maps { store: &self.volume.store, redirects };
         let parents: Vec<Root> = parent.copied().into_iter().collect();
-        let Ok(set) = maps.only_in(root, &parents) else { return };
+        let set = maps.only_in(root, &parents)?.into_iter().collect();
         let cleared = match parent {
-            // A map that can't be read was told when its tree was walked.
-            Some(parent) => match maps.only_in(parent, &[*root]) {
-                Ok(cleared) => cleared,
-                Err(_) => return,
-            },
-            None => Vec::new(),
+            Some(parent) => maps.only_in(parent, &[*root])?.into_iter().collect(),
+            None => BlockSet::default(),
         };
-        let each = |runs: &[crate::Run]| -> BTreeSet<Vbn> {
-            runs.iter().flat_map(|(first, count)| (0..*count).map(|n| Vbn(first.0 + n))).collect()
+        let space = self.volume.state.lock().used.blocks();
+        Ok(MapDelta { set, cleared, space })
+    }
+
+    /// The bits that a root's map adds and drops must be the blocks that its trees add and drop.
+    fn maps(&mut self, parent: Option<&Root>, root: &Root, redirects: &Redirects, delta: &Delta) {
+        let snapshot = self.snapshot;
+        let Delta { by_maps: Some(MapDelta { set, cleared, .. }), added, gone, unset, incomplete } = delta
+        else {
+            return;
         };
-        let (set, cleared) = (each(&set), each(&cleared));
+        let findings = &mut self.report.findings;
         // What the parent has too, where it could not be read or at another place of its trees, is in both maps.
-        let unset: Vec<Vbn> = delta.added.keys().copied().filter(|vbn| !set.contains(vbn)).collect();
-        let held = maps.holds(root, &unset).unwrap_or_else(|_| vec![true; unset.len()]);
-        for (vbn, _) in unset.into_iter().zip(held).filter(|(_, held)| !held) {
-            let place = delta.added[&vbn];
-            self.report.findings.push(Finding::BlockNotInMap { vbn, place, snapshot });
+        let vbns: Vec<Vbn> = unset.keys().copied().collect();
+        let maps = Maps { store: &self.volume.store, redirects };
+        let held = maps.holds(root, &vbns).unwrap_or_else(|_| vec![true; vbns.len()]);
+        for ((vbn, place), _) in unset.iter().zip(held).filter(|(_, held)| !held) {
+            findings.push(Finding::BlockNotInMap { vbn: *vbn, place: *place, snapshot });
         }
-        let unreached = set.iter().filter(|vbn| !delta.incomplete && !delta.added.contains_key(vbn));
-        for vbn in unreached {
-            self.report.findings.push(Finding::MapBitWithoutBlock { vbn: *vbn, snapshot });
-        }
-        for vbn in delta
-            .gone
-            .iter()
-            .filter(|vbn| !delta.incomplete && !cleared.contains(vbn) && !delta.added.contains_key(vbn))
-        {
-            self.report.findings.push(Finding::MapBitWithoutBlock { vbn: *vbn, snapshot });
-        }
-        for vbn in cleared.iter().filter(|vbn| !delta.incomplete && !delta.gone.contains(vbn)) {
-            self.report.findings.push(Finding::BlockNotInMap { vbn: *vbn, place: Place::Unknown, snapshot });
+        if !incomplete {
+            let finding = |vbn| Finding::MapBitWithoutBlock { vbn, snapshot };
+            findings.extend(set.without(&[added]).flat_map(numbers).map(finding));
+            findings.extend(gone.without(&[cleared, added]).flat_map(numbers).map(finding));
+            let finding = |vbn| Finding::BlockNotInMap { vbn, place: Place::Unknown, snapshot };
+            findings.extend(cleared.without(&[gone]).flat_map(numbers).map(finding));
         }
         let before = parent.map_or(0, |parent| parent.used);
-        let map = (before + set.len() as u64).saturating_sub(cleared.len() as u64);
+        let map = (before + set.len()).saturating_sub(cleared.len());
         if map != root.used {
-            self.report.findings.push(Finding::UsedCount { snapshot, root: root.used, map });
+            findings.push(Finding::UsedCount { snapshot, root: root.used, map });
         }
-        let state = self.volume.state.lock();
-        let free = delta.added.keys().filter(|vbn| !state.used.get(**vbn));
-        self.report.findings.extend(free.map(|vbn| Finding::UsedBlockIsFree { vbn: *vbn }));
+        for run in added.without(&[]) {
+            // Clients wait for this lock: no longer than for the blocks of a run.
+            let state = self.volume.state.lock();
+            let free = numbers(run).filter(|vbn| !state.used.get(*vbn));
+            findings.extend(free.map(|vbn| Finding::UsedBlockIsFree { vbn }));
+        }
     }
 
     fn tell(&mut self) {
+        if self.report.interrupted {
+            return;
+        }
         let at = CheckProgress {
             roots: self.report.roots,
             roots_total: self.roots_total,
             blocks: self.report.blocks,
             blocks_total: self.blocks_total,
         };
-        self.report.interrupted |= (self.progress)(at).is_break();
+        self.report.interrupted = (self.progress)(at).is_break();
     }
+}
+
+/// A block of data that differs: its number in the file, and both pointers.
+type Changed = (u64, BlockPointer, BlockPointer);
+
+fn inodes_at(at: u64, pointer: BlockPointer) -> Wanted {
+    Wanted { pointer, place: Place::Data { file: INODE_FILE, lba: Lba(at) } }
 }

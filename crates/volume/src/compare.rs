@@ -42,6 +42,7 @@ impl<'a> Maps<'a> {
             if level == 0 && !new.is_hole() {
                 regions.push((at, old, new));
             }
+            Ok(())
         })?;
         let mut runs = Vec::new();
         for chunk in regions.chunks(BATCH) {

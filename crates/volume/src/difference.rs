@@ -36,6 +36,7 @@ impl Image {
             if level == 0 {
                 blocks.push((at, before, after));
             }
+            Ok(())
         })?;
         let mut changed = Vec::new();
         for chunk in blocks.chunks(BATCH) {

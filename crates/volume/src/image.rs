@@ -479,10 +479,13 @@ impl Image {
         let old = base.volume.tree(&base.committed, file, old);
         let new = self.volume.tree(&self.committed, file, new);
         let mut runs: Vec<(Lba, u64)> = Vec::new();
-        difference(&old, &new, &mut |at, level, _, _| match runs.last_mut() {
-            _ if level > 0 => {}
-            Some((first, count)) if first.0 + *count == at => *count += 1,
-            _ => runs.push((Lba(at), 1)),
+        difference(&old, &new, &mut |at, level, _, _| {
+            match runs.last_mut() {
+                _ if level > 0 => {}
+                Some((first, count)) if first.0 + *count == at => *count += 1,
+                _ => runs.push((Lba(at), 1)),
+            }
+            Ok(())
         })?;
         Ok(runs)
     }

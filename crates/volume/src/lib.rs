@@ -15,6 +15,7 @@
 //! A read looks into the overlays and then into the committed tree (`image`, `tree`), through one verified cache (`store`).
 
 mod adopt;
+mod block_set;
 mod change;
 mod check;
 mod claims;

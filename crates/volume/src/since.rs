@@ -649,6 +649,7 @@ fn differing_regions(old: &Tree<'_>, new: &Tree<'_>) -> Result<BTreeMap<u64, Blo
         if level == 0 {
             regions.insert(at, pointer);
         }
+        Ok(())
     })?;
     Ok(regions)
 }

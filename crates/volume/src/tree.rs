@@ -190,83 +190,97 @@ pub(crate) fn pointers_of<'a>(
 }
 
 /// Differences between two trees of the same file: calls `differ` with (number of the first block of file, level, old, new) for every block, node or
-/// data, whose pointers are not the same: level by level from the top, and on each in the order of the file. Where both point to the same block nothing below is looked at: the cost is what changed.
-/// Trees of different height are compared from the lower one's top.
-pub(crate) fn difference(
-    old: &Tree<'_>,
-    new: &Tree<'_>,
-    differ: &mut dyn FnMut(u64, u8, BlockPointer, BlockPointer),
-) -> Result<(), VolumeError> {
+/// data, whose pointers are not the same: what points to a block before it, and the blocks of a level in the order of the file. Where both point to the same block nothing below is looked at: the cost is what changed.
+/// Trees of different height are compared from the lower one's top. What is in memory at a time are the pointers below [`BATCH`] nodes of each level, however long the file is.
+///
+/// # Errors
+/// What `differ` refuses, and blocks that can't be read.
+pub(crate) fn difference(old: &Tree<'_>, new: &Tree<'_>, differ: &mut Differ<'_>) -> Result<(), VolumeError> {
     difference_past(old, new, differ, &mut Err)
 }
 
-/// The same for who goes on past damage: below a node that `damaged` passes nothing is compared.
+/// What is told of a difference: the number of the first block of file, the level, the old and the new pointer. On an error the comparison ends.
+pub(crate) type Differ<'a> = dyn FnMut(u64, u8, BlockPointer, BlockPointer) -> Result<(), VolumeError> + 'a;
+
+/// [`difference`] for who goes on past damage: below a node that `damaged` passes nothing is compared.
 pub(crate) fn difference_past(
     old: &Tree<'_>,
     new: &Tree<'_>,
-    differ: &mut dyn FnMut(u64, u8, BlockPointer, BlockPointer),
+    differ: &mut Differ<'_>,
     damaged: &mut dyn FnMut(VolumeError) -> Result<(), VolumeError>,
 ) -> Result<(), VolumeError> {
+    let top = vec![(0, BlockPointer::HOLE, BlockPointer::HOLE)];
     let height = old.tree.height.max(new.tree.height);
-    // Pairs at one level: first block of file and the two pointers.
-    let mut pairs = vec![(0u64, BlockPointer::HOLE, BlockPointer::HOLE)];
-    for level in (0..=height).rev() {
-        for (at, a, b) in &mut pairs {
-            if *at == 0 {
-                if level == old.tree.height {
-                    *a = old.tree.pointer;
-                }
-                if level == new.tree.height {
-                    *b = new.tree.pointer;
-                }
+    Comparison { old, new, differ, damaged }.descend(height, top)
+}
+
+/// Two pointers at the same place: the first block of file, the old and the new one.
+type Pair = (u64, BlockPointer, BlockPointer);
+
+struct Comparison<'a, 'b> {
+    old: &'a Tree<'a>,
+    new: &'a Tree<'a>,
+    differ: &'a mut Differ<'b>,
+    damaged: &'a mut dyn FnMut(VolumeError) -> Result<(), VolumeError>,
+}
+
+impl Comparison<'_, '_> {
+    /// Compares pairs at one level, in order, and all that is below them.
+    fn descend(&mut self, level: u8, mut pairs: Vec<Pair>) -> Result<(), VolumeError> {
+        let (old, new) = (self.old, self.new);
+        if let Some((0, a, b)) = pairs.first_mut() {
+            if level == old.tree.height {
+                *a = old.tree.pointer;
+            }
+            if level == new.tree.height {
+                *b = new.tree.pointer;
             }
         }
         // A tree that is lower than the other stands below its first blocks: keep that path alive.
         let waiting = level > old.tree.height || level > new.tree.height;
         pairs.retain(|(at, a, b)| a != b || (waiting && *at == 0));
-        for (at, a, b) in &pairs {
-            if a != b {
-                differ(*at, level, *a, *b);
-            }
+        for (at, a, b) in pairs.iter().filter(|(_, a, b)| a != b) {
+            (self.differ)(*at, level, *a, *b)?;
         }
         if level == 0 {
-            break;
+            return Ok(());
         }
-        let mut below = Vec::new();
         for chunk in pairs.chunks(BATCH) {
-            let load =
-                |tree: &Tree<'_>, pick: &dyn Fn(&(u64, BlockPointer, BlockPointer)) -> BlockPointer| {
-                    let wanted: Vec<_> = chunk
-                        .iter()
-                        .map(|pair| Wanted {
-                            pointer: pick(pair),
-                            place: Place::Node(tree.address(level, pair.0)),
-                        })
-                        .collect();
-                    tree.store.load(&wanted, tree.redirects)
-                };
-            let (olds, news) = (load(old, &|pair| pair.1), load(new, &|pair| pair.2));
-            for (((at, a, b), old_node), new_node) in chunk.iter().zip(olds).zip(news) {
-                let (old_node, new_node) = match (old_node, new_node) {
-                    (Ok(old_node), Ok(new_node)) => (old_node, new_node),
-                    (Err(reason), _) | (_, Err(reason)) => {
-                        damaged(reason)?;
-                        continue;
-                    }
-                };
-                let side = |pointer: &BlockPointer, node: &Block, slot: usize| {
-                    if pointer.is_hole() { BlockPointer::HOLE } else { pointer_in(node, slot) }
-                };
-                for slot in 0..FANOUT {
-                    let first = at + slot * span(level);
-                    let (a, b) = (side(a, &old_node, slot as usize), side(b, &new_node, slot as usize));
-                    if a != b || (waiting && first == 0) {
-                        below.push((first, a, b));
-                    }
+            let below = self.children(level, chunk, waiting)?;
+            self.descend(level - 1, below)?;
+        }
+        Ok(())
+    }
+
+    /// The pairs below some of one level, which are read together.
+    fn children(&mut self, level: u8, pairs: &[Pair], waiting: bool) -> Result<Vec<Pair>, VolumeError> {
+        let load = |tree: &Tree<'_>, pick: fn(&Pair) -> BlockPointer| {
+            let place = |at| Place::Node(tree.address(level, at));
+            let wanted: Vec<_> =
+                pairs.iter().map(|pair| Wanted { pointer: pick(pair), place: place(pair.0) }).collect();
+            tree.store.load(&wanted, tree.redirects)
+        };
+        let (olds, news) = (load(self.old, |pair| pair.1), load(self.new, |pair| pair.2));
+        let side = |pointer: &BlockPointer, node: &Block, slot: u64| {
+            if pointer.is_hole() { BlockPointer::HOLE } else { pointer_in(node, slot as usize) }
+        };
+        let mut below = Vec::new();
+        for (((at, a, b), old_node), new_node) in pairs.iter().zip(olds).zip(news) {
+            let (old_node, new_node) = match (old_node, new_node) {
+                (Ok(old_node), Ok(new_node)) => (old_node, new_node),
+                (Err(reason), _) | (_, Err(reason)) => {
+                    (self.damaged)(reason)?;
+                    continue;
+                }
+            };
+            for slot in 0..FANOUT {
+                let first = at + slot * span(level);
+                let (a, b) = (side(a, &old_node, slot), side(b, &new_node, slot));
+                if a != b || (waiting && first == 0) {
+                    below.push((first, a, b));
                 }
             }
         }
-        pairs = below;
+        Ok(below)
     }
-    Ok(())
 }

@@ -69,15 +69,13 @@ fn one_tree(
     visit: &mut dyn FnMut(Reached) -> Result<(), VolumeError>,
     data: &mut dyn FnMut(u64, BlockPointer, BlockPointer),
 ) -> Result<(), VolumeError> {
-    let mut outcome = Ok(());
-    let walked = difference(old, new, &mut |at, level, before, pointer| {
-        if !pointer.is_hole() && outcome.is_ok() {
-            outcome = visit(Reached { file: new.file, level, at, pointer });
+    difference(old, new, &mut |at, level, before, pointer| {
+        if !pointer.is_hole() {
+            visit(Reached { file: new.file, level, at, pointer })?;
         }
         if level == 0 {
             data(at, before, pointer);
         }
-    });
-    // What `visit` refused may be why the walk could not go on.
-    outcome.and(walked)
+        Ok(())
+    })
 }

@@ -386,3 +386,58 @@ fn snapshots_deleted_during_a_check_are_no_damage() {
     assert_eq!(report.findings, []);
     assert_sound(&volume);
 }
+
+#[test]
+fn small_files_are_checked_together() {
+    const FILES: u64 = 600;
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(4096, Role::Normal)));
+    format(&*device, 4096);
+    // Memory for some hundred nodes.
+    let options = OpenOptions { cache_bytes: 16 << 20, clock: Arc::new(ManualClock::new(Timestamp(1))) };
+    let volume = Volume::open(device.clone(), options).expect("the volume opens");
+    for number in 0..FILES {
+        let file = file(&volume, 3);
+        write(&volume, file, 0, 3, number).expect("there is room");
+    }
+    volume.consistency_point().expect("it commits");
+    volume.store.forget();
+    device.take_read_batches();
+    assert_eq!(found(&volume, CheckDepth::Structures), []);
+    let batches = device.take_read_batches();
+    assert!(batches < FILES / 8, "{batches} reads that were waited for");
+}
+
+#[test]
+fn check_that_is_ended_within_a_long_file_ends_there() {
+    const BLOCKS: u64 = 16_384;
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS + 4096, Role::Normal)));
+    format(&*device, BLOCKS + 4096);
+    let volume = open(&device);
+    let lun = file(&volume, BLOCKS);
+    for first in (0..BLOCKS).step_by(256) {
+        write(&volume, lun, first, 256, first).expect("there is room");
+    }
+    volume.consistency_point().expect("it commits");
+    for depth in [CheckDepth::Structures, CheckDepth::Everything] {
+        // Those told by the trees of the map, of the inode file and of other files come before.
+        let mut told = 0;
+        let whole = volume
+            .check_to(depth, &mut |_| {
+                told += 1;
+                ControlFlow::Continue(())
+            })
+            .expect("checking is possible");
+        assert!(told > 4, "{depth:?}: asked {told} times");
+        for last in 1..told {
+            let mut asked = 0;
+            let report = volume
+                .check_to(depth, &mut |_| {
+                    asked += 1;
+                    if asked == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                })
+                .expect("checking is possible");
+            assert!(report.interrupted && report.findings.is_empty(), "{depth:?}: {:?}", report.findings);
+            assert!(asked == last && report.blocks <= whole.blocks, "{depth:?}: asked {asked} times");
+        }
+    }
+}

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_base::Rng;
-use cairn_format::FANOUT;
+use cairn_format::{FANOUT, TreeRef};
 
 use super::*;
+use crate::tree::{BATCH, Tree, difference};
 
 /// The last one is so long that the square of its reach is no number of 64 bits.
 const LENGTHS: [u64; 6] = [1, 126, 127, 126 * 126 + 1, 126 * 126 * 126 + 5, FANOUT.pow(5)];
@@ -212,6 +213,39 @@ fn nodes_that_two_trees_share_are_not_read_to_compare_them() {
         assert_eq!(now.changed_since(&base, lun).expect("they are compared"), []);
         assert_eq!(device.take_read_batches(), 0);
     }
+}
+
+#[test]
+fn long_file_is_compared_piece_by_piece() {
+    // A block below each of 1,100 lowest nodes: more than are read together.
+    const LEAVES: u64 = 1100;
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(8192, Role::Normal)));
+    format(&*device, 8192);
+    let volume = open(&device);
+    let lun = file(&volume, LEAVES * FANOUT);
+    for leaf in 0..LEAVES {
+        write(&volume, lun, leaf * FANOUT, 1, leaf).expect("there is room");
+    }
+    volume.consistency_point().expect("it commits");
+    let now = volume.image(None).expect("there is one");
+    let inode = now.inode(lun).expect("it exists");
+    let new = volume.tree(now.committed(), lun, inode.tree);
+    let old = Tree { tree: TreeRef::empty(inode.tree.length), ..new };
+    volume.store.forget();
+    device.take_read_batches();
+    let (mut found, mut read) = (Vec::new(), Vec::new());
+    let mut differ = |at, level, _, _| {
+        if level == 0 {
+            found.push(at);
+            read.push(device.take_read_batches());
+        }
+        Ok(())
+    };
+    difference(&old, &new, &mut differ).expect("they are compared");
+    assert!((0..LEAVES).map(|leaf| leaf * FANOUT).eq(found));
+    // Two nodes above the lowest ones, then those of a batch; of the others nothing is known before these are told of.
+    let pieces: Vec<u64> = read.iter().copied().filter(|batches| *batches > 0).collect();
+    assert_eq!(pieces.len(), LEAVES.div_ceil(BATCH as u64) as usize, "{pieces:?}");
 }
 
 #[test]
