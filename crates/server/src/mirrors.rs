@@ -400,7 +400,9 @@ impl Mirrors {
 
     /// The volume goes, and what is known of its mirror with it.
     pub(crate) fn forget(&self, name: &str) {
-        self.relations.lock().remove(name);
+        // Let go of without the lock: it may be the last that has the volume.
+        let known = self.relations.lock().remove(name);
+        drop(known);
         self.unread.lock().remove(name);
         self.consents.forget(name);
     }

@@ -69,6 +69,8 @@ const WRITE_BACK_THREADS: usize = 1;
 /// How long opening waits for the lock of a server that was just killed, and how often it looks.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// Between two looks whether somebody has a deleted volume still.
+const CLOSE_PAUSE: Duration = Duration::from_millis(100);
 /// The part of a device that must be zero before it is taken: where partition tables and file systems begin.
 const MUST_BE_EMPTY: u64 = 128 << 10;
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -696,6 +698,13 @@ impl Volumes {
             Entry::Open(open) => open.end().and_then(|()| open.clear_devices(&folder)),
             Entry::Away { .. } | Entry::Unavailable(_) => Ok(()),
         };
+        let closed_last = match &entry {
+            Entry::Open(open) if open.paths.iter().all(|path| path.starts_with(&folder)) => {
+                Some(open.clone())
+            }
+            // Who makes another volume on its devices finds them free.
+            _ => None,
+        };
         drop(entry);
         let grave = self.dir.join(format!(".{name}.old"));
         let buried = emptied.and_then(|()| {
@@ -711,6 +720,9 @@ impl Volumes {
         self.entries.write().remove(name);
         self.keeps.lock().remove(name);
         remove_left(&grave);
+        if let Some(open) = closed_last {
+            close_apart(open);
+        }
         Ok(())
     }
 
@@ -921,6 +933,27 @@ fn not_found(name: &str) -> ServerError {
 }
 
 /// Removes a folder that is nobody's any more. One that can't be, as its disk fails or something is mounted in it, takes room and harms nobody: the next start tries again.
+/// Closes the files of a volume that is deleted, once nobody else has them. Who closes such a file last waits until its blocks are free, which takes minutes where the file system discards each
+/// of many: that is none who answers somebody, nor one with a lock that others want.
+fn close_apart(open: Arc<OpenVolume>) {
+    let name = format!("close-{}", open.name);
+    let close = move || {
+        while Arc::strong_count(&open) > 1 {
+            std::thread::sleep(CLOSE_PAUSE);
+        }
+        let parts = open.parts.clone();
+        drop(open);
+        // An image of it, or a mirror, may have it still.
+        while parts.iter().any(|part| Arc::strong_count(part) > 1) {
+            std::thread::sleep(CLOSE_PAUSE);
+        }
+    };
+    // Without a thread they are closed here and now.
+    if let Err(error) = std::thread::Builder::new().name(name).spawn(close) {
+        tracing::warn!(%error, "no thread closes the files of a deleted volume");
+    }
+}
+
 fn remove_left(folder: &Path) {
     if let Err(error) = fs::remove_dir_all(folder) {
         tracing::warn!(path = %folder.display(), %error, "what is left of a volume that is gone can't be removed");

@@ -23,6 +23,30 @@ fn device_of_a_server_that_is_still_dying_is_waited_for() {
     opening.join().expect("it does not panic").expect("it opens when the lock is gone");
 }
 
+/// Files in `folder` that this process has open though they are deleted.
+fn deleted_and_open(folder: &Path) -> usize {
+    let files = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
+    let names = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+    names.filter(|name| name.starts_with(folder) && name.to_string_lossy().ends_with("(deleted)")).count()
+}
+
+#[test]
+fn files_of_a_deleted_volume_are_closed_by_nobody_who_answers() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let volumes = volumes(folder.path());
+    let held = volumes.create(&plain()).expect("a volume");
+    volumes.delete("vol0").expect("it is deleted");
+    assert!(!folder.path().join("volumes/vol0").exists(), "its name is free at once");
+    assert_eq!(deleted_and_open(folder.path()), 1);
+    assert_eq!(Arc::strong_count(&held), 2, "whoever lets go of it is not the last, and does not wait");
+    drop(held);
+    let begun = std::time::Instant::now();
+    while deleted_and_open(folder.path()) > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "its blocks are never free");
+        std::thread::sleep(BUSY_PAUSE);
+    }
+}
+
 /// The volumes of a server with that folder.
 pub(super) fn volumes(folder: &Path) -> Volumes {
     let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
