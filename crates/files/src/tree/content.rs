@@ -191,7 +191,7 @@ impl Tree {
     /// Makes room, a hole, or zeroes; see [`Allocate`].
     ///
     /// # Errors
-    /// [`TreeError::Invalid`] for no bytes; [`TreeError::TooLarge`]; [`TreeError::NoSpace`]; as [`Tree::write`].
+    /// [`TreeError::Invalid`] for no bytes; [`TreeError::TooLarge`]; [`TreeError::NoSpace`] and [`TreeError::Quota`]; as [`Tree::write`].
     pub fn allocate(&self, file: FileId, offset: u64, length: u64, mode: Allocate) -> Result<(), TreeError> {
         let source = self.live()?;
         if length == 0 {
@@ -206,7 +206,11 @@ impl Tree {
             Allocate::Extend | Allocate::Keep => {
                 let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
                 let there = source.count_data(file, first, last.min(inode.tree.length))?;
-                if last - first - there > self.volume().status().free {
+                let added = last - first - there;
+                if self.quotas.room(inode.attributes.quota).is_some_and(|room| added > room) {
+                    return Err(TreeError::Quota);
+                }
+                if added > self.volume().status().free {
                     return Err(TreeError::NoSpace);
                 }
             }

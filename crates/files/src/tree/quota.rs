@@ -186,6 +186,12 @@ impl Quotas {
         (1..=u16::MAX).find(|number| !known.contains_key(number))
     }
 
+    /// Blocks that can be added to a quota tree; none where nothing limits them.
+    pub(crate) fn room(&self, number: u16) -> Option<u64> {
+        let record = self.record(number).filter(|record| record.limit_bytes > 0)?;
+        Some((record.limit_bytes / BLOCK_SIZE as u64).saturating_sub(record.used_blocks))
+    }
+
     fn record(&self, number: u16) -> Option<QuotaRecord> {
         self.known.lock().get(&number).copied()
     }

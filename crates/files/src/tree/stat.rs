@@ -218,7 +218,7 @@ pub enum Rename {
 /// What `allocate` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocate {
-    /// The file is at least that long afterwards. Space is looked for, not set aside: nothing is ever overwritten here, so what is set aside would not be
+    /// The file is at least that long afterwards. Space is looked for, in the volume and in its quota tree, not set aside: nothing is ever overwritten here, so what is set aside would not be
     /// what a write takes.
     Extend,
     /// Space is looked for.

@@ -45,6 +45,33 @@ fn quota_tree_takes_no_more_than_it_may() {
     assert_whole(&tree);
 }
 
+/// A program that asks whether there is room for what it is going to write is told so before it begins, as on other file systems.
+#[test]
+fn room_is_looked_for_in_the_quota_as_well_as_in_the_volume() {
+    let (_device, tree) = fresh(8192);
+    let top = tree.make_directory(tree.root(), b"top", &FOLDER).expect("there is room").file;
+    tree.set_quota(top, limits(10 * 4096, 0)).expect("it is empty");
+    let file = tree.make(top, b"file", &FILE).expect("there is room").file;
+    tree.write(file, 4096, &[1; 4 * 4096]).expect("it may");
+    let before = tree.stat(file).expect("it is there");
+    for mode in [Allocate::Extend, Allocate::Keep] {
+        let outcome = tree.allocate(file, 0, 10 * 4096, mode);
+        assert!(matches!(outcome, Err(TreeError::Quota)), "{mode:?}: {outcome:?}");
+    }
+    assert_eq!(tree.stat(file).expect("it is there"), before, "nothing of it was done");
+    for mode in [Allocate::Extend, Allocate::Keep] {
+        tree.allocate(file, 0, 9 * 4096, mode).expect("what is there counts once");
+    }
+    let other = tree.make(tree.root(), b"other", &FILE).expect("there is room").file;
+    tree.allocate(other, 0, 100 * 4096, Allocate::Extend).expect("it is in no quota tree");
+    tree.set_quota(top, limits(4096, 0)).expect("a limit may be below what is taken");
+    tree.allocate(file, 4096, 4 * 4096, Allocate::Extend).expect("nothing is added");
+    assert!(matches!(tree.allocate(file, 0, 1, Allocate::Keep), Err(TreeError::Quota)));
+    tree.set_quota(top, limits(0, 0)).expect("it goes on counting");
+    tree.allocate(file, 0, 100 * 4096, Allocate::Extend).expect("there is no limit");
+    assert_whole(&tree);
+}
+
 #[test]
 fn nothing_moves_into_or_out_of_a_quota_tree() {
     let (_device, tree) = fresh(8192);
