@@ -26,38 +26,46 @@ impl Tree {
 
     /// Gives back what [`Tree::hold`] has taken. When it was the last one of a file without names, the file is gone.
     pub fn release(&self, file: FileId) {
-        let is_orphan = {
-            // An unlink that is under way sees the file held, or is seen here.
-            let _names = self.names.read();
-            let mut holds = self.holds.lock();
-            let Held::Occupied(mut count) = holds.entry(file) else { return };
-            if *count.get() > 1 {
-                *count.get_mut() -= 1;
-                return;
-            }
-            count.remove();
-            drop(holds);
-            !self.is_read_only() && self.source.inode(file).is_ok_and(|inode| inode.attributes.links == 0)
-        };
-        if is_orphan && let Err(reason) = self.free_orphan(file) {
+        if self.let_go(file)
+            && let Err(reason) = self.free_orphan(file)
+        {
             // It stays in the orphan directory, which is emptied when the tree is opened again.
             tracing::warn!(%file, %reason, "a file without names is freed later");
         }
+    }
+
+    /// The first half of it: true for a file without names that nobody holds any more.
+    pub(crate) fn let_go(&self, file: FileId) -> bool {
+        // An unlink that is under way sees the file held, or is seen here.
+        let _names = self.names.read();
+        let mut holds = self.holds.lock();
+        let Held::Occupied(mut count) = holds.entry(file) else { return false };
+        if *count.get() > 1 {
+            *count.get_mut() -= 1;
+            return false;
+        }
+        count.remove();
+        drop(holds);
+        !self.is_read_only() && self.source.inode(file).is_ok_and(|inode| inode.attributes.links == 0)
     }
 
     pub(crate) fn is_held(&self, file: FileId) -> bool {
         self.holds.lock().contains_key(&file)
     }
 
-    /// Removes a file of the orphan directory, unless somebody holds it again.
-    fn free_orphan(&self, file: FileId) -> Result<(), TreeError> {
+    /// Removes a file of the orphan directory, unless somebody holds it again or has given it a name.
+    pub(crate) fn free_orphan(&self, file: FileId) -> Result<(), TreeError> {
         let _names = self.names.write();
         let _files = self.lock_files(&[file, self.orphans]);
         if self.is_held(file) {
             return Ok(());
         }
-        self.unnamed.lock().remove(&file);
         let mut edit = Edit::new(self.live()?, &self.quotas);
+        // One that was made without a name may have got one since it was let go.
+        if edit.inode(file).is_ok_and(|inode| inode.attributes.links > 0) {
+            return Ok(());
+        }
+        self.unnamed.lock().remove(&file);
         self.forget_orphan(&mut edit, file)?;
         match edit.remove(file) {
             Ok(()) | Err(TreeError::NotFound) => {}

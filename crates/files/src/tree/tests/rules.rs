@@ -230,3 +230,20 @@ fn copy_within_a_file_is_refused_where_its_ranges_overlap() {
     let wanted = [&bytes[..10_000], &bytes[..10_000], &bytes[30_000..], &bytes[30_000..]].concat();
     assert_eq!(tree.read(file, 0, 50_000).expect("it reads"), wanted);
 }
+
+/// A thread closes a file without a name while another one gives it a name by way of `/proc`: who closes it has seen that it has none, and comes to free it when it has one.
+#[test]
+fn file_without_a_name_that_gets_one_while_it_is_closed_stays() {
+    let (_device, tree) = fresh(4096);
+    let file = tree.make_unnamed(tree.root(), &FILE).expect("there is room").file;
+    tree.write(file, 0, b"content").expect("there is room");
+    assert!(tree.let_go(file), "nobody holds it, and it has no name");
+    tree.link(file, tree.root(), b"named").expect("it has no name yet");
+    tree.free_orphan(file).expect("it looks again");
+    let found = tree.resolve(b"named").expect("the name is there");
+    assert_eq!((found.file, found.links), (file, 1));
+    assert_eq!(tree.read(file, 0, 99).expect("what has a name is there"), b"content");
+    assert_whole(&tree);
+    assert!(matches!(tree.link(file, tree.root(), b"again").map(|stat| stat.links), Ok(2)));
+    tree.sync_all().expect("it flushes");
+}
