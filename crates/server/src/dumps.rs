@@ -39,7 +39,7 @@ mod past;
 mod source;
 use catalog::Catalog;
 use left::Own;
-use source::{Reading, THREADS, TreeSource};
+use source::{Reading, THREADS, TreeSource, name_of};
 
 /// How the names of the snapshots begin that dumps make for themselves, and delete again.
 pub(crate) const DUMP_PREFIX: &str = "dump.";
@@ -622,7 +622,7 @@ impl Making {
         let failed = written.failed.iter().take(FAILED_MAX);
         let failed: Vec<String> = failed
             .map(|one| {
-                let path = self.name_of(frozen, one.number);
+                let path = name_of(&frozen.tree, one.number);
                 format!("{path}: {} is not in the dump: {}", one.what, one.reason)
             })
             .collect();
@@ -638,14 +638,6 @@ impl Making {
             failed,
         };
         Ok((result, Noted { catalog, had }))
-    }
-
-    /// A directory's path, or the number of anything else: which names a file has is not known without looking everywhere.
-    fn name_of(&self, frozen: &Frozen, number: u32) -> String {
-        match frozen.tree.directory_path(cairn_base::FileId(number.into())) {
-            Ok(path) => format!("/{}", String::from_utf8_lossy(&path)),
-            Err(_) => format!("the file with the number {number}"),
-        }
     }
 }
 

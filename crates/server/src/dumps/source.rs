@@ -127,12 +127,7 @@ impl TreeSource {
     }
 
     fn file(&self, number: u32) -> FileId {
-        let root = self.tree.root();
-        match u64::from(number) {
-            2 => root,
-            other if other == root.0 => FileId(2),
-            other => FileId(other),
-        }
+        file_of(&self.tree, number)
     }
 
     /// What a thread does until the end: loads what comes next.
@@ -306,6 +301,24 @@ pub(super) fn number_of(tree: &Tree, file: FileId) -> io::Result<u32> {
     };
     let too_large = "its number does not fit into a dump, whose numbers have 32 bits";
     u32::try_from(number).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, too_large))
+}
+
+/// The file that has a number in a dump.
+fn file_of(tree: &Tree, number: u32) -> FileId {
+    let root = tree.root();
+    match u64::from(number) {
+        2 => root,
+        other if other == root.0 => FileId(2),
+        other => FileId(other),
+    }
+}
+
+/// A directory's path, or the number of anything else: which names a file has is not known without looking everywhere.
+pub(super) fn name_of(tree: &Tree, number: u32) -> String {
+    match tree.directory_path(file_of(tree, number)) {
+        Ok(path) => format!("/{}", String::from_utf8_lossy(&path)),
+        Err(_) => format!("the file with the number {number}"),
+    }
 }
 
 /// An error once more: it can't be cloned.

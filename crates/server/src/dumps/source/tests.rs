@@ -184,3 +184,20 @@ fn inodes_that_cannot_be_read_cost_their_files_and_no_others() {
     assert_eq!(read, files.len() - lost.len());
     assert_eq!(reader.used().count(), files.len() as u64, "a restore would remove what is not there");
 }
+
+/// The root has a number of its own in a dump. In a volume that had a LUN first that is the LUN's.
+#[test]
+fn what_is_not_in_a_dump_is_told_by_its_own_name_also_where_a_lun_was_there_first() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks: BLOCKS, role: Role::Normal };
+    Volume::format(&*device, &options, &*clock).unwrap();
+    let volume = Volume::open(device, OpenOptions { cache_bytes: 16 << 20, clock }).unwrap();
+    cairn_files::Luns::new(volume.clone()).create("disk", 1 << 20).unwrap();
+    let tree = Tree::open(volume).unwrap();
+    assert_ne!(tree.root(), FileId(ROOT.into()), "else there is nothing to exchange");
+    let below = tree.make_directory(tree.root(), b"below", &FILE).unwrap().file;
+    assert_eq!(name_of(&tree, number_of(&tree, tree.root()).unwrap()), "/");
+    assert_eq!(name_of(&tree, number_of(&tree, below).unwrap()), "/below");
+    assert_eq!(name_of(&tree, 4711), "the file with the number 4711");
+}
