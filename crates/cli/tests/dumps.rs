@@ -390,6 +390,73 @@ fn dump_whose_date_stands_has_its_files_though_the_server_dies_before_it_says_so
     }
 }
 
+/// A server died when the date of a dump stood and its file had no name yet. Later levels stand on what is in that file, and the command that is run again may fail as well.
+#[test]
+fn whole_dump_that_has_no_name_yet_is_not_emptied_by_the_same_command() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path(), &["--mirror", "off"]);
+    let path = |name: &str| scratch.path().join(name);
+    let named = |name: &str| path(name).to_str().unwrap().to_owned();
+    let content = |name: &str| fs::read(path(name)).unwrap();
+    let level = |server: &Running, level: &str, to: &[&str]| {
+        wait_for_the_next_second();
+        server.good(&[&["dump", level][..], to, &["vol0"]].concat());
+    };
+    let (zero, one, two) = (named("zero"), named("one"), named("two"));
+    fs::write(mounted.path("file"), vec![7; 300_000]).unwrap();
+    level(&mounted.server, "-0", &["-f", &zero]);
+    fs::write(mounted.path("first"), vec![8; 300_000]).unwrap();
+    level(&mounted.server, "-1", &["-f", &one]);
+    fs::write(mounted.path("second"), vec![9; 300_000]).unwrap();
+    let in_volumes = ["-M", "-B", "100", "-f", &two];
+    level(&mounted.server, "-2", &in_volumes);
+    let volumes: Vec<String> = (1..=4).map(|number| format!("two{number:03}")).collect();
+    let whole: Vec<(String, Vec<u8>)> =
+        ["one".to_owned()].into_iter().chain(volumes).map(|name| (name.clone(), content(&name))).collect();
+    assert!(!path("two005").exists());
+    let partial = |name: &str| format!("{name}.partial");
+    whole.iter().for_each(|(name, _)| fs::rename(path(name), path(&partial(name))).unwrap());
+
+    let is_kept =
+        || whole.iter().all(|(name, bytes)| fs::read(path(&partial(name))).ok() == Some(bytes.clone()));
+    let single = ["dump", "-1", "-f", &one, "vol0"];
+    let cut = [&["dump", "-2"][..], &in_volumes, &["vol0"]].concat();
+    mounted.server.kill();
+    for again in [&single[..], &cut] {
+        assert!(!mounted.server.run(again).status.success());
+        assert!(is_kept(), "{again:?}");
+    }
+    mounted.server.restart();
+    for again in [&single[..], &cut] {
+        let said = mounted.server.bad(21, "taken", again);
+        assert!(said.contains(".partial"), "{said}");
+        assert!(is_kept(), "{again:?}");
+    }
+    // What may be replaced is put in its place before, and so is there when this fails.
+    for again in [&single[..], &cut] {
+        let wrong = [again, &["--overwrite", "--exclude", "["]].concat();
+        assert!(!mounted.server.run(&wrong).status.success());
+    }
+    for (name, bytes) in &whole {
+        assert!(content(name) == *bytes && !path(&partial(name)).exists(), "{name}");
+    }
+    let to = path("to");
+    fs::create_dir(&to).unwrap();
+    restore_ours(&path("zero"), &to);
+    restore_ours(&path("one"), &to);
+    let output = cairn().args(["restore", "-rMf"]).arg(&two).arg("--to").arg(&to).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(files(&to), files(&mounted.point));
+    // One that was cut off is of no use to anybody.
+    fs::rename(path("one"), path("whole")).unwrap();
+    fs::write(path("one.partial"), &content("whole")[..200 << 10]).unwrap();
+    mounted.server.good(&single);
+    assert!(!path("one.partial").exists());
+}
+
 /// Somebody wants to know how long a dump takes.
 #[test]
 fn dump_that_is_thrown_away_leaves_no_date() {

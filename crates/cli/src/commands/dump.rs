@@ -13,7 +13,7 @@ use crate::arguments::Dump;
 use crate::client::Client;
 use crate::exit::{Failure, PARTLY_DONE};
 use crate::output::{Output, ago, note_line, print_line, size, table};
-use volumes::{Cutting, Volumes};
+use volumes::{Cutting, Volumes, keep_whole};
 
 /// Runs the command.
 pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure> {
@@ -77,7 +77,10 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
         None => {
             let mut target = match to_pipe {
                 true => Target::pipe()?,
-                false => Target::open(&file, asked.overwrite)?,
+                false => {
+                    keep_whole(std::slice::from_ref(&file), asked.overwrite)?;
+                    Target::open(&file, asked.overwrite)?
+                }
             };
             let handed = Handed::give(client.place(), std::iter::once(target.file()))?;
             request.ticket = Some(handed.ticket.clone());

@@ -4,7 +4,7 @@ pub mod host;
 mod makers;
 mod rebuild;
 mod shell;
-mod volumes;
+pub mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{self, Read};

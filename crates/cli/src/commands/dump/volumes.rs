@@ -13,7 +13,10 @@ use std::thread::JoinHandle;
 use cairn_bsddump::{Options, RECORD, VOLUME_RECORDS_MIN};
 use cairn_server::api::ErrorKind;
 
-use super::super::image::files::{Handed, Target, allow_many_files, opening, refuse_existing};
+use super::super::image::files::{
+    Handed, Target, allow_many_files, claim, give_name, opening, refuse_existing, temporary,
+};
+use super::super::restore::volumes::is_end_of;
 use crate::arguments::Dump;
 use crate::client::Client;
 use crate::exit::Failure;
@@ -52,6 +55,35 @@ pub fn listed(names: &Path) -> Vec<PathBuf> {
     names.map(|name| PathBuf::from(std::ffi::OsStr::from_bytes(name))).collect()
 }
 
+/// Looks for a whole dump in these files, of as many volumes as it has, that has no names yet, as whoever made it was killed at its end. Its date may stand, and later levels on what is in it: so it is not
+/// written over. Where it may be replaced it gets its names, and is there until another one is whole.
+///
+/// # Errors
+/// [`ErrorKind::Taken`] where there is such a dump, and it may not be replaced; [`ErrorKind::Busy`] while another dump is being made there.
+pub fn keep_whole(paths: &[PathBuf], overwrite: bool) -> Result<(), Failure> {
+    for (index, last) in paths.iter().enumerate() {
+        let partial = temporary(last);
+        if !partial.is_file() || !is_end_of(&partial, index as u32 + 1)? {
+            continue;
+        }
+        claim(&File::open(&partial).map_err(|error| opening(&partial, &error))?, &partial)?;
+        if !overwrite {
+            return Err(Failure::new(
+                ErrorKind::Taken,
+                format!("{} is the end of a whole dump, which has no name yet", partial.display()),
+                "if `cairn dump --dates` has that dump, later levels stand on it: take `.partial` off the name of each of its files; if not, remove them. With --overwrite they get their names, and are replaced once this dump is whole",
+            ));
+        }
+        for path in &paths[..=index] {
+            let partial = temporary(path);
+            if partial.is_file() {
+                give_name(&partial, path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 fn wrong(message: impl Into<String>) -> Failure {
     Failure::new(ErrorKind::Usage, message.into(), "see `cairn dump --help`")
 }
@@ -79,6 +111,7 @@ impl Volumes {
         let bytes = options.volume_bytes().unwrap_or(u64::MAX);
         let volumes = Self { names, records, bytes, overwrite: asked.overwrite };
         volumes.refuse_existing()?;
+        keep_whole(&volumes.begun(), volumes.overwrite)?;
         Ok(Some(volumes))
     }
 
@@ -107,6 +140,17 @@ impl Volumes {
             }
         }
         Ok(())
+    }
+
+    /// The volumes that there are, whole or not.
+    fn begun(&self) -> Vec<PathBuf> {
+        match &self.names {
+            Names::These(paths) => paths.clone(),
+            Names::Prefix(prefix) => {
+                let all = (1..).map(|number| numbered(prefix, number));
+                all.take_while(|path| path.exists() || temporary(path).exists()).collect()
+            }
+        }
     }
 
     fn path(&self, number: u32) -> Result<PathBuf, Failure> {

@@ -78,7 +78,7 @@ impl Target {
         };
         let names = Some(Names { temporary: temporary.clone(), path: path.to_owned(), passing });
         let target = Self { file, names, called };
-        target.claim(&temporary)?;
+        claim(&target.file, &temporary)?;
         if !passing && !overwrite && !anew && dump_in(&target.file).is_some() {
             return Err(Failure::new(
                 ErrorKind::Taken,
@@ -119,7 +119,7 @@ impl Target {
                 let names =
                     Some(Names { temporary: temporary.clone(), path: path.to_owned(), passing: false });
                 let target = Self { file, names, called };
-                target.claim(&temporary)?;
+                claim(&target.file, &temporary)?;
                 Ok(target)
             }
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(opening(&temporary, &error)),
@@ -128,7 +128,7 @@ impl Target {
                 sync_folder(path).map_err(|error| opening(path, &error))?;
                 let file = File::open(path).map_err(|error| opening(path, &error))?;
                 let target = Self { file, names: None, called };
-                target.claim(path)?;
+                claim(&target.file, path)?;
                 Ok(target)
             }
             Err(_) => Err(Failure::new(
@@ -136,19 +136,6 @@ impl Target {
                 format!("neither {} nor {called} is there", temporary.display()),
                 "mount what it is on, or name where it is now with --to FILE (it is looked for as FILE.partial); or make another dump with --anew",
             )),
-        }
-    }
-
-    /// No two dumps write the same file: whoever has it open has its lock, the server with the client.
-    fn claim(&self, path: &Path) -> Result<(), Failure> {
-        match self.file.try_lock() {
-            Err(fs::TryLockError::WouldBlock) => Err(Failure::new(
-                ErrorKind::Busy,
-                format!("{} is written by another dump", path.display()),
-                "wait until that is over, or name another file",
-            )),
-            // Some file systems have no locks.
-            _ => Ok(()),
         }
     }
 
@@ -172,8 +159,7 @@ impl Target {
     /// The part is whole and durable: it gets its name.
     pub fn keep(mut self) -> Result<String, Failure> {
         if let Some(names) = self.names.take() {
-            let renamed = fs::rename(&names.temporary, &names.path).and_then(|()| sync_folder(&names.path));
-            renamed.map_err(|error| opening(&names.path, &error))?;
+            give_name(&names.temporary, &names.path)?;
         }
         Ok(std::mem::take(&mut self.called))
     }
@@ -187,6 +173,25 @@ impl Drop for Target {
             let _ = fs::remove_file(names.temporary);
         }
     }
+}
+
+/// No two dumps write the same file: whoever has it open has its lock, the server with the client.
+pub fn claim(file: &File, path: &Path) -> Result<(), Failure> {
+    match file.try_lock() {
+        Err(fs::TryLockError::WouldBlock) => Err(Failure::new(
+            ErrorKind::Busy,
+            format!("{} is written by another dump", path.display()),
+            "wait until that is over, or name another file",
+        )),
+        // Some file systems have no locks.
+        _ => Ok(()),
+    }
+}
+
+/// Gives a part that is whole and durable its name, which is durable as well then.
+pub fn give_name(temporary: &Path, path: &Path) -> Result<(), Failure> {
+    let renamed = fs::rename(temporary, path).and_then(|()| sync_folder(path));
+    renamed.map_err(|error| opening(path, &error))
 }
 
 /// As many open files as the system gives: a dump may have thousands of volumes, each open until all are whole.

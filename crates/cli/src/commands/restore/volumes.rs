@@ -92,7 +92,7 @@ fn numbered_from(prefix: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Whether a file is volume `number` of a dump and has its end.
-fn is_end_of(path: &Path, number: u32) -> Result<bool, Failure> {
+pub fn is_end_of(path: &Path, number: u32) -> Result<bool, Failure> {
     if !path.metadata().is_ok_and(|meta| meta.is_file()) {
         return Ok(false);
     }
