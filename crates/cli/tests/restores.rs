@@ -17,11 +17,14 @@ struct Folder {
     root_number: u32,
     /// When each file was last changed, as the dumps before saw it; another time is of now.
     seen: BTreeMap<u32, (i64, i64, u32)>,
+    /// Attributes besides those that the files have.
+    more: BTreeMap<PathBuf, Attribute>,
 }
 
 impl Folder {
     fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), paths: BTreeMap::new(), root_number: 0, seen: BTreeMap::new() }
+        let (paths, seen, more) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { root: root.to_owned(), paths, root_number: 0, seen, more }
     }
 
     fn number(&self, metadata: &std::fs::Metadata) -> u32 {
@@ -122,7 +125,9 @@ impl Source for Folder {
     }
 
     fn attributes(&mut self, number: u32) -> std::io::Result<Vec<Attribute>> {
-        Ok(attributes(&self.paths[&number]))
+        let path = &self.paths[&number];
+        let more = path.strip_prefix(&self.root).ok().and_then(|path| self.more.get(path));
+        Ok(attributes(path).into_iter().chain(more.cloned()).collect())
     }
 }
 
@@ -803,4 +808,42 @@ fn rights_and_attributes_are_those_of_the_last_dump_and_none_come_from_directori
     assert!(attributes(&to.join("a")).iter().any(|one| one.name == default.as_bytes()));
     take("a", default);
     apply(2, 2000, 3000);
+}
+
+/// Labels that another machine's rules do not know, attributes of other file systems, a container whose root may not set them: what a file has in it is worth more than they are.
+#[test]
+fn attribute_that_is_not_taken_here_costs_neither_its_file_nor_another_name_of_it() {
+    let (scratch, from, to) = scene();
+    let pipe = from.join("a/pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+        .unwrap();
+    std::fs::hard_link(&pipe, from.join("pipe too")).unwrap();
+    std::fs::hard_link(from.join("top"), from.join("a/top too")).unwrap();
+    let mut folder = Folder::new(&from);
+    let attribute = |name: &str| Attribute { name: name.into(), value: b"value".to_vec() };
+    // Pipes have none of their users, and nothing but Lustre has those of the other kind, which are tried for root alone.
+    folder.more.insert("a/pipe".into(), attribute("user.colour"));
+    folder.more.insert("pipe too".into(), attribute("user.colour"));
+    for path in ["top", "a/top too", "a/b/file", "a/second name"] {
+        folder.more.insert(path.into(), attribute("lustre.striping"));
+    }
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, folder.dump(0, 0, 1000)).unwrap();
+    let single = scratch.path().join("single");
+    std::fs::create_dir(&single).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    for (flags, to) in [("-rf", &to), ("-xf", &single)] {
+        let told = restore(flags, &dump, to, &[]);
+        let said = String::from_utf8_lossy(&told.stderr).into_owned();
+        assert_eq!(code(&told), Some(3), "{said}");
+        assert!(said.contains("pipe"), "{said}");
+        assert!(!is_root || said.contains("top"), "{said}");
+        assert!(look(to) == look(&from), "{flags}: {said}");
+    }
+    // The next level goes on from there, also where these have changed.
+    std::fs::write(from.join("top"), b"top again").unwrap();
+    std::fs::rename(from.join("a/b"), from.join("b")).unwrap();
+    std::fs::write(&dump, folder.dump(1, 1000, 2000)).unwrap();
+    let told = restore("-rf", &dump, &to, &[]);
+    assert!(look(&to) == look(&from), "{told:?}");
 }

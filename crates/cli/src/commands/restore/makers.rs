@@ -8,6 +8,7 @@
 //! 2. Memory is bounded by [`BATCH_BYTES`] for each batch, of which there are [`WAITING`], and one for each thread.
 //! 3. Troubles are told in the order of the dump, whichever thread met them.
 //! 4. After a write that failed (the disk is full) no other file is begun.
+//! 5. An owner or an attribute that is not taken here is told, and costs neither the file nor another name of it.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -40,7 +41,7 @@ const THREADS_MAX: usize = 4;
 pub(super) enum Manner<'a> {
     /// In place of whatever has it. What fails half way stays as far as it came.
     InPlace,
-    /// Over what has it, once it is whole: until then it is in this directory. What fails leaves nothing.
+    /// Over what has it, once its content is whole: until then it is in this directory. What fails leaves nothing.
     Aside(&'a str),
 }
 
@@ -92,6 +93,9 @@ struct Maker<'a> {
 
 /// The extended attributes of a file that was filled. Content that can't be written ends the restore; the error inside is the file's own.
 type Filled<'a> = Result<io::Result<Cow<'a, [Attribute]>>, ReadError>;
+
+/// Why a file that has its content has not got its owner, its attributes, its mode or its times.
+type Undressed = Option<io::Error>;
 
 /// A file that is made: what it is, and how it is filled.
 struct Making<'a> {
@@ -259,13 +263,16 @@ impl Maker<'_> {
     /// Makes a file under its first name, and gives it the others.
     fn make(&mut self, order: u64, names: &[Vec<u8>], making: Making<'_>) -> Result<(), ReadError> {
         let Some((first, others)) = names.split_first() else { return Ok(()) };
-        let place = match self.make_at(first, making)? {
-            Ok(place) => place,
+        let (place, undressed) = match self.make_at(first, making)? {
+            Ok(made) => made,
             Err(error) => {
                 self.shared.note(order, first, &error);
                 return Ok(());
             }
         };
+        if let Some(error) = undressed {
+            self.shared.note(order, first, &error);
+        }
         for name in others {
             let other = self.target.place_from(&mut self.stand, name);
             if let Err(error) = other.and_then(|other| place.link_to(&other)) {
@@ -275,7 +282,12 @@ impl Maker<'_> {
         Ok(())
     }
 
-    fn make_at(&mut self, path: &[u8], making: Making<'_>) -> Result<io::Result<Place>, ReadError> {
+    /// Makes a file with its content at a path. Beside where it is: why it is not dressed as it should be.
+    fn make_at(
+        &mut self,
+        path: &[u8],
+        making: Making<'_>,
+    ) -> Result<io::Result<(Place, Undressed)>, ReadError> {
         let place = match self.target.place_from(&mut self.stand, path) {
             Ok(place) => place,
             Err(error) => return Ok(Err(error)),
@@ -284,7 +296,7 @@ impl Maker<'_> {
         match self.manner {
             Manner::InPlace => {
                 let made = place.instead(create);
-                Ok(self.finish(&place, made, making)?.map(|()| place))
+                Ok(self.finish(&place, made, making)?.map(|undressed| (place, undressed)))
             }
             Manner::Aside(work) => match create(&place) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -294,25 +306,27 @@ impl Maker<'_> {
                         Err(error) => return Ok(Err(error)),
                     };
                     let made = aside.instead(create);
-                    let moved = self.finish(&aside, made, making)?.and_then(|()| aside.move_to(&place));
-                    Ok(or_none(&aside, moved).map(|()| place))
+                    let finished = self.finish(&aside, made, making)?;
+                    let moved = finished.and_then(|undressed| aside.move_to(&place).map(|()| undressed));
+                    Ok(or_none(&aside, moved).map(|undressed| (place, undressed)))
                 }
                 made => {
                     let was_made = made.is_ok();
                     let finished = self.finish(&place, made, making)?;
-                    Ok(if was_made { or_none(&place, finished) } else { finished }.map(|()| place))
+                    let finished = if was_made { or_none(&place, finished) } else { finished };
+                    Ok(finished.map(|undressed| (place, undressed)))
                 }
             },
         }
     }
 
-    /// Fills and dresses what was made.
+    /// Fills and dresses what was made. Only what keeps the content from it is an error of the file's.
     fn finish(
         &self,
         place: &Place,
         made: io::Result<Option<File>>,
         making: Making<'_>,
-    ) -> Result<io::Result<()>, ReadError> {
+    ) -> Result<io::Result<Undressed>, ReadError> {
         let file = match made {
             Ok(file) => file,
             Err(error) => return Ok(Err(error)),
@@ -321,15 +335,16 @@ impl Maker<'_> {
             Ok(attributes) => attributes,
             Err(error) => return Ok(Err(error)),
         };
-        Ok(match file {
+        let dressed = match file {
             Some(file) => self.target.dress_open(&file, making.inode, &attributes),
             None => self.target.dress(place, making.inode, &attributes),
-        })
+        };
+        Ok(Ok(dressed.err()))
     }
 }
 
 /// Takes away what was made and is not as it should be.
-fn or_none(place: &Place, outcome: io::Result<()>) -> io::Result<()> {
+fn or_none<T>(place: &Place, outcome: io::Result<T>) -> io::Result<T> {
     outcome.inspect_err(|_| drop(place.clear()))
 }
 
