@@ -847,3 +847,37 @@ fn attribute_that_is_not_taken_here_costs_neither_its_file_nor_another_name_of_i
     let told = restore("-rf", &dump, &to, &[]);
     assert!(look(&to) == look(&from), "{told:?}");
 }
+
+/// A mode's bits for the group stand for the most that a list of rights gives, and not for what it gives the group.
+#[test]
+fn list_of_rights_that_is_not_taken_here_gives_nobody_more_than_it_did() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root mounts a file system without lists of rights");
+        return;
+    }
+    let (scratch, from, to) = scene();
+    for path in ["top", "a/b/name 1", "a/b/c"] {
+        std::fs::set_permissions(from.join(path), std::fs::Permissions::from_mode(0o674)).unwrap();
+    }
+    let list = [0x01, 0x02, 0x04, 0x10, 0x20].into_iter().zip([6u16, 7, 0, 7, 4]);
+    let rules = list.flat_map(|(tag, rights): (u16, u16)| {
+        let id = if tag == 0x02 { 77 } else { u32::MAX };
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    });
+    let value: Vec<u8> = 2u32.to_le_bytes().into_iter().chain(rules).collect();
+    let mut folder = Folder::new(&from);
+    for path in ["top", "a/b/c"] {
+        folder
+            .more
+            .insert(path.into(), Attribute { name: b"system.posix_acl_access".into(), value: value.clone() });
+    }
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, folder.dump(0, 0, 1000)).unwrap();
+    rustix::mount::mount("none", &to, "ramfs", rustix::mount::MountFlags::empty(), c"").unwrap();
+    let told = restore("-xf", &dump, &to, &[]);
+    let modes = ["top", "a/b/name 1", "a/b/c"]
+        .map(|path| std::fs::metadata(to.join(path)).map(|found| found.mode() & 0o7777).ok());
+    rustix::mount::unmount(&to, rustix::mount::UnmountFlags::empty()).unwrap();
+    assert_eq!(code(&told), Some(3), "{told:?}");
+    assert_eq!(modes, [Some(0o604), Some(0o674), Some(0o604)], "{told:?}");
+}

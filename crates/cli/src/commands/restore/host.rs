@@ -132,32 +132,37 @@ impl Target {
             let name = OsStr::from_bytes(&attribute.name);
             fs::fsetxattr(file, name, &attribute.value, XattrFlags::empty())
         };
-        let failed = self.set_attributes(attributes, set);
-        let mode = Mode::from_raw_mode(inode.permissions.into());
+        let set = self.set_attributes(attributes, set);
+        let mode = set.mode(inode);
         // Another owner takes bits away, and a list of rights has its own.
         if is_given || !attributes.is_empty() || Mode::from_raw_mode(now.st_mode) != mode {
             fs::fchmod(file, mode)?;
         }
         fs::futimens(file, &times(inode))?;
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        set.told()
     }
 
-    /// Sets extended attributes with `set`, all that can be; gives the last error, but for what this user may not set.
+    /// Sets extended attributes with `set`, all that can be.
     fn set_attributes(
         &self,
         attributes: &[Attribute],
         set: impl Fn(&Attribute) -> rustix::io::Result<()>,
-    ) -> Option<rustix::io::Errno> {
-        let may = |attribute: &&Attribute| self.is_root || attribute.name.starts_with(b"user.");
-        let mut failed = None;
+    ) -> AttributesSet {
+        let may = |attribute: &Attribute| {
+            self.is_root
+                || attribute.name.starts_with(b"user.")
+                || attribute.name.starts_with(b"system.posix_acl_")
+        };
+        let mut outcome = AttributesSet::default();
         for attribute in attributes {
-            if let Err(error) = set(attribute)
-                && may(&attribute)
-            {
-                failed = Some(error);
+            if let Err(error) = set(attribute) {
+                outcome.lacks_list |= attribute.name == ACCESS_LIST;
+                if may(attribute) {
+                    outcome.failed = Some(error);
+                }
             }
         }
-        failed
+        outcome
     }
 
     /// Gives a file its owner, mode, extended attributes and times. What this user may not set is left; what fails otherwise is the error.
@@ -173,17 +178,40 @@ impl Target {
             let name = OsStr::from_bytes(&attribute.name);
             fs::lsetxattr(place.through_proc(), name, &attribute.value, XattrFlags::empty())
         };
-        let failed = self.set_attributes(attributes, set);
+        let set = self.set_attributes(attributes, set);
         if inode.kind != Kind::Symlink {
-            place.set_mode(Mode::from_raw_mode(inode.permissions.into()))?;
+            place.set_mode(set.mode(inode))?;
         }
         fs::utimensat(&place.directory, name, &times(inode), nofollow)?;
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        set.told()
+    }
+}
+
+/// What came of setting extended attributes.
+#[derive(Default)]
+struct AttributesSet {
+    /// The last error, but for what this user may not set.
+    failed: Option<rustix::io::Errno>,
+    /// There is a list of rights, which is not taken here.
+    lacks_list: bool,
+}
+
+impl AttributesSet {
+    /// The mode that a file gets. Its bits for the group are the most that the list gives anybody: without it they would give the group all that.
+    fn mode(&self, inode: &Inode) -> Mode {
+        let mode = Mode::from_raw_mode(inode.permissions.into());
+        if self.lacks_list { mode.difference(Mode::RWXG) } else { mode }
+    }
+
+    fn told(&self) -> io::Result<()> {
+        self.failed.map_or(Ok(()), |error| Err(error.into()))
     }
 }
 
 /// For its owner alone.
 const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
+/// The attribute with the list of who may do what.
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 /// The attribute with the list of rights that a directory gives to what is made in it.
 const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 /// Extended attributes that are somebody's, and not the system's: those are taken away where a dump has them no more.
