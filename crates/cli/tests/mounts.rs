@@ -871,9 +871,11 @@ fn files_come_out_of_image_dumps_without_restoring_them() {
         return;
     }
     let scratch = tempfile::tempdir().unwrap();
-    let mounted = Mounted::new(scratch.path());
+    let mut mounted = Mounted::new(scratch.path());
     fill(&mounted.point);
+    fs::hard_link(mounted.path("home/large"), mounted.path("home/large too")).unwrap();
     mounted.server.good(&["snapshot", "create", "vol0@monday"]);
+    let bare = mounted.other(scratch.path(), "bare");
     let dump = |level: &str| {
         let path = scratch.path().join(format!("image{level}")).to_str().unwrap().to_owned();
         mounted.server.good(&["image", "dump", level, "vol0", "--to", &path]);
@@ -906,6 +908,11 @@ fn files_come_out_of_image_dumps_without_restoring_them() {
     assert_eq!(image(&["extract", &zero, "/home", "--to", to.to_str().unwrap()]).0, Some(0));
     // One name of the two lies in what was taken, the other as well.
     same(&mounted.path(".snapshot/monday/home"), &to.join("home"));
+    // Where no attributes are taken a file is still the same one by each of its names.
+    rustix::mount::mount("none", &bare, "ramfs", rustix::mount::MountFlags::empty(), c"").unwrap();
+    assert_eq!(image(&["extract", &zero, "/home", "--to", bare.to_str().unwrap()]).0, Some(3));
+    let found = ["home/large", "home/large too"].map(|name| fs::metadata(bare.join(name)).unwrap());
+    assert_eq!((found[0].ino(), found[0].len()), (found[1].ino(), 3_000_001));
     // Nothing is above the root, and nothing comes out above the directory.
     let up = scratch.path().join("a/b");
     fs::create_dir_all(&up).unwrap();

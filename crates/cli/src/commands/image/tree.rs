@@ -331,11 +331,11 @@ impl Extract<'_> {
             NodeKind::SymbolicLink => place.make_link(&self.tree.read_link(stat.file).map_err(io_error)?)?,
             _ => place.make_special(&inode(stat))?,
         }
-        self.dress(&place, stat)?;
+        // Also one that is not dressed as it should be is the same file by all of its names.
         if stat.links > 1 {
             self.links.insert(stat.file, path.to_vec());
         }
-        Ok(())
+        self.dress(&place, stat)
     }
 
     /// Holes stay holes.
