@@ -251,6 +251,8 @@ fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
     assert_eq!(tree(&past), before);
     assert_eq!(fs::write(past.join("x"), "x").unwrap_err().raw_os_error(), Some(EROFS));
     mounted.server.bad(11, "busy", &["snapshot", "delete", "vol0@s1", "--yes"]);
+    // The next start mounts it by its name.
+    mounted.server.bad(11, "busy", &["snapshot", "rename", "vol0@s1", "s3"]);
     mounted.server.bad(11, "busy", &["volume", "delete", "vol0", "--yes"]);
     mounted.server.good(&["unmount", past.to_str().unwrap()]);
     mounted.server.good(&["snapshot", "delete", "vol0@s1", "--yes"]);

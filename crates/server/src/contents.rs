@@ -327,6 +327,9 @@ impl Server {
         let open = self.writable(volume)?;
         let snapshot = find_snapshot(&open, name)?;
         open.refuse_name_of_view(new_name)?;
+        // The next start would look for it under the name by which it was mounted.
+        let before = format!("{volume}@{name}");
+        self.mounts.refuse_if_mounted(&before, |of, snapshot| of == volume && snapshot == Some(name))?;
         let full = format!("{volume}@{new_name}");
         open.refuse_without_room()?;
         open.volume.rename_snapshot(snapshot.id, new_name).map_err(named(volume, &full))?;
