@@ -1115,6 +1115,13 @@ fn what_cannot_be_mounted_is_told() {
         assert_eq!(server.json(&["mount", "list"]), serde_json::json!([]));
         fs::remove_dir_all(&notes).unwrap();
         server.good(&["mount", "vol0", &point]);
+        // That it is gone is to be written down, too: else the next start mounts it.
+        fs::remove_file(&notes).unwrap();
+        fs::create_dir_all(notes.join("in the way")).unwrap();
+        assert!(!server.run(&["unmount", &point]).status.success());
+        fs::remove_dir_all(&notes).unwrap();
         server.good(&["unmount", &point]);
+        assert_eq!(server.json(&["mount", "list"]), serde_json::json!([]));
+        assert!(!fs::read_to_string(&notes).unwrap().contains("vol0"));
     }
 }

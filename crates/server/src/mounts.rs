@@ -369,7 +369,12 @@ impl Mounts {
             }
         }
         let gone = entries.remove(index);
-        self.save(&entries)?;
+        let saved = self.save(&entries);
+        if let Err(error) = &saved {
+            // The next start mounts it again: so it is still there, for whoever wants it to be forgotten.
+            let state = Err(format!("it was unmounted, and that could not be written down: {error}"));
+            entries.push(Entry { record: gone.record.clone(), state, waits: false });
+        }
         let is_lazy = request.lazy;
         if let Ok(Mounted { mount, read_only, .. }) = gone.state {
             let is_shown = shows(&entries, &mount);
@@ -380,7 +385,7 @@ impl Mounts {
             }
         }
         tracing::info!(directory = request.directory, "unmounted");
-        Ok(())
+        saved
     }
 
     /// Cuts off the programs in what is left of a directory; false when nothing is.
