@@ -1087,6 +1087,40 @@ fn mounts_of_a_group_show_one_instant_and_take_writes_once_all_of_it_is_failed_o
     }
 }
 
+/// A disk is attached late, as at a start of the machine: what was mounted of it is there once it is.
+#[test]
+fn mount_of_a_volume_whose_device_comes_late_is_made_once_it_is_there() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path());
+    let (disk, away) = (scratch.path().join("disk.img"), scratch.path().join("away.img"));
+    File::create(&disk).and_then(|file| file.set_len(64 << 20)).unwrap();
+    let server = &mounted.server;
+    server.good(&["volume", "create", "late", "--device", disk.to_str().unwrap()]);
+    let (live, past) = (mounted.other(scratch.path(), "live"), mounted.other(scratch.path(), "past"));
+    let server = &mounted.server;
+    server.good(&["mount", "late", live.to_str().unwrap()]);
+    write_and_sync(&live.join("file"), b"content");
+    server.good(&["snapshot", "create", "late@noon"]);
+    server.good(&["mount", "late@noon", past.to_str().unwrap()]);
+    mounted.server.kill();
+    fs::rename(&disk, &away).unwrap();
+    mounted.server.restart();
+    let problems = mounted.server.run(&["status"]);
+    assert!(String::from_utf8_lossy(&problems.stdout).contains("is not mounted"), "{problems:?}");
+    assert!(!live.join("file").exists());
+    fs::rename(&away, &disk).unwrap();
+    wait_until("what was mounted is not there again", || {
+        [&live, &past].iter().all(|point| fs::read(point.join("file")).is_ok_and(|found| found == b"content"))
+    });
+    mounted.write("here", "nothing else suffers");
+    for point in [&live, &past] {
+        mounted.server.good(&["unmount", point.to_str().unwrap()]);
+    }
+}
+
 #[test]
 fn what_cannot_be_mounted_is_told() {
     let scratch = tempfile::tempdir().unwrap();

@@ -82,7 +82,7 @@ struct Mounted {
 struct Entry {
     record: Record,
     state: Result<Mounted, String>,
-    /// It is made as soon as its volume shows something.
+    /// It is made as soon as its volume is open and shows something.
     waits: bool,
 }
 
@@ -248,7 +248,7 @@ impl Mounts {
             }
             clear_dead(&record);
             let mounted = self.mount(&record, &entries, None);
-            let waits = matches!(mounted, Err(ServerError::GroupShowsNothing { .. }));
+            let waits = mounted.as_ref().is_err_and(may_come);
             let state = mounted.map_err(|error| {
                 let (name, directory) = (record.name(), record.directory.display().to_string());
                 tracing::error!(name, directory, %error, "what was mounted is not there any more");
@@ -526,25 +526,28 @@ impl Mounts {
         }
     }
 
-    /// Makes mounts that waited until their mirrors show something.
+    /// Makes mounts that waited until their volumes were open, or their mirrors showed something.
     fn make_waiting(&self) {
         let mut entries = self.entries.lock();
         for index in 0..entries.len() {
             let record = entries[index].record.clone();
-            let shows =
-                || self.volumes.get(&record.volume).is_ok_and(|open| self.groups.showing(&open).is_ok());
+            let is_it = |open: &Arc<OpenVolume>| open.name == record.volume;
+            let shows = || {
+                let open = self.volumes.all().into_iter().find(is_it);
+                open.is_some_and(|open| self.groups.showing(&open).is_ok())
+            };
             if !entries[index].waits || !shows() {
                 continue;
             }
             let mounted = self.mount(&record, &entries, None);
             let (name, directory) = (record.name(), record.directory.display().to_string());
             match &mounted {
-                Ok(_) => tracing::info!(name, directory, "mounted, as the mirror shows something again"),
+                Ok(_) => tracing::info!(name, directory, "mounted, as there is something to show"),
                 Err(error) => {
                     tracing::error!(name, directory, %error, "what was mounted is not there any more")
                 }
             }
-            entries[index].waits = matches!(mounted, Err(ServerError::GroupShowsNothing { .. }));
+            entries[index].waits = mounted.as_ref().is_err_and(may_come);
             entries[index].state = mounted.map_err(|error| error.to_string());
         }
     }
@@ -754,6 +757,11 @@ impl Mounts {
             entry.state = Err(reason);
         }
     }
+}
+
+/// Whether what could not be mounted may come by itself: devices that are attached late, an image of a mirror.
+fn may_come(error: &ServerError) -> bool {
+    matches!(error, ServerError::GroupShowsNothing { .. } | ServerError::VolumeUnavailable { .. })
 }
 
 /// The directories on which it is mounted now.
