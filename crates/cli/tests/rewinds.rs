@@ -628,6 +628,8 @@ fn commands_on_a_volume_that_waits_for_room_are_refused_and_do_not_come_later() 
     full(&server, dir.path(), "wait", "split-down-stream");
     let mut client = server.disk("vol0/db");
     client.read(0, 4096).unwrap();
+    let point = path(dir.path(), "point");
+    fs::create_dir(&point).unwrap();
     let refused = [
         &["snapshot", "create", "vol0@late"][..],
         &["history", "mark", "vol0", "late"],
@@ -640,6 +642,8 @@ fn commands_on_a_volume_that_waits_for_room_are_refused_and_do_not_come_later() 
         &["clone", "create", "vol0@empty", "late"],
         &["quota", "list", "vol0"],
         &["image", "dump", "vol0", "--dry-run"],
+        // It would make the first directory.
+        &["mount", "vol0", &point],
     ];
     for command in refused {
         let asked = Instant::now();

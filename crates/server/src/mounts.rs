@@ -311,6 +311,13 @@ impl Mounts {
         };
         // One that another program has taken away a moment ago is not in the way.
         self.forget_unmounted();
+        if record.snapshot.is_none()
+            && let Ok(open) = self.volumes.get(&record.volume)
+            && !open.is_destination()
+        {
+            // The first directory takes a consistency point, for which all that asks for mounts would wait.
+            open.refuse_without_room()?;
+        }
         let mut entries = self.entries.lock();
         if entries.iter().any(|entry| entry.record.directory == record.directory && entry.is_there()) {
             return Err(ServerError::Taken { what: "mount", name: request.directory.clone() });
