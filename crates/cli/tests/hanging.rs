@@ -4,10 +4,9 @@ mod running;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use running::{PATIENCE, Running, cairn, can_mount, path, wait_until};
+use running::{PATIENCE, Running, can_mount, path, wait_until};
 
 /// A file system of another server: looking at what is on it, opening and reading it wait while that is stopped.
 struct Below {
@@ -40,25 +39,6 @@ impl Drop for Below {
 
 fn away(disk: &str) -> String {
     format!("{disk}.away")
-}
-
-/// Whether a command has done it by then. One that is late is ended.
-fn is_done_in_time(server: &Running, arguments: &[&str]) -> bool {
-    let mut command = cairn();
-    command.args(arguments).arg("--data").arg(&server.data).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut process = command.spawn().unwrap();
-    let deadline = Instant::now() + PATIENCE / 3;
-    loop {
-        match process.try_wait().unwrap() {
-            Some(ended) => return ended.success(),
-            None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
-            None => {
-                process.kill().unwrap();
-                process.wait().unwrap();
-                return false;
-            }
-        }
-    }
 }
 
 #[test]
@@ -111,7 +91,7 @@ fn disk_that_hangs_while_it_is_opened_holds_up_what_it_belongs_to_and_nothing_el
         let mut late: Vec<String> = Vec::new();
         for command in commands {
             // Each needs what was before.
-            if late.is_empty() && !is_done_in_time(&server, command) {
+            if late.is_empty() && !server.is_done_in_time(command) {
                 late.push(command.join(" "));
             }
         }

@@ -5,7 +5,8 @@ mod running;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use running::{PATIENCE, Running, can_mount, wait_until};
 use serde_json::Value;
@@ -675,6 +676,94 @@ fn commands_on_a_volume_that_waits_for_room_are_refused_and_do_not_come_later() 
     );
     assert_eq!(marks(&server, "vol0"), ["full"]);
     assert_eq!(server.threads("write out"), 0, "what has waited is over");
+}
+
+/// A mount of a volume over a floor, whose history is full but for some MiB; unmounted again at the end, whatever comes.
+struct MountedOverAFloor {
+    server: Running,
+    point: String,
+}
+
+impl MountedOverAFloor {
+    fn new(dir: &Path) -> Self {
+        let server = Running::start_with(dir, "d", &["--mirror", "off", "--cache", "16M"]);
+        over_a_floor(&server, dir, "wait", "split-down-stream");
+        let point = path(dir, "mounted");
+        fs::create_dir(&point).unwrap();
+        server.good(&["mount", "vol0", &point]);
+        let mounted = Self { server, point };
+        File::create(mounted.file()).and_then(|file| file.sync_all()).unwrap();
+        fill_up(&mounted.server);
+        mounted
+    }
+
+    /// A program that writes more than there is room for in the history and in memory together, and has it synced. The kernel holds some of it. (This one has no such file open: each program that it starts would
+    /// close it first, and wait for that.)
+    fn overfill(&self) -> Child {
+        let file = self.file();
+        let mut command = Command::new("dd");
+        command.args([
+            "if=/dev/urandom",
+            "bs=1M",
+            "count=100",
+            "conv=fsync",
+            &format!("of={}", file.display()),
+        ]);
+        let program = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let waits = || self.server.json(&["history", "status", "vol0"])["waiting"].as_u64().unwrap() > 0;
+        wait_until("nothing waits for room", waits);
+        // Until all that can be taken in has been.
+        std::thread::sleep(Duration::from_secs(3));
+        program
+    }
+
+    fn file(&self) -> PathBuf {
+        Path::new(&self.point).join("file")
+    }
+}
+
+impl Drop for MountedOverAFloor {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.point, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// What the kernel holds of a mount can't be written while the volume's writes wait. Whoever asks for the mount to be taken away is told, and nobody else waits for that.
+#[test]
+fn mount_whose_writes_wait_for_room_is_not_taken_away_and_holds_up_nobody() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mounted = MountedOverAFloor::new(dir.path());
+    let (server, point) = (&mounted.server, &mounted.point);
+    let mut program = mounted.overfill();
+    std::thread::scope(|scope| {
+        let unmounting = scope.spawn(|| server.run(&["unmount", point]));
+        // By now it waits, if it does.
+        std::thread::sleep(Duration::from_secs(1));
+        let answered = [&["mount", "list"][..], &["snapshot", "list", "vol0"]]
+            .map(|command| server.is_done_in_time(command));
+        let asked = Instant::now();
+        while !unmounting.is_finished() && asked.elapsed() < PATIENCE / 3 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let is_late = !unmounting.is_finished();
+        if is_late || !server.is_done_in_time(&["history", "window", "vol0", "--floor", "off"]) {
+            // Else nobody who waits would come to an end.
+            server.signal("KILL");
+        }
+        let refused = unmounting.join().unwrap();
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!((answered, is_late), ([true, true], false), "{said}");
+        assert_eq!(refused.status.code(), Some(24), "{said}");
+        assert!(said.contains("cairn history window vol0 --floor"), "{said}");
+    });
+    assert!(program.wait().unwrap().success(), "there is room by now");
+    server.good(&["unmount", point]);
+    server.good(&["mount", "vol0", point]);
+    assert_eq!(fs::metadata(mounted.file()).unwrap().len(), 100 << 20);
+    server.good(&["unmount", point]);
 }
 
 #[test]

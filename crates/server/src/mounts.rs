@@ -355,6 +355,7 @@ impl Mounts {
         if request.force && self.cut_left(directory)? {
             return Ok(());
         }
+        self.collect(directory)?;
         let mut entries = self.entries.lock();
         let known = entries.iter().position(|entry| entry.record.directory == directory);
         let index = known.ok_or_else(|| match self.left_of(|left| left.record.directory == directory) {
@@ -393,6 +394,23 @@ impl Mounts {
         }
         tracing::info!(directory = request.directory, "unmounted");
         saved
+    }
+
+    /// Has what programs have written to a mount, and the kernel still holds, brought into its volume before it is taken away: nobody waits for that but who has asked. Refused where it would wait for
+    /// room with all else that is written to the volume.
+    fn collect(&self, directory: &Path) -> Result<(), ServerError> {
+        let live = {
+            let entries = self.entries.lock();
+            let is_it = |entry: &&Entry| entry.record.directory == directory && entry.is_live();
+            let found = entries.iter().find(is_it).and_then(|entry| entry.state.as_ref().ok());
+            found.map(|mounted| (mounted.open.clone(), mounted.mount.clone()))
+        };
+        let Some((open, mount)) = live else { return Ok(()) };
+        open.refuse_while_writes_wait()?;
+        if let Err(error) = mount.collect() {
+            tracing::error!(directory = %directory.display(), %error, "what programs wrote last is lost");
+        }
+        Ok(())
     }
 
     /// Cuts off the programs in what is left of a directory; false when nothing is.

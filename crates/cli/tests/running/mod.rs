@@ -119,6 +119,25 @@ impl Running {
         true
     }
 
+    /// Whether a command has done it by then. One that is late is ended.
+    pub fn is_done_in_time(&self, arguments: &[&str]) -> bool {
+        let mut command = self.command();
+        command.args(arguments).arg("--data").arg(&self.data).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut process = command.spawn().unwrap();
+        let deadline = Instant::now() + PATIENCE / 3;
+        loop {
+            match process.try_wait().unwrap() {
+                Some(ended) => return ended.success(),
+                None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+                None => {
+                    process.kill().unwrap();
+                    process.wait().unwrap();
+                    return false;
+                }
+            }
+        }
+    }
+
     /// Sends it a signal, as `kill` names it.
     pub fn signal(&self, signal: &str) {
         let process = self.process.as_ref().unwrap().id().to_string();
