@@ -766,6 +766,26 @@ fn mount_whose_writes_wait_for_room_is_not_taken_away_and_holds_up_nobody() {
     server.good(&["unmount", point]);
 }
 
+/// It takes in what programs have written before it ends; but not what there may never be room for.
+#[test]
+fn server_ends_though_writes_of_a_mount_wait_for_room() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut mounted = MountedOverAFloor::new(dir.path());
+    let mut program = mounted.overfill();
+    let has_ended = mounted.server.terminate_in_time();
+    // It is told that not all of it is there.
+    let told = program.wait().unwrap();
+    assert!(has_ended, "the server does not end");
+    assert!(!told.success(), "what was not taken in is told as written");
+    mounted.server.restart();
+    assert!(mounted.file().exists(), "it is mounted again");
+    mounted.server.good(&["history", "window", "vol0", "--floor", "off"]);
+    mounted.server.good(&["unmount", &mounted.point]);
+}
+
 #[test]
 fn volume_whose_history_is_full_beneath_its_floor_is_served_again_after_a_kill() {
     let cases = [("wait", "checkpointing"), ("fail", "checkpointing"), ("wait", "logging")];

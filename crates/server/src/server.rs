@@ -45,6 +45,8 @@ use crate::watchdog::Watchdog;
 
 /// How long sessions get to close their connections, before what waits in them for a device is let go.
 const CLOSING: Duration = Duration::from_millis(100);
+/// How long what programs have written to mounts waits for room in a history when the server ends.
+const MOUNTS_PATIENCE: Duration = Duration::from_secs(2);
 /// How long jobs get to end when the server does.
 const JOB_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -251,8 +253,14 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     }
     drop((schedule, snapshots, drills));
     drop(watch);
-    server.mounts.end();
     std::thread::scope(|scope| {
+        // What programs have written comes first, unless it waits for room that may never come: then it is let go with all else that does.
+        let mounts = scope.spawn(|| server.mounts.end());
+        let mut waited = Duration::ZERO;
+        while !mounts.is_finished() && waited < MOUNTS_PATIENCE {
+            std::thread::sleep(CLOSING);
+            waited += if server.volumes.waits_for_room() { CLOSING } else { Duration::ZERO };
+        }
         scope.spawn(|| server.iscsi.stop());
         scope.spawn(|| server.nbd.stop());
         // Their connections are closed by now: no client is told of a write that waited for room in vain.

@@ -152,6 +152,22 @@ impl Running {
         process.wait().unwrap().code().unwrap()
     }
 
+    /// SIGTERM; false when it does not end then, and is killed.
+    pub fn terminate_in_time(&mut self) -> bool {
+        self.signal("TERM");
+        let mut process = self.process.take().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while process.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                process.kill().unwrap();
+                process.wait().unwrap();
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+
     /// Bytes that the server has handed to the system to write since it started, wherever to.
     pub fn written(&self) -> u64 {
         let process = self.process.as_ref().unwrap().id();

@@ -267,6 +267,11 @@ impl Volumes {
         Ok(Under::new(volume, history, origin_path, store, plan.beneath.clone(), views, seen))
     }
 
+    /// Whether something waits for room in a history.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.all().iter().any(|open| open.waits_for_room())
+    }
+
     /// Lets go what waits for room in a history.
     pub(crate) fn end_waits(&self) {
         self.all().iter().for_each(|open| open.end_waits());
