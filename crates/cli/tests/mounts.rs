@@ -1159,3 +1159,43 @@ fn what_cannot_be_mounted_is_told() {
         assert!(!fs::read_to_string(&notes).unwrap().contains("vol0"));
     }
 }
+
+#[test]
+fn planned_change_of_roles_takes_along_what_the_kernel_still_holds_of_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut source = Running::start(scratch.path(), "source");
+    source.stay();
+    let mut destination = Running::start(scratch.path(), "destination");
+    destination.stay();
+    source.good(&["volume", "create", "vol0", "--size", "1G"]);
+    let point = scratch.path().join("mnt");
+    fs::create_dir(&point).unwrap();
+    source.good(&["mount", "vol0", point.to_str().unwrap()]);
+    let mut mounted = Mounted { server: source, point, others: Vec::new() };
+    write_and_sync(&mounted.path("db"), b"first words");
+    // A program that has the file open, as databases do: what is closed is not in the kernel alone.
+    let file = File::options().write(true).open(mounted.path("db")).unwrap();
+    let token = mounted.server.invite();
+    destination.good(&["mirror", "create", "vol0", &token]);
+    mounted.server.good(&["mirror", "allow-reverse", "vol0"]);
+    // It writes once more after the snapshot that the mirror gets first.
+    let (asked, go) = (scratch.path().join("asked"), scratch.path().join("go"));
+    let hook = format!("touch {}; while ! [ -e {} ]; do sleep 0.02; done", asked.display(), go.display());
+    mounted.server.good(&["volume", "hooks", "vol0", "--after", &hook, "--timeout", "30s"]);
+    std::thread::scope(|scope| {
+        let reversed = scope.spawn(|| destination.good(&["mirror", "reverse", "vol0", "--yes"]));
+        wait_until("the snapshot of the mirror", || asked.exists());
+        file.write_all_at(b"last words!", 0).unwrap();
+        fs::write(&go, "").unwrap();
+        reversed.join().unwrap();
+    });
+    drop(file);
+    let there = mounted.other(scratch.path(), "there");
+    destination.good(&["mount", "vol0", there.to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(there.join("db")).unwrap(), "last words!");
+    destination.good(&["unmount", there.to_str().unwrap()]);
+    mounted.others.clear();
+}

@@ -75,6 +75,8 @@ impl Mirrors {
         giving.open.make_room_as_destination().map_err(|error| refused(name, &error))?;
         self.take_consent(&giving)?;
         state::save(&giving.path(), &giving.document).map_err(|error| refused(name, &error))?;
+        // What programs wrote to mounted files and the kernel still holds would be refused afterwards.
+        giving.open.collect();
         match give() {
             Ok(head) => {
                 let (name, to) = self.has_given(giving);
