@@ -6,7 +6,7 @@
 //!
 //! The lag of a further mirror is counted to the first source: what the server in the middle lacks, it lacks too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,6 +16,7 @@ use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{Snapshot, Volume};
 
 use crate::error::Refusal;
+use crate::follower::Follower;
 use crate::lag::{Lag, SourceStatus};
 use crate::message::Update;
 use crate::offer::SourceVolumes;
@@ -30,7 +31,8 @@ impl Source {
         let id = volume.id();
         let house = self.house(id);
         let _housekeeping = house.lock();
-        let followers = self.followers.lock();
+        let mut followers = self.followers.lock();
+        self.look_at_recalled(volume, &mut followers);
         let mut kept: BTreeSet<SnapshotId> = followers
             .iter()
             .filter(|((of, _), follower)| *of == id && follower.departed.is_none())
@@ -47,10 +49,27 @@ impl Source {
         kept.into_iter().collect()
     }
 
+    /// What was written down of the further mirrors of a volume may be from before they got what they have: of those that have not come since, each image counts that is here and no older. Once: what
+    /// arrives here from now on none of them has before it says so.
+    fn look_at_recalled(&self, volume: &Volume, followers: &mut BTreeMap<Key, Follower>) {
+        let id = volume.id();
+        let mut recalled = self.recalled.lock();
+        for (key, follower) in followers.iter_mut().filter(|((of, _), _)| *of == id) {
+            let Some(oldest) = follower.relayed.iter().min().copied().filter(|_| recalled.remove(key)) else {
+                continue;
+            };
+            let images = volume.snapshots().into_iter().filter(|own| own.name.starts_with(MIRROR_PREFIX));
+            let newer = images.map(|image| image.id).filter(|image| *image > oldest);
+            let all: BTreeSet<SnapshotId> = follower.relayed.iter().copied().chain(newer).collect();
+            follower.relayed = all.into_iter().collect();
+        }
+    }
+
     /// Notes which snapshots a further mirror has or gets.
     pub(crate) fn note_relayed(&self, key: &Key, snapshots: &[SnapshotId]) {
         if let Some(follower) = self.followers.lock().get_mut(key) {
             follower.relayed = snapshots.to_vec();
+            self.recalled.lock().remove(key);
         }
     }
 

@@ -4,7 +4,8 @@
 //! A since map is acknowledged by the *next* update, which asks the destination which map began at its image: so there is no bookkeeping behind a commit, and a
 //! confirmation that was lost costs nothing.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,6 +59,8 @@ pub struct Source {
     sent: Mutex<HashMap<Key, u64>>,
     /// There are mirrors that are not known.
     pub(crate) forgets: AtomicBool,
+    /// Mirrors that were not heard of since they were recalled: what they have may be newer than what was written down of them. Taken after `followers`.
+    pub(crate) recalled: Mutex<BTreeSet<Key>>,
     /// What was measured on the way to each mirror.
     gauges: Mutex<HashMap<Key, Arc<Gauge>>>,
 }
@@ -140,7 +143,10 @@ impl Source {
         let mut known = self.followers.lock();
         for follower in followers {
             let key = (follower.volume, format!("{MIRROR_PREFIX}{}.", follower.name));
-            known.entry(key).or_insert(follower);
+            if let Entry::Vacant(unknown) = known.entry(key) {
+                self.recalled.lock().insert(unknown.key().clone());
+                unknown.insert(follower);
+            }
         }
         self.forgets.store(false, Ordering::Release);
     }

@@ -183,6 +183,40 @@ fn what_a_further_mirror_has_is_kept_until_it_has_something_newer_and_no_longer(
     assert_eq!(held(&chain), 1);
 }
 
+/// What is known of further mirrors is written down now and then, and of one that follows continuously mostly late: a server in the middle that is killed remembers what they had before.
+#[test]
+fn what_a_further_mirror_has_is_kept_also_by_one_in_the_middle_that_remembers_what_it_had_before() {
+    let mut chain = Chain::new(9);
+    let mut rng = Rng::new(9);
+    let held = |chain: &Chain| chain.pair.source.snapshots().iter().filter(|s| s.held).count();
+    let mut changes = |chain: &Chain| chain.pair.write(chain.pair.files[0], rng.below(200), 10, &mut rng);
+    changes(&chain);
+    chain.first().unwrap();
+    chain.second().unwrap();
+    let written_down = chain.pair.other_registry.followers();
+    for _ in 0..3 {
+        changes(&chain);
+        chain.first().unwrap();
+        chain.second().unwrap();
+    }
+    chain.pair.reopen_destination();
+    chain.pair.other_registry = Arc::new(Source::remembering(written_down));
+    // It is quicker back at its source than the further mirror is at it.
+    for _ in 0..3 {
+        changes(&chain);
+        chain.first().unwrap();
+    }
+    let report = chain.second().expect("what it has is there");
+    assert_eq!(report.kind, TransferKind::Update);
+    chain.assert_last_shows(&chain.pair.destination);
+    for _ in 0..3 {
+        changes(&chain);
+        chain.first().unwrap();
+        chain.second().unwrap();
+    }
+    assert!(held(&chain) <= 3, "and no longer than it is needed: {}", held(&chain));
+}
+
 #[test]
 fn what_a_further_mirror_begins_with_while_the_next_image_is_on_its_way_is_kept() {
     let chain = Chain::new(6);
