@@ -549,6 +549,10 @@ impl Source {
             }
             return Ok(Err(status_of(volume, prefix, keep.unwrap_or_default(), None, since)?));
         }
+        // By the maps as they are: after the snapshot they tell of that.
+        let behind = since.map(|since| status_of(volume, prefix, SnapshotId(0), None, Some(since)));
+        let behind = behind.transpose()?;
+        let counted = volume.clock().monotonic();
         let name = format!("{prefix}{}", own.last().map_or(0, |(_, number)| *number) + 1);
         let same_root = held.is_some_and(|(base, _)| base.root.generation == now.generation);
         let made = if same_root && now.dirty == 0 && update.hold {
@@ -579,7 +583,10 @@ impl Source {
             volume.hold_snapshot(target.id, true).map_err(refused)?;
         }
         // What the destination has until the transfer is through.
-        let status = status_of(volume, prefix, keep.unwrap_or_default(), None, None)?;
+        let status = match behind {
+            Some(behind) => behind.after(volume.clock().monotonic().saturating_sub(counted)),
+            None => status_of(volume, prefix, keep.unwrap_or_default(), None, None)?,
+        };
         let found = volume.clock().monotonic();
         Ok(Ok(Prepared { target, base, status, found, step: false }))
     }

@@ -1,6 +1,6 @@
 //! Mirrors whose source holds no base: since maps, and comparing checksums when those are lost too.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::{Clock, Rng};
@@ -8,7 +8,8 @@ use cairn_volume::Volume;
 
 use super::harness::{Pair, Trouble, assert_clean, copy_of, fingerprint, open};
 use crate::{
-    Destination, GivesUp, MirrorError, Options, Refusal, Relationship, TransferKind, TransferReport,
+    Destination, GivesUp, MirrorError, Options, Refusal, Relationship, TransferKind, TransferProgress,
+    TransferReport, Work,
 };
 
 fn unheld(seed: u64) -> (Pair, Rng) {
@@ -51,6 +52,37 @@ fn an_update_is_incremental_after_every_snapshot_of_the_source_was_deleted() {
         let lag = pair.mirror();
         let lag = pair.refresh(&lag).expect("the source answers");
         assert_eq!((lag.age.as_nanos(), lag.bytes), (0, 0), "round {round}");
+    }
+}
+
+#[test]
+fn lag_during_a_transfer_without_a_held_base_is_that_of_the_first_change() {
+    for names_too in [false, true] {
+        let (pair, mut rng) = unheld(4);
+        pair.write(pair.files[0], 0, 300, &mut rng);
+        pair.update().expect("a baseline");
+        pair.clock.advance(Duration::from_secs(7 * 24 * 3600));
+        assert_eq!(pair.update().expect("nothing to do").kind, TransferKind::UpToDate);
+        pair.clock.advance(Duration::from_secs(3600));
+        if names_too {
+            pair.source.create_snapshot("daily").expect("a snapshot");
+        }
+        pair.write(pair.files[0], 0, 3, &mut rng);
+        pair.clock.advance(Duration::from_secs(5));
+        let mirror = pair.mirror();
+        let mut during = Vec::new();
+        let updated = pair.converse(|client| {
+            let cancel = AtomicBool::new(false);
+            let mut progress = |_: &TransferProgress| during.extend(mirror.lag());
+            let mut work = Work { cancel: &cancel, progress: &mut progress, threads: None };
+            mirror.update(client, &mut work)
+        });
+        assert_eq!(updated.expect("an update").kind, TransferKind::Update);
+        assert!(!during.is_empty());
+        for lag in during {
+            assert_eq!((lag.age, lag.bytes > 0), (Duration::from_secs(5), true), "{lag:?}");
+        }
+        assert_eq!(mirror.lag().map(|lag| lag.age), Some(Duration::ZERO));
     }
 }
 
