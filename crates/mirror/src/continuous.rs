@@ -34,7 +34,7 @@ use crate::message::{Answer, Await, Request, Update};
 use crate::offer::SourceVolumes;
 use crate::relationship::{PeerName, name_in, prefix};
 use crate::roles::handed_over;
-use crate::source::{Base, Prepared, Source, common, own_snapshots, status_of};
+use crate::source::{Base, Known, Prepared, Shows, Source, common, own_snapshots, status_of};
 
 /// The longest rest of a source that waits for a change: how late it may notice one.
 const REST: Duration = Duration::from_millis(20);
@@ -96,6 +96,7 @@ impl Source {
         &self,
         volume: &Arc<Volume>,
         wish: &Await,
+        shows: Option<Shows>,
         peer: &PeerName,
         volumes: &dyn SourceVolumes,
     ) -> Result<(bool, SourceStatus), Refusal> {
@@ -107,21 +108,38 @@ impl Source {
         let base = entries.iter().find(|entry| entry.id == wish.base && root_digest(entry) == wish.base_root);
         // Without its base an update has to find out what is common. Of a destination, an image is due when there is another one.
         let relays = volume.status_role() != Role::Normal;
-        let at_once = match base {
-            None => true,
-            Some(_) if relays => volume.status().cursor.snapshot != wish.base,
-            Some(base) => volume.age_of_changes(&base.root).is_none() && labels(&entries) != wish.labels,
+        // Where its base is not held, the map that began at it is there.
+        let number = since_number(name_in(&prefix));
+        let is_there = |known: &Known| {
+            let files = volume.since_files(number);
+            files.is_some_and(|files| [Some(files.accumulating), files.in_flight].contains(&known.began.file))
         };
+        let known = shows.filter(|shows| base.is_none() && !relays && shows.image == wish.base);
+        let known = known.map(|shows| shows.known).filter(is_there);
         let root = base.map(|base| base.root);
+        let age = || match (root, known) {
+            (Some(root), _) => volume.age_of_changes(&root),
+            (None, Some(Known { began, .. })) => volume.age_of_changes_after(began.generation, began.changed),
+            (None, None) => None,
+        };
+        let at_once = match (base, known) {
+            (None, None) => true,
+            _ if relays => volume.status().cursor.snapshot != wish.base,
+            _ => age().is_none() && labels(&entries) != wish.labels,
+        };
         // What follows is looked at often: not at every snapshot.
         drop(entries);
         let due = at_once
             || loop {
-                let age = match root.filter(|_| !relays && volume.snapshot(wish.base).is_some()) {
-                    Some(root) => volume.age_of_changes(&root),
-                    None if relays && volume.status().cursor.snapshot == wish.base => None,
-                    None => break true,
+                let stays = match (relays, &known) {
+                    (true, _) => volume.status().cursor.snapshot == wish.base,
+                    (false, Some(known)) => is_there(known),
+                    (false, None) => volume.snapshot(wish.base).is_some(),
                 };
+                if !stays {
+                    break true;
+                }
+                let age = if relays { None } else { age() };
                 if age.is_some_and(|age| age >= step) {
                     break true;
                 }
@@ -132,7 +150,7 @@ impl Source {
                     break false;
                 }
             };
-        Ok((due, status_of(volume, &prefix, wish.base, Some(wish.base_root), None)?))
+        Ok((due, status_of(volume, &prefix, wish.base, Some(wish.base_root), known)?))
     }
 
     /// The snapshot that a step, or an update that is made as one, goes on from: what the destination shows, and is held for it here. None where an update has more to do than a step does.

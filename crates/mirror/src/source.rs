@@ -122,7 +122,20 @@ pub(crate) enum Base {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known {
     files: SinceFiles,
-    began: Began,
+    pub(crate) began: Began,
+}
+
+/// What a destination shows whose base is not held, by what this session did: its snapshot is not here any more, and the map that began at it tells what has changed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shows {
+    pub(crate) image: SnapshotId,
+    pub(crate) known: Known,
+}
+
+impl Shows {
+    fn of(image: SnapshotId, known: Option<Known>) -> Option<Self> {
+        known.filter(|known| known.began.file.is_some()).map(|known| Self { image, known })
+    }
 }
 
 impl Source {
@@ -194,6 +207,7 @@ impl Source {
         let mut greeted = false;
         // What is written between the steps of a mirror that follows continuously stays in memory for as long as it talks.
         let mut fresh: Option<KeepsFresh> = None;
+        let mut shows = None;
         while let Some(frame) = read_frame(stream)? {
             let request = self.next_request(&frame, greeted)?;
             greeted = true;
@@ -230,7 +244,7 @@ impl Source {
                             continue;
                         }
                     };
-                    self.update(stream, &volume, &update, peer, volumes, work)?;
+                    shows = self.update(stream, &volume, &update, peer, volumes, work)?;
                     if let Some(former) = volumes.former(&update.volume, peer, update.relationship) {
                         self.forget_former(&volume, peer, &former, update.relationship)?;
                     }
@@ -245,7 +259,7 @@ impl Source {
                         if self.followers.lock().contains_key(&(volume.id(), prefix.clone())) {
                             self.hear(&volume, &prefix, &Heard::default());
                         }
-                        let awaited = self.awaited(&volume, &wish, peer, volumes);
+                        let awaited = self.awaited(&volume, &wish, shows, peer, volumes);
                         awaited.map(|(due, status)| Answer::Awaited {
                             due,
                             status: whole_lag(status, volumes, (&volume, &wish.volume)),
@@ -315,7 +329,7 @@ impl Source {
         peer: &PeerName,
         volumes: &dyn SourceVolumes,
         work: &mut Work<'_>,
-    ) -> Result<(), MirrorError> {
+    ) -> Result<Option<Shows>, MirrorError> {
         let prefix = prefix(peer, update.relationship);
         let key = (volume.id(), prefix.clone());
         let claim = self.claim(key.clone());
@@ -343,7 +357,8 @@ impl Source {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(status)) => {
                 let status = whole_lag(status, volumes, (volume, &update.volume));
-                return answer(stream, &Answer::UpToDate(status));
+                answer(stream, &Answer::UpToDate(status))?;
+                return Ok(Shows::of(update.shown, known));
             }
             Err(refusal) => {
                 // It has nothing of this side's, and may never come again.
@@ -376,7 +391,7 @@ impl Source {
         claim: &Claim<'_>,
         volumes: &dyn SourceVolumes,
         work: &mut Work<'_>,
-    ) -> Result<(), MirrorError> {
+    ) -> Result<Option<Shows>, MirrorError> {
         let (target, key) = (prepared.target.id, &claim.key);
         let number = since_number(name_in(prefix));
         let have = shared(volume, update, target);
@@ -461,8 +476,11 @@ impl Source {
                         changed: root.changed,
                     },
                 };
-                let status = status_of(volume, prefix, target, None, files.map(began))?;
-                answer(stream, &Answer::Status(whole_lag(status, volumes, (volume, &update.volume))))
+                let known = files.map(began);
+                let status = status_of(volume, prefix, target, None, known)?;
+                answer(stream, &Answer::Status(whole_lag(status, volumes, (volume, &update.volume))))?;
+                // A base that is held may have names alone that are new, and then no map begins at it.
+                Ok(Shows::of(target, known.filter(|_| !update.hold)))
             }
             Request::Nack { reason } => Err(MirrorError::Nack(reason)),
             _ => Err(MirrorError::Protocol("it does not acknowledge the transfer")),

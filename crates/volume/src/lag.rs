@@ -102,6 +102,11 @@ impl Volume {
         self.first_change_after(Some((base.generation, base.changed)), base.created).0
     }
 
+    /// The same of a root of which no more is known than its generation and the time of the last change in it.
+    pub fn age_of_changes_after(&self, generation: Generation, changed: Timestamp) -> Option<Duration> {
+        self.first_change_after(Some((generation, changed)), changed).0
+    }
+
     /// How long ago the first change after a root was made, and how many changes are in memory. The root is told by its generation and by the time of the last change
     /// in it; for an unknown one, or one before this run of the program, changes count from `created`, when it was made, and are no younger than this run: a wall clock
     /// that was put back hides none.

@@ -156,6 +156,44 @@ fn since_maps_go_on_with_the_steps() {
 }
 
 #[test]
+fn a_mirror_without_a_held_base_rests_while_nothing_changes() {
+    let (mut pair, mut rng) = (Pair::new(6), Rng::new(6));
+    pair.hold = false;
+    pair.write(pair.files[0], 0, 300, &mut rng);
+    pair.update().expect("a baseline");
+    let mirror = pair.mirror();
+    let pace = Pace { step: Duration::from_secs(2), wait: Duration::ZERO };
+    let told = |mirror: &Destination| mirror.lag().map(|lag| (lag.age, lag.bytes > 0));
+    let nothing = Some((Duration::ZERO, false));
+    let done = pair.converse(|client| {
+        // As each session begins: once with nothing to bring.
+        let cancel = AtomicBool::new(false);
+        let mut work = Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
+        assert_eq!(mirror.update(client, &mut work)?.kind, TransferKind::UpToDate);
+        for round in 0..3 {
+            pair.clock.advance(Duration::from_secs(3600));
+            assert_eq!(follow(&mirror, client, pace)?, None, "round {round}: nothing has changed");
+            assert_eq!(told(&mirror), nothing, "round {round}");
+            pair.write(pair.files[1], round * 7, 7, &mut rng);
+            pair.clock.advance(Duration::from_millis(1900));
+            assert_eq!(follow(&mirror, client, pace)?, None, "round {round}: it is not old enough");
+            assert_eq!(told(&mirror), Some((Duration::from_millis(1900), true)), "round {round}");
+            pair.clock.advance(Duration::from_millis(100));
+            let report = follow(&mirror, client, pace)?.expect("it is due");
+            assert!((7..60).contains(&report.blocks), "{report:?}");
+            pair.assert_same();
+            assert_eq!(told(&mirror), nothing, "round {round}");
+            assert_eq!(pair.source.snapshots(), [], "nothing is kept at the source");
+        }
+        pair.source.create_snapshot("daily").expect("a snapshot");
+        follow(&mirror, client, pace)?.expect("a snapshot is due at once");
+        assert_eq!(follow(&mirror, client, pace)?, None, "and then nothing is");
+        Ok(())
+    });
+    done.expect("all steps");
+}
+
+#[test]
 fn what_a_step_would_let_go_of_and_a_clone_needs_ends_nothing() {
     let (pair, mut rng) = with_baseline(5);
     let mirror = pair.mirror();
