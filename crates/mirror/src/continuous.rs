@@ -39,12 +39,15 @@ use crate::source::{Base, Known, Prepared, Shows, Source, common, own_snapshots,
 /// The longest rest of a source that waits for a change: how late it may notice one.
 const REST: Duration = Duration::from_millis(20);
 
+/// The longest wait for a change, whatever is asked for: whoever is gone by then is noticed.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
 /// How closely a mirror follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     /// A change that is older than this at the source begins a step.
     pub step: Duration,
-    /// The source answers after this long in any case.
+    /// The source answers after this long in any case, and after a minute.
     pub wait: Duration,
 }
 
@@ -102,6 +105,7 @@ impl Source {
     ) -> Result<(bool, SourceStatus), Refusal> {
         let prefix = prefix(peer, wish.relationship);
         let (step, wait) = (Duration::from_millis(wish.step_ms), Duration::from_millis(wish.wait_ms));
+        let wait = wait.min(WAIT_MAX);
         let clock = volume.clock();
         let began = clock.monotonic();
         let entries = volume.snapshot_entries();

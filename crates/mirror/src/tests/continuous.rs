@@ -2,13 +2,18 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use cairn_base::{Rng, SnapshotId};
+use cairn_base::{Mutex, Rng, SnapshotId};
+use cairn_volume::Volume;
 
 use super::harness::{Cut, Pair, Trouble};
-use crate::{Client, Destination, MirrorError, Pace, PeerName, Refusal, TransferKind, TransferReport, Work};
+use crate::{
+    Client, Destination, MirrorError, Pace, PeerName, Refusal, SourceVolumes, TransferKind, TransferReport,
+    Work,
+};
 
 /// Every change is due at once, and nobody waits for one.
 const AT_ONCE: Pace = Pace { step: Duration::ZERO, wait: Duration::ZERO };
@@ -127,6 +132,51 @@ fn names_alone_are_a_step_and_a_change_is_due_when_it_is_old_enough() {
     });
     done.expect("all steps");
     pair.assert_same();
+}
+
+/// A source whose time passes while it rests, and who counts it.
+struct Resting<'a> {
+    pair: &'a Pair,
+    rested: Mutex<Duration>,
+}
+
+impl SourceVolumes for Resting<'_> {
+    fn volume(&self, _name: &str, _peer: &PeerName) -> Result<Arc<Volume>, Refusal> {
+        Ok(self.pair.source.clone())
+    }
+
+    fn rest(&self, time: Duration) -> bool {
+        self.pair.clock.advance(time);
+        let mut rested = self.rested.lock();
+        *rested += time;
+        *rested < Duration::from_secs(3600)
+    }
+}
+
+#[test]
+fn a_source_waits_for_a_change_no_longer_than_somebody_can_want_it_to() {
+    let (pair, _) = with_baseline(8);
+    let mirror = pair.mirror();
+    let resting = Resting { pair: &pair, rested: Mutex::new(Duration::ZERO) };
+    let (mut near, mut far) = UnixStream::pair().expect("a socket pair");
+    let followed = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let cancel = AtomicBool::new(false);
+            let mut work = cairn_stream::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
+            let peer = PeerName::new("peer1").expect("a good name");
+            let _ = pair.registry.serve_session(&mut far, &resting, &peer, &mut work);
+            drop(far);
+        });
+        let mut client = Client::hello(&mut near)?;
+        let followed =
+            follow(&mirror, &mut client, Pace { wait: Duration::from_millis(u64::MAX), ..AT_ONCE });
+        drop(near);
+        followed
+    });
+    assert_eq!(followed.expect("it is answered"), None);
+    // Who has hung up meanwhile is noticed with the answer.
+    let rested = *resting.rested.lock();
+    assert!(rested < Duration::from_secs(120), "{rested:?}");
 }
 
 #[test]
