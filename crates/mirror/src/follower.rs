@@ -86,7 +86,8 @@ impl MirrorAtSource {
     }
 }
 
-fn peer_of(name: &str) -> &str {
+/// The peer in a mirror's name.
+pub(crate) fn peer_of(name: &str) -> &str {
     name.rsplit_once('-').map_or(name, |(peer, _)| peer)
 }
 

@@ -22,7 +22,7 @@ use cairn_volume::{KeepsFresh, SinceFiles, Snapshot, Volume, VolumeError};
 use crate::access;
 use crate::copies;
 use crate::error::{MirrorError, Refusal};
-use crate::follower::{Follower, since_number};
+use crate::follower::{Follower, peer_of, since_number};
 use crate::lag::SourceStatus;
 use crate::locks::Mutex;
 use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, Stance, Update};
@@ -41,6 +41,8 @@ pub(crate) type Key = (VolumeId, String);
 
 /// A transfer of less may be in the buffers of sockets as a whole before a byte arrives.
 const BUFFERED: u64 = 16 << 20;
+/// Mirrors of a volume that are known of one peer: past it, failovers of further ones of which nothing is kept here are not noted.
+const UNKNOWN_DEPARTED_MAX: usize = 64;
 /// Claims that are compared in one walk of the pointers: 96 MiB of them.
 const CLAIMS_AT_ONCE: usize = 1 << 22;
 
@@ -687,10 +689,21 @@ impl Source {
         if self.let_go_of.lock().get(&key) == Some(&departure.at) {
             return false;
         }
+        let name = name_in(prefix);
+        let is_kept_for =
+            !own_snapshots(volume, prefix).is_empty() || volume.since_files(since_number(name)).is_some();
         let mut followers = self.followers.lock();
         let now = volume.clock().now();
-        let follower =
-            followers.entry(key).or_insert_with(|| Follower::new(volume.id(), name_in(prefix), now));
+        if !is_kept_for && !followers.contains_key(&key) {
+            // Such a one may be from before a backup that this volume was put back from; many are made up.
+            let peer = peer_of(name);
+            let told = followers.values().filter(|of| of.volume == volume.id() && of.peer() == peer).count();
+            if told >= UNKNOWN_DEPARTED_MAX {
+                tracing::debug!(peer, "a failover of a mirror that is not known here is not noted");
+                return false;
+            }
+        }
+        let follower = followers.entry(key).or_insert_with(|| Follower::new(volume.id(), name, now));
         follower.heard = now;
         let address = volumes.reachable(&departure.address);
         match &mut follower.departed {

@@ -14,7 +14,10 @@ use cairn_stream::{DumpLabel, PartReader};
 use cairn_volume::{Divergence, Role, Volume, VolumeError};
 
 use super::harness::{BLOCKS, Content, Pair, Trouble, assert_clean, content, fingerprint, open};
-use crate::{DestinationState, GivesUp, MirrorError, Refusal, Standing, Successor, TransferKind};
+use crate::{
+    Compression, Destination, DestinationState, GivesUp, MirrorError, Refusal, Relationship, Standing,
+    Successor, TransferKind,
+};
 
 fn successor() -> Successor {
     Successor {
@@ -634,6 +637,34 @@ fn failover_of_a_mirror_that_was_let_go_of_is_no_news_when_it_is_told_again() {
     assert_eq!(forgotten, [(pair.source.id(), follower.name, Timestamp(5))]);
     tell(6);
     assert!(known(&pair.registry).is_some_and(|follower| follower.departed.is_some()), "another failover");
+}
+
+/// Who may mirror a volume makes up mirrors of it that were failed over, of which nothing was ever kept here.
+#[test]
+fn failovers_of_mirrors_that_nobody_knows_are_not_noted_without_end() {
+    let mut pair = Pair::new(16);
+    let mut rng = Rng::new(16);
+    pair.write(pair.files[0], 0, 100, &mut rng);
+    pair.update().expect("a baseline");
+    let mirror = pair.mirror();
+    mirror.failover().expect("a failover");
+    let departure = mirror.departure(":7420", "vol0", Timestamp(5)).expect("it takes writes");
+    let made_up = |number| {
+        Destination::new(pair.destination.clone(), "vol0", Relationship(number), Compression::None, None)
+    };
+    // Nor is the one that there was, as after the loss of what was written down.
+    pair.registry = Arc::default();
+    let told = pair.converse(|client| {
+        (0..1000).try_for_each(|number| made_up(number).standing(client, Some(departure.clone())).map(drop))
+    });
+    told.expect("each is answered");
+    let noted = pair.registry.followers().len();
+    assert!(noted < 100, "{noted} are noted");
+    // What is kept for one says that it is none of those.
+    pair.converse(|client| mirror.standing(client, Some(departure.clone()))).expect("told");
+    let known = pair.registry.followers();
+    let own = known.iter().find(|follower| follower.name == "peer1-0000000000000abc").expect("it is known");
+    assert_eq!(own.departed, Some(departure));
 }
 
 /// A session keeps the head that it opened, also when the number of its snapshot has come to mean another one.
