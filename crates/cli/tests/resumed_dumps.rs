@@ -368,3 +368,23 @@ fn dump_of_a_mirror_goes_on_until_an_update_takes_its_image_away() {
     assert_eq!(content(source.disk("one/db")), now);
     assert_eq!(content(source.disk("two/db")), content(source.disk("v/db")));
 }
+
+#[test]
+fn mirror_that_may_not_take_over_takes_nothing_from_a_dump_that_was_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server_with_disk(dir.path());
+    server.good(&["snapshot", "create", "v@monday"]);
+    let mirror = Running::start(dir.path(), "mirror");
+    mirror.good(&["mirror", "create", "v", &server.invite()]);
+    let zero = path(dir.path(), "zero");
+    interrupt(begun(&server, &["--to", &zero], &zero, 5 * MIB));
+    quick_again(&server);
+    let delete = ["snapshot", "delete", "v@monday", "--yes"];
+    server.bad(11, "busy", &delete);
+    let refused = mirror.run(&["mirror", "reverse", "v", "--yes"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("has not allowed"), "{said}");
+    server.bad(11, "busy", &delete);
+    server.good(&["image", "dump", "v", "--resume"]);
+    server.good(&delete);
+}

@@ -869,14 +869,8 @@ impl OpenVolume {
         }
     }
 
-    /// Makes the last device long enough for a redirect area and a have map, if it is a file. What an unfinished image dump would need does not stand in the way of the
-    /// images that come.
+    /// Makes the last device long enough for a redirect area and a have map, if it is a file.
     pub(crate) fn make_room_as_destination(&self) -> Result<(), ServerError> {
-        self.stop_keeping();
-        self.extend_as_destination()
-    }
-
-    fn extend_as_destination(&self) -> Result<(), ServerError> {
         let Some(last) = self.parts.last() else { return Ok(()) };
         let before: u64 = self.parts[..self.parts.len() - 1].iter().map(|part| part.geometry().length).sum();
         let need = self.volume.device_bytes_as_destination();

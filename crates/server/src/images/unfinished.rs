@@ -193,7 +193,7 @@ fn kept(volume: &Arc<Volume>, target: SnapshotId) -> Result<Vec<Kept>, VolumeErr
 }
 
 impl OpenVolume {
-    /// It becomes a destination: what its source has no more goes, whatever a dump would like to have.
+    /// It has become a destination: what its source has no more goes, whatever a dump would like to have.
     pub(crate) fn stop_keeping(&self) {
         let kept = std::mem::take(&mut self.dump_keep.lock().kept);
         drop(kept);

@@ -72,6 +72,7 @@ impl Mirrors {
             return Err(Refusal::InGroup(group));
         }
         let giving = self.giving(name, certificate, relationship, successor)?;
+        self.check_consent(&giving)?;
         giving.open.make_room_as_destination().map_err(|error| refused(name, &error))?;
         self.take_consent(&giving)?;
         state::save(&giving.path(), &giving.document).map_err(|error| refused(name, &error))?;
@@ -232,6 +233,7 @@ impl Mirrors {
     fn has_given(&self, giving: Giving) -> (String, String) {
         let name = giving.name().to_owned();
         let to = giving.document.address.clone();
+        giving.open.stop_keeping();
         if let Err(error) = self.consents.end(&name, &giving.folder) {
             // The next start does it.
             tracing::warn!(volume = name, %error, "a consent that was used is written down still");

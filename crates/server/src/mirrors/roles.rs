@@ -415,6 +415,7 @@ impl Mirrors {
             }
             return Err(undecided);
         }
+        open.stop_keeping();
         let has_it = standing.snapshots.iter().any(|(id, _)| *id == head.id);
         if !is_lost(&divergence) && !took_writes && has_it {
             // What was handed over: the other side goes on from it.

@@ -77,7 +77,7 @@ impl Volumes {
         let _turn = self.turns.take(&[name], BEING_ENABLED)?;
         let open = self.check_enable(name, wish)?;
         // A history keeps its device as long as it is: with room for what the volume needs as a mirror.
-        open.extend_as_destination()?;
+        open.make_room_as_destination()?;
         let (before, plan) = self.begin_enable(name, wish)?;
         let closed = self.take_away(&open, BEING_ENABLED);
         let mut made = Vec::new();

@@ -130,7 +130,7 @@ fn volume_is_whole_with_a_history_or_without_wherever_its_coming_is_cut() {
         let folder = tempfile::tempdir().expect("a folder");
         let before = made(folder.path());
         let open = before.get("vol0").expect("it is open");
-        open.extend_as_destination().expect("it is long enough");
+        open.make_room_as_destination().expect("it is long enough");
         before.take_away(&open, BEING_ENABLED).expect("it closes");
         let mut under = None;
         if step > 0 {
