@@ -219,3 +219,20 @@ fn scheduled_drills_come_by_themselves_and_no_command_comes_over_tcp() {
     let said = refused(&output, 12, "unauthorized", &arguments);
     assert!(said.contains("control socket"), "{said}");
 }
+
+#[test]
+fn mirror_that_was_failed_over_has_no_drills_that_are_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_source, mirror) = mirrored(dir.path(), &["--mirror", "off"]);
+    mirror.good(&["mirror", "drill", "v", "--probe", "true", "--every", "1s"]);
+    mirror.good(&["mirror", "failover", "v", "--yes"]);
+    let drill = || mirror.json(&["status"])["drills"][0].clone();
+    wait_for("a drill that is old", || {
+        let drill = drill();
+        drill["running"] == false && drill["age_ms"].as_u64().is_some_and(|age| age > 2500)
+    });
+    let status = mirror.json(&["status"]);
+    assert_eq!(status["drills"][0]["stale"], false, "{status}");
+    assert_eq!(status["problems"], serde_json::json!([]), "what can't be made is no problem");
+    mirror.good(&["mirror", "drill", "v", "--forget"]);
+}

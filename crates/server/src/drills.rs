@@ -44,7 +44,7 @@ pub(crate) struct Document {
     timeout_ms: u64,
     /// Without it drills are made on request.
     every_ms: Option<u64>,
-    /// When it was asked for: the first one is due an interval later.
+    /// When the interval was asked for: the first one is due when it is over.
     since_ms: u64,
     last: Option<api::DrillResult>,
     /// When the last one passed.
@@ -59,7 +59,8 @@ impl Document {
 
     fn is_stale(&self, now_ms: u64) -> bool {
         let good = self.passed_ms.unwrap_or(self.since_ms);
-        let age = now_ms.saturating_sub(good);
+        // What is of a time to come was noted by a clock that was ahead, and may be as old as that was.
+        let age = now_ms.abs_diff(good);
         self.every_ms.is_some_and(|every| age > every.saturating_mul(STALE_AFTER))
     }
 }
@@ -142,24 +143,29 @@ impl Drills {
     /// All of them that are still about something.
     pub(crate) fn list(&self) -> Vec<api::Drill> {
         let (now_ms, running) = (self.now_ms(), self.running.lock().clone());
-        let show = |(mirror, document): (&String, &Document)| api::Drill {
-            mirror: mirror.clone(),
-            probe: document.probe.clone(),
-            timeout_ms: document.timeout_ms,
-            every_ms: document.every_ms,
-            last: document.last.clone(),
-            age_ms: document.passed_ms.map(|passed| now_ms.saturating_sub(passed)),
-            stale: document.is_stale(now_ms),
-            running: running.contains(mirror),
+        let show = |(mirror, document): (&String, &Document)| {
+            let open = self.volumes.get(mirror).ok()?;
+            Some(api::Drill {
+                mirror: mirror.clone(),
+                probe: document.probe.clone(),
+                timeout_ms: document.timeout_ms,
+                every_ms: document.every_ms,
+                last: document.last.clone(),
+                age_ms: document.passed_ms.map(|passed| now_ms.saturating_sub(passed)),
+                // One that takes writes by now can have none.
+                stale: open.is_destination() && document.is_stale(now_ms),
+                running: running.contains(mirror),
+            })
         };
-        let documents = self.documents.lock();
-        documents.iter().filter(|(name, _)| self.volumes.get(name).is_ok()).map(show).collect()
+        self.documents.lock().iter().filter_map(show).collect()
     }
 
     /// Drills that failed, or that should have been made and were not.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
         let mut problems = Vec::new();
-        for drill in self.list() {
+        let is_mirror =
+            |drill: &api::Drill| self.volumes.get(&drill.mirror).is_ok_and(|it| it.is_destination());
+        for drill in self.list().into_iter().filter(is_mirror) {
             let failed = drill.last.as_ref().filter(|last| last.outcome != DrillOutcome::Passed);
             let message = match (failed, drill.stale) {
                 (Some(last), _) => format!("its last drill did not pass: {}", last.reason()),
@@ -188,7 +194,8 @@ impl Drills {
             probe,
             timeout_ms: request.timeout_ms.unwrap_or(kept).max(1),
             every_ms: request.every_ms.or(before.and_then(|before| before.every_ms)),
-            since_ms: self.now_ms(),
+            // One that the schedule begins is not asked for anew: where the end of the server cuts each of them off, none has passed since then.
+            since_ms: before.filter(|_| request.every_ms.is_none()).map_or(self.now_ms(), |it| it.since_ms),
             last: before.and_then(|before| before.last.clone()),
             passed_ms: before.and_then(|before| before.passed_ms),
         };

@@ -1,3 +1,5 @@
+use cairn_base::{ByteSize, ManualClock, Timestamp};
+
 use super::*;
 
 fn document(every_ms: u64, last_ms: Option<u64>, passed_ms: Option<u64>) -> Document {
@@ -34,4 +36,37 @@ fn drill_is_stale_when_none_has_passed_for_two_intervals() {
     assert!(document(100, Some(5100), Some(4900)).is_stale(5101), "a failed one does not count");
     assert!(document(100, None, None).is_stale(1201), "nor one that was never made");
     assert_eq!(document(1, Some(1), None).last.unwrap().reason(), "the probe ended with 1: rows");
+}
+
+#[test]
+fn drill_that_passed_by_a_clock_that_was_years_ahead_is_stale_all_the_same() {
+    const YEAR: u64 = 365 * 24 * 3_600_000;
+    let ahead = document(100, Some(2 * YEAR), Some(2 * YEAR));
+    assert!(ahead.is_due(YEAR));
+    assert!(ahead.is_stale(YEAR), "how old it is nobody knows");
+    assert!(!document(100, Some(5000), Some(5000)).is_stale(4801), "set by less than makes one stale");
+}
+
+#[test]
+fn drill_that_the_end_of_its_server_cuts_off_each_time_is_stale_and_not_put_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    let volumes = Volumes::open(folder.path().to_owned(), ByteSize(1 << 20), clock.clone()).unwrap();
+    std::fs::create_dir(volumes.folder("m")).unwrap();
+    let drills = Drills::open(Arc::new(volumes), clock.clone()).unwrap();
+    let asked = api::DrillRequest {
+        probe: Some("true".to_owned()),
+        every_ms: Some(1000),
+        ..api::DrillRequest::default()
+    };
+    let begun = drills.note_request("m", &asked).unwrap();
+    assert!(!begun.is_due(drills.now_ms()));
+    for round in 0..3 {
+        clock.advance(Duration::from_millis(999));
+        let begun = drills.note_request("m", &api::DrillRequest::default()).unwrap();
+        assert_eq!(begun.is_due(drills.now_ms()), round > 0, "with the next start, once it was due");
+        assert_eq!(begun.is_stale(drills.now_ms()), round > 1, "{round}");
+    }
+    let anew = drills.note_request("m", &asked).unwrap();
+    assert!(!anew.is_stale(drills.now_ms()), "its owner has said again how often");
 }
