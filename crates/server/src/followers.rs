@@ -300,7 +300,8 @@ fn follower(volume: &str, mirror: &MirrorAtSource, base: Option<String>) -> api:
 impl api::Follower {
     /// The problem that a mirror does not come any more, whatever lag its owner wants.
     pub(crate) fn unheard(&self, now_ms: u64) -> Option<api::Problem> {
-        let since_ms = now_ms.saturating_sub(self.heard_ms?);
+        // What is of a time to come was heard by a clock that was ahead, and may be as old as that was.
+        let since_ms = now_ms.abs_diff(self.heard_ms?);
         if since_ms < UNHEARD_MS || self.departed.is_some() {
             return None;
         }

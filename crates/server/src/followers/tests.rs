@@ -21,6 +21,7 @@ fn mirror_that_was_not_heard_of_for_a_day_is_a_problem_at_its_source() {
     };
     assert!(mirror.unheard(heard_ms + UNHEARD_MS - 1).is_none(), "its server may be off for the night");
     assert!(mirror.unheard(heard_ms - 1).is_none(), "the clock was put back");
+    assert!(mirror.unheard(heard_ms - 365 * UNHEARD_MS).is_some(), "it was years ahead when it came");
     let problem = mirror.unheard(heard_ms + 2 * UNHEARD_MS).unwrap();
     assert!(problem.message.contains("48 h") && problem.message.contains("4096 bytes"), "{problem:?}");
     assert!(problem.next.contains("cairn mirror forget vol0 ab-1"), "{problem:?}");
