@@ -235,20 +235,29 @@ impl Unfinished<'_> {
     pub(crate) fn finish(mut self) -> Result<Arc<OpenVolume>, ServerError> {
         let _turn = self.volumes.turns.wait(&self.name, "it is being restored");
         let folder = self.volumes.folder(&self.name);
-        fs::rename(&self.nursery, &folder)
-            .and_then(|()| state::sync_parent(&folder))
-            .map_err(ServerError::path("create", &folder))?;
+        fs::rename(&self.nursery, &folder).map_err(ServerError::path("create", &folder))?;
+        let entry = match self.start_in(&folder) {
+            Ok(open) => Entry::Open(open),
+            // It has its place, and can't be opened: it is shown as that, and can be deleted.
+            Err(error) => Entry::Unavailable(Arc::new(error)),
+        };
+        self.volumes.entries.write().insert(self.name.clone(), entry);
+        self.volumes.get(&self.name)
+    }
+
+    /// Opens the volume in its place.
+    fn start_in(&mut self, folder: &Path) -> Result<Arc<OpenVolume>, ServerError> {
+        // Whatever becomes of that, they have it, and are not cleared.
+        let mut parts = self.parts.take().ok_or(ServerError::Bug)?;
+        state::sync_parent(folder).map_err(ServerError::path("create", folder))?;
         // In the folder of a volume nobody reads them.
         if let Err(error) = fs::remove_file(folder.join(NOTES))
             && error.kind() != std::io::ErrorKind::NotFound
         {
             tracing::warn!(volume = self.name, %error, "the notes of a restore stay in the folder of its volume");
         }
-        let mut parts = self.parts.take().ok_or(ServerError::Bug)?;
         parts.paths.iter_mut().for_each(|path| *path = folder.join(&*path));
-        let open = self.volumes.start(&self.name, parts)?;
-        self.volumes.entries.write().insert(self.name.clone(), Entry::Open(open.clone()));
-        Ok(open)
+        self.volumes.start(&self.name, parts)
     }
 
     fn clear(&self) -> Result<(), ServerError> {
