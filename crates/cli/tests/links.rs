@@ -256,6 +256,29 @@ fn cascade_goes_on_without_the_server_in_the_middle() {
 }
 
 #[test]
+fn mirror_that_is_paused_is_repointed_and_stays_paused() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = source(dir.path());
+    let mut middle = Running::start(dir.path(), "middle");
+    let last = Running::start(dir.path(), "last");
+    middle.good(&["mirror", "create", "vol0", &first.invite()]);
+    last.good(&["mirror", "create", "vol0", &middle.invite()]);
+    last.good(&["mirror", "pause", "vol0"]);
+    let before = content(&last);
+    middle.kill();
+    write(&first, 1 << 20, 3, 64 << 10);
+    let told = last.good(&["mirror", "repoint", "vol0", &first.invite()]);
+    assert!(told.contains("paused") && told.contains("cairn mirror resume vol0"), "{told}");
+    let shown = status(&last);
+    let address = first.json(&["status"])["mirror"].clone();
+    assert_eq!((&shown["state"], &shown["source_address"]), (&"paused".into(), &address), "{shown}");
+    assert_eq!(content(&last), before, "nothing was brought");
+    last.good(&["mirror", "resume", "vol0"]);
+    last.good(&["mirror", "update", "vol0"]);
+    assert_eq!(content(&last), content(&first));
+}
+
+#[test]
 fn mirror_of_a_mirror_that_was_failed_over_follows_again_as_it_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let first = source(dir.path());

@@ -454,17 +454,21 @@ fn reverse(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
 
 /// Waits for the job, and says what both sides are now.
 fn roles_changed(job: api::Job, client: &Client, output: Output) -> Result<(), Failure> {
+    // One that is paused only follows another server from now on.
+    let brings = job.kind != "mirror repoint";
     let Some(api::JobOutcome::Mirror(mirror)) = follow(job, client, output)? else { return Ok(()) };
     if output.json {
         print_line(&summary(&mirror).to_string());
     } else if !output.quiet {
         let last = mirror.last.clone().unwrap_or_default();
-        print_line(&format!(
-            "sent {}, changed {} (a full copy is {})",
-            size(last.sent_bytes),
-            size(last.changed_bytes),
-            size(last.full_bytes)
-        ));
+        if brings {
+            print_line(&format!(
+                "sent {}, changed {} (a full copy is {})",
+                size(last.sent_bytes),
+                size(last.changed_bytes),
+                size(last.full_bytes)
+            ));
+        }
         if let Some(spill) = &mirror.spill {
             print_line(&format!("what only this side had is in {spill}"));
         }
@@ -473,8 +477,10 @@ fn roles_changed(job: api::Job, client: &Client, output: Output) -> Result<(), F
             let access = as_at_source(client, std::slice::from_ref(&mirror.name))?;
             access.iter().for_each(|line| print_line(&format!("access: {line}")));
         }
+        let resume = format!("it is paused and was brought nothing: `cairn mirror resume {}`", mirror.name);
         let next = match mirror.role {
             api::MirrorRole::Source => "connect the clients here",
+            api::MirrorRole::Destination if !brings => &resume,
             api::MirrorRole::Destination
                 if mirror.every_ms.is_none() && mirror.cron.is_none() && !mirror.continuous =>
             {

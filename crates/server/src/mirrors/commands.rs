@@ -228,6 +228,14 @@ impl Server {
         let repointed = Arc::new(Relation::new(&open, relation.path.clone(), document, now_ms(&*self.clock)));
         mirrors.relations.lock().insert(name.to_owned(), repointed.clone());
         tracing::info!(mirror = name, to, volume, "follows another server");
+        if repointed.document.lock().paused {
+            // It follows the other one, and its owner says when.
+            hang_up(&mut stream);
+            let mirrors = mirrors.clone();
+            return self.jobs.start("mirror repoint", name, move |_| {
+                Ok(Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&repointed)))))
+            });
+        }
         mirrors.begin(&repointed, Some(stream), "mirror update", Manner::default())
     }
 
