@@ -272,6 +272,22 @@ fn verification_compares_both_sides_and_says_what_it_cost_and_when_it_was() {
 }
 
 #[test]
+fn slow_comparison_rests_for_no_longer_than_the_other_side_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = Running::start(dir.path(), "source");
+    source.good(&["volume", "create", "vol0", "--size", "128M"]);
+    source.good(&["lun", "create", "vol0/db", "--size", "16M"]);
+    let mut disk = source.disk("vol0/db");
+    disk.write(0, &vec![7; 12 << 20]).unwrap();
+    disk.flush().unwrap();
+    let destination = Running::start(dir.path(), "destination");
+    destination.good(&["mirror", "create", "vol0", &source.invite(), "--stall", "2s"]);
+    let compared = destination.json(&["mirror", "verify", "vol0", "--scrub", "--rate", "2M"]);
+    assert_eq!(compared["differences_total"], 0, "{compared}");
+    assert!(compared["read_there_bytes"].as_u64().unwrap() > 12 << 20, "{compared}");
+}
+
+#[test]
 fn interrupted_check_is_ended_on_the_server_too() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), "d");

@@ -384,8 +384,10 @@ pub struct VerifyProgress {
 pub struct VerifyWork<'a> {
     /// Polled at each region.
     pub cancel: &'a AtomicBool,
-    /// Called at each region; it may rest there.
+    /// Called at each region; it may rest there, for less than the other side waits for a word.
     pub progress: &'a mut dyn FnMut(VerifyProgress),
+    /// Blocks of a region at most, for who would rest for too long after one; 16 MiB are never passed.
+    pub region_blocks: u64,
 }
 
 /// What a comparison found.
@@ -514,12 +516,13 @@ impl Destination {
     ) -> Result<bool, MirrorError> {
         let (volume, part) = (self.volume(), Part { root: of.root.0, base: of.base.0 });
         let look = if of.everything { Look::Everything } else { Look::Structures };
+        let blocks = work.region_blocks.clamp(1, REGION_BLOCKS);
         loop {
             if work.cancel.load(Ordering::Relaxed) {
                 return Err(MirrorError::Cancelled);
             }
             // Where it ends is found without reading, so that both sides read at the same time.
-            let ends = match volume.region(part, of.from, Until::Blocks(REGION_BLOCKS), Look::Nothing) {
+            let ends = match volume.region(part, of.from, Until::Blocks(blocks), Look::Nothing) {
                 // An update has taken it away.
                 Err(VolumeError::NoSuchSnapshot(_)) => return Ok(false),
                 ends => ends?.next,

@@ -130,7 +130,7 @@ impl Pair {
         for _ in 0..4 {
             let verified = self.converse(rng, |client, destination| {
                 let cancel = AtomicBool::new(false);
-                let mut work = VerifyWork { cancel: &cancel, progress: &mut |_| {} };
+                let mut work = VerifyWork { cancel: &cancel, progress: &mut |_| {}, region_blocks: u64::MAX };
                 destination.verify(client, true, &mut work)
             })?;
             last = verified.ok();

@@ -56,7 +56,7 @@ fn spoil(device: &Arc<dyn Device>, number: u64) {
 
 fn verify(pair: &Pair, everything: bool) -> Verified {
     let cancel = AtomicBool::new(false);
-    let mut work = VerifyWork { cancel: &cancel, progress: &mut |_| {} };
+    let mut work = VerifyWork { cancel: &cancel, progress: &mut |_| {}, region_blocks: u64::MAX };
     let mirror = pair.mirror();
     pair.converse(|client| mirror.verify(client, everything, &mut work)).expect("both sides answer")
 }

@@ -24,6 +24,8 @@ use crate::volumes::{OpenVolume, file_of_finding};
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes a second that a comparison reads from media, unless told otherwise.
 const RATE: u64 = 100 << 20;
+/// The longest rest, after what was read at once.
+const REST_MAX: Duration = Duration::from_secs(5);
 /// A rest is taken in pieces of this, so that an end is noticed.
 const NAP: Duration = Duration::from_millis(100);
 
@@ -160,7 +162,10 @@ impl Mirrors {
             }
             (last, read) = (self.clock.monotonic(), at.read);
         };
-        let mut work = VerifyWork { cancel: progress.cancelled(), progress: &mut tell };
+        // Whoever hears nothing for as long as its patience hangs up.
+        let rest = REST_MAX.min(patience / 4);
+        let region_blocks = if request.scrub { (rate * rest.as_secs_f64()) as u64 / BLOCK } else { u64::MAX };
+        let mut work = VerifyWork { cancel: progress.cancelled(), progress: &mut tell, region_blocks };
         let outcome = Client::hello(&mut counted)
             .and_then(|mut client| relation.destination.verify(&mut client, request.scrub, &mut work));
         let network_bytes = counted.bytes;
