@@ -5,7 +5,7 @@ mod running;
 use std::path::Path;
 use std::time::Instant;
 
-use running::{PATIENCE, Running, cairn, refused};
+use running::{PATIENCE, Running, cairn, refused, wait_until};
 
 /// A source with a volume and a LUN of 4 MiB.
 fn source(dir: &Path) -> Running {
@@ -409,6 +409,25 @@ fn what_is_set_while_a_mirror_connects_holds_for_what_comes_of_that() {
         (&3_600_000.into(), &2_592_000_000_u64.into()),
         "{shown}"
     );
+}
+
+#[test]
+fn mirror_of_a_volume_that_is_not_open_is_told_so_and_not_that_there_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = source(dir.path());
+    source.stay();
+    let destination = Running::start(dir.path(), "destination");
+    destination.good(&["mirror", "create", "vol0", &source.invite()]);
+    let (image, aside) = (source.data.join("volumes/vol0/volume.img"), dir.path().join("aside"));
+    source.kill();
+    std::fs::rename(&image, &aside).unwrap();
+    source.restart();
+    let told = destination.bad(1, "failed", &["mirror", "update", "vol0"]);
+    assert!(told.contains("has failed") && told.contains("cairn status"), "{told}");
+    std::fs::rename(&aside, &image).unwrap();
+    wait_until("the volume does not come back", || {
+        destination.run(&["mirror", "update", "vol0"]).status.success()
+    });
 }
 
 #[test]

@@ -67,7 +67,14 @@ impl Offered<'_> {
 
 impl SourceVolumes for Offered<'_> {
     fn volume(&self, name: &str, _peer: &PeerName) -> Result<Arc<Volume>, Refusal> {
-        let open = self.volumes.get(name).map_err(|_| Refusal::NoSuchVolume)?;
+        let open = self.volumes.get(name).map_err(|error| {
+            // One that is there and not open is told of to whom it is open otherwise.
+            let is_there = error.kind() != ErrorKind::NotFound;
+            match is_there && self.peers.allows(self.certificate, name, None).is_ok() {
+                true => Refusal::SourceFailed,
+                false => Refusal::NoSuchVolume,
+            }
+        })?;
         let allowed = self.peers.allows(self.certificate, name, Some(open.volume.id()));
         allowed.map(|()| open.volume.clone()).map_err(|_| Refusal::NoSuchVolume)
     }
