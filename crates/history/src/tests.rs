@@ -21,6 +21,7 @@ mod owed;
 mod reduce;
 mod release;
 mod semantics;
+mod views;
 mod waits;
 
 const SECOND: u64 = 1_000_000_000;

@@ -20,7 +20,7 @@ pub struct HistoryView {
 }
 
 impl History {
-    /// The device at the last kept instant up to `at`. Ready at once, however much history there is.
+    /// The device at the last kept instant up to `at`. Ready at once, however much history there is; it is the same after any cut.
     pub fn view(self: &Arc<Self>, at: Timestamp) -> Result<HistoryView, HistoryError> {
         // The window and its steps move under this lock: the instant is held before they move on, or is one that is kept behind them.
         let mut writer = self.writer.lock();
@@ -37,11 +37,28 @@ impl History {
             history.state.lock().cache.oldest_time().is_some_and(|oldest| oldest <= instant)
         };
         while waits(self) && self.destage(&mut writer)? {}
+        self.keep(&mut writer, instant)?;
         drop(writer);
         if self.state.lock().start > instant {
             return Err(HistoryError::BeforeWindow);
         }
         Ok(view)
+    }
+
+    /// Makes an instant durable as it is shown. It may be asked for again after a cut, and a clone stands on it.
+    fn keep(&self, writer: &mut Writer, instant: u64) -> Result<(), HistoryError> {
+        let flushed = {
+            let state = self.state.lock();
+            // Then nothing is written any more, and what can be read is shown.
+            if state.failed.is_some() {
+                return Ok(());
+            }
+            state.flushed
+        };
+        if instant > flushed {
+            self.sync(writer)?;
+        }
+        Ok(())
     }
 
     /// Names the present instant: all that was acknowledged before is in its image, and all of it is durable. `consistent`: the owner had brought
