@@ -87,6 +87,10 @@ pub(crate) struct Writer {
     pub(crate) ahead: VecDeque<usize>,
     pub(crate) store_dirty: bool,
     pub(crate) origin_dirty: bool,
+    /// The latest time that the log or the superblock has ...
+    pub(crate) logged_ns: u64,
+    /// ... and the latest that is durable there: an opening gives no stamp up to it again.
+    pub(crate) durable_ns: u64,
     /// Blocks that each of the superblock's reverts has still to copy, at most.
     pub(crate) owed: Vec<u64>,
     pub(crate) trim: Option<crate::trim::Trim>,
@@ -236,6 +240,7 @@ impl History {
         writer.position += blocks;
         writer.previous = sum;
         writer.entries.extend(record.entries);
+        writer.logged_ns = writer.logged_ns.max(latest);
         let mut state = self.state.lock();
         let segment = &mut state.segments[writer.segment];
         segment.last_ns = segment.last_ns.max(latest);
@@ -366,6 +371,7 @@ impl History {
             writer.store_dirty = true;
             self.latch(self.store.write_from(address * BLOCK, &bytes))?;
         }
+        writer.logged_ns = writer.logged_ns.max(writer.superblock.last_ns);
         Ok(())
     }
 
@@ -375,6 +381,7 @@ impl History {
             self.tally.add(&self.tally.flushes, 1);
             self.latch(self.store.flush())?;
             writer.store_dirty = false;
+            writer.durable_ns = writer.logged_ns;
         }
         Ok(())
     }

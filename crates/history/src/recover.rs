@@ -174,6 +174,8 @@ impl History {
             // What an earlier life left in a cache below must be durable before anything builds on it.
             store_dirty: true,
             origin_dirty: true,
+            logged_ns: superblock.last_ns,
+            durable_ns: 0,
             owed: Vec::new(),
             trim: None,
             too_full_to_move: None,

@@ -45,7 +45,8 @@ impl History {
         Ok(view)
     }
 
-    /// Makes an instant durable as it is shown. It may be asked for again after a cut, and a clone stands on it.
+    /// Makes an instant durable as it is shown: what was written up to it, and that no later write gets a stamp of it, whoever opens the history next and whatever the clock shows then. What is
+    /// shown may be asked for again after a cut, and a clone stands on it.
     fn keep(&self, writer: &mut Writer, instant: u64) -> Result<(), HistoryError> {
         let flushed = {
             let state = self.state.lock();
@@ -57,6 +58,10 @@ impl History {
         };
         if instant > flushed {
             self.sync(writer)?;
+        }
+        if instant > writer.durable_ns {
+            self.write_superblock(writer)?;
+            self.sync_store(writer)?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! What is shown of an instant stays what it was: over cuts and openings, whatever the clock is set to.
 
+use cairn_base::Clock;
 use cairn_device::Fate;
 
 use super::*;
@@ -32,4 +33,44 @@ fn instant_that_is_shown_is_the_same_after_a_cut_though_nobody_has_flushed() {
         assert_eq!(view.instant(), instant, "{placement:?}");
         assert!(bytes(&view, 0, 8 * B).expect("a read") == shown, "{placement:?}");
     }
+}
+
+#[test]
+fn instant_that_is_shown_takes_no_write_of_a_later_opening_whatever_the_clock_is_set_to() {
+    for placement in Placement::ALL {
+        for granularity in [Granularity::EveryWrite, Granularity::Interval(SECOND)] {
+            let how = format!("{placement:?}, {granularity:?}");
+            let mut stack = Stack::new(&options(placement, granularity, 4096), 8 * B as u64, 4 * MIB);
+            stack.fill(0, 8 * B, 1);
+            stack.history.flush().expect("a flush");
+            // Some time after the last write.
+            stack.clock.advance(Duration::from_secs(60));
+            let now = stack.clock.now();
+            let instant = stack.history.view(now).expect("a view").instant();
+            assert!(now.0 - instant.0 <= SECOND, "{how}");
+            // A machine whose clock does not go on while it is off.
+            stack.clock.set(Timestamp(now.0 - 50 * SECOND));
+            stack.reopen().expect("it opens");
+            stack.fill(0, 4 * B, 2);
+            stack.history.flush().expect("a flush");
+            stack.clock.advance(Duration::from_secs(3600));
+            let view = stack.history.view(instant).expect("a view");
+            assert_eq!(view.instant(), instant, "{how}");
+            assert!(bytes(&view, 0, 8 * B).expect("a read") == vec![1; 8 * B], "{how}");
+        }
+    }
+}
+
+#[test]
+fn instant_that_is_shown_can_be_shown_again_while_the_clock_is_behind_it() {
+    let mut stack =
+        Stack::new(&options(Placement::Logging, Granularity::EveryWrite, 4096), 8 * B as u64, 4 * MIB);
+    stack.fill(0, 8 * B, 1);
+    stack.history.flush().expect("a flush");
+    stack.clock.advance(Duration::from_secs(60));
+    let now = stack.clock.now();
+    let instant = stack.history.view(now).expect("a view").instant();
+    stack.clock.set(Timestamp(now.0 - 50 * SECOND));
+    stack.reopen().expect("it opens");
+    assert_eq!(stack.history.view(instant).expect("it is not in the future").instant(), instant);
 }
