@@ -1,5 +1,7 @@
 //! Why a history refused or failed.
 
+use std::time::Duration;
+
 use cairn_device::DeviceError;
 use cairn_format::FormatError;
 
@@ -88,6 +90,12 @@ pub enum HistoryError {
     /// The instant is before the window.
     #[error("that instant is no longer in the window")]
     BeforeWindow,
+    /// The clock has shown that time twice.
+    #[error("the clock was put back and shows that time for the second time: what was written since then has later times, which it reaches in {} s", .by.as_secs_f64().ceil())]
+    ClockPutBack {
+        /// Until it shows what it had shown.
+        by: Duration,
+    },
     /// The instant has not come.
     #[error("that instant lies in the future")]
     InFuture,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_base::Clock;
 use cairn_device::{Device, DeviceError};
@@ -16,6 +17,9 @@ use crate::log::{Segment, Writer, weight};
 use crate::options::Window;
 use crate::status::HistoryEvent;
 use crate::timeline::Timeline;
+
+/// Stamps may be so far ahead of a clock that was not put back, where writes come faster than it goes on.
+const CLOCK_SLACK_NS: u64 = 1_000_000_000;
 
 /// A device that remembers. It is a [`Device`]: the present.
 ///
@@ -76,6 +80,8 @@ pub(crate) struct State {
     pub(crate) reverts: Vec<RevertState>,
     /// The last stamp.
     pub(crate) last: u64,
+    /// The earliest time that the clock has shown since it was put back to before the last stamp; none while it is not behind that.
+    pub(crate) put_back_to: Option<u64>,
     /// All that was taken with a stamp up to this one is durable.
     pub(crate) flushed: u64,
     /// Somebody makes a flush that clients share, or waits for `writer` to make it.
@@ -110,6 +116,19 @@ pub(crate) struct Region {
     pub(crate) written: u16,
     /// Of these, how many found a version that had to be retained (r), fading.
     pub(crate) retained: u16,
+}
+
+impl State {
+    /// The last stamp is ahead of the clock by more than what stamps are when writes come faster than it goes on.
+    fn is_ahead_of(&self, now: u64) -> bool {
+        self.last > now.saturating_add(CLOCK_SLACK_NS)
+    }
+
+    /// What the clock shows now.
+    pub(crate) fn see_clock(&mut self, now: u64) {
+        let to = self.put_back_to.map_or(now, |to| to.min(now));
+        self.put_back_to = self.is_ahead_of(now).then_some(to);
+    }
 }
 
 impl History {
@@ -180,8 +199,22 @@ impl History {
 
     /// Wall time, made to go up always: the stamp of a write or a cut.
     pub(crate) fn stamp(&self, state: &mut State) -> u64 {
-        state.last = self.clock.now().0.min(u64::MAX / 4).max(state.last + 1);
+        let now = self.clock.now().0;
+        state.see_clock(now);
+        state.last = now.min(u64::MAX / 4).max(state.last + 1);
         state.last
+    }
+
+    /// The instant that a time stands for which somebody has read from a clock, or that of a mark.
+    pub(crate) fn reach_by_time(&self, state: &mut State, at: u64) -> Result<u64, HistoryError> {
+        let now = self.clock.now().0;
+        state.see_clock(now);
+        // Writes of the second time that a clock showed it have later stamps, so that they would be missing there.
+        let is_shown_again = state.put_back_to.is_some_and(|to| (to..=now).contains(&at));
+        if is_shown_again && !state.marks.contains_key(&at) {
+            return Err(HistoryError::ClockPutBack { by: Duration::from_nanos(state.last - now) });
+        }
+        self.reach(state, at)
     }
 
     /// The instant that `at` stands for: the last one up to it that is kept.

@@ -133,6 +133,7 @@ impl History {
             created: superblock.created_ns,
             reverts: superblock.reverts.clone(),
             last: superblock.last_ns.max(superblock.start_ns),
+            put_back_to: None,
             flushed: 0,
             flushing: false,
             segments: vec![Segment::default(); superblock.segments as usize],

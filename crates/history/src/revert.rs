@@ -87,7 +87,7 @@ impl History {
         if state.reverts.len() >= REVERTS_MAX {
             return Err(HistoryError::TooManyReverts);
         }
-        self.reach(&mut state, at.0)
+        self.reach_by_time(&mut state, at.0)
     }
 
     /// Makes room for a mark, and leaves `target` in the window.

@@ -8,7 +8,7 @@ use cairn_format::history::{EntryKind, MARK_NAME_MAX, MarkContent, NO_LBA};
 
 use crate::HistoryError;
 use crate::device::join;
-use crate::history::History;
+use crate::history::{History, State};
 use crate::log::{Pending, Writer};
 use crate::resolve::Piece;
 use crate::status::Mark;
@@ -21,13 +21,29 @@ pub struct HistoryView {
 
 impl History {
     /// The device at the last kept instant up to `at`. Ready at once, however much history there is; it is the same after any cut.
+    ///
+    /// # Errors
+    /// [`HistoryError::ClockPutBack`] where the clock has shown that time twice: a mark names an instant then.
     pub fn view(self: &Arc<Self>, at: Timestamp) -> Result<HistoryView, HistoryError> {
+        self.view_of(|state| self.reach_by_time(state, at.0))
+    }
+
+    /// The device at an instant that was shown before, as a [`HistoryView`] has told it; [`HistoryError::BeforeWindow`] where that is kept no more. Another one in its place would be a wrong disk.
+    pub fn view_again(self: &Arc<Self>, instant: Timestamp) -> Result<HistoryView, HistoryError> {
+        let view = self.view_of(|state| self.reach(state, instant.0))?;
+        if view.instant() == instant { Ok(view) } else { Err(HistoryError::BeforeWindow) }
+    }
+
+    fn view_of(
+        self: &Arc<Self>,
+        reach: impl FnOnce(&mut State) -> Result<u64, HistoryError>,
+    ) -> Result<HistoryView, HistoryError> {
         // The window and its steps move under this lock: the instant is held before they move on, or is one that is kept behind them.
         let mut writer = self.writer.lock();
         let instant = {
             let mut state = self.state.lock();
             let state = &mut *state;
-            let instant = self.reach(state, at.0)?;
+            let instant = reach(state)?;
             *state.views.entry(instant).or_default() += 1;
             instant
         };

@@ -714,8 +714,7 @@ impl OpenDevice {
 
 /// The view of an instant that was kept when it was exported. Another one in its place would be a wrong disk.
 pub(crate) fn exactly(history: &Arc<History>, at: u64) -> Result<HistoryView, HistoryError> {
-    let view = history.view(Timestamp(at))?;
-    if view.instant().0 == at { Ok(view) } else { Err(HistoryError::BeforeWindow) }
+    history.view_again(Timestamp(at))
 }
 
 fn not_found(name: &str) -> ServerError {

@@ -74,3 +74,44 @@ fn instant_that_is_shown_can_be_shown_again_while_the_clock_is_behind_it() {
     stack.reopen().expect("it opens");
     assert_eq!(stack.history.view(instant).expect("it is not in the future").instant(), instant);
 }
+
+#[test]
+fn time_that_the_clock_shows_for_the_second_time_names_no_instant_and_a_mark_does() {
+    for placement in Placement::ALL {
+        let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 8 * B as u64, 4 * MIB);
+        stack.fill(0, B, 1);
+        let first = stack.now();
+        stack.clock.advance(Duration::from_secs(3600));
+        stack.fill(0, B, 2);
+        stack.history.mark("second", false).expect("a mark");
+        let again = first.0 + 1800 * SECOND;
+        stack.clock.set(Timestamp(again));
+        let now = || stack.clock.now();
+        // What it shows now it has shown before: at that time nothing of the second write was there.
+        let is_refused =
+            |at: Timestamp| matches!(stack.history.view(at), Err(HistoryError::ClockPutBack { .. }));
+        assert!(is_refused(now()), "{placement:?}");
+        stack.clock.advance(Duration::from_secs(60));
+        stack.fill(0, B, 3);
+        stack.clock.advance(Duration::from_secs(60));
+        for at in [now(), Timestamp(now().0 - 30 * SECOND), Timestamp(again)] {
+            assert!(is_refused(at), "{placement:?}");
+            assert!(matches!(stack.history.check_revert(at), Err(HistoryError::ClockPutBack { .. })));
+        }
+        // Earlier ones, marks, and the times of writes as the status tells them are what they were.
+        stack.history.mark("third", false).expect("a mark");
+        stack.fill(0, B, 4);
+        let marked = |name| stack.history.marked(name).expect("the mark");
+        for (at, byte) in [(first, 1), (marked("second"), 2), (marked("third"), 3), (stack.now(), 4)] {
+            let view = stack.history.view(at).expect("a view");
+            assert_eq!(bytes(&view, 0, B).expect("a read"), vec![byte; B], "{placement:?}");
+        }
+        // What was shown before can be shown again, also in the time that comes twice.
+        let shown = Timestamp(again + 10 * SECOND);
+        let view = stack.history.view_again(shown).expect("a view");
+        assert_eq!(bytes(&view, 0, B).expect("a read"), vec![1; B], "{placement:?}");
+        stack.clock.advance(Duration::from_secs(3600));
+        let view = stack.history.view(now()).expect("its time is over");
+        assert_eq!(bytes(&view, 0, B).expect("a read"), vec![4; B], "{placement:?}");
+    }
+}

@@ -491,6 +491,7 @@ fn history_kind(error: &HistoryError) -> ErrorKind {
         | HistoryError::OtherStore { .. }
         | HistoryError::BeforeWindow
         | HistoryError::InFuture
+        | HistoryError::ClockPutBack { .. }
         | HistoryError::NoSuchMark => ErrorKind::NotFound,
         HistoryError::MarkTaken => ErrorKind::Taken,
         HistoryError::TooManyReverts => ErrorKind::Busy,
@@ -526,6 +527,9 @@ fn history_next(device: &str, error: &HistoryError) -> String {
         HistoryError::BeforeWindow | HistoryError::InFuture | HistoryError::NoSuchMark => {
             format!("see the span and the marks with `cairn history status {device}`")
         }
+        HistoryError::ClockPutBack { .. } => format!(
+            "name an instant by its mark (`cairn history mark {device} NAME` sets one now), or by one of the times that `cairn history status {device}` shows"
+        ),
         HistoryError::MarkTaken => "choose another name".into(),
         HistoryError::TooManyReverts => {
             format!("wait until `cairn history status {device}` shows no copy any more")
