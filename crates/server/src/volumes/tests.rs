@@ -269,3 +269,19 @@ fn disk_that_somebody_has_used_since_a_making_was_cut_stays_as_it_is() {
     assert!(std::fs::read(&devices[0]).expect("the disk") == bytes, "it is theirs");
     assert!(matches!(after.create(&new), Err(ServerError::DeviceNotEmpty { .. })));
 }
+
+#[test]
+fn restore_whose_volume_does_not_open_at_its_end_is_shown_and_can_be_deleted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volumes = volumes(folder.path());
+    let unfinished = volumes.begin_restore("vol0", 1024, &[]).expect("room for it");
+    // Nothing that opens is on its devices, as when a disk fails at that moment.
+    let refused = unfinished.finish().map(drop).expect_err("there is no volume");
+    assert!(matches!(refused, ServerError::VolumeUnavailable { .. }), "{refused}");
+    let shown = volumes.list();
+    assert_eq!(shown.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["vol0"]);
+    assert!(shown[0].problem.is_some() && volumes.problems().len() == 1);
+    volumes.delete("vol0").expect("it goes");
+    drop(volumes.create(&plain()).expect("its name is free"));
+    volumes.end();
+}
