@@ -235,7 +235,7 @@ pub struct View {
     pub writable: bool,
     /// Where clients find it.
     pub uris: Vec<String>,
-    /// Why nobody finds it: a clone that could not be opened.
+    /// Why nobody finds it: a clone, or a view of a volume, that could not be opened.
     pub problem: Option<String>,
 }
 

@@ -61,6 +61,7 @@ impl Server {
             let open = self.volumes.get(name)?;
             let views = open.views();
             status.views = views.iter().map(|(view, shown)| self.show_view(&open, view, shown)).collect();
+            status.views.extend(open.closed_views());
         }
         Ok(status)
     }

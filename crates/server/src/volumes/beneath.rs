@@ -7,7 +7,6 @@
 //!   none, and the volume goes on without. What the document says by then was true all along. The next numbers of files and snapshots stay in the document, as mirrors may know of instants that the volume was brought back from.
 //! - *Given up as lost*: where the store does not come back the volume is opened on what its devices have, by a word of its owner. That is all that was flushed, but for the placement `logging`, where it is refused.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -130,13 +129,13 @@ impl Volumes {
     /// Refuses to take a history away: there is none, or something needs it.
     pub(crate) fn check_disable(&self, name: &str) -> Result<Arc<OpenVolume>, ServerError> {
         let open = self.get(name)?;
-        open.under.as_ref().ok_or_else(|| no_history(name))?;
+        let under = open.under.as_ref().ok_or_else(|| no_history(name))?;
         self.refuse_if_cloned(name)?;
-        let views: BTreeMap<_, _> = open.views();
+        let views = under.views.names();
         if views.is_empty() {
             return Ok(open);
         }
-        let instants = views.into_keys().collect::<Vec<_>>().join(", ");
+        let instants = views.into_iter().collect::<Vec<_>>().join(", ");
         Err(ServerError::Shown { device: name.to_owned(), instants })
     }
 

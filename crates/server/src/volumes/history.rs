@@ -431,7 +431,11 @@ impl OpenVolume {
     }
 
     pub(super) fn history_problems(&self) -> Vec<api::Problem> {
-        self.under.as_ref().map_or_else(Vec::new, |under| under.device.problems())
+        self.under.as_ref().map_or_else(Vec::new, |under| {
+            let mut problems = under.device.problems();
+            problems.extend(under.views.problems(&self.name));
+            problems
+        })
     }
 
     /// Whether writes failed as its history was full and kept all of what it had.

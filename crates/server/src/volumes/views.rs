@@ -7,7 +7,7 @@
 //!
 //! `VOLUME@NAME` is the view for as long as there is one. A snapshot that comes by its name later, from the source of a mirror, is behind it until the view is ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -54,28 +54,47 @@ impl VolumeView {
     }
 }
 
+/// A view that could not be shown when the volume was opened.
+struct ClosedView {
+    at: u64,
+    error: ServerError,
+    /// Holds the window, for a start that can show it.
+    _held: HistoryView,
+}
+
 /// The views of a volume. Changed by who has the turn of the volume only.
 pub(super) struct Views {
     folder: PathBuf,
     shown: RwLock<BTreeMap<String, Arc<VolumeView>>>,
+    closed: RwLock<BTreeMap<String, ClosedView>>,
 }
 
 impl Views {
     /// Of a new volume.
     pub(super) fn none(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), shown: RwLock::default() }
+        Self { folder: folder.to_owned(), shown: RwLock::default(), closed: RwLock::default() }
     }
 
-    /// Shows again what was shown, before anything moves the window of the history.
+    /// Shows again what was shown, before anything moves the window of the history. An instant that is there and can't be shown now, as for want of room, stays.
     pub(super) fn open(folder: &Path, volume: &str, history: &Arc<History>, clock: &Arc<dyn Clock>) -> Self {
         let views = Self::none(folder);
         let (document, _) = state::known::<Document>(&views.path());
         for (name, at) in document.unwrap_or_default().views {
             let full = format!("{volume}@{name}");
-            let held = exactly(history, at).map_err(ServerError::history(volume));
-            match held.and_then(|held| views.look(volume, &full, held, clock)) {
+            let hold = || exactly(history, at).map_err(ServerError::history(volume));
+            let (held, spare) = match hold().and_then(|held| Ok((held, hold()?))) {
+                Ok(both) => both,
+                Err(error) => {
+                    tracing::warn!(view = full, %error, "a view is no longer shown");
+                    continue;
+                }
+            };
+            match views.look(volume, &full, held, clock) {
                 Ok(view) => drop(views.shown.write().insert(name, Arc::new(view))),
-                Err(error) => tracing::warn!(view = full, %error, "a view is no longer shown"),
+                Err(error) => {
+                    tracing::error!(view = full, %error, "a view can't be shown; its instant stays");
+                    drop(views.closed.write().insert(name, ClosedView { at, error, _held: spare }));
+                }
             }
         }
         views
@@ -130,16 +149,60 @@ impl Views {
         Ok(Arc::new(file))
     }
 
-    /// Changes what is shown, once that is written down.
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Arc<VolumeView>>)) -> Result<(), ServerError> {
+    /// Changes what is shown, once that is written down. One that could not be shown goes where it is `ended`.
+    fn change(
+        &self,
+        ended: Option<&str>,
+        change: impl FnOnce(&mut BTreeMap<String, Arc<VolumeView>>),
+    ) -> Result<(), ServerError> {
         let mut shown = self.shown.read().clone();
         change(&mut shown);
-        let views = shown.iter().map(|(name, view)| (name.clone(), view.at.0)).collect();
+        let mut views: BTreeMap<String, u64> =
+            shown.iter().map(|(name, view)| (name.clone(), view.at.0)).collect();
+        let stays = |name: &&String| ended != Some(name.as_str());
+        let closed = self.closed.read();
+        views.extend(
+            closed.iter().filter(|(name, _)| stays(name)).map(|(name, view)| (name.clone(), view.at)),
+        );
+        drop(closed);
         state::save(&self.path(), &Document { views })?;
         // A view that goes closes files and lets go of the window: not under the lock.
         let before = std::mem::replace(&mut *self.shown.write(), shown);
-        drop(before);
+        let gone = ended.and_then(|name| self.closed.write().remove(name));
+        drop((before, gone));
         Ok(())
+    }
+
+    /// Names of all, also of those that could not be shown.
+    pub(super) fn names(&self) -> BTreeSet<String> {
+        let mut names: BTreeSet<String> = self.shown.read().keys().cloned().collect();
+        names.extend(self.closed.read().keys().cloned());
+        names
+    }
+
+    /// Those that could not be shown.
+    fn show_closed(&self, volume: &str) -> Vec<api::View> {
+        let view = |(name, view): (&String, &ClosedView)| api::View {
+            name: format!("{volume}@{name}"),
+            at_ns: view.at,
+            writable: false,
+            uris: Vec::new(),
+            problem: Some(view.error.to_string()),
+        };
+        self.closed.read().iter().map(view).collect()
+    }
+
+    /// The same as problems, with what to do.
+    pub(super) fn problems(&self, volume: &str) -> Vec<api::Problem> {
+        let problem = |view: api::View| api::Problem {
+            message: format!("the view can't be shown: {}", view.problem.unwrap_or_default()),
+            next: format!(
+                "put that right and restart the server: its instant stays until then; or give it up with `cairn history view {volume} --delete {}`",
+                view.name.strip_prefix(volume).unwrap_or_default().trim_start_matches('@')
+            ),
+            subject: view.name,
+        };
+        self.show_closed(volume).into_iter().map(problem).collect()
     }
 }
 
@@ -164,7 +227,7 @@ impl Volumes {
         }
         let held = device.view(&request.instant)?;
         let view = Arc::new(under.views.look(volume, &full, held, &self.clock)?);
-        under.views.change(|shown| drop(shown.insert(name.clone(), view.clone())))?;
+        under.views.change(None, |shown| drop(shown.insert(name.clone(), view.clone())))?;
         Ok((name, view))
     }
 
@@ -173,11 +236,11 @@ impl Volumes {
         let _turn = self.turns.take(&[volume], "a view of it is being ended")?;
         let open = self.get(volume)?;
         let under = open.under.as_ref().ok_or_else(|| no_history(volume))?;
-        if under.views.get(name).is_none() {
+        if !under.views.names().contains(name) {
             let (name, list) = (format!("{volume}@{name}"), "cairn history view VOLUME");
             return Err(ServerError::NotFound { what: "view", name, list });
         }
-        under.views.change(|shown| drop(shown.remove(name)))
+        under.views.change(Some(name), |shown| drop(shown.remove(name)))
     }
 }
 
@@ -185,6 +248,11 @@ impl OpenVolume {
     /// Its views, by name.
     pub(crate) fn views(&self) -> BTreeMap<String, Arc<VolumeView>> {
         self.under.as_ref().map(|under| under.views.shown.read().clone()).unwrap_or_default()
+    }
+
+    /// Those that could not be shown when it was opened.
+    pub(crate) fn closed_views(&self) -> Vec<api::View> {
+        self.under.as_ref().map(|under| under.views.show_closed(&self.name)).unwrap_or_default()
     }
 
     /// The view of that name.
@@ -203,9 +271,10 @@ impl OpenVolume {
 
     /// Refuses the name of a view to what would be behind it.
     pub(crate) fn refuse_name_of_view(&self, name: &str) -> Result<(), ServerError> {
-        match self.view(name) {
-            Some(_) => Err(ServerError::Taken { what: "view", name: format!("{}@{name}", self.name) }),
-            None => Ok(()),
+        let is_taken = self.under.as_ref().is_some_and(|under| under.views.names().contains(name));
+        match is_taken {
+            true => Err(ServerError::Taken { what: "view", name: format!("{}@{name}", self.name) }),
+            false => Ok(()),
         }
     }
 

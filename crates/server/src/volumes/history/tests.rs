@@ -196,6 +196,48 @@ fn view_is_of_its_instant_and_nothing_of_it_comes_into_the_volume() {
 }
 
 #[test]
+fn view_that_cannot_be_shown_at_a_start_keeps_its_name_and_its_instant_and_says_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at =
+        |name: &str| api::CreateView { name: Some(name.to_owned()), instant: mark("one"), writable: false };
+    let before = made(folder.path());
+    for name in ["then", "other"] {
+        before.show_instant("vol0", &at(name)).expect("it is shown");
+    }
+    before.end();
+    drop(before);
+    // No file can be made for what opening it writes, as on a full disk.
+    let scratch = folder.path().join("volumes/vol0/view.scratch");
+    std::fs::create_dir(&scratch).expect("a folder");
+    let after = volumes(folder.path());
+    let open = after.get("vol0").expect("it is open");
+    assert!(open.view("then").is_none() && open.views().is_empty());
+    assert_eq!(open.history().expect("a history").history().status().views, 2, "the window stays for them");
+    let problems: Vec<String> = after.problems().into_iter().map(|problem| problem.subject).collect();
+    assert_eq!(problems, ["vol0@other", "vol0@then"]);
+    assert!(after.check_disable("vol0").is_err(), "they would go");
+    assert!(matches!(after.show_instant("vol0", &at("then")), Err(ServerError::Taken { .. })));
+    assert!(matches!(open.refuse_name_of_view("then"), Err(ServerError::Taken { .. })));
+    std::fs::remove_dir(&scratch).expect("the folder");
+    // What is changed beside them does not forget them.
+    after.show_instant("vol0", &at("third")).expect("it is shown");
+    after.hide_instant("vol0", "other").expect("it ends");
+    assert_eq!(open.history().expect("a history").history().status().views, 2);
+    drop(open);
+    after.end();
+    drop(after);
+    let again = volumes(folder.path());
+    let open = again.get("vol0").expect("it is open");
+    assert_eq!(open.views().into_keys().collect::<Vec<_>>(), ["then", "third"]);
+    let view = open.view("then").expect("it is shown");
+    let lun = open.luns.open_in(view.image(), "db").expect("a LUN");
+    assert_eq!(lun.read(0, 4096).expect("a read").to_vec(), [1; 4096]);
+    drop((open, view, lun));
+    assert!(again.problems().is_empty());
+    again.end();
+}
+
+#[test]
 fn volume_that_waits_for_room_in_its_history_is_shown_and_goes_on_with_a_shorter_floor() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut wish = wish(folder.path());
