@@ -891,14 +891,13 @@ impl OpenVolume {
     /// Grows the volume to `size_bytes`, or to what its devices hold by now.
     pub(crate) fn grow(&self, size_bytes: Option<u64>) -> Result<(), ServerError> {
         self.refuse_to_grow()?;
-        let role = self.volume.status().role;
         let (Some(last), Some(path)) = (self.parts.last(), self.paths.last()) else { return Ok(()) };
         let before: u64 = self.parts[..self.parts.len() - 1].iter().map(|part| part.geometry().length).sum();
         let blocks = match size_bytes {
             Some(bytes) => blocks_of(bytes)?,
             None => {
                 let end = fs::File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
-                Volume::blocks_for(before + end.map_err(ServerError::path("read", path))?, role)
+                self.volume.blocks_after_growth(before + end.map_err(ServerError::path("read", path))?)
             }
         };
         let status = self.volume.status();
@@ -909,7 +908,8 @@ impl OpenVolume {
                        or give a larger --size",
             });
         }
-        let need = Volume::device_bytes(blocks, role);
+        // As it is laid out: one that was a mirror has areas that grow with it.
+        let need = self.volume.device_bytes_after_growth(blocks).map_err(ServerError::volume(&self.name))?;
         last.grow(need.saturating_sub(before)).map_err(|error| match error {
             cairn_device::DeviceError::NoSpace { .. } => ServerError::DeviceTooSmall {
                 size: blocks * BLOCK,

@@ -248,6 +248,20 @@ impl Volume {
         }
         Ok(device_blocks(&layout) * BLOCK_SIZE as u64)
     }
+
+    /// Blocks of block space to which this volume can grow on a device of `bytes`; those that it has where that has no room for more.
+    pub fn blocks_after_growth(&self, bytes: u64) -> u64 {
+        let (mut low, mut high) = (self.space_blocks(), (bytes / BLOCK_SIZE as u64).min(SPACE_BLOCKS_MAX));
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if self.device_bytes_after_growth(middle).is_ok_and(|need| need <= bytes) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        low
+    }
 }
 
 /// Sorts runs and joins those that touch.

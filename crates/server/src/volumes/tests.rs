@@ -285,3 +285,30 @@ fn restore_whose_volume_does_not_open_at_its_end_is_shown_and_can_be_deleted() {
     drop(volumes.create(&plain()).expect("its name is free"));
     volumes.end();
 }
+
+#[test]
+fn volume_that_was_a_mirror_grows_as_any_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volumes = volumes(folder.path());
+    let open = volumes.create(&plain()).expect("a volume");
+    open.make_room_as_destination().expect("room");
+    open.volume.demote("head", false).expect("it is a mirror");
+    open.volume.failover().expect("and takes over");
+    // It has a have map and a redirect area, which grow with it.
+    open.grow(Some(64 << 20)).expect("it grows");
+    assert_eq!(open.volume.status().blocks, (64 << 20) / BLOCK);
+    let file =
+        fs::OpenOptions::new().write(true).open(volumes.folder("vol0").join("volume.img")).expect("a file");
+    let length = file.metadata().expect("a file").len();
+    file.set_len(length + (64 << 20)).expect("it is made larger");
+    open.grow(None).expect("it takes what there is");
+    // Half of that is of the redirect area.
+    let more = open.volume.status().blocks - (64 << 20) / BLOCK;
+    assert!((7000..=8192).contains(&more), "{more}");
+    let refused = open.grow(Some(1 << 60)).expect_err("no volume is so large");
+    assert_eq!(refused.kind(), ErrorKind::WrongSize);
+    assert_eq!(file.metadata().expect("a file").len(), length + (64 << 20), "its file stays as it is");
+    assert_sound(&volumes);
+    drop(open);
+    volumes.end();
+}
