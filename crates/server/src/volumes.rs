@@ -448,6 +448,11 @@ impl Volumes {
         }
     }
 
+    /// Whether there is a volume of that name with a history under it, also one that is not open.
+    pub(crate) fn has_history(&self, name: &str) -> bool {
+        self.places(name).is_some_and(|document| document.history.is_some())
+    }
+
     /// All open volumes, by name.
     pub(crate) fn all(&self) -> Vec<Arc<OpenVolume>> {
         let open = |entry: &Entry| match entry {

@@ -57,7 +57,7 @@ impl Devices {
             return Err(ServerError::Taken { what: "device", name: name.clone() });
         }
         // `cairn history` would not know which of the two is meant.
-        if self.volumes.get(name).is_ok_and(|open| open.history().is_ok()) {
+        if self.volumes.has_history(name) {
             return Err(ServerError::Taken { what: "volume", name: name.clone() });
         }
         let (document, options) = self.plan(request)?;

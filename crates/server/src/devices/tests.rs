@@ -1,9 +1,12 @@
 //! What a kill leaves of a device's clones, of its store, and of its release.
 
+use cairn_base::VolumeId;
 use cairn_device::Segments;
+use cairn_volume::Role;
 
 use super::release::tests::{adopt, begun, devices, request};
 use super::*;
+use crate::volumes::NewVolume;
 
 fn files(folder: &Path) -> Vec<String> {
     let listing = fs::read_dir(folder).expect("a folder").flatten();
@@ -11,6 +14,11 @@ fn files(folder: &Path) -> Vec<String> {
         listing.map(|found| found.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
+}
+
+fn new_volume<'a>(name: &'a str, devices: &'a [String]) -> NewVolume<'a> {
+    let (id, role, blocks) = (VolumeId([7; 16]), Role::Normal, None);
+    NewVolume { name, id, role, blocks, devices, log_device: None, history: None, beside: None }
 }
 
 fn clone(devices: &Devices, name: &str) -> Result<(), ServerError> {
@@ -102,6 +110,25 @@ fn empty_file_is_a_store_that_a_kill_has_left_before_it_had_a_length() {
     assert_eq!(plan.origin_made_bytes, Some(16 * 4096), "what a second kill leaves is taken back as well");
     adopt(&devices, folder.path());
     assert!(fs::metadata(folder.path().join("store.img")).expect("the store").len() >= STORE_MIN);
+}
+
+#[test]
+fn device_does_not_get_the_name_of_a_volume_whose_history_is_not_there_now() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let before = devices(folder.path());
+    let store = folder.path().join("beneath.img");
+    let wish: api::VolumeHistory =
+        serde_json::from_value(serde_json::json!({ "store": store })).expect("a wish");
+    let new = NewVolume { blocks: Some(4096), history: Some(&wish), ..new_volume("disk0", &[]) };
+    before.volumes.create(&new).expect("a volume");
+    before.volumes.end();
+    drop(before);
+    fs::rename(&store, folder.path().join("aside")).expect("it is moved");
+    let after = devices(folder.path());
+    assert!(after.volumes.get("disk0").is_err());
+    let refused = after.adopt(&request(folder.path())).expect_err("`cairn history` would mean the other one");
+    assert!(matches!(refused, ServerError::Taken { what: "volume", .. }), "{refused}");
+    after.volumes.end();
 }
 
 #[test]
