@@ -365,6 +365,14 @@ pub enum ServerError {
         /// The volume.
         volume: String,
     },
+    /// A file or a disk of an adopted device that is not open.
+    #[error("{} belongs to the adopted device `{device}`, which is not open", path.display())]
+    ClaimedByDevice {
+        /// The file or the disk.
+        path: PathBuf,
+        /// The device.
+        device: String,
+    },
     /// The device of a volume's intent log cannot be opened.
     #[error("the intent log of `{volume}` is on {}, which cannot be opened: {source}", path.display())]
     LogUnavailable {

@@ -126,6 +126,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let peers = Arc::new(Peers::open(data.path())?);
     let volumes = Arc::new(Volumes::open(data.volumes(), config.cache, clock.clone())?);
     let devices = Arc::new(Devices::open(data.devices(), clock.clone(), volumes.clone())?);
+    volumes.also_ask(&devices);
     let jobs = Arc::new(Jobs::new(clock.clone()));
     let groups = Arc::new(Groups::open(data.path(), volumes.clone(), clock.clone())?);
     let (followers, sessions) = Followers::open(data.path())?;

@@ -6,7 +6,7 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -182,6 +182,14 @@ pub(crate) struct Volumes {
     restoring: Mutex<HashSet<String>>,
     /// By clone: keeps the snapshot that it is made of, also while the clone itself cannot be opened.
     keeps: Mutex<BTreeMap<String, Kept>>,
+    /// Who else can have a file or a disk.
+    others: OnceLock<Weak<dyn Claims>>,
+}
+
+/// Who can have files and disks beside volumes.
+pub(crate) trait Claims: Send + Sync {
+    /// Refuses what is his and not open; what is open is locked.
+    fn refuse_claimed(&self, path: &Path) -> Result<(), ServerError>;
 }
 
 /// Writes files into a folder.
@@ -231,6 +239,7 @@ impl Volumes {
             entries: RwLock::default(),
             restoring: Mutex::default(),
             keeps: Mutex::default(),
+            others: OnceLock::new(),
         };
         let mut names = Vec::new();
         let listing = fs::read_dir(&volumes.dir).map_err(ServerError::path("read", &volumes.dir))?;
@@ -258,6 +267,13 @@ impl Volumes {
             }
         }
         Ok(volumes)
+    }
+
+    /// Asks him too, from now on, before a file or a disk is taken.
+    pub(crate) fn also_ask<T: Claims + 'static>(&self, other: &Arc<T>) {
+        let other: Weak<T> = Arc::downgrade(other);
+        // There is one such, who comes once.
+        let _ = self.others.set(other);
     }
 
     /// What a volume is on outside of the data directory.
@@ -606,9 +622,9 @@ impl Volumes {
         Ok((devices.iter().map(PathBuf::from).collect(), parts))
     }
 
-    /// Refuses a device of a volume that is not open, or of a restore that was cut. Those of open ones are locked; of these, one in the middle may begin with zeroes and hold data
+    /// Refuses a device of a volume that is not open, of a restore that was cut, or of who else is [asked](Self::also_ask). Those of open ones are locked; of these, one in the middle may begin with zeroes and hold data
     /// further on.
-    fn refuse_if_claimed(&self, path: &Path) -> Result<(), ServerError> {
+    pub(crate) fn refuse_if_claimed(&self, path: &Path) -> Result<(), ServerError> {
         let unavailable =
             |(name, entry): (&String, &Entry)| (!matches!(entry, Entry::Open(_))).then(|| name.clone());
         let closed: Vec<String> = self.entries.read().iter().filter_map(unavailable).collect();
@@ -625,7 +641,9 @@ impl Volumes {
                 return Err(ServerError::DeviceClaimed { path: path.to_owned(), volume: name });
             }
         }
-        self.refuse_if_restored_to(path)
+        self.refuse_if_restored_to(path)?;
+        let other = self.others.get().and_then(Weak::upgrade);
+        other.map_or(Ok(()), |other| other.refuse_claimed(path))
     }
 
     /// Makes a volume's devices ready; paths are as in `volume.json`. `stores` gets the file that was made for a history.
@@ -981,7 +999,7 @@ fn clear_beginning(device: &FileDevice) -> Result<(), ServerError> {
 }
 
 /// True when both are there and are one file or disk, whatever they are called.
-fn is_same(one: &Path, other: &Path) -> bool {
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     let (Some(one), Some(other)) = (found(one), found(other)) else { return false };
     let disk = one.file_type().is_block_device() && other.file_type().is_block_device();
     if disk { one.rdev() == other.rdev() } else { (one.dev(), one.ino()) == (other.dev(), other.ino()) }

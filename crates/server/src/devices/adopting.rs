@@ -223,7 +223,12 @@ impl Devices {
                 what: "the size",
                 rule: "a LUN has one: make it with `cairn lun create`",
             }),
-            (place, None) => self.open_origin(place),
+            (place, None) => {
+                let origin = self.open_origin(place)?;
+                // Once it is locked: nobody else gets it from here on.
+                self.refuse_claimed_place(place)?;
+                Ok(origin)
+            }
         }
     }
 
@@ -235,7 +240,11 @@ impl Devices {
         made: &mut Vec<PathBuf>,
     ) -> Result<Arc<dyn Device>, ServerError> {
         let (volume, short) = match place {
-            Place::File(path) => return Ok(take_store_file(path, bytes, made)?),
+            Place::File(path) => {
+                let store = take_store_file(path, bytes, made)?;
+                self.refuse_claimed_place(place)?;
+                return Ok(store);
+            }
             Place::Lun { volume, lun } => (volume, lun),
         };
         self.refuse_adopted(volume, Some(short))?;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BUSY_PATIENCE, BUSY_PAUSE, Devices, Entry};
 use crate::error::ServerError;
+use crate::volumes::{Claims, is_same};
 
 /// What a LUN's place begins with.
 const LUN: &str = "lun:";
@@ -154,6 +155,17 @@ impl Devices {
         entries.iter().filter_map(|(name, entry)| Some((name.clone(), entry.origin().lun_name()?))).collect()
     }
 
+    /// Refuses a file or a disk of a volume, or of another device, that is not open: who writes to it would change what that counts on.
+    pub(super) fn refuse_claimed_place(&self, place: &Place) -> Result<(), ServerError> {
+        match place {
+            Place::File(path) => {
+                self.volumes.refuse_if_claimed(path)?;
+                self.refuse_claimed(path)
+            }
+            Place::Lun { .. } => Ok(()),
+        }
+    }
+
     /// Refuses what would change LUNs under a device that remembers: `None` is any LUN of the volume.
     pub(crate) fn refuse_adopted(&self, volume: &str, lun: Option<&str>) -> Result<(), ServerError> {
         let entries = self.entries.read();
@@ -172,6 +184,27 @@ impl Devices {
                     let lun = place.lun_name().unwrap_or_default();
                     return Err(ServerError::Adopted { lun, device: name.clone() });
                 }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Claims for Devices {
+    fn refuse_claimed(&self, path: &Path) -> Result<(), ServerError> {
+        let unavailable = |(name, entry): (&String, &Entry)| match entry {
+            Entry::Unavailable(document, error) => Some((name.clone(), document.clone(), error.clone())),
+            _ => None,
+        };
+        let closed: Vec<_> = self.entries.read().iter().filter_map(unavailable).collect();
+        // Not under the lock: a disk may not answer.
+        for (device, document, error) in closed {
+            if document.unknown {
+                let (reason, path) = (error.to_string(), self.path(&device));
+                return Err(ServerError::StateUnread { path, reason });
+            }
+            if document.files().iter().any(|file| is_same(file, path)) {
+                return Err(ServerError::ClaimedByDevice { path: path.to_owned(), device });
             }
         }
         Ok(())

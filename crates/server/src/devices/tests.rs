@@ -1,5 +1,7 @@
 //! What a kill leaves of a device's clones, of its store, and of its release.
 
+use std::os::unix::fs::FileExt;
+
 use cairn_base::VolumeId;
 use cairn_device::Segments;
 use cairn_volume::Role;
@@ -129,6 +131,71 @@ fn device_does_not_get_the_name_of_a_volume_whose_history_is_not_there_now() {
     let refused = after.adopt(&request(folder.path())).expect_err("`cairn history` would mean the other one");
     assert!(matches!(refused, ServerError::Taken { what: "volume", .. }), "{refused}");
     after.volumes.end();
+}
+
+/// A device without a history, on `disk.img`.
+fn plain(folder: &Path) -> api::AdoptDevice {
+    let (history, placement, granularity) = (None, None, None);
+    api::AdoptDevice { history, placement, granularity, ..request(folder) }
+}
+
+#[test]
+fn disk_of_a_device_that_is_not_open_is_taken_by_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let before = devices(folder.path());
+    adopt(&before, folder.path());
+    before.end();
+    drop(before);
+    let store = folder.path().join("store.img");
+    fs::rename(&store, folder.path().join("aside")).expect("it is moved");
+    let after = Arc::new(devices(folder.path()));
+    after.volumes.also_ask(&after);
+    assert!(after.get("disk0").is_err());
+    // Also under another name of it, and where it begins with zeroes. What is written there would be missing in its history.
+    let disk = folder.path().join("disk.img");
+    fs::File::options()
+        .write(true)
+        .open(&disk)
+        .and_then(|file| file.write_all_at(&[0; 16 * 4096], 0))
+        .expect("a write");
+    std::os::unix::fs::symlink(&disk, folder.path().join("link")).expect("a link");
+    for name in ["disk.img", "link"] {
+        let path = folder.path().join(name);
+        let origin = path.to_str().expect("a path").to_owned();
+        let again =
+            api::AdoptDevice { name: "other".to_owned(), origin, size_bytes: None, ..plain(folder.path()) };
+        let refused = after.adopt(&again).expect_err("it is a device's");
+        assert!(matches!(refused, ServerError::ClaimedByDevice { .. }), "{refused}");
+        let refused = after.volumes.refuse_if_claimed(&path).expect_err("it is a device's");
+        assert!(matches!(refused, ServerError::ClaimedByDevice { .. }), "{refused}");
+    }
+    fs::rename(folder.path().join("aside"), &store).expect("it is back");
+    let entry = after.start("disk0", &state::load(&after.path("disk0")).expect("a document").expect("one"));
+    assert!(entry.is_ok(), "nobody has it");
+}
+
+#[test]
+fn disk_of_a_volume_that_is_not_open_is_not_adopted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let before = devices(folder.path());
+    let path = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
+    for name in ["one", "two"] {
+        fs::File::create(path(name)).and_then(|file| file.set_len(64 << 20)).expect("a disk");
+    }
+    let both = [path("one"), path("two")];
+    before.volumes.create(&new_volume("vol0", &both)).expect("a volume");
+    before.volumes.end();
+    drop(before);
+    fs::rename(path("one"), path("aside")).expect("it is moved");
+    let after = devices(folder.path());
+    assert!(after.volumes.get("vol0").is_err());
+    let request = api::AdoptDevice { origin: path("two"), size_bytes: None, ..plain(folder.path()) };
+    let refused = after.adopt(&request).expect_err("it is the volume's");
+    assert!(matches!(refused, ServerError::DeviceClaimed { .. }), "{refused}");
+    let store = api::AdoptDevice { history: Some(path("two")), ..self::request(folder.path()) };
+    let refused = after.adopt(&store).expect_err("it is the volume's");
+    assert!(matches!(refused, ServerError::DeviceClaimed { .. }), "{refused}");
+    assert!(files(&folder.path().join("devices")).is_empty());
 }
 
 #[test]

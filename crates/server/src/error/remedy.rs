@@ -50,6 +50,7 @@ impl ServerError {
             | E::RestoreUnfinished { .. }
             | E::RestoreClaimed { .. }
             | E::DeviceClaimed { .. }
+            | E::ClaimedByDevice { .. }
             | E::Mounted { .. }
             | E::MountedElsewhere { .. }
             | E::MountLeft { .. }
@@ -181,6 +182,9 @@ impl ServerError {
             E::Busy { .. } => "wait until it is over; `cairn status` shows it".into(),
             E::DeviceClaimed { volume, .. } => format!(
                 "choose another device; see what `{volume}` lacks with `cairn status`, or give it up with `cairn volume delete {volume}`"
+            ),
+            E::ClaimedByDevice { device, .. } => format!(
+                "choose another one; see what `{device}` lacks with `cairn status`, which says how it is given up, too"
             ),
             E::DataDirBusy { path } => format!(
                 "use it with `cairn status --data {}`, or choose another directory with --data",
