@@ -431,14 +431,20 @@ impl Devices {
         self.entries.read().iter().filter_map(plain).collect()
     }
 
-    /// Gives up a device without a history; false when it has one.
+    /// Gives up a device without a history, also one whose disk is gone; false when it has one.
     pub(crate) fn release_plain(&self, name: &str) -> Result<bool, ServerError> {
         let _turn = self.turns.take(&[name], "it is being released")?;
         let device = match self.entries.read().get(name) {
-            Some(Entry::Plain(_, device)) => device.clone(),
+            Some(Entry::Plain(_, device)) => Some(device.clone()),
+            // What stands there by the copy of a document that can't be read may not be all of it.
+            Some(Entry::Unavailable(document, error))
+                if document.history.is_none() && !matches!(**error, ServerError::StateUnread { .. }) =>
+            {
+                None
+            }
             _ => return Ok(false),
         };
-        device.flush()?;
+        device.map_or(Ok(()), |device| device.flush())?;
         state::remove(&self.path(name)).map_err(ServerError::path("remove", &self.path(name)))?;
         self.entries.write().remove(name);
         Ok(true)

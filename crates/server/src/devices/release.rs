@@ -71,7 +71,17 @@ impl Devices {
             Place::Lun { volume, .. } => self.volumes.get(volume).is_ok(),
         };
         let unread = matches!(error, ServerError::StateUnread { .. });
-        if unread || document.history.is_none() || !origin_is_there || error.kind() == ErrorKind::Busy {
+        if !unread && document.history.is_none() && error.kind() != ErrorKind::Busy {
+            let back = match error {
+                ServerError::OpenDevice(_) => "bring its disk back (attach it, mount its file system, restore the file), and it is opened within seconds".to_owned(),
+                _ => error.next(),
+            };
+            return format!(
+                "{back}; if {} is gone for good, `cairn device release {name}` ends its export",
+                document.origin
+            );
+        }
+        if unread || !origin_is_there || error.kind() == ErrorKind::Busy {
             return error.next();
         }
         let back = match error {

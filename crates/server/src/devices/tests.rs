@@ -140,6 +140,22 @@ fn plain(folder: &Path) -> api::AdoptDevice {
 }
 
 #[test]
+fn device_without_a_history_whose_disk_is_gone_for_good_can_be_released() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let before = devices(folder.path());
+    before.adopt(&plain(folder.path())).expect("it is adopted");
+    before.end();
+    drop(before);
+    fs::remove_file(folder.path().join("disk.img")).expect("it goes");
+    let after = devices(folder.path());
+    let problem = after.problems().pop().expect("it is told");
+    assert!(problem.next.contains("cairn device release disk0"), "{}", problem.next);
+    assert!(after.release_plain("disk0").expect("there is nothing of it"));
+    assert!(after.list(&|_| Vec::new()).is_empty());
+    assert_eq!(files(&folder.path().join("devices")), Vec::<String>::new());
+}
+
+#[test]
 fn disk_of_a_device_that_is_not_open_is_taken_by_nothing_else() {
     let folder = tempfile::tempdir().expect("a folder");
     let before = devices(folder.path());
