@@ -613,6 +613,7 @@ impl Volumes {
         }
         let mut parts = Vec::new();
         for path in devices {
+            refuse_relative("the path of a device", Path::new(path))?;
             let device = FileDevice::open(path, FileOptions::default())?;
             // Once it is locked: nobody else gets it from here on.
             self.refuse_if_claimed(Path::new(path))?;
@@ -1007,6 +1008,11 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
 
 fn refuse_if_not_empty(device: &FileDevice, path: &Path) -> Result<(), ServerError> {
     if is_empty(device)? { Ok(()) } else { Err(ServerError::DeviceNotEmpty { path: path.to_owned() }) }
+}
+
+/// Refuses a path that would be another one where the server is started next, or in the folder of a volume.
+fn refuse_relative(what: &'static str, path: &Path) -> Result<(), ServerError> {
+    if path.is_absolute() { Ok(()) } else { Err(ServerError::Invalid { what, rule: "it is absolute" }) }
 }
 
 /// Nothing is where a device begins.

@@ -15,6 +15,7 @@ use super::fence::Fence;
 use super::history::LOG_RULE;
 use super::{
     BUSY_PATIENCE, Document, Entry, OpenVolume, Volumes, new_rehearsal, open_when_free, refuse_if_not_empty,
+    refuse_relative,
 };
 use crate::api;
 use crate::error::ServerError;
@@ -31,6 +32,7 @@ pub(super) struct LogFile {
 impl LogFile {
     /// Opens a device that holds nothing yet.
     pub(super) fn take(path: &Path) -> Result<Self, ServerError> {
+        refuse_relative("the path of a log device", path)?;
         let device = FileDevice::open(path, FileOptions::default())?;
         refuse_if_not_empty(&device, path)?;
         Ok(Self { path: path.to_owned(), device: Arc::new(device) })

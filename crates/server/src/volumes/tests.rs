@@ -312,3 +312,27 @@ fn volume_that_was_a_mirror_grows_as_any_other() {
     drop(open);
     volumes.end();
 }
+
+#[test]
+fn device_is_named_by_an_absolute_path_as_a_start_looks_for_it_elsewhere() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volumes = volumes(folder.path());
+    let whole = disk(&folder.path().join("disk"));
+    // From wherever the tests run.
+    let relative = format!("{}{}", "../".repeat(40), whole.trim_start_matches('/'));
+    std::fs::metadata(&relative).expect("it is there");
+    let is_refused = |outcome: Result<(), ServerError>| {
+        matches!(outcome, Err(ServerError::Invalid { rule: "it is absolute", .. }))
+    };
+    let devices = [relative.clone()];
+    assert!(is_refused(volumes.create(&NewVolume { devices: &devices, blocks: None, ..plain() }).map(drop)));
+    assert!(is_refused(volumes.begin_restore("vol0", 4096, &devices).map(drop)));
+    assert!(is_refused(volumes.create(&NewVolume { log_device: Some(&relative), ..plain() }).map(drop)));
+    drop(volumes.create(&plain()).expect("a volume"));
+    assert!(is_refused(volumes.move_log("vol0", Some(&relative)).map(drop)));
+    assert!(
+        std::fs::read(&whole).expect("the disk").iter().all(|byte| *byte == 0),
+        "nothing is written to it"
+    );
+    volumes.end();
+}
