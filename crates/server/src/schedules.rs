@@ -26,6 +26,7 @@ use crate::volumes::OpenVolume;
 
 pub(crate) mod retention;
 pub(crate) mod timetable;
+use retention::Rolling;
 use timetable::Timetable;
 
 /// How often the thread looks whether something is due.
@@ -314,30 +315,7 @@ impl Server {
 
     /// What a schedule would have made some time from now.
     pub(crate) fn simulate_schedule(&self, request: &api::Simulate) -> Result<api::Simulation, ServerError> {
-        let start_ms = self.now_ms();
-        let plan = plan_of("simulated", &request.schedule, start_ms)?;
-        let (timetable, zone) = (plan.timetable()?, plan.zone()?);
-        let end_ms = start_ms.saturating_add(request.for_ms);
-        let mut simulation = api::Simulation { made: 0, most: 0, kept_ms: Vec::new() };
-        let mut at_ms = start_ms;
-        while let Some(next) = timetable.next(at_ms).filter(|next| *next <= end_ms) {
-            if simulation.made == SIMULATED_MAX {
-                return Err(ServerError::Invalid {
-                    what: "the time to simulate",
-                    rule: "it has at most 200,000 runs of the schedule",
-                });
-            }
-            at_ms = next;
-            simulation.made += 1;
-            simulation.kept_ms.push(next);
-            // Without a rule all stay, which is not worth looking at each time.
-            if plan.keep != api::Keep::default() {
-                let mut stays = retention::kept(&plan.keep, &simulation.kept_ms, zone).into_iter();
-                simulation.kept_ms.retain(|_| stays.next().unwrap_or(true));
-            }
-            simulation.most = simulation.most.max(simulation.kept_ms.len() as u64);
-        }
-        Ok(simulation)
+        simulated(request, self.now_ms())
     }
 
     /// What is wrong with schedules.
@@ -354,6 +332,29 @@ impl Server {
         }
         problems
     }
+}
+
+/// What a schedule would have made from `start_ms` on.
+fn simulated(request: &api::Simulate, start_ms: u64) -> Result<api::Simulation, ServerError> {
+    let plan = plan_of("simulated", &request.schedule, start_ms)?;
+    let (timetable, zone) = (plan.timetable()?, plan.zone()?);
+    let end_ms = start_ms.saturating_add(request.for_ms);
+    let (mut made, mut most) = (0, 0);
+    let mut kept = Rolling::new(plan.keep, zone);
+    let mut at_ms = start_ms;
+    while let Some(next) = timetable.next(at_ms).filter(|next| *next <= end_ms) {
+        if made == SIMULATED_MAX {
+            return Err(ServerError::Invalid {
+                what: "the time to simulate",
+                rule: "it has at most 200,000 runs of the schedule",
+            });
+        }
+        at_ms = next;
+        made += 1;
+        kept.add(next);
+        most = most.max(kept.len());
+    }
+    Ok(api::Simulation { made, most, kept_ms: kept.into_times() })
 }
 
 fn plan_of(label: &str, request: &api::SetSchedule, now_ms: u64) -> Result<Plan, ServerError> {

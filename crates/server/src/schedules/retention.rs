@@ -1,6 +1,6 @@
 //! Which snapshots stay: the newest, and the newest of each hour, day, week, month and year.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Datelike, Timelike};
 use chrono_tz::Tz;
@@ -34,6 +34,11 @@ fn year(at: &DateTime<Tz>) -> (i64, i64) {
     (i64::from(at.year()), 0)
 }
 
+/// The rules that go by periods, each with how many of them it keeps the newest of.
+fn rules(keep: &Keep) -> [(u32, Period); 5] {
+    [(keep.hourly, hour), (keep.daily, day), (keep.weekly, week), (keep.monthly, month), (keep.yearly, year)]
+}
+
 /// Says of each moment, given in milliseconds since 1970 UTC, whether its snapshot stays. They come in the order in which the snapshots were made: where a clock was put back, that is
 /// not the order of the times, and the newest is the one that was made last.
 pub(crate) fn kept(keep: &Keep, made_ms: &[u64], zone: Tz) -> Vec<bool> {
@@ -44,14 +49,7 @@ pub(crate) fn kept(keep: &Keep, made_ms: &[u64], zone: Tz) -> Vec<bool> {
     for stay in stays.iter_mut().rev().take(keep.last as usize) {
         *stay = true;
     }
-    let rules: [(u32, Period); 5] = [
-        (keep.hourly, hour),
-        (keep.daily, day),
-        (keep.weekly, week),
-        (keep.monthly, month),
-        (keep.yearly, year),
-    ];
-    for (count, period) in rules {
+    for (count, period) in rules(keep) {
         let (mut left, mut seen) = (count, BTreeSet::new());
         for (at_ms, stay) in made_ms.iter().zip(&mut stays).rev() {
             // A moment that no calendar has can't be judged: it stays.
@@ -66,4 +64,83 @@ pub(crate) fn kept(keep: &Keep, made_ms: &[u64], zone: Tz) -> Vec<bool> {
         }
     }
     stays
+}
+
+/// What stays of moments of which each is later than those before it, where all that need not stay go at each: the same as [`kept`] says time and again, at a cost that does not grow with what stays.
+pub(super) struct Rolling {
+    keep: Keep,
+    zone: Tz,
+    /// Those that stay, with how many rules want each; those that stay whatever comes have one more.
+    stay: BTreeMap<u64, u32>,
+    last: BTreeSet<u64>,
+    rules: [Newest; 5],
+}
+
+/// The newest moment of each period.
+#[derive(Default)]
+struct Newest {
+    by_period: BTreeMap<(i64, i64), u64>,
+    by_time: BTreeMap<u64, (i64, i64)>,
+}
+
+impl Rolling {
+    pub(super) fn new(keep: Keep, zone: Tz) -> Self {
+        Self { keep, zone, stay: BTreeMap::new(), last: BTreeSet::new(), rules: Default::default() }
+    }
+
+    /// How many stay.
+    pub(super) fn len(&self) -> u64 {
+        self.stay.len() as u64
+    }
+
+    /// Those that stay, in order.
+    pub(super) fn into_times(self) -> Vec<u64> {
+        self.stay.into_keys().collect()
+    }
+
+    /// A snapshot is made, and what need not stay goes.
+    pub(super) fn add(&mut self, at_ms: u64) {
+        let at = in_zone(at_ms, self.zone);
+        if at.is_none() || self.keep == Keep::default() {
+            self.want(at_ms);
+        }
+        self.last.insert(at_ms);
+        self.want(at_ms);
+        if self.last.len() > self.keep.last as usize
+            && let Some(gone) = self.last.pop_first()
+        {
+            self.give_up(gone);
+        }
+        let Some(at) = at else { return };
+        for (index, (count, period)) in rules(&self.keep).into_iter().enumerate() {
+            let period = period(&at);
+            let rule = &mut self.rules[index];
+            let mut gone = rule.by_period.insert(period, at_ms);
+            if let Some(before) = gone {
+                rule.by_time.remove(&before);
+            }
+            rule.by_time.insert(at_ms, period);
+            if rule.by_time.len() > count as usize
+                && let Some((oldest, period)) = rule.by_time.pop_first()
+            {
+                rule.by_period.remove(&period);
+                gone = Some(oldest);
+            }
+            self.want(at_ms);
+            gone.into_iter().for_each(|gone| self.give_up(gone));
+        }
+    }
+
+    fn want(&mut self, at_ms: u64) {
+        *self.stay.entry(at_ms).or_default() += 1;
+    }
+
+    fn give_up(&mut self, at_ms: u64) {
+        if let Some(wanted) = self.stay.get_mut(&at_ms) {
+            *wanted -= 1;
+            if *wanted == 0 {
+                self.stay.remove(&at_ms);
+            }
+        }
+    }
 }

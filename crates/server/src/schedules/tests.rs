@@ -2,10 +2,10 @@ use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use proptest::prelude::*;
 
-use super::retention::kept;
+use super::retention::{Rolling, kept};
 use super::timetable::{self, Timetable};
-use super::{Plan, is_of, plan_of};
-use crate::api::{Keep, SetSchedule};
+use super::{Plan, is_of, plan_of, simulated};
+use crate::api::{Keep, SetSchedule, Simulate};
 
 const HOUR: u64 = 3_600_000;
 const DAY: u64 = 24 * HOUR;
@@ -162,6 +162,20 @@ fn a_clock_that_was_put_back_does_not_stop_a_schedule() {
     assert!(plan.next_ms(now).is_some_and(|next| next <= now + HOUR));
 }
 
+#[test]
+fn simulation_of_many_runs_of_which_many_stay_is_over_before_its_client_gives_up() {
+    // A snapshot every five minutes, of which as many hours stay as it runs.
+    const DAYS: u64 = 680;
+    let keep = Keep { hourly: DAYS as u32 * 24, ..Keep::default() };
+    let schedule = SetSchedule { every_ms: Some(HOUR / 12), keep, ..SetSchedule::default() };
+    let begun = std::time::Instant::now();
+    let simulation = simulated(&Simulate { schedule, for_ms: DAYS * DAY }, 20_000 * DAY).expect("it is one");
+    assert!(begun.elapsed() < std::time::Duration::from_secs(60), "it took {:?}", begun.elapsed());
+    assert_eq!((simulation.made, simulation.most), (DAYS * 24 * 12, DAYS * 24));
+    assert_eq!(simulation.kept_ms.len() as u64, DAYS * 24);
+    assert_eq!(simulation.kept_ms.last(), Some(&((20_000 + DAYS) * DAY)));
+}
+
 proptest! {
     #[test]
     fn rules_only_add_to_what_stays_and_never_need_more_than_they_say(
@@ -181,6 +195,17 @@ proptest! {
             let left: Vec<u64> = made.iter().zip(&stays).filter(|(_, s)| **s).map(|(at, _)| *at).collect();
             prop_assert!(kept(&keep, &left, Tz::Europe__Berlin).iter().all(|stays| *stays));
         }
+        // Asked run by run, of what is left each time, the same stay.
+        let mut one_by_one = Rolling::new(keep, Tz::Europe__Berlin);
+        let mut left: Vec<u64> = Vec::new();
+        for at in &made {
+            left.push(*at);
+            let mut stays = kept(&keep, &left, Tz::Europe__Berlin).into_iter();
+            left.retain(|_| stays.next().unwrap_or(true));
+            one_by_one.add(*at);
+            prop_assert_eq!(one_by_one.len(), left.len() as u64);
+        }
+        prop_assert_eq!(one_by_one.into_times(), left);
         let more = kept(&Keep { daily: daily + 1, last: last.max(1), ..keep }, &made, Tz::Europe__Berlin);
         if keep != Keep::default() {
             prop_assert!(stays.iter().zip(more).all(|(before, after)| after || !before));
