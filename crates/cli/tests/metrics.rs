@@ -103,6 +103,19 @@ fn metrics_say_what_status_says_and_can_be_parsed() {
 }
 
 #[test]
+fn history_of_a_device_that_has_the_name_of_a_volume_is_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "one", "--size", "64M"]);
+    let (origin, history) = (path(dir.path(), "disk"), path(dir.path(), "history"));
+    server.good(&["device", "adopt", "one", "--origin", &origin, "--size", "8M", "--history", &history]);
+    let (_, body) = scrape(UnixStream::connect(server.data.join("control.sock")).unwrap(), None);
+    let values = parse(&body);
+    assert!(values["cairn_history_store_bytes{device=\"one\"}"] > 0.0);
+    assert_eq!(values["cairn_volume_open{volume=\"one\"}"], 1.0);
+}
+
+#[test]
 fn completions_and_manual_pages_know_all_commands() {
     let dir = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {

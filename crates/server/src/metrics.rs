@@ -3,7 +3,7 @@
 //! Nothing is counted for it: each answer is what `cairn status` would say at that moment, so a server that nobody asks pays nothing, and the two never differ. Rates and
 //! latencies of exports are of the last 5 to 10 seconds, as sessions keep them. Names and labels are listed in docs/operations.md; a name keeps its meaning from one version to the next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use cairn_volume::VolumeStatus;
@@ -45,8 +45,12 @@ impl Server {
         let status = self.status();
         let open = self.volumes.all();
         let mut histories: Vec<(String, api::HistoryStatus)> = Vec::new();
-        let remember =
-            open.iter().map(|open| &open.name).chain(status.devices.iter().map(|device| &device.name));
+        // A volume without a history and a device can have one name.
+        let remember: BTreeSet<&String> = open
+            .iter()
+            .map(|open| &open.name)
+            .chain(status.devices.iter().map(|device| &device.name))
+            .collect();
         for name in remember {
             if let Ok(history) = self.show_history(name) {
                 histories.push((name.clone(), history));
