@@ -5,7 +5,7 @@ mod running;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use running::{Running, cairn};
+use running::{Running, cairn, wait_until};
 use serde_json::Value;
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
@@ -177,4 +177,33 @@ fn what_clients_ask_of_an_export_is_recorded_under_their_sessions_and_replayed()
     let rows =
         ["trace", "replay", &file("disk.ctr"), "--placement", "logging", "--granularity", "every-write"];
     assert_eq!(json(dir.path(), &rows).as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn plan_of_what_was_deleted_is_none_of_another_one_that_gets_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    let write = || {
+        let mut disk = server.disk("v/db");
+        for block in 0..1024 {
+            disk.write(block * 4096, &[1; 4096]).unwrap();
+        }
+    };
+    let is_done = |arguments: &[&str]| server.run(arguments).status.success();
+    server.good(&["volume", "create", "v", "--size", "64M"]);
+    server.good(&["lun", "create", "v/db", "--size", "8M"]);
+    write();
+    server.good(&["plan", "v/db", "--link", "50M"]);
+    // Once the session of its client is over.
+    wait_until("the LUN is deleted", || is_done(&["lun", "delete", "v/db", "--yes"]));
+    server.good(&["lun", "create", "v/db", "--size", "8M"]);
+    server.bad(10, "not-found", &["plan", "v/db", "--link", "50M"]);
+    write();
+    server.good(&["plan", "v", "--link", "50M"]);
+    wait_until("the volume is deleted", || is_done(&["volume", "delete", "v", "--yes"]));
+    server.good(&["volume", "create", "v", "--size", "64M"]);
+    server.good(&["lun", "create", "v/db", "--size", "8M"]);
+    for subject in ["v", "v/db"] {
+        server.bad(10, "not-found", &["plan", subject, "--link", "50M"]);
+    }
 }

@@ -80,6 +80,7 @@ impl Server {
         self.volumes.delete(name)?;
         self.mirrors.forget(name);
         self.drills.forget_volume(name);
+        self.plans.forget(|subject| subject.split('/').next() == Some(name));
         self.access.forget_volume(name)?;
         tracing::info!(volume = name, "deleted a volume");
         Ok(())
@@ -211,6 +212,7 @@ impl Server {
         })?;
         open.refuse_without_room()?;
         open.luns.delete(lun).map_err(ServerError::files(&name))?;
+        self.plans.forget(|subject| subject == name);
         self.access.retire(&name, self.is_shown(&open, lun))
     }
 

@@ -46,6 +46,11 @@ impl Plans {
         tap
     }
 
+    /// Forgets what is known of subjects that are gone: others can get their names.
+    pub(crate) fn forget(&self, is_gone: impl Fn(&str) -> bool) {
+        self.curves.lock().retain(|subject, _| !is_gone(subject));
+    }
+
     fn find(&self, subject: &str) -> Option<Arc<Curve>> {
         self.curves.lock().get(subject).cloned()
     }

@@ -133,6 +133,7 @@ impl Server {
         let given_up = without_history && self.devices.release_without_history(device)?;
         if given_up || self.devices.release_plain(device)? {
             self.close_device(device, lun.as_deref());
+            self.plans.forget(|subject| subject == device);
             self.access.forget(|name| present_of(name) == device)?;
             return self.jobs.start("release", device, |_| Ok(None));
         }
@@ -142,10 +143,12 @@ impl Server {
         };
         // Who came in between; nobody else can.
         self.close_device(device, lun.as_deref());
-        let (devices, access, mine) = (self.devices.clone(), self.access.clone(), open.clone());
+        let (devices, access, plans) = (self.devices.clone(), self.access.clone(), self.plans.clone());
+        let mine = open.clone();
         let name = device.to_owned();
         let work = move |progress: &Progress| {
             devices.release(&mine, progress)?;
+            plans.forget(|subject| subject == name);
             // Not before: a release that stops leaves the device to those who may open it, and to nobody else.
             access.forget(|export| present_of(export) == name).map(|()| None)
         };
