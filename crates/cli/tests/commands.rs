@@ -2,6 +2,8 @@
 
 mod running;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
@@ -231,6 +233,37 @@ fn devices_that_are_missing_busy_small_or_full_of_something_are_refused() {
     std::fs::OpenOptions::new().write(true).open(&one).unwrap().set_len(256 * MIB).unwrap();
     let grown = server.json(&["volume", "grow", "again"]);
     assert!(grown["size_bytes"].as_u64().unwrap() > 200 * MIB, "it takes what the device has: {grown}");
+}
+
+#[test]
+fn path_that_is_no_text_is_refused_and_no_other_file_is_taken_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    // As what such a name is shown is the name of another file.
+    let names: [&[u8]; 2] = [b"disk\xff", "disk\u{fffd}".as_bytes()];
+    let [meant, other] = names.map(|name| dir.path().join(OsStr::from_bytes(name)));
+    for path in [&meant, &other] {
+        std::fs::File::create(path).and_then(|file| file.set_len(64 << 20)).unwrap();
+    }
+    for arguments in [
+        &["volume", "create", "v", "--device"][..],
+        &["volume", "create", "v", "--size", "64M", "--log-device"],
+        &["volume", "create", "v", "--size", "64M", "--history"],
+        &["device", "adopt", "v", "--origin"],
+        &["trace", "record", "v/db", "--to"],
+        &["mount", "v"],
+    ] {
+        let mut command = cairn();
+        let output =
+            command.args(arguments).arg(&meant).args(["--json", "--data"]).arg(&server.data).output();
+        let message = refused(&output.unwrap(), 2, "usage", arguments);
+        assert!(message.contains("UTF-8"), "{message}");
+    }
+    assert_eq!(server.json(&["volume", "list"]), serde_json::json!([]));
+    assert_eq!(server.json(&["device", "list"]), serde_json::json!([]));
+    for path in [&meant, &other] {
+        assert!(std::fs::read(path).unwrap().iter().all(|byte| *byte == 0), "nothing is written to either");
+    }
 }
 
 #[test]

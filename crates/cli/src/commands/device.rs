@@ -4,7 +4,7 @@ use cairn_base::Interval;
 use cairn_server::api;
 
 use super::export::login_lines;
-use super::volume::segment;
+use super::volume::{absolute_path, segment};
 use crate::arguments::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
 use crate::client::Client;
 use crate::exit::Failure;
@@ -23,7 +23,7 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
                 if let Some(text) = path.to_str().filter(|text| text.starts_with("lun:")) {
                     return Ok(text.to_owned());
                 }
-                Ok(std::path::absolute(path)?.display().to_string())
+                absolute_path(path)
             };
             let request = api::AdoptDevice {
                 name: adopt.name,
@@ -166,7 +166,7 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
 fn enable(asked: &Enable, client: &Client, output: Output) -> Result<(), Failure> {
     let Enable { name, .. } = asked;
     let history = api::VolumeHistory {
-        store: std::path::absolute(&asked.history)?.display().to_string(),
+        store: absolute_path(&asked.history)?,
         store_bytes: asked.history_size.map(|size| size.0),
         placement: asked.placement,
         granularity: asked.granularity.clone(),
@@ -334,7 +334,7 @@ pub fn beneath(asked: &Beneath) -> Result<Option<api::VolumeHistory>, Failure> {
         };
     };
     Ok(Some(api::VolumeHistory {
-        store: std::path::absolute(store)?.display().to_string(),
+        store: absolute_path(store)?,
         store_bytes: asked.history_size.map(|size| size.0),
         placement: asked.placement,
         granularity: asked.granularity.clone(),

@@ -2,6 +2,7 @@
 
 use cairn_server::api::{self, ErrorKind};
 
+use super::volume::absolute_path;
 use crate::arguments::{Mount, Unmount};
 use crate::client::{Client, Place};
 use crate::exit::Failure;
@@ -18,7 +19,7 @@ pub fn run(asked: Mount, client: &Client, output: Output) -> Result<(), Failure>
     let request = api::CreateMount {
         volume: name.volume,
         snapshot: name.snapshot,
-        directory: std::path::absolute(directory)?.display().to_string(),
+        directory: absolute_path(&directory)?,
         allow_other: asked.allow_other,
         devices: asked.dev,
         set_user_id: asked.suid,

@@ -261,12 +261,20 @@ fn role(role: api::VolumeRole) -> &'static str {
     }
 }
 
-/// Devices as the server must name them: it has another working directory.
+/// Devices as the server must name them.
 pub fn absolute(devices: &[PathBuf]) -> Result<Vec<String>, Failure> {
-    let one = |path: &PathBuf| {
-        std::path::absolute(path as &Path).map(|path| path.display().to_string()).map_err(Failure::from)
-    };
-    devices.iter().map(one).collect()
+    devices.iter().map(|path| absolute_path(path)).collect()
+}
+
+/// A path as the server must name it, which has another working directory. It is told as text: one that is none would be another path there, which may be that of another file.
+pub fn absolute_path(path: &Path) -> Result<String, Failure> {
+    std::path::absolute(path)?.into_os_string().into_string().map_err(|path| {
+        Failure::new(
+            ErrorKind::Usage,
+            format!("the path `{}` is not UTF-8, and the server is told paths as text", path.display()),
+            "name it by a symbolic link, or rename it",
+        )
+    })
 }
 
 /// A name as one segment of a path; the server decides whether it is a name.

@@ -4,6 +4,7 @@ use cairn_server::api::{self, ErrorKind};
 
 use crate::arguments::RecordTrace;
 use crate::client::Client;
+use crate::commands::volume::absolute_path;
 use crate::exit::Failure;
 use crate::instant::show;
 use crate::output::{Output, duration, size, table};
@@ -40,7 +41,7 @@ pub fn run(asked: &RecordTrace, client: &Client, output: Output) -> Result<(), F
     };
     let request = api::RecordExport {
         export: export.clone(),
-        file: std::path::absolute(file)?.display().to_string(),
+        file: absolute_path(file)?,
         bytes_max: asked.max.map(|size| size.0),
         time_max_ms: asked.time.map(|time| time.0.as_millis() as u64),
         plain: asked.plain,
