@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -26,13 +25,14 @@ use crate::hooks::Hooks;
 use crate::images::Keep;
 use crate::names;
 use crate::schedules::Schedules;
-use crate::settled::{found, no_answer, silent};
+use crate::settled::{no_answer, silent};
 use crate::state;
 use crate::token::random_bytes;
 use crate::turns::Turns;
 use crate::watchdog::Rounds;
 
 mod beneath;
+mod claims;
 mod clones;
 mod fence;
 mod history;
@@ -48,6 +48,8 @@ mod scrub;
 mod tree;
 mod views;
 mod waiting;
+use claims::refuse_relative;
+pub(crate) use claims::{Claims, is_same};
 pub(crate) use clones::CloneOf;
 use fence::Fence;
 use history::{Beneath, Given, Under};
@@ -186,12 +188,6 @@ pub(crate) struct Volumes {
     others: OnceLock<Weak<dyn Claims>>,
 }
 
-/// Who can have files and disks beside volumes.
-pub(crate) trait Claims: Send + Sync {
-    /// Refuses what is his and not open; what is open is locked.
-    fn refuse_claimed(&self, path: &Path) -> Result<(), ServerError>;
-}
-
 /// Writes files into a folder.
 type Beside<'a> = dyn Fn(&Path) -> Result<(), ServerError> + 'a;
 
@@ -267,13 +263,6 @@ impl Volumes {
             }
         }
         Ok(volumes)
-    }
-
-    /// Asks him too, from now on, before a file or a disk is taken.
-    pub(crate) fn also_ask<T: Claims + 'static>(&self, other: &Arc<T>) {
-        let other: Weak<T> = Arc::downgrade(other);
-        // There is one such, who comes once.
-        let _ = self.others.set(other);
     }
 
     /// What a volume is on outside of the data directory.
@@ -621,30 +610,6 @@ impl Volumes {
             parts.push(Arc::new(device));
         }
         Ok((devices.iter().map(PathBuf::from).collect(), parts))
-    }
-
-    /// Refuses a device of a volume that is not open, of a restore that was cut, or of who else is [asked](Self::also_ask). Those of open ones are locked; of these, one in the middle may begin with zeroes and hold data
-    /// further on.
-    pub(crate) fn refuse_if_claimed(&self, path: &Path) -> Result<(), ServerError> {
-        let unavailable =
-            |(name, entry): (&String, &Entry)| (!matches!(entry, Entry::Open(_))).then(|| name.clone());
-        let closed: Vec<String> = self.entries.read().iter().filter_map(unavailable).collect();
-        for name in closed {
-            let folder = self.folder(&name);
-            let Some(document) = self.places(&name) else {
-                // Any device may be its own, unless there is no document at all.
-                state::load::<Document>(&folder.join("volume.json"))?;
-                continue;
-            };
-            let store = document.history.as_ref().map(Beneath::store);
-            let mut claimed = document.devices.iter().chain(&document.log_devices).chain(store);
-            if claimed.any(|device| is_same(&folder.join(device), path)) {
-                return Err(ServerError::DeviceClaimed { path: path.to_owned(), volume: name });
-            }
-        }
-        self.refuse_if_restored_to(path)?;
-        let other = self.others.get().and_then(Weak::upgrade);
-        other.map_or(Ok(()), |other| other.refuse_claimed(path))
     }
 
     /// Makes a volume's devices ready; paths are as in `volume.json`. `stores` gets the file that was made for a history.
@@ -999,20 +964,8 @@ fn clear_beginning(device: &FileDevice) -> Result<(), ServerError> {
     Ok(device.flush()?)
 }
 
-/// True when both are there and are one file or disk, whatever they are called.
-pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
-    let (Some(one), Some(other)) = (found(one), found(other)) else { return false };
-    let disk = one.file_type().is_block_device() && other.file_type().is_block_device();
-    if disk { one.rdev() == other.rdev() } else { (one.dev(), one.ino()) == (other.dev(), other.ino()) }
-}
-
 fn refuse_if_not_empty(device: &FileDevice, path: &Path) -> Result<(), ServerError> {
     if is_empty(device)? { Ok(()) } else { Err(ServerError::DeviceNotEmpty { path: path.to_owned() }) }
-}
-
-/// Refuses a path that would be another one where the server is started next, or in the folder of a volume.
-fn refuse_relative(what: &'static str, path: &Path) -> Result<(), ServerError> {
-    if path.is_absolute() { Ok(()) } else { Err(ServerError::Invalid { what, rule: "it is absolute" }) }
 }
 
 /// Nothing is where a device begins.
