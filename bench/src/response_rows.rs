@@ -145,7 +145,8 @@ pub(crate) fn response(plan: &Plan, report: &mut Report) -> Result<()> {
 }
 
 /// What a row says that is measured, its unit, and where it stands in what was seen.
-const MEASURED: [(&str, &str, fn(&Seen) -> f64); 5] = [
+type Measured = (&'static str, &'static str, fn(&Seen) -> f64);
+const MEASURED: [Measured; 5] = [
     ("mean from the call", "us", |seen| seen.call_us),
     ("mean response", "us", |seen| seen.mean_us),
     ("p99 of the response", "us", |seen| seen.p99_us),

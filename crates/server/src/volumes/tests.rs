@@ -119,19 +119,6 @@ fn what_belongs_to_a_volume_is_in_its_folder_before_the_volume_is_there() {
 }
 
 #[test]
-fn restored_volume_that_cannot_be_opened_at_its_end_is_listed_and_can_be_deleted() {
-    let folder = tempfile::tempdir().expect("a folder can be made");
-    let volumes = volumes(folder.path());
-    let begin = || volumes.begin_restore("vol0", 4096, &[]).expect("its name is free");
-    // What is on its device was damaged since it was looked at.
-    assert!(begin().finish().is_err(), "there is no volume on the device");
-    let shown = volumes.show("vol0").expect("it has its folder, and is listed");
-    assert_eq!(shown.role, api::VolumeRole::Unavailable);
-    volumes.delete("vol0").expect("it can be deleted");
-    drop(begin());
-}
-
-#[test]
 fn clone_whose_snapshot_goes_meanwhile_leaves_nothing() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let volumes = volumes(folder.path());
