@@ -34,6 +34,7 @@ use crate::watchdog::Rounds;
 mod beneath;
 mod claims;
 mod clones;
+mod deleting;
 mod fence;
 mod history;
 mod log;
@@ -51,6 +52,7 @@ mod waiting;
 use claims::refuse_relative;
 pub(crate) use claims::{Claims, is_same};
 pub(crate) use clones::CloneOf;
+use deleting::remove_left;
 use fence::Fence;
 use history::{Beneath, Given, Under};
 use log::LogFile;
@@ -71,8 +73,6 @@ const WRITE_BACK_THREADS: usize = 1;
 /// How long opening waits for the lock of a server that was just killed, and how often it looks.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
-/// Between two looks whether somebody has a deleted volume still.
-const CLOSE_PAUSE: Duration = Duration::from_millis(100);
 /// The part of a device that must be zero before it is taken: where partition tables and file systems begin.
 const MUST_BE_EMPTY: u64 = 128 << 10;
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -668,53 +668,6 @@ impl Volumes {
         Ok(Parts { log, under, ..Parts::of(paths, devices) })
     }
 
-    /// Deletes a volume. Devices that the user named, for blocks or for the log, are cleared at their beginning, so that they can be named again.
-    pub(crate) fn delete(&self, name: &str) -> Result<(), ServerError> {
-        let by = "it is being deleted";
-        let _turn = self.turns.take(&[name], by)?;
-        self.refuse_if_cloned(name)?;
-        let folder = self.folder(name);
-        let entry = {
-            let mut entries = self.entries.write();
-            let there = entries.get_mut(name).ok_or_else(|| not_found(name))?;
-            if let Entry::Away { by } = there {
-                return Err(ServerError::Busy { name: name.to_owned(), by });
-            }
-            // Its devices are its own until its folder is gone.
-            std::mem::replace(there, Entry::Away { by })
-        };
-        let emptied = match &entry {
-            Entry::Open(open) => open.end().and_then(|()| open.clear_devices(&folder)),
-            Entry::Away { .. } | Entry::Unavailable(_) => Ok(()),
-        };
-        let closed_last = match &entry {
-            Entry::Open(open) if open.paths.iter().all(|path| path.starts_with(&folder)) => {
-                Some(open.clone())
-            }
-            // Who makes another volume on its devices finds them free.
-            _ => None,
-        };
-        drop(entry);
-        let grave = self.dir.join(format!(".{name}.old"));
-        let buried = emptied.and_then(|()| {
-            fs::rename(&folder, &grave)
-                .and_then(|()| state::sync_parent(&folder))
-                .map_err(ServerError::path("delete", &folder))
-        });
-        if let Err(error) = buried {
-            // It is closed, and still there: its name stays taken, and deleting it again leaves the devices that failed alone.
-            self.entries.write().insert(name.to_owned(), Entry::Unavailable(Arc::new(error)));
-            return self.get(name).map(drop);
-        }
-        self.entries.write().remove(name);
-        self.keeps.lock().remove(name);
-        remove_left(&grave);
-        if let Some(open) = closed_last {
-            close_apart(open);
-        }
-        Ok(())
-    }
-
     /// Ends the commands around snapshots that run.
     pub(crate) fn end_hooks(&self) {
         self.all().iter().for_each(|open| open.hooks.end());
@@ -916,33 +869,6 @@ fn not_found(name: &str) -> ServerError {
 }
 
 /// Removes a folder that is nobody's any more. One that can't be, as its disk fails or something is mounted in it, takes room and harms nobody: the next start tries again.
-/// Closes the files of a volume that is deleted, once nobody else has them. Who closes such a file last waits until its blocks are free, which takes minutes where the file system discards each
-/// of many: that is none who answers somebody, nor one with a lock that others want.
-fn close_apart(open: Arc<OpenVolume>) {
-    let name = format!("close-{}", open.name);
-    let close = move || {
-        while Arc::strong_count(&open) > 1 {
-            std::thread::sleep(CLOSE_PAUSE);
-        }
-        let parts = open.parts.clone();
-        drop(open);
-        // An image of it, or a mirror, may have it still.
-        while parts.iter().any(|part| Arc::strong_count(part) > 1) {
-            std::thread::sleep(CLOSE_PAUSE);
-        }
-    };
-    // Without a thread they are closed here and now.
-    if let Err(error) = std::thread::Builder::new().name(name).spawn(close) {
-        tracing::warn!(%error, "no thread closes the files of a deleted volume");
-    }
-}
-
-fn remove_left(folder: &Path) {
-    if let Err(error) = fs::remove_dir_all(folder) {
-        tracing::warn!(path = %folder.display(), %error, "what is left of a volume that is gone can't be removed");
-    }
-}
-
 fn new_rehearsal() -> Arc<Rehearsal> {
     Arc::new(Rehearsal::new(u64::from_le_bytes(random_bytes())))
 }

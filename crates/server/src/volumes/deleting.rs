@@ -1,0 +1,85 @@
+//! Deleting a volume: its name is free at once, and its blocks when its file system gets to it.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_device::FileDevice;
+
+use super::{Entry, Volumes, not_found};
+use crate::error::ServerError;
+use crate::state;
+
+/// Between two looks whether somebody has a deleted volume still.
+const CLOSE_PAUSE: Duration = Duration::from_millis(100);
+
+impl Volumes {
+    /// Deletes a volume. Devices that the user named, for blocks or for the log, are cleared at their beginning, so that they can be named again.
+    pub(crate) fn delete(&self, name: &str) -> Result<(), ServerError> {
+        let by = "it is being deleted";
+        let _turn = self.turns.take(&[name], by)?;
+        self.refuse_if_cloned(name)?;
+        let folder = self.folder(name);
+        let entry = {
+            let mut entries = self.entries.write();
+            let there = entries.get_mut(name).ok_or_else(|| not_found(name))?;
+            if let Entry::Away { by } = there {
+                return Err(ServerError::Busy { name: name.to_owned(), by });
+            }
+            // Its devices are its own until its folder is gone.
+            std::mem::replace(there, Entry::Away { by })
+        };
+        let emptied = match &entry {
+            Entry::Open(open) => open.end().and_then(|()| open.clear_devices(&folder)),
+            Entry::Away { .. } | Entry::Unavailable(_) => Ok(()),
+        };
+        let closed_last = match &entry {
+            Entry::Open(open) if open.paths.iter().all(|path| path.starts_with(&folder)) => {
+                open.parts.clone()
+            }
+            // Who makes another volume on its devices finds them free.
+            _ => Vec::new(),
+        };
+        drop(entry);
+        let grave = self.dir.join(format!(".{name}.old"));
+        let buried = emptied.and_then(|()| {
+            fs::rename(&folder, &grave)
+                .and_then(|()| state::sync_parent(&folder))
+                .map_err(ServerError::path("delete", &folder))
+        });
+        if let Err(error) = buried {
+            // It is closed, and still there: its name stays taken, and deleting it again leaves the devices that failed alone.
+            self.entries.write().insert(name.to_owned(), Entry::Unavailable(Arc::new(error)));
+            return self.get(name).map(drop);
+        }
+        self.entries.write().remove(name);
+        self.keeps.lock().remove(name);
+        remove_left(&grave);
+        if !closed_last.is_empty() {
+            close_apart(name, closed_last);
+        }
+        Ok(())
+    }
+}
+
+/// Closes the files of a volume that is deleted, once nobody else has them. Who closes such a file last waits until its blocks are free, which takes minutes where the file system discards each
+/// of many: that is none who answers somebody, nor one with a lock that others want.
+fn close_apart(volume: &str, files: Vec<Arc<FileDevice>>) {
+    // An image of it, or a mirror, may have it still.
+    let close = move || {
+        while files.iter().any(|file| Arc::strong_count(file) > 1) {
+            std::thread::sleep(CLOSE_PAUSE);
+        }
+    };
+    // Without a thread they are closed here and now.
+    if let Err(error) = std::thread::Builder::new().name(format!("close-{volume}")).spawn(close) {
+        tracing::warn!(volume, %error, "no thread closes the files of a deleted volume");
+    }
+}
+
+pub(super) fn remove_left(folder: &Path) {
+    if let Err(error) = fs::remove_dir_all(folder) {
+        tracing::warn!(path = %folder.display(), %error, "what is left of a volume that is gone can't be removed");
+    }
+}
