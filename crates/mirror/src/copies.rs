@@ -409,6 +409,8 @@ pub struct Verified {
     pub differences: Vec<Difference>,
     /// All of them.
     pub differences_total: u64,
+    /// Those that are whole on both sides: nothing mends them.
+    pub contradictions: u64,
     /// What was repaired.
     pub mended: Mended,
 }
@@ -619,6 +621,7 @@ impl Comparing<'_> {
 
     fn tell(&mut self, difference: Difference) {
         self.verified.differences_total += 1;
+        self.verified.contradictions += u64::from(difference.kind == DifferenceKind::Contradiction);
         if self.verified.differences.len() < TOLD_MAX {
             self.verified.differences.push(difference);
         }

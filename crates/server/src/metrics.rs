@@ -361,6 +361,11 @@ impl Scrape {
                 m.verified.as_ref().map(|verified| (verified.left_here + verified.left_there) as f64)
             }),
         )?;
+        page.gauges(
+            "mirror_contradicting_blocks",
+            "Blocks that the last comparison found whole on both sides and not the same",
+            of_each(|m| m.verified.as_ref().map(|verified| verified.contradictions as f64)),
+        )?;
         self.drills(page)?;
         let followers = &self.status.followers;
         let of_follower = |value: fn(&api::Follower, u64) -> Option<f64>| {

@@ -223,6 +223,21 @@ fn verified(job: api::Job, client: &Client, output: Output) -> Result<(), Failur
             print_line(&format!("{}: {}", verified.name, comparison(&verified)));
         }
     }
+    outcome_of(&verified)
+}
+
+/// What a comparison comes to: a failure for what is not as it should be afterwards.
+fn outcome_of(verified: &api::MirrorVerify) -> Result<(), Failure> {
+    if verified.contradictions > 0 {
+        return Err(Failure::new(
+            ErrorKind::Damaged,
+            format!(
+                "{}: {} block(s) are whole on both sides and not the same: the mirror is not to be trusted",
+                verified.name, verified.contradictions
+            ),
+            "do not fail over to it; keep the logs of both servers, `cairn mirror delete` it and make it anew",
+        ));
+    }
     let mended = verified.mended_here + verified.mended_there;
     let left = verified.left_here + verified.left_there;
     if verified.differences_total <= mended && left == 0 {

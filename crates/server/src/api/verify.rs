@@ -41,7 +41,9 @@ pub struct MirrorVerify {
     pub network_bytes: u64,
     /// What is damaged on either side, or differs.
     pub differences_total: u64,
-    /// The first thousand of them.
+    /// Those that are whole on both sides and not the same: the mirror is not to be trusted.
+    pub contradictions: u64,
+    /// The first thousand of all.
     pub differences: Vec<CheckFinding>,
     /// Blocks here that were brought from the source.
     pub mended_here: u64,

@@ -192,6 +192,26 @@ impl Facts<'_> {
     }
 
     fn judge(&self) -> Judged {
+        let judged = self.judge_state();
+        let found = self.document.verified.as_ref().map_or(0, |verified| verified.contradictions);
+        if found == 0 || self.failed_over || self.followed {
+            return judged;
+        }
+        let name = self.name;
+        Judged {
+            reason: format!(
+                "the last comparison found {found} block(s) that are whole on both sides and not the same: it is not to be trusted"
+            ),
+            remedy: Some(format!(
+                "do not fail over to it; keep the logs of both servers, `cairn mirror delete {name}`, and make it anew; `cairn mirror verify {name}` compares once more"
+            )),
+            check: 2,
+            ..judged
+        }
+    }
+
+    /// What it is at, whatever a comparison has found.
+    fn judge_state(&self) -> Judged {
         let name = self.name;
         let late = self.over_rpo();
         let (state, reason, remedy, check) = if self.followed {

@@ -194,6 +194,7 @@ impl Mirrors {
             read_there_bytes: verified.read_there * BLOCK,
             network_bytes,
             differences_total: verified.differences_total,
+            contradictions: verified.contradictions,
             differences: verified.differences.iter().map(show).collect(),
             mended_here: mended.here,
             mended_there: mended.there,

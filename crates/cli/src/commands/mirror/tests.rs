@@ -2,7 +2,7 @@
 
 use cairn_server::api;
 
-use super::judge;
+use super::{judge, outcome_of};
 
 /// A mirror in a state of this level, which is behind by a minute.
 fn behind(state: &str, check: u8) -> api::Mirror {
@@ -33,4 +33,12 @@ fn mirror_is_judged_by_the_lag_that_is_given_and_not_by_its_own_whatever_it_does
         assert_eq!(judge(&behind(state, 2), long).0, 2, "{state}");
     }
     assert_eq!(judge(&behind("mirrored", 0), short).0, 2, "it is past what is given");
+}
+
+#[test]
+fn blocks_that_contradict_are_told_however_much_was_mended() {
+    let mended = api::MirrorVerify { differences_total: 1, mended_here: 1, ..Default::default() };
+    assert!(outcome_of(&mended).is_ok());
+    let contradicts = api::MirrorVerify { contradictions: 1, ..mended };
+    assert!(outcome_of(&contradicts).is_err());
 }
