@@ -402,7 +402,10 @@ impl Mirrors {
     pub(crate) fn forget(&self, name: &str) {
         // Let go of without the lock: it may be the last that has the volume.
         let known = self.relations.lock().remove(name);
-        drop(known);
+        if let Some(relation) = known {
+            // What still runs for it writes nothing down: another mirror can have its name and its place.
+            relation.retire();
+        }
         self.unread.lock().remove(name);
         self.consents.forget(name);
     }
