@@ -608,6 +608,8 @@ fn what_comes_into_the_part_that_is_dumped_is_in_the_next_level_however_old_it_i
         mounted.server.good(&[&["dump", &level, "-f", &file, "vol0"], more].concat());
     };
     part("0");
+    // No path ends with a slash, so such a pattern would leave out nothing.
+    mounted.server.bad(2, "usage", &["dump", "-0", "-f", "/dev/null", "vol0", "--exclude", "cache/"]);
     dump("0", &["--exclude", "cache"]);
     wait_for_the_next_second();
     fs::rename(mounted.path("archive/old"), mounted.path("home/old")).unwrap();

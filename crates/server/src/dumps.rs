@@ -325,6 +325,11 @@ fn globs(patterns: &[String]) -> Result<Option<GlobSet>, ServerError> {
     let wrong = |reason: globset::Error| ServerError::BadRequest { reason: reason.to_string() };
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
+        // No path ends so: it would leave out nothing.
+        if pattern.ends_with('/') {
+            let rule = "it has no slash at its end: files and directories are left out alike";
+            return Err(ServerError::Invalid { what: "a pattern of what to leave out", rule });
+        }
         let whole = match pattern.strip_prefix('/') {
             Some(path) => path.to_owned(),
             None if pattern.contains('/') => pattern.clone(),
