@@ -24,6 +24,10 @@ fn arguments() -> Result<Arguments> {
     let mut words = std::env::args().skip(1).peekable();
     while let Some(word) = words.next() {
         match word.as_str() {
+            "--help" | "-h" => {
+                println!("{USAGE}");
+                std::process::exit(0);
+            }
             "--trace" => parsed.print = true,
             "--kind" => {
                 let name = words.next().unwrap_or_default();
