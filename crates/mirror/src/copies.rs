@@ -579,16 +579,16 @@ fn region_answer(answer: Answer) -> Result<Option<RegionAnswer>, MirrorError> {
     }
 }
 
-struct Comparing<'a> {
-    verified: &'a mut Verified,
-    at: &'a mut VerifyProgress,
+pub(crate) struct Comparing<'a> {
+    pub(crate) verified: &'a mut Verified,
+    pub(crate) at: &'a mut VerifyProgress,
     /// The source has this root.
-    both: bool,
+    pub(crate) both: bool,
 }
 
 impl Comparing<'_> {
     /// Finds the blocks of a region that are not as they should be; `theirs` where the digests differ.
-    fn note(&mut self, snapshot: SnapshotId, own: &Region, theirs: Option<&RegionAnswer>) {
+    pub(crate) fn note(&mut self, snapshot: SnapshotId, own: &Region, theirs: Option<&RegionAnswer>) {
         let list: HashMap<Vbn, (Checksum, bool)> = theirs
             .map(|theirs| theirs.list.iter().map(|(vbn, sum, sound)| (*vbn, (*sum, *sound))).collect())
             .unwrap_or_default();

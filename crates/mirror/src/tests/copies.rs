@@ -6,13 +6,13 @@ use std::sync::atomic::AtomicBool;
 
 use cairn_base::{Checksum, ManualClock, Rng, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_device::{Device, MemoryDevice};
-use cairn_volume::{Look, Part, Piece, Place, Position, Role, Until, Volume};
+use cairn_volume::{Look, Part, Piece, Place, Position, Region, Role, Until, Volume};
 
 use super::harness::{BLOCKS, Pair, assert_clean, fingerprint};
-use crate::copies::{Asks, CopiesAnswer, CopiesRequest, RegionAnswer, RegionOf};
+use crate::copies::{Asks, Comparing, CopiesAnswer, CopiesRequest, RegionAnswer, RegionOf};
 use crate::message::{Answer, Request};
 use crate::wire::Frame;
-use crate::{Difference, DifferenceKind, Mended, Verified, VerifyWork};
+use crate::{Difference, DifferenceKind, Mended, Verified, VerifyProgress, VerifyWork};
 
 /// A pair whose devices the test can spoil.
 fn pair(seed: u64) -> (Pair, [Arc<dyn Device>; 2]) {
@@ -310,4 +310,21 @@ fn blocks_that_are_given_are_taken_only_where_they_are_missing() {
     let right = vec![(damaged.vbn, damaged.checksum, good)];
     assert_eq!(give(right), Answer::Copies(CopiesAnswer::Mended(1)));
     assert_eq!(scrub(&pair.source), 0);
+}
+
+#[test]
+fn blocks_that_are_whole_on_both_sides_and_not_the_same_are_counted_by_themselves() {
+    let sum = |number: u8| Checksum([number; 16]);
+    let piece = |vbn: u64, checksum, sound| Piece { vbn: Vbn(vbn), checksum, place: Place::Unknown, sound };
+    // The same, another content, damaged here, damaged there, here alone; and one there alone.
+    let pieces = [(1, true), (2, true), (3, false), (4, true), (5, true)];
+    let pieces = pieces.map(|(vbn, sound)| piece(vbn, sum(vbn as u8), sound)).to_vec();
+    let own = Region { pieces, ..Region::default() };
+    let there = [(1, 1, true), (2, 9, true), (3, 3, true), (4, 4, false), (6, 6, true)];
+    let list = there.map(|(vbn, number, sound)| (Vbn(vbn), sum(number), sound)).to_vec();
+    let theirs = RegionAnswer { digest: sum(0), read: 0, incomplete: false, list };
+    let (mut verified, mut at) = (Verified::default(), VerifyProgress::default());
+    Comparing { verified: &mut verified, at: &mut at, both: true }.note(SnapshotId(1), &own, Some(&theirs));
+    assert_eq!(of_kind(&verified, DifferenceKind::Contradiction), BTreeSet::from([2, 5, 6]));
+    assert_eq!((verified.differences_total, verified.contradictions), (5, 3));
 }
