@@ -19,7 +19,6 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cairn_base::SnapshotId;
 use cairn_files::{Tree, TreeError};
 use cairn_frontend_fuse::{self as fuse, Follows, Mount, MountError, MountOptions, MountsWatch, View};
 use cairn_volume::{Image, Volume};
@@ -75,8 +74,6 @@ struct Mounted {
     read_only: bool,
     /// Why it is still read-only, of a mirror that was failed over.
     stays: Option<String>,
-    /// The snapshots when it was last looked at.
-    snapshots: Vec<(SnapshotId, String)>,
 }
 
 struct Entry {
@@ -698,8 +695,7 @@ impl Mounts {
         if !read_only {
             open.is_mounted_by(&mount);
         }
-        let snapshots = names_of(&open);
-        Ok(Mounted { mount, open, read_only, stays: None, snapshots })
+        Ok(Mounted { mount, open, read_only, stays: None })
     }
 
     /// The live tree for a mount. Another mount of the same tree would have a cache of its own, and neither would see what the other writes.
@@ -722,23 +718,15 @@ impl Mounts {
     /// One look: mirrors that moved on, snapshots that went, mounts that somebody took away.
     fn look(&self) {
         self.forget_ended();
-        let mut work: Vec<(Arc<Mount>, Vec<String>)> = Vec::new();
-        {
-            let mut entries = self.entries.lock();
+        let mounts: Vec<Arc<Mount>> = {
+            let entries = self.entries.lock();
             if entries.is_empty() {
                 return;
             }
-            for mounted in entries.iter_mut().filter_map(|entry| entry.state.as_mut().ok()) {
-                let now = names_of(&mounted.open);
-                let before = std::mem::replace(&mut mounted.snapshots, now);
-                let gone = before.into_iter().filter(|one| !mounted.snapshots.contains(one));
-                work.push((mounted.mount.clone(), gone.map(|(_, name)| name).collect()));
-            }
-        }
-        for (mount, gone) in work {
-            mount.refresh();
-            gone.iter().for_each(|name| mount.forget_snapshot(name));
-        }
+            let mounted = entries.iter().filter_map(|entry| entry.state.as_ref().ok());
+            mounted.map(|mounted| mounted.mount.clone()).collect()
+        };
+        mounts.iter().for_each(|mount| mount.refresh());
         if !self.ending.load(Ordering::Acquire) {
             self.forget_unmounted();
             self.make_waiting();
@@ -811,10 +799,6 @@ fn refuse_if_elsewhere(entries: &[Entry], index: usize) -> Result<(), ServerErro
             Err(ServerError::Mounted { name: record.name(), directory: other.record.directory.clone() })
         }
     }
-}
-
-fn names_of(open: &OpenVolume) -> Vec<(SnapshotId, String)> {
-    open.volume.snapshots().into_iter().map(|snapshot| (snapshot.id, snapshot.name)).collect()
 }
 
 /// Takes away what a server that died has left on a directory: everything there fails with `ENOTCONN`, also looking at it.

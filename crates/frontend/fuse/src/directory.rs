@@ -120,7 +120,7 @@ fn read_snapshots(
             return Ok(());
         }
         // One that has no such directory, or no files at all, is not listed.
-        let Ok(slot) = shown.snapshot(snapshot.id) else { continue };
+        let Ok(slot) = shown.snapshot(&snapshot) else { continue };
         let Ok(file) = in_snapshot(shown, &slot, directory) else { continue };
         let Ok(stat) = slot.tree.stat(file) else { continue };
         let number = shown.number(&slot, file)?;

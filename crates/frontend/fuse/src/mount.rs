@@ -112,7 +112,8 @@ impl Mount {
         self.connection.has_ended()
     }
 
-    /// Moves a mount of a mirror on to what that shows now: whoever comes from the root from now on is in it.
+    /// Moves a mount of a mirror on to what that shows now: whoever comes from the root from now on is in it. And has the kernel forget snapshots that are gone or have other names, so that their blocks can be
+    /// used again.
     ///
     /// Takes locks of the kernel, so not to be called by a thread that holds what a file operation needs.
     pub fn refresh(&self) {
@@ -128,13 +129,13 @@ impl Mount {
                 tracing::error!(point = %self.point.display(), %error, "a mount stays at its image");
             }
         }
-    }
-
-    /// Has the kernel forget a snapshot that is gone or has another name, so that its blocks can be used again.
-    pub fn forget_snapshot(&self, name: &str) {
         let shown = &self.connection.files.shown;
+        let gone = shown.gone();
+        if gone.is_empty() {
+            return;
+        }
         for directory in shown.looked_into() {
-            self.connection.forget_name(directory, name.as_bytes());
+            gone.iter().for_each(|name| self.connection.forget_name(directory, name.as_bytes()));
         }
         // What was only listed the kernel does not know, and so does not forget.
         shown.drop_unknown();

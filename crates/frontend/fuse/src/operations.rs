@@ -263,7 +263,7 @@ impl FileSystem {
     fn lookup_snapshot(&self, directory: FileId, name: &[u8]) -> Answer {
         let snapshots = self.shown.snapshots();
         let found = snapshots.iter().find(|snapshot| snapshot.name.as_bytes() == name);
-        let slot = self.shown.snapshot(found.ok_or(errno::ENOENT)?.id)?;
+        let slot = self.shown.snapshot(found.ok_or(errno::ENOENT)?)?;
         let file = directory::in_snapshot(&self.shown, &slot, directory)?;
         let stat = slot.tree.stat(file).map_err(errno)?;
         directory::snapshot_entry(&self.shown, &slot, directory, &stat).map(bytes)

@@ -74,6 +74,8 @@ pub(crate) struct Shown {
     top_names: Mutex<HashSet<Vec<u8>>>,
     /// Directories in whose `.snapshot` the kernel was told of a snapshot.
     looked_into: Mutex<HashSet<FileId>>,
+    /// Snapshots that somebody saw, by the names that they had.
+    seen: Mutex<HashSet<(SnapshotId, String)>>,
 }
 
 impl Shown {
@@ -85,6 +87,7 @@ impl Shown {
             slots: RwLock::default(),
             top_names: Mutex::default(),
             looked_into: Mutex::default(),
+            seen: Mutex::default(),
             view: view.clone(),
         };
         match view {
@@ -201,6 +204,16 @@ impl Shown {
         directories.iter().filter_map(number).collect()
     }
 
+    /// The names of snapshots that somebody saw and that are no more: they were deleted, or have other names.
+    pub(crate) fn gone(&self) -> Vec<String> {
+        let mut seen = self.seen.lock();
+        if seen.is_empty() {
+            return Vec::new();
+        }
+        let now: HashSet<_> = self.snapshots().into_iter().map(|one| (one.id, one.name)).collect();
+        seen.extract_if(|one| !now.contains(one)).map(|(_, name)| name).collect()
+    }
+
     /// The kernel knows a file so many times less.
     pub(crate) fn forget(&self, number: u64, lookups: u64) {
         let Some(node) = Node::of_number(number) else { return };
@@ -258,8 +271,10 @@ impl Shown {
         self.volume().map(|volume| volume.snapshots()).unwrap_or_default()
     }
 
-    /// A snapshot's tree.
-    pub(crate) fn snapshot(&self, id: SnapshotId) -> Result<Arc<Slot>, i32> {
+    /// The tree of a snapshot, which somebody sees.
+    pub(crate) fn snapshot(&self, snapshot: &Snapshot) -> Result<Arc<Slot>, i32> {
+        let id = snapshot.id;
+        self.seen.lock().insert((id, snapshot.name.clone()));
         {
             let slots = self.slots.read();
             if let Some(slot) = slots.by_snapshot.get(&id).and_then(|number| slots.by_number.get(number)) {
