@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -29,12 +29,19 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Without its server: whoever uses it is told.
+    /// Without its server: whoever uses it is told. What comes before the kernel has let go is broken off.
     pub(crate) fn is_gone(&self) -> Result<()> {
-        match std::fs::read_dir(&self.folder) {
-            Ok(_) => bail!("without its server the mount answers"),
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => Ok(()),
-            Err(error) => bail!("without its server the mount says: {error}"),
+        use rustix::io::Errno;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let Err(error) = std::fs::read_dir(&self.folder) else {
+                bail!("without its server the mount answers");
+            };
+            match Errno::from_io_error(&error) {
+                Some(Errno::NOTCONN) => return Ok(()),
+                Some(Errno::CONNABORTED | Errno::CANCELED) if Instant::now() < deadline => {}
+                _ => bail!("without its server the mount says: {error}"),
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 //! Data travels in [`Segments`]: pieces of reference-counted, aligned 4 KiB [`Block`]s, so that a block goes
 //! from a socket to a disk, or from the cache to a socket, without being copied.
 //!
-//! This is the only crate with `unsafe` code.
+//! This crate has `unsafe` code; but for the rings of FUSE no other one has.
 
 mod admission;
 mod begun;

@@ -93,6 +93,7 @@ kernel_structs! {
         attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], stat: fuse_statx,
     } = 288;
     fuse_notify_inval_inode_out { ino: u64, off: i64, len: i64, } = 24;
+    fuse_notify_retrieve_out { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32, } = 32;
     fuse_notify_inval_entry_out { parent: u64, namelen: u32, flags: u32, } = 16;
 }
 
@@ -158,6 +159,7 @@ pub(crate) mod init {
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub(crate) const ALLOW_IDMAP: u64 = 1 << 40;
+    pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Which fields of [`fuse_setattr_in`] are meant.
@@ -190,6 +192,7 @@ pub(crate) const STATX_BASIC_STATS_AND_BTIME: u32 = 0xfff;
 /// What the server tells the kernel unasked.
 pub(crate) const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
 pub(crate) const FUSE_NOTIFY_INVAL_ENTRY: i32 = 3;
+pub(crate) const FUSE_NOTIFY_RETRIEVE: i32 = 5;
 
 /// Errors that are given here and not by the tree, as Linux numbers them.
 pub(crate) mod errno {

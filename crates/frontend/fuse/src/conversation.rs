@@ -3,8 +3,7 @@
 //! Whatever the bytes are, the answer is one that the kernel takes: its length is its own, it names the request, an error is one of Linux's and has nothing behind it. A request that
 //! is not understood is answered too, as somebody waits for it.
 
-use std::convert::Infallible;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 
 use cairn_device::Segments;
 use zerocopy::IntoBytes;
@@ -51,8 +50,8 @@ pub(crate) enum Step {
     Answer { unique: u64, answer: Answer },
     /// These bytes of a file are, or the number of an error.
     Data { unique: u64, data: Result<Segments, i32> },
-    /// The same for a write, once the kernel has forgotten what it holds of these bytes of a file: from `offset` on, `length` of them.
-    AfterForgetting { unique: u64, answer: Answer, node: u64, offset: u64, length: u64 },
+    /// The same for a write, once the kernel has forgotten what it holds of these bytes of a file.
+    AfterForgetting { unique: u64, answer: Answer, stretch: fuse_notify_inval_inode_out },
     /// It has none.
     Silence,
     /// It is answered ([`FileSystem::answer_late`]) once the kernel has sent what it holds of the file with this number.
@@ -85,7 +84,8 @@ impl FileSystem {
         let unique = request.header.unique;
         match &request.operation {
             Operation::Init { arguments, flags2 } => {
-                Step::Answer { unique, answer: self.agree(arguments, *flags2) }
+                let answer = self.agree(arguments, *flags2, 0).map(|agreed| agreed.as_bytes().to_vec());
+                Step::Answer { unique, answer }
             }
             Operation::Forget { lookups } => {
                 self.shown.forget(request.header.nodeid, *lookups);
@@ -111,8 +111,9 @@ impl FileSystem {
     fn write_step(&self, header: &fuse_in_header, write: &fuse_write_in, answer: Answer) -> Step {
         let (unique, node) = (header.unique, header.nodeid);
         if self.may_be_outdated_by(node, write) {
-            let (offset, length) = (write.offset, u64::from(write.size));
-            return Step::AfterForgetting { unique, answer, node, offset, length };
+            let (off, len) = (write.offset.cast_signed(), write.size.into());
+            let stretch = fuse_notify_inval_inode_out { ino: node, off, len };
+            return Step::AfterForgetting { unique, answer, stretch };
         }
         Step::Answer { unique, answer }
     }
@@ -123,15 +124,15 @@ impl FileSystem {
         self.answer(&request)
     }
 
-    fn agree(&self, theirs: &fuse_init_in, flags2: u32) -> Answer {
+    /// What is answered to an INIT: of what is wanted for every mount, and of the bits in `more`, all that the kernel offers.
+    pub(crate) fn agree(&self, theirs: &fuse_init_in, flags2: u32, more: u64) -> Result<fuse_init_out, i32> {
         if theirs.major != FUSE_KERNEL_VERSION || theirs.minor < FUSE_KERNEL_MINOR_MIN {
             tracing::error!(major = theirs.major, minor = theirs.minor, "this kernel's FUSE is too old");
             return Err(errno::EPROTO);
         }
-        let offered = u64::from(theirs.flags) | u64::from(flags2) << 32;
         let own = if self.shown.is_live() { init::WRITEBACK_CACHE } else { init::EXPLICIT_INVAL_DATA };
-        let agreed = (WANTED | own) & offered;
-        let answer = fuse_init_out {
+        let agreed = (WANTED | own | more) & offered(theirs, flags2);
+        Ok(fuse_init_out {
             major: FUSE_KERNEL_VERSION,
             minor: FUSE_KERNEL_MINOR_VERSION,
             max_readahead: theirs.max_readahead.max(WRITE_MAX as u32),
@@ -143,9 +144,13 @@ impl FileSystem {
             time_gran: 1,
             max_pages: PAGES_MAX,
             ..fuse_init_out::default()
-        };
-        Ok(answer.as_bytes().to_vec())
+        })
     }
+}
+
+/// What the kernel can do, as bits of [`init`].
+pub(crate) fn offered(theirs: &fuse_init_in, flags2: u32) -> u64 {
+    u64::from(theirs.flags) | u64::from(flags2) << 32
 }
 
 /// The number of a request, of which nothing else need be understood.
@@ -182,17 +187,6 @@ pub(crate) fn with_data<T>(
     write(&parts)
 }
 
-/// Reads a request as the kernel would give it.
-fn fill(parts: &mut [IoSliceMut<'_>], mut request: &[u8]) -> Result<usize, Infallible> {
-    let length = request.len();
-    for part in parts {
-        let (piece, rest) = request.split_at(request.len().min(part.len()));
-        part[..piece.len()].copy_from_slice(piece);
-        request = rest;
-    }
-    Ok(length)
-}
-
 /// A mount without a kernel: bytes of requests in, bytes of answers out, in one thread. It is what a fuzzer and a test speak with.
 pub struct Unmounted {
     files: FileSystem,
@@ -211,7 +205,7 @@ impl Unmounted {
     pub fn answer(&self, request: &[u8]) -> Option<Vec<u8>> {
         let mut received = Received::new();
         let step = if request.len() <= REQUEST_MAX {
-            let Ok(()) = received.read(|parts| fill(parts, request));
+            received.put(&[request]);
             self.files.take(&mut received)
         } else {
             self.files.step(request)

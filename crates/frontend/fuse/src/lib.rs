@@ -21,6 +21,7 @@ mod error;
 mod mount;
 mod node;
 mod operations;
+mod queues;
 mod received;
 mod request;
 mod session;

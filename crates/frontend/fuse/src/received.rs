@@ -46,13 +46,38 @@ impl Received {
         read: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<(), E> {
         self.length = 0;
-        let missing = BLOCKS - self.blocks.len();
-        BlockMut::append_run(&mut self.blocks, missing);
+        self.make_room(BLOCKS);
         let mut parts = Vec::with_capacity(1 + BLOCKS);
         parts.push(IoSliceMut::new(&mut self.head));
         parts.extend(self.blocks.iter_mut().map(|block| IoSliceMut::new(&mut block[..])));
         self.length = read(&mut parts)?;
         Ok(())
+    }
+
+    /// Fills the memory with a request that lies in pieces, of [`REQUEST_MAX`] bytes at most.
+    pub(crate) fn put(&mut self, request: &[&[u8]]) {
+        self.length = request.iter().map(|piece| piece.len()).sum();
+        self.make_room(self.length.saturating_sub(HEAD).div_ceil(BLOCK_SIZE));
+        let mut rooms =
+            std::iter::once(&mut self.head[..]).chain(self.blocks.iter_mut().map(|block| &mut block[..]));
+        let mut room: &mut [u8] = &mut [];
+        for piece in request {
+            let mut piece = *piece;
+            while !piece.is_empty() {
+                if room.is_empty() {
+                    room = rooms.next().unwrap_or_default();
+                }
+                let (now, later) = piece.split_at(piece.len().min(room.len()));
+                let (to, left) = room.split_at_mut(now.len());
+                to.copy_from_slice(now);
+                (piece, room) = (later, left);
+            }
+        }
+    }
+
+    fn make_room(&mut self, blocks: usize) {
+        let missing = blocks.saturating_sub(self.blocks.len());
+        BlockMut::append_run(&mut self.blocks, missing);
     }
 
     /// The write of whole blocks that the request is, with its memory; `None` when it is anything else.

@@ -2,27 +2,46 @@
 //!
 //! Each thread reads one request at a time. None waits for another request, with one exception that is kept off these threads: where an answer needs data that the
 //! kernel still holds, a thread of its own asks for it first, and the ones here take it.
+//!
+//! Where the kernel offers it, requests come by io_uring instead: see [`crate::queues`].
 
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+use cairn_frontend_fuse_ring::Seat;
 use parking_lot::{Condvar, Mutex};
 use zerocopy::IntoBytes;
 
 use crate::abi::*;
-use crate::conversation::{Step, unique_of, with_answer, with_data};
+use crate::conversation::{Step, offered, unique_of, with_answer, with_data};
 use crate::operations::{Answer, FileSystem};
+use crate::queues::{Queue, seats};
 use crate::received::Received;
+use crate::request::{Operation, Request};
 
 /// Threads of a mount: requests wait for devices, not for processors.
 const THREADS: usize = 6;
 
+/// The same where requests come by io_uring.
+const THREADS_BESIDE_QUEUES: usize = 2;
+/// How long what the kernel forgets next may wait there. Nobody waits for it, and otherwise each file that is removed wakes a thread by itself, which costs who removes it more than all the rest.
+const FORGETTING: Duration = Duration::from_millis(20);
+
 /// An open connection to the kernel.
 pub(crate) struct Connection {
-    device: OwnedFd,
+    pub(crate) device: Arc<OwnedFd>,
     pub(crate) files: FileSystem,
+    /// One for each processor, if requests come by io_uring.
+    pub(crate) queues: Vec<Queue>,
+    name: String,
+    /// Those that take requests and have not been waited for. Only one of them adds others.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Counts what was asked for by `have_asked`.
+    asked: AtomicU64,
     ended: Mutex<bool>,
     changed: Condvar,
 }
@@ -35,17 +54,30 @@ impl Connection {
         name: &str,
         on_end: impl FnOnce() + Send + 'static,
     ) -> io::Result<Arc<Self>> {
-        let ended = Mutex::new(false);
-        let connection = Arc::new(Self { device, files, ended, changed: Condvar::new() });
-        let mut threads: Vec<JoinHandle<()>> = Vec::new();
-        for number in 0..THREADS {
-            let own = connection.clone();
-            let thread = std::thread::Builder::new().name(format!("fuse-{number}-{name}"));
-            threads.push(thread.spawn(move || own.serve())?);
+        let device = Arc::new(device);
+        let seats = begin(&device, &files)?;
+        let connection = Arc::new(Self {
+            device,
+            files,
+            queues: seats.iter().map(|_| Queue::default()).collect(),
+            name: name.to_owned(),
+            threads: Mutex::default(),
+            asked: AtomicU64::new(0),
+            ended: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        // By the device comes what is forgotten, and everything should the kernel not take the seats.
+        let is_seated = connection.sit_down(seats);
+        if is_seated {
+            tracing::info!(name, queues = connection.queues.len(), "requests of a mount come by io_uring");
+        }
+        let readers = if is_seated { THREADS_BESIDE_QUEUES } else { THREADS };
+        for number in 0..readers {
+            connection.thread(&number.to_string(), Self::serve)?;
         }
         let own = connection.clone();
         let wait = move || {
-            for thread in threads {
+            while let Some(thread) = own.last_thread() {
                 if thread.join().is_err() {
                     tracing::error!("a thread of a mount had panicked");
                 }
@@ -58,13 +90,29 @@ impl Connection {
         Ok(connection)
     }
 
+    /// Has another thread take requests.
+    pub(crate) fn thread(
+        self: &Arc<Self>,
+        number: &str,
+        work: impl FnOnce(Arc<Self>) + Send + 'static,
+    ) -> io::Result<()> {
+        let own = self.clone();
+        let thread = std::thread::Builder::new().name(format!("fuse-{number}-{}", self.name));
+        self.threads.lock().push(thread.spawn(move || work(own))?);
+        Ok(())
+    }
+
+    fn last_thread(&self) -> Option<JoinHandle<()>> {
+        self.threads.lock().pop()
+    }
+
     /// True once the kernel has let go of the mount.
     pub(crate) fn has_ended(&self) -> bool {
         *self.ended.lock()
     }
 
     /// Waits for the kernel to let go; false when it did not in time.
-    pub(crate) fn wait_for_end(&self, patience: std::time::Duration) -> bool {
+    pub(crate) fn wait_for_end(&self, patience: Duration) -> bool {
         let mut ended = self.ended.lock();
         self.changed.wait_while_for(&mut ended, |ended| !*ended, patience);
         *ended
@@ -93,19 +141,16 @@ impl Connection {
     /// One request; false for the last.
     fn take(self: &Arc<Self>, received: &mut Received) -> bool {
         match self.files.take(received) {
-            Step::Answer { unique, answer } => self.reply(unique, answer),
+            Step::Answer { unique, answer } => reply(&self.device, unique, answer),
             Step::Data { unique, data } => {
                 // As in `reply`.
                 let _ = with_data(unique, data, |parts| rustix::io::writev(&self.device, parts));
             }
-            Step::AfterForgetting { unique, answer, node, offset, length } => {
-                let (offset, length) = (offset.cast_signed(), length.cast_signed());
-                let bytes = fuse_notify_inval_inode_out { ino: node, off: offset, len: length };
-                self.apart(unique, move |own| {
-                    own.notify(FUSE_NOTIFY_INVAL_INODE, &[bytes.as_bytes()]);
-                    answer
-                });
-            }
+            Step::AfterForgetting { unique, answer, stretch } => self.apart(unique, move |own| {
+                own.forget(stretch);
+                answer
+            }),
+            Step::Silence if !self.queues.is_empty() => std::thread::sleep(FORGETTING),
             Step::Silence => {}
             Step::AfterData { node } => {
                 let bytes = received.bytes();
@@ -115,7 +160,7 @@ impl Connection {
                 });
             }
             Step::End { unique } => {
-                self.reply(unique, Ok(Vec::new()));
+                reply(&self.device, unique, Ok(Vec::new()));
                 return false;
             }
         }
@@ -125,17 +170,12 @@ impl Connection {
     /// Answers with what comes of `work`, which has the kernel send or forget what it holds of a file. For that it waits for the threads that take requests, so this is none of them.
     fn apart(self: &Arc<Self>, unique: u64, work: impl FnOnce(&Self) -> Answer + Send + 'static) {
         let own = self.clone();
-        let answer = move || own.reply(unique, work(&own));
+        let answer = move || reply(&own.device, unique, work(&own));
         let spawned = std::thread::Builder::new().name("fuse-data".to_owned()).spawn(answer);
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread for a request");
-            self.reply(unique, Err(errno::EIO));
+            reply(&self.device, unique, Err(errno::EIO));
         }
-    }
-
-    fn reply(&self, unique: u64, answer: Answer) {
-        // Nobody waits for it any more, or the mount is gone: the reader sees that next.
-        let _ = with_answer(unique, answer, |parts| rustix::io::writev(&self.device, parts));
     }
 
     fn notify(&self, code: i32, parts: &[&[u8]]) {
@@ -150,8 +190,21 @@ impl Connection {
 
     /// Has the kernel send the data that it holds of a file, and forget it with the attributes. Waits for that.
     pub(crate) fn forget_content(&self, number: u64) {
-        let all = fuse_notify_inval_inode_out { ino: number, off: 0, len: 0 };
-        self.notify(FUSE_NOTIFY_INVAL_INODE, &[all.as_bytes()]);
+        self.forget(fuse_notify_inval_inode_out { ino: number, off: 0, len: 0 });
+    }
+
+    /// The same for some bytes of it.
+    pub(crate) fn forget(&self, stretch: fuse_notify_inval_inode_out) {
+        self.notify(FUSE_NOTIFY_INVAL_INODE, &[stretch.as_bytes()]);
+    }
+
+    /// Has the kernel ask something for which nobody waits: no bytes of a file, which is open, under a number that none of its own requests has. It comes to the queue of the calling thread.
+    pub(crate) fn have_asked(&self, file: u64) {
+        const OWN: u64 = 1 << 63;
+        let number = self.asked.fetch_add(2, Ordering::Relaxed);
+        let (notify_unique, nodeid) = (OWN | number, file);
+        let nothing = fuse_notify_retrieve_out { notify_unique, nodeid, ..Default::default() };
+        self.notify(FUSE_NOTIFY_RETRIEVE, &[nothing.as_bytes()]);
     }
 
     /// Has the kernel forget a name, and all that it knows below.
@@ -159,4 +212,30 @@ impl Connection {
         let entry = fuse_notify_inval_entry_out { parent: directory, namelen: name.len() as u32, flags: 0 };
         self.notify(FUSE_NOTIFY_INVAL_ENTRY, &[entry.as_bytes(), name, &[0]]);
     }
+}
+
+/// Agrees with the kernel on what both can do: the first request of a connection. Gives the seats of each queue if requests come by io_uring from then on.
+fn begin(device: &Arc<OwnedFd>, files: &FileSystem) -> io::Result<Vec<Vec<Seat>>> {
+    let mut received = Received::new();
+    while let Err(error) = received.read(|parts| rustix::io::readv(device, parts)) {
+        if error != rustix::io::Errno::INTR {
+            return Err(error.into());
+        }
+    }
+    let bytes = received.bytes();
+    let Some(Request { header, operation: Operation::Init { arguments, flags2 } }) = Request::parse(&bytes)
+    else {
+        return Err(io::Error::other("the kernel began a mount with something else than INIT"));
+    };
+    let offers_queues = offered(&arguments, flags2) & init::OVER_IO_URING != 0;
+    let seats = if offers_queues { seats(device) } else { Vec::new() };
+    let wanted = if seats.is_empty() { 0 } else { init::OVER_IO_URING };
+    let agreed = files.agree(&arguments, flags2, wanted);
+    reply(device, header.unique, agreed.map(|agreed| agreed.as_bytes().to_vec()));
+    Ok(seats)
+}
+
+fn reply(device: &OwnedFd, unique: u64, answer: Answer) {
+    // Nobody waits for it any more, or the mount is gone: the reader sees that next.
+    let _ = with_answer(unique, answer, |parts| rustix::io::writev(device, parts));
 }

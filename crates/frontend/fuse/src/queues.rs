@@ -1,0 +1,177 @@
+//! Requests that come by io_uring: a queue for each processor, with seats that threads have.
+//!
+//! The thread of a seat stays on the processor of its queue, as those do who ask. A queue has a few seats, as requests wait for devices, too.
+//!
+//! Where an answer needs data that the kernel still holds, the thread of the seat asks for it, and others of the queue take it: as many as ever are there for that, new ones if need be. What came to the queue before a new seat did
+//! waits for some seat to answer something (see [`cairn_frontend_fuse_ring`]), and would wait for ever where all others wait for it: so a new seat gets something to answer.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use cairn_frontend_fuse_ring::{self as ring, Seat};
+use parking_lot::Mutex;
+
+use crate::abi::errno;
+use crate::conversation::{Step, WRITE_MAX, unique_of, with_answer, with_data};
+use crate::operations::Answer;
+use crate::received::Received;
+use crate::session::Connection;
+
+/// Seats of all queues together, as far as that makes no fewer than the least and no more than the most of one.
+const SEATS: usize = 16;
+const SEATS_MIN: usize = 2;
+const SEATS_MAX: usize = 4;
+
+/// The queue of one processor.
+#[derive(Default)]
+pub(crate) struct Queue {
+    seats: Mutex<Seats>,
+}
+
+/// How many there are.
+#[derive(Default)]
+struct Seats {
+    all: usize,
+    /// Their threads wait for the kernel.
+    apart: usize,
+}
+
+/// The seats of each queue of the kernel; none where that can't be.
+pub(crate) fn seats(device: &Arc<OwnedFd>) -> Vec<Vec<Seat>> {
+    let all = ring::queues().and_then(|queues| {
+        let each = of_each(queues.into());
+        (0..queues).map(|queue| (0..each).map(|_| seat(device, queue)).collect()).collect()
+    });
+    all.unwrap_or_else(|error: io::Error| {
+        tracing::warn!(%error, "no requests of a mount by io_uring: they are read from /dev/fuse");
+        Vec::new()
+    })
+}
+
+/// How many seats each of so many queues has.
+fn of_each(queues: usize) -> usize {
+    (SEATS / queues.max(1)).clamp(SEATS_MIN, SEATS_MAX)
+}
+
+fn seat(device: &Arc<OwnedFd>, queue: u16) -> io::Result<Seat> {
+    Seat::new(device.clone(), queue, WRITE_MAX)
+}
+
+impl Connection {
+    /// Has threads take the seats. False when there are none, or the kernel does not want them: then it goes on by `/dev/fuse`.
+    pub(crate) fn sit_down(self: &Arc<Self>, seats: Vec<Vec<Seat>>) -> bool {
+        let each =
+            (0..).zip(seats).flat_map(|(queue, seats)| seats.into_iter().map(move |seat| (queue, seat)));
+        for (queue, seat) in each {
+            if let Err(error) = self.add(queue, seat) {
+                tracing::warn!(%error, queue, "no requests of a mount by io_uring: they are read from /dev/fuse");
+                return false;
+            }
+        }
+        !self.queues.is_empty()
+    }
+
+    /// Has a thread take a seat of a queue. It is there when this returns.
+    fn add(self: &Arc<Self>, queue: usize, seat: Seat) -> io::Result<()> {
+        let (registered, is_registered) = sync_channel(1);
+        self.thread(&format!("q{queue}"), move |own| own.sit(queue, seat, &registered))?;
+        is_registered.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+    }
+
+    /// Takes requests until the mount ends.
+    fn sit(self: Arc<Self>, number: usize, mut seat: Seat, registered: &SyncSender<io::Result<()>>) {
+        ring::stay_on(number as u16);
+        let outcome = seat.register();
+        let is_refused = outcome.is_err();
+        if !is_refused {
+            self.queues[number].seats.lock().all += 1;
+        }
+        // Whoever has this thread waits for it.
+        let _ = registered.send(outcome);
+        if is_refused {
+            return;
+        }
+        let mut received = Received::new();
+        let error = loop {
+            if let Err(error) = seat.exchange() {
+                break error;
+            }
+            self.take_seated(number, &mut seat, &mut received);
+        };
+        self.queues[number].seats.lock().all -= 1;
+        use io::ErrorKind::{ConnectionAborted, NotConnected};
+        if !matches!(error.kind(), NotConnected | ConnectionAborted) {
+            tracing::error!(%error, queue = number, "a seat for requests of a mount is lost");
+            if let Err(error) = self.add_another(number) {
+                tracing::error!(%error, queue = number, "there is no other one");
+            }
+        }
+    }
+
+    fn add_another(self: &Arc<Self>, queue: usize) -> io::Result<()> {
+        self.add(queue, seat(&self.device, queue as u16)?)
+    }
+
+    /// One request.
+    fn take_seated(self: &Arc<Self>, number: usize, seat: &mut Seat, received: &mut Received) {
+        let Some(request) = seat.request() else {
+            // Handed over as it is, it is no answer, and the kernel makes an error of it.
+            tracing::error!("a request of the kernel is none");
+            return;
+        };
+        received.put(&request);
+        match self.files.take(received) {
+            Step::Answer { unique, answer } => put(seat, unique, answer),
+            Step::Data { unique, data } => {
+                if with_data(unique, data, |parts| seat.answer(parts)).is_err() {
+                    put(seat, unique, Err(errno::EIO));
+                }
+            }
+            Step::AfterForgetting { unique, answer, stretch } => {
+                let forgotten = self.aside(number, stretch.ino, || self.forget(stretch));
+                put(seat, unique, forgotten.and(answer));
+            }
+            Step::AfterData { node } => {
+                let bytes = received.bytes();
+                let sent = self.aside(number, node, || self.forget_content(node));
+                let answer = sent.and_then(|()| self.files.answer_late(&bytes));
+                put(seat, unique_of(&bytes).unwrap_or(0), answer);
+            }
+            Step::Silence => put(seat, unique_of(&received.bytes()).unwrap_or(0), Err(errno::EINVAL)),
+            Step::End { unique } => put(seat, unique, Ok(Vec::new())),
+        }
+    }
+
+    /// Does what waits for the kernel, while others take what it sends of the file.
+    fn aside(self: &Arc<Self>, number: usize, file: u64, work: impl FnOnce()) -> Result<(), i32> {
+        let seats = &self.queues[number].seats;
+        let others = {
+            let mut seats = seats.lock();
+            seats.apart += 1;
+            seats.all - seats.apart
+        };
+        let added = if others < of_each(self.queues.len()) { self.add_another(number) } else { Ok(()) };
+        let outcome = match added {
+            Err(error) if others == 0 => {
+                tracing::error!(%error, "nobody could take what the kernel still holds of a file");
+                Err(errno::EIO)
+            }
+            _ => {
+                self.have_asked(file);
+                work();
+                Ok(())
+            }
+        };
+        seats.lock().apart -= 1;
+        outcome
+    }
+}
+
+/// Puts down an answer. One that is longer than what anybody asks for is an error.
+fn put(seat: &mut Seat, unique: u64, answer: Answer) {
+    if with_answer(unique, answer, |parts| seat.answer(parts)).is_err() {
+        let _ = with_answer(unique, Err(errno::EIO), |parts| seat.answer(parts));
+    }
+}
