@@ -60,6 +60,15 @@ impl Folder {
         }
         bytes
     }
+
+    /// What there is now is what there was at `date`: somebody went back to it.
+    fn go_back_to(&mut self, date: u32) {
+        for (number, path) in &self.paths {
+            if let Ok(metadata) = std::fs::symlink_metadata(path) {
+                self.seen.insert(*number, (metadata.ctime(), metadata.ctime_nsec(), date));
+            }
+        }
+    }
 }
 
 impl Source for Folder {
@@ -274,6 +283,49 @@ fn levels_out_of_turn_are_refused() {
     good(&restore("-rf", &two, &to, &[]));
     assert_eq!(code(&restore("-rf", &one, &to, &[])), Some(2), "it is older");
     assert_eq!(look(&to), look(&from));
+}
+
+/// What was rolled back is older than the dumps that had it, and so in none of those that come later: on top of them it would stay as it was before.
+#[test]
+fn level_is_not_restored_on_top_of_one_that_a_rollback_has_given_up() {
+    let (scratch, from, to) = scene();
+    let mut folder = Folder::new(&from);
+    let [zero, given_up, one, two] = ["0", "given up", "1", "2"].map(|name| scratch.path().join(name));
+    std::fs::write(&zero, folder.dump(0, 0, 1000)).unwrap();
+    std::fs::write(from.join("a/b/name 5"), b"given up").unwrap();
+    std::fs::write(&given_up, folder.dump(1, 1000, 2000)).unwrap();
+    std::fs::write(from.join("a/b/name 5"), b"5").unwrap();
+    folder.go_back_to(1000);
+    std::fs::write(from.join("a/b/name 1"), b"changed").unwrap();
+    std::fs::write(&one, folder.dump(1, 1000, 3000)).unwrap();
+
+    good(&restore("-rf", &zero, &to, &[]));
+    good(&restore("-rf", &given_up, &to, &[]));
+    let before = look(&to);
+    let refused = restore("-rf", &one, &to, &[]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(code(&refused), Some(2), "it would have what was given up: {said}");
+    assert!(said.contains("rolled back") && said.contains("level 0"), "{said}");
+    assert!(look(&to) == before, "nothing was changed");
+    let other = scratch.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    good(&restore("-rf", &zero, &other, &[]));
+    good(&restore("-rf", &one, &other, &[]));
+    assert!(look(&other) == look(&from));
+    // One of the same level that has all that changed since the dump of level 0 goes on top, whatever came between.
+    std::fs::write(from.join("a/b/name 2"), b"changed").unwrap();
+    std::fs::remove_file(from.join("a/b/name 3")).unwrap();
+    std::fs::write(&two, folder.dump(1, 1000, 4000)).unwrap();
+    good(&restore("-rf", &two, &other, &[]));
+    assert!(look(&other) == look(&from));
+    // What stands on another dump of level 0 does not.
+    let later = scratch.path().join("later");
+    std::fs::create_dir(&later).unwrap();
+    std::fs::write(&zero, folder.dump(0, 0, 5000)).unwrap();
+    std::fs::write(&one, folder.dump(1, 4000, 6000)).unwrap();
+    good(&restore("-rf", &zero, &later, &[]));
+    let refused = restore("-rf", &one, &later, &[]);
+    assert_eq!(code(&refused), Some(2), "{refused:?}");
 }
 
 #[test]

@@ -33,6 +33,10 @@ struct Open {
     hurt: HashSet<u32>,
     /// The first file after them.
     first: Option<Inode>,
+    /// It has what changed since another one.
+    is_increment: bool,
+    /// What was read of one so far, and when that was changed last, in seconds since 1970.
+    changed: Vec<(u32, i64)>,
     /// What went wrong besides what the reader tells.
     troubles: Vec<String>,
 }
@@ -96,12 +100,15 @@ impl From<ReadError> for Failure {
 
 impl Open {
     fn new(reader: Reader<Box<dyn Read>>) -> Result<Self, Failure> {
+        let is_increment = reader.label().since > 0;
         let mut open = Self {
             reader,
             names: Names::new(),
             directories: BTreeMap::new(),
             hurt: HashSet::new(),
             first: None,
+            is_increment,
+            changed: Vec::new(),
             troubles: Vec::new(),
         };
         while let Some(inode) = open.reader.next_inode()? {
@@ -113,6 +120,9 @@ impl Open {
             open.names.insert(inode.number, entries);
             if !content.whole {
                 open.hurt.insert(inode.number);
+            }
+            if open.is_increment {
+                open.changed.push((inode.number, inode.changed.seconds));
             }
             open.directories.insert(inode.number, (inode, content.attributes));
         }
@@ -219,12 +229,16 @@ impl Open {
         manner: Manner<'_>,
         names: &mut dyn FnMut(u32) -> Option<Vec<Vec<u8>>>,
     ) -> Result<(), Failure> {
-        let (first, reader) = (self.first.take(), &mut self.reader);
+        let (first, reader, changed) = (self.first.take(), &mut self.reader, &mut self.changed);
+        let is_increment = self.is_increment;
         // One that a damaged dump has twice would be made by two threads at once.
         let mut given = HashSet::new();
         let (outcome, troubles) = makers::run(target, manner, |makers| {
             let mut next = first;
             while let Some(inode) = next {
+                if is_increment {
+                    changed.push((inode.number, inode.changed.seconds));
+                }
                 let is_new = inode.kind != Kind::Directory && !given.contains(&inode.number);
                 if let Some(names) = is_new.then(|| names(inode.number)).flatten() {
                     given.insert(inode.number);

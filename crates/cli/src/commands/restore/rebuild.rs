@@ -39,8 +39,22 @@ struct State {
     date: u32,
     /// Its level.
     level: u32,
+    /// All that were restored, in this order. None where an older program has restored them.
+    #[serde(default)]
+    dumps: Vec<Applied>,
     /// Directories: number, name and kind (`DT_*` of the format) of each entry.
     directories: BTreeMap<u32, Vec<(u32, Vec<u8>, u32)>>,
+}
+
+/// A dump that was restored.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Applied {
+    /// Its date, in seconds since 1970.
+    date: u32,
+    /// It had what changed since then; 0 for everything.
+    since: u32,
+    /// What it had, and when that changed. Of a dump of everything that says nothing.
+    changed: Vec<(u32, i64)>,
 }
 
 /// A name: the directory's number, and what it is called there.
@@ -105,7 +119,7 @@ impl Tree {
 }
 
 pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
-    let old = load(open, target)?;
+    let (old, dumps) = load(open, target)?;
     let mut merged = old.names.clone();
     let used = open.reader.used();
     for (number, entries) in names_now(&old.names, open) {
@@ -146,7 +160,7 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
         }
     }
     staged.iter().try_for_each(|number| target.place(format!("{WORK}/{number}").as_bytes())?.clear())?;
-    save(open, target, &new, next)?;
+    save(open, target, &new, dumps, next)?;
     Ok(target.place(WORK.as_bytes())?.remove_directory()?)
 }
 
@@ -268,8 +282,8 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
     Ok(staged_files)
 }
 
-/// What the directory has of earlier dumps, after looking whether this dump goes on top of it.
-fn load(open: &Open, target: &Target) -> Result<Tree, Failure> {
+/// What the directory has of earlier dumps, and which these are, after looking whether this dump goes on top of them.
+fn load(open: &Open, target: &Target) -> Result<(Tree, Vec<Applied>), Failure> {
     let label = open.reader.label();
     let mut names = target.names()?;
     if let Some(at) = names.iter().position(|name| name == WORK.as_bytes()) {
@@ -287,7 +301,7 @@ fn load(open: &Open, target: &Target) -> Result<Tree, Failure> {
                 "name an empty one with --to, or take single files out with -x",
             ));
         }
-        return Ok(Tree { order: vec![ROOT], ..Tree::default() });
+        return Ok((Tree { order: vec![ROOT], ..Tree::default() }, Vec::new()));
     }
     let usage = |message: String, next: &str| Failure::new(ErrorKind::Usage, message, next);
     let Some(state) = read_state(target)? else {
@@ -308,6 +322,15 @@ fn load(open: &Open, target: &Target) -> Result<Tree, Failure> {
         let message = "this dump is not newer than the last one that was restored here".to_owned();
         return Err(usage(message, "restore dumps in the order in which they were made"));
     }
+    if label.since < state.date && is_given_up(&state.dumps, open) {
+        let message = format!(
+            "other dumps that were restored here have what changed since second {}, and this one knows nothing of it: it is a dump of something else, or the volume was rolled back between them",
+            label.since
+        );
+        let next =
+            "restore its dump of level 0 into an empty directory, and then only those on which it was made";
+        return Err(usage(message, next));
+    }
     let mut names = Names::new();
     for (directory, entries) in state.directories {
         let entry =
@@ -315,7 +338,17 @@ fn load(open: &Open, target: &Target) -> Result<Tree, Failure> {
         names.insert(directory, entries.into_iter().map(entry).collect());
     }
     take_own(&mut names);
-    Ok(Tree::of(&names))
+    Ok((Tree::of(&names), state.dumps))
+}
+
+/// Whether something here is of a dump that this one knows nothing of. This one has all that changed since the one on which it was made: what another one brought that changed later, and what is in use and not
+/// in this one, went back to what it was before, as by a rollback alone. Within one second it can't be told.
+fn is_given_up(dumps: &[Applied], open: &Open) -> bool {
+    let (since, used, dumped) = (open.reader.label().since, open.reader.used(), open.reader.dumped());
+    let is_unknown = |(number, changed): &(u32, i64)| {
+        *changed > i64::from(since) && used.contains(*number) && !dumped.contains(*number)
+    };
+    dumps.iter().any(|dump| dump.since == 0 && dump.date > since || dump.changed.iter().any(is_unknown))
 }
 
 fn cut_off() -> Failure {
@@ -342,14 +375,22 @@ fn read_state(target: &Target) -> Result<Option<State>, Failure> {
     }
 }
 
-fn save(open: &Open, target: &Target, tree: &Tree, next: File) -> Result<(), Failure> {
+fn save(
+    open: &mut Open,
+    target: &Target,
+    tree: &Tree,
+    mut dumps: Vec<Applied>,
+    next: File,
+) -> Result<(), Failure> {
     let label = open.reader.label();
+    let changed = std::mem::take(&mut open.changed);
+    dumps.push(Applied { date: label.date, since: label.since, changed });
     let entries = |number: &u32| {
         let entries = tree.names.entries(*number).unwrap_or(&[]).iter();
         entries.map(|e| (e.number, e.name.clone(), e.kind.map_or(0, Kind::mode))).collect()
     };
     let directories = tree.order.iter().map(|number| (*number, entries(number))).collect();
-    let state = State { version: 1, date: label.date, level: label.level, directories };
+    let state = State { version: 1, date: label.date, level: label.level, dumps, directories };
     let bytes = serde_json::to_vec(&state).map_err(io::Error::from)?;
     Ok(target.conclude(next, &target.place(NEXT.as_bytes())?, &bytes, STATE.as_bytes())?)
 }
