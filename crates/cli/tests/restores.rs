@@ -328,6 +328,80 @@ fn level_is_not_restored_on_top_of_one_that_a_rollback_has_given_up() {
     assert_eq!(code(&refused), Some(2), "{refused:?}");
 }
 
+/// Where in a dump the header of a directory stands.
+fn record_of(bytes: &[u8], directory: u32) -> usize {
+    let mut reader = Reader::open(bytes).unwrap();
+    loop {
+        let at = reader.bytes() as usize / RECORD - 1;
+        if reader.next_inode().unwrap().expect("it is in the dump").number == directory {
+            return at;
+        }
+        reader.entries().unwrap();
+    }
+}
+
+/// A directory that is lost costs the names in it: whose they were is told, and comes out without them.
+#[test]
+fn files_whose_directory_is_lost_are_told_and_come_out_by_their_numbers() {
+    let (scratch, from, to) = scene();
+    let mut folder = Folder::new(&from);
+    let whole = folder.dump(0, 0, 1000);
+    let number = |path: &str| folder.number(&std::fs::symlink_metadata(from.join(path)).unwrap());
+    let dump = scratch.path().join("dump");
+    let lose = |directory: u32| {
+        let mut damaged = whole.clone();
+        let at = record_of(&whole, directory) * RECORD;
+        damaged[at..at + RECORD].fill(0);
+        std::fs::write(&dump, damaged).unwrap();
+    };
+    let fresh = |name: &str| {
+        let to = to.join(name);
+        std::fs::create_dir(&to).unwrap();
+        to
+    };
+    let text = |told: Output| {
+        assert_eq!(code(&told), Some(3), "{told:?}");
+        String::from_utf8([told.stdout, told.stderr].concat()).unwrap()
+    };
+    lose(number("a/b"));
+    // Whoever only looks learns it as well.
+    let listed = text(restore("-tf", &dump, &to, &[]));
+    assert!(listed.contains("./a/b: not found in the dump"), "{listed}");
+    let (seventh, deep) = (number("a/b/name 7"), number("a/b/c"));
+    assert!(listed.contains(&format!("./lost+found/{seventh}\n")), "{listed}");
+    assert!(listed.contains(&format!("./lost+found/{deep}/deep\n")), "{listed}");
+    let rebuilt = fresh("rebuilt");
+    let said = text(restore("-rf", &dump, &rebuilt, &[]));
+    assert!(said.contains("lost+found"), "{said}");
+    assert!(!rebuilt.join("lost+found").exists());
+    let single = fresh("single");
+    let said = text(restore("-xf", &dump, &single, &[]));
+    assert!(said.contains("lost+found"), "{said}");
+    let read =
+        |path: String| std::fs::read(single.join(&path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    for n in 0..20 {
+        let path = format!("lost+found/{}", number(&format!("a/b/name {n}")));
+        assert_eq!(read(path), n.to_string().into_bytes());
+    }
+    assert_eq!(read(format!("lost+found/{deep}/deep")), b"deep");
+    assert_eq!(read("a/second name".to_owned()).len(), 200_000);
+    assert_eq!(std::fs::read_dir(single.join("lost+found")).unwrap().count(), 21);
+    let one = fresh("one");
+    text(restore("-xf", &dump, &one, &[&format!("lost+found/{seventh}")]));
+    assert_eq!(std::fs::read(one.join(format!("lost+found/{seventh}"))).unwrap(), b"7");
+
+    // Without the root all the rest is there.
+    lose(ROOT);
+    let refused = restore("-rf", &dump, &fresh("no root"), &["--json"]);
+    assert_eq!(code(&refused), Some(27), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stdout).contains("-x"), "{refused:?}");
+    let all = fresh("all");
+    text(restore("-xf", &dump, &all, &[]));
+    let below = all.join("lost+found").join(number("a").to_string());
+    assert!(look(&below) == look(&from.join("a")));
+    assert_eq!(std::fs::read(all.join(format!("lost+found/{}", number("top")))).unwrap(), b"top");
+}
+
 #[test]
 fn restore_that_was_cut_off_is_not_built_on_and_one_that_was_all_but_over_is() {
     let (scratch, from, to) = scene();

@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use cairn_bsddump::{Attribute, Damage, Inode, InodeMap, Kind, Names, ROOT, ReadError, Reader};
+use cairn_bsddump::{Attribute, Damage, Entry, Inode, InodeMap, Kind, Names, ROOT, ReadError, Reader};
 use cairn_server::api::ErrorKind;
 
 use crate::arguments::Restore;
@@ -19,6 +19,11 @@ use crate::exit::{Failure, PARTLY_DONE};
 use crate::output::{Output, name, note_line, print_line};
 use host::Target;
 use makers::Manner;
+
+/// Where single files are whose names are lost, by their numbers: see [`Open::name_lost`].
+const LOST: &str = "lost+found";
+/// The number of that directory, which no inode has.
+const LOST_NUMBER: u32 = 0;
 
 /// Paths that were chosen, with the numbers that they stand for; a directory before what is in it.
 type Chosen = Vec<(Vec<u8>, u32)>;
@@ -31,6 +36,8 @@ struct Open {
     directories: BTreeMap<u32, (Inode, Vec<Attribute>)>,
     /// Those of them of which something is damaged: there may be more names in them.
     hurt: HashSet<u32>,
+    /// How many files and directories have no name any more, as those that had their names are damaged or lost.
+    nameless: usize,
     /// The first file after them.
     first: Option<Inode>,
     /// It has what changed since another one.
@@ -48,7 +55,10 @@ pub fn run(asked: &Restore, output: Output) -> Result<(), Failure> {
     if asked.rebuild {
         let target = target(&asked.to)?;
         rebuild::run(&mut open, &target)?;
-    } else if asked.interactive {
+        return open.report(output);
+    }
+    open.name_lost();
+    if asked.interactive {
         let chosen = shell::run(&open, &mut io::stdin().lock(), &mut io::stdout().lock())?;
         let Some(chosen) = chosen else { return Ok(()) };
         open.extract(&chosen, &target(&asked.to)?)?;
@@ -56,7 +66,7 @@ pub fn run(asked: &Restore, output: Output) -> Result<(), Failure> {
         let chosen = open.choose(&wanted)?;
         if asked.list {
             open.list(&chosen, output);
-            return Ok(());
+            return open.report_names(output);
         }
         open.extract(&chosen, &target(&asked.to)?)?;
     }
@@ -106,6 +116,7 @@ impl Open {
             names: Names::new(),
             directories: BTreeMap::new(),
             hurt: HashSet::new(),
+            nameless: 0,
             first: None,
             is_increment,
             changed: Vec::new(),
@@ -126,11 +137,46 @@ impl Open {
             }
             open.directories.insert(inode.number, (inode, content.attributes));
         }
-        if !open.names.is_directory(ROOT) {
-            let next = "use another copy of the dump";
-            return Err(Failure::new(ErrorKind::Damaged, "the dump has no root directory", next));
-        }
         Ok(open)
+    }
+
+    /// Directories that the dump says it has, and that are not in it.
+    fn lost_directories(&self) -> BTreeSet<u32> {
+        let all = self.names.directories().flat_map(|number| self.names.entries(number).unwrap_or(&[]));
+        let lost = all.filter(|entry| entry.kind == Some(Kind::Directory)).map(|entry| entry.number);
+        let lost = lost.chain([ROOT]).filter(|number| !self.names.is_directory(*number));
+        lost.filter(|number| self.reader.dumped().contains(*number)).collect()
+    }
+
+    /// Whether names that the dump had are lost with their directory.
+    fn lacks_names(&self) -> bool {
+        !self.hurt.is_empty() || !self.lost_directories().is_empty()
+    }
+
+    /// Gives what the dump has and no directory names any more the name of its number, in a directory for that.
+    fn name_lost(&mut self) {
+        if !self.lacks_names() {
+            return;
+        }
+        let all = self.names.directories().flat_map(|number| self.names.entries(number).unwrap_or(&[]));
+        let named: HashSet<u32> = all.map(|entry| entry.number).chain([ROOT]).collect();
+        let nameless = self.reader.dumped().iter().filter(|number| !named.contains(number));
+        let entry = |number: u32, name: String, kind| Entry { number, kind, name: name.into_bytes() };
+        let entries: Vec<Entry> = nameless.map(|number| entry(number, number.to_string(), None)).collect();
+        self.nameless = entries.len();
+        if entries.is_empty() {
+            return;
+        }
+        let mut root = self.names.entries(ROOT).unwrap_or(&[]).to_vec();
+        // The dump may have one of its own.
+        let mut free = (0..).map(|number| match number {
+            0 => LOST.to_owned(),
+            number => format!("{LOST}.{number}"),
+        });
+        let name = free.find(|name| root.iter().all(|entry| entry.name != name.as_bytes()));
+        root.push(entry(LOST_NUMBER, name.unwrap_or_default(), Some(Kind::Directory)));
+        self.names.insert(ROOT, root);
+        self.names.insert(LOST_NUMBER, entries);
     }
 
     /// Paths of what is wanted (everything, without a wish) and all below, with the numbers that they stand for.
@@ -260,6 +306,18 @@ impl Open {
 
     /// Says what is hurt or missing, by name.
     fn report(&self, output: Output) -> Result<(), Failure> {
+        self.tell(self.troubles(&BTreeSet::new()), output)
+    }
+
+    /// The same where nothing was read but names.
+    fn report_names(&self, output: Output) -> Result<(), Failure> {
+        let told = self.troubles(&self.lost_directories());
+        // Lists are all that programs get where nothing is wrong.
+        if told.is_empty() { Ok(()) } else { self.tell(told, output) }
+    }
+
+    /// What is hurt or missing, by name; `lost` is as well.
+    fn troubles(&self, lost: &BTreeSet<u32>) -> Vec<String> {
         let mut paths: HashMap<u32, Vec<u8>> = HashMap::from([(ROOT, b".".to_vec())]);
         self.names.walk(ROOT, &mut |path, entry| {
             paths.entry(entry.number).or_insert_with(|| [b"./", path].concat());
@@ -284,6 +342,19 @@ impl Open {
                 },
             });
         }
+        let is_told = |number: &u32| self.reader.damage().contains(&Damage::Missing { number: *number });
+        let lost = lost.iter().filter(|number| !is_told(number));
+        lines.extend(lost.map(|number| format!("{}: not found in the dump", name(*number))));
+        if self.nameless > 0 {
+            lines.push(format!(
+                "{} files or directories have lost their names with those: `cairn restore -x` has them in {LOST}, by their numbers",
+                self.nameless
+            ));
+        }
+        lines
+    }
+
+    fn tell(&self, lines: Vec<String>, output: Output) -> Result<(), Failure> {
         if output.json {
             print_line(&serde_json::json!({ "message_type": "troubles", "troubles": lines }).to_string());
         }

@@ -119,6 +119,10 @@ impl Tree {
 }
 
 pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
+    if !open.names.is_directory(ROOT) {
+        let next = "use another copy of the dump; or take out what is there with -x, which has what was in the root in lost+found";
+        return Err(Failure::new(ErrorKind::Damaged, "the dump has no root directory", next));
+    }
     let (old, dumps) = load(open, target)?;
     let mut merged = old.names.clone();
     let used = open.reader.used();
@@ -138,6 +142,10 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
         open.note(path, Err(io::Error::other("a restore has this name for itself")));
     }
     let new = Tree::of(&merged);
+    if open.lacks_names() {
+        let is_named = |number: &u32| new.files.contains_key(number) || new.directories.contains_key(number);
+        open.nameless = open.reader.dumped().iter().filter(|n| *n != ROOT && !is_named(n)).count();
+    }
     target.place(WORK.as_bytes())?.make_directory()?;
     let next = target.place(NEXT.as_bytes())?.make_file()?;
     let staged = change_names(&old, &new, open, target)?;
