@@ -402,6 +402,49 @@ fn files_whose_directory_is_lost_are_told_and_come_out_by_their_numbers() {
     assert_eq!(std::fs::read(all.join(format!("lost+found/{}", number("top")))).unwrap(), b"top");
 }
 
+/// Programs that find their way into a tree between two levels leave something there, and take something away.
+#[test]
+fn what_others_did_in_a_restored_tree_costs_no_more_than_it_concerns() {
+    let (scratch, from, to) = scene();
+    let mut folder = Folder::new(&from);
+    let [zero, one, two] = ["0", "1", "2"].map(|name| scratch.path().join(name));
+    for directory in ["gone", "taken", "moved"] {
+        std::fs::create_dir(from.join(directory)).unwrap();
+        std::fs::write(from.join(directory).join("file"), directory).unwrap();
+    }
+    std::fs::write(&zero, folder.dump(0, 0, 1000)).unwrap();
+    std::fs::remove_dir_all(from.join("gone")).unwrap();
+    std::fs::remove_dir_all(from.join("taken")).unwrap();
+    std::fs::remove_file(from.join("a/b/name 3")).unwrap();
+    std::fs::rename(from.join("moved"), from.join("a/moved")).unwrap();
+    std::fs::write(from.join("a/b/name 4"), b"changed").unwrap();
+    std::fs::write(&one, folder.dump(1, 1000, 2000)).unwrap();
+    std::fs::write(from.join("a/b/name 5"), b"changed").unwrap();
+    std::fs::write(&two, folder.dump(2, 2000, 3000)).unwrap();
+    good(&restore("-rf", &zero, &to, &[]));
+    // Left in what goes, taken of what goes and of what moves, and in the place of a file that goes.
+    std::fs::write(to.join("gone/of somebody else"), b"kept").unwrap();
+    std::fs::remove_dir_all(to.join("taken")).unwrap();
+    std::fs::remove_dir_all(to.join("moved")).unwrap();
+    std::fs::remove_file(to.join("a/b/name 3")).unwrap();
+    std::fs::create_dir_all(to.join("a/b/name 3/of somebody else")).unwrap();
+    let told = restore("-rf", &one, &to, &[]);
+    let said = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert_eq!(code(&told), Some(3), "{said}");
+    for path in ["./gone: ", "./a/b/name 3: ", "./moved: "] {
+        assert!(said.contains(path), "{path} is told: {said}");
+    }
+    assert_eq!(std::fs::read(to.join("gone/of somebody else")).unwrap(), b"kept");
+    assert!(to.join("a/b/name 3/of somebody else").exists());
+    assert!(!to.join(".cairn-restore.work").exists());
+    // The next level goes on from there.
+    good(&restore("-rf", &two, &to, &[]));
+    let (made, wanted) = (look(&to), look(&from));
+    for (path, file) in wanted.iter().filter(|(path, _)| !path.starts_with("a/moved")) {
+        assert!(made.get(path).is_some_and(|found| found.1 == file.1), "{}", path.display());
+    }
+}
+
 #[test]
 fn restore_that_was_cut_off_is_not_built_on_and_one_that_was_all_but_over_is() {
     let (scratch, from, to) = scene();

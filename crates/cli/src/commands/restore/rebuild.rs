@@ -23,6 +23,7 @@ use super::host::Target;
 use super::makers::Manner;
 use super::{Open, files_of};
 use crate::exit::Failure;
+use crate::output::name;
 
 /// What the tree has, for the next dump.
 const STATE: &str = ".cairn-restore.json";
@@ -224,6 +225,28 @@ fn take_own(names: &mut Names) -> bool {
     has_work
 }
 
+/// Whether something was done. What others have put in its way or taken away since the last level is told, and costs what it concerns alone.
+fn is_done(open: &mut Open, path: &[u8], outcome: io::Result<()>) -> Result<bool, Failure> {
+    use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory, NotFound};
+    let Err(error) = outcome else { return Ok(true) };
+    match error.kind() {
+        AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory | NotFound => {
+            open.note(path, Err(error));
+            Ok(false)
+        }
+        _ => Err(ended(path, error)),
+    }
+}
+
+/// The failure of a restore that has changed a tree, and can't go on.
+fn ended(path: &[u8], error: io::Error) -> Failure {
+    let mut failure = Failure::from(error);
+    failure.body.message = format!("./{}: {}", name(path), failure.body.message);
+    failure.body.next =
+        "put it right, and start over with the dump of level 0 in an empty directory".to_owned();
+    failure
+}
+
 /// Steps 1 to 3. Returns the files that are in the work directory.
 fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Result<Vec<u32>, Failure> {
     let dumped = files_of(open.reader.dumped(), &open.names);
@@ -234,49 +257,71 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
     };
     for number in old.order.iter().rev().filter(|number| **number != ROOT && moved(number)) {
         let path = old.path(*number, &staged);
-        target.place(&path)?.move_to(&work(*number)?)?;
-        staged.insert(*number);
+        let outcome = target.place(&path).and_then(|place| place.move_to(&work(*number)?));
+        if is_done(open, &path, outcome)? {
+            staged.insert(*number);
+        }
     }
     let mut staged_files = Vec::new();
     for (number, names) in &old.files {
         let Some(later) = new.files.get(number).filter(|_| !dumped.contains(*number)) else { continue };
         if !names.iter().any(|name| later.contains(name)) {
-            target.place(&old.path_of(&names[0], &staged))?.move_to(&work(*number)?)?;
-            staged_files.push(*number);
+            let path = old.path_of(&names[0], &staged);
+            let outcome = target.place(&path).and_then(|place| place.move_to(&work(*number)?));
+            if is_done(open, &path, outcome)? {
+                staged_files.push(*number);
+            }
         }
     }
     for (number, names) in &old.files {
         // The number may be a directory's now, at the same place.
         let later = new.files.get(number).map_or(&[][..], Vec::as_slice);
         for name in names.iter().filter(|name| !later.contains(name)) {
-            target.place(&old.path_of(name, &staged))?.clear()?;
+            let path = old.path_of(name, &staged);
+            let outcome = target.place(&path).and_then(|place| place.clear());
+            is_done(open, &path, outcome)?;
         }
     }
     for number in old.order.iter().rev().filter(|number| **number != ROOT) {
         if !new.directories.contains_key(number) {
-            target.place(&old.path(*number, &staged))?.remove_directory()?;
+            let path = old.path(*number, &staged);
+            match target.place(&path).and_then(|place| place.remove_directory()) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                outcome => {
+                    is_done(open, &path, outcome)?;
+                }
+            }
         }
     }
     let nowhere = HashSet::new();
     for number in &new.order {
         let path = new.path(*number, &nowhere);
-        let place = target.place(if path.is_empty() { b".".as_slice() } else { &path })?;
-        if staged.contains(number) {
-            work(*number)?.move_to(&place)?;
-        } else if *number != ROOT {
-            place.make_directory()?;
-        }
+        let path = if path.is_empty() { b".".to_vec() } else { path };
         // What is made in it gets what the dump says, and nothing else.
-        if open.directories.contains_key(number) && !open.hurt.contains(number) {
-            place.take_default_list()?;
+        let takes_list = open.directories.contains_key(number) && !open.hurt.contains(number);
+        let bring = || {
+            let place = target.place(&path)?;
+            if staged.contains(number) {
+                work(*number)?.move_to(&place)?;
+            } else if *number != ROOT {
+                place.make_directory()?;
+            }
+            if takes_list { place.take_default_list() } else { Ok(()) }
+        };
+        let outcome = bring();
+        if staged.contains(number) {
+            // It would stay where it waits.
+            outcome.map_err(|error| ended(&path, error))?;
+        } else {
+            is_done(open, &path, outcome)?;
         }
     }
     for (number, names) in new.files.iter().filter(|(number, _)| !dumped.contains(**number)) {
         let before = old.files.get(number).map_or(&[][..], Vec::as_slice);
         let at = names.iter().find(|name| before.contains(name)).map(|name| new.path_of(name, &nowhere));
         let from = match at {
-            Some(path) => target.place(&path)?,
-            None if staged_files.contains(number) => work(*number)?,
+            Some(path) => path,
+            None if staged_files.contains(number) => format!("{WORK}/{number}").into_bytes(),
             None => {
                 let missing = io::Error::other("neither this dump nor those before it have it");
                 open.note(&new.path_of(&names[0], &nowhere), Err(missing));
@@ -284,7 +329,9 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
             }
         };
         for name in names.iter().filter(|name| !before.contains(name)) {
-            from.link_to(&target.place(&new.path_of(name, &nowhere))?)?;
+            let path = new.path_of(name, &nowhere);
+            let outcome = target.place(&from).and_then(|from| from.link_to(&target.place(&path)?));
+            is_done(open, &path, outcome)?;
         }
     }
     Ok(staged_files)
