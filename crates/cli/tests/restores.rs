@@ -445,6 +445,55 @@ fn what_others_did_in_a_restored_tree_costs_no_more_than_it_concerns() {
     }
 }
 
+/// Who is not root may write only into what lets him, also for as long as it takes to restore what is in it.
+#[test]
+fn directories_that_take_no_writes_are_restored_level_after_level_by_others_than_root() {
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65_534;
+    let program = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
+        command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null());
+        command
+    };
+    let runs = || program().arg("--version").output().is_ok_and(|done| done.status.success());
+    if !rustix::process::geteuid().is_root() || !runs() {
+        eprintln!("skipped: it needs root, and a program that other users may run");
+        return;
+    }
+    let (scratch, from, to) = scene();
+    std::fs::remove_file(from.join("top")).unwrap();
+    let fixed = from.join("fixed");
+    for directory in ["fixed", "fixed/sub", "fixed/gone", "fixed/same"] {
+        std::fs::create_dir(from.join(directory)).unwrap();
+        for file in ["kept", "changed", "goes"] {
+            std::fs::write(from.join(directory).join(file), file).unwrap();
+        }
+    }
+    let mode = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for directory in ["fixed", "fixed/sub", "fixed/gone", "fixed/same"] {
+        mode(&from.join(directory), 0o555);
+    }
+    mode(scratch.path(), 0o755);
+    std::os::unix::fs::chown(&to, Some(NOBODY), Some(NOBODY)).unwrap();
+    let mut folder = Folder::new(&from);
+    let dump = scratch.path().join("dump");
+    let mut apply = |level: u32, since: u32, date: u32| {
+        std::fs::write(&dump, folder.dump(level, since, date)).unwrap();
+        good(&program().args(["restore", "-rf"]).arg(&dump).arg("--to").arg(&to).output().unwrap());
+        assert!(look(&to) == look(&from), "level {level}");
+    };
+    apply(0, 0, 1000);
+    std::fs::remove_dir_all(fixed.join("gone")).unwrap();
+    std::fs::write(fixed.join("changed"), b"again").unwrap();
+    std::fs::remove_file(fixed.join("sub/goes")).unwrap();
+    std::fs::write(fixed.join("sub/fresh"), b"fresh").unwrap();
+    std::fs::rename(fixed.join("sub"), from.join("sub")).unwrap();
+    std::fs::rename(fixed.join("same"), from.join("a/same")).unwrap();
+    apply(1, 1000, 2000);
+}
+
 #[test]
 fn restore_that_was_cut_off_is_not_built_on_and_one_that_was_all_but_over_is() {
     let (scratch, from, to) = scene();

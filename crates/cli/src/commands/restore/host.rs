@@ -41,6 +41,11 @@ impl Target {
         Ok(Self { root, is_root: user.is_root(), own: (user.as_raw(), group.as_raw()) })
     }
 
+    /// Whether this user may do everything.
+    pub fn is_root(&self) -> bool {
+        self.is_root
+    }
+
     /// The names in it.
     pub fn names(&self) -> io::Result<Vec<Vec<u8>>> {
         let directory = fs::openat(&self.root, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
@@ -323,6 +328,22 @@ impl Place {
         }
         // The kernel sets no mode by such a descriptor itself.
         Ok(fs::chmod(proc_path(&found), mode)?)
+    }
+
+    /// Lets the owner of a directory change what is in it. The mode that it had, if that did not.
+    pub fn open_up(&self) -> io::Result<Option<u32>> {
+        let found = fs::openat(&self.directory, self.name.as_slice(), DIRECTORY, Mode::empty())?;
+        let mode = Mode::from_raw_mode(fs::fstat(&found)?.st_mode);
+        if mode.contains(Mode::RWXU) {
+            return Ok(None);
+        }
+        fs::chmod(proc_path(&found), mode | Mode::RWXU)?;
+        Ok(Some(mode.as_raw_mode()))
+    }
+
+    /// Gives it back the mode that it had before [`Place::open_up`].
+    pub fn close_again(&self, mode: u32) -> io::Result<()> {
+        self.set_mode(Mode::from_raw_mode(mode))
     }
 
     /// Takes the list of rights away that a directory gives to what is made in it.

@@ -149,7 +149,13 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     }
     target.place(WORK.as_bytes())?.make_directory()?;
     let next = target.place(NEXT.as_bytes())?.make_file()?;
+    let opened = open_up(&old, &new, open, target);
     let staged = change_names(&old, &new, open, target)?;
+    for (number, mode) in opened {
+        let path = new.path(number, &HashSet::new());
+        let closed = target.place(&path).and_then(|place| place.close_again(mode));
+        open.note(&path, closed);
+    }
     let nowhere = HashSet::new();
     let mut names_of = |number: u32| {
         let names = new.files.get(&number)?;
@@ -245,6 +251,30 @@ fn ended(path: &[u8], error: io::Error) -> Failure {
     failure.body.next =
         "put it right, and start over with the dump of level 0 in an empty directory".to_owned();
     failure
+}
+
+/// Lets this user, who is not root, change the names in directories that are changed, moved or gone, whatever their modes say. Returns those that this dump does not give their own mode in the end, with it. What
+/// can't be changed is told when something in it is to be.
+fn open_up(old: &Tree, new: &Tree, open: &Open, target: &Target) -> Vec<(u32, u32)> {
+    let mut opened = Vec::new();
+    if target.is_root() {
+        return opened;
+    }
+    // From the root down: what is below can't be reached before.
+    for number in old.order.iter().filter(|number| **number != ROOT) {
+        let (is_dumped, later) = (open.directories.contains_key(number), new.directories.get(number));
+        if !is_dumped && later.is_some() && later == old.directories.get(number) {
+            continue;
+        }
+        let place = target.place(&old.path(*number, &HashSet::new()));
+        if let Ok(Some(mode)) = place.and_then(|place| place.open_up())
+            && !is_dumped
+            && later.is_some()
+        {
+            opened.push((*number, mode));
+        }
+    }
+    opened
 }
 
 /// Steps 1 to 3. Returns the files that are in the work directory.
