@@ -494,6 +494,26 @@ fn directories_that_take_no_writes_are_restored_level_after_level_by_others_than
     apply(1, 1000, 2000);
 }
 
+/// What is in the way of one name of a file is in the way of that one alone.
+#[test]
+fn file_comes_out_under_those_of_its_names_that_can_be_made() {
+    let (scratch, from, to) = scene();
+    std::fs::write(from.join("a/b/large"), vec![8; 700_000]).unwrap();
+    std::fs::hard_link(from.join("a/b/large"), from.join("z")).unwrap();
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, Folder::new(&from).dump(0, 0, 1000)).unwrap();
+    // Each is the first of two.
+    for path in ["a/b/file/of somebody else", "a/b/large/of somebody else"] {
+        std::fs::create_dir_all(to.join(path)).unwrap();
+    }
+    let told = restore("-xf", &dump, &to, &[]);
+    let said = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert_eq!(code(&told), Some(3), "{said}");
+    assert!(said.contains("./a/b/file: ") && said.contains("./a/b/large: "), "{said}");
+    let same = |path: &str| std::fs::read(to.join(path)).ok() == std::fs::read(from.join(path)).ok();
+    assert!(same("a/second name") && same("z"), "{said}");
+}
+
 #[test]
 fn restore_that_was_cut_off_is_not_built_on_and_one_that_was_all_but_over_is() {
     let (scratch, from, to) = scene();

@@ -103,6 +103,9 @@ struct Making<'a> {
     link: &'a [u8],
     mode: rustix::fs::Mode,
     fill: &'a mut dyn FnMut(Option<&File>) -> Filled<'a>,
+    /// It is read as it comes, and there is nothing for a second time.
+    comes_once: bool,
+    is_spent: bool,
 }
 
 /// Has all files made that `read` gives. Returns what went wrong with single ones besides.
@@ -187,7 +190,7 @@ impl Makers<'_> {
             })?;
             Ok(stretch(file, end, inode).map(|()| Cow::Owned(content.attributes)))
         };
-        let making = Making { inode, link: &[], mode, fill: &mut fill };
+        let making = Making { inode, link: &[], mode, fill: &mut fill, comes_once: true, is_spent: false };
         self.own.make(self.taken, names, making)
     }
 
@@ -256,24 +259,31 @@ impl Maker<'_> {
             let end = held.write_to(file)?;
             Ok(stretch(file, end, &held.inode).map(|()| attributes))
         };
-        let making = Making { inode: &held.inode, link: &held.bytes, mode, fill: &mut fill };
+        let (inode, link) = (&held.inode, &held.bytes[..]);
+        let making = Making { inode, link, mode, fill: &mut fill, comes_once: false, is_spent: false };
         self.make(held.order, &held.names, making)
     }
 
-    /// Makes a file under its first name, and gives it the others.
-    fn make(&mut self, order: u64, names: &[Vec<u8>], making: Making<'_>) -> Result<(), ReadError> {
-        let Some((first, others)) = names.split_first() else { return Ok(()) };
-        let (place, undressed) = match self.make_at(first, making)? {
-            Ok(made) => made,
-            Err(error) => {
-                self.shared.note(order, first, &error);
-                return Ok(());
+    /// Makes a file under the first of its names that can be made, and gives it the others.
+    fn make(&mut self, order: u64, names: &[Vec<u8>], mut making: Making<'_>) -> Result<(), ReadError> {
+        let mut names = names.iter();
+        let (place, undressed) = loop {
+            let Some(name) = names.next() else { return Ok(()) };
+            match self.make_at(name, &mut making)? {
+                Ok((place, undressed)) => break (place, undressed.map(|error| (name, error))),
+                Err(error) => {
+                    self.shared.note(order, name, &error);
+                    if making.is_spent {
+                        names.for_each(|name| self.shared.note(order, name, &error));
+                        return Ok(());
+                    }
+                }
             }
         };
-        if let Some(error) = undressed {
-            self.shared.note(order, first, &error);
+        if let Some((name, error)) = undressed {
+            self.shared.note(order, name, &error);
         }
-        for name in others {
+        for name in names {
             let other = self.target.place_from(&mut self.stand, name);
             if let Err(error) = other.and_then(|other| place.link_to(&other)) {
                 self.shared.note(order, name, &error);
@@ -286,13 +296,14 @@ impl Maker<'_> {
     fn make_at(
         &mut self,
         path: &[u8],
-        making: Making<'_>,
+        making: &mut Making<'_>,
     ) -> Result<io::Result<(Place, Undressed)>, ReadError> {
         let place = match self.target.place_from(&mut self.stand, path) {
             Ok(place) => place,
             Err(error) => return Ok(Err(error)),
         };
-        let create = |place: &Place| place.make(making.inode, making.link, making.mode);
+        let (inode, link, mode) = (making.inode, making.link, making.mode);
+        let create = |place: &Place| place.make(inode, link, mode);
         match self.manner {
             Manner::InPlace => {
                 let made = place.instead(create);
@@ -325,12 +336,13 @@ impl Maker<'_> {
         &self,
         place: &Place,
         made: io::Result<Option<File>>,
-        making: Making<'_>,
+        making: &mut Making<'_>,
     ) -> Result<io::Result<Undressed>, ReadError> {
         let file = match made {
             Ok(file) => file,
             Err(error) => return Ok(Err(error)),
         };
+        making.is_spent = making.comes_once;
         let attributes = match (making.fill)(file.as_ref())? {
             Ok(attributes) => attributes,
             Err(error) => return Ok(Err(error)),
