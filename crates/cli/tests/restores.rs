@@ -514,6 +514,23 @@ fn file_comes_out_under_those_of_its_names_that_can_be_made() {
     assert!(same("a/second name") && same("z"), "{said}");
 }
 
+/// The commands that are typed come where the dump does: nothing of it is one.
+#[test]
+fn looking_around_by_hand_needs_a_dump_that_does_not_come_where_commands_do() {
+    let (scratch, from, to) = scene();
+    let bytes = Folder::new(&from).dump(0, 0, 1000);
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, &bytes).unwrap();
+    let to_flag = [OsStr::new("--to"), to.as_ref()];
+    let through_a_pipe = cairn(&[&["restore", "-if", "-"].map(OsStr::new)[..], &to_flag].concat(), &bytes);
+    assert_eq!(code(&through_a_pipe), Some(2));
+    // What is said by hand is no JSON.
+    let to_programs = restore("-if", &dump, &to, &["--json"]);
+    assert_eq!(code(&to_programs), Some(2), "{to_programs:?}");
+    let said: serde_json::Value = serde_json::from_slice(&to_programs.stdout).unwrap();
+    assert_eq!(said["error"], "usage", "{said}");
+}
+
 #[test]
 fn restore_that_was_cut_off_is_not_built_on_and_one_that_was_all_but_over_is() {
     let (scratch, from, to) = scene();

@@ -50,6 +50,7 @@ struct Open {
 
 /// Runs the command.
 pub fn run(asked: &Restore, output: Output) -> Result<(), Failure> {
+    refuse_by_hand(asked, output)?;
     let mut open = Open::new(volumes::open(asked, output)?)?;
     let wanted: Vec<&[u8]> = asked.paths.iter().map(|path| path.as_os_str().as_bytes()).collect();
     if asked.rebuild {
@@ -71,6 +72,21 @@ pub fn run(asked: &Restore, output: Output) -> Result<(), Failure> {
         open.extract(&chosen, &target(&asked.to)?)?;
     }
     open.report(output)
+}
+
+/// Looking around takes commands from standard input, and answers them.
+fn refuse_by_hand(asked: &Restore, output: Output) -> Result<(), Failure> {
+    let usage = |message, next| Err(Failure::new(ErrorKind::Usage, message, next));
+    match asked.interactive {
+        true if asked.file.as_os_str() == "-" => usage(
+            "the dump and the commands would both come through standard input",
+            "write the dump to a file first, or take out what is wanted with -x PATH...",
+        ),
+        true if output.json => {
+            usage("-i talks to people, and not in JSON", "use -t to list and -x PATH... to take out")
+        }
+        _ => Ok(()),
+    }
 }
 
 fn target(path: &Path) -> Result<Target, Failure> {
