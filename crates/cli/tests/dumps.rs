@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use running::{Running, cairn, can_mount, wait_until};
+use running::{Running, SmallDisk, cairn, can_mount, wait_until};
 
 /// A server with a volume that is mounted; unmounted again at the end, whatever comes.
 struct Mounted {
@@ -457,7 +457,65 @@ fn whole_dump_that_has_no_name_yet_is_not_emptied_by_the_same_command() {
     assert!(!path("one.partial").exists());
 }
 
-/// Somebody wants to know how long a dump takes.
+/// A file as a disk; it is none any more when this is dropped.
+struct Loop(String);
+
+impl Loop {
+    /// `None`, said aloud, where there are none.
+    fn over(file: &Path) -> Option<Self> {
+        let made = Command::new("/sbin/losetup").args(["--find", "--show"]).arg(file).output();
+        match made {
+            Ok(made) if made.status.success() => {
+                Some(Self(String::from_utf8(made.stdout).unwrap().trim().to_owned()))
+            }
+            _ => {
+                eprintln!("skipped: it needs losetup and a free loop device");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("/sbin/losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// What a disk is told to keep the kernel has in memory first, and whether the disk has taken it only a flush says.
+#[test]
+fn dump_on_a_disk_counts_once_the_disk_has_taken_it() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path(), &["--mirror", "off"]);
+    fs::write(mounted.path("large"), vec![7; 16 << 20]).unwrap();
+    let small = scratch.path().join("small");
+    fs::create_dir(&small).unwrap();
+    let Some(room) = SmallDisk::mount(&small, 2 << 20) else { return };
+    let image = small.join("disk.img");
+    File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let Some(disk) = Loop::over(&image) else { return };
+    for dump in [
+        &["dump", "-0", "vol0", "-f", &disk.0][..],
+        &["dump", "-0", "vol0", "--volume-size", "1G", "-f", &disk.0],
+        &["image", "dump", "vol0", "--to", &disk.0],
+    ] {
+        let failed = mounted.server.run(dump);
+        assert!(!failed.status.success(), "the disk has not taken it: {dump:?}");
+    }
+    assert_eq!(mounted.server.json(&["dump", "vol0", "--dates"]), serde_json::json!([]));
+    assert_eq!(mounted.server.json(&["image", "levels", "vol0"]), serde_json::json!([]));
+    room.grow(128 << 20);
+    mounted.server.good(&["dump", "-0", "vol0", "-f", &disk.0]);
+    assert_eq!(mounted.server.json(&["dump", "vol0", "--dates"]).as_array().unwrap().len(), 1);
+    let to = scratch.path().join("to");
+    fs::create_dir(&to).unwrap();
+    restore_ours(Path::new(&disk.0), &to);
+    assert!(files(&to) == files(&mounted.point));
+}
+
 #[test]
 fn dump_that_is_thrown_away_leaves_no_date() {
     if !can_mount() {

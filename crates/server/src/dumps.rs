@@ -25,7 +25,7 @@ use crate::api;
 use crate::contents::find_snapshot;
 use crate::error::ServerError;
 use crate::groups::Groups;
-use crate::handover::Handed;
+use crate::handover::{Handed, settle};
 use crate::images::NOT_COUNTED;
 use crate::jobs::Progress;
 use crate::server::Server;
@@ -605,10 +605,8 @@ impl Making {
         });
         let written = written.map_err(dump_error)?;
         let catalog = planned.or_else(|| source.collected().map(Catalog::of));
-        // A dump that a date stands for is on its medium; pipes and tapes have no such thing.
-        if file.metadata().is_ok_and(|meta| meta.is_file()) {
-            file.sync_all().map_err(|source| ServerError::DumpOutput { source })?;
-        }
+        // A dump that a date stands for is on its medium.
+        settle(file).map_err(|source| ServerError::DumpOutput { source })?;
         if self.confirmed {
             handed.files.clear();
             progress.phase("waiting for what was written to be on its medium");

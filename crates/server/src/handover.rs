@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -116,6 +116,12 @@ impl Handover {
         handed
             .ok_or(ServerError::Invalid { what: "the ticket", rule: "it names files that were handed over" })
     }
+}
+
+/// Returns when what was written is on its medium. Pipes and tapes have no such thing; a disk has, whose writes the kernel keeps in memory as it does those of files.
+pub(crate) fn settle(file: &File) -> std::io::Result<()> {
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() || kind.is_block_device() { file.sync_all() } else { Ok(()) }
 }
 
 fn receive(client: &UnixStream) -> std::io::Result<Vec<File>> {

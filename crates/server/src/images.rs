@@ -26,7 +26,7 @@ use crate::background;
 use crate::contents::find_snapshot;
 use crate::error::ServerError;
 use crate::groups::Groups;
-use crate::handover::Handed;
+use crate::handover::{Handed, settle};
 use crate::jobs::Progress;
 use crate::names;
 use crate::server::Server;
@@ -40,7 +40,7 @@ mod unfinished;
 pub(crate) use restoring::RestoreNotes;
 use restoring::Restoring;
 pub(crate) use unfinished::Keep;
-use unfinished::{Ledger, Unfinished, is_file, lasts};
+use unfinished::{Ledger, Unfinished, lasts};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// How the names of the snapshots that dumps make for themselves begin.
@@ -647,10 +647,7 @@ impl Job<'_> {
     ) -> Result<u64, ServerError> {
         let written = dump.write_part(part as u32, &mut file, self.compression, work);
         let produced = written.map_err(DumpError::from)?;
-        // A pipe has nothing to make durable.
-        if is_file(file) {
-            file.sync_all().map_err(|error| DumpError::from(StreamError::from(error)))?;
-        }
+        settle(file).map_err(|error| DumpError::from(StreamError::from(error)))?;
         Ok(produced.bytes)
     }
 }

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, PipeReader, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -183,7 +184,9 @@ impl Volumes {
             let mut file: &File = target.file();
             file.write_all(&buffer[..first]).map_err(failed)?;
             io::copy(&mut (&mut from).take(self.bytes - first as u64), &mut file).map_err(failed)?;
-            if file.metadata().is_ok_and(|meta| meta.is_file()) {
+            let kind = file.metadata().map_err(failed)?.file_type();
+            // Tapes have no such thing.
+            if kind.is_file() || kind.is_block_device() {
                 file.sync_all().map_err(failed)?;
             }
             made.push(target);
