@@ -516,6 +516,34 @@ fn dump_on_a_disk_counts_once_the_disk_has_taken_it() {
     assert!(files(&to) == files(&mounted.point));
 }
 
+/// What is mounted, or is a volume's, is no place for a dump.
+#[test]
+fn dump_is_not_written_onto_a_disk_that_is_in_use() {
+    use std::os::unix::fs::OpenOptionsExt;
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path(), &["--mirror", "off"]);
+    fs::write(mounted.path("file"), b"file").unwrap();
+    let image = scratch.path().join("disk.img");
+    fs::write(&image, vec![5; 1 << 20]).unwrap();
+    let Some(disk) = Loop::over(&image) else { return };
+    let exclusive = rustix::fs::OFlags::EXCL.bits() as i32;
+    let used = File::options().read(true).custom_flags(exclusive).open(&disk.0).unwrap();
+    for dump in [
+        &["dump", "-0", "vol0", "-f", &disk.0][..],
+        &["dump", "-0", "vol0", "--volume-size", "1G", "-f", &disk.0],
+        &["image", "dump", "vol0", "--to", &disk.0],
+    ] {
+        let message = mounted.server.bad(11, "busy", dump);
+        assert!(message.contains(&disk.0) && message.contains("in use"), "{message}");
+    }
+    drop(used);
+    assert!(fs::read(&disk.0).unwrap() == vec![5; 1 << 20], "nothing was written");
+    mounted.server.good(&["dump", "-0", "vol0", "-f", &disk.0]);
+}
+
 #[test]
 fn dump_that_is_thrown_away_leaves_no_date() {
     if !can_mount() {

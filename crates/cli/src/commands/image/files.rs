@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -58,8 +58,15 @@ impl Target {
         let called = path.display().to_string();
         let existing = fs::metadata(path).ok();
         if existing.as_ref().is_some_and(|found| !found.is_file()) {
-            // A tape, a named pipe, /dev/null: nothing to rename.
-            let file = File::options().write(true).open(path).map_err(|error| opening(path, &error))?;
+            // A tape, a named pipe, a disk, /dev/null: nothing to rename.
+            let is_disk = existing.is_some_and(|found| found.file_type().is_block_device());
+            // The system refuses what is mounted, or a part of something else.
+            let exclusive = if is_disk { rustix::fs::OFlags::EXCL.bits() as i32 } else { 0 };
+            let opened = File::options().write(true).custom_flags(exclusive).open(path);
+            let file = opened.map_err(|error| match error.kind() {
+                std::io::ErrorKind::ResourceBusy => in_use(&called),
+                _ => opening(path, &error),
+            })?;
             return Ok(Self { file, names: None, called });
         }
         if existing.is_some() && !overwrite {
@@ -237,6 +244,14 @@ pub fn dump_in(file: &File) -> Option<String> {
 fn exists(called: &str) -> Failure {
     let next = "name another file, or replace it with --overwrite";
     Failure::new(ErrorKind::Taken, format!("{called} exists"), next)
+}
+
+fn in_use(called: &str) -> Failure {
+    Failure::new(
+        ErrorKind::Busy,
+        format!("{called} is in use: it is mounted, or a part of a volume or of something else"),
+        "name another disk or a file; what is on this one would be lost",
+    )
 }
 
 /// A pipe or a device was named for a dump that is to go on.
