@@ -564,6 +564,10 @@ fn dump_that_is_thrown_away_leaves_no_date() {
         assert!(output.status.success(), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("does not count"), "{output:?}");
         assert_eq!(dates(), before);
+        // Cut into volumes the server does not see where it goes.
+        let volumes = ["dump", level, "--volume-size", "1G", "-f", "/dev/null", "vol0"];
+        assert!(mounted.server.bad(2, "usage", &volumes).contains("/dev/null"));
+        assert_eq!(dates(), before);
     }
     wait_for_the_next_second();
     mounted.server.good(&["dump", "-1", "-f", &path("1"), "vol0"]);

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, PipeReader, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -85,6 +85,12 @@ pub fn keep_whole(paths: &[PathBuf], overwrite: bool) -> Result<(), Failure> {
     Ok(())
 }
 
+/// `/dev/null` and `/dev/zero`.
+fn keeps_nothing(path: &Path) -> bool {
+    let sinks = [rustix::fs::makedev(1, 3), rustix::fs::makedev(1, 5)];
+    path.metadata().is_ok_and(|found| found.file_type().is_char_device() && sinks.contains(&found.rdev()))
+}
+
 fn wrong(message: impl Into<String>) -> Failure {
     Failure::new(ErrorKind::Usage, message.into(), "see `cairn dump --help`")
 }
@@ -123,6 +129,13 @@ impl Volumes {
                 let twice = paths.iter().enumerate().find(|(index, path)| paths[..*index].contains(path));
                 if let Some((_, path)) = twice {
                     return Err(wrong(format!("{} is named twice", path.display())));
+                }
+                if let Some(path) = paths.iter().find(|path| keeps_nothing(path)) {
+                    return Err(Failure::new(
+                        ErrorKind::Usage,
+                        format!("{} keeps nothing, and the dump would count", path.display()),
+                        "to see how long one takes, make it without volumes: it does not count then",
+                    ));
                 }
                 return paths.iter().try_for_each(|path| refuse_existing(path, self.overwrite));
             }
