@@ -2,6 +2,8 @@
 
 mod running;
 
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
@@ -77,6 +79,59 @@ fn bad_traces_get_an_error_that_helps() {
     assert!(!dir.path().join("no.ctr").exists());
     refused(dir.path(), 2, &["trace", "import", "prose", "--to", "no.ctr"]);
     assert!(!dir.path().join("no.ctr").exists(), "a failed import leaves no file");
+}
+
+/// `--overwrite` is for a file: what is none, such as `/dev/null`, is written to and stays what it is.
+#[test]
+fn trace_that_goes_to_no_file_takes_the_place_of_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("t.csv"), TEXT).unwrap();
+    let pipe = dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut held = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
+    let is_pipe = || std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo();
+    for more in [&[][..], &["--overwrite"]] {
+        let import = [&["trace", "import", "t.csv", "--to", "pipe", "--plain"][..], more].concat();
+        let imported = run(dir.path(), &import);
+        assert!(is_pipe(), "{more:?}: it is a pipe still");
+        assert!(imported.status.success(), "{more:?}: {imported:?}");
+        let mut head = [0; 4096];
+        let read = held.read(&mut head).unwrap();
+        std::fs::write(dir.path().join("read.ctr"), &head[..read]).unwrap();
+        let report = json(dir.path(), &["trace", "analyse", "read.ctr"]);
+        assert_eq!((&report["requests"], &report["problems"]["count"]), (&5.into(), &0.into()));
+    }
+}
+
+/// Where there is no room for a trace that is made the trace that is read is not to blame, and what had its name has it still.
+#[test]
+fn full_disk_under_a_trace_that_is_made_is_told_as_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let generate = ["trace", "generate", "iometer", "--size", "1G", "--rate", "5000", "--time", "2m"];
+    let to_full = Stdio::from(std::fs::File::options().write(true).open("/dev/full").unwrap());
+    let output = cairn().args(generate).stdout(to_full).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(24), "{said}");
+    assert!(said.contains("make room"), "{said}");
+    let Some(_small) = running::SmallDisk::mount(&disk, 1 << 20) else { return };
+    good(
+        dir.path(),
+        &["trace", "generate", "iometer", "--rate", "5000", "--time", "2m", "--to", "large.ctr"],
+    );
+    std::fs::write(disk.join("old.ctr"), "old").unwrap();
+    for command in [&generate[..], &["trace", "import", "large.ctr"]] {
+        for (to, is_there) in [("disk/old.ctr", true), ("disk/new.ctr", false)] {
+            let all = [command, &["--to", to, "--overwrite"]].concat();
+            let said = refused(dir.path(), 24, &all);
+            assert!(said.contains(to) && said.contains("make room"), "{said}");
+            assert!(!said.contains("large.ctr: "), "{said}");
+            assert_eq!(dir.path().join(to).exists(), is_there, "{all:?}");
+        }
+    }
+    assert_eq!(std::fs::read(disk.join("old.ctr")).unwrap(), b"old");
+    assert_eq!(std::fs::read_dir(&disk).unwrap().count(), 1, "nothing is left");
 }
 
 #[test]

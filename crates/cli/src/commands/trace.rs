@@ -6,13 +6,16 @@ mod plan;
 mod record;
 mod replay;
 
-use std::fs::File;
-use std::io::{BufWriter, Read};
-use std::path::Path;
+use std::fs::{File, Permissions};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use cairn_server::api::ErrorKind;
 use cairn_trace::{Problems, ReadOptions, TraceError, TraceHeader, TraceReader, TraceWriter};
+use tempfile::NamedTempFile;
 
+use super::image::files::opening;
 use crate::arguments::{ImportTrace, PlanTrace, RecordTrace, Trace, TraceInput};
 use crate::client::Client;
 use crate::exit::Failure;
@@ -57,32 +60,102 @@ struct Imported {
     problems: Problems,
 }
 
-fn import(asked: &ImportTrace, output: Output) -> Result<(), Failure> {
-    if asked.to.exists() && !asked.overwrite {
-        return Err(Failure::new(
-            ErrorKind::Taken,
-            format!("{} is there already", asked.to.display()),
-            "give another name, or --overwrite",
-        ));
+/// Where a trace that is made goes. A file has its name when it is whole and on its medium; what is none, as a pipe or `/dev/null`, gets it as it comes.
+struct Made {
+    to: PathBuf,
+    /// Until it has its name.
+    temporary: Option<NamedTempFile>,
+    file: File,
+}
+
+impl Made {
+    fn begin(to: &Path, overwrite: bool) -> Result<Self, Failure> {
+        let failed = |error: &io::Error| unwritable(to, error);
+        let existing = to.metadata().ok();
+        if existing.as_ref().is_some_and(|found| !found.is_file()) {
+            let file = File::options().write(true).open(to).map_err(|error| failed(&error))?;
+            return Ok(Self { to: to.to_owned(), temporary: None, file });
+        }
+        if existing.is_some() && !overwrite {
+            return Err(Failure::new(
+                ErrorKind::Taken,
+                format!("{} is there already", to.display()),
+                "give another name, or --overwrite",
+            ));
+        }
+        let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut builder = tempfile::Builder::new();
+        // Less what the user's mask takes away, as of any file.
+        builder.permissions(Permissions::from_mode(0o666));
+        let temporary = builder.tempfile_in(folder).map_err(|error| failed(&error))?;
+        let file = temporary.as_file().try_clone().map_err(|error| failed(&error))?;
+        Ok(Self { to: to.to_owned(), temporary: Some(temporary), file })
     }
+
+    /// All of it was written.
+    fn keep(self) -> Result<(), Failure> {
+        let Some(temporary) = self.temporary else { return Ok(()) };
+        let kept = self.file.sync_all().and_then(|()| Ok(temporary.persist(&self.to)?));
+        kept.map(drop).map_err(|error| unwritable(&self.to, &error))
+    }
+
+    /// What is wrong where it is written.
+    fn failed(&self, error: TraceError) -> Failure {
+        match error {
+            TraceError::Io(error) => unwritable(&self.to, &error),
+            error => failure(error, &self.to),
+        }
+    }
+}
+
+fn unwritable(to: &Path, error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Failure::new(
+            ErrorKind::NoSpace,
+            format!("{} can't be written: {error}", to.display()),
+            "make room there, or name another place with --to",
+        ),
+        _ => opening(to, error),
+    }
+}
+
+/// Counts what goes through.
+struct Counted<W> {
+    output: W,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.output.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+}
+
+fn import(asked: &ImportTrace, output: Output) -> Result<(), Failure> {
     let mut reader = open(&asked.input)?;
-    let folder = asked.to.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+    let made = Made::begin(&asked.to, asked.overwrite)?;
+    let unwritten = |error| made.failed(error);
     let failed = |error| failure(error, &asked.input.file);
     let first = reader.next().map_err(failed)?.ok_or(TraceError::Empty).map_err(failed)?;
     let header = TraceHeader { began_ns: reader.began_ns() };
     let bar = output.count_bar("requests");
-    let mut writer =
-        TraceWriter::new(BufWriter::new(file.as_file()), &header, !asked.plain).map_err(failed)?;
+    let sink = Counted { output: BufWriter::new(&made.file), bytes: 0 };
+    let mut writer = TraceWriter::new(sink, &header, !asked.plain).map_err(unwritten)?;
     let mut named = 0;
     let mut next = Some(first);
     let mut last_ns = 0;
     while let Some(record) = next {
         for name in &reader.devices()[named..] {
-            writer.device(name).map_err(failed)?;
+            writer.device(name).map_err(unwritten)?;
         }
         named = reader.devices().len();
-        writer.push(&record).map_err(failed)?;
+        writer.push(&record).map_err(unwritten)?;
         last_ns = record.at_ns;
         if writer.records().is_multiple_of(1 << 16) {
             bar.set_position(writer.records());
@@ -91,10 +164,8 @@ fn import(asked: &ImportTrace, output: Output) -> Result<(), Failure> {
     }
     bar.finish_and_clear();
     let requests = writer.records();
-    let written = writer.finish().map_err(failed)?;
-    written.into_inner().map_err(|error| error.into_error())?.sync_all()?;
-    let bytes = file.as_file().metadata()?.len();
-    file.persist(&asked.to).map_err(|error| error.error)?;
+    let bytes = writer.finish().map_err(unwritten)?.bytes;
+    made.keep()?;
     let imported = Imported {
         file: asked.to.display().to_string(),
         format: reader.format().name(),

@@ -1,14 +1,14 @@
 //! `cairn trace generate`: the workloads of the papers as traces.
 
-use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 
 use cairn_server::api::ErrorKind;
 use cairn_trace::{IoMeter, PostMark, Spc1, TraceError, TraceHeader, TraceRecord, TraceWriter};
 
+use super::{Counted, Made};
 use crate::arguments::{GenerateTrace, Workload};
 use crate::exit::Failure;
-use crate::output::{Output, size};
+use crate::output::{Output, size, unwritten};
 
 /// What was made.
 #[derive(serde::Serialize)]
@@ -30,31 +30,32 @@ pub fn run(asked: &GenerateTrace, output: Output) -> Result<(), Failure> {
             "name a file with --to FILE, or pipe it on: `cairn trace generate spc1 | cairn trace analyse -`",
         ));
     }
-    let sink: Box<dyn Write> = if to_pipe {
-        Box::new(std::io::stdout().lock())
-    } else {
-        let mut options = File::options();
-        options.write(true).create(asked.overwrite).truncate(asked.overwrite).create_new(!asked.overwrite);
-        let file = options.open(&asked.to).map_err(|error| match error.kind() {
-            std::io::ErrorKind::AlreadyExists => Failure::new(
-                ErrorKind::Taken,
-                format!("{} is there already", asked.to.display()),
-                "give another name, or --overwrite",
-            ),
-            _ => Failure::from(error),
-        })?;
-        Box::new(file)
+    let made = if to_pipe { None } else { Some(Made::begin(&asked.to, asked.overwrite)?) };
+    let output_to: Box<dyn Write + '_> = match &made {
+        Some(made) => Box::new(&made.file),
+        None => Box::new(std::io::stdout().lock()),
     };
-    let failed = |error: TraceError| super::failure(error, &asked.to);
+    // A reader of the pipe that has seen enough is no failure.
+    let ended = |error: TraceError| match (&made, error) {
+        (Some(made), error) => Err(made.failed(error)),
+        (None, TraceError::Io(error)) => unwritten(error).map_or(Ok(()), Err),
+        (None, error) => Err(super::failure(error, &asked.to)),
+    };
     let bar = output.count_bar("requests");
-    let mut writer = TraceWriter::new(BufWriter::new(sink), &TraceHeader::default(), true).map_err(failed)?;
+    let sink = Counted { output: BufWriter::new(output_to), bytes: 0 };
+    let mut writer = match TraceWriter::new(sink, &TraceHeader::default(), true) {
+        Ok(writer) => writer,
+        Err(error) => return ended(error),
+    };
     for name in devices {
-        writer.device(name).map_err(failed)?;
+        if let Err(error) = writer.device(name) {
+            return ended(error);
+        }
     }
     let mut last_ns = 0;
     for record in requests {
         if let Err(error) = writer.push(&record) {
-            return broken_pipe_is_an_end(error, to_pipe).map_err(failed);
+            return ended(error);
         }
         last_ns = record.at_ns;
         if writer.records().is_multiple_of(1 << 16) {
@@ -63,33 +64,24 @@ pub fn run(asked: &GenerateTrace, output: Output) -> Result<(), Failure> {
     }
     bar.finish_and_clear();
     let requests = writer.records();
-    if let Err(error) = writer.finish() {
-        return broken_pipe_is_an_end(error, to_pipe).map_err(failed);
-    }
-    if to_pipe {
-        return Ok(());
-    }
-    let bytes = std::fs::metadata(&asked.to)?.len();
-    let made =
+    let bytes = match writer.finish() {
+        Ok(sink) => sink.bytes,
+        Err(error) => return ended(error),
+    };
+    let Some(made) = made else { return Ok(()) };
+    made.keep()?;
+    let generated =
         Generated { file: asked.to.display().to_string(), requests, duration_s: last_ns as f64 / 1e9, bytes };
-    output.tell(&made, |made| {
+    output.tell(&generated, |generated| {
         format!(
             "{} requests over {:.0} s: {} in {}",
-            made.requests,
-            made.duration_s,
-            size(made.bytes),
-            made.file
+            generated.requests,
+            generated.duration_s,
+            size(generated.bytes),
+            generated.file
         )
     });
     Ok(())
-}
-
-/// A reader that has seen enough is no failure.
-fn broken_pipe_is_an_end(error: TraceError, to_pipe: bool) -> Result<(), TraceError> {
-    match error {
-        TraceError::Io(error) if to_pipe && error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        error => Err(error),
-    }
 }
 
 type Requests = Box<dyn Iterator<Item = TraceRecord>>;
