@@ -34,13 +34,13 @@ impl Order {
         true
     }
 
-    /// The next one, when no earlier one can come, or none will come at all (`ended`).
-    pub(crate) fn pop(&mut self, ended: bool) -> Option<TraceRecord> {
+    /// The next one with its line, when no earlier one can come, or none will come at all (`ended`).
+    pub(crate) fn pop(&mut self, ended: bool) -> Option<(TraceRecord, u64)> {
         if !ended && self.waiting.len() < WINDOW {
             return None;
         }
-        let (record, _) = self.waiting.pop_front()?;
+        let (record, line) = self.waiting.pop_front()?;
         self.last = record.at_ns;
-        Some(record)
+        Some((record, line))
     }
 }

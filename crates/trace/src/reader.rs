@@ -21,6 +21,8 @@ const LINE_MAX: usize = 4096;
 const SAMPLE: usize = 64 << 10;
 /// Largest window of a zstd stream: 128 MiB of memory.
 const ZSTD_WINDOW_LOG: u32 = 27;
+/// How long a trace can be: 73 years. A time beyond is none, and could not be added to others.
+const TRACE_TIME_MAX_NS: u64 = 1 << 61;
 /// Nanoseconds from 1601, where Windows file times begin, to 1970.
 const FILE_TIME_EPOCH_NS: u64 = 11_644_473_600 * 1_000_000_000;
 
@@ -143,12 +145,16 @@ impl TraceReader {
     #[expect(clippy::should_implement_trait, reason = "an iterator of results hides that an error ends it")]
     pub fn next(&mut self) -> Result<Option<TraceRecord>, TraceError> {
         loop {
-            if let Some(mut record) = self.order.pop(self.ended) {
+            if let Some((mut record, line)) = self.order.pop(self.ended) {
                 let base = match self.base {
                     Some(base) => base,
                     None => self.begin(record.at_ns),
                 };
                 record.at_ns -= base;
+                if record.at_ns > TRACE_TIME_MAX_NS {
+                    self.problems.add(line, Problem::Time, "");
+                    continue;
+                }
                 return Ok(Some(record));
             }
             if self.ended {

@@ -391,3 +391,18 @@ fn seconds_are_not_rounded() {
     let csv: &mut dyn Lines = &mut *import::lines(TraceFormat::Csv, BlkparseAction::Queued).unwrap();
     assert!(matches!(csv.line("1,0,F,0,0", &mut Devices::default()), Ok(Line::Request(_))));
 }
+
+/// Times of two requests further apart than any trace is long: one of them is none.
+#[test]
+fn time_that_no_trace_reaches_is_a_problem_of_its_line() {
+    let text = "0,a,W,0,4096\n1000000000,a,W,0,4096\n9223372036854775807,a,W,0,4096\n9300000000000000000,a,D,0,4096\n\
+                18446744073709551615,a,W,0,4096\n";
+    let (records, reader) = detected(text);
+    assert_eq!(records.iter().map(|record| record.at_ns).collect::<Vec<_>>(), [0, 1_000_000_000]);
+    assert_eq!(reader.problems().kinds, [(Problem::Time, 3)].into());
+    assert_eq!(reader.problems().shown.iter().map(|shown| shown.line).collect::<Vec<_>>(), [3, 4, 5]);
+    let open = || TraceReader::open(std::io::Cursor::new(text), &ReadOptions::default()).unwrap();
+    let report = Analysis::of(&mut open(), AnalyseOptions::default(), &mut |_| {}).unwrap();
+    assert_eq!((report.requests, report.duration_s), (2, 1.0));
+    assert_eq!(report.mirror_pct.get("1min").unwrap().blocks_transferred, 1);
+}
