@@ -142,7 +142,8 @@ fn service_is_installed_by_one_command_and_its_configuration_is_its_owners() {
 
     // Again: nothing to do. What was changed by hand is asked about, and the configuration is left alone.
     let config = dir.path().join("etc/cairn/cairn.toml");
-    std::fs::write(&config, "data = '/srv'\n").unwrap();
+    let own = "# mine\ndata = '/var/lib/cairn'\n";
+    std::fs::write(&config, own).unwrap();
     let again = install(dir.path(), &["--json"]);
     let object: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
     let outcomes: Vec<&str> =
@@ -154,7 +155,7 @@ fn service_is_installed_by_one_command_and_its_configuration_is_its_owners() {
     assert!(unit().contains("SupplementaryGroups=disk") && !unit().contains("PrivateDevices"));
     assert!(install(dir.path(), &["--mounts", "--yes"]).status.success());
     assert!(!unit().contains("NoNewPrivileges") && unit().contains("WatchdogSec"));
-    assert_eq!(text(config), "data = '/srv'\n");
+    assert_eq!(text(config), own);
 
     // What its sandbox would hide is told before it fails.
     let hidden = install(dir.path(), &["--data", "/home/me/data", "--json"]);
@@ -163,15 +164,40 @@ fn service_is_installed_by_one_command_and_its_configuration_is_its_owners() {
     running::refused(&spaced, 2, "usage", &["--data"]);
 }
 
+/// The server goes by its configuration: a unit whose sandbox is for another data directory keeps it from starting.
+#[test]
+fn unit_is_for_the_data_directory_that_the_configuration_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let unit = || text(dir.path().join("etc/systemd/system/cairn.service"));
+    assert!(install(dir.path(), &["--data", "/srv/old"]).status.success());
+    let before = unit();
+    assert!(before.contains("ReadWritePaths=/srv/old"), "{before}");
+    // As after an upgrade.
+    let again = install(dir.path(), &["--yes"]);
+    let said = String::from_utf8([again.stdout, again.stderr].concat()).unwrap();
+    assert!(again.status.success() && said.contains("--data /srv/old"), "{said}");
+    assert_eq!(unit(), before);
+    for more in [&[][..], &["-n"]] {
+        let other = install(dir.path(), &[&["--data", "/srv/new", "--yes", "--json"], more].concat());
+        assert!(running::refused(&other, 2, "usage", &["--data"]).contains("/srv/old"));
+        assert_eq!(unit(), before);
+    }
+    // Also where a file beside it says so.
+    std::fs::create_dir(dir.path().join("etc/cairn/conf.d")).unwrap();
+    std::fs::write(dir.path().join("etc/cairn/conf.d/data.toml"), "data = \"/srv/new\"\n").unwrap();
+    assert!(install(dir.path(), &["--yes"]).status.success());
+    assert!(unit().contains("ReadWritePaths=/srv/new"), "{}", unit());
+}
+
 #[test]
 fn unit_is_one_that_systemd_takes() {
-    let dir = tempfile::tempdir().unwrap();
     if std::process::Command::new("systemd-analyze").arg("--version").output().is_err() {
         assert!(std::env::var_os("CI").is_none(), "CI has systemd-analyze");
         eprintln!("skipped: it needs systemd-analyze");
         return;
     }
     for more in [&[][..], &["--disks", "disk"], &["--mounts"], &["--data", "/srv/cairn"]] {
+        let dir = tempfile::tempdir().unwrap();
         assert!(install(dir.path(), &[more, &["--yes"]].concat()).status.success());
         let unit = path(dir.path(), "etc/systemd/system/cairn.service");
         let verified = std::process::Command::new("systemd-analyze")

@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use cairn_server::Settings;
 use cairn_server::api::ErrorKind;
 use serde::Serialize;
 
@@ -49,8 +50,24 @@ struct Installed {
 /// Runs a command on the service; `data` is what `--data` says.
 pub fn run(command: Service, data: Option<PathBuf>, output: Output) -> Result<(), Failure> {
     let Service::Install(asked) = command;
-    let data = data.unwrap_or_else(|| STATE.into());
+    let config = asked.root.join(CONFIG_PATH);
+    // The server goes by it, and the unit has to let it. What can't be read keeps the server from starting, and says why.
+    let said = Settings::read(&config).ok().and_then(|settings| settings.data);
+    let wanted = data.as_ref().or(said.as_ref());
+    let data = wanted.cloned().unwrap_or_else(|| STATE.into());
     let files = files(&asked, &data)?;
+    if let Some(said) = said.filter(|said| *said != data) {
+        return Err(Failure::new(
+            ErrorKind::Usage,
+            format!(
+                "the data directory is {} by {}, and {} by --data",
+                said.display(),
+                config.display(),
+                data.display()
+            ),
+            "leave --data out, or change it in the configuration first: the server goes by that",
+        ));
+    }
     let mut done = Vec::new();
     for (path, text, is_own) in files {
         let path = asked.root.join(path);
