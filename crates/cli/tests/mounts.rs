@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_device::{Device, FileDevice, Operation, Segments};
-use running::{Running, cairn, can_mount, wait_until};
+use running::{Running, SmallDisk, cairn, can_mount, wait_until};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags, XattrFlags};
 
 const ECONNABORTED: i32 = 103;
@@ -930,6 +930,12 @@ fn files_come_out_of_image_dumps_without_restoring_them() {
     assert_eq!(image(&["extract", &zero, "/home", "--to", bare.to_str().unwrap()]).0, Some(3));
     let found = ["home/large", "home/large too"].map(|name| fs::metadata(bare.join(name)).unwrap());
     assert_eq!((found[0].ino(), found[0].len()), (found[1].ino(), 3_000_001));
+    // A full disk ends it: of what would come nothing is begun.
+    let small = scratch.path().join("small");
+    fs::create_dir(&small).unwrap();
+    if let Some(_room) = SmallDisk::mount(&small, 1 << 20) {
+        assert_eq!(image(&["extract", &zero, "/home", "--to", small.to_str().unwrap()]).0, Some(24));
+    }
     // Nothing is above the root, and nothing comes out above the directory.
     let up = scratch.path().join("a/b");
     fs::create_dir_all(&up).unwrap();

@@ -240,11 +240,12 @@ pub fn extract(asked: &ExtractImage, output: Output) -> Result<(), Failure> {
         files: 0,
         bytes: 0,
         troubles: Vec::new(),
+        is_full: false,
         bar: output.count_bar("files"),
     };
     extract.take(&found.path, &found.stat);
     extract.finish();
-    let Extract { files, bytes, troubles, bar, .. } = extract;
+    let Extract { files, bytes, troubles, is_full, bar, .. } = extract;
     bar.finish_and_clear();
     let told = serde_json::json!({ "files": files, "bytes": bytes, "failed": troubles });
     if output.json {
@@ -254,6 +255,10 @@ pub fn extract(asked: &ExtractImage, output: Output) -> Result<(), Failure> {
         if !output.quiet {
             print_line(&format!("{files} files and directories, {}, in {}", size(bytes), asked.to.display()));
         }
+    }
+    if is_full {
+        let what = format!("{} is full, and not all came out", asked.to.display());
+        return Err(Failure::new(ErrorKind::NoSpace, what, "make room there, and run it again"));
     }
     if troubles.is_empty() { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
 }
@@ -268,6 +273,8 @@ struct Extract<'a> {
     files: u64,
     bytes: u64,
     troubles: Vec<String>,
+    /// There is no room for more.
+    is_full: bool,
     bar: indicatif::ProgressBar,
 }
 
@@ -281,6 +288,9 @@ impl Extract<'_> {
             self.bar.inc(1);
             if let Err(error) = self.take_one(&path, &stat) {
                 self.trouble(&path, &error);
+                if self.is_full {
+                    return;
+                }
                 continue;
             }
             self.files += 1;
@@ -309,6 +319,8 @@ impl Extract<'_> {
     }
 
     fn trouble(&mut self, path: &[u8], error: &std::io::Error) {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        self.is_full |= matches!(error.kind(), StorageFull | QuotaExceeded);
         self.troubles.push(format!("/{}: {error}", name(path)));
     }
 
