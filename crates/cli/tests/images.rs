@@ -227,6 +227,11 @@ fn damage_costs_a_record_is_named_and_the_rest_is_restored() {
     server.bad(27, "damaged", &["image", "restore", "y", &file, "--accept-damage"]);
     server.bad(27, "damaged", &["image", "restore", "y", "/bin/true"]);
     server.bad(10, "not-found", &["image", "restore", "y", "/nothing"]);
+    // Behind another one it is a dump that is damaged as well, and no path in that.
+    let whole = path(dir.path(), "whole");
+    server.good(&["image", "dump", "v", "--to", &whole]);
+    let listed = cairn().args(["image", "ls", "--json", &whole, &file]).output().unwrap();
+    assert!(refused(&listed, 27, "damaged", &["image", "ls"]).contains(&file));
 }
 
 #[test]

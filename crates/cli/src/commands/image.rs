@@ -9,7 +9,7 @@ mod restore;
 mod show;
 mod tree;
 
-use cairn_server::api;
+use cairn_server::api::{self, ErrorKind};
 
 use super::volume::segment;
 use crate::arguments::{Image, split_path};
@@ -34,7 +34,13 @@ pub fn run_local(command: Image, output: Output) -> Result<(), Failure> {
         // What is no dump is a path in those that are.
         Image::Ls { files } => match files.split_last() {
             Some((path, dumps)) if !dumps.is_empty() && !mount::is_dump(path) => {
-                tree::ls(dumps, path, output)
+                tree::ls(dumps, path, output).map_err(|failure| match failure.body.error {
+                    // More likely than a path that is not there it is a dump that is damaged.
+                    ErrorKind::NotFound if path.is_file() => {
+                        mount::open_files(std::slice::from_ref(path)).err().unwrap_or(failure)
+                    }
+                    _ => failure,
+                })
             }
             _ => show::ls(&files, output),
         },
