@@ -75,6 +75,8 @@ fn bad_traces_get_an_error_that_helps() {
     refused(dir.path(), 2, &["trace", "analyse", "t.csv", "--format", "msr"]);
     refused(dir.path(), 2, &["trace", "analyse", "t.csv", "--block", "3000"]);
     refused(dir.path(), 2, &["plan", "t.csv", "--link", "0"]);
+    // There is no server either, but that is not what is wrong.
+    assert!(refused(dir.path(), 1, &["plan", "t.cvs", "--link", "50M"]).contains("no trace t.cvs"));
     refused(dir.path(), 2, &["trace", "replay", "-"]);
     assert!(!dir.path().join("no.ctr").exists());
     refused(dir.path(), 2, &["trace", "import", "prose", "--to", "no.ctr"]);
@@ -217,7 +219,10 @@ fn what_clients_ask_of_an_export_is_recorded_under_their_sessions_and_replayed()
         assert_eq!(live["plan"]["lags"].as_array().unwrap().len(), 9);
     }
     assert!(server.good(&["plan", "v", "--link", "50M"]).contains("Recommended: --every 1s"));
-    server.bad(10, "not-found", &["plan", "nothing", "--link", "50M"]);
+    for nothing in ["nothing", "no such trace.csv", "v/no such lun?", "spür#1"] {
+        server.bad(10, "not-found", &["plan", nothing, "--link", "50M"]);
+        server.bad(10, "not-found", &["trace", "record", nothing, "--stop"]);
+    }
     server.good(&["volume", "create", "quiet", "--size", "64M"]);
     server.bad(10, "not-found", &["plan", "quiet", "--link", "50M"]);
     server.bad(2, "usage", &["plan", "v", "--link", "50M", "--cache", "1G"]);

@@ -209,6 +209,14 @@ fn open(input: &TraceInput) -> Result<TraceReader, Failure> {
     TraceReader::open(source, &options).map_err(|error| failure(error, &input.file))
 }
 
+/// A name as a part of a path of the API, whatever it has in it.
+fn escaped(name: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~@".contains(&byte);
+    let escape =
+        |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    name.bytes().map(escape).collect()
+}
+
 /// What is wrong with a trace, and what to do next.
 fn failure(error: TraceError, file: &Path) -> Failure {
     let (kind, next) = match &error {

@@ -33,8 +33,16 @@ fn check(asked: &PlanTrace) -> Result<(), Failure> {
 /// Runs it for a volume, an export or a device of a server.
 pub fn run_live(asked: &PlanTrace, client: &Client, output: Output) -> Result<(), Failure> {
     check(asked)?;
-    let subject = asked.input.file.display().to_string().replace('%', "%25").replace('/', "%2F");
-    let live: api::LivePlan = client.get(&format!("/v1/plans/{subject}?link={}", asked.link.0))?;
+    let name = asked.input.file.display().to_string();
+    let path = format!("/v1/plans/{}?link={}", super::escaped(&name), asked.link.0);
+    let live: api::LivePlan = client.get(&path).map_err(|mut failure: Failure| {
+        // Without an answer it is as likely that a trace was meant.
+        if matches!(failure.body.error, ErrorKind::Failed | ErrorKind::PeerUnreachable) {
+            failure.body.message = format!("there is no trace {name} here; and {}", failure.body.message);
+            failure.body.next = format!("check the name of the trace; or {}", failure.body.next);
+        }
+        failure
+    })?;
     output.show(&live, |live| {
         format!(
             "{}: what clients wrote in {} since {}, {} in all; of one block in {}, {} blocks\n{}",

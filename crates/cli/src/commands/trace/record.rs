@@ -17,7 +17,7 @@ pub fn run(asked: &RecordTrace, client: &Client, output: Output) -> Result<(), F
         return Ok(());
     };
     if asked.stop {
-        let path = format!("/v1/recordings/{}", export.replace('%', "%25").replace('/', "%2F"));
+        let path = format!("/v1/recordings/{}", super::escaped(export));
         let recording: api::Recording = client.delete(&path)?;
         output.tell(&recording, |recording| {
             format!(
