@@ -14,6 +14,8 @@ use crate::source::{Selection, Source};
 
 /// A hole at a file's end that is longer is left out: each half MiB of it would take a record, and a reader knows the file's size. 1 GiB.
 const END_HOLE_MAX: u64 = 1 << 30;
+/// What can't be read at once is read in pieces of so many bytes: what a file system loses is mostly one.
+const BLOCK: usize = 4096;
 /// Bytes that one header describes.
 const SEGMENT: u64 = (PIECES_MAX * RECORD) as u64;
 
@@ -599,10 +601,12 @@ impl Tape<'_> {
         attribute_blocks: u32,
         buffer: &mut [u8],
     ) -> Result<(), WriteError> {
+        let mut is_whole = true;
         let mut extents = match source.extents(inode.number) {
             Ok(extents) => extents,
             Err(reason) => {
                 self.fail(inode.number, "the content: it is a hole in the dump", reason);
+                is_whole = false;
                 Vec::new()
             }
         };
@@ -619,10 +623,12 @@ impl Tape<'_> {
                 rest = more;
             }
             let pieces = pieces_of(rest, at, length);
-            let there = self.read_pieces(source, inode, at, &pieces, buffer);
+            let (there, is_read) = self.read_pieces(source, inode, at, &pieces, buffer);
             let mut header = self.file_header(inode, at == 0);
             header.attribute_blocks = Some(attribute_blocks);
-            header.content_crc = Some(content_checksum(&buffer[..there]));
+            let sum = content_checksum(&buffer[..there]);
+            // Zeroes and holes that stand for something else have a sum that is wrong: a reader tells whose they are.
+            header.content_crc = Some(if is_whole && is_read { sum } else { !sum });
             header.pieces = pieces;
             self.head(header)?;
             self.output.put(&buffer[..there]).map_err(WriteError::Output)?;
@@ -633,7 +639,7 @@ impl Tape<'_> {
         }
     }
 
-    /// Reads the pieces of a segment that are there, one after the other into `buffer`; returns their bytes. What can't be read is zeroes.
+    /// Reads the pieces of a segment that are there, one after the other into `buffer`; returns their bytes, and whether all were read. What can't be is zeroes.
     fn read_pieces(
         &mut self,
         source: &mut dyn Source,
@@ -641,8 +647,8 @@ impl Tape<'_> {
         at: u64,
         pieces: &[bool],
         buffer: &mut [u8],
-    ) -> usize {
-        let mut there = 0;
+    ) -> (usize, bool) {
+        let (mut there, mut is_read) = (0, true);
         let mut index = 0;
         while index < pieces.len() {
             let run = pieces[index..].iter().take_while(|piece| **piece == pieces[index]).count();
@@ -652,14 +658,15 @@ impl Tape<'_> {
                 let place = &mut buffer[there..there + run * RECORD];
                 place[bytes..].fill(0);
                 if let Err(reason) = source.read(inode.number, from, &mut place[..bytes]) {
-                    place.fill(0);
+                    is_read = false;
+                    read_blocks(source, inode.number, from, &mut place[..bytes]);
                     self.fail(inode.number, "some of its content: it is zeroes in the dump", reason);
                 }
                 there += run * RECORD;
             }
             index += run;
         }
-        there
+        (there, is_read)
     }
 
     fn file_header(&self, inode: &Inode, first: bool) -> Header {
@@ -701,6 +708,15 @@ impl Tape<'_> {
             self.output.put(&padded).map_err(WriteError::Output)?;
         }
         Ok(())
+    }
+}
+
+/// Reads what can be read of these bytes; the rest is zeroes.
+fn read_blocks(source: &mut dyn Source, number: u32, from: u64, bytes: &mut [u8]) {
+    for (index, block) in bytes.chunks_mut(BLOCK).enumerate() {
+        if source.read(number, from + (index * BLOCK) as u64, block).is_err() {
+            block.fill(0);
+        }
     }
 }
 

@@ -134,11 +134,56 @@ fn file_that_cannot_be_read_costs_itself() {
     let (bytes, written) = tree.dump(Tree::options());
     assert_eq!(written.failed.iter().map(|failed| failed.number).collect::<Vec<_>>(), [number]);
     let (read, damage) = read_back(&bytes);
-    assert_eq!(damage, []);
+    assert_eq!(damage, [Damage::Hurt { number }]);
     assert_eq!(read.0[&number].data, [(0, vec![0; 5000])]);
-    let file = tree.get(number);
-    (file.broken, file.data) = (false, vec![(0, vec![0; 5000])]);
+    tree.get(number).data = vec![(0, vec![0; 5000])];
     assert_eq!(read.plain(), tree.plain());
+}
+
+/// A tree with a file of which one byte can't be read.
+struct Rotten(Tree, u32, u64);
+
+impl Source for Rotten {
+    fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()> {
+        self.0.each_inode(each)
+    }
+
+    fn inode(&mut self, number: u32) -> std::io::Result<Inode> {
+        self.0.inode(number)
+    }
+
+    fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)> {
+        self.0.entries(directory)
+    }
+
+    fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>> {
+        self.0.extents(number)
+    }
+
+    fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        let is_rotten = number == self.1 && (offset..offset + bytes.len() as u64).contains(&self.2);
+        if is_rotten { Err(std::io::Error::other("rotten")) } else { self.0.read(number, offset, bytes) }
+    }
+
+    fn attributes(&mut self, number: u32) -> std::io::Result<Vec<Attribute>> {
+        self.0.attributes(number)
+    }
+}
+
+/// Zeroes that stand for what could not be read are not what the file has: whoever restores it is told.
+#[test]
+fn content_that_cannot_be_read_costs_its_block_and_is_known_to_be_missing_by_who_reads_the_dump() {
+    let mut tree = mixed();
+    let number = tree.add_with(ROOT, "rotten", &[1; 100_000]);
+    let mut source = Rotten(tree, number, 9000);
+    let dump = Dump::plan(&mut source, Tree::options(), None, &mut |_| true).unwrap();
+    let mut bytes = Vec::new();
+    let written = dump.write(&mut source, &mut bytes, &mut |_| true).unwrap();
+    assert_eq!(written.failed.iter().map(|failed| failed.number).collect::<Vec<_>>(), [number]);
+    let (read, damage) = read_back(&bytes);
+    assert_eq!(damage, [Damage::Hurt { number }]);
+    let wanted = [vec![1; 8192], vec![0; 4096], vec![1; 100_000 - 12_288]].concat();
+    assert!(read.plain().0[&number].data == [(0, wanted)]);
 }
 
 /// What comes into the part that is dumped is as old as it is, and in no dump before.
