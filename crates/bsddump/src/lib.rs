@@ -38,7 +38,7 @@ pub use names::Names;
 pub use reader::{Content, Damage, Label, Reader, VolumeLabel};
 pub use record::{NextVolume, RECORD, RECORDS_PER_BLOCK, VOLUME_RECORDS_MIN};
 pub use source::{Selection, Source};
-pub use writer::{Dump, Failed, Known, Options, Phase, Planned, Progress, Written};
+pub use writer::{Dump, Failed, Known, Lacks, Options, Phase, Planned, Progress, Written};
 
 #[cfg(test)]
 mod tests;

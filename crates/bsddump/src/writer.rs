@@ -93,6 +93,19 @@ pub struct Failed {
     pub what: &'static str,
     /// Why.
     pub reason: std::io::Error,
+    /// What another dump would have more, once it can be read.
+    pub lacks: Lacks,
+}
+
+/// What a dump lacks of what it should have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lacks {
+    /// Nothing that any dump has: the format has no place for it.
+    Nothing,
+    /// The file, or some of it.
+    File,
+    /// A directory, and with it the names of all that is below.
+    Below,
 }
 
 /// What a dump will have.
@@ -406,7 +419,8 @@ impl Dump {
     fn step(&mut self, source: &mut dyn Source, number: u32, path: usize, wanted: usize) -> Step {
         let entries = source.entries(number).map(|(entries, _)| entries);
         let entries = entries.unwrap_or_else(|reason| {
-            self.failed.push(Failed { number, what: "everything below this directory", reason });
+            let what = "everything below this directory";
+            self.failed.push(Failed { number, what, reason, lacks: Lacks::Below });
             Vec::new()
         });
         Step { number, path, entries: entries.into_iter(), leads_to_dumped: false, wanted }
@@ -514,7 +528,11 @@ impl Tape<'_> {
     }
 
     fn fail(&mut self, number: u32, what: &'static str, reason: std::io::Error) {
-        self.failed.push(Failed { number, what, reason });
+        self.failed.push(Failed { number, what, reason, lacks: Lacks::File });
+    }
+
+    fn fail_below(&mut self, number: u32, what: &'static str, reason: std::io::Error) {
+        self.failed.push(Failed { number, what, reason, lacks: Lacks::Below });
     }
 
     fn directory(
@@ -526,7 +544,7 @@ impl Tape<'_> {
         let mut inode = match source.inode(number) {
             Ok(inode) => inode,
             Err(reason) => {
-                self.fail(number, "the whole directory", reason);
+                self.fail_below(number, "the whole directory", reason);
                 return Ok(());
             }
         };
@@ -534,7 +552,7 @@ impl Tape<'_> {
             Ok(entries) => entries,
             // One without its names would say that all in it is gone.
             Err(reason) => {
-                self.fail(number, "this directory with the names in it", reason);
+                self.fail_below(number, "this directory with the names in it", reason);
                 return Ok(());
             }
         };
@@ -562,7 +580,7 @@ impl Tape<'_> {
             // Its turn is over: it was not known for one, as it could not be read.
             Ok(inode) if inode.kind == Kind::Directory => {
                 let reason = std::io::Error::other("it could not be read before");
-                self.fail(number, "the whole directory", reason);
+                self.fail_below(number, "the whole directory", reason);
                 return Ok(());
             }
             Ok(inode) => inode,
@@ -690,7 +708,8 @@ impl Tape<'_> {
         for name in left_out {
             let name = String::from_utf8_lossy(&name).into_owned();
             let reason = std::io::Error::other(format!("the format has no place for `{name}`"));
-            self.fail(inode.number, "an extended attribute", reason);
+            let what = "an extended attribute";
+            self.failed.push(Failed { number: inode.number, what, reason, lacks: Lacks::Nothing });
         }
         let count = blocks.len() as u32;
         (blocks, count)

@@ -457,6 +457,64 @@ fn whole_dump_that_has_no_name_yet_is_not_emptied_by_the_same_command() {
     assert!(!path("one.partial").exists());
 }
 
+/// Somebody wants to know how long a dump takes.
+/// What a dump could not have, as it could not be read then, is as old as before when it can be read again.
+#[test]
+fn what_could_not_be_read_for_a_dump_is_in_the_next_level_once_it_can_be() {
+    use std::os::unix::fs::FileExt;
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path(), &["--mirror", "off"]);
+    let content =
+        |salt: u64| -> Vec<u8> { (0..12_288u64).flat_map(|n| (n * n + salt).to_le_bytes()).collect() };
+    fs::write(mounted.path("rots"), content(1)).unwrap();
+    fs::write(mounted.path("stays"), content(2)).unwrap();
+    let (zero, one, two) = (scratch.path().join("0"), scratch.path().join("1"), scratch.path().join("2"));
+    let dump = |mounted: &Mounted, level: &str, to: &Path| {
+        let output = mounted.server.run(&["dump", level, "vol0", "-f", to.to_str().unwrap()]);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    // What is in memory is not read.
+    assert_eq!(mounted.server.terminate(), 0);
+    let image = mounted.server.data.join("volumes/vol0/volume.img");
+    let image = File::options().read(true).write(true).open(image).unwrap();
+    let (rots, mut block) = (content(1), vec![0; 4096]);
+    let place = (0..image.metadata().unwrap().len() / 4096).map(|number| number * 4096).find(|at| {
+        image.read_exact_at(&mut block, *at).unwrap();
+        block == rots[8192..12_288]
+    });
+    let place = place.expect("the block is in the file");
+    image.write_all_at(b"rotten", place).unwrap();
+    mounted.server.restart();
+    let (code, said) = dump(&mounted, "-0", &zero);
+    assert!(code == Some(3) && said.contains("some of its content"), "{code:?} {said}");
+    wait_for_the_next_second();
+    let (code, said) = dump(&mounted, "-1", &one);
+    assert!(
+        code == Some(3) && said.contains("some of its content"),
+        "as long as it can't be read: {code:?} {said}"
+    );
+    image.write_all_at(&rots[8192..12_288], place).unwrap();
+    wait_for_the_next_second();
+    let (code, said) = dump(&mounted, "-2", &two);
+    assert_eq!(code, Some(0), "{said}");
+    let to = scratch.path().join("to");
+    fs::create_dir(&to).unwrap();
+    for (dump, expected) in [(&zero, 3), (&one, 3), (&two, 0)] {
+        let output = cairn().args(["restore", "-rf"]).arg(dump).arg("--to").arg(&to).output().unwrap();
+        assert_eq!(output.status.code(), Some(expected), "{}", dump.display());
+    }
+    assert!(files(&to) == files(&mounted.point));
+    // From then on all is as if it had been there at once.
+    let three = scratch.path().join("3");
+    wait_for_the_next_second();
+    fs::write(mounted.path("fresh"), b"fresh").unwrap();
+    assert_eq!(dump(&mounted, "-3", &three).0, Some(0));
+    assert!(fs::metadata(&three).unwrap().len() < 60_000, "nothing but what changed");
+}
+
 /// A file as a disk; it is none any more when this is dropped.
 struct Loop(String);
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cairn_bsddump::{Dump, InodeMap, Known, Options, Phase, Selection, WriteError};
+use cairn_bsddump::{Dump, Failed, InodeMap, Known, Lacks, Options, Phase, Selection, WriteError};
 use cairn_files::Tree;
 use cairn_volume::{Image, Snapshot};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -76,7 +76,7 @@ struct Record {
     date: u32,
     snapshot: String,
     bytes: u64,
-    /// Something was left out by its pattern.
+    /// Something was left out, by its pattern or as it could not be read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_part: bool,
 }
@@ -92,7 +92,7 @@ impl Record {
 struct Noted {
     /// Of everything: which directories have names of which files.
     catalog: Option<Catalog>,
-    /// Of a part: which files it had.
+    /// Of a part, or where something could not be read: which files it had.
     had: Option<InodeMap>,
 }
 
@@ -306,7 +306,7 @@ impl Server {
             date: seconds(snapshot),
             snapshot: snapshot.name.clone(),
             bytes: result.bytes,
-            is_part: making.exclude.is_some(),
+            is_part: making.exclude.is_some() || noted.had.is_some(),
         };
         making.keep_catalog(frozen, noted.catalog);
         making.keep_had(&record, noted.had);
@@ -587,7 +587,7 @@ impl Making {
         let (dump, planned) = self.plan(known, &source, frozen, &mut watch)?;
         let total = dump.planned().bytes;
         let inodes = dump.planned().inodes;
-        let had = (!self.has_everything()).then(|| dump.named().clone());
+        let mut had = dump.named().clone();
         source.begin(dump.order());
         let mut out = Out { file, gone: &handed.gone };
         let written = std::thread::scope(|scope| {
@@ -622,6 +622,8 @@ impl Making {
                 std::thread::sleep(CONFIRM_PAUSE);
             }
         }
+        let lacks = take_lacked(&mut had, &written.failed);
+        let had = (lacks || !self.has_everything()).then_some(had);
         let failed = written.failed.iter().take(FAILED_MAX);
         let failed: Vec<String> = failed
             .map(|one| {
@@ -642,6 +644,18 @@ impl Making {
         };
         Ok((result, Noted { catalog, had }))
     }
+}
+
+/// Takes out of what a dump had what could not be read for it; whether there was any. Names that are lost are those of all that is below.
+fn take_lacked(had: &mut InodeMap, failed: &[Failed]) -> bool {
+    for one in failed {
+        match one.lacks {
+            Lacks::Nothing => {}
+            Lacks::File => had.remove(one.number),
+            Lacks::Below => *had = InodeMap::new(),
+        }
+    }
+    failed.iter().any(|one| one.lacks != Lacks::Nothing)
 }
 
 fn why_all(known: &Result<(Known, Catalog), Option<WhyAll>>) -> Option<String> {
