@@ -128,6 +128,7 @@ impl Settings {
 pub fn check(path: &Path) -> Result<ConfigCheck, ServerError> {
     let mut report = ConfigCheck { files: files_of(path)?, ..ConfigCheck::default() };
     let mut said: BTreeMap<String, (PathBuf, usize, String)> = BTreeMap::new();
+    let mut refused: Vec<ConfigFinding> = Vec::new();
     for path in report.files.clone() {
         let text = read_text(&path)?;
         let (table, errors) = DeTable::parse_recoverable(&text);
@@ -151,9 +152,12 @@ pub fn check(path: &Path) -> Result<ConfigCheck, ServerError> {
             // Of a line that is no TOML that is all there is to say.
             let is_told = findings.iter().any(|finding| finding.line == line);
             let wrong = (!is_told).then(|| wrong(&path, &name, value.get_ref(), stands)).flatten();
-            if let Some((message, meant)) = wrong {
+            // What was understood, and is refused, is of no account any more.
+            refused.retain(|finding: &ConfigFinding| finding.key.as_deref() != Some(&name));
+            if let Some(Wrong { message, meant, is_understood }) = wrong {
                 let key = Some(name.clone());
-                findings.push(ConfigFinding { path: path.clone(), line, key, message, meant });
+                let finding = ConfigFinding { path: path.clone(), line, key, message, meant };
+                if is_understood { refused.push(finding) } else { findings.push(finding) }
             }
             let before = said.insert(name.clone(), (path.clone(), line, stands.to_owned()));
             if let Some((path, by_path, line, by_line, value)) = before
@@ -172,34 +176,45 @@ pub fn check(path: &Path) -> Result<ConfigCheck, ServerError> {
                 });
             }
         }
-        findings.sort_by_key(|finding| finding.line);
         report.findings.append(&mut findings);
     }
+    report.findings.append(&mut refused);
+    let place = |path: &PathBuf| report.files.iter().position(|file| file == path);
+    report.findings.sort_by_key(|finding| (place(&finding.path), finding.line));
     Ok(report)
 }
 
-/// What is wrong with a setting, and what was probably meant.
-fn wrong(path: &Path, name: &str, value: &DeValue<'_>, stands: &str) -> Option<(String, Option<String>)> {
+/// What is wrong with a setting.
+struct Wrong {
+    message: String,
+    /// What was probably meant.
+    meant: Option<String>,
+    /// A server reads it, and refuses it unless a later file says otherwise.
+    is_understood: bool,
+}
+
+/// What is wrong with a setting.
+fn wrong(path: &Path, name: &str, value: &DeValue<'_>, stands: &str) -> Option<Wrong> {
+    let unknown = |message, meant| Some(Wrong { message, meant, is_understood: false });
     if matches!(value, DeValue::Table(_)) {
-        return Some((format!("`{name}` is a table: settings stand by themselves, in no section"), None));
+        return unknown(format!("`{name}` is a table: settings stand by themselves, in no section"), None);
     }
     let Some((_, kind)) = KEYS.iter().find(|(known, _)| *known == name) else {
         let meant = nearest(name).map(|known| format!("{known} = {stands}"));
-        return Some((format!("`{name}` is no setting"), meant));
+        return unknown(format!("`{name}` is no setting"), meant);
     };
     // By itself, as the server reads it: what it says is about this key.
     let outcome = Settings::parse(path, &format!("{name} = {stands}"));
-    let message = match outcome.map(Config::new) {
+    let (message, is_understood) = match outcome.map(Config::new) {
         Ok(Ok(_)) => return None,
-        Ok(Err(error)) => error.to_string(),
-        Err(ServerError::Config { source, .. }) => format!("`{name}`: {}", source.message()),
-        Err(error) => error.to_string(),
+        Ok(Err(error)) => (error.to_string(), true),
+        Err(ServerError::Config { source, .. }) => (format!("`{name}`: {}", source.message()), false),
+        Err(error) => (error.to_string(), false),
     };
     let meant = likely(*kind, value).map(|value| format!("{name} = {value}"));
-    Some((
-        message,
-        meant.filter(|meant| Settings::parse(path, meant).is_ok_and(|said| Config::new(said).is_ok())),
-    ))
+    let meant =
+        meant.filter(|meant| Settings::parse(path, meant).is_ok_and(|said| Config::new(said).is_ok()));
+    Some(Wrong { message, meant, is_understood })
 }
 
 /// A value of the right kind that is near to a wrong one.
@@ -349,6 +364,13 @@ mod tests {
             .map(|it| (it.line, it.value.as_str(), it.by_line, it.by_value.as_str()))
             .collect();
         assert_eq!(told, [(3, "\"1G\"", 2, "\"2G\""), (2, "\"2G\"", 1, "\"3G\"")]);
+        // What a server refuses, and what a later file has said otherwise by then: it starts.
+        fs::write(&path, "# mine\ndata = \"/srv\"\nhttp = \"unix:/run/x\"\n").unwrap();
+        assert!(Config::new(Settings::read(&path).unwrap()).is_err());
+        assert_eq!(check(&path).unwrap().findings.len(), 1);
+        fs::write(folder.join("25.toml"), "http = \"off\"\n").unwrap();
+        assert!(Config::new(Settings::read(&path).unwrap()).is_ok());
+        assert_eq!(check(&path).unwrap().findings, []);
         // A server does not start on what a file of the folder says wrong, and names that file.
         fs::write(folder.join("15.toml"), "cahce = 1\n").unwrap();
         assert!(Settings::read(&path).unwrap_err().to_string().contains("15.toml"));
