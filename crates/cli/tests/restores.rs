@@ -1103,6 +1103,37 @@ fn attribute_that_is_not_taken_here_costs_neither_its_file_nor_another_name_of_i
     assert!(look(&to) == look(&from), "{told:?}");
 }
 
+/// The list of rights of a large file comes behind its content: until then its mode would give the group what the list does not.
+#[test]
+fn nobody_reads_a_large_file_before_it_has_its_list_of_rights() {
+    let (_scratch, from, to) = scene();
+    std::fs::write(from.join("large"), vec![9; 3 << 20]).unwrap();
+    std::fs::set_permissions(from.join("large"), std::fs::Permissions::from_mode(0o674)).unwrap();
+    let mut folder = Folder::new(&from);
+    let list = Attribute { name: b"system.posix_acl_access".into(), value: list_for(77) };
+    folder.more.insert("large".into(), list);
+    let bytes = folder.dump(0, 0, 1000);
+    let content = bytes.windows(4096).position(|window| window == [9; 4096]).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
+    command.args(["restore", "-xf", "-", "--to"]).arg(&to).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&bytes[..content + (2 << 20)]).unwrap();
+    let large = to.join("large");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !std::fs::metadata(&large).is_ok_and(|found| found.len() > 0) {
+        assert!(std::time::Instant::now() < deadline, "it begins");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let mode = std::fs::metadata(&large).unwrap().mode();
+    // It may end before it has read all.
+    let _ = input.write_all(&bytes[content + (2 << 20)..]);
+    drop(input);
+    child.wait().unwrap();
+    assert_eq!(mode & 0o077, 0, "{mode:o}");
+    assert_eq!(std::fs::read(&large).unwrap().len(), 3 << 20);
+}
+
 /// A mode's bits for the group stand for the most that a list of rights gives, and not for what it gives the group.
 #[test]
 fn list_of_rights_that_is_not_taken_here_gives_nobody_more_than_it_did() {

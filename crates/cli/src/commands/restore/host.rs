@@ -214,7 +214,7 @@ impl AttributesSet {
 }
 
 /// For its owner alone.
-const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
+pub const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 /// The attribute with the list of who may do what.
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 /// The attribute with the list of rights that a directory gives to what is made in it.

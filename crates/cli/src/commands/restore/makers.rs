@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cairn_bsddump::{Attribute, Inode, Kind, ReadError, Reader};
 
-use super::host::{Place, Stand, Target};
+use super::host::{OWNER, Place, Stand, Target};
 use crate::exit::Failure;
 
 /// A symbolic link's target is not longer on Linux.
@@ -180,7 +180,8 @@ impl Makers<'_> {
         inode: &Inode,
         names: &[Vec<u8>],
     ) -> Result<(), ReadError> {
-        let mode = self.own.target.first_mode(inode, &[]);
+        // Whether it has a list of rights is known behind its content.
+        let mode = OWNER;
         let mut fill = |file: Option<&File>| {
             let Some(file) = file else { return Ok(Ok(Cow::default())) };
             let mut end = 0;
