@@ -448,3 +448,42 @@ fn resync_asks_which_of_several_failed_over_mirrors_is_meant() {
     assert_eq!(content(&source), content(&second));
     assert_ne!(content(&source), content(&first));
 }
+
+#[test]
+fn source_does_not_give_its_role_away_under_a_device_that_stands_on_its_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = pair(dir.path());
+    let store = running::path(dir.path(), "store");
+    let adopt = ["device", "adopt", "disk0", "--origin", "lun:vol0/db", "--history", &store];
+    let adopt = [&adopt[..], &["--placement", "logging", "--granularity", "every-write"]].concat();
+    let reverse = ["mirror", "reverse", "vol0", "--yes"];
+    let adopted = |server: &Running| {
+        poll("no session is left", || server.run(&adopt).status.success());
+    };
+    let released = |server: &Running| {
+        poll("no session is left", || server.run(&["device", "release", "disk0", "--yes"]).status.success());
+    };
+    // Its owner has allowed that before he adopted it.
+    source.good(&["mirror", "allow-reverse", "vol0"]);
+    adopted(&source);
+    destination.bad(13, "wrong-role", &reverse);
+    let mut disk = source.disk("disk0");
+    disk.write(0, &[9; 4096]).unwrap();
+    disk.flush().unwrap();
+    assert_eq!(disk.read(0, 4096).unwrap(), [9; 4096]);
+    disk.disconnect().unwrap();
+    assert_eq!(source.json(&["volume", "show", "vol0"])["role"], "normal");
+    released(&source);
+    destination.good(&reverse);
+    assert_eq!(content(&destination)[..4096], [9; 4096]);
+
+    // Whose mirror it was made gets its role back for the asking, unless that is in the way.
+    std::fs::remove_file(&store).unwrap();
+    poll("it follows", || source.run(&["mirror", "update", "vol0"]).status.success());
+    adopted(&destination);
+    source.bad(13, "wrong-role", &reverse);
+    assert_eq!(destination.json(&["volume", "show", "vol0"])["role"], "normal");
+    released(&destination);
+    source.good(&reverse);
+    assert_eq!(content(&source)[..4096], [9; 4096]);
+}

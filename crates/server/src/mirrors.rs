@@ -22,6 +22,7 @@ use crate::access::Access;
 use crate::api;
 use crate::background;
 use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
+use crate::devices::Devices;
 use crate::error::ServerError;
 use crate::groups::Groups;
 use crate::identity::{Fingerprint, Identity};
@@ -244,6 +245,8 @@ pub(crate) struct Mirrors {
     source: Arc<cairn_mirror::Source>,
     /// Who may use what mirrors show.
     access: Arc<Access>,
+    /// What stands on volumes that may be about to follow.
+    devices: Arc<Devices>,
     /// Where mirrors reach this server: `HOST:PORT`, or `:PORT` when it does not know its name; empty when they don't.
     address: String,
     /// Ends the sessions that clients have with a volume.
@@ -281,6 +284,7 @@ pub(crate) struct Surroundings {
     pub(crate) groups: Arc<Groups>,
     pub(crate) source: Arc<cairn_mirror::Source>,
     pub(crate) access: Arc<Access>,
+    pub(crate) devices: Arc<Devices>,
     pub(crate) address: String,
     pub(crate) patience: Duration,
 }
@@ -301,8 +305,8 @@ impl Drop for Schedule {
 impl Mirrors {
     /// The mirrors among `volumes`.
     pub(crate) fn open(around: Surroundings) -> Result<Self, ServerError> {
-        let Surroundings { volumes, identity, clock, jobs, peers, groups, source, access, address, patience } =
-            around;
+        let Surroundings { volumes, identity, clock, jobs, peers, groups, source, .. } = around;
+        let Surroundings { access, devices, address, patience, .. } = around;
         let mirrors = Self {
             volumes,
             identity,
@@ -312,6 +316,7 @@ impl Mirrors {
             groups,
             source,
             access,
+            devices,
             address,
             closes: OnceLock::new(),
             closes_disks: OnceLock::new(),

@@ -142,6 +142,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         groups: groups.clone(),
         source: sessions.clone(),
         access: access.clone(),
+        devices: devices.clone(),
         address: mirrors_reach(config.advertise.as_deref(), mirror.as_ref()),
         patience: config.mirror_patience,
     })?;

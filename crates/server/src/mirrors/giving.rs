@@ -165,6 +165,10 @@ impl Mirrors {
             return Err(refused(name, &ServerError::Unlocated));
         }
         let is_given = open.is_destination();
+        if !is_given {
+            // A device on a LUN of it would remember another disk from then on.
+            self.devices.refuse_adopted(name, None).map_err(|error| refused(name, &error))?;
+        }
         let before = self.relations.lock().get(name).cloned();
         // An update of one that has given way is refused by the other side, which does not take writes either.
         if !is_given && before.as_ref().is_some_and(|before| before.live.lock().running) {
