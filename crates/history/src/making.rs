@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use cairn_base::HistoryId;
 use cairn_device::Device;
-use cairn_format::history::{HistoryRecord, HistorySuperblock, SEGMENTS_START};
+use cairn_format::history::{HistoryRecord, HistorySuperblock, SEGMENTS_START, SLOT_A, SLOT_B};
 
 use crate::HistoryError;
 use crate::history::History;
-use crate::options::{HistoryOptions, OpenOptions, check, segments_of};
+use crate::options::{HistoryOptions, OpenOptions, check, segments_of, store_bytes_min};
 use crate::recover::{BLOCK, block, read_superblock};
 use crate::status::set_in_superblock;
+
+/// What a disk writes as a whole, in bytes.
+const SECTOR: usize = 512;
 
 impl History {
     /// Makes a new history of `origin` in `store`, which must hold none, and opens it. The origin stays as it is.
@@ -71,6 +74,21 @@ impl History {
     /// Which history a store has. Nothing is written: opening one over an origin that is not its own would be.
     pub fn id_of(store: &dyn Device) -> Result<HistoryId, HistoryError> {
         Ok(read_superblock(store)?.store)
+    }
+
+    /// Whether a store is as [`History::release`] leaves one: it has a length, and nothing where its superblocks were. Another file in its place has not, even one that is empty; but one full of zeroes, of that length, is
+    /// not told from it.
+    pub fn is_released(store: &dyn Device) -> Result<bool, HistoryError> {
+        if store.geometry().length < store_bytes_min() {
+            return Ok(false);
+        }
+        for slot in [SLOT_A, SLOT_B] {
+            // Of zeroes that a cut has torn the first sector is there, or it is damaged.
+            if block(store, slot)?.iter().take(SECTOR).any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether a store begins with nothing but the superblocks that [`History::create`] writes for the history `id`, both or one, and nothing was ever recorded in it.

@@ -275,9 +275,7 @@ impl Devices {
                 }
                 entry
             }
-            Err(ServerError::History { source: HistoryError::NoHistory, .. }) if document.releasing => {
-                return self.drop_released(name);
-            }
+            Err(error) if self.was_released(&document, &error) => return self.drop_released(name),
             Err(error) => {
                 tracing::error!(device = name, %error, "an adopted device cannot be opened; the others are served");
                 Entry::Unavailable(document, Arc::new(error))

@@ -8,7 +8,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use cairn_history::HistoryError;
+use cairn_history::{History, HistoryError};
 
 use super::place::Place;
 use super::{Devices, Document, Entry, OpenDevice};
@@ -127,7 +127,7 @@ impl Devices {
                 open.refuse_if_shown()?;
                 Ok(Some(open))
             }
-            Err(ServerError::History { source: HistoryError::NoHistory, .. }) if document.releasing => {
+            Err(error) if self.was_released(&document, &error) => {
                 self.forget(name)?;
                 Ok(None)
             }
@@ -136,6 +136,14 @@ impl Devices {
                 self.get(name).map(Some)
             }
         }
+    }
+
+    /// Whether a device could not be opened as its release, which was under way, had come to its end. Another file in the place of its store says nothing of that.
+    pub(super) fn was_released(&self, document: &Document, error: &ServerError) -> bool {
+        let is_without = matches!(error, ServerError::History { source: HistoryError::NoHistory, .. });
+        let store = document.history.as_ref().filter(|_| document.releasing && is_without);
+        let store = store.and_then(|place| self.open_store(place).ok());
+        store.is_some_and(|store| History::is_released(&*store).unwrap_or(false))
     }
 
     /// Leaves a plain disk behind.

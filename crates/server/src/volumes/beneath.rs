@@ -324,11 +324,14 @@ impl Volumes {
         let Some(beneath) = document.history.as_ref().filter(|beneath| beneath.leaving) else {
             return Ok(document);
         };
-        match History::id_of(&*beneath.open_store(name)?) {
-            Err(HistoryError::NoHistory) => {
+        let store = beneath.open_store(name)?;
+        match History::id_of(&*store) {
+            Err(HistoryError::NoHistory) if History::is_released(&*store).unwrap_or(false) => {
                 tracing::warn!(volume = name, "its history had been taken away");
                 self.without_history(name, document)
             }
+            // Another file is in its place, and says nothing of it.
+            Err(HistoryError::NoHistory) => Ok(document),
             // What is wrong with it is told when it is opened.
             _ => {
                 tracing::warn!(volume = name, "its history was to be taken away, and is still there");

@@ -192,6 +192,34 @@ fn another_store_is_not_taken_for_a_finished_release_because_one_had_stopped_onc
 }
 
 #[test]
+fn file_that_is_no_store_is_not_taken_for_what_a_finished_release_leaves() {
+    for (other, length) in [(&b""[..], 0), (b"what somebody has put there while the disk was away", 64 << 20)]
+    {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (content, open) = begun(folder.path());
+        drop(open);
+        let (store, aside) = (folder.path().join("store.img"), folder.path().join("aside"));
+        fs::rename(&store, &aside).expect("it is moved");
+        fs::write(&store, other).expect("a file");
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&store)
+            .and_then(|file| file.set_len(length))
+            .expect("a length");
+        let before = devices(folder.path());
+        assert!(problem(&before).expect("it is not open").contains("no history"));
+        assert!(before.begin_release("disk0").is_err(), "what was written is in the store");
+        before.end();
+        drop(before);
+        fs::rename(&aside, &store).expect("it is there again");
+        let devices = devices(folder.path());
+        release(&devices).expect("it goes on");
+        assert_eq!(fs::read(folder.path().join("disk.img")).expect("the origin"), content);
+        assert!(devices.list(&|_| Vec::new()).is_empty());
+    }
+}
+
+#[test]
 fn device_that_comes_back_as_a_file_is_opened_when_nobody_writes_to_that_any_more() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let before = devices(folder.path());

@@ -203,6 +203,37 @@ fn volume_is_whole_with_its_history_or_without_wherever_its_going_is_cut() {
 }
 
 #[test]
+fn volume_is_not_opened_without_its_history_where_another_file_is_in_its_place_while_that_leaves() {
+    in_each_placement(|placement| {
+        for (other, length) in [(&b""[..], 0), (b"what somebody has put there while it was away", 64 << 20)] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let before = made(folder.path());
+            before.enable_history("vol0", &wish(folder.path(), placement)).expect("it gets a history");
+            write(&before, 2);
+            let open = before.get("vol0").expect("it is open");
+            before.note_leaving("vol0", true).expect("it is noted");
+            before.take_away(&open, BEING_DISABLED).expect("it closes");
+            drop((open, before));
+            let (store, aside) = (folder.path().join("store.img"), folder.path().join("aside"));
+            fs::rename(&store, &aside).expect("it is moved");
+            fs::write(&store, other).expect("a file");
+            let file = fs::OpenOptions::new().write(true).open(&store).expect("the file");
+            file.set_len(length).expect("a length");
+            drop(file);
+            let cut = volumes(folder.path());
+            assert!(cut.get("vol0").is_err(), "{placement}: what was written is in the store");
+            drop(cut);
+            fs::rename(&aside, &store).expect("it is there again");
+            let after = volumes(folder.path());
+            assert_eq!((read(&after), has_history(&after)), (2, true), "{placement}");
+            disable(&after).expect("it goes on");
+            assert_eq!((read(&after), has_history(&after)), (2, false), "{placement}");
+            after.end();
+        }
+    });
+}
+
+#[test]
 fn no_number_is_given_twice_when_the_history_is_gone() {
     let folder = tempfile::tempdir().expect("a folder");
     let volumes_now = made(folder.path());
