@@ -374,9 +374,9 @@ impl Destination {
         work: &mut Work<'_>,
         manner: Manner,
     ) -> Result<TransferReport, MirrorError> {
-        {
+        let mut running = {
             let mut inner = self.inner.lock();
-            inner.state = match inner.state {
+            let state = match inner.state {
                 DestinationState::TransferringBaseline | DestinationState::Updating => {
                     return Err(MirrorError::Busy);
                 }
@@ -384,7 +384,9 @@ impl Destination {
                 _ if self.volume.status().cursor.snapshot.0 == 0 => DestinationState::TransferringBaseline,
                 _ => DestinationState::Updating,
             };
-        }
+            let before = std::mem::replace(&mut inner.state, state);
+            Running { destination: self, then: before }
+        };
         let keeper = self.inner.lock().keeper.clone();
         let _settles = Settles(keeper.clone());
         let outcome = self.transfer(client, work, manner, keeper.as_deref());
@@ -392,10 +394,11 @@ impl Destination {
             let shown = self.base();
             self.inner.lock().parted = Some(shown);
         }
-        self.inner.lock().state = match &outcome {
+        running.then = match &outcome {
             Ok(_) => DestinationState::Idle,
             Err(reason) => DestinationState::Failed(reason.clone()),
         };
+        drop(running);
         outcome
     }
 
@@ -701,6 +704,19 @@ impl Destination {
             return Err(error.into());
         }
         Ok(loss)
+    }
+}
+
+/// An update that runs; it is over when this goes, also where a bug has ended it.
+struct Running<'a> {
+    destination: &'a Destination,
+    /// How the destination is then: as it was, unless something else came of it.
+    then: DestinationState,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.destination.inner.lock().state = self.then.clone();
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a mirror promises, one test each.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use cairn_device::{Device, FaultDevice, Geometry, MemoryDevice, Operation, Reque
 use cairn_volume::{FormatOptions, Role, Volume};
 
 use super::harness::{BLOCKS, Pair, Trouble, assert_clean, content, fingerprint, open};
-use crate::{DestinationState, MirrorError, TransferKind};
+use crate::{DestinationState, MirrorError, TransferKind, TransferProgress, Work};
 
 #[test]
 fn first_update_brings_everything_and_the_next_brings_changes() {
@@ -29,6 +30,41 @@ fn first_update_brings_everything_and_the_next_brings_changes() {
     assert!(second.bytes <= limit, "{} bytes for {} blocks", second.bytes, second.blocks);
     pair.assert_mirrored();
     assert_eq!(bases(&pair), 1, "the source keeps one base");
+}
+
+fn bug(_: &TransferProgress) {
+    panic!("a bug that this test has put in");
+}
+
+#[test]
+fn update_in_which_there_is_a_panic_leaves_a_mirror_that_is_updated_and_failed_over_as_before() {
+    let pair = Pair::new(0);
+    let mut rng = Rng::new(41);
+    let mirror = pair.mirror();
+    let panics = || {
+        let cancel = AtomicBool::new(false);
+        let update = || {
+            pair.converse(|client| {
+                let mut work = Work { cancel: &cancel, progress: &mut bug, threads: None };
+                mirror.update(client, &mut work)
+            })
+        };
+        catch_unwind(AssertUnwindSafe(update)).is_err()
+    };
+    for first in [true, false] {
+        pair.write(pair.files[0], 0, 50, &mut rng);
+        assert!(panics());
+        let state = mirror.state();
+        match first {
+            true => assert!(matches!(state, DestinationState::Uninitialized), "{state:?}"),
+            false => assert!(matches!(state, DestinationState::Idle), "{state:?}"),
+        }
+        pair.update_with(&mirror, Trouble::default()).expect("an update");
+        pair.assert_mirrored();
+    }
+    pair.write(pair.files[0], 0, 50, &mut rng);
+    assert!(panics());
+    mirror.failover().expect("it takes writes");
 }
 
 fn bases(pair: &Pair) -> usize {
