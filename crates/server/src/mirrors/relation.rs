@@ -128,11 +128,12 @@ impl Relation {
     }
 
     pub(super) fn refuse_replaced(&self) -> Result<(), ServerError> {
+        if self.replaced.load(Ordering::Acquire) { Err(self.is_replaced()) } else { Ok(()) }
+    }
+
+    fn is_replaced(&self) -> ServerError {
         let by = "another command has changed its role, or opened it anew, in this moment";
-        match self.replaced.load(Ordering::Acquire) {
-            true => Err(ServerError::Busy { name: self.name.clone(), by }),
-            false => Ok(()),
-        }
+        ServerError::Busy { name: self.name.clone(), by }
     }
 
     /// Has the next update do what is wanted now, and have the source hold the base if `hold` says so. Under the lock of the document: an older word does not come after a newer one.
@@ -161,7 +162,10 @@ impl Relation {
         &self,
         change: impl FnOnce(&Document) -> Document,
     ) -> Result<Document, ServerError> {
-        self.replaced.store(true, Ordering::Release);
+        // Of two who have found it and want that at once, one comes later.
+        if self.replaced.swap(true, Ordering::AcqRel) {
+            return Err(self.is_replaced());
+        }
         let given = self.settle().and_then(|()| {
             let mine = self.document.lock();
             let document = change(&mine);
@@ -275,3 +279,6 @@ impl Relation {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
