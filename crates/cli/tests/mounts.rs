@@ -1220,3 +1220,34 @@ fn planned_change_of_roles_takes_along_what_the_kernel_still_holds_of_a_mount() 
     destination.good(&["unmount", there.to_str().unwrap()]);
     mounted.others.clear();
 }
+
+#[test]
+fn mirror_that_is_mounted_is_not_deleted_under_its_mount() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let source = Running::start(scratch.path(), "source");
+    source.good(&["volume", "create", "vol0", "--size", "64M"]);
+    let (point, copy) = (scratch.path().join("mnt"), scratch.path().join("copy"));
+    for directory in [&point, &copy] {
+        fs::create_dir(directory).unwrap();
+    }
+    source.good(&["mount", "vol0", point.to_str().unwrap()]);
+    let source = Mounted { server: source, point, others: Vec::new() };
+    source.write("file", "here");
+    let token = source.server.invite();
+    let server = Running::start(scratch.path(), "destination");
+    server.good(&["mirror", "create", "vol0", &token]);
+    server.good(&["mount", "vol0", copy.to_str().unwrap()]);
+    let mut mirror = Mounted { server, point: copy.clone(), others: Vec::new() };
+    let told = mirror.server.bad(11, "busy", &["mirror", "delete", "vol0", "--yes"]);
+    assert!(told.contains(copy.to_str().unwrap()), "{told}");
+    assert_eq!(mirror.read("file"), "here");
+    mirror.server.good(&["unmount", copy.to_str().unwrap()]);
+    mirror.server.good(&["mirror", "delete", "vol0", "--yes"]);
+    assert_eq!(mirror.server.json(&["volume", "list"]), serde_json::json!([]));
+    mirror.server.kill();
+    mirror.server.restart();
+    assert_eq!(mirror.server.json(&["status"])["problems"], serde_json::json!([]));
+}

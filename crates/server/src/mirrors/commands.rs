@@ -304,10 +304,12 @@ impl Server {
             return Err(ServerError::FailedOver { volume: name.to_owned() });
         }
         self.refuse_if_in_use(name, |export| export.volume == name)?;
+        self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
         relation.settle()?;
         self.volumes.delete(name)?;
         self.mirrors.forget(name);
         self.drills.forget_volume(name);
+        self.plans.forget(|subject| subject.split('/').next() == Some(name));
         self.mirrors.forget_access(name);
         // The others may have more in common without it, and what was held of it goes.
         self.groups.advance_all(true);
