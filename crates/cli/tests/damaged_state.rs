@@ -521,3 +521,21 @@ fn what_a_cut_deletion_has_left_and_cannot_be_removed_keeps_no_server_from_start
     assert_eq!(server.json(&["volume", "list"])[0]["name"], "kept");
     server.good(&["lun", "create", "kept/db", "--size", "1M"]);
 }
+
+#[test]
+fn volume_is_deleted_where_what_is_left_of_an_earlier_one_of_its_name_cannot_be_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    let device = path(dir.path(), "disk");
+    std::fs::File::create(&device).unwrap().set_len(96 << 20).unwrap();
+    let create = ["volume", "create", "gone", "--device", &device];
+    server.good(&create);
+    let held = server.data.join("volumes/.gone.old/held");
+    std::fs::create_dir_all(&held).unwrap();
+    let Some(_busy) = running::SmallDisk::mount(&held, 1 << 20) else { return };
+    for _ in 0..2 {
+        server.good(&["volume", "delete", "gone", "--yes"]);
+        assert_eq!(server.json(&["volume", "list"]), serde_json::json!([]));
+        server.good(&create);
+    }
+}

@@ -1,7 +1,7 @@
 //! Deleting a volume: its name is free at once, and its blocks when its file system gets to it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl Volumes {
             _ => Vec::new(),
         };
         drop(entry);
-        let grave = self.dir.join(format!(".{name}.old"));
+        let grave = self.grave(name);
         let buried = emptied.and_then(|()| {
             fs::rename(&folder, &grave)
                 .and_then(|()| state::sync_parent(&folder))
@@ -60,6 +60,15 @@ impl Volumes {
             close_apart(name, closed_last);
         }
         Ok(())
+    }
+
+    /// Where a volume goes that is deleted. What is left of another one that had its name, and can't be removed, has its own place.
+    fn grave(&self, name: &str) -> PathBuf {
+        let numbered = (1..).map(|number: u64| format!(".{name}.old.{number}"));
+        let names = std::iter::once(format!(".{name}.old")).chain(numbered);
+        let mut free =
+            names.map(|name| self.dir.join(name)).filter(|grave| fs::symlink_metadata(grave).is_err());
+        free.next().unwrap_or_else(|| self.dir.join(format!(".{name}.old")))
     }
 }
 
