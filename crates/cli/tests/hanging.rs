@@ -4,6 +4,7 @@ mod running;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use running::{PATIENCE, Running, can_mount, path, wait_until};
@@ -149,5 +150,40 @@ fn disk_that_hangs_at_a_start_keeps_what_is_on_it_closed_until_it_answers_and_no
     wait_until("its volume is open", || is_open("a-slow"));
     wait_until("the clone of that is open", || is_open("b-copy"));
     wait_until("its device is open", || server.run(&["history", "status", "c-slow"]).status.success());
+    assert_eq!(server.terminate(), 0);
+}
+
+#[test]
+fn trace_on_a_disk_that_hangs_holds_up_who_asks_for_it_and_no_session_of_others() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let below = Below::new(dir.path());
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--size", "64M"]);
+    for lun in ["v/recorded", "v/other"] {
+        server.good(&["lun", "create", lun, "--size", "1M"]);
+    }
+    let trace = path(&below.point, "trace");
+    server.good(&["trace", "record", "v/recorded", "--to", &trace]);
+    below.server.signal("STOP");
+    let opened = std::thread::scope(|scope| {
+        let stops = scope.spawn(|| server.run(&["trace", "record", "v/recorded", "--stop"]));
+        // By now it hangs.
+        std::thread::sleep(Duration::from_secs(2));
+        let hangs = !stops.is_finished();
+        let (told, opened) = channel();
+        let other = &server;
+        scope.spawn(move || told.send(other.has_export("v/other")));
+        let opened = opened.recv_timeout(PATIENCE / 3);
+        let listed = server.is_done_in_time(&["status"]);
+        // Before anything is said of it: who is stopped ends nothing.
+        below.server.signal("CONT");
+        let stopped = stops.join().unwrap();
+        assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
+        (hangs, opened, listed)
+    });
+    assert_eq!(opened, (true, Ok(true), true), "it hangs, another disk is opened, and others are answered");
     assert_eq!(server.terminate(), 0);
 }

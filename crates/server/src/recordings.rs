@@ -25,10 +25,19 @@ use crate::state;
 /// Bytes of a trace at most when nobody said.
 const BYTES_MAX: u64 = 1 << 30;
 
-#[derive(Default)]
+/// What is recorded of an export, if anything.
+#[derive(Clone, Default)]
 struct Entry {
     feed: Arc<Feed>,
-    kept: Option<Kept>,
+    /// Locked while its file is worked on, which may be on a disk that hangs.
+    kept: Arc<Mutex<Option<Kept>>>,
+}
+
+impl Entry {
+    /// It has sessions, a recording to tell of, or somebody who is at it.
+    fn is_wanted(&self) -> bool {
+        Arc::strong_count(&self.feed) > 1 || self.kept.try_lock().is_none_or(|kept| kept.is_some())
+    }
 }
 
 /// The file of the recording that is under way, or was the last one.
@@ -42,6 +51,7 @@ struct Kept {
 /// The recordings of a server.
 pub(crate) struct Recordings {
     clock: Arc<dyn Clock>,
+    /// By export. Sessions of all exports take it when they begin: never held while a feed or a file is asked for anything.
     entries: Mutex<BTreeMap<String, Entry>>,
 }
 
@@ -54,7 +64,7 @@ impl Recordings {
     pub(crate) fn tap(&self, export: &str, device: Arc<dyn Device>) -> Tap {
         let mut entries = self.entries.lock();
         // Views come and go: a feed goes with the last session, unless there is a recording to tell of.
-        entries.retain(|_, entry| entry.kept.is_some() || Arc::strong_count(&entry.feed) > 1);
+        entries.retain(|_, entry| entry.is_wanted());
         let feed = entries.entry(export.to_owned()).or_default().feed.clone();
         Tap::new(device, feed)
     }
@@ -69,8 +79,8 @@ impl Recordings {
         if bytes_max < RECORD_BYTES_MIN {
             return invalid("the length of the trace", "it may take at least 1 MiB");
         }
-        let mut entries = self.entries.lock();
-        let entry = entries.entry(export.to_owned()).or_default();
+        let entry = self.entries.lock().entry(export.to_owned()).or_default().clone();
+        let mut kept = entry.kept.lock();
         if entry.feed.state().is_some_and(|state| state.end.is_none()) {
             return Err(ServerError::Busy { name: export.to_owned(), by: "it is being recorded" });
         }
@@ -88,10 +98,8 @@ impl Recordings {
         });
         match begun {
             Ok(state) => {
-                let kept = Kept { path: path.to_owned(), file, bytes_max, time_max };
-                let shown = kept.show(export, &state);
-                entry.kept = Some(kept);
-                Ok(shown)
+                let of = kept.insert(Kept { path: path.to_owned(), file, bytes_max, time_max });
+                Ok(of.show(export, &state))
             }
             Err(source) => {
                 let _ = fs::remove_file(path);
@@ -107,19 +115,20 @@ impl Recordings {
             name: export.to_owned(),
             list: "cairn trace record",
         };
-        let mut entries = self.entries.lock();
-        let entry = entries.get_mut(export).ok_or_else(none)?;
+        let entry = self.entries.lock().get(export).cloned().ok_or_else(none)?;
+        let mut kept = entry.kept.lock();
         let state = entry.feed.stop().ok_or_else(none)?;
-        let kept = entry.kept.take().ok_or_else(none)?;
+        let kept = kept.take().ok_or_else(none)?;
         let durable = kept.file.sync_all().and_then(|()| state::sync_parent(&kept.path));
         durable.map_err(ServerError::path("write", &kept.path))?;
         Ok(kept.show(export, &state))
     }
 
     pub(crate) fn list(&self) -> Vec<api::Recording> {
-        let entries = self.entries.lock();
+        let entries = self.entries.lock().clone();
         let shown = |(export, entry): (&String, &Entry)| {
-            Some(entry.kept.as_ref()?.show(export, &entry.feed.state()?))
+            let kept = entry.kept.lock();
+            Some(kept.as_ref()?.show(export, &entry.feed.state()?))
         };
         entries.iter().filter_map(shown).collect()
     }
