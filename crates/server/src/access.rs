@@ -453,6 +453,7 @@ impl Access {
 
     /// Sets for the LUNs of `clone` what is set for those of `parent`, also for LUNs that only snapshots have by now; but a clone is there to be written to.
     pub(crate) fn copy(&self, parent: &str, clone: &str) -> Result<(), ServerError> {
+        self.check_known()?;
         let mut exports = self.exports.lock();
         let mut new = exports.exports.clone();
         new.retain(|export, _| !is_inside(export, clone));

@@ -168,3 +168,22 @@ fn what_is_set_at_the_source_stands_back_behind_what_is_set_here() {
     assert_eq!(access.admit("v/b", &friend), Ok(None), "the source lets everybody in again");
     assert!(access.show("v/proven").secret_lacks, "what was set here is kept as it was then");
 }
+
+#[test]
+fn nothing_is_made_of_a_disk_of_which_it_is_not_known_who_may_use_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("exports.json");
+    let access = Access::open(dir.path()).unwrap();
+    let networks = Some(vec!["10.0.0.0/8".to_owned()]);
+    access.set("v/a", &api::SetAccess { networks, ..api::SetAccess::default() }).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, b"{").unwrap();
+    let access = Access::open(dir.path()).unwrap();
+    assert!(matches!(access.copy("v", "c"), Err(ServerError::StateUnread { .. })));
+    // Known again, it would be open to everybody.
+    std::fs::write(&path, whole).unwrap();
+    access.read();
+    access.copy("v", "c").unwrap();
+    let far = initiator("iqn.2000-01.example:a", "127.0.0.1");
+    assert_eq!(access.admit("c/a", &far), Err(LoginError::Forbidden));
+}
