@@ -10,7 +10,6 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId};
 use cairn_format::dump::{DumpId, DumpLevel};
@@ -42,7 +41,7 @@ pub(super) const LITTLE: u64 = 4 << 20;
 
 /// A side that takes writes tells the other one so, as long as that has not come as a mirror for so long: it may have been put back from a backup since it heard of it, or have lost
 /// what it knew of its mirrors.
-const COMES_WITHIN: Duration = Duration::from_secs(60);
+const COMES_WITHIN_MS: u64 = 60_000;
 
 /// What a side that was given a role gets to take it, before it is asked.
 const TAKES_OVER_MS: u64 = 3_000;
@@ -179,10 +178,10 @@ impl Mirrors {
     /// Whether the other side has come as a mirror a moment ago.
     fn is_heard_of(&self, relation: &Relation) -> bool {
         let (name, volume) = (relation.follower(), relation.destination.volume().id());
-        let now = self.clock.now();
+        let now_ms = now_ms(&*self.clock);
         self.source.followers().iter().any(|follower| {
-            let recent = now.since(follower.heard) < COMES_WITHIN && follower.departed.is_none();
-            follower.volume == volume && follower.name == name && recent
+            let recent = is_recent(follower.heard.0 / 1_000_000, now_ms, COMES_WITHIN_MS);
+            follower.volume == volume && follower.name == name && recent && follower.departed.is_none()
         })
     }
 
@@ -200,7 +199,7 @@ impl Mirrors {
             return;
         }
         // It brings the last image first.
-        if now_ms(&*self.clock).saturating_sub(given_ms) < TAKES_OVER_MS {
+        if is_recent(given_ms, now_ms(&*self.clock), TAKES_OVER_MS) {
             return;
         }
         {
@@ -645,6 +644,11 @@ impl Relation {
     pub(super) fn failed(&self, source: MirrorError) -> ServerError {
         ServerError::Mirror { volume: self.name.clone(), source: Box::new(source) }
     }
+}
+
+/// Whether something was noted within that time, by the wall clock. What is of a time to come was noted by one that was ahead, and may be as old as that was.
+fn is_recent(at_ms: u64, now_ms: u64, within_ms: u64) -> bool {
+    now_ms.abs_diff(at_ms) < within_ms
 }
 
 /// Whether something that its owner wrote is only here.

@@ -1,4 +1,4 @@
-//! The file for what is given up.
+//! The file for what is given up; and how long ago something was.
 
 use super::*;
 
@@ -24,4 +24,16 @@ fn file_of_a_spill_is_written_by_one_at_a_time_and_goes_if_it_is_not_finished() 
     assert!(there.file.is_none(), "and is not written over");
     let nowhere = folder.path().join("no-such-folder/lost.cairn");
     assert!(matches!(Spill::begin(nowhere.to_str(), true), Err(ServerError::Path { .. })));
+}
+
+#[test]
+fn what_a_clock_noted_that_was_ahead_is_not_of_a_moment_ago_until_that_time_has_come() {
+    let (at_ms, minute, day) = (1_700_000_000_000, 60_000, 24 * 3_600_000);
+    assert!(is_recent(at_ms, at_ms + minute - 1, minute));
+    assert!(!is_recent(at_ms, at_ms + minute, minute));
+    assert!(is_recent(at_ms, at_ms - 1, minute), "the clock was put back by a moment");
+    assert!(
+        !is_recent(at_ms + day, at_ms, minute),
+        "it was a day ahead: the other side may be silent since then"
+    );
 }
