@@ -3,9 +3,10 @@
 mod running;
 
 use std::ffi::OsStr;
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::Command;
 
 use running::{Running, cairn, refused};
@@ -364,6 +365,48 @@ fn api_over_tcp_wants_the_token_and_tells_what_is_wrong() {
         assert_eq!(mode & 0o777, 0o600, "{secret}");
     }
     server.bad(2, "usage", &["peer", "invite"]);
+}
+
+/// What the API answers on the control socket: the status, and the body.
+fn ask(server: &Running, request: &str) -> (u16, String) {
+    let mut stream = UnixStream::connect(server.data.join("control.sock")).unwrap();
+    let rest = " HTTP/1.1\r\nhost: cairn\r\nconnection: close\r\n\r\n";
+    stream.write_all(format!("{request}{rest}").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, body.to_owned())
+}
+
+#[test]
+fn whatever_is_wrong_with_a_request_is_told_as_every_other_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    volume_with_lun(&server);
+    for (request, expected) in [
+        ("GET /v1/volumes/vol0/files/diff", 400),
+        ("GET /v1/volumes/vol0/files/diff?from=a&to=b&more=c", 400),
+        ("GET /v1/plans/vol0?link=fast", 400),
+        ("GET /v1/plans/vol0?link=1000&lnk=1", 400),
+        ("DELETE /v1/devices/disk0?without-history=true", 400),
+        ("DELETE /v1/devices/disk0?without_history=perhaps", 400),
+        ("DELETE /v1/devices/disk0/views/v?writeable=true", 400),
+        ("DELETE /v1/volumes/vol0/image/levels/high", 400),
+        ("GET /v1/volumes/%ff/luns", 400),
+        ("PUT /v1/status", 405),
+        ("GET /v1/nothing", 404),
+    ] {
+        let (status, body) = ask(&server, request);
+        assert_eq!(status, expected, "{request}: {body}");
+        let told: serde_json::Value =
+            serde_json::from_str(&body).unwrap_or_else(|_| panic!("{request}: {body:?}"));
+        let kind = if expected == 404 { "version-mismatch" } else { "usage" };
+        assert_eq!(told["error"], kind, "{request}: {body}");
+        for field in ["message", "next"] {
+            assert!(told[field].as_str().is_some_and(|text| text.len() > 10), "{request}: {body}");
+        }
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, Path, Request, State};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -96,6 +97,7 @@ fn router(server: Arc<Server>) -> Router {
             |uri: Uri| async move { Refusal::from(ServerError::NoSuchPath { path: uri.path().to_owned() }) },
         )
         .layer(axum::middleware::from_fn_with_state(server.clone(), tell_of_waits))
+        .layer(axum::middleware::from_fn(tell_what_is_wrong))
         .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
         .layer(axum::middleware::map_response(|mut response: Response| async move {
             let version = HeaderValue::from_static(env!("CARGO_PKG_VERSION"));
@@ -195,6 +197,29 @@ where
             Err(rejection) => Err(ServerError::BadRequest { reason: rejection.body_text() }.into()),
         }
     }
+}
+
+/// Tells what is wrong with the path of a request, with what is behind its `?`, or with its method, like every other error: the framework refuses these by itself, in plain text or without a word.
+async fn tell_what_is_wrong(request: Request, next: Next) -> Response {
+    let asked = format!("{} {}", request.method(), request.uri().path());
+    let answer = next.run(request).await;
+    let kind = answer.headers().get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    if !answer.status().is_client_error() || kind.starts_with(b"application/json") {
+        return answer;
+    }
+    let (mut head, body) = answer.into_parts();
+    let text = axum::body::to_bytes(body, MAX_BODY).await.unwrap_or_default();
+    let reason = match String::from_utf8_lossy(&text) {
+        text if text.is_empty() => format!("there is no `{asked}`"),
+        text => text.into_owned(),
+    };
+    let told = Json(ServerError::BadRequest { reason }.body()).into_response();
+    for (name, value) in told.headers() {
+        head.headers.insert(name, value.clone());
+    }
+    // Of the text that was there.
+    head.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(head, told.into_body())
 }
 
 /// Answers in the place of what changes a volume and waits for room in its history: of requests whose path names the volume. One that names it in its body sees to that itself
