@@ -728,6 +728,31 @@ impl Drop for MountedOverAFloor {
     }
 }
 
+/// A thread of the server waits in the kernel for what a program has written, which the server has no room for. Killed then, it can't end: nobody takes that any more.
+#[test]
+fn server_that_is_killed_while_it_asks_for_what_has_no_room_makes_way_for_the_next_one() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut mounted = MountedOverAFloor::new(dir.path());
+    let mut program = mounted.overfill();
+    // Where the data ends the server knows only once it has it.
+    let file = mounted.file();
+    let script = format!("import os; os.lseek(os.open('{}', os.O_RDONLY), 0, os.SEEK_HOLE)", file.display());
+    let mut asking = Command::new("python3").args(["-c", &script]).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(asking.try_wait().unwrap().is_none(), "it has been told, and nothing is shown here");
+    let killed = mounted.server.kill_and_go_on();
+    mounted.server.restart();
+    let ended = killed.join().unwrap();
+    assert!(ended, "the killed server has not ended");
+    assert!(!program.wait().unwrap().success() && !asking.wait().unwrap().success(), "both are cut off");
+    let listed = mounted.server.json(&["mount", "list"]);
+    assert_eq!(listed[0]["problem"], Value::Null, "{listed}");
+    assert!(file.exists(), "it is mounted again");
+}
+
 /// What the kernel holds of a mount can't be written while the volume's writes wait. Whoever asks for the mount to be taken away is told, and nobody else waits for that.
 #[test]
 fn mount_whose_writes_wait_for_room_is_not_taken_away_and_holds_up_nobody() {

@@ -36,12 +36,13 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::error::ServerError;
+use crate::mounts;
 use crate::state;
 use crate::token::random_bytes;
 
@@ -51,6 +52,10 @@ const MAX_SOCKET_PATH: usize = 107;
 /// How long a server that answers nobody is taken for one that ends, and how often is looked.
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 const LOCK_ROUND: Duration = Duration::from_millis(20);
+/// How long one that was killed has to end by itself.
+const DEAD_PATIENCE: Duration = Duration::from_secs(3);
+/// Who holds which lock of the machine: number, kind, mode, process, and file by device and inode.
+const LOCKS: &str = "/proc/locks";
 /// How long a server has for an answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -74,8 +79,9 @@ impl DataDir {
             .mode(0o600)
             .open(&lock_path)
             .map_err(ServerError::path("write to", &path))?;
-        let until = Instant::now() + LOCK_PATIENCE;
-        let mut told = false;
+        let began = Instant::now();
+        let until = began + LOCK_PATIENCE;
+        let (mut told, mut was_cut) = (false, false);
         loop {
             match lock.try_lock() {
                 Ok(()) => break,
@@ -85,6 +91,10 @@ impl DataDir {
                 {
                     if !std::mem::replace(&mut told, true) {
                         tracing::info!(path = %path.display(), "waits for a server that has this directory and answers nobody, as one that was killed does for a moment");
+                    }
+                    if !was_cut && began.elapsed() > DEAD_PATIENCE && is_killed(holder(&lock)) {
+                        was_cut = true;
+                        mounts::cut_off_of_killed(&path);
                     }
                     std::thread::sleep(LOCK_ROUND);
                 }
@@ -187,6 +197,25 @@ impl DataDir {
 fn usable_token(bytes: &[u8]) -> Option<String> {
     let token = std::str::from_utf8(bytes).ok()?.trim();
     (token.len() >= 32 && token.bytes().all(|byte| byte.is_ascii_graphic())).then(|| token.to_owned())
+}
+
+/// The process that has the lock of a file, as far as the kernel tells.
+fn holder(lock: &File) -> Option<u32> {
+    let meta = lock.metadata().ok()?;
+    let (device, inode) = (meta.dev(), meta.ino());
+    let file = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
+    let locks = fs::read_to_string(LOCKS).ok()?;
+    locks.lines().find_map(|line| {
+        let mut fields = line.split_whitespace().skip(4);
+        let (process, of) = (fields.next()?, fields.next()?);
+        (of == file).then(|| process.parse().ok()).flatten()
+    })
+}
+
+/// Whether a process has ended but for threads that can't. Its state stands behind its name, which ends with the last bracket.
+fn is_killed(process: Option<u32>) -> bool {
+    let stat = process.and_then(|process| fs::read_to_string(format!("/proc/{process}/stat")).ok());
+    stat.is_some_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
 }
 
 /// True when a server answers there, whatever it says. One that was killed takes connections for a moment more, and is not heard of.

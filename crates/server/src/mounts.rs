@@ -34,8 +34,8 @@ use crate::volumes::{OpenVolume, Volumes};
 /// How often mounts are compared with what they show: a mirror that moved on, a snapshot that went.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What a mount without its server answers: `ECONNABORTED` to who asked before it died, `ENOTCONN` afterwards.
-const DEAD: [i32; 2] = [103, 107];
+/// What a mount without its server answers: `ECONNABORTED` and `ECANCELED` to who asked before it died, `ENOTCONN` afterwards.
+const DEAD: [i32; 3] = [103, 125, 107];
 
 /// What `mounts.json` says.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -204,6 +204,24 @@ impl Drop for Watch {
             && thread.join().is_err()
         {
             tracing::error!("the thread that looks after mounts had panicked");
+        }
+    }
+}
+
+/// Cuts off who works in the mounts that are remembered in a data directory, whose server was killed and can't end: a thread of it waits in the kernel for what a program has written to a mount, which nobody takes any
+/// more, and so keeps the mount, and the directory.
+pub(crate) fn cut_off_of_killed(data: &Path) {
+    let document = state::load::<Document>(&data.join("mounts.json"));
+    let records = document.ok().flatten().unwrap_or_default().mounts;
+    let places: Vec<PathBuf> = records.into_iter().map(|record| record.directory).collect();
+    for (place, outcome) in fuse::cut_all(&places) {
+        match outcome {
+            Ok(()) => {
+                tracing::warn!(directory = %place.display(), "cut off who works in a mount of a server that was killed and could not end")
+            }
+            Err(error) => {
+                tracing::error!(directory = %place.display(), %error, "a server that was killed can't end before this mount has: `echo 1` to its `abort` in /sys/fs/fuse/connections, as root")
+            }
         }
     }
 }

@@ -105,6 +105,22 @@ impl Running {
         process.wait().unwrap();
     }
 
+    /// Kills it without waiting for its end; whether that comes in time is told by the thread.
+    pub fn kill_and_go_on(&mut self) -> std::thread::JoinHandle<bool> {
+        let mut process = self.process.take().unwrap();
+        process.kill().unwrap();
+        std::thread::spawn(move || {
+            let deadline = Instant::now() + PATIENCE;
+            while process.try_wait().unwrap().is_none() {
+                if Instant::now() > deadline {
+                    return false;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            true
+        })
+    }
+
     /// Kills it; false when it does not end then.
     pub fn kill_in_time(&mut self) -> bool {
         let mut process = self.process.take().unwrap();

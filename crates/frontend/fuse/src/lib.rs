@@ -32,5 +32,5 @@ mod users;
 
 pub use conversation::Unmounted;
 pub use error::MountError;
-pub use mount::{Mount, MountOptions, MountsWatch, mounted, show_also, unmount};
+pub use mount::{Mount, MountOptions, MountsWatch, cut_all, mounted, show_also, unmount};
 pub use shown::{Follows, View};

@@ -339,6 +339,12 @@ pub fn mounted() -> Vec<(PathBuf, String)> {
     lines().unwrap_or_default().into_iter().map(|line| (line.path, line.source)).collect()
 }
 
+/// Ends what of Cairn's is mounted on these directories, whoever works in it and whoever serves it: everything that programs do with it fails from now on, and what waits for it waits no longer.
+pub fn cut_all(places: &[PathBuf]) -> Vec<(PathBuf, Result<(), MountError>)> {
+    let mounted = lines().unwrap_or_default().into_iter().filter(|line| places.contains(&line.path));
+    mounted.map(|line| (line.path, cut(line.device.1))).collect()
+}
+
 /// Tells whether something was mounted or unmounted, without reading the table of mounts.
 #[derive(Default)]
 pub struct MountsWatch {
