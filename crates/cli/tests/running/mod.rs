@@ -203,6 +203,14 @@ impl Running {
         tasks.map(is_one).filter(|is| *is).count()
     }
 
+    /// Whether a thread of it waits in the kernel for what a program has written to be taken.
+    pub fn waits_for_pages(&self) -> bool {
+        let process = self.process.as_ref().unwrap().id();
+        let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+        let places = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("wchan")).ok());
+        places.into_iter().any(|place| place.starts_with("folio_wait"))
+    }
+
     /// A thread of it, or a program that it has started, has the kernel write what it holds of a file system.
     pub fn waits_for_write_back(&self) -> bool {
         let process = self.process.as_ref().unwrap().id();

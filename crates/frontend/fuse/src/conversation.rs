@@ -19,9 +19,9 @@ use crate::shown::{Shown, View};
 pub(crate) const WRITE_MAX: usize = 1 << 20;
 /// Pages of these.
 const PAGES_MAX: u16 = (WRITE_MAX / 4096) as u16;
-/// Requests that the kernel has under way for nobody in particular: read-ahead and write-back. As many keep the threads busy, and a program that waits for an answer has no
-/// more than these before it in the queue, also while a snapshot has the kernel send all that it holds.
-const BACKGROUND_MAX: u16 = 8;
+/// Requests that the kernel has under way for nobody in particular: read-ahead and write-back. A program that waits for an answer has no more than these before it in the queue, also while a snapshot has the kernel send
+/// all that it holds.
+pub(crate) const BACKGROUND_MAX: u16 = 8;
 /// From so many on it lets writers wait.
 const CONGESTION: u16 = 6;
 

@@ -17,14 +17,14 @@ use parking_lot::{Condvar, Mutex};
 use zerocopy::IntoBytes;
 
 use crate::abi::*;
-use crate::conversation::{Step, offered, unique_of, with_answer, with_data};
+use crate::conversation::{BACKGROUND_MAX, Step, offered, unique_of, with_answer, with_data};
 use crate::operations::{Answer, FileSystem};
 use crate::queues::{Queue, seats};
 use crate::received::Received;
 use crate::request::{Operation, Request};
 
-/// Threads of a mount: requests wait for devices, not for processors.
-const THREADS: usize = 6;
+/// Threads of a mount: requests wait for devices, not for processors. Where all that the kernel writes back waits, for room in a history, others are still answered.
+const THREADS: usize = BACKGROUND_MAX as usize + 2;
 
 /// The same where requests come by io_uring.
 const THREADS_BESIDE_QUEUES: usize = 2;
