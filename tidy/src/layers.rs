@@ -9,7 +9,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["crates/cli"],
     &["crates/server"],
     &["crates/frontend/nbd", "crates/frontend/iscsi", "crates/frontend/fuse"],
-    &["crates/frontend/session"],
+    &["crates/frontend/session", "crates/frontend/fuse-ring"],
     &["crates/mirror"],
     &["crates/bsddump"],
     &["crates/stream"],
