@@ -753,7 +753,11 @@ fn server_that_is_killed_while_it_asks_for_what_has_no_room_makes_way_for_the_ne
         if asked.elapsed() > PATIENCE / 3 {
             eprintln!("skipped: this kernel lets nobody ask while it holds so much");
             mounted.server.kill();
-            let _ = (program.kill(), asking.kill());
+            for child in [&mut program, &mut asking] {
+                child.kill().unwrap();
+            }
+            program.wait().unwrap();
+            asking.wait().unwrap();
             return;
         }
         std::thread::sleep(Duration::from_millis(20));
