@@ -719,14 +719,14 @@ impl Mounts {
     /// The live tree for a mount. Another mount of the same tree would have a cache of its own, and neither would see what the other writes.
     fn live_tree(&self, open: &OpenVolume, entries: &[Entry]) -> Result<Arc<Tree>, ServerError> {
         let is_live = |entry: &Entry| entry.record.volume == open.name && entry.is_live();
-        self.forget_ended();
-        if !entries.iter().any(is_live) && !open.has_no_live_tree() {
+        let is_let_go = || open.has_no_live_tree(|| self.forget_ended());
+        if !entries.iter().any(is_live) && !is_let_go() {
             let is_of_it = |left: &Left| left.record.volume == open.name && !left.read_only;
             if let Some(error) = self.left_of(is_of_it) {
                 return Err(error);
             }
             // It may have ended in that moment.
-            if !open.has_no_live_tree() {
+            if !is_let_go() {
                 return Err(ServerError::Busy { name: open.name.clone(), by: OpenVolume::STILL_USED });
             }
         }
@@ -744,7 +744,8 @@ impl Mounts {
             let mounted = entries.iter().filter_map(|entry| entry.state.as_ref().ok());
             mounted.map(|mounted| mounted.mount.clone()).collect()
         };
-        mounts.iter().for_each(|mount| mount.refresh());
+        // Held no longer than that: who makes a mount waits, with all others kept out, until nobody has the one before it.
+        mounts.into_iter().for_each(|mount| mount.refresh());
         if !self.ending.load(Ordering::Acquire) {
             self.forget_unmounted();
             self.make_waiting();

@@ -84,6 +84,8 @@ impl Connection {
             }
             *own.ended.lock() = true;
             own.changed.notify_all();
+            // Who waits for the files to be let go may hold what `on_end` waits for.
+            drop(own);
             on_end();
         };
         std::thread::Builder::new().name(format!("fuse-{name}")).spawn(wait)?;

@@ -59,9 +59,10 @@ impl OpenVolume {
         mounts.push(Arc::downgrade(mount));
     }
 
-    /// True when nobody has the live tree, after a moment for those who are letting it go. Programs may work in a mount that was taken away from under them.
-    pub(crate) fn has_no_live_tree(&self) -> bool {
+    /// True when nobody has the live tree, after a moment for those who are letting it go; `let_go` does so with what the caller has of those that have ended. Programs may work in a mount that was taken away from under them.
+    pub(crate) fn has_no_live_tree(&self, let_go: impl Fn()) -> bool {
         for _ in 0..LET_GO_ROUNDS {
+            let_go();
             if self.tree.lock().strong_count() == 0 {
                 return true;
             }
