@@ -140,33 +140,39 @@ fn file_that_cannot_be_read_costs_itself() {
     assert_eq!(read.plain(), tree.plain());
 }
 
-/// A tree with a file of which one byte can't be read.
-struct Rotten(Tree, u32, u64);
+/// A tree with a file of which one byte can't be read, or its extended attributes.
+struct Rotten {
+    tree: Tree,
+    number: u32,
+    byte: Option<u64>,
+}
 
 impl Source for Rotten {
     fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()> {
-        self.0.each_inode(each)
+        self.tree.each_inode(each)
     }
 
     fn inode(&mut self, number: u32) -> std::io::Result<Inode> {
-        self.0.inode(number)
+        self.tree.inode(number)
     }
 
     fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)> {
-        self.0.entries(directory)
+        self.tree.entries(directory)
     }
 
     fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>> {
-        self.0.extents(number)
+        self.tree.extents(number)
     }
 
     fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
-        let is_rotten = number == self.1 && (offset..offset + bytes.len() as u64).contains(&self.2);
-        if is_rotten { Err(std::io::Error::other("rotten")) } else { self.0.read(number, offset, bytes) }
+        let read = offset..offset + bytes.len() as u64;
+        let is_rotten = number == self.number && self.byte.is_some_and(|byte| read.contains(&byte));
+        if is_rotten { Err(std::io::Error::other("rotten")) } else { self.tree.read(number, offset, bytes) }
     }
 
     fn attributes(&mut self, number: u32) -> std::io::Result<Vec<Attribute>> {
-        self.0.attributes(number)
+        let is_rotten = number == self.number && self.byte.is_none();
+        if is_rotten { Err(std::io::Error::other("rotten")) } else { self.tree.attributes(number) }
     }
 }
 
@@ -175,7 +181,7 @@ impl Source for Rotten {
 fn content_that_cannot_be_read_costs_its_block_and_is_known_to_be_missing_by_who_reads_the_dump() {
     let mut tree = mixed();
     let number = tree.add_with(ROOT, "rotten", &[1; 100_000]);
-    let mut source = Rotten(tree, number, 9000);
+    let mut source = Rotten { tree, number, byte: Some(9000) };
     let dump = Dump::plan(&mut source, Tree::options(), None, &mut |_| true).unwrap();
     let mut bytes = Vec::new();
     let written = dump.write(&mut source, &mut bytes, &mut |_| true).unwrap();
@@ -239,40 +245,11 @@ fn directory_that_cannot_be_read_costs_itself_and_nothing_of_it_is_said_to_be_go
     }
 }
 
-/// A directory whose names are read, and its extended attributes are not.
-struct WithoutAttributes(Tree, u32);
-
-impl Source for WithoutAttributes {
-    fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()> {
-        self.0.each_inode(each)
-    }
-
-    fn inode(&mut self, number: u32) -> std::io::Result<Inode> {
-        self.0.inode(number)
-    }
-
-    fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)> {
-        self.0.entries(directory)
-    }
-
-    fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>> {
-        self.0.extents(number)
-    }
-
-    fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
-        self.0.read(number, offset, bytes)
-    }
-
-    fn attributes(&mut self, number: u32) -> std::io::Result<Vec<Attribute>> {
-        if number == self.1 { Err(std::io::Error::other("broken")) } else { self.0.attributes(number) }
-    }
-}
-
 #[test]
 fn attributes_that_cannot_be_read_are_known_to_be_missing_by_who_reads_the_dump() {
     let tree = mixed();
     for number in tree.0.keys().copied() {
-        let mut source = WithoutAttributes(tree.clone(), number);
+        let mut source = Rotten { tree: tree.clone(), number, byte: None };
         let dump = Dump::plan(&mut source, Tree::options(), None, &mut |_| true).unwrap();
         let mut bytes = Vec::new();
         let written = dump.write(&mut source, &mut bytes, &mut |_| true).unwrap();

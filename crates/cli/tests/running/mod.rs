@@ -123,16 +123,7 @@ impl Running {
 
     /// Kills it; false when it does not end then.
     pub fn kill_in_time(&mut self) -> bool {
-        let mut process = self.process.take().unwrap();
-        process.kill().unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        while process.try_wait().unwrap().is_none() {
-            if Instant::now() > deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        true
+        self.kill_and_go_on().join().unwrap()
     }
 
     /// Whether a command has done it by then. One that is late is ended.
