@@ -12,6 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use cairn_device::{Device, FileDevice, Operation, Segments};
 use running::{Running, SmallDisk, cairn, can_mount, wait_until};
@@ -572,6 +573,45 @@ fn deleting_files_leaves_no_error_to_who_syncs() {
     // The times of the deletions are told now, of files that are gone.
     rustix::fs::syncfs(&root).unwrap();
     mounted.server.good(&["snapshot", "create", "vol0@after"]);
+}
+
+/// Each answer needs what the kernel still holds of a file, and somebody to take it: more at once than a mount has threads on the processor on which all of them ask.
+#[test]
+fn many_at_once_are_told_where_the_data_ends_that_the_kernel_still_holds() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    let script = r#"
+import os, sys, threading
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+wrong = []
+def work(number):
+    file = os.open(f"{sys.argv[1]}/many {number}", os.O_RDWR | os.O_CREAT)
+    for at in range(0, 100 * 8192, 8192):
+        os.pwrite(file, b"x" * 4096, at)
+        if os.lseek(file, at, os.SEEK_HOLE) != at + 4096:
+            wrong.append((number, at))
+threads = [threading.Thread(target=work, args=[number]) for number in range(24)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+sys.exit(len(wrong) > 0)
+"#;
+    let mut asking = Command::new("python3").args(["-c", script]).arg(mounted.path("")).spawn().unwrap();
+    let deadline = Instant::now() + running::PATIENCE;
+    let ended = loop {
+        match asking.try_wait().unwrap() {
+            None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
+            ended => break ended,
+        }
+    };
+    if ended.is_none() {
+        // Ends the connection, so that nobody waits for ever.
+        let _ = rustix::mount::unmount(&mounted.point, rustix::mount::UnmountFlags::FORCE);
+        asking.wait().unwrap();
+    }
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
 #[test]
