@@ -813,6 +813,37 @@ fn mount_whose_writes_wait_for_room_is_not_taken_away_and_holds_up_nobody() {
     server.good(&["unmount", point]);
 }
 
+/// On whichever processor the kernel writes back, and all that it does at a time waits.
+#[test]
+fn programs_on_every_processor_are_answered_while_writes_of_a_mount_wait_for_room() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mounted = MountedOverAFloor::new(dir.path());
+    let mut program = mounted.overfill();
+    let script = r#"
+import os, sys
+for processor in os.sched_getaffinity(0):
+    os.sched_setaffinity(0, {processor})
+    for number in range(20):
+        assert not os.path.exists(f"{sys.argv[1]}/{processor} {number}")
+    os.listdir(sys.argv[1])
+"#;
+    let mut asking = Command::new("python3").args(["-c", script, &mounted.point]).spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE / 3;
+    while asking.try_wait().unwrap().is_none() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let answered = asking.try_wait().unwrap();
+    // Else nobody who waits would come to an end.
+    mounted.server.good(&["history", "window", "vol0", "--floor", "off"]);
+    asking.wait().unwrap();
+    assert!(answered.is_some_and(|status| status.success()), "{answered:?}");
+    assert!(program.wait().unwrap().success(), "there is room by now");
+    mounted.server.good(&["unmount", &mounted.point]);
+}
+
 /// It takes in what programs have written before it ends; but not what there may never be room for.
 #[test]
 fn server_ends_though_writes_of_a_mount_wait_for_room() {

@@ -4,6 +4,9 @@
 //!
 //! Where an answer needs data that the kernel still holds, the thread of the seat asks for it, and others of the queue take it: as many as ever are there for that, new ones if need be. What came to the queue before a new seat did
 //! waits for some seat to answer something (see [`cairn_frontend_fuse_ring`]), and would wait for ever where all others wait for it: so a new seat gets something to answer.
+//!
+//! Writes may have to wait for room, all that the kernel writes back at a time, and so does what waits for them. One seat of a queue stays free, so that whoever asks anything else on that processor is answered: as many more as
+//! that takes are added, up to as many as read `/dev/fuse` where there are no queues.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,7 +20,7 @@ use crate::abi::errno;
 use crate::conversation::{Step, WRITE_MAX, unique_of, with_answer, with_data};
 use crate::operations::Answer;
 use crate::received::Received;
-use crate::session::Connection;
+use crate::session::{Connection, THREADS};
 
 /// Seats of all queues together, as far as that makes no fewer than the least and no more than the most of one.
 const SEATS: usize = 16;
@@ -36,6 +39,8 @@ struct Seats {
     all: usize,
     /// Their threads wait for the kernel.
     apart: usize,
+    /// Their threads answer something, or wait for what they need for it.
+    busy: usize,
 }
 
 /// The seats of each queue of the kernel; none where that can't be.
@@ -122,6 +127,28 @@ impl Connection {
             return;
         };
         received.put(&request);
+        self.keep_one_free(number, received);
+        self.take_as_it_is(number, seat, received);
+        self.queues[number].seats.lock().busy -= 1;
+    }
+
+    /// Counts a request, and adds a seat where that has the last one.
+    fn keep_one_free(self: &Arc<Self>, number: usize, received: &Received) {
+        let is_last = {
+            let mut seats = self.queues[number].seats.lock();
+            seats.busy += 1;
+            seats.busy >= seats.all && seats.all - seats.apart < THREADS
+        };
+        if !is_last {
+            return;
+        }
+        match self.add_another(number) {
+            Ok(()) => received.node().into_iter().for_each(|node| self.have_asked(node)),
+            Err(error) => tracing::warn!(%error, queue = number, "no seat of a queue is free"),
+        }
+    }
+
+    fn take_as_it_is(self: &Arc<Self>, number: usize, seat: &mut Seat, received: &mut Received) {
         match self.files.take(received) {
             Step::Answer { unique, answer } => put(seat, unique, answer),
             Step::Data { unique, data } => {

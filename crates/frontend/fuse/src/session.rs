@@ -24,7 +24,7 @@ use crate::received::Received;
 use crate::request::{Operation, Request};
 
 /// Threads of a mount: requests wait for devices, not for processors. Where all that the kernel writes back waits, for room in a history, others are still answered.
-const THREADS: usize = BACKGROUND_MAX as usize + 2;
+pub(crate) const THREADS: usize = BACKGROUND_MAX as usize + 2;
 
 /// The same where requests come by io_uring.
 const THREADS_BESIDE_QUEUES: usize = 2;
