@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cairn_base::{FileId, Lba, Timestamp};
+use cairn_base::{FileId, Lba, Timestamp, Vbn};
 use cairn_device::Block;
 use cairn_format::{INODES_PER_BLOCK, Inode};
 
@@ -70,8 +70,30 @@ impl Volume {
     }
 }
 
-/// The inodes of a block of inodes, and which of them it is.
-type InodeBlock = (u64, Result<Vec<Inode>, VolumeError>);
+/// A block of inodes as it was read.
+struct InodeBlock {
+    /// Which of them it is.
+    lba: u64,
+    block: Result<Block, VolumeError>,
+    vbn: Vbn,
+}
+
+impl InodeBlock {
+    /// Calls `visit` with its inodes from number `from` on.
+    fn each(self, from: FileId, visit: &mut dyn FnMut(Inode)) -> Result<(), VolumeError> {
+        let block = self.block?;
+        for slot in 0..INODES_PER_BLOCK as usize {
+            match Inode::parse(&block, slot) {
+                Ok(inode) => inode.filter(|inode| inode.id >= from).into_iter().for_each(&mut *visit),
+                Err(_) => {
+                    let place = Place::Data { file: INODE_FILE, lba: Lba(self.lba) };
+                    return Err(VolumeError::Damaged { vbn: self.vbn, place });
+                }
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Some inodes, where not all can be read.
 #[derive(Debug, Default)]
@@ -109,12 +131,11 @@ impl Image {
         let from = from.max(FileId(first * INODES_PER_BLOCK));
         let (blocks, next) = self.inode_blocks(from, BATCH as u64);
         let mut found = ReadableInodes { next, ..ReadableInodes::default() };
-        for (lba, inodes) in blocks {
-            match inodes {
-                Ok(inodes) => found.inodes.extend(inodes),
-                Err(_) => {
-                    found.lost.push((FileId(lba * INODES_PER_BLOCK), FileId((lba + 1) * INODES_PER_BLOCK)))
-                }
+        for block in blocks {
+            let (lba, before) = (block.lba, found.inodes.len());
+            if block.each(from, &mut |inode| found.inodes.push(inode)).is_err() {
+                found.inodes.truncate(before);
+                found.lost.push((FileId(lba * INODES_PER_BLOCK), FileId((lba + 1) * INODES_PER_BLOCK)));
             }
         }
         Ok(found)
@@ -131,45 +152,36 @@ impl Image {
         count: u64,
     ) -> Result<(Vec<Inode>, Option<FileId>), VolumeError> {
         let (blocks, next) = self.inode_blocks(from, count);
-        let mut inodes = Vec::new();
-        for (_, found) in blocks {
-            inodes.extend(found?);
+        let mut inodes = Vec::with_capacity(blocks.len() * INODES_PER_BLOCK as usize);
+        for block in blocks {
+            block.each(from, &mut |inode| inodes.push(inode))?;
         }
         Ok((inodes, next))
     }
 
-    /// The inodes from number `from` on in each of `count` blocks that is no hole, by block, and the number to go on from.
+    /// Of `count` blocks of inodes from the one of number `from` on those that are no holes, and the number to go on from.
     fn inode_blocks(&self, from: FileId, count: u64) -> (Vec<InodeBlock>, Option<FileId>) {
         let blocks = self.root().next_file.div_ceil(INODES_PER_BLOCK);
         let first = from.0 / INODES_PER_BLOCK;
         let end = blocks.min(first + count);
         let lbas: Vec<Lba> = (first..end).map(Lba).collect();
-        let mut found: Vec<InodeBlock> = Vec::new();
+        let mut found: Vec<InodeBlock> = Vec::with_capacity(lbas.len());
         let mut wanted = Vec::new();
         for (lba, pointer) in lbas.iter().zip(self.inode_tree().pointers(&lbas)) {
-            match pointer {
-                Ok(pointer) if pointer.is_hole() => {}
+            let (block, vbn) = match pointer {
+                Ok(pointer) if pointer.is_hole() => continue,
                 Ok(pointer) => {
                     let place = Place::Data { file: INODE_FILE, lba: *lba };
                     wanted.push((found.len(), Wanted { pointer, place }));
-                    found.push((lba.0, Ok(Vec::new())));
+                    (Ok(Block::zero()), pointer.vbn)
                 }
-                Err(error) => found.push((lba.0, Err(error))),
-            }
+                Err(error) => (Err(error), Vbn(0)),
+            };
+            found.push(InodeBlock { lba: lba.0, block, vbn });
         }
         let (places, wanted): (Vec<usize>, Vec<Wanted>) = wanted.into_iter().unzip();
-        let loaded = self.volume().store.load(&wanted, self.redirects());
-        for ((place, want), block) in places.into_iter().zip(&wanted).zip(loaded) {
-            let inode = |block: &Block, slot: usize| {
-                let damaged = VolumeError::Damaged { vbn: want.pointer.vbn, place: want.place };
-                Inode::parse(block, slot).map_err(|_| damaged)
-            };
-            let all = |block: Block| -> Result<Vec<Inode>, VolumeError> {
-                let slots = 0..INODES_PER_BLOCK as usize;
-                let inodes = slots.map(|slot| inode(&block, slot)).collect::<Result<Vec<_>, _>>()?;
-                Ok(inodes.into_iter().flatten().filter(|inode| inode.id >= from).collect())
-            };
-            found[place].1 = block.and_then(all);
+        for (place, block) in places.into_iter().zip(self.volume().store.load(&wanted, self.redirects())) {
+            found[place].block = block;
         }
         (found, (end < blocks).then_some(FileId(end * INODES_PER_BLOCK)))
     }
@@ -181,8 +193,9 @@ impl Image {
     pub fn each_inode(&self, visit: &mut dyn FnMut(Inode)) -> Result<(), VolumeError> {
         let mut from = Some(FileId(0));
         while let Some(at) = from {
-            let (some, next) = self.inodes_from(at)?;
-            some.into_iter().for_each(&mut *visit);
+            let Some(first) = self.inode_tree().next_under_leaf(at.0 / INODES_PER_BLOCK)? else { break };
+            let (blocks, next) = self.inode_blocks(FileId(first * INODES_PER_BLOCK), BATCH as u64);
+            blocks.into_iter().try_for_each(|block| block.each(at, visit))?;
             from = next;
         }
         Ok(())
