@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cairn_base::HistoryId;
-use cairn_device::Device;
+use cairn_device::{Device, Geometry};
 use cairn_format::history::{HistoryRecord, HistorySuperblock, SEGMENTS_START, SLOT_A, SLOT_B};
 
 use crate::HistoryError;
@@ -69,6 +69,16 @@ impl History {
             history.sync_store(&mut writer)?;
         }
         Ok(Arc::new(history))
+    }
+
+    /// Refuses what [`create`](Self::create) would for its options, or for what the two devices are: before there are any.
+    pub fn check_options(
+        options: &HistoryOptions,
+        origin: Geometry,
+        store: Geometry,
+    ) -> Result<(), HistoryError> {
+        check(options, origin, store)?;
+        segments_of(store.length).map(drop)
     }
 
     /// Which history a store has. Nothing is written: opening one over an origin that is not its own would be.

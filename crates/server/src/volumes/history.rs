@@ -36,6 +36,11 @@ pub(super) fn options_of(wish: &api::VolumeHistory) -> Result<HistoryOptions, Se
     new_history(wish.placement, granularity, &wish.window, FloorPolicy::Wait, BLOCK_BYTES)
 }
 
+/// Bytes of a store that is made for devices of such a length.
+pub(super) fn store_bytes(wanted: Option<u64>, origin_bytes: u64) -> u64 {
+    wanted.unwrap_or(origin_bytes.max(STORE_MIN))
+}
+
 /// Why the log of such a volume has no device of its own.
 pub(super) const LOG_RULE: &str =
     "the log of a volume over a history is on the devices of the volume, which go back together";
@@ -251,7 +256,7 @@ impl Volumes {
         origin: Arc<dyn Device>,
         made: &mut Vec<PathBuf>,
     ) -> Result<Under, ServerError> {
-        let bytes = plan.store_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
+        let bytes = store_bytes(plan.store_bytes, origin.geometry().length);
         let store = take_store_file(&plan.beneath.store, bytes, made)?;
         // Once it is locked: nobody else gets it from here on.
         self.refuse_if_claimed(&plan.beneath.store)?;
