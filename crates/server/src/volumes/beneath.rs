@@ -327,7 +327,9 @@ impl Volumes {
         };
         let store = beneath.open_store(name)?;
         match History::id_of(&*store) {
-            Err(HistoryError::NoHistory) if History::is_released(&*store).unwrap_or(false) => {
+            Err(HistoryError::NoHistory)
+                if History::is_released(&*store, beneath.history_id()?).unwrap_or(false) =>
+            {
                 tracing::warn!(volume = name, "its history had been taken away");
                 self.without_history(name, document)
             }

@@ -23,7 +23,7 @@ use super::views::Views;
 use super::{Document, Entry, OpenVolume, Parts, Volumes, clear_beginning};
 use crate::api::{self, ErrorKind};
 use crate::devices::{
-    BLOCK_BYTES, OpenDevice, STORE_MIN, new_history, open_store_file, options_under_volume,
+    BLOCK_BYTES, OpenDevice, STORE_MIN, history_id, new_history, open_store_file, options_under_volume,
     refuse_other_store, take_store_file,
 };
 use crate::error::ServerError;
@@ -151,9 +151,8 @@ impl Beneath {
         }
     }
 
-    fn history_id(&self) -> Result<HistoryId, ServerError> {
-        let id = u128::from_str_radix(&self.id, 16).map_err(|_| ServerError::Bug)?;
-        Ok(HistoryId(id.to_be_bytes()))
+    pub(super) fn history_id(&self) -> Result<HistoryId, ServerError> {
+        history_id(&self.id)
     }
 
     /// Opens the history of what is on `origin`.

@@ -205,7 +205,8 @@ fn volume_is_whole_with_its_history_or_without_wherever_its_going_is_cut() {
 #[test]
 fn volume_is_not_opened_without_its_history_where_another_file_is_in_its_place_while_that_leaves() {
     in_each_placement(|placement| {
-        for (other, length) in [(&b""[..], 0), (b"what somebody has put there while it was away", 64 << 20)] {
+        let text = b"what somebody has put there while it was away";
+        for (other, length) in [(&b""[..], 0), (text, 64 << 20), (b"", 64 << 20)] {
             let folder = tempfile::tempdir().expect("a folder");
             let before = made(folder.path());
             before.enable_history("vol0", &wish(folder.path(), placement)).expect("it gets a history");
