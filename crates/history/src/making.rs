@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cairn_base::HistoryId;
-use cairn_device::Device;
+use cairn_device::{Device, Geometry};
 use cairn_format::history::{HistoryRecord, HistorySuperblock, SEGMENTS_START, SLOT_A, SLOT_B};
 
 use crate::HistoryError;
@@ -71,14 +71,24 @@ impl History {
         Ok(Arc::new(history))
     }
 
+    /// Refuses what [`create`](Self::create) would for its options, or for what the two devices are: before there are any.
+    pub fn check_options(
+        options: &HistoryOptions,
+        origin: Geometry,
+        store: Geometry,
+    ) -> Result<(), HistoryError> {
+        check(options, origin, store)?;
+        segments_of(store.length).map(drop)
+    }
+
     /// Which history a store has. Nothing is written: opening one over an origin that is not its own would be.
     pub fn id_of(store: &dyn Device) -> Result<HistoryId, HistoryError> {
         Ok(read_superblock(store)?.store)
     }
 
-    /// Whether a store is as [`History::release`] leaves one: it has a length, and nothing where its superblocks were. Another file in its place has not, even one that is empty; but one full of zeroes, of that length, is
-    /// not told from it.
-    pub fn is_released(store: &dyn Device) -> Result<bool, HistoryError> {
+    /// Whether a store is as [`History::release`] leaves that of the history `id`: there is nothing where its superblocks were, and its log still begins as its own. Another file or disk in its place has no such log, also one that
+    /// is full of zeroes.
+    pub fn is_released(store: &dyn Device, id: HistoryId) -> Result<bool, HistoryError> {
         if store.geometry().length < store_bytes_min() {
             return Ok(false);
         }
@@ -88,7 +98,9 @@ impl History {
                 return Ok(false);
             }
         }
-        Ok(true)
+        // What a cut has torn, long ago, has its first sector of the one time or the other.
+        let log = block(store, SEGMENTS_START)?;
+        Ok(log[..SECTOR].windows(id.0.len()).any(|bytes| *bytes == id.0))
     }
 
     /// Whether a store begins with nothing but the superblocks that [`History::create`] writes for the history `id`, both or one, and nothing was ever recorded in it.

@@ -11,6 +11,7 @@ use crate::device::join;
 use crate::history::{History, State};
 use crate::log::{Pending, Writer};
 use crate::resolve::Piece;
+use crate::revert::{BEFORE, after_mark};
 use crate::status::Mark;
 
 /// The device at an instant. It holds the window: the instant stays, unless the store is full.
@@ -99,6 +100,11 @@ impl History {
             }
             let time = self.stamp(state);
             state.timeline.cut(time);
+            if name.starts_with(BEFORE) {
+                // By its name an opening takes it for one of a revert, which has the next stamp.
+                state.last = after_mark(time);
+                state.timeline.cut(state.last);
+            }
             time
         };
         let content = MarkContent { name: name.to_owned(), consistent };

@@ -734,6 +734,12 @@ pub(crate) fn refuse_other_store(name: &str, store: &dyn Device, expected: &str)
     Err(ServerError::history(name)(HistoryError::OtherStore { expected: expected.to_owned(), found }))
 }
 
+/// The id of a history as documents have it.
+pub(crate) fn history_id(text: &str) -> Result<HistoryId, ServerError> {
+    let id = u128::from_str_radix(text, 16).map_err(|_| ServerError::Bug)?;
+    Ok(HistoryId(id.to_be_bytes()))
+}
+
 /// How the history under a volume is opened: without a read cache, as the volume has one, and a scrub of it reads from the media.
 pub(crate) fn options_under_volume(clock: Arc<dyn Clock>) -> OpenOptions {
     OpenOptions { dirty_bytes: DIRTY_BYTES, read_bytes: 0, clock, at_least: LogPosition::default() }

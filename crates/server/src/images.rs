@@ -190,7 +190,8 @@ impl Making<'_> {
         Ok((self.open.snapshot_with(make)?.map_err(failed)?, true))
     }
 
-    /// Lets go of snapshots that dumps made for themselves and that are of no more use: those of no record. An unfinished dump needs all that are older than its own.
+    /// Lets go of snapshots that dumps made for themselves and that are of no more use: those of no record. An unfinished dump needs all that are older than its own. One that somebody has made a clone of stays as it is,
+    /// held, until that is gone: later dumps look at it again.
     fn let_go(&self, document: &Document) -> Result<(), ServerError> {
         if self.open.is_destination() {
             return Ok(());
@@ -200,12 +201,21 @@ impl Making<'_> {
         let needed = document.unfinished.as_ref().map_or(0, |unfinished| unfinished.target.snapshot);
         for snapshot in self.open.volume.snapshots() {
             let own = snapshot.held && is_of_a_dump(&snapshot.name);
-            if own && !kept.contains(&snapshot.id.0) && snapshot.id.0 > needed {
-                self.open.volume.hold_snapshot(snapshot.id, false).map_err(&failed)?;
-                self.open.volume.delete_snapshots(&[snapshot.id]).map_err(&failed)?;
+            let is_wanted = kept.contains(&snapshot.id.0) || self.open.volume.is_cloned(snapshot.id);
+            if own && !is_wanted && snapshot.id.0 > needed {
+                // With its hold, or it would be nobody's from then on where it can't go.
+                self.open.volume.let_go_of_snapshots(&[snapshot.id]).map_err(&failed)?;
             }
         }
         Ok(())
+    }
+
+    /// The same for a dump that counts by now, whatever comes of this: the next one does it as well.
+    fn let_go_after_all(&self, document: &Document) {
+        if let Err(error) = self.let_go(document) {
+            let volume = &self.open.name;
+            tracing::warn!(volume, %error, "snapshots that no image dump needs any more stay until the next one");
+        }
     }
 }
 
@@ -490,7 +500,7 @@ impl Task<'_> {
                 own,
             });
             self.making.save(&document)?;
-            self.making.let_go(&document)?;
+            self.making.let_go_after_all(&document);
         }
         Ok(result)
     }

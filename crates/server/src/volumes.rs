@@ -251,6 +251,10 @@ impl Volumes {
                 remove_left(&found.path());
                 continue;
             }
+            if is_no_volume(&found.path()) {
+                tracing::warn!(path = %found.path().display(), "what is among the volumes and is none is left alone");
+                continue;
+            }
             if !volumes.clear_temporary(&name) {
                 names.push(name);
             }
@@ -862,6 +866,14 @@ impl OpenVolume {
         })?;
         self.volume.grow(blocks).map_err(ServerError::volume(&self.name))
     }
+}
+
+/// Whether what is among the folders of volumes is none of them: a file, or a folder of a name that no volume has, as the `lost+found` of a file system.
+fn is_no_volume(path: &Path) -> bool {
+    let is_file = fs::metadata(path).is_ok_and(|found| !found.is_dir());
+    let name = path.file_name().and_then(|name| name.to_str());
+    let may_be_one = name.is_some_and(|name| names::check("volume", name).is_ok());
+    is_file || !may_be_one && !path.join("volume.json").exists()
 }
 
 fn not_found(name: &str) -> ServerError {

@@ -115,3 +115,25 @@ fn time_that_the_clock_shows_for_the_second_time_names_no_instant_and_a_mark_doe
         assert_eq!(bytes(&view, 0, B).expect("a read"), vec![4; B], "{placement:?}");
     }
 }
+
+#[test]
+fn mark_that_is_called_as_those_of_reverts_shows_after_an_opening_what_it_showed_before() {
+    for placement in Placement::ALL {
+        let mut stack = Stack::new(&options(placement, Granularity::Marks, 4096), 8 * B as u64, 4 * MIB);
+        stack.fill(0, B, 1);
+        let mark = stack.history.mark("before-revert-by-hand", true).expect("a mark");
+        // The clock stands still, as one does that was put back.
+        stack.history.write(0, Segments::copy_of(&[2; B])).expect("a write");
+        stack.history.flush().expect("a flush");
+        stack.fill(0, B, 3);
+        stack.history.flush().expect("a flush");
+        let just_after = Timestamp(mark.time.0 + 1);
+        for opened in ["before", "after an opening"] {
+            for at in [mark.time, just_after] {
+                let view = stack.history.view(at).expect("a view");
+                assert!(bytes(&view, 0, B).expect("a read") == [1; B], "{placement:?}, {opened}: {at:?}");
+            }
+            stack.reopen().expect("it opens");
+        }
+    }
+}

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cairn_base::HistoryId;
 use cairn_device::{Device, FileDevice};
 use cairn_history::{FloorPolicy, History, HistoryOptions};
 
 use super::place::{self, Place, origin_options, refuse_used, take_store_file};
 use super::{
-    BLOCK_BYTES, CACHE_BYTES, DIRTY_BYTES, Devices, Document, Entry, STORE_MIN, new_history, wants_history,
+    BLOCK_BYTES, CACHE_BYTES, DIRTY_BYTES, Devices, Document, Entry, STORE_MIN, history_id, new_history,
+    wants_history,
 };
 use crate::api;
 use crate::error::ServerError;
@@ -192,8 +192,7 @@ impl Devices {
 
     /// Empties a store if the history of that id was only made in it.
     fn clear_unfinished(&self, place: &Place, id: &str) -> Result<(), ServerError> {
-        let id = u128::from_str_radix(id, 16).map_err(|_| ServerError::Bug)?;
-        let id = HistoryId(id.to_be_bytes());
+        let id = history_id(id)?;
         let store = self.open_store(place)?;
         let bytes = u64::from(place::MUST_BE_EMPTY);
         if History::is_unfinished(&*store, id).map_err(ServerError::history(&place.to_string()))? {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use cairn_device::{Device, Direct, FileDevice, FileOptions, OpenError};
+use cairn_device::{Device, Direct, FileDevice, FileOptions, Geometry, OpenError};
 use serde::{Deserialize, Serialize};
 
 use super::{BUSY_PATIENCE, BUSY_PAUSE, Devices, Entry};
@@ -222,13 +222,19 @@ fn store_options() -> FileOptions {
     FileOptions { direct: Direct::Writes, ..FileOptions::default() }
 }
 
+/// The length of a file for a history that is so many bytes long: whole blocks.
+fn store_length(bytes: u64) -> u64 {
+    // Past all that there are no file is so long.
+    bytes.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
+}
+
 /// Opens a file or disk that is to hold a history, and holds nothing; a file is made, and told. One without a length gets it.
 pub(crate) fn take_store_file(
     path: &Path,
     bytes: u64,
     made: &mut Vec<PathBuf>,
 ) -> Result<Arc<FileDevice>, ServerError> {
-    let length = bytes.next_multiple_of(4096);
+    let length = store_length(bytes);
     match FileDevice::open(path, store_options()) {
         // What a kill has left that came before it had its length.
         Ok(store) if store.geometry().length == 0 => {
@@ -248,13 +254,22 @@ pub(crate) fn take_store_file(
     }
 }
 
-/// Refuses what [`take_store_file`] would, and makes nothing.
-pub(crate) fn refuse_store_file(path: &Path) -> Result<(), ServerError> {
+/// Refuses what [`take_store_file`] would, and makes nothing. What the store would be.
+pub(crate) fn refuse_store_file(path: &Path, bytes: u64) -> Result<Geometry, ServerError> {
+    let made = Geometry {
+        length: store_length(bytes),
+        alignment: 1,
+        read_only: false,
+        trims: true,
+        fast_zeroes: true,
+    };
     match FileDevice::open(path, store_options()) {
-        Ok(store) => refuse_used(&store, &Place::File(path.to_owned())),
+        Ok(store) if store.geometry().length == 0 => Ok(made),
+        Ok(store) => refuse_used(&store, &Place::File(path.to_owned())).map(|()| store.geometry()),
         Err(OpenError::Missing { .. }) => {
             let folder = path.parent().unwrap_or(path);
-            std::fs::metadata(folder).map(drop).map_err(ServerError::path("find", folder))
+            std::fs::metadata(folder).map_err(ServerError::path("find", folder))?;
+            Ok(made)
         }
         Err(error) => Err(error.into()),
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cairn_history::{History, HistoryError};
 
 use super::place::Place;
-use super::{Devices, Document, Entry, OpenDevice};
+use super::{Devices, Document, Entry, OpenDevice, history_id};
 use crate::api::ErrorKind;
 use crate::error::ServerError;
 use crate::jobs::Progress;
@@ -143,7 +143,8 @@ impl Devices {
         let is_without = matches!(error, ServerError::History { source: HistoryError::NoHistory, .. });
         let store = document.history.as_ref().filter(|_| document.releasing && is_without);
         let store = store.and_then(|place| self.open_store(place).ok());
-        store.is_some_and(|store| History::is_released(&*store).unwrap_or(false))
+        let id = history_id(&document.history_id).ok();
+        store.zip(id).is_some_and(|(store, id)| History::is_released(&*store, id).unwrap_or(false))
     }
 
     /// Leaves a plain disk behind.

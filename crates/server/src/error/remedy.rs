@@ -672,6 +672,7 @@ pub(crate) fn dump_kind(error: &DumpError) -> ErrorKind {
         | DumpError::OtherVolume { .. }
         | DumpError::Contradiction { .. }
         | DumpError::OtherFile { .. }
+        | DumpError::TwoCopies { .. }
         | DumpError::TwoFull { .. } => ErrorKind::Usage,
         DumpError::Stream(error) => match error {
             StreamError::Io(source) => io_kind(source),
@@ -703,6 +704,9 @@ pub(crate) fn dump_next(error: &DumpError) -> &'static str {
         | DumpError::Contradiction { .. }
         | DumpError::TwoFull { .. } => {
             "name only files that belong together; `cairn image ls` says what each is"
+        }
+        DumpError::TwoCopies { .. } => {
+            "name only the dumps of the copy that you want, with that of everything; `cairn image ls` says what each is"
         }
         DumpError::OtherFile { .. } => {
             "name the files of the dump in the order of its parts with --to; a file that is emptied (`truncate -s 0`) is written anew"

@@ -343,7 +343,8 @@ impl Making<'_> {
         }
         self.save(&document)?;
         self.release();
-        self.let_go(&document)
+        self.let_go_after_all(&document);
+        Ok(())
     }
 }
 

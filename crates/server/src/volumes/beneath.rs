@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use cairn_history::{History, HistoryError};
 use cairn_volume::{CheckDepth, Volume};
 
-use super::history::{LOG_APART, LOG_BACK, Plan, no_history, options_of, seen_path};
+use super::history::{LOG_APART, LOG_BACK, Plan, no_history, options_of, seen_path, store_bytes};
 use super::{BUSY_PATIENCE, Document, OpenVolume, Parts, Volumes, whole};
 use crate::api::{self, ErrorKind};
 use crate::devices::refuse_store_file;
@@ -62,8 +62,9 @@ impl Volumes {
             return Err(ServerError::Invalid { what: "the path of the history", rule: "it is absolute" });
         }
         self.refuse_if_claimed(Path::new(&wish.store))?;
-        options_of(wish)?;
-        refuse_store_file(Path::new(&wish.store))?;
+        let (options, origin) = (options_of(wish)?, whole(&open.parts).geometry());
+        let store = refuse_store_file(Path::new(&wish.store), store_bytes(wish.store_bytes, origin.length))?;
+        History::check_options(&options, origin, store).map_err(ServerError::history(name))?;
         Ok(open)
     }
 
@@ -326,7 +327,9 @@ impl Volumes {
         };
         let store = beneath.open_store(name)?;
         match History::id_of(&*store) {
-            Err(HistoryError::NoHistory) if History::is_released(&*store).unwrap_or(false) => {
+            Err(HistoryError::NoHistory)
+                if History::is_released(&*store, beneath.history_id()?).unwrap_or(false) =>
+            {
                 tracing::warn!(volume = name, "its history had been taken away");
                 self.without_history(name, document)
             }

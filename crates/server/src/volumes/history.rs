@@ -23,7 +23,7 @@ use super::views::Views;
 use super::{Document, Entry, OpenVolume, Parts, Volumes, clear_beginning};
 use crate::api::{self, ErrorKind};
 use crate::devices::{
-    BLOCK_BYTES, OpenDevice, STORE_MIN, new_history, open_store_file, options_under_volume,
+    BLOCK_BYTES, OpenDevice, STORE_MIN, history_id, new_history, open_store_file, options_under_volume,
     refuse_other_store, take_store_file,
 };
 use crate::error::ServerError;
@@ -34,6 +34,11 @@ use crate::seen::Seen;
 pub(super) fn options_of(wish: &api::VolumeHistory) -> Result<HistoryOptions, ServerError> {
     let granularity = wish.granularity.as_deref();
     new_history(wish.placement, granularity, &wish.window, FloorPolicy::Wait, BLOCK_BYTES)
+}
+
+/// Bytes of a store that is made for devices of such a length.
+pub(super) fn store_bytes(wanted: Option<u64>, origin_bytes: u64) -> u64 {
+    wanted.unwrap_or(origin_bytes.max(STORE_MIN))
 }
 
 /// Why the log of such a volume has no device of its own.
@@ -146,9 +151,8 @@ impl Beneath {
         }
     }
 
-    fn history_id(&self) -> Result<HistoryId, ServerError> {
-        let id = u128::from_str_radix(&self.id, 16).map_err(|_| ServerError::Bug)?;
-        Ok(HistoryId(id.to_be_bytes()))
+    pub(super) fn history_id(&self) -> Result<HistoryId, ServerError> {
+        history_id(&self.id)
     }
 
     /// Opens the history of what is on `origin`.
@@ -251,7 +255,7 @@ impl Volumes {
         origin: Arc<dyn Device>,
         made: &mut Vec<PathBuf>,
     ) -> Result<Under, ServerError> {
-        let bytes = plan.store_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
+        let bytes = store_bytes(plan.store_bytes, origin.geometry().length);
         let store = take_store_file(&plan.beneath.store, bytes, made)?;
         // Once it is locked: nobody else gets it from here on.
         self.refuse_if_claimed(&plan.beneath.store)?;

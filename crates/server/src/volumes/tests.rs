@@ -104,6 +104,24 @@ pub(super) fn plain() -> NewVolume<'static> {
 }
 
 #[test]
+fn what_is_no_volume_beside_the_folders_of_volumes_is_called_none() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let beside = folder.path().join("volumes");
+    std::fs::create_dir_all(beside.join("lost+found")).expect("a folder");
+    std::fs::create_dir(beside.join("vol1")).expect("a folder");
+    fs::write(beside.join("vol0.trace"), "a recording").expect("a file");
+    let volumes = volumes(folder.path());
+    for name in ["lost+found", "vol0.trace"] {
+        assert!(matches!(volumes.get(name), Err(ServerError::NotFound { .. })), "{name}");
+    }
+    // What is there of a volume without its document may be all that is left of it.
+    let shown = volumes.list();
+    assert_eq!(shown.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["vol1"]);
+    assert!(beside.join("lost+found").exists() && beside.join("vol0.trace").exists());
+    volumes.end();
+}
+
+#[test]
 fn what_belongs_to_a_volume_is_in_its_folder_before_the_volume_is_there() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let volumes = volumes(folder.path());

@@ -1,6 +1,6 @@
 //! Which parts make a dump, and in which order dumps build on each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use cairn_base::{Checksum, SnapshotId};
 use cairn_format::SnapshotEntry;
@@ -52,10 +52,13 @@ impl Part for PartIndex {
 /// Puts parts together to dumps, and dumps in the order in which they build on each other: first the one of everything, then those made against
 /// it. The order in which the parts are given does not matter.
 ///
+/// Only what the newest dump builds on is in it. Another one, which it has all of, or which is of another state of the volume (of a copy that went on by itself, or one from which the volume was
+/// brought back), can have other blocks under the numbers of those that are needed, and would be put over them.
+///
 /// With `without_base` the first dump may be one that was made against something that is not here.
 ///
 /// # Errors
-/// Parts that are missing, double, of another volume, or whose base none of the others has.
+/// Parts that are missing, double, of another volume, or whose base none of the others has; two that are the newest, of two copies.
 pub fn arrange<P: Part>(parts: Vec<P>, without_base: bool) -> Result<Vec<Vec<P>>, DumpError> {
     let mut dumps: BTreeMap<DumpId, Vec<P>> = BTreeMap::new();
     let mut volume = None;
@@ -71,9 +74,15 @@ pub fn arrange<P: Part>(parts: Vec<P>, without_base: bool) -> Result<Vec<Vec<P>>
     // A dump's base is older than its target: in order of targets each comes behind those it can be made against.
     dumps.sort_by_key(|dump| dump.first().map(|part| (part.head().stream.target, part.head().stream.base)));
     let mut full: Option<&P> = None;
-    let mut known: Vec<(SnapshotId, Checksum)> = Vec::new();
+    // Snapshots, and the first dump that has each.
+    let mut known: HashMap<(SnapshotId, Checksum), usize> = HashMap::new();
+    let mut stands_on: Vec<Option<usize>> = Vec::new();
     for (number, dump) in dumps.iter().enumerate() {
-        let Some(first) = dump.first() else { continue };
+        let mut base = None;
+        let Some(first) = dump.first() else {
+            stands_on.push(base);
+            continue;
+        };
         let stream = &first.head().stream;
         match stream.kind {
             StreamKind::Full => {
@@ -83,18 +92,46 @@ pub fn arrange<P: Part>(parts: Vec<P>, without_base: bool) -> Result<Vec<Vec<P>>
                 }
             }
             StreamKind::Incremental => {
-                let has_base = known.contains(&(stream.base, stream.base_digest));
+                base = known.get(&(stream.base, stream.base_digest)).copied();
                 let may_lack_it = without_base && number == 0;
-                if !has_base && !may_lack_it {
+                if base.is_none() && !may_lack_it {
                     return Err(DumpError::MissingBase { file: first.file().to_owned(), base: stream.base });
                 }
             }
         }
-        known.push((stream.target, stream.target_digest));
+        stands_on.push(base);
+        known.entry((stream.target, stream.target_digest)).or_insert(number);
         let table = dump.iter().find_map(Part::table).unwrap_or_default();
-        known.extend(table.iter().map(|entry| (entry.id, root_digest(entry))));
+        for entry in &table {
+            known.entry((entry.id, root_digest(entry))).or_insert(number);
+        }
     }
-    Ok(dumps)
+    refuse_two_newest(&dumps)?;
+    let mut needed = vec![false; dumps.len()];
+    let mut next = dumps.len().checked_sub(1);
+    while let Some(number) = next {
+        needed[number] = true;
+        next = stands_on[number];
+    }
+    let needed = dumps.into_iter().zip(needed).filter(|(_, is_needed)| *is_needed);
+    Ok(needed.map(|(dump, _)| dump).collect())
+}
+
+/// Refuses two dumps of one number, which is the highest, that have another content: nobody knows which of them is meant.
+fn refuse_two_newest<P: Part>(dumps: &[Vec<P>]) -> Result<(), DumpError> {
+    let firsts = || dumps.iter().rev().filter_map(|dump| dump.first());
+    let Some(newest) = firsts().next() else { return Ok(()) };
+    let target = |part: &P| (part.head().stream.target, part.head().stream.target_digest);
+    let (snapshot, digest) = target(newest);
+    let other =
+        firsts().map(|part| (part, target(part))).find(|(_, (id, of))| *id == snapshot && *of != digest);
+    match other {
+        None => Ok(()),
+        Some((other, _)) => {
+            let (file, other) = (newest.file().to_owned(), other.file().to_owned());
+            Err(DumpError::TwoCopies { file, other, snapshot })
+        }
+    }
 }
 
 /// All parts of a dump, in order, each once, and of one mind.

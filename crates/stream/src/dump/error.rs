@@ -106,6 +106,18 @@ pub enum DumpError {
         /// The other.
         other: String,
     },
+    /// The two newest ones are not of one state of the volume.
+    #[error(
+        "{file} and {other} both end at snapshot {snapshot}, with another content: they are of two copies of the volume, each of which has gone on by itself"
+    )]
+    TwoCopies {
+        /// One.
+        file: String,
+        /// The other.
+        other: String,
+        /// The snapshot.
+        snapshot: SnapshotId,
+    },
     /// It was to be gone on with, and is something else.
     #[error("{file} is not part {part} of the image dump that is to go on")]
     OtherFile {

@@ -1,12 +1,14 @@
 use std::sync::atomic::AtomicBool;
 
-use cairn_base::{ManualClock, Rng, Timestamp, VolumeId};
+use cairn_base::{ByteSize, ManualClock, Rng, Timestamp, VolumeId};
 use cairn_device::{BlockMut, MemoryDevice, Operation, Segments};
 use cairn_files::Luns;
 use cairn_stream::{DumpLabel, Plan};
 use cairn_volume::{FormatOptions, OpenOptions};
 
 use super::*;
+use crate::groups::Groups;
+use crate::volumes::{NewVolume, Volumes};
 
 const BLOCKS: u64 = 8192;
 const WRITTEN: u64 = 3000;
@@ -100,4 +102,47 @@ fn what_is_durable_of_a_part_is_written_down_as_time_goes_by_and_the_part_goes_o
     let produced = dump.write_part(0, &mut whole, Compression::None, &mut work).expect("written");
     assert_eq!(produced.bytes, written);
     assert!(std::fs::read(folder.path().join("f")).expect("the file") == whole, "as if it had not been cut");
+}
+
+#[test]
+fn dump_counts_though_a_clone_needs_the_snapshot_that_it_lets_go() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let clock = Arc::new(ManualClock::new(Timestamp(1)));
+    let own = folder.path().join("volumes");
+    std::fs::create_dir(&own).expect("a folder");
+    let volumes = Arc::new(Volumes::open(own, ByteSize(16 << 20), clock.clone()).expect("volumes"));
+    let groups = Arc::new(Groups::open(folder.path(), volumes.clone(), clock).expect("groups"));
+    let (role, blocks) = (Role::Normal, Some(4096));
+    let new = NewVolume {
+        name: "vol0",
+        id: VolumeId([7; 16]),
+        role,
+        blocks,
+        devices: &[],
+        log_device: None,
+        history: None,
+        beside: None,
+    };
+    let open = volumes.create(&new).expect("a volume");
+    let making = Making { groups, open: &open, path: folder.path().join("dumps.json") };
+    let made = |name: &str| {
+        let snapshot = open.volume.create_snapshot(name).expect("a snapshot").id;
+        open.volume.hold_snapshot(snapshot, true).expect("it is held");
+        snapshot
+    };
+    let before = made("image.0.00000001");
+    let clone = open.volume.keep_snapshot(before).expect("a clone of it");
+    let now = made("image.0.00000002");
+    let target = Known::of(&open, now).expect("a snapshot");
+    let unfinished = Unfinished { target, written: Some(1), ..unfinished() };
+    let id = unfinished.id.clone();
+    making.save(&Document { dumps: Vec::new(), unfinished: Some(unfinished) }).expect("it is noted");
+    making.confirm(&id).expect("it counts");
+    let records = making.records().expect("what counts");
+    assert!(records.len() == 1 && making.snapshot_of(&records[0]).is_some(), "the next level stands on it");
+    assert!(open.volume.snapshot(before).is_some_and(|found| found.held), "it is known as its own still");
+    drop(clone);
+    making.let_go(&making.document().expect("a document")).expect("nobody needs it");
+    assert!(open.volume.snapshot(before).is_none() && open.volume.snapshot(now).is_some());
+    volumes.end();
 }

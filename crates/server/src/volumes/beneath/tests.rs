@@ -205,7 +205,8 @@ fn volume_is_whole_with_its_history_or_without_wherever_its_going_is_cut() {
 #[test]
 fn volume_is_not_opened_without_its_history_where_another_file_is_in_its_place_while_that_leaves() {
     in_each_placement(|placement| {
-        for (other, length) in [(&b""[..], 0), (b"what somebody has put there while it was away", 64 << 20)] {
+        let text = b"what somebody has put there while it was away";
+        for (other, length) in [(&b""[..], 0), (text, 64 << 20), (b"", 64 << 20)] {
             let folder = tempfile::tempdir().expect("a folder");
             let before = made(folder.path());
             before.enable_history("vol0", &wish(folder.path(), placement)).expect("it gets a history");
@@ -231,6 +232,35 @@ fn volume_is_not_opened_without_its_history_where_another_file_is_in_its_place_w
             after.end();
         }
     });
+}
+
+#[test]
+fn history_that_cannot_be_is_refused_while_the_volume_is_in_service() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volumes = made(folder.path());
+    let small = folder.path().join("small");
+    let file = fs::File::create(&small).expect("a file");
+    file.set_len(1 << 20).expect("a length");
+    let open = volumes.get("vol0").expect("it is open");
+    for wrong in [
+        serde_json::json!({ "window": { "time_ms": 1000, "floor_ms": 2000 } }),
+        serde_json::json!({ "window": { "bytes": 0 } }),
+        serde_json::json!({ "granularity": "marks", "window": { "thin": [{ "after_ms": 60_000, "every_ms": 1000 }] } }),
+        serde_json::json!({ "store_bytes": 1 << 20 }),
+        serde_json::json!({ "store": small }),
+    ] {
+        let mut asked = serde_json::to_value(wish(folder.path(), "checkpointing")).expect("a wish");
+        let fields = wrong.as_object().expect("fields").clone();
+        asked.as_object_mut().expect("fields").extend(fields);
+        let asked: api::VolumeHistory = serde_json::from_value(asked).expect("a wish");
+        assert!(volumes.check_enable("vol0", &asked).is_err(), "{wrong}: a look tells it");
+        assert!(volumes.enable_history("vol0", &asked).is_err(), "{wrong}");
+        let still = volumes.get("vol0").expect("it is open");
+        assert!(Arc::ptr_eq(&open, &still), "{wrong}: it was not closed for it");
+    }
+    volumes.check_enable("vol0", &wish(folder.path(), "checkpointing")).map(drop).expect("one that can be");
+    drop(open);
+    volumes.end();
 }
 
 #[test]

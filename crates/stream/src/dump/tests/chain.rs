@@ -111,5 +111,80 @@ fn of_dumps_against_the_same_one_the_later_comes_later() {
     let two = dump(&volume, 6, Some(snapshots[0]), snapshots[2], 1, Compression::None).remove(0);
     let arranged = arrange(readers(&[two, one, zero]).expect("heads"), false).expect("arranged");
     let files: Vec<&str> = arranged.iter().flatten().map(PartReader::file).collect();
-    assert_eq!(files, ["f2", "f1", "f0"]);
+    assert_eq!(files, ["f2", "f0"], "nothing stands on the earlier one");
+}
+
+/// A volume and a copy of it, restored from its dump: each goes on by itself, and gives the numbers of blocks and of snapshots that the other one gives as well.
+struct TwoCopies {
+    here: (Arc<Volume>, Luns),
+    there: (Arc<Volume>, Luns),
+    /// What both come from, and its dump.
+    zero: SnapshotId,
+    full: Vec<u8>,
+}
+
+impl TwoCopies {
+    fn new(rng: &mut Rng) -> Self {
+        let (volume, luns) = source(1);
+        scribble(&luns, rng, 300);
+        let zero = volume.create_snapshot("zero").expect("a snapshot").id;
+        let full = dump(&volume, 5, None, zero, 1, Compression::None).remove(0);
+        let (copy, _) = restored(std::slice::from_ref(&full), false, false).expect("restored");
+        let there = (copy.clone(), Luns::new(copy));
+        Self { here: (volume, luns), there, zero, full }
+    }
+}
+
+/// Changes a volume, and makes a snapshot of it.
+fn goes_on((volume, luns): &(Arc<Volume>, Luns), rng: &mut Rng, name: &str) -> SnapshotId {
+    scribble(luns, rng, 100);
+    volume.create_snapshot(name).expect("a snapshot").id
+}
+
+#[test]
+fn dump_of_another_copy_takes_no_block_from_those_that_build_on_each_other() {
+    let mut rng = Rng::new(55);
+    let copies = TwoCopies::new(&mut rng);
+    let (here, there) = (&copies.here, &copies.there);
+    let one = goes_on(here, &mut rng, "one");
+    let first = dump(&here.0, 6, Some(copies.zero), one, 1, Compression::None).remove(0);
+    for name in ["theirs", "also-theirs"] {
+        goes_on(there, &mut rng, name);
+    }
+    let last = there.0.snapshots().last().expect("a snapshot").id;
+    let other = dump(&there.0, 7, Some(copies.zero), last, 1, Compression::Zstd).remove(0);
+    here.0.create_snapshot("between").expect("a snapshot");
+    let two = here.0.create_snapshot("two").expect("a snapshot").id;
+    assert!(one < last && last < two, "it comes between them by its number");
+    let second = dump(&here.0, 8, Some(one), two, 1, Compression::None).remove(0);
+    let files = [copies.full, first, other, second];
+    for threads in [false, true] {
+        let (volume, _) = restored(&files, false, threads).expect("restored");
+        let report = volume.check(&mut |_| {}).expect("a check");
+        assert!(report.findings.is_empty(), "{:?}", report.findings.first());
+        assert_eq!(shown(&volume), shown(&here.0));
+    }
+    let index = |(number, file): (usize, &Vec<u8>)| PartIndex::open(&format!("f{number}"), bytes_of(file));
+    let parts = files.iter().enumerate().map(index).collect::<Result<Vec<_>, _>>().expect("heads");
+    let mounted = OpenDump::open(parts, false, false, clock(), 1 << 20).expect("open");
+    assert_eq!(shown(&mounted.volume), shown(&here.0));
+}
+
+#[test]
+fn newest_dumps_of_two_copies_are_told_apart() {
+    let mut rng = Rng::new(56);
+    let copies = TwoCopies::new(&mut rng);
+    let mut files = vec![copies.full];
+    for (number, copy) in [(7, &copies.here), (6, &copies.there)] {
+        let target = goes_on(copy, &mut rng, "one");
+        files.push(dump(&copy.0, number, Some(copies.zero), target, 1, Compression::None).remove(0));
+    }
+    let refused = restored(&files, false, false).map(drop).expect_err("nobody knows which is meant");
+    let named = |file: &str, other: &str| file == "f2" && other == "f1" || file == "f1" && other == "f2";
+    let told = matches!(&refused, DumpError::TwoCopies { file, other, .. } if named(file, other));
+    assert!(told, "{refused}");
+    for file in [1, 2] {
+        let chosen = [files[0].clone(), files[file].clone()];
+        restored(&chosen, false, false).expect("one of them is restored");
+    }
 }
